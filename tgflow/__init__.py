@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tgflow.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from tgflow import callbacks as callbacks
     from tgflow._native import num_threads as num_threads
     from tgflow._native import set_num_threads as set_num_threads
     from tgflow.batch import Batch as Batch

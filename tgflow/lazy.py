@@ -13,9 +13,11 @@ from typing import Any
 def lazy_names(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__all__`, `__getattr__` and `__dir__` of a package.
 
-    Its public names are those that its `__init__.py` imports for type checkers:
+    Its public names are those that its `__init__.py` imports for type checkers, modules of its own
+    among them:
 
         if TYPE_CHECKING:
+            from tgflow import callbacks as callbacks
             from tgflow.batch import Batch as Batch
         __all__, __getattr__, __dir__ = lazy_names(__name__)
     """
@@ -24,6 +26,8 @@ def lazy_names(package: str) -> tuple[list[str], Callable[[str], Any], Callable[
     def find(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if homes[name] == package:
+            return import_module(f"{package}.{name}")
         value = getattr(import_module(homes[name]), name)
         setattr(sys.modules[package], name, value)
         return value

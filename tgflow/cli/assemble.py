@@ -26,6 +26,7 @@ from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.edge_table import check_own
 from tgflow.runtime.features import check_tables, scale_of
 from tgflow.runtime.gpu import use_device
+from tgflow.runtime.loggers import check_loggers
 from tgflow.runtime.machine import num_cores
 from tgflow.runtime.node_features import NodeFeatures
 from tgflow.runtime.restore import EventShape
@@ -203,6 +204,7 @@ def check_together(config: Config) -> None:
         raise ConfigError("--dedup-window: by which ids? name their column: --event-id COLUMN")
     check_scores(config)
     check_serving(config)
+    check_loggers(config)
     if config.task.freeze and config.start.init_from is None:
         raise ConfigError("--freeze: a model that has learned links is needed: --init-from RUN")
     if config.task.node_labels is not None or config.task.inject is not None:

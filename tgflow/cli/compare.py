@@ -19,7 +19,8 @@ SETTINGS = (
     "stream", "compare", "order", "checks", "graph", *CONTINUAL, "offline.epochs",
     "offline.patience", "model.dim", "model.heads", "model.neighbors", "model.layers",
     "model.dropout", "model.precision", "model.settings",
-    "tables", "run", "checkpoint", "operate",
+    "tables", "run", "checkpoint", "operate.metrics_port", "operate.metrics_host",
+    "operate.log_format", "operate.memory_limit",
 )  # fmt: skip
 OUTPUT = "Output"
 

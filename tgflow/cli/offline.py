@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from math import nan
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
@@ -20,6 +20,7 @@ from tgflow.checkpoint.parts import Ids
 from tgflow.cli import assemble
 from tgflow.cli.averages import average
 from tgflow.cli.continual import failing_run, interruptible, printer
+from tgflow.cli.epoch_progress import EpochProgress
 from tgflow.cli.guards import warn_of_first
 from tgflow.cli.hints import hint
 from tgflow.cli.labeling import labeled, learn_links, node_figures
@@ -48,7 +49,6 @@ from tgflow.ids import NodeIds
 from tgflow.model import feature_widths
 from tgflow.peers import Peers
 from tgflow.report.formatting import compact, duration, reuse_line, score
-from tgflow.report.label_figures import label_score
 from tgflow.report.page import offline_report
 from tgflow.report.table_text import print_feature_tables, print_labels, print_summary
 from tgflow.runtime.briefing import Lead, config_of, hear_words
@@ -60,7 +60,7 @@ from tgflow.runtime.features import (
     open_edge_table,
     with_cache,
 )
-from tgflow.runtime.files import RunFiles, read_records, run_name, to_json
+from tgflow.runtime.files import SEEDS, RunFiles, run_name, to_json
 from tgflow.runtime.gpu import (
     describe_device,
     device_figures,
@@ -69,6 +69,7 @@ from tgflow.runtime.gpu import (
     use_device,
 )
 from tgflow.runtime.log import RunLog
+from tgflow.runtime.loggers import RunLoggers, check_loggers
 from tgflow.runtime.machine import describe, peak_rss_bytes
 from tgflow.runtime.model_maker import make_model
 from tgflow.runtime.node_features import NodeFeatures
@@ -76,7 +77,7 @@ from tgflow.runtime.restore import current_build
 from tgflow.runtime.table_stats import HitRates, table_figures
 from tgflow.streams import EventSource
 from tgflow.tasks.labels import make_task
-from tgflow.train.observe import BatchRecord, Callback, EpochRecord
+from tgflow.train.observe import Callback
 from tgflow.train.offline import OfflineTrainer
 
 
@@ -159,6 +160,7 @@ def _read(directory: RunDirectory, lead: Lead) -> _Inputs:
     """Check the settings of a training, and read all events."""
     config, world = directory.config, lead.peers.world
     prepare_directory(directory, world)
+    check_loggers(config)
     device = use_device(config)
     check_ranks(config, config.offline.slices, world)
     check_training_ranks(config, world)
@@ -193,14 +195,16 @@ def _trained(
     else:
         saves, num_seeds = OfflineSaves(), num_seeds or 1
     results: list[Mapping[str, Any]] = []
-    with _Progress(console, config.offline.epochs, files, HitRates(graph)) as progress:
+    with EpochProgress(console, config.offline.epochs, files, HitRates(graph)) as progress:
         for number, seed in enumerate(range(config.offline.seed, config.offline.seed + num_seeds)):
             done = saves.find(number, str(seed))
             if done is None:
                 progress.seed = seed
-                target = files.checkpoint / str(seed) if num_seeds > 1 else files.checkpoint
+                several = num_seeds > 1
+                target = files.checkpoint / str(seed) if several else files.checkpoint
+                logs = directory.path / SEEDS / str(seed) if several else directory.path
                 trainer = _trainer(config, seed, graph, progress, device, peers, source.ids)
-                fitted = _fitted(trainer, saves, target, config, source.ids, progress)
+                fitted = _fitted(trainer, saves, target, logs, config, source.ids, progress)
                 done = result_of(seed, fitted)
                 saves.add(done)
             results.append(done.result)
@@ -229,15 +233,28 @@ def _fitted(
     trainer: OfflineTrainer,
     saves: OfflineSaves,
     target: Path,
+    logs: Path,
     config: Config,
     ids: NodeIds,
-    progress: _Progress,
+    progress: EpochProgress,
 ) -> dict[str, Any]:
-    """Train, from the newest epoch that was saved, and leave the model; return the figures."""
+    """Train, from the newest epoch that was saved, and leave the model; return the figures.
+
+    Args:
+        trainer: What learns.
+        saves: What was saved.
+        target: Where the model goes.
+        logs: The directory for what `--log-to` asks for.
+        config: The run's settings.
+        ids: Of the stream.
+        progress: Hears of the trainer.
+    """
     if not saves.resume(trainer) and config.task.freeze:
         with progress.unlogged():
             learn_links(trainer, progress, execution_config(config))
-    result = trainer.fit(partial(saves.after_epoch, trainer)) | node_figures(config, trainer, ids)
+    with progress.logging_to(RunLoggers(config, logs, trainer.num_epochs)):
+        result = trainer.fit(partial(saves.after_epoch, trainer))
+    result |= node_figures(config, trainer, ids)
     checkpoint = trainer.checkpoint()
     Ids(ids).save(checkpoint)
     checkpoint.note("model", plain(config)["model"])
@@ -318,56 +335,6 @@ def _trainer(
         peers=peers,
         task=make_task(config.task),
     )
-
-
-class _Progress(Callback):
-    """Says what training does: a line an epoch, and on a terminal the batch in between."""
-
-    def __init__(self, console: Console, epochs: int, rundir: RunFiles, rates: HitRates) -> None:
-        self._console, self._epochs, self._rundir = console, epochs, rundir
-        self._status = console.status("reading") if console.is_terminal else None
-        self.seed = 0
-        self._rates = rates
-        self.records = read_records(rundir.records).kept
-        """Of all epochs, also of those before a resume."""
-        self._logs = True
-
-    def __enter__(self) -> Self:
-        if self._status is not None:
-            self._status.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._status is not None:
-            self._status.stop()
-
-    @contextmanager
-    def unlogged(self) -> Iterator[None]:
-        """Enclose what is shown and leaves no record."""
-        self._logs = False
-        yield
-        self._logs = True
-
-    def on_batch(self, record: BatchRecord) -> None:
-        """Show where training is."""
-        if self._status is not None:
-            self._status.update(
-                f"seed {self.seed}  epoch {record.epoch + 1}/{self._epochs}  {record.stage}"
-                f"  batch {record.index + 1}/{record.num_batches}"
-            )
-
-    def on_epoch(self, record: EpochRecord) -> None:
-        """Print a line and log a record."""
-        if self._logs:
-            self.records.append({"seed": self.seed, **record.to_json(), **self._rates.lately()})
-            self._rundir.log(self.records[-1])
-        self._console.print(
-            f"seed {self.seed}  epoch {record.epoch + 1:>3}/{self._epochs}"
-            f"  loss {record.loss:.4f}  val AP {score(record.val['ap'])}{label_score(record.val)}"
-            f"{' *' if record.is_best else '  '}  {duration(record.seconds)}"
-            f"  {compact(record.events_per_second)} events/s",
-            highlight=False,
-        )
 
 
 def _summary(metrics: Mapping[str, Any], path: Path) -> None:

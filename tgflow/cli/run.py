@@ -70,6 +70,7 @@ def run(
       tgflow run -s kafka://localhost:9092/clicks --codec json --max-time-jump 86400
       tgflow run -s events.csv --edge-table disk --edge-cache 256MiB
       tgflow run -s events.csv --scores scores.parquet
+      tgflow run -s events.csv --log-to tensorboard
       tgflow run -s kafka://localhost:9092/clicks --max-time-jump 86400 --serve 8080
       tgflow run -s new.csv --init-from runs/old-offline
       tgflow run -s pay.csv --task edge --target is_fraud --label-delay 1d

@@ -181,6 +181,9 @@ class ScoresConfig:
         check_ranges(self)
 
 
+LogTo = Literal["tensorboard", "wandb", "csv"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class OperateConfig:
     """How a run is watched and limited."""
@@ -191,6 +194,9 @@ class OperateConfig:
     """Address to serve metrics on; 0.0.0.0 for all of the machine's."""
     log_format: Literal["text", "json"] = "text"
     """Messages on stderr: text for people, or one JSON object a line."""
+    log_to: tuple[LogTo, ...] | None = None
+    """Log the figures of each step or epoch here too, in the run directory: tensorboard, wandb
+    (offline) or csv; may be given several times."""
     memory_limit: Size | None = None
     """Memory of the process, such as 8GiB: the stream pauses near it, the run stops at it."""
 

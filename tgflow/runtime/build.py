@@ -41,6 +41,7 @@ from tgflow.runtime.ingestion import make_ingest, open_dead_letters
 from tgflow.runtime.initial import find_initial, start_of
 from tgflow.runtime.leader import lead, make_writer
 from tgflow.runtime.log import RunLog, library_messages
+from tgflow.runtime.loggers import RunLoggers
 from tgflow.runtime.machine import rss_bytes
 from tgflow.runtime.micro_batch_ends import TimedStream, open_ends
 from tgflow.runtime.node_features import NodeFeatures
@@ -212,6 +213,9 @@ def _compose(
     saves: list[CheckpointPart] = [settings, records, SavedIngest(ingest, trainer, start.state)]
     scores = _open_scores(directory, ingest, trainer, newest, opened)
     saves += [] if scores is None else [scores]
+    loggers = RunLoggers(config, directory.path, trainer.position)
+    opened.callback(_close_quietly, loggers.close)
+    saves.append(loggers)
     ends = open_ends(directory, trainer.position)
     if ends is not None:
         opened.callback(_close_quietly, ends.close)
@@ -259,7 +263,7 @@ def _compose(
         services=[library_messages(run_log), opened.pop_all(), watchdog, *parts.services],
         display=display,
         figures=_make_figures(trainer.graph, settings, stream, inputs.device),
-        observers=[directory.files.log, show, *parts.observers],
+        observers=[directory.files.log, loggers.hear, show, *parts.observers],
         reports={
             "stream": StreamReport(
                 ingest, trainer, directory.files, partial(run_log.warning, "stream")

@@ -20,10 +20,14 @@ OWN = frozenset(
     | {"scores.json"}
 )
 """Files that a run leaves before it has started, or that say which other files are its own."""
+LOGS = {"csv": "metrics.csv", "tensorboard": "tensorboard", "wandb": "wandb"}
+"""What is logged to besides, by what `--log-to` calls it."""
+SEEDS = "seeds"
+"""The folder for what is logged to of each of several seeds."""
 BEFORE_LEARNING = frozenset(
     {"config.toml", "metrics.jsonl", "log", "dead-letters", "checkpoints", "edge-x.rows"}
     | {"stream.json", "metrics.json", "report.html", "injected.csv", "ranks"}
-    | {"micro-batches.txt", "scores.arrows"}
+    | {"micro-batches.txt", "scores.arrows", SEEDS, *LOGS.values()}
 )
 """What a run leaves besides that has learned nothing."""
 

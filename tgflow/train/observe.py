@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -143,6 +145,50 @@ class Callback:
 
     def on_step(self, record: StepRecord) -> None:
         """Hear of a micro-batch of `ContinualTrainer`."""
+
+
+class Callbacks(Callback):
+    """Several callbacks as one: all of them hear of everything, one after the other.
+
+    Args:
+        observer: One, several or none.
+    """
+
+    def __init__(self, observer: Callback | Sequence[Callback] | None = None) -> None:
+        several = observer if isinstance(observer, Sequence) else [observer]
+        self._all = [each for each in several if each is not None]
+
+    @contextmanager
+    def also(self, other: AbstractContextManager[Callback]) -> Iterator[None]:
+        """Enclose what another one hears of, too: it is entered here."""
+        with other as callback:
+            self._all.append(callback)
+            try:
+                yield
+            finally:
+                self._all.remove(callback)
+
+    def on_batch(self, record: BatchRecord) -> None:
+        """Pass it on."""
+        for each in self._all:
+            each.on_batch(record)
+
+    def on_test_scores(
+        self, negatives: str, eid: Tensor, positive: Tensor, negative: Tensor
+    ) -> None:
+        """Pass them on."""
+        for each in self._all:
+            each.on_test_scores(negatives, eid, positive, negative)
+
+    def on_epoch(self, record: EpochRecord) -> None:
+        """Pass it on."""
+        for each in self._all:
+            each.on_epoch(record)
+
+    def on_step(self, record: StepRecord) -> None:
+        """Pass it on."""
+        for each in self._all:
+            each.on_step(record)
 
 
 @dataclass(slots=True)

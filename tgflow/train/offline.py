@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -33,7 +33,7 @@ from tgflow.train.evaluate import INDUCTIVE, HearScores, Scored, named
 from tgflow.train.finite import BatchPlace
 from tgflow.train.learner import Learner
 from tgflow.train.learning_task import LearningTask
-from tgflow.train.observe import Callback, EpochRecord, Stage
+from tgflow.train.observe import Callback, Callbacks, EpochRecord, Stage
 from tgflow.train.offline_labels import OfflineLabels, also_measured, check_task
 from tgflow.train.offline_loading import OfflineLoading, notifier
 from tgflow.train.offline_plans import OfflinePlans, check_eval_neighbors
@@ -60,7 +60,7 @@ class OfflineTrainer:
         model: Model to train, memory included.
         graph: All events; not modified.
         config: Settings.
-        observer: Hears of batches and epochs; on a GPU up to 16 batches behind.
+        observer: Hears of batches and epochs, or several; on a GPU up to 16 batches behind.
         execution: How a GPU is used, if the model is on one. Where steps are captured, modules and
             parameters put into the model after the first of them are not noticed: do that before,
             or set `capture=False`.
@@ -88,7 +88,7 @@ class OfflineTrainer:
         model: TemporalModel,
         graph: TemporalGraph,
         config: OfflineConfig | None = None,
-        observer: Callback | None = None,
+        observer: Callback | Sequence[Callback] | None = None,
         *,
         execution: ExecutionConfig | None = None,
         ids: NodeIds | None = None,
@@ -109,7 +109,7 @@ class OfflineTrainer:
         control = RankControl(peers, lambda: self._learner.compute_seconds)
         execution = ExecutionConfig() if execution is None else execution
         self.model, self.graph = model, graph
-        self._observer = observer or Callback()
+        self._observer = Callbacks(observer)
         self.split = chronological_split(
             graph.log.read(0, graph.num_events),
             val_ratio=c.val_ratio,
@@ -236,7 +236,7 @@ class OfflineTrainer:
         model: TemporalModel,
         checkpoint: SectionReader,
         config: OfflineConfig | None = None,
-        observer: Callback | None = None,
+        observer: Callback | Sequence[Callback] | None = None,
         *,
         execution: ExecutionConfig | None = None,
         ids: NodeIds | None = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
@@ -36,7 +36,7 @@ from tgflow.state import SpreadState
 from tgflow.tables.protocols import spread_table
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.microbatch import MicroBatcher, MicroBatchPlans, StreamPart
-from tgflow.train.observe import Callback, StepRecord
+from tgflow.train.observe import Callback, Callbacks, StepRecord
 from tgflow.train.pending_steps import MicroBatch
 from tgflow.train.plans import micro_batch_plans
 from tgflow.train.progress import Progress
@@ -199,12 +199,16 @@ class StreamTrainer(ABC):
     def _records(self) -> Iterator[StepRecord]:
         """Yield the records that there are."""
 
-    def run(self, stream: Iterable[EventBatch], observer: Callback | None = None) -> dict[str, Any]:
+    def run(
+        self,
+        stream: Iterable[EventBatch],
+        observer: Callback | Sequence[Callback] | None = None,
+    ) -> dict[str, Any]:
         """Learn from all of `stream` and return `result()`.
 
         Args:
             stream: Batches of any size, in order; read as needed, from another thread.
-            observer: Hears of each step.
+            observer: Hears of each step, such as a `tgflow.callbacks.CSVLogger`; or several.
 
         Raises:
             TrainingDiverged: If a loss or score is not finite.
@@ -213,9 +217,9 @@ class StreamTrainer(ABC):
                 nodes that the stream has not numbered yet; and what either raises, such as for a
                 time that decreases.
         """
+        callbacks = Callbacks(observer)
         for record in self.steps(stream):
-            if observer is not None:
-                observer.on_step(record)
+            callbacks.on_step(record)
         return self.result()
 
     def steps(self, stream: Iterable[EventBatch]) -> Iterator[StepRecord]:

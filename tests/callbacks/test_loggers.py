@@ -1,0 +1,194 @@
+"""Loggers have every figure once, by the step it is of, also where a training goes on."""
+
+from __future__ import annotations
+
+import csv
+import math
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import tgflow as tg
+from helpers.fake_loggers import fake_tensorboard, fake_wandb
+from helpers.made_streams import made_events, pieces
+from tgflow.callbacks.logger import grouped, numbers
+
+
+class Kept(tg.callbacks.FigureCallback):
+    """One's own: keeps what is logged."""
+
+    def __init__(self):
+        self.logged = {}
+
+    def log(self, step, figures):
+        self.logged[step] = numbers(figures)
+
+
+def small_model(graph):
+    widths = {"memory_dim": 8, "time_dim": 8, "embedding_dim": 8}
+    return tg.TGN.for_graph(graph, neighbors=3, **widths)
+
+
+def trained(*observers):
+    """Learn 90 events, 30 at a time, before some callbacks; return the trainer."""
+    graph = tg.TemporalGraph(edge_x_dim=2)
+    trainer = tg.ContinualTrainer(small_model(graph), graph, tg.ContinualConfig(batch_size=30))
+    trainer.run(pieces(made_events(90), 45), observers)
+    return trainer
+
+
+def rows(path):
+    with Path(path).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_step_of_a_stream_is_logged_by_the_events_learned(tmp_path):
+    kept = Kept()
+    with tg.callbacks.CSVLogger(tmp_path / "figures.csv") as logger:
+        trained(kept, logger)
+    assert list(kept.logged) == [30, 60, 90]
+    found = rows(tmp_path / "figures.csv")
+    assert [int(row["step"]) for row in found] == [30, 60, 90]
+    for row, figures in zip(found, kept.logged.values(), strict=True):
+        assert {name: float(x) for name, x in row.items() if x and name != "step"} == figures
+
+
+def test_every_epoch_is_logged_by_the_epochs_trained(tmp_path):
+    graph = tg.TemporalGraph.from_events(made_events(120))
+    config = tg.OfflineConfig(epochs=2, batch_size=40, learning_rate=0.01)
+    kept = Kept()
+    tg.OfflineTrainer(small_model(graph), graph, config, kept).fit()
+    assert list(kept.logged) == [1, 2]
+    assert {"loss", "val.ap", "seconds"} <= kept.logged[1].keys()
+
+
+def test_one_observer_several_and_none_are_taken():
+    kept = Kept()
+    for observers in ((), (kept,), (tg.Callback(), kept)):
+        trained(*observers)
+    assert list(kept.logged) == [30, 60, 90]
+    graph = tg.TemporalGraph(edge_x_dim=2)
+    trainer = tg.ContinualTrainer(small_model(graph), graph)
+    trainer.run([made_events(20)], kept)
+    assert list(kept.logged)[-1] == 20
+
+
+def test_what_is_no_finite_number_is_left_out():
+    figures = {"loss": 0.5, "ap": math.nan, "name": "tgn", "is_best": True, "best": None, "stop": 9}
+    assert numbers(figures) == {"loss": 0.5}
+    assert grouped({"running.ap": 0.5, "epoch": 1}) == {"running/ap": 0.5}
+
+
+def test_a_csv_file_is_cut_back_to_where_the_training_goes_on(tmp_path):
+    path = tmp_path / "made" / "figures.csv"
+    with tg.callbacks.CSVLogger(path) as logger:
+        for step in (10, 20, 30):
+            logger.log(step, {"loss": step / 10})
+    with path.open("a") as file:
+        file.write("4")  # a row that was torn by a crash
+    with tg.callbacks.CSVLogger(path, step=20) as logger:
+        logger.log(30, {"loss": 9.0, "ap": 0.5})
+        logger.flush()
+        assert [row["step"] for row in rows(path)] == ["10", "20", "30"], "readable at once"
+    assert [row["ap"] for row in rows(path)] == ["", "", "0.5"]
+    assert [row["loss"] for row in rows(path)] == ["1.0", "2.0", "9.0"]
+    with tg.callbacks.CSVLogger(path) as logger:
+        logger.log(5, {"loss": 1.0})
+    assert [row["step"] for row in rows(path)] == ["5"], "a training that begins keeps none"
+
+
+def test_a_file_of_somebody_else_is_not_written_over(tmp_path):
+    path = tmp_path / "events.csv"
+    path.write_text("src,dst,t\n1,2,3\n")
+    with pytest.raises(ValueError, match="no file of figures, it has no column step; name another"):
+        tg.callbacks.CSVLogger(path)
+    assert path.read_text() == "src,dst,t\n1,2,3\n"
+
+
+def test_tensorboard_has_scalars_in_groups_and_each_step_once(tmp_path, monkeypatch):
+    shown = fake_tensorboard(monkeypatch).shown
+    folder = str(tmp_path / "board")
+    with tg.callbacks.TensorBoard(folder) as logger:
+        trained(logger)
+        logger.flush()
+    steps = [step for step, tag, _ in shown[folder] if tag == "running/ap"]
+    assert steps == [30, 60, 90]
+    before = [value for step, tag, value in shown[folder] if tag == "running/ap" and step <= 60]
+    with tg.callbacks.TensorBoard(folder, step=60) as logger:
+        logger.log(90, {"running.ap": 0.25})
+    values = [value for _, tag, value in shown[folder] if tag == "running/ap"]
+    assert values == [*before, 0.25]
+
+
+def test_weights_and_biases_is_offline_and_has_each_step_once(tmp_path, monkeypatch):
+    runs = fake_wandb(monkeypatch)
+    with tg.callbacks.WandB(tmp_path, project="pay") as logger:
+        trained(logger)
+    with tg.callbacks.WandB(tmp_path, step=60) as logger:
+        for step in (90, 120):
+            logger.log(step, {"loss": 0.5})
+    with tg.callbacks.WandB(tmp_path) as logger:
+        logger.log(30, {"loss": 0.5})
+    first, second, other = runs
+    assert first.options["mode"] == second.options["mode"] == "offline"
+    assert first.options["dir"] == str(tmp_path)
+    assert first.options["project"] == "pay"
+    assert first.options["id"] == second.options["id"] != other.options["id"]
+    assert [step for step, _ in first.logged] == [30, 60, 90]
+    assert second.logged == [(120, {"loss": 0.5})]
+    assert "running/ap" in first.logged[-1][1]
+    assert all(run.is_finished for run in runs)
+
+
+def test_a_note_that_was_torn_is_as_good_as_none(tmp_path, monkeypatch):
+    runs = fake_wandb(monkeypatch)
+    (tmp_path / "wandb").mkdir()
+    (tmp_path / "wandb" / "tgflow.json").write_text('{"id": ')
+    with tg.callbacks.WandB(tmp_path, step=60) as logger:
+        logger.log(90, {"loss": 0.5})
+    assert [step for step, _ in runs[0].logged] == [90]
+
+
+@pytest.mark.parametrize(
+    ("kind", "module", "extra"),
+    [("TensorBoard", "torch.utils.tensorboard", "tensorboard"), ("WandB", "wandb", "wandb")],
+)
+def test_a_package_that_is_missing_is_named_with_the_way_out(
+    tmp_path, monkeypatch, kind, module, extra
+):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ModuleNotFoundError, match=rf"needs .*; pip install .*\[{extra}\]"):
+        getattr(tg.callbacks, kind)(tmp_path)
+
+
+def test_loggers_show_themselves(tmp_path, monkeypatch):
+    fake_tensorboard(monkeypatch)
+    logger = tg.callbacks.TensorBoard(tmp_path)
+    assert repr(logger) == f"TensorBoard(directory={str(tmp_path)!r})"
+    assert str(tmp_path) in logger._repr_html_()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("tensorboard") is None, reason="tensorboard is not installed")
+def test_tensorboard_itself_shows_each_step_once(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for step in (0, 60):
+        with tg.callbacks.TensorBoard(tmp_path, step=step) as logger:
+            for each in range(step + 30, step + 91, 30):
+                logger.log(each, {"running.ap": each / 1_000})
+    found = EventAccumulator(str(tmp_path))
+    found.Reload()
+    shown = [(event.step, round(event.value, 3)) for event in found.Scalars("running/ap")]
+    assert shown == [(30, 0.03), (60, 0.06), (90, 0.09), (120, 0.12), (150, 0.15)]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("wandb") is None, reason="wandb is not installed")
+def test_weights_and_biases_itself_leaves_a_run_to_sync(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    with tg.callbacks.WandB(tmp_path) as logger:
+        logger.log(30, {"loss": 0.5})
+    assert list((tmp_path / "wandb").glob("offline-run-*"))

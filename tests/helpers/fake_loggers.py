@@ -1,0 +1,70 @@
+"""Stand-ins for the packages that loggers write by, which keep what they are given in memory."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from types import ModuleType
+from typing import Any, ClassVar
+
+import pytest
+
+
+class FakeWriter:
+    """In place of torch's `SummaryWriter`; `shown` is what TensorBoard would show of a folder."""
+
+    shown: ClassVar[dict[str, list[tuple[int, str, float]]]] = defaultdict(list)
+
+    def __init__(self, log_dir: str, purge_step: int) -> None:
+        self._log_dir, self._is_open = log_dir, True
+        kept = [each for each in self.shown[log_dir] if each[0] < purge_step]
+        self.shown[log_dir] = kept
+
+    def add_scalar(self, tag: str, value: float, global_step: int) -> None:
+        assert self._is_open
+        self.shown[self._log_dir].append((global_step, tag, value))
+
+    def flush(self) -> None:
+        assert self._is_open
+
+    def close(self) -> None:
+        self._is_open = False
+
+
+class FakeRun:
+    """In place of a run of wandb."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.options = options
+        self.logged: list[tuple[int, dict[str, float]]] = []
+        self.is_finished = False
+
+    def log(self, figures: dict[str, float], *, step: int) -> None:
+        assert not self.is_finished
+        self.logged.append((step, figures))
+
+    def finish(self) -> None:
+        self.is_finished = True
+
+
+def fake_tensorboard(monkeypatch: pytest.MonkeyPatch) -> type[FakeWriter]:
+    """Let what logs to TensorBoard write to `FakeWriter.shown`."""
+    module: Any = ModuleType("torch.utils.tensorboard")
+    module.SummaryWriter = FakeWriter
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    FakeWriter.shown.clear()
+    return FakeWriter
+
+
+def fake_wandb(monkeypatch: pytest.MonkeyPatch) -> list[FakeRun]:
+    """Let what logs to Weights & Biases have such runs, which are returned as they come."""
+    runs: list[FakeRun] = []
+
+    def init(**options: Any) -> FakeRun:
+        runs.append(FakeRun(options))
+        return runs[-1]
+
+    module: Any = ModuleType("wandb")
+    module.init = init
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    return runs

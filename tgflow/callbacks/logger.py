@@ -1,0 +1,103 @@
+"""What logs the figures of a training: the protocol, and the callback that speaks it."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, Protocol, Self
+
+from tgflow.train.observe import Callback, EpochRecord, StepRecord
+
+PLACES = frozenset({"index", "start", "stop", "epoch", "seed"})
+"""What a record says of where it is, which its step does too."""
+
+
+class Logger(Protocol):
+    """Where figures go, by the step they are of: events learned so far, or epochs trained.
+
+    Steps only grow. One that goes on with an earlier training first forgets what was logged after
+    the step that the training goes on from.
+    """
+
+    def log(self, step: int, figures: Mapping[str, Any]) -> None:
+        """Take the figures of a step, by name; what is no finite number is left out."""
+
+    def flush(self) -> None:
+        """Have all that was logged survive the end of this process."""
+
+    def close(self) -> None:
+        """Write what is left, and give back what is held."""
+
+
+class FigureCallback(Callback, ABC):
+    """Logs the figures of a trainer's steps or epochs: a `Logger` of one's own defines `log`.
+
+    Example:
+        >>> class Printed(tg.callbacks.FigureCallback):
+        ...     def log(self, step, figures):
+        ...         print(step, "events,", figures["lag_events"], "wait")
+        >>> trainer = tg.ContinualTrainer(tg.TGN(), tg.TemporalGraph())
+        >>> _ = trainer.run([events], Printed())
+        4 events, 0 wait
+    """
+
+    def on_step(self, record: StepRecord) -> None:
+        """Log a micro-batch, by the events learned so far."""
+        self.log(record.stop, record.to_json())
+
+    def on_epoch(self, record: EpochRecord) -> None:
+        """Log an epoch, by the epochs trained so far."""
+        self.log(record.epoch + 1, record.to_json())
+
+    @abstractmethod
+    def log(self, step: int, figures: Mapping[str, Any]) -> None:
+        """Take the figures of a step, by name: see `Logger`."""
+
+    def flush(self) -> None:
+        """Do nothing: what is logged is written at once."""
+
+    def close(self) -> None:
+        """Do nothing: nothing is held."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def numbers(figures: Mapping[str, Any]) -> dict[str, float]:
+    """Return those of some figures that are finite numbers, without places."""
+    return {
+        name: value
+        for name, value in figures.items()
+        if name not in PLACES
+        and isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+    }
+
+
+def grouped(figures: Mapping[str, Any]) -> dict[str, float]:
+    """Return `numbers` by names such as `running/ap`, which dashboards group."""
+    return {name.replace(".", "/"): value for name, value in numbers(figures).items()}
+
+
+def package(extra: str) -> Any:
+    """Return the module that a logger needs, imported.
+
+    Args:
+        extra: Of tgflow-learn, which installs it: "tensorboard" or "wandb".
+
+    Raises:
+        ModuleNotFoundError: If it is not installed.
+    """
+    try:
+        return import_module({"tensorboard": "torch.utils.tensorboard"}.get(extra, extra))
+    except ImportError as error:
+        name = error.name or extra
+        raise ModuleNotFoundError(
+            f"logging to {extra} needs {name}; pip install 'tgflow-learn[{extra}]'", name=name
+        ) from None

@@ -1,0 +1,54 @@
+"""Figures for TensorBoard."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tgflow.callbacks.logger import FigureCallback, grouped, package
+from tgflow.describe import described
+
+
+@described
+class TensorBoard(FigureCallback):
+    """Logs figures as scalars for TensorBoard: `tensorboard --logdir DIRECTORY` shows them.
+
+    Names are grouped, as `running.ap` under `running/`. Written by a thread, at the latest every
+    two minutes.
+
+    Args:
+        directory: Where event files go; each process that logs adds one.
+        step: Where the training is that is logged: TensorBoard leaves out what event files before
+            have of later steps.
+
+    Raises:
+        ModuleNotFoundError: If the package tensorboard is not installed.
+        OSError: If the directory cannot be written to.
+
+    Example:
+        >>> with tg.callbacks.TensorBoard("board") as logger:
+        ...     logger.log(200, {"loss": 0.7, "running.ap": 0.8})
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], *, step: int = 0) -> None:
+        self.directory = Path(directory)
+        writer = package("tensorboard").SummaryWriter
+        self._writer = writer(str(self.directory), purge_step=step + 1)
+
+    def _facts(self) -> dict[str, object]:
+        return {"directory": str(self.directory)}
+
+    def log(self, step: int, figures: Mapping[str, Any]) -> None:
+        """Have the figures of a step written."""
+        for name, value in grouped(figures).items():
+            self._writer.add_scalar(name, value, step)
+
+    def flush(self) -> None:
+        """Wait until all that was logged is in the file."""
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Write what is left, and close the file."""
+        self._writer.close()

@@ -1,0 +1,71 @@
+"""Figures for Weights & Biases."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tgflow.callbacks.logger import FigureCallback, grouped, package
+from tgflow.describe import described
+
+
+@described
+class WandB(FigureCallback):
+    """Logs figures to Weights & Biases, offline: nothing is sent before somebody runs `wandb sync`.
+
+    Args:
+        directory: Where the folder `wandb` is made, with what is logged.
+        step: Where the training is that is logged. One that goes on, above 0, has the run's id that
+            is noted there; what was logged of later steps cannot be taken back, and is not logged
+            again.
+        options: Further ones of `wandb.init`, such as `project="pay"` or `mode="online"`.
+
+    Raises:
+        ModuleNotFoundError: If the package wandb is not installed.
+        OSError: If the directory cannot be written to.
+
+    Example:
+        >>> with tg.callbacks.WandB("runs/pay", project="pay") as logger:
+        ...     logger.log(200, {"loss": 0.7, "running.ap": 0.8})
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], *, step: int = 0, **options: Any) -> None:
+        wandb = package("wandb")
+        self.directory = Path(directory)
+        self._note = self.directory / "wandb" / "tgflow.json"
+        self._note.parent.mkdir(parents=True, exist_ok=True)
+        self._id, self._last = _noted(self._note) if step else ("", 0)
+        self._id = self._id or secrets.token_hex(4)
+        self._last = max(self._last, step)
+        offline = {"mode": "offline", "project": "tgflow", "resume": "allow"}
+        self._run = wandb.init(dir=str(self.directory), id=self._id, **offline | options)
+
+    def _facts(self) -> dict[str, object]:
+        return {"directory": str(self.directory), "id": self._id}
+
+    def log(self, step: int, figures: Mapping[str, Any]) -> None:
+        """Log the figures of a step, unless they were before."""
+        if step <= self._last:
+            return
+        self._run.log(grouped(figures), step=step)
+        self._last = step
+        partial = self._note.with_name(f".{self._note.name}.partial")
+        partial.write_text(json.dumps({"id": self._id, "step": step}), encoding="utf-8")
+        partial.replace(self._note)
+
+    def close(self) -> None:
+        """Wait until all that was logged is written."""
+        self._run.finish()
+
+
+def _noted(path: Path) -> tuple[str, int]:
+    """Return the id of a run, and the last step that was logged; nothing if it is not noted."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        noted = json.loads(path.read_text(encoding="utf-8"))
+        return str(noted["id"]), int(noted["step"])
+    return "", 0

@@ -1,0 +1,77 @@
+"""Where the figures of a run are logged besides its own files: what `--log-to` asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tgflow.callbacks import CSVLogger, Logger, TensorBoard, WandB
+from tgflow.callbacks.logger import package
+from tgflow.checkpoint.parts import SectionWriter
+from tgflow.config import Config
+from tgflow.config.schema import LogTo
+from tgflow.runtime.files import LOGS
+
+_MAKERS: Mapping[LogTo, Callable[[Path, int], Logger]] = {
+    "csv": lambda path, step: CSVLogger(path / LOGS["csv"], step=step),
+    "tensorboard": lambda path, step: TensorBoard(path / LOGS["tensorboard"], step=step),
+    "wandb": lambda path, step: WandB(path, step=step, name=str(path)),
+}
+
+
+def check_loggers(config: Config) -> None:
+    """Raise ModuleNotFoundError, with the way out, if what a logger needs is not installed."""
+    for kind in config.operate.log_to or ():
+        if kind != "csv":
+            package(kind)
+
+
+class RunLoggers:
+    """All that a run logs to; part of its checkpoints, as what is logged must not be behind them.
+
+    Args:
+        config: The run's settings.
+        path: The directory for what they write.
+        step: Where the run is: what was logged of later steps is forgotten.
+
+    Raises:
+        ModuleNotFoundError: If what one needs is not installed.
+        OSError: If nothing can be written there.
+    """
+
+    def __init__(self, config: Config, path: Path, step: int) -> None:
+        self._loggers = [_MAKERS[kind](path, step) for kind in config.operate.log_to or ()]
+
+    def log(self, step: int, record: Mapping[str, Any]) -> None:
+        """Log the figures of a record."""
+        for each in self._loggers:
+            each.log(step, record)
+
+    def hear(self, record: Mapping[str, Any]) -> None:
+        """Log the record of a micro-batch, by the events learned so far."""
+        self.log(record["stop"], record)
+
+    def flush(self) -> None:
+        """Have all that was logged on the disk."""
+        for each in self._loggers:
+            each.flush()
+
+    def close(self) -> None:
+        """Close all of them."""
+        for each in self._loggers:
+            each.close()
+
+    def after_step(self) -> None:
+        """Do nothing."""
+
+    def changed(self) -> bool:
+        """Return False: what has no micro-batch is not logged."""
+        return False
+
+    def save(self, writer: SectionWriter) -> None:
+        """Have all that was logged on the disk; a checkpoint notes nothing of it."""
+        self.flush()
+
+    def saved(self) -> None:
+        """Do nothing."""
