@@ -77,7 +77,7 @@ def go_through(name: str, events: EventBatch) -> None:
     """Let a new model of that name, as it is by default, take in all events."""
     entry = MODELS[name]
     trainer = ContinualTrainer(entry.model(entry.config()), TemporalGraph("undirected"))
-    trainer.run([events])
+    trainer.run([events], progress=False)
 
 
 def counting_rows(events: EventBatch, params: Params, rounds: int) -> Iterator[Row]:

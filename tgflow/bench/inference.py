@@ -97,7 +97,7 @@ def fanout_rows(events: EventBatch, epochs: int, params: Params, options: Option
     model = TGAT(TGATConfig(neighbors=TRAINED_WITH))
     config = OfflineConfig(epochs=epochs, learning_rate=1e-3, mrr_negatives=1, batch_size=BATCH)
     trainer = OfflineTrainer(model, graph, config)
-    trainer.fit()
+    trainer.fit(progress=False)
     precision: dict[Fanout, float] = {}
     for fanout in FANOUTS:
         options.say(f"inference: {params['stream']}, {fanout} neighbors")

@@ -131,7 +131,7 @@ def precision_of(graph: TemporalGraph, staleness: int, seed: int, epochs: int) -
         epochs=epochs, learning_rate=1e-3, mrr_negatives=1, batch_size=BATCH, seed=seed,
         reuse=Reuse(staleness=staleness),
     )  # fmt: skip
-    return float(OfflineTrainer(model, graph, config).fit()["test.ap"])
+    return float(OfflineTrainer(model, graph, config).fit(progress=False)["test.ap"])
 
 
 def draw(rows: Sequence[Row]) -> str:

@@ -62,7 +62,7 @@ def learn_links(trainer: OfflineTrainer, observer: Callback, execution: Executio
     links = OfflineTrainer(
         trainer.model, trainer.graph, trainer.config, observer, execution=execution
     )
-    links.fit()
+    links.fit(progress=False)
     freeze(trainer.model)
 
 

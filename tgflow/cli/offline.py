@@ -122,7 +122,7 @@ def _follow(peers: Peers, num_seeds: int) -> None:
         if table is not None:
             graph.edge_x = with_cache(config, table, "lru", gpu)
         for seed in range(config.offline.seed, config.offline.seed + num_seeds):
-            _trainer(config, seed, graph, None, device, peers).fit()
+            _trainer(config, seed, graph, None, device, peers).fit(progress=False)
 
 
 def _train(directory: RunDirectory, num_seeds: int | None, as_json: bool, lead: Lead) -> None:
@@ -253,7 +253,7 @@ def _fitted(
         with progress.unlogged():
             learn_links(trainer, progress, execution_config(config))
     with progress.logging_to(RunLoggers(config, logs, trainer.num_epochs)):
-        result = trainer.fit(partial(saves.after_epoch, trainer))
+        result = trainer.fit(partial(saves.after_epoch, trainer), progress=False)
     result |= node_figures(config, trainer, ids)
     checkpoint = trainer.checkpoint()
     Ids(ids).save(checkpoint)

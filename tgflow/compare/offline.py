@@ -73,7 +73,7 @@ def _trained(key: str, trainer: OfflineTrainer, heard: _TestScores, saves: Offli
     saves.resume(trainer)
     result, failure = {}, None
     try:
-        result = trainer.fit(lambda: saves.after_epoch(trainer))
+        result = trainer.fit(lambda: saves.after_epoch(trainer), progress=False)
     except TrainingDiverged as error:
         failure = {"at": error.events[0], "reason": str(error)}
     rows = heard.rows(trainer.split.test_start, trainer.graph.num_events)

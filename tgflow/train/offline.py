@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -33,12 +33,13 @@ from tgflow.train.evaluate import INDUCTIVE, HearScores, Scored, named
 from tgflow.train.finite import BatchPlace
 from tgflow.train.learner import Learner
 from tgflow.train.learning_task import LearningTask
-from tgflow.train.observe import Callback, Callbacks, EpochRecord, Stage
+from tgflow.train.observe import Callback, Callbacks, Stage
 from tgflow.train.offline_labels import OfflineLabels, also_measured, check_task
 from tgflow.train.offline_loading import OfflineLoading, notifier
 from tgflow.train.offline_plans import OfflinePlans, check_eval_neighbors
 from tgflow.train.offline_progress import BestEpoch, OfflineProgress
-from tgflow.train.offline_summary import pass_figures, protocol_figures
+from tgflow.train.offline_summary import epoch_record, pass_figures, protocol_figures
+from tgflow.train.progress_bar import progress_bar
 from tgflow.train.rank_control import RankControl
 from tgflow.train.rank_reducer import reducer_of
 from tgflow.train.reducer import check_sliceable, score_values
@@ -158,11 +159,14 @@ class OfflineTrainer:
         """Epochs that were trained, also before the training was resumed."""
         return self._progress.num_epochs
 
-    def fit(self, after_epoch: Callable[[], object] | None = None) -> dict[str, Any]:
+    def fit(
+        self, after_epoch: Callable[[], object] | None = None, *, progress: bool | None = None
+    ) -> dict[str, Any]:
         """Train, choose, test; the model is left with the best parameters and all events stored.
 
         Args:
             after_epoch: Called after each epoch: when `save_progress` may be.
+            progress: Whether rank 0 shows a bar, on stderr; None: on a terminal, or in a notebook.
 
         Returns:
             Flat and fit for JSON: `test.ap`, `test.mrr`, `inductive.test.ap`, `val.ap`, ... A
@@ -174,6 +178,10 @@ class OfflineTrainer:
             TrainingDiverged: If a loss or score is not finite.
             BatchError: If a batch cannot be prepared.
         """
+        with self._observer.also(progress_bar(self._peers.rank == 0 and progress)):
+            return self._fitted(after_epoch)
+
+    def _fitted(self, after_epoch: Callable[[], object] | None) -> dict[str, Any]:
         progress, patience = self._progress, self.config.patience
         while progress.num_epochs < self._epochs and progress.num_idle < patience:
             progress.best = self._epoch(progress.num_epochs, progress.best)
@@ -273,30 +281,17 @@ class OfflineTrainer:
 
     def _epoch(self, epoch: int, best: BestEpoch | None) -> BestEpoch:
         """Train and validate once; return the best epoch, which may be this one."""
-        before = asdict(self._progress.totals)
+        totals = self._progress.totals
+        before = replace(totals)
         loss = self._train(epoch)
         rows_after = partial(first_rows, self._train_plan, epoch + 1, self._epochs)
         with isolate_evaluation(self.graph, rows_after):
             val = self._evaluate("val", epoch, self._val_plan)
         select = self._select or self.config.select
         is_best = chosen_epoch(self._peers, select, epoch, val, best) == epoch
-        took = {name: value - before[name] for name, value in asdict(self._progress.totals).items()}
-        self._observer.on_epoch(
-            EpochRecord(
-                epoch=epoch,
-                loss=loss,
-                val=val,
-                is_best=is_best,
-                seconds=took["seconds"],
-                events_per_second=took["events"] / took["seconds"],
-                overhead_share=1 - took["compute_seconds"] / took["seconds"],
-            )
-        )
-        if best is not None and not is_best:
-            return best
-        state = self.model.state
-        parameters = {name: x.clone() for name, x in self.model.state_dict().items()}
-        return BestEpoch(epoch, val, parameters, None if state is None else state.state_dict())
+        record = epoch_record(epoch, loss, val, totals.since(before), is_best=is_best)
+        self._observer.on_epoch(record)
+        return best if best is not None and not is_best else BestEpoch.of(self.model, epoch, val)
 
     def _hear_test(self, kind: str, scored: Scored) -> None:
         place, positive, negative, _ = scored
@@ -307,7 +302,9 @@ class OfflineTrainer:
         if self.model.state is not None:
             self.model.state.reset()
         learner, clock, totals = self._learner, self._preparation, self._progress.totals
-        with totals.passing(len(self.split.train), lambda: (learner.compute_seconds, clock.seconds)):
+        with totals.passing(
+            len(self.split.train), lambda: (learner.compute_seconds, clock.seconds)
+        ):
             total = sum(self._losses(epoch))
         return total / len(self._train_plan)
 

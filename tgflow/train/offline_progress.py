@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor
 
 from tgflow.checkpoint.parts import InCheckpoint, SectionReader, SectionWriter
 from tgflow.checkpoint.typed import read_as, read_natural
+from tgflow.model import TemporalModel
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,6 +24,13 @@ class BestEpoch:
     parameters: dict[str, Tensor]
     state: dict[str, Tensor] | None
 
+    @classmethod
+    def of(cls, model: TemporalModel, epoch: int, val: dict[str, float]) -> Self:
+        """Return the epoch that a model has just been validated after."""
+        parameters = {name: x.clone() for name, x in model.state_dict().items()}
+        state = None if model.state is None else model.state.state_dict()
+        return cls(epoch, val, parameters, state)
+
 
 @dataclass(slots=True)
 class PassTotals:
@@ -33,6 +41,11 @@ class PassTotals:
     seconds: float = 0.0
     compute_seconds: float = 0.0
     preparation_seconds: float = 0.0
+
+    def since(self, before: PassTotals) -> PassTotals:
+        """Return what was added to what there was before."""
+        earlier = asdict(before)
+        return PassTotals(**{name: value - earlier[name] for name, value in asdict(self).items()})
 
     @contextmanager
     def passing(self, num_events: int, spent: Callable[[], tuple[float, float]]) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""What the result of an offline training says beside its metrics."""
+"""What records and the result of an offline training say beside its metrics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 from tgflow.graph import TemporalGraph
 from tgflow.train.config import OfflineConfig
-from tgflow.train.offline_progress import OfflineProgress
+from tgflow.train.observe import EpochRecord
+from tgflow.train.offline_progress import OfflineProgress, PassTotals
 from tgflow.train.protocols import offline_line
 
 
@@ -24,6 +25,21 @@ def protocol_figures(
         "negatives": "fixed" if config.fixed_negatives else config.negatives[0],
         "seed": config.seed,
     }
+
+
+def epoch_record(
+    epoch: int, loss: float, val: dict[str, float], took: PassTotals, *, is_best: bool
+) -> EpochRecord:
+    """Return the record of an epoch, whose training pass took this."""
+    return EpochRecord(
+        epoch=epoch,
+        loss=loss,
+        val=val,
+        is_best=is_best,
+        seconds=took.seconds,
+        events_per_second=took.events / took.seconds,
+        overhead_share=1 - took.compute_seconds / took.seconds,
+    )
 
 
 def pass_figures(progress: OfflineProgress) -> dict[str, Any]:

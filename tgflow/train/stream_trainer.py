@@ -40,8 +40,10 @@ from tgflow.train.observe import Callback, Callbacks, StepRecord
 from tgflow.train.pending_steps import MicroBatch
 from tgflow.train.plans import micro_batch_plans
 from tgflow.train.progress import Progress
+from tgflow.train.progress_bar import progress_bar
 from tgflow.train.rank_control import RankControl
 from tgflow.train.reducer import LocalReducer, SliceReducer
+from tgflow.train.spread import check_spread
 
 MAX_MICRO_BATCHES = 8
 """Micro-batches that ranks prepare together, at most, where they must ask each other."""
@@ -78,17 +80,7 @@ class StreamTrainer(ABC):
         peers: Peers | None = None,
     ) -> None:
         check_unplanned(graph)
-        is_on_cpu = graph.gpu is None and device.type == "cpu"
-        if graph.shard.world > 1 and not is_on_cpu:
-            raise ValueError(
-                f"a sharded graph is for models on the CPU, and this one is on {device}; leave out "
-                "TemporalGraph(shard=)"
-            )
-        if spread_table(graph.edge_x) is not None and not is_on_cpu:
-            raise ValueError(
-                f"sharded rows are for models on the CPU, and this one is on {device}; leave out "
-                "ShardedRows"
-            )
+        check_spread(graph, device)
         self._peers: Peers = Alone() if peers is None else peers
         self.config = ContinualConfig() if config is None else config
         self._execution = ExecutionConfig() if execution is None else execution
@@ -203,12 +195,15 @@ class StreamTrainer(ABC):
         self,
         stream: Iterable[EventBatch],
         observer: Callback | Sequence[Callback] | None = None,
+        *,
+        progress: bool | None = None,
     ) -> dict[str, Any]:
         """Learn from all of `stream` and return `result()`.
 
         Args:
             stream: Batches of any size, in order; read as needed, from another thread.
             observer: Hears of each step, such as a `tgflow.callbacks.CSVLogger`; or several.
+            progress: Whether rank 0 shows a bar, on stderr; None: on a terminal, or in a notebook.
 
         Raises:
             TrainingDiverged: If a loss or score is not finite.
@@ -218,8 +213,9 @@ class StreamTrainer(ABC):
                 time that decreases.
         """
         callbacks = Callbacks(observer)
-        for record in self.steps(stream):
-            callbacks.on_step(record)
+        with callbacks.also(progress_bar(self._peers.rank == 0 and progress, stream)):
+            for record in self.steps(stream):
+                callbacks.on_step(record)
         return self.result()
 
     def steps(self, stream: Iterable[EventBatch]) -> Iterator[StepRecord]:

@@ -1,0 +1,99 @@
+"""How far a training is, as a bar on a terminal or in a notebook."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Self
+
+from tgflow.train.observe import BatchRecord, Callback, EpochRecord, StepRecord
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+class ProgressBar(Callback):
+    """Shows how far a training is while it is entered.
+
+    Args:
+        stream: What is learned from: it may know how many events it has, `num_events`, or which
+            share of it was read, `progress`. None for offline training, whose passes say it.
+        console: Where to; None: stderr, or below a notebook's cell.
+    """
+
+    def __init__(self, stream: object = None, console: Console | None = None) -> None:
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            TaskProgressColumn,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[figures]}"),
+            console=console or _console(),
+        )
+        total = getattr(stream, "num_events", None)
+        has_share = total is None and isinstance(getattr(stream, "progress", None), float)
+        self._stream = stream if has_share else None
+        self._done = 0
+        total = 1 if self._stream is not None else total
+        self._task = self._bar.add_task("reading", total=total, figures="")
+        self._pass: tuple[int, str] | None = None
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
+
+    def on_step(self, record: StepRecord) -> None:
+        """Show the events learned so far, and the running figures."""
+        shown = [f"{name} {x:.3f}" for name, x in record.running.items() if name in ("ap", "loss")]
+        self._done += record.stop - record.start
+        self._bar.update(
+            self._task,
+            completed=getattr(self._stream, "progress", self._done),
+            description=f"{record.stop:,} events",
+            figures="  ".join([*shown, f"{record.events_per_second:,.0f} events/s"]),
+        )
+
+    def on_batch(self, record: BatchRecord) -> None:
+        """Show the batches of a pass, which has a bar of its own."""
+        if self._pass != (record.epoch, record.stage):
+            self._pass = record.epoch, record.stage
+            text = f"epoch {record.epoch + 1} {record.stage}"
+            self._bar.reset(self._task, total=record.num_batches, description=text)
+        self._bar.update(self._task, advance=1)
+
+    def on_epoch(self, record: EpochRecord) -> None:
+        """Show the figures of the latest epoch."""
+        text = f"loss {record.loss:.3f}  val AP {record.val.get('ap', float('nan')):.3f}"
+        self._bar.update(self._task, figures=text)
+
+
+def progress_bar(wanted: bool | None, stream: object = None) -> AbstractContextManager[Callback]:
+    """Return a bar to enter, which hears of the training, or what shows nothing.
+
+    Args:
+        wanted: Whether it is shown; None: where stderr is a terminal, and in a notebook that has
+            ipywidgets, by which bars move there.
+        stream: As `ProgressBar`.
+    """
+    if wanted is None:
+        console = _console()
+        has_widgets = console.is_jupyter and find_spec("ipywidgets") is not None
+        wanted = console.is_interactive or has_widgets
+    return ProgressBar(stream) if wanted else nullcontext(Callback())
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(stderr=True)
