@@ -30,7 +30,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help=(
         "Continual learning on temporal graphs: from a stream of timed edges to a model that "
