@@ -37,7 +37,12 @@ MAX_PAIRS = 4096
 @described
 @dataclass(frozen=True, kw_only=True)
 class CRAFTConfig:
-    """Settings of a CRAFT; the defaults are those that its authors train most data sets with."""
+    """Settings of a CRAFT; the defaults are those that its authors train most data sets with.
+
+    Example:
+        >>> tg.CRAFTConfig(neighbors=5).neighbors
+        5
+    """
 
     embedding_dim: Annotated[int, Ge(1)] = 64
     """Width of a node's row and of what is made of it."""
@@ -69,6 +74,11 @@ class CRAFT(TemporalModel):
 
     Args:
         config: Settings.
+
+    Example:
+        >>> model = tg.CRAFT(tg.CRAFTConfig(neighbors=5))
+        >>> model.loss
+        'bpr'
     """
 
     strategy = "recent"

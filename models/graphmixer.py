@@ -32,7 +32,12 @@ from tgflow.setting import check_ranges
 @described
 @dataclass(frozen=True, kw_only=True)
 class GraphMixerConfig:
-    """Settings of a GraphMixer; the defaults are the paper's, but for `dropout`."""
+    """Settings of a GraphMixer; the defaults are the paper's, but for `dropout`.
+
+    Example:
+        >>> tg.GraphMixerConfig(neighbors=5).neighbors
+        5
+    """
 
     edge_x_dim: Annotated[int, Ge(0)] = 0
     """Width of the edge features."""
@@ -61,6 +66,11 @@ class GraphMixer(TemporalModel):
 
     Args:
         config: Settings.
+
+    Example:
+        >>> model = tg.GraphMixer(tg.GraphMixerConfig(neighbors=5))
+        >>> model.fanouts
+        (5,)
     """
 
     strategy = "recent"

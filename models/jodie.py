@@ -40,7 +40,12 @@ from tgflow.setting import Size, check_ranges
 @described
 @dataclass(frozen=True, kw_only=True)
 class JODIEConfig:
-    """Settings of a JODIE; widths are those of TGN."""
+    """Settings of a JODIE; widths are those of TGN.
+
+    Example:
+        >>> tg.JODIEConfig(memory_dim=32).memory_dim
+        32
+    """
 
     edge_x_dim: Annotated[int, Ge(0)] = 0
     """Width of the edge features."""
@@ -72,6 +77,11 @@ class JODIE(TemporalModel):
 
     Args:
         config: Settings.
+
+    Example:
+        >>> model = tg.JODIE(tg.JODIEConfig(memory_dim=32))
+        >>> model.config.dropout
+        0.1
     """
 
     strategy = "recent"

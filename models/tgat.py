@@ -33,7 +33,12 @@ from tgflow.nn import AttentionConfig, AttentionStack, LinkDecoder, TimeEncoding
 @described
 @dataclass(frozen=True, kw_only=True)
 class TGATConfig(AttentionConfig):
-    """Settings of a TGAT; the defaults are the paper's, but for `strategy`."""
+    """Settings of a TGAT; the defaults are the paper's, but for `strategy`.
+
+    Example:
+        >>> tg.TGATConfig(layers=1).layers
+        1
+    """
 
     layers: Annotated[int, Ge(1)] = 2
     """Layers of attention, which is how many hops are sampled."""
@@ -48,6 +53,11 @@ class TGAT(TemporalModel):
 
     Args:
         config: Settings.
+
+    Example:
+        >>> model = tg.TGAT(tg.TGATConfig(layers=1))
+        >>> model.fanouts
+        (20,)
     """
 
     takes_any_fanouts = True

@@ -44,7 +44,12 @@ from tgflow.setting import Size
 @described
 @dataclass(frozen=True, kw_only=True)
 class TGNConfig(AttentionConfig):
-    """Settings of a TGN; the defaults are the paper's, but for widths of 172 where features are."""
+    """Settings of a TGN; the defaults are the paper's, but for widths of 172 where features are.
+
+    Example:
+        >>> tg.TGNConfig(memory_dim=32).memory_dim
+        32
+    """
 
     memory_dim: Annotated[int, Ge(1)] = 100
     """Width of a node's memory."""
@@ -67,6 +72,11 @@ class TGN(TemporalModel):
 
     Args:
         config: Settings.
+
+    Example:
+        >>> model = tg.TGN(tg.TGNConfig(memory_dim=32))
+        >>> model.fanouts
+        (10,)
     """
 
     strategy = "recent"

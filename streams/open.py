@@ -99,6 +99,12 @@ def open_stream(
         StreamError: If a file is of no known format, or lacks a column. Iterating raises it at the
             first row that is no event, naming file and line (or row, from 0).
         ValueError: If an argument is out of its choices.
+
+    Example:
+        >>> payments = {"src": ["ann", "bob"], "dst": ["shop", "shop"], "t": [5, 7]}
+        >>> source = tg.open_stream(payments, time_unit="s")
+        >>> [batch.t.tolist() for batch in source], source.ids.decode(torch.tensor([1]))
+        ([[5, 7]], ['shop'])
     """
     schema = _schema(src, dst, t, label, features, id_kind, None, fill_missing)
     layout = TextLayout(header, columns, sep, comment)

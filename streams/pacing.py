@@ -33,6 +33,11 @@ def playback(
 
     Raises:
         ValueError: If `speed` is not more than 0.
+
+    Example:
+        >>> source = tg.open_stream({"src": [1, 2], "dst": [3, 3], "t": [5, 7]}, time_unit="s")
+        >>> [len(batch) for batch in tg.playback(source, limit=1)]
+        [1]
     """
     if speed is not None and not speed > 0:
         raise ValueError(f"speed must be more than 0, got {speed}; None replays at full speed")

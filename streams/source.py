@@ -19,7 +19,13 @@ from tgflow.units import INT64_MAX
 
 @runtime_checkable
 class Source(Protocol):
-    """Batches of events in arrival order, of any size, times never decreasing."""
+    """Batches of events in arrival order, of any size, times never decreasing.
+
+    Example:
+        >>> source = tg.open_stream({"src": ["ann"], "dst": ["bob"], "t": [5]}, time_unit="s")
+        >>> isinstance(source, tg.Source), source.unit, source.x_dim
+        (True, 's', 0)
+    """
 
     @property
     def x_dim(self) -> int:

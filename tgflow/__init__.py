@@ -1,6 +1,35 @@
 """tgflow: continual learning on temporal graphs.
 
 Everything public is here, and is imported when it is first used: `import tgflow` itself is quick.
+Each name has an example in its docstring, and all of them begin with this:
+
+    >>> import torch
+    >>> import tgflow as tg
+    >>> src, dst = torch.tensor([0, 1, 0, 1]), torch.tensor([2, 3, 3, 2])
+    >>> events = tg.EventBatch(src, dst, t=torch.tensor([10, 20, 30, 40]))
+    >>> graph = tg.TemporalGraph.from_events(events)
+    >>> n = torch.arange(400)
+    >>> many = tg.EventBatch(src=n % 10, dst=10 + n % 7, t=60 * n)
+    >>> model = tg.TGN()
+    >>> settings = {
+    ...     "seed": 0,
+    ...     "batch_size": 2,
+    ...     "fanouts": model.fanouts,
+    ...     "strategy": "recent",
+    ...     "visibility": "event",
+    ...     "negatives": tg.NegativeSampler(),
+    ...     "with_memory": True,
+    ... }
+    >>> plan = tg.Plan(graph, **settings)
+
+A slot without a neighbor holds `NO_NODE`; the native core has threads of its own, beside torch's:
+
+    >>> found = tg.recent_neighbors(graph, torch.tensor([0]), torch.tensor([10]), k=1)
+    >>> found.nodes.tolist() == [[tg.NO_NODE]]
+    True
+    >>> tg.set_num_threads(2)
+    >>> tg.num_threads()
+    2
 """
 
 from __future__ import annotations

@@ -190,6 +190,11 @@ class Batch:
     an input row has node 0 as of `host.begin`, and zeros for features. What a model computes of
     padding reaches neither scores nor gradients nor state, so a model need not know of it. Events
     are never padded.
+
+    Example:
+        >>> batch = plan.batch(epoch=0, index=1)
+        >>> batch.eid.tolist(), batch.negative_dst.shape
+        ([2, 3], torch.Size([2, 1]))
     """
 
     epoch: int

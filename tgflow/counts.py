@@ -36,9 +36,6 @@ class Count:
 
     Where u has fewer than `depth` events there is no p, and nothing is counted.
 
-    Example:
-        `Plan(graph, ..., counts=[Count("pair"), Count("dst", half_life=3600)])`
-
     Args:
         of: What is counted.
         depth: Of `transition`, `transition_row`, `window`, `window_row`: which of the last
@@ -50,6 +47,11 @@ class Count:
 
     Raises:
         ValueError: If an argument is out of range, or `depth` or `clock` does nothing here.
+
+    Example:
+        >>> asked = [tg.Count("pair"), tg.Count("dst", half_life=3600)]
+        >>> len(tg.Plan(graph, counts=asked, **settings).batch(0, 1).counts)
+        2
     """
 
     of: CountOf
@@ -76,7 +78,13 @@ class Count:
 
 @described
 class Counts(NamedTuple):
-    """The answers to one `Count`, of a batch's pairs: column 0 is the event, 1..m its negatives."""
+    """The answers to one `Count`, of a batch's pairs: column 0 is the event, 1..m its negatives.
+
+    Example:
+        >>> [found] = tg.Plan(graph, counts=[tg.Count("dst")], **settings).batch(0, 1).counts
+        >>> found.num[:, 0].tolist(), found.age[:, 0].tolist()
+        ([1, 1], [10, 30])
+    """
 
     num: Tensor
     """int64 `[B, 1+m]`: how many events."""

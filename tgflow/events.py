@@ -64,6 +64,12 @@ class EventBatch:
 
     Raises:
         ValueError: If a column has another dtype, shape or length, or a node id is negative.
+
+    Example:
+        >>> src, dst, t = torch.tensor([[0, 1], [2, 2], [10, 20]])
+        >>> batch = tg.EventBatch(src, dst, t, x=torch.tensor([[0.5], [2.0]]))
+        >>> batch[1:].to_arrow().to_pylist()
+        [{'src': 1, 'dst': 2, 't': 20, 'f0': 2.0}]
     """
 
     src: Tensor

@@ -29,6 +29,12 @@ class NodeIds:
     Args:
         bipartite: Whether sources and destinations are separate name spaces: source 7 and
             destination 7 are then two nodes. Both share the one range of dense ids.
+
+    Example:
+        >>> ids = tg.NodeIds()
+        >>> src, dst = ids.encode(["ann", "bob"], ["cy", "ann"])
+        >>> src.tolist(), dst.tolist(), ids.decode(torch.tensor([2]))
+        ([0, 2], [1, 0], ['bob'])
     """
 
     def __init__(self, bipartite: bool = False) -> None:

@@ -16,7 +16,12 @@ from tgflow.describe import described
 @described
 @dataclass(frozen=True, slots=True, eq=False)
 class NewEvents:
-    """The new events of a whole batch, in order: those that a state takes in."""
+    """The new events of a whole batch, in order: those that a state takes in.
+
+    Example:
+        >>> tg.NewEvents.of(plan.batch(0, 1)).dst.tolist()
+        [3, 2]
+    """
 
     eid: Tensor
     """int64 `[n]`: log positions."""
@@ -54,6 +59,11 @@ class Messages:
 
     Those of a batch are those of its slices, one after the other. How many there are, and which of
     them are read, is known from the log: whoever computed other slices can be sent rows alone.
+
+    Example:
+        >>> batch = plan.batch(0, 1)
+        >>> messages = model.messages(batch, model(batch))
+        >>> model.store(tg.NewEvents.of(batch), messages)
     """
 
     columns: tuple[Tensor, ...] = ()

@@ -32,7 +32,13 @@ class Embeddings(NamedTuple):
 
 @described
 class Scores(NamedTuple):
-    """Logits: the higher, the likelier the event."""
+    """Logits: the higher, the likelier the event.
+
+    Example:
+        >>> scores = model(plan.batch(0, 1))
+        >>> scores.positive.shape, scores.negative.shape
+        (torch.Size([2]), torch.Size([2, 1]))
+    """
 
     positive: Tensor
     """Float `[B]`: the batch's events. Metrics compare them with all the digits that they have."""
@@ -59,6 +65,17 @@ class TemporalModel(nn.Module):
 
     A model defines `forward`; or it defines `embed` and has a module `decoder`, called as
     `decoder(z, batch)`, so that other tasks and serving can use the same encoder.
+
+    Example:
+        >>> class Popular(tg.TemporalModel):
+        ...     fanouts, strategy, reads_nodes = (), "recent", False
+        ...     counts = (tg.Count("dst"),)
+        ...
+        ...     def forward(self, batch):
+        ...         num = batch.counts[0].num.float()
+        ...         return tg.Scores(num[:, 0], num[:, 1:])
+        >>> tg.ContinualTrainer(Popular(), tg.TemporalGraph()).run([many])["num_events"]
+        400
     """
 
     fanouts: tuple[int, ...]

@@ -148,6 +148,11 @@ class Peers(Protocol):
     Every call raises:
         PeerLost: If another rank is gone or hangs, at once after the first such call.
         ValueError: If arguments do not fit the world or each other; nothing was sent.
+
+    Example:
+        >>> peers = tg.join()
+        >>> peers.rank, peers.world
+        (0, 1)
     """
 
     @property

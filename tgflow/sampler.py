@@ -22,6 +22,11 @@ class Sampler:
 
     Raises:
         ValueError: If there is no such strategy, or `span` is missing, too small or not asked for.
+
+    Example:
+        >>> nodes, t = torch.tensor([0]), torch.tensor([40])
+        >>> tg.sample_neighbors(graph, tg.Sampler.window(width=15), nodes, t, k=2).nodes.tolist()
+        [[3, -1]]
     """
 
     strategy: Strategy

@@ -42,6 +42,12 @@ class CachedTable:
     that another gather is just bringing in counts as a miss and a bypass, and one that another
     gather reads is not evicted, so under concurrency the counters depend on who comes first; the
     rows never do.
+
+    Example:
+        >>> table = tg.cached(tg.FeatureTable.from_tensor(torch.eye(4)), rows=2)
+        >>> _ = table.gather(torch.tensor([1, 1, 3]))
+        >>> table.counters.misses, table.contents().tolist()
+        (2, [1, 3])
     """
 
     def __init__(self, table: CachedSource, engine: Engine, policy: Policy) -> None:
@@ -337,6 +343,11 @@ def cached(
     Raises:
         CudaError: If the GPU cannot be used; the message says what is missing.
         ValueError: If an argument is none of these.
+
+    Example:
+        >>> table = tg.cached(tg.FeatureTable.from_tensor(torch.eye(4)), share=0.5, policy="lfu")
+        >>> table.capacity
+        2
     """
     if policy not in POLICIES:
         raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")

@@ -1,6 +1,9 @@
 """Callbacks of trainers that log figures: to TensorBoard, CSV, Weights & Biases, or one's own way.
 
-Each is given to a trainer, as in `trainer.run(stream, [tg.callbacks.CSVLogger("figures.csv")])`.
+Example:
+    >>> trainer = tg.ContinualTrainer(tg.TGN(), tg.TemporalGraph())
+    >>> with tg.callbacks.CSVLogger("figures.csv") as logger:
+    ...     _ = trainer.run([many], [logger])
 """
 
 from tgflow.callbacks.csv_logger import CSVLogger

@@ -19,6 +19,11 @@ class Logger(Protocol):
 
     Steps only grow. One that goes on with an earlier training first forgets what was logged after
     the step that the training goes on from.
+
+    Example:
+        >>> logger: tg.callbacks.Logger = tg.callbacks.CSVLogger("figures.csv")
+        >>> logger.log(200, {"loss": 0.7})
+        >>> logger.close()
     """
 
     def log(self, step: int, figures: Mapping[str, Any]) -> None:

@@ -34,6 +34,11 @@ class Checkpoint:
 
     Parts are saved to it and loaded from it (see `tgflow.checkpoint.parts`). While a
     `CheckpointWriter` has it, nobody may change its tensors.
+
+    Example:
+        >>> checkpoint = tg.Checkpoint({"model": {"weight": torch.ones(2)}}, {"epoch": 3})
+        >>> checkpoint.get("model")["weight"].tolist()
+        [1.0, 1.0]
     """
 
     sections: dict[str, Tensors]

@@ -54,6 +54,12 @@ def save(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Path:
         DiskFull: If there is no room; `path` is then as it was.
         CheckpointNotCommitted: If the disk refuses; `path` is then as it was.
         CheckpointDurabilityUnknown: If it is in place, but perhaps not after a crash.
+
+    Example:
+        >>> trainer = tg.ContinualTrainer(model, tg.TemporalGraph())
+        >>> _ = trainer.run([events])
+        >>> tg.save("saved/first", trainer.checkpoint()).name
+        'first'
     """
     path, fs = Path(path), _REAL_FS
     make_directories(fs, path.parent)
@@ -93,6 +99,11 @@ def load(
         CheckpointDamaged: If it is missing, or any file is not what was written.
         CheckpointVersion: If its format is not one this tgflow reads.
         UntrustedCheckpoint: If it holds what tgflow never writes, or is too large.
+
+    Example:
+        >>> _ = tg.save("saved/some", tg.Checkpoint({"model": {"weight": torch.ones(2)}}))
+        >>> tg.load("saved/some").get("model")["weight"].tolist()
+        [1.0, 1.0]
     """
     path = Path(path)
     if not path.exists() and _old(path).exists():  # a save was cut off between its two renames

@@ -49,6 +49,12 @@ class Comparison(StreamTrainer):
 
     Raises:
         ValueError: As `check_lineup` and `StreamTrainer`.
+
+    Example:
+        >>> lineup = [tg.Entrant("tgn", 0, tg.TGN()), tg.Entrant("tgat", 0, tg.TGAT())]
+        >>> comparison = tg.Comparison(lineup, tg.TemporalGraph())
+        >>> sorted(comparison.run([events])["participants"])
+        ['tgat/0', 'tgn/0']
     """
 
     def __init__(

@@ -31,6 +31,10 @@ class Entrant:
 
     Raises:
         ValueError: If `learning` has another setting, or a frozen copy is of nobody or of no time.
+
+    Example:
+        >>> tg.Entrant("tgn", seed=0, model=tg.TGN(), learning={"learning_rate": 1e-4}).key
+        'tgn/0'
     """
 
     label: str

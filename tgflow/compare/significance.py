@@ -172,6 +172,12 @@ def compare_means(
 
     Raises:
         ValueError: If there are no values, or not as many of all models.
+
+    Example:
+        >>> ranks = torch.rand(1, 300, generator=torch.Generator().manual_seed(0)).double().numpy()
+        >>> found = tg.compare_means({"tgn": ranks + 0.1, "tgat": ranks})
+        >>> found.letters, found.between("tgn", "tgat").is_significant
+        ({'tgn': 'a', 'tgat': 'b'}, True)
     """
     sizes = {values.shape[1] for values in scores.values()}
     if len(sizes) != 1:

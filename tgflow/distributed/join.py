@@ -59,6 +59,8 @@ def join(
     Example:
         >>> peers = tg.join()
         >>> graph = tg.TemporalGraph(shard=peers.shard)
+        >>> peers
+        Alone(rank=0, world=1)
     """
     if not timeout > 0:
         raise ValueError(f"timeout must be above 0, got {timeout}")

@@ -40,12 +40,15 @@ class ShardedMemory(nn.Module):
         memory: Without nodes; it becomes the rows of this rank's nodes, by local ids.
         peers: The ranks.
 
-    Example:
-        >>> model.state = ShardedMemory(model.state, peers)
-        >>> trainer = ContinualTrainer(model, graph, config, peers=peers)
-
     Raises:
         ValueError: If `memory` has nodes already, or is on a device.
+
+    Example:
+        >>> peers = tg.join()
+        >>> model.state = tg.ShardedMemory(model.state, peers)
+        >>> trainer = tg.ContinualTrainer(model, tg.TemporalGraph(), peers=peers)
+        >>> trainer.run([events])["num_events"]
+        4
     """
 
     def __init__(self, memory: NodeMemory, peers: Peers) -> None:

@@ -40,9 +40,12 @@ class ShardedRows:
         ValueError: If the table has rows already, or is on a GPU.
 
     Example:
-        >>> rows = tg.ShardedRows(tg.FeatureTable(172, placement="host"), peers)
+        >>> rows = tg.ShardedRows(tg.FeatureTable(2, placement="host"), tg.join())
         >>> graph = tg.TemporalGraph(edge_x=rows)
-        >>> trainer = tg.ContinualTrainer(model, graph, config, peers=peers)
+        >>> rows.append(torch.ones(3, 2))
+        0
+        >>> rows.gather(torch.tensor([2, -1])).tolist()
+        [[1.0, 1.0], [0.0, 0.0]]
     """
 
     placement = "ranks"

@@ -18,6 +18,10 @@ class EventLog:
     merged in (`TemporalGraph.append(..., allow_late=True)`). The log is its graph's, which alone
     appends to it; any number of threads may read meanwhile. Edge features are beside it, see
     `TemporalGraph.edge_x`.
+
+    Example:
+        >>> graph.log.read(1, 3).t.tolist(), graph.log.position(30)
+        ([20, 30], 2)
     """
 
     def __init__(self, native: _native.Log) -> None:

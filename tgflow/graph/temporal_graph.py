@@ -74,6 +74,13 @@ class TemporalGraph:
         CudaError: If the GPU cannot be used; the message says what is missing.
         TypeError: If the budget is neither a whole number nor text.
         ValueError: If an argument is none of these, or the budget is below 4 KB.
+
+    Example:
+        >>> graph = tg.TemporalGraph("directed")
+        >>> graph.append(events)
+        0
+        >>> graph.num_events, graph.num_nodes
+        (4, 4)
     """
 
     def __init__(

@@ -73,10 +73,12 @@ class Inference:
             range.
 
     Example:
-        >>> engine = tg.Inference(model, graph)
-        >>> engine.score(torch.tensor([3]), torch.tensor([17]), t=now)
-        >>> best = engine.rank(torch.tensor([3]), t=now, k=10)
-        >>> best.nodes, best.scores
+        >>> engine = tg.Inference(tg.TGAT(), graph)
+        >>> engine.score(torch.tensor([0]), torch.tensor([2]), t=50).shape
+        torch.Size([1])
+        >>> best = engine.rank(torch.tensor([0]), t=50, k=2)
+        >>> best.nodes.shape, best.scores.shape
+        (torch.Size([1, 2]), torch.Size([1, 2]))
     """
 
     def __init__(

@@ -12,7 +12,13 @@ from tgflow.describe import described
 
 @described
 class Ranking(NamedTuple):
-    """The candidates with the highest scores, best first."""
+    """The candidates with the highest scores, best first.
+
+    Example:
+        >>> best = tg.Inference(tg.TGAT(), graph).rank(torch.tensor([0]), t=50, k=2)
+        >>> sorted(best.nodes[0].tolist()), bool(best.scores[0, 0] >= best.scores[0, 1])
+        ([2, 3], True)
+    """
 
     nodes: Tensor
     """int64 `[B, k]`."""

@@ -86,6 +86,10 @@ class Loader:
         CudaError: If the GPU cannot be used; the message says what is missing.
         ValueError: If `num_threads` or `lookahead` is out of range, or batches are made on a GPU
             that is not `device`.
+
+    Example:
+        >>> [batch.t.tolist() for batch in tg.Loader(plan, num_threads=2)]
+        [[10, 20], [30, 40]]
     """
 
     def __init__(

@@ -117,6 +117,11 @@ class NegativeSampler:
 
     Raises:
         ValueError: If an argument is out of range, does not fit `kind`, or `since` is missing.
+
+    Example:
+        >>> drawn = tg.Plan(graph, **settings | {"negatives": tg.NegativeSampler(num=3)})
+        >>> drawn.batch(0, 1).negative_dst.shape
+        torch.Size([2, 3])
     """
 
     kind: NegativeKind = "random"

@@ -64,6 +64,20 @@ class Plan(PlanSpec):
             events mentioned before, events have been deleted from the graph and there are `counts`,
             or the graph is on a GPU and reads features through a cache
             with `policy="belady"`.
+
+    Example:
+        >>> plan = tg.Plan(
+        ...     graph,
+        ...     seed=0,
+        ...     batch_size=2,
+        ...     fanouts=[10],
+        ...     strategy="recent",
+        ...     visibility="event",
+        ...     negatives=tg.NegativeSampler(),
+        ...     with_memory=True,
+        ... )
+        >>> len(plan), plan.batch(epoch=0, index=1).src.tolist()
+        (2, [0, 1])
     """
 
     @cached_property

@@ -28,6 +28,12 @@ class ExperienceReplay:
     Raises:
         ValueError: If `ratio` is negative or not finite, `horizon` is below 1, or `half_life` below
             1e-6.
+
+    Example:
+        >>> replay = tg.ExperienceReplay(ratio=0.5, horizon=50)
+        >>> past = replay.draw(key=1, before=100, num_new=10)
+        >>> len(past), bool(past.min() >= 50)
+        (5, True)
     """
 
     ratio: float

@@ -38,8 +38,10 @@ class Run(Predictor):
 
     Example:
         >>> run = tg.open_run("runs/pay")
-        >>> run.score(["acc_1", "acc_2"], ["shop_9", "shop_3"]).to_pandas()
-        >>> run.top_k("acc_1", k=3).dst
+        >>> run.score(["acc_1", "acc_2"], ["shop_1", "shop_2"]).src
+        ['acc_1', 'acc_2']
+        >>> len(run.top_k("acc_1", k=3))
+        3
     """
 
     def __init__(self, path: Path, config: Config, checkpoint: Checkpoint) -> None:
@@ -113,8 +115,9 @@ def open_run(path: str | os.PathLike[str]) -> Run:
         ConfigError: If its model cannot be built, as one of yours that is not there.
 
     Example:
-        >>> run = tg.open_run("runs/collegemsg-tgn")
-        >>> run.top_k(5, k=3).to_pandas()
+        >>> run = tg.open_run("runs/pay")
+        >>> run.top_k("acc_1", k=3).to_arrow().column_names
+        ['src', 'dst', 'place', 'logit', 'probability', 'anomaly']
     """
     home, found = find_checkpoint(path)
     config = replaced(load_config(home / "config.toml", unknown=[]), _saved_settings(found))

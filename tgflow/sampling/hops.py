@@ -28,6 +28,11 @@ class Hops:
 
     `blocks[h]` leads from its targets, the rows of `frontiers[h]`, to their neighbors among the
     rows of `frontiers[h + 1]`. It is what the layers of `tgflow.nn` take.
+
+    Example:
+        >>> hops = tg.sample_hops(graph, torch.tensor([0]), torch.tensor([50]), fanouts=[2, 2])
+        >>> len(hops.frontiers), hops.blocks[0].mask.tolist()
+        (3, [[True, True]])
     """
 
     roots: Tensor
@@ -96,6 +101,11 @@ def sample_hops(
 
     Raises:
         ValueError: If there are no fanouts, or as the sampler raises.
+
+    Example:
+        >>> hops = tg.sample_hops(graph, torch.tensor([0]), torch.tensor([50]), fanouts=[2, 2])
+        >>> hops.frontiers[1].nodes.tolist()
+        [0, 3, 2]
     """
     if not fanouts:
         raise ValueError("fanouts must name the neighbors of at least one hop, got none")

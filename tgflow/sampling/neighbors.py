@@ -42,6 +42,10 @@ def recent_neighbors(
     Raises:
         ValueError: If `k < 1`, a tensor has another dtype or length, or `types` are asked for where
             an event has no label in [0, 65535].
+
+    Example:
+        >>> tg.recent_neighbors(graph, torch.tensor([0, 1]), torch.tensor([40, 40]), k=1).t.tolist()
+        [[30], [20]]
     """
     return sample_neighbors(graph, _RECENT, nodes, t, k, as_of=as_of, types=types, out=out)
 
@@ -77,6 +81,11 @@ def uniform_neighbors(
 
     Raises:
         ValueError: As in `recent_neighbors`, or if the key is out of range.
+
+    Example:
+        >>> found = tg.uniform_neighbors(graph, torch.tensor([0]), torch.tensor([40]), k=2, key=1)
+        >>> sorted(found.nodes[0].tolist())
+        [2, 3]
     """
     return sample_neighbors(
         graph, _UNIFORM, nodes, t, k, key=key, as_of=as_of, types=types, out=out
@@ -113,6 +122,11 @@ def window_neighbors(
 
     Raises:
         ValueError: As in `uniform_neighbors`, or if `width < 1`.
+
+    Example:
+        >>> nodes, t = torch.tensor([0]), torch.tensor([40])
+        >>> tg.window_neighbors(graph, nodes, t, k=2, width=15, key=1).t.tolist()
+        [[30, 0]]
     """
     sampler = Sampler.window(width=width)
     return sample_neighbors(graph, sampler, nodes, t, k, key=key, as_of=as_of, types=types, out=out)
@@ -152,6 +166,11 @@ def decayed_neighbors(
 
     Raises:
         ValueError: As in `uniform_neighbors`, or if `half_life < 1`.
+
+    Example:
+        >>> nodes, t = torch.tensor([0]), torch.tensor([40])
+        >>> tg.decayed_neighbors(graph, nodes, t, k=2, half_life=10, key=1).count.tolist()
+        [2]
     """
     sampler = Sampler.decayed(half_life=half_life)
     return sample_neighbors(graph, sampler, nodes, t, k, key=key, as_of=as_of, types=types, out=out)

@@ -35,6 +35,11 @@ def sample_neighbors(
 
     Raises:
         ValueError: Also if the graph is a shard, and a node is another rank's. On a GPU this waits.
+
+    Example:
+        >>> nodes, t = torch.tensor([0, 1]), torch.tensor([40, 40])
+        >>> tg.sample_neighbors(graph, tg.Sampler.recent(), nodes, t, k=1).nodes.tolist()
+        [[3], [3]]
     """
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")

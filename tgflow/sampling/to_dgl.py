@@ -23,6 +23,11 @@ def to_dgl(hops: Hops) -> list[Any]:
 
     Raises:
         ImportError: If DGL is not installed.
+
+    Example:
+        >>> hops = tg.sample_hops(graph, torch.tensor([0]), torch.tensor([50]), fanouts=[2, 2])
+        >>> [block.num_dst_nodes() for block in tg.to_dgl(hops)]
+        [3, 1]
     """
     dgl = import_dgl()
     return [_dgl_block(dgl, block) for block in to_blocks(hops)]

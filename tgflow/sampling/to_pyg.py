@@ -20,6 +20,11 @@ def to_pyg(hops: Hops) -> list[Any]:
 
     Raises:
         ImportError: If PyTorch Geometric is not installed.
+
+    Example:
+        >>> hops = tg.sample_hops(graph, torch.tensor([0]), torch.tensor([50]), fanouts=[2, 2])
+        >>> [data.num_targets for data in tg.to_pyg(hops)]
+        [3, 1]
     """
     try:
         from torch_geometric.data import Data

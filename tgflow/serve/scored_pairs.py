@@ -14,7 +14,14 @@ from tgflow.describe import described
 @described
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoredPairs:
-    """What a run says of some pairs, by the ids of its stream."""
+    """What a run says of some pairs, by the ids of its stream.
+
+    Example:
+        >>> logit, probability, anomaly = torch.tensor([[0.5, -0.5], [0.75, 0.25], [10.0, 60.0]])
+        >>> pairs = tg.ScoredPairs(["ann", "ann"], ["bob", "cy"], logit, probability, anomaly)
+        >>> pairs[:1].to_arrow().to_pylist()
+        [{'src': 'ann', 'dst': 'bob', 'logit': 0.5, 'probability': 0.75, 'anomaly': 10.0}]
+    """
 
     src: list[Any]
     """The source of each."""

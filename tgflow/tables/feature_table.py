@@ -53,6 +53,13 @@ class FeatureTable:
         DamagedFile: If the file is no table, or holds fewer rows than were synced.
         OSError: If the file cannot be opened, or is open elsewhere.
         ValueError: If an argument is none of these, or the file holds other rows.
+
+    Example:
+        >>> table = tg.FeatureTable(3)
+        >>> table.append(torch.eye(3))
+        0
+        >>> table[torch.tensor([2, -1])].tolist()
+        [[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]
     """
 
     def __init__(

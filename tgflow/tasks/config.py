@@ -18,7 +18,12 @@ Kind = Literal["link", "edge", "node", "property", "anomaly"]
 @described
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskConfig:
-    """What is to be learned of the events."""
+    """What is to be learned of the events.
+
+    Example:
+        >>> tg.TaskConfig(kind="edge", target="is_fraud", label_delay="1d").has_decoder
+        True
+    """
 
     kind: Annotated[Kind, Setting(flags=("--task",))] = "link"
     """link: which events come; edge: also the label of each; node: also what each label says of its

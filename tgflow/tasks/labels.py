@@ -30,10 +30,13 @@ class LabelTask:
         config: Which of them, and how; `classes` of None are two.
 
     Example:
-        >>> task = LabelTask(TaskConfig(kind="edge", target="is_fraud"))
-        >>> model = TGN.for_graph(graph)
-        >>> task.add_decoder(model, x_dim=graph.x_dim)
-        >>> OfflineTrainer(model, graph, task=task).fit()["test.edge.auc"]
+        >>> labeled = tg.EventBatch(many.src, many.dst, many.t, label=many.src % 2)
+        >>> graph, model = tg.TemporalGraph.from_events(labeled), tg.TGN()
+        >>> task = tg.LabelTask(tg.TaskConfig(kind="edge", target="is_odd"))
+        >>> task.add_decoder(model)
+        >>> trainer = tg.OfflineTrainer(model, graph, tg.OfflineConfig(epochs=1), task=task)
+        >>> 0 <= trainer.fit()["test.edge.auc"] <= 1
+        True
     """
 
     def __init__(self, config: TaskConfig) -> None:

@@ -67,7 +67,12 @@ class TrainingConfig:
 @described
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContinualConfig(TrainingConfig):
-    """Settings of continual learning."""
+    """Settings of continual learning.
+
+    Example:
+        >>> tg.ContinualConfig(batch_size=50).replay_ratio
+        0.5
+    """
 
     protocol: Literal["prequential/1"] | None = None
     """A named protocol: its settings are then the defaults, and what differs is printed."""
@@ -106,6 +111,10 @@ class Reuse:
     neighbors. What a row is made of is the same as if it were computed, its parameters are those of
     up to `staleness` steps before, and no gradient reaches it. Validation and test compute all
     rows. Where less than a tenth of the rows recurs it switches itself off until the next epoch.
+
+    Example:
+        >>> tg.OfflineConfig(reuse=tg.Reuse(staleness=8)).reuse.refresh
+        0.2
     """
 
     staleness: Annotated[int, Ge(0), Setting(flags=("--reuse-staleness",))] = 0
@@ -136,7 +145,12 @@ class Reuse:
 @described
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OfflineConfig(TrainingConfig):
-    """Settings of offline training; the defaults are near DyGLib's, which `dyglib/1` is exactly."""
+    """Settings of offline training; the defaults are near DyGLib's, which `dyglib/1` is exactly.
+
+    Example:
+        >>> tg.OfflineConfig(epochs=5, negatives=("random", "historical")).patience
+        20
+    """
 
     protocol: Literal["dyglib/1", "tgb/1"] | None = None
     """A named protocol: its settings are then the defaults, and what differs is printed."""

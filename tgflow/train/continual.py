@@ -75,6 +75,13 @@ class ContinualTrainer(StreamTrainer):
             stores whole batches alone; or the graph or its features are sharded, and it or the
             model is on a GPU.
         WorldError: If there are more ranks than slices.
+
+    Example:
+        >>> trainer = tg.ContinualTrainer(tg.TGN(), tg.TemporalGraph())
+        >>> for step in trainer.steps([many]):
+        ...     print(step.stop, "ap" in step.running)
+        200 True
+        400 True
     """
 
     def __init__(

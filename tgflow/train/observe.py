@@ -123,7 +123,16 @@ _STEP_FIELDS = [each.name for each in fields(StepRecord) if each.name != "scores
 
 @described
 class Callback:
-    """Hears of progress; override what is of interest. An exception in it stops the run."""
+    """Hears of progress; override what is of interest. An exception in it stops the run.
+
+    Example:
+        >>> class Printed(tg.Callback):
+        ...     def on_step(self, record):
+        ...         print(record.stop, "events learned")
+        >>> _ = tg.ContinualTrainer(tg.TGN(), tg.TemporalGraph()).run([many], Printed())
+        200 events learned
+        400 events learned
+    """
 
     def on_batch(self, record: BatchRecord) -> None:
         """Hear of a batch of `OfflineTrainer`."""

@@ -82,6 +82,13 @@ class OfflineTrainer:
             that differ, or batches come in slices, with fixed negatives or with reused rows.
         WorldError: If there are more ranks than slices.
         OSError: If fixed negatives cannot be read.
+
+    Example:
+        >>> graph = tg.TemporalGraph.from_events(many)
+        >>> trainer = tg.OfflineTrainer(tg.GraphMixer(), graph, tg.OfflineConfig(epochs=2))
+        >>> result = trainer.fit()
+        >>> result["num_epochs"], 0 <= result["test.ap"] <= 1
+        (2, True)
     """
 
     def __init__(
