@@ -1,0 +1,69 @@
+"""Executes notebooks as Jupyter does, without it: cell after cell in one name space.
+
+Run as `python tests/helpers/notebooks.py NOTEBOOK...` to write what cells give into the files.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import sys
+from contextlib import chdir, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+
+def code_cells(notebook: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the cells of a notebook that are code, in order."""
+    return [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+
+
+def execute(path: Path) -> dict[str, Any]:
+    """Return a notebook with what its cells print and give, executed in its folder."""
+    notebook: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    names: dict[str, Any] = {"__name__": "__main__"}
+    with chdir(path.parent):
+        for number, cell in enumerate(code_cells(notebook), start=1):
+            cell["execution_count"] = number
+            cell["outputs"] = _outputs("".join(cell["source"]), names, number)
+    return notebook
+
+
+def write(path: Path, notebook: dict[str, Any]) -> None:
+    """Write a notebook as Jupyter does."""
+    text = json.dumps(notebook, indent=1, ensure_ascii=False)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def _outputs(source: str, names: dict[str, Any], number: int) -> list[dict[str, Any]]:
+    """Execute a cell; return what it prints, and what its last line gives."""
+    tree, value, printed = ast.parse(source), None, io.StringIO()
+    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+    with redirect_stdout(printed):
+        exec(compile(tree, f"cell {number}", "exec"), names)  # noqa: S102
+        if isinstance(last, ast.Expr):
+            value = eval(compile(ast.Expression(last.value), f"cell {number}", "eval"), names)
+    stream = {"name": "stdout", "output_type": "stream", "text": _lines(printed.getvalue())}
+    result = {
+        "data": _shown(value),
+        "execution_count": number,
+        "metadata": {},
+        "output_type": "execute_result",
+    }
+    return [*([stream] if stream["text"] else []), *([] if value is None else [result])]
+
+
+def _shown(value: object) -> dict[str, list[str]]:
+    html = getattr(value, "_repr_html_", None)
+    shown = {} if html is None else {"text/html": _lines(html())}
+    return shown | {"text/plain": _lines(repr(value))}
+
+
+def _lines(text: str) -> list[str]:
+    return text.splitlines(keepends=True)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        write(Path(name), execute(Path(name)))
