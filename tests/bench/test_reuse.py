@@ -49,7 +49,8 @@ def test_precision_is_taken_with_and_without_and_drawn(monkeypatch):
     monkeypatch.setattr(reuse, "NEIGHBORS", 2)
     torch.manual_seed(0)
     rows = list(precision_rows(EVENTS, {"stream": "made"}, Options(quick=True)))
-    assert [row.name for row in rows] == ["reuse, AP", "reuse, AP", "reuse, AP lost"]
+    ap, ahead = "reuse, AP", "reuse, computed ahead, AP"
+    assert [row.name for row in rows] == [ap, ap, f"{ap} lost", ahead, f"{ahead} lost"]
     assert all(math.isfinite(row.value) for row in rows)
     assert rows[2].reached == (rows[2].value <= 0.5)
     picture = draw(rows)

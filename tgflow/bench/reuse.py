@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from tgflow.bench.options import Options
-from tgflow.bench.reuse_ahead import ahead_rows
+from tgflow.bench.reuse_ahead import AHEAD, ahead_rows
 from tgflow.bench.reuse_training import BATCH, NEIGHBORS, TimedTraining, contender_of, graph_of
 from tgflow.bench.row import Params, Row
 from tgflow.bench.train import QUICK_EVENTS, THREADS, set_threads
@@ -69,7 +69,7 @@ def stalenesses(options: Options) -> Sequence[int]:
 def speed_rows(events: EventBatch, wanted: Sequence[int], params: Params) -> Iterator[Row]:
     """Yield events a second with each staleness, beside none, and how much of the rows it saves."""
     graph = graph_of(events)
-    contenders = [contender_of(graph, Reuse(staleness=staleness)) for staleness in wanted]
+    contenders = [contender_of(graph, reuse_with(staleness)) for staleness in wanted]
     for _ in range(len(contenders[0].plan)):
         for contender in contenders:
             contender.step()
@@ -103,33 +103,41 @@ def contender_rows(
 
 
 def precision_rows(events: EventBatch, params: Params, options: Options) -> Iterator[Row]:
-    """Yield average precision over seeds with each staleness, and what it loses against none."""
+    """Yield average precision over seeds with each staleness, and what it loses against none.
+
+    Last with rows computed ahead, too: those have other gradients, and no dropout.
+    """
     graph = TemporalGraph.from_events(EventBatch(events.src, events.dst, events.t))
     num_seeds, epochs = (1, 1) if options.quick else (SEEDS, EPOCHS)
-    found: dict[int, list[float]] = {}
-    for staleness in stalenesses(options):
-        options.say(f"reuse: {params['stream']}, average precision with staleness {staleness}")
-        found[staleness] = [
-            precision_of(graph, staleness, seed, epochs) for seed in range(num_seeds)
-        ]
-        of = params | {"staleness": staleness, "seeds": num_seeds, "epochs": epochs}
-        deviation = statistics.stdev(found[staleness]) if num_seeds > 1 else 0.0
-        mean = statistics.fmean(found[staleness])
-        yield Row("reuse, AP", mean, "", of | {"deviation": round(deviation, 4)})
-        if staleness:
-            plain = found[0]
+    plain: list[float] = []
+    for reuse in (*map(reuse_with, stalenesses(options)), AHEAD):
+        of = params | {"staleness": reuse.staleness, "seeds": num_seeds, "epochs": epochs}
+        of |= {"producer": "cpu"} if reuse == AHEAD else {}
+        options.say(f"reuse: average precision, {', '.join(f'{k} {v}' for k, v in of.items())}")
+        found = [precision_of(graph, reuse, seed, epochs) for seed in range(num_seeds)]
+        plain = plain or found
+        deviation = statistics.stdev(found) if num_seeds > 1 else 0.0
+        mean = statistics.fmean(found)
+        name = "reuse, computed ahead, AP" if reuse == AHEAD else "reuse, AP"
+        yield Row(name, mean, "", of | {"deviation": round(deviation, 4)})
+        if reuse.staleness:
             allowed = max(100 * statistics.stdev(plain) if num_seeds > 1 else 0.0, LOST_POINTS)
             lost = 100 * (statistics.fmean(plain) - mean)
-            yield Row("reuse, AP lost", lost, "points", of, target=round(allowed, 2))
+            yield Row(f"{name} lost", lost, "points", of, target=round(allowed, 2))
 
 
-def precision_of(graph: TemporalGraph, staleness: int, seed: int, epochs: int) -> float:
-    """Return the test's average precision of a TGAT that learned with a staleness."""
+def reuse_with(staleness: int) -> Reuse:
+    """Return the settings with a staleness alone."""
+    return Reuse(staleness=staleness)
+
+
+def precision_of(graph: TemporalGraph, reuse: Reuse, seed: int, epochs: int) -> float:
+    """Return the test's average precision of a TGAT that learned with such reuse."""
     torch.manual_seed(seed)
     model = TGAT(TGATConfig(neighbors=NEIGHBORS))
     config = OfflineConfig(
         epochs=epochs, learning_rate=1e-3, mrr_negatives=1, batch_size=BATCH, seed=seed,
-        reuse=Reuse(staleness=staleness),
+        reuse=reuse,
     )  # fmt: skip
     return float(OfflineTrainer(model, graph, config).fit(progress=False)["test.ap"])
 

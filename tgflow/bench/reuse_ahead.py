@@ -15,7 +15,7 @@ from tgflow.bench.train import THREADS
 from tgflow.events import EventBatch
 from tgflow.train.config import Reuse
 
-STALENESS = 8
+AHEAD = Reuse(staleness=8, producer="cpu")
 
 
 def ahead_rows(events: EventBatch, params: Params) -> Iterator[Row]:
@@ -23,10 +23,10 @@ def ahead_rows(events: EventBatch, params: Params) -> Iterator[Row]:
 
     Rows are computed ahead by threads beside the training, always; or all by whoever trains.
     """
-    graph, reuse = graph_of(events), Reuse(staleness=STALENESS)
-    inline = contender_of(graph, reuse, num_threads=1)
+    graph = graph_of(events)
+    inline = contender_of(graph, replace(AHEAD, producer="inline"), num_threads=1)
     ahead = {"threads": True, "the training": False}
-    contenders = {by: contender_of(graph, replace(reuse, producer="cpu"), 1) for by in ahead}
+    contenders = {by: contender_of(graph, AHEAD, 1) for by in ahead}
     for by, contender in contenders.items():
         assert contender.reuse is not None
         assert contender.reuse.producer is not None
