@@ -73,6 +73,19 @@ TEST(pairs_drawn_while_others_are_appended_are_of_the_prefix) {
         index.num_destinations(kEvents) == kEvents);
 }
 
+TEST(the_destinations_of_a_source_are_those_of_its_events_before_a_position) {
+  const std::vector<node_t> src{5, 2, 5, 5, 5}, dst{7, 7, 9, 7, 1};
+  PairIndex index;
+  index.append(src.data(), dst.data(), 3);
+  CHECK(index.num_destinations_of(5, 1) == 1 && index.num_destinations_of(6, 3) == 0);
+  index.append(src.data() + 3, dst.data() + 3, 2);
+  std::vector<node_t> met(3);
+  CHECK(index.num_destinations_of(5, 5) == 3 && index.num_destinations_of(5, 4) == 2);
+  index.destinations_of(5, 5, met.data());
+  CHECK(met == std::vector<node_t>({7, 9, 1}));
+  CHECK(index.num_destinations_of(2, 1) == 0 && index.num_destinations_of(1'000'000'000, 5) == 0);
+}
+
 TEST(a_log_of_one_node_has_no_negative) {
   const node_t node = 4;
   const eid_t cut = 0;

@@ -177,6 +177,12 @@ def test_destinations_are_those_before_the_position():
         expected = list(dict.fromkeys(STREAM.dst[:position].tolist()))
         found = engine.rank(torch.tensor([0]), 1000, k=99, as_of=position)
         assert sorted(found.nodes[0].tolist()) == sorted(expected)
+        for src in (0, 3, 6):
+            before = STREAM[:position]
+            met = list(dict.fromkeys(before.dst[before.src == src].tolist()))
+            assert engine.destinations(src, as_of=position).tolist() == met
+    with pytest.raises(IndexError, match="99"):
+        engine.destinations(99)
 
 
 @pytest.mark.parametrize("name", ["tgn", "tgat", "recency"])

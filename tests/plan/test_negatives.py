@@ -231,6 +231,21 @@ def test_the_destinations_of_a_prefix_are_in_the_order_of_their_first_events() -
         history.upto(6).destinations(7)
 
 
+@settings(max_examples=tries(100), deadline=None)
+@given(pairs=pair_lists, stops=st.lists(st.integers(0, 30), min_size=1, max_size=4))
+def test_the_destinations_of_a_source_are_those_it_met_before(
+    pairs: Pairs, stops: list[int]
+) -> None:
+    history = PairHistory(log_of(pairs))
+    for stop in (min(stop, len(pairs)) for stop in stops):  # in any order, as the index grows
+        index = history.upto(stop)
+        for src in range(8):
+            met = list(dict.fromkeys(dst for own, dst in pairs[:stop] if own == src))
+            assert index.destinations_of(src, stop).tolist() == met
+    with pytest.raises(ValueError, match="src must be from 0 to 2147483646, got -1"):
+        history.upto(len(pairs)).destinations_of(-1, 0)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -116,6 +116,28 @@ def test_a_ranking_of_too_many_pairs_is_refused_before_it_is_made():
     assert len(predictor.top_k(["n0", "n1"], candidates=["n6"], max_pairs=2)) == 2
 
 
+def test_whom_a_source_has_met_is_known_as_of_what_was_learned():
+    predictor, trainer = live_predictor("recency")
+    late = tg.EventBatch(EVENTS.src, 17 - EVENTS.dst, 500 + EVENTS.t, EVENTS.x)  # other pairs
+    for _ in trainer.steps(iter([EVENTS[:BATCH], late[:BATCH], late[BATCH : 2 * BATCH]])):
+        learned = trainer.graph.log.read(0, predictor.position)
+        for source in (0, 1):
+            met = learned.dst[learned.src == source].tolist()
+            left = {f"n{i}" for i in learned.dst.tolist() if i not in met}
+            found = predictor.top_k(f"n{source}", k=9, exclude_known=True)
+            assert len(found) == len(left)
+            assert set(found.dst) == left
+
+
+def test_who_has_met_all_candidates_has_no_row():
+    predictor = made_predictor("recency")
+    met = predictor.graph.log.read(0, 60)
+    of_n0 = [f"n{i}" for i in met.dst[met.src == 0].unique().tolist()]
+    found = predictor.top_k(["n0", "n1"], k=9, candidates=of_n0, exclude_known=True)
+    assert "n0" not in found.src
+    assert set(found.src) == {"n1"}
+
+
 def test_a_time_beyond_all_ticks_is_a_sentence():
     with pytest.raises(ValueError, match="is no time: ticks are whole numbers of 64 bits"):
         made_predictor().score("n0", "n6", 2**63)

@@ -250,20 +250,26 @@ class Inference:
                 )
             return self._ranked(src, times, positions, candidates, k)
 
-    def destinations(self, *, as_of: int | None = None) -> Tensor:
-        """Return whom `rank` chooses among if it is given no candidates.
+    def destinations(self, src: int | None = None, *, as_of: int | None = None) -> Tensor:
+        """Return whom `rank` chooses among if it is given no candidates, or whom a node has met.
 
         Args:
+            src: A source whose events alone count; None: all.
             as_of: A log position; None: all events there are.
 
         Returns:
             The destinations of the events before, in the order of their first, int64 `[n]`.
 
         Raises:
+            IndexError: If the graph has no such node.
             ValueError: If the log has fewer events.
         """
         [latest] = checked_positions(as_of, 1, self.graph.num_events).tolist()
-        return self._spec.pairs.upto(latest).destinations(latest)
+        pairs = self._spec.pairs.upto(latest)
+        if src is None:
+            return pairs.destinations(latest)
+        checked_nodes("src", torch.tensor([src]), self.graph, 1)
+        return pairs.destinations_of(src, latest)
 
     def holding(self) -> AbstractContextManager[None]:
         """Enclose questions that are to be answered from the same model: nobody changes it between.

@@ -91,6 +91,19 @@ class PairIndex:
         self.native.destinations(before, out)
         return out
 
+    def destinations_of(self, src: int, before: int) -> Tensor:
+        """Return whom a source has had an event with in the first `before` events, int64 `[D]`.
+
+        They are in the order of their first events with it. The first question looks through all
+        pairs once, a later one through those that came since; 8 bytes a pair from then on.
+
+        Raises:
+            ValueError: If it has not read as many events, or there can be no such node.
+        """
+        out = torch.empty(self.native.num_destinations_of(src, before), dtype=torch.int64)
+        self.native.destinations_of(src, before, out)
+        return out
+
     def draw_destinations(
         self,
         key: int,

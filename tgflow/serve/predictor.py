@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,6 +19,7 @@ from tgflow.describe import described
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds, Side, UnknownNode
 from tgflow.inference import Inference
+from tgflow.inference.ranking import Ranking
 from tgflow.iso import EXAMPLE, iso_seconds
 from tgflow.serve.scored_pairs import ScoredPairs
 from tgflow.train.calibration import Calibration
@@ -182,7 +182,8 @@ class Predictor:
             src: Ids of sources.
             k: How many of each; fewer, if there are fewer.
             candidates: Ids of destinations to choose among; None: all that there are.
-            exclude_known: Leave out destinations that a source has had an event with.
+            exclude_known: Leave out destinations that a source has had an event with; of a source
+                that has had one with all of them there are none.
             at: When: one time for all, or one for each source.
             max_pairs: How many pairs may be scored for it; None: any number.
 
@@ -239,11 +240,13 @@ class Predictor:
     ) -> ScoredPairs:
         """Return the best `k` of others for each node."""
         position = self.position
-        left_out = self._known(position) if exclude_known else lambda node, those: those
-        found = [
-            self.engine.rank(node, t, left_out(node, others), k, as_of=position)
-            for node, t in zip(torch.split(asked.nodes, 1), torch.split(asked.t, 1), strict=True)
-        ]
+        found: list[Ranking] = []
+        for node, t in zip(torch.split(asked.nodes, 1), torch.split(asked.t, 1), strict=True):
+            left = self._unknown_to(node, others, position) if exclude_known else others
+            if len(left) or not len(others):
+                found.append(self.engine.rank(node, t, left, k, as_of=position))
+            else:
+                found.append(Ranking(left.view(1, 0), torch.empty(1, 0)))
         counts = torch.tensor([each.nodes.shape[1] for each in found], dtype=torch.int64)
         none = torch.empty(0, dtype=torch.int64)
         right = torch.cat([none, *(each.nodes.view(-1).cpu() for each in found)])
@@ -251,14 +254,9 @@ class Predictor:
         place = torch.cat([none, *(torch.arange(1, int(num) + 1) for num in counts)])
         return self._scored(asked.nodes.repeat_interleave(counts), right, logits, place)
 
-    def _known(self, position: int) -> Callable[[Tensor, Tensor], Tensor]:
-        """Return what leaves out whom a source has had an event with."""
-        events = self.graph.log.read(0, position)
-
-        def left(node: Tensor, others: Tensor) -> Tensor:
-            return others[~torch.isin(others, events.dst[events.src == node])]
-
-        return left
+    def _unknown_to(self, node: Tensor, others: Tensor, position: int) -> Tensor:
+        """Return those of others that a source has had no event with before a position."""
+        return others[~torch.isin(others, self.engine.destinations(int(node), as_of=position))]
 
     def _scored(
         self, src: Tensor, dst: Tensor, logits: Tensor, place: Tensor | None = None
