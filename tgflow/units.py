@@ -1,10 +1,12 @@
-"""Units: what a tick of a stream is worth, and sizes as people write them."""
+"""Units: what a tick of a stream is worth, and numbers and sizes as people write them."""
 
 from __future__ import annotations
 
 import operator
 import re
+from decimal import Decimal, InvalidOperation
 from fractions import Fraction
+from numbers import Number
 from typing import SupportsIndex
 
 _NANOSECONDS = {
@@ -20,6 +22,9 @@ _NANOSECONDS = {
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 """The first and the last tick or position there can be: what no limit is, to the core."""
+
+MOST_DIGITS = 30
+"""Places before and behind the point beyond which no number is a time in any unit."""
 
 UNITS = (*_NANOSECONDS, "tick")
 """The names of the units. A `tick` has no known length: it counts as one second."""
@@ -54,6 +59,27 @@ def check_unit(unit: str) -> None:
     """Raise `ValueError` unless `unit` is one of `UNITS`."""
     if unit not in UNITS:
         raise ValueError(f"unknown time unit {unit!r}; choose one of {', '.join(UNITS)}")
+
+
+def exact_number(value: object) -> Fraction | None:
+    """Return a number, or one that a text such as "1.5e9" is, exactly; None for anything else.
+
+    None, too, for one that is not finite, is 10**30 or more, or is below 10**-30 but not 0: nobody
+    has to expand 1e-999999999.
+    """
+    if isinstance(value, bool) or not isinstance(value, Number | str):
+        return None
+    number = exact_decimal(str(value))
+    return Fraction(number) if number is not None and abs(number.adjusted()) < MOST_DIGITS else None
+
+
+def exact_decimal(text: str) -> Decimal | None:
+    """Return the number that a text is, however large; None for `nan`, `1_000`, `0x10` and such."""
+    try:
+        number = Decimal(text.strip())
+    except InvalidOperation:
+        return None
+    return number if number.is_finite() and text.isascii() and "_" not in text else None
 
 
 def parse_bytes(size: SupportsIndex | str) -> int:

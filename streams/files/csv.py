@@ -30,7 +30,7 @@ import pyarrow.csv
 
 from tgflow.streams.errors import StreamError, shown
 from tgflow.streams.files.blocks import BLOCK_BYTES, BOM, Text, TextBlock
-from tgflow.streams.files.lines import Parser, Verdicts, parser_block
+from tgflow.streams.files.lines import Parser, Verdicts, parser_block, refuse_tiny
 from tgflow.streams.files.quotes import enclose_values
 from tgflow.streams.files.screen import screen
 from tgflow.streams.files.text import TextDecoder, undecodable
@@ -38,7 +38,13 @@ from tgflow.streams.rows.checks import Fault
 from tgflow.streams.rows.columns import id_fault
 from tgflow.streams.rows.limits import Checks
 from tgflow.streams.rows.schema import UNSCALED, Columns, IdKind, Scale, listed
-from tgflow.streams.rows.ticks import number_fault, time_fault, time_type
+from tgflow.streams.rows.ticks import (
+    TINY,
+    has_too_many_decimals,
+    number_fault,
+    time_fault,
+    time_type,
+)
 
 _ROW = re.compile(r"Row #(\d{1,9}):")
 MISSING = ("", "nan", "NaN", "NA", "N/A", "null", "NULL", "None")
@@ -127,6 +133,12 @@ def csv_parser(
         table = pa.csv.read_csv(pa.BufferReader(lines), reading, parsing, options)
         return table.combine_chunks().to_batches()[0]
 
+    decimals = [names.index(name) for name, kind in types.items() if pa.types.is_decimal(kind)]
+
+    def is_tiny(line: Text) -> bool:
+        values = split_values(line, delimiter)
+        return len(values) < len(names) or any(has_too_many_decimals(values[i]) for i in decimals)
+
     def parse(block: TextBlock) -> pa.RecordBatch:
         lines, num_lines = block.data, block.num_lines
         if b"\r" in lines and lines.count(b"\r") != lines.count(b"\r\n"):
@@ -135,6 +147,7 @@ def csv_parser(
             raise pa.ArrowInvalid("a byte order mark")  # Arrow skips one where it begins
         if b'"' in lines and not enclose_values(lines, delimiter):
             raise pa.ArrowInvalid("text after a closing quote")  # Arrow adds it to the value
+        refuse_tiny(lines, is_tiny)
         reading.block_size = parser_block(len(lines), num_lines)
         batch = table(lines, converting)
         if len(batch) != num_lines:
@@ -151,6 +164,8 @@ def csv_parser(
         return num_values != len(names) and b'"' not in line
 
     def suspect(block: TextBlock) -> int | None:
+        if TINY.search(block.data):
+            return None
         one_by_one = pa.csv.ReadOptions(
             column_names=names, use_threads=False, block_size=len(block.data) + 1
         )

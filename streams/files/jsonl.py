@@ -17,14 +17,19 @@ import pyarrow.json
 
 from tgflow.streams.errors import StreamError, shown
 from tgflow.streams.files.blocks import Text, TextBlock
-from tgflow.streams.files.lines import Parser, parser_block
+from tgflow.streams.files.lines import Parser, parser_block, refuse_tiny
 from tgflow.streams.files.text import TextDecoder, undecodable
 from tgflow.streams.rows.checks import Fault
 from tgflow.streams.rows.columns import id_fault
 from tgflow.streams.rows.features import usual_value
 from tgflow.streams.rows.limits import Checks
 from tgflow.streams.rows.schema import UNSCALED, Columns, IdKind, Scale, listed
-from tgflow.streams.rows.ticks import number_fault, time_fault, time_type
+from tgflow.streams.rows.ticks import (
+    has_too_many_decimals,
+    number_fault,
+    time_fault,
+    time_type,
+)
 
 HEAD_LINES, HEAD_BYTES = 1000, 8 << 20
 """Of a file: lines that decide what its keys hold, and their bytes, about."""
@@ -95,9 +100,16 @@ def json_parser(
     others = "error" if checks.unknown_keys == "reject" else "ignore"
     parsing = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others)
 
+    decimals = [name for name, kind in types.items() if pa.types.is_decimal(kind)]
+
+    def is_tiny(line: Text) -> bool:
+        row, fault = parse_object(line)
+        return fault is not None or any(has_too_many_decimals(row.get(name)) for name in decimals)
+
     def parse(block: TextBlock) -> pa.RecordBatch:
         lines, num_lines = block.data, block.num_lines
         _refuse_other_lines(lines, num_lines)
+        refuse_tiny(lines, is_tiny)
         reading.block_size = parser_block(len(lines), num_lines)
         table = pa.json.read_json(pa.BufferReader(lines), reading, parsing)
         if len(table) != num_lines:

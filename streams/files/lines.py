@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from tgflow.streams.files.blocks import Text, TextBlock
 from tgflow.streams.rows.checks import Fault, Int64s
+from tgflow.streams.rows.ticks import TINY
 
 _PARSER_BYTES = 1 << 18
 _FEW_LINES = 16
@@ -59,6 +60,17 @@ def parser_block(num_bytes: int, num_lines: int) -> int:
     go in a single block.
     """
     return _PARSER_BYTES if num_lines > _FEW_LINES else num_bytes + 1
+
+
+def refuse_tiny(lines: Text, is_tiny: Callable[[Text], bool]) -> None:
+    """Raise `pa.ArrowInvalid` if a time or label has more decimals than Arrow can read.
+
+    Args:
+        lines: Whole lines.
+        is_tiny: Whether that is so of a line, asked of those that it may be so of.
+    """
+    if TINY.search(lines) and any(map(is_tiny, filter(TINY.search, lines.splitlines()))):
+        raise pa.ArrowInvalid("a number with too many decimals")
 
 
 def parse_lines(block: TextBlock, parser: Parser) -> Iterator[Parsed]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -24,10 +24,22 @@ from tgflow.streams.rows.checks import (
 from tgflow.streams.rows.columns import is_text
 from tgflow.streams.rows.iso_column import plain_ticks
 from tgflow.streams.rows.schema import UNSCALED, Scale
-from tgflow.units import INT64_MAX, ticks_per_unit
+from tgflow.units import INT64_MAX, exact_decimal, ticks_per_unit
 
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 PRECISION = 22  # digits a decimal of a text file may have: 19 of an int64, and spare ones
+
+
+MOST_DECIMALS = 38
+"""Of a number that Arrow reads from text: where one has more, it reads memory that is no table."""
+TINY = re.compile(rb"[eE]-(?:0*[2-9][0-9]|[0-9]{3,}|(?<=[0-9]{19}[eE]-))")
+"""What is in all lines that may hold such a number."""
+
+
+def has_too_many_decimals(value: object) -> bool:
+    """Return whether a number, or a text that is one, has more than `MOST_DECIMALS`."""
+    number = exact_decimal(str(value))
+    return number is not None and int(number.as_tuple().exponent) < -MOST_DECIMALS
 
 
 def time_type(scale: Scale) -> pa.DataType:
@@ -235,12 +247,9 @@ def number_fault(name: str, value: object, scale: Scale) -> Fault | None:
             return None
     if value is None or value == "":
         return "null", f"{name} is empty, expected {_expected(scale)}"
-    try:
-        number = Decimal(str(value).strip())
-    except InvalidOperation:
-        number = Decimal("nan")
-    if not number.is_finite() or isinstance(value, bool):
-        what = str(number).lower() if isinstance(value, Decimal) else shown(value)
+    number = exact_decimal(str(value))
+    if number is None or isinstance(value, bool):
+        what = str(value).lower() if isinstance(value, Decimal) else shown(value)
         return scale.fault_codes.type, f"{name} is {what}, expected {_expected(scale)}"
     if number and number.adjusted() > PRECISION:  # before anything expands it
         too_large = f"{name} is {shown(value)}, beyond int64 ticks of 1 {scale.tick}"

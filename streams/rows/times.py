@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 
 from tgflow.iso import has_zone, iso_seconds
 from tgflow.streams.rows.schema import Scale
-from tgflow.units import check_unit, ticks_per_unit
+from tgflow.units import check_unit, exact_number, ticks_per_unit
 
 YEARS = (date(1980, 1, 1), date(2100, 1, 1))
 """Between which numbers of ms, us and ns since 1970 are known for what they are."""
@@ -54,7 +53,7 @@ class Times:
         tick = self.tick or (unit if self.unit or not dated else _finest(dated))
         found = []
         if self.unit is None and unit != "s":
-            numbers = [number for value in values if (number := _number(value)) is not None]
+            numbers = _numbers(values)
             found.append(
                 f"times are read as {unit}, by their size (the first is {_shown(numbers[0], unit)}"
                 "); time_unit='s' reads them as seconds"
@@ -69,7 +68,7 @@ class Times:
 
 def _unit_of(values: Sequence[object]) -> str | None:
     """Return ms, us or ns if most values are numbers that, taken as it, are dates of our days."""
-    numbers = [number for value in values if (number := _number(value)) is not None]
+    numbers = _numbers(values)
     low, high = ((day - date(1970, 1, 1)).days * 86_400 for day in YEARS)
     for unit in _FINE:
         per_second = int(ticks_per_unit("s", unit))
@@ -78,20 +77,13 @@ def _unit_of(values: Sequence[object]) -> str | None:
     return None
 
 
+def _numbers(values: Sequence[object]) -> list[Fraction]:
+    return [number for value in values if (number := exact_number(value)) is not None]
+
+
 def _are_most(some: Sequence[object], values: Sequence[object]) -> bool:
     """Return whether they are more than half: a bad row decides nothing for others."""
     return 2 * len(some) > len(values)
-
-
-def _number(value: object) -> Fraction | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
-        return None
-    try:
-        number = Decimal(str(value).strip())
-    except InvalidOperation:
-        return None
-    is_plain = number.is_finite() and number.adjusted() < 30
-    return Fraction(number) if is_plain else None
 
 
 def _finest(values: Sequence[datetime | str]) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from decimal import Decimal
 
+import numpy as np
 import pytest
 import torch
 
@@ -141,6 +143,19 @@ def test_who_has_met_all_candidates_has_no_row():
 def test_a_time_beyond_all_ticks_is_a_sentence():
     with pytest.raises(ValueError, match="is no time: ticks are whole numbers of 64 bits"):
         made_predictor().score("n0", "n6", 2**63)
+
+
+@pytest.mark.parametrize("at", [np.int64(300), np.float32(300), "300", Decimal(300), "3e2"])
+def test_a_time_is_any_kind_of_number(at):
+    predictor = made_predictor()
+    expected = predictor.score(SRC, DST, 300)
+    assert torch.equal(predictor.score(SRC, DST, at).logit, expected.logit)
+
+
+@pytest.mark.parametrize("at", [True, "1e-999999999", "1e999999999", "inf", "soon", None, b"3"])
+def test_what_is_no_time_is_said_at_once(at):
+    with pytest.raises(ValueError, match="is no time: give a number of s, or one such as 2024"):
+        made_predictor().score("n0", "n6", [at])
 
 
 def test_before_the_first_event_nobody_is_known():

@@ -6,7 +6,6 @@ import itertools
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from tgflow.runtime.opened_run import Run, open_run
 from tgflow.serve.scored_pairs import ScoredPairs
 from tgflow.streams.files.formats import format_of
 from tgflow.streams.write import encode_rows, write_rows
+from tgflow.units import exact_number
 
 EMBEDDED_AT_ONCE = 4096
 """Nodes of a batch of rows."""
@@ -70,9 +70,7 @@ def write_embeddings(
     Console(stderr=True, highlight=False).print(f"wrote {count:,} embeddings to {to}")
 
 
-def _embedded(
-    run: Run, ids: Sequence[str] | None, at: Decimal | str | None
-) -> Iterator[pa.RecordBatch]:
+def _embedded(run: Run, ids: Sequence[str] | None, at: str | None) -> Iterator[pa.RecordBatch]:
     """Yield rows of nodes, at least one batch; of all there are without `ids`."""
     if ids:
         names = _ids(run, ids)
@@ -101,14 +99,11 @@ def _ids(run: Run, texts: Sequence[str]) -> list[Any]:
         raise CliError(f"ids of this run are whole numbers: {error}", USAGE) from None
 
 
-def _time(text: str | None) -> Decimal | str | None:
-    if text is None or iso_seconds(text) is not None:
+def _time(text: str | None) -> str | None:
+    if text is None or iso_seconds(text) is not None or exact_number(text) is not None:
         return text
-    try:
-        return Decimal(text)
-    except InvalidOperation:
-        way_out = f"give a number, or a time such as {EXAMPLE}"
-        raise CliError(f"--at: {text!r} is no time; {way_out}", USAGE) from None
+    way_out = f"give a number, or a time such as {EXAMPLE}"
+    raise CliError(f"--at: {text!r} is no time; {way_out}", USAGE)
 
 
 def _read(path: Path, run: Run) -> pa.Table:

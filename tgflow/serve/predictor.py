@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from fractions import Fraction
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from tgflow.iso import EXAMPLE, iso_seconds
 from tgflow.serve.scored_pairs import ScoredPairs
 from tgflow.train.calibration import Calibration
 from tgflow.train.continual import ContinualTrainer
-from tgflow.units import INT64_MAX, INT64_MIN, ticks_per_unit
+from tgflow.units import INT64_MAX, INT64_MIN, exact_number, ticks_per_unit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -321,7 +321,7 @@ class Predictor:
         """Return the times of questions, int64 `[size]`."""
         if at is None:
             return torch.full((size,), self._now())
-        if isinstance(at, int | float | str | Decimal | datetime):
+        if isinstance(at, Number | str | datetime):
             return torch.full((size,), self._tick(at))
         times = at.tolist() if hasattr(at, "tolist") else [*at]
         if len(times) != size:
@@ -343,8 +343,12 @@ class Predictor:
             unit = "us"
             since = (time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH
             number = Fraction(since // timedelta(microseconds=1))
+        elif (found := exact_number(time)) is not None:
+            number = found
         else:
-            number = _number(time, unit)
+            raise ValueError(
+                f"{time!r} is no time: give a number of {unit}, or one such as {EXAMPLE}"
+            )
         ticks = number * (1 if tick == "tick" else ticks_per_unit(unit, tick))
         if ticks.denominator != 1:
             raise ValueError(f"{time} {unit} is between two ticks of the run, which are 1 {tick}")
@@ -354,11 +358,3 @@ class Predictor:
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def _number(time: object, unit: str) -> Fraction:
-    try:
-        return Fraction(str(time))
-    except ValueError:
-        text = f"{time!r} is no time: give a number of {unit}, or one such as {EXAMPLE}"
-        raise ValueError(text) from None

@@ -173,6 +173,37 @@ def test_a_bad_row_among_the_first_decides_nothing_for_others(tmp_path, ending):
     assert open_stream(times).unit == "ms"
 
 
+TINY = ["1e-999999999", "1e999999999", "1E-39", "0.00000000000000000000000000000001e-9"]
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "tsv"])
+@pytest.mark.parametrize("num_good", [0, 50])
+@pytest.mark.parametrize("tiny", TINY)
+def test_a_number_that_nobody_can_expand_is_a_bad_row(tmp_path, ending, num_good, tiny):
+    """Arrow would read memory that is not its own, and take 1e-39 for 0."""
+    path = tmp_path / f"events.{ending}"
+    times = [*map(str, range(num_good)), "500000000000000000000e-18", tiny, "501"]
+    path.write_text({
+        "csv": "src,dst,t,f0\n" + "".join(f"0,1,{t},1e-30\n" for t in times),
+        "tsv": "src\tdst\tt\tf0\n" + "".join(f"0\t1\t{t}\t1e-30\n" for t in times),
+        "jsonl": "".join(f'{{"src":0,"dst":1,"t":{t},"f0":1e-30}}\n' for t in times),
+    }[ending])  # fmt: skip
+    source = open_files(path, features=["f0"])
+    source.start({})
+    rows = [each.rows for _ in range(3) for each in source.poll({0}, 5)]
+    source.close()
+    assert [bad.index for each in rows for bad in each.bad()] == [num_good + 1]
+    assert [t for each in rows for t in each.events.t.tolist()] == [*range(num_good), 500, 501]
+
+
+@pytest.mark.parametrize("wrong", ["1_714_564_801", "\u0661", "nan"])
+def test_what_is_no_number_among_numbers_is_none_among_texts(tmp_path, wrong):
+    for first in (str(NOON), "2024-05-01 12:00:00Z"):
+        path = write_times(tmp_path / "events.csv", [first, first, wrong])
+        with pytest.raises(StreamError, match="line 4"):
+            read(path)
+
+
 def test_a_number_in_json_among_texts_is_refused(tmp_path):
     path = write_times(tmp_path / "events.jsonl", ["2024-05-01T12:00:00Z"] * 2 + [NOON])
     with pytest.raises(StreamError, match="t is 1714564800, expected text such as 2024"):
