@@ -8,7 +8,6 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
-import torch
 from rich.console import Console
 
 from tgflow.cli import assemble
@@ -18,18 +17,15 @@ from tgflow.cli.continual import failing_run, interruptible, printer
 from tgflow.cli.hints import hint
 from tgflow.cli.lineup import chosen, entrants
 from tgflow.compare.offline import compare_offline
-from tgflow.compare.offline_saves import OfflineSaves
 from tgflow.config import Config, ConfigError, replaced
-from tgflow.graph import TemporalGraph
 from tgflow.report.formatting import score
-from tgflow.runtime.checkpoint_parts import SavedSettings
 from tgflow.runtime.directory import ResumeOptions, RunDirectory
 from tgflow.runtime.features import check_tables, features_report
 from tgflow.runtime.files import to_json
 from tgflow.runtime.gpu import execution_config, graph_gpu, use_device
 from tgflow.runtime.log import RunLog
-from tgflow.runtime.restore import check_build, current_build, find_newest, open_store
-from tgflow.runtime.saved_events import SavedEvents
+from tgflow.runtime.open_saves import open_saves
+from tgflow.runtime.restore import current_build
 from tgflow.train.config import TrainingConfig
 
 
@@ -84,6 +80,7 @@ def compare_trained(directory: RunDirectory, *, as_json: bool) -> None:
     def say(key: str, result: Mapping[str, Any]) -> None:
         console.print(f"{key}  test AP {score(result.get('test.ap', np.nan))}", markup=False)
 
+    build = current_build(threads, device)
     with directory:
         run_log = RunLog(directory.path / "run.log", config.operate.log_format, printer(console))
         with (
@@ -96,7 +93,7 @@ def compare_trained(directory: RunDirectory, *, as_json: bool) -> None:
                 config.offline,
                 execution=execution_config(config),
                 ids=source.ids,
-                saves=_open_saves(directory, graph, threads, device, run_log),
+                saves=open_saves(directory, graph, "compare", build, run_log),
                 on_result=say,
             )
             common = common_figures(config, graph, preset, threads, device)
@@ -113,29 +110,3 @@ def compare_trained(directory: RunDirectory, *, as_json: bool) -> None:
         print_leaders(analysis, directory.path)
         for line in said.values():
             hint(line)
-
-
-def _open_saves(
-    directory: RunDirectory,
-    graph: TemporalGraph,
-    threads: int,
-    device: torch.device,
-    run_log: RunLog,
-) -> OfflineSaves:
-    """Return what keeps a comparison, with what its newest checkpoint has of it."""
-    store = open_store(directory)
-    newest = find_newest(store, directory, run_log)
-    events, build = SavedEvents(graph), current_build(threads, device)
-    saved = {} if newest is None else newest.meta["run"]
-    if newest is not None:
-        events.check(newest.meta, directory)
-    check_build(saved.get("build"), build, directory.config, run_log)
-    directory.accept_settings()
-    path, elapsed = directory.config.stream.path, saved.get("elapsed", 0.0)
-    return OfflineSaves(
-        store,
-        newest,
-        every=directory.config.checkpoint.checkpoint_every,
-        parts=[events, SavedSettings(directory, build, path, elapsed=elapsed)],
-        warn=lambda text: run_log.warning("checkpoint", text),
-    )

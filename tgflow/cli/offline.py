@@ -35,7 +35,7 @@ from tgflow.cli.ranks import (
 from tgflow.cli.training_saves import (
     COMMAND,
     check_kind,
-    open_saves,
+    open_training,
     prepare_directory,
     result_of,
 )
@@ -191,7 +191,7 @@ def _trained(
     source, graph, device, threads, nodes = inputs
     if peers.world == 1:
         build = current_build(threads, device)
-        saves, num_seeds = open_saves(directory, graph, num_seeds, build, run_log)
+        saves, num_seeds = open_training(directory, graph, num_seeds, build, run_log)
     else:
         saves, num_seeds = OfflineSaves(), num_seeds or 1
     results: list[Mapping[str, Any]] = []

@@ -7,16 +7,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from tgflow.checkpoint.parts import SectionWriter
+from tgflow.checkpoint.parts import SectionReader, SectionWriter
+from tgflow.checkpoint.typed import read_natural
 from tgflow.compare.offline_saves import OfflineSaves, Trained
 from tgflow.config import ConfigError
 from tgflow.graph import TemporalGraph
-from tgflow.runtime.checkpoint_parts import SavedRecords, SavedSettings
+from tgflow.runtime.checkpoint_parts import SavedRecords
 from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.features import check_unused, edge_file
 from tgflow.runtime.log import RunLog
-from tgflow.runtime.restore import check_build, find_newest, open_store
-from tgflow.runtime.saved_events import SavedEvents
+from tgflow.runtime.open_saves import LoadedPart, open_saves
 
 COMMAND: Final = "train"
 """Which trainer checkpoints name."""
@@ -56,7 +56,7 @@ def prepare_directory(directory: RunDirectory, world: int) -> None:
         path.unlink(missing_ok=True)
 
 
-def open_saves(
+def open_training(
     directory: RunDirectory,
     graph: TemporalGraph,
     num_seeds: int | None,
@@ -76,30 +76,9 @@ def open_saves(
         ConfigError: If other settings are there, or so many seeds were not asked for.
         SourceMismatch: If the events are others than they were.
     """
-    store = open_store(directory)
-    newest = find_newest(store, directory, run_log)
-    meta = {} if newest is None else newest.meta
-    events, records = SavedEvents(graph), SavedRecords(directory.files)
-    if newest is None:
-        records.clear()
-    else:
-        events.check(meta, directory)
-        records.load(newest)
-    seeds = _SavedSeeds(_num_seeds(meta.get("num_seeds"), num_seeds))
-    run = meta.get("run", {})
-    check_build(run.get("build"), build, directory.config, run_log)
-    directory.accept_settings()
-    path, elapsed = directory.config.stream.path, run.get("elapsed", 0.0)
-    settings = SavedSettings(directory, build, path, elapsed=elapsed)
-    saves = OfflineSaves(
-        store,
-        newest,
-        every=directory.config.checkpoint.checkpoint_every,
-        parts=[events, records, seeds, settings],
-        command=COMMAND,
-        warn=lambda text: run_log.warning("checkpoint", text),
-    )
-    return saves, seeds.num
+    seeds = _SavedSeeds(num_seeds)
+    parts: list[LoadedPart] = [SavedRecords(directory.files), seeds]
+    return open_saves(directory, graph, COMMAND, build, run_log, parts), seeds.num
 
 
 def result_of(seed: int, result: Mapping[str, Any]) -> Trained:
@@ -107,24 +86,35 @@ def result_of(seed: int, result: Mapping[str, Any]) -> Trained:
     return Trained(str(seed), np.empty((0, 3)), result)
 
 
-def _num_seeds(noted: int | None, wanted: int | None) -> int:
-    if noted is not None and wanted not in (None, noted):
-        raise ConfigError(
-            f"--seeds: the training was started with {noted}, got {wanted}; leave it out to "
-            "resume, or give another --out"
-        )
-    return noted or wanted or 1
-
-
 class _SavedSeeds:
-    """How many seeds there are."""
+    """How many seeds there are.
 
-    def __init__(self, num: int) -> None:
-        self.num = num
+    Args:
+        wanted: How many were asked for; None: one, or as many as before.
+    """
+
+    def __init__(self, wanted: int | None) -> None:
+        self._wanted, self.num = wanted, wanted or 1
 
     def save(self, writer: SectionWriter) -> None:
         """Note it."""
         writer.note("num_seeds", self.num)
+
+    def load(self, reader: SectionReader) -> None:
+        """Be as many as were noted.
+
+        Raises:
+            ConfigError: If others were asked for.
+        """
+        self.num = read_natural(reader.meta, "num_seeds")
+        if self._wanted not in (None, self.num):
+            raise ConfigError(
+                f"--seeds: the training was started with {self.num}, got {self._wanted}; leave it "
+                "out to resume, or give another --out"
+            )
+
+    def clear(self) -> None:
+        """Do nothing."""
 
     def saved(self) -> None:
         """Do nothing."""
