@@ -8,13 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.wandering import wandering
-from tgflow.compare.significance import (
-    Resampling,
-    block_length,
-    compare_means,
-    holm,
-    letters,
-)
+from tgflow.compare.significance import block_length, compare_means, holm, letters
+from tgflow.resampling import Resampling
 
 
 def test_two_copies_of_a_model_differ_by_exactly_nothing():

@@ -124,6 +124,8 @@ def test_figures_of_forecasters_are_means_over_times():
             found.append(ndcg_at_k(last, each.of.dense(12), 10))
     assert result["property.last.ndcg"] == pytest.approx(sum(found) / len(found))
     assert result["property.num_times"] == 10
+    ends = result["property.ndcg_low"], result["property.ndcg_high"]
+    assert 0 < ends[0] < result["property.ndcg"] < ends[1] < 1
 
 
 def test_a_head_starts_as_the_moving_average():

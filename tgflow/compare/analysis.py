@@ -12,16 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tgflow.compare.outcome import Outcome
-from tgflow.compare.significance import (
-    RESAMPLES,
-    Interval,
-    Resampling,
-    Significance,
-    Values,
-    block_length,
-    compare_means,
-)
+from tgflow.compare.significance import Significance, block_length, compare_means
 from tgflow.compare.worth import Worth, worth_of
+from tgflow.resampling import RESAMPLES, Interval, Resampling, Values
 
 NUM_WINDOWS = 20
 _HOUR = 3600.0

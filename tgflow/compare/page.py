@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from tgflow.compare.analysis import Analysis, running_means
-from tgflow.compare.significance import Interval
 from tgflow.report.chart import Chart, Line, render_chart
 from tgflow.report.formatting import compact, num_bytes, score
 from tgflow.report.page import page_html, table_html, tiles_html
 from tgflow.report.scatter import Point, Scatter, render_scatter
+from tgflow.resampling import Interval
 
 MAX_POINTS = 480
 

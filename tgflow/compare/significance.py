@@ -1,22 +1,16 @@
 """Whether one model is better than another: paired block bootstrap, and Holm's correction.
 
-Events that follow each other are alike, so what is resampled is blocks of consecutive events: the
-circular moving-block bootstrap (Politis and Romano, 1992). All models are resampled alike, so that
-a difference is one of the same events; seeds are resampled in the outer loop.
+All models are resampled alike, so that a difference is one of the same events; seeds are resampled
+in the outer loop.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
-Values: TypeAlias = NDArray[np.float64]
+from tgflow.resampling import LEVEL, RESAMPLES, Interval, Resampling, Values
 
 BLOCK = 1_000
 """Consecutive events of a block."""
@@ -24,32 +18,11 @@ LEAST_BLOCKS = 30
 """Where there are fewer, blocks are shorter."""
 LEAST_OF_PART = 10
 """The same for a part of the events, which would have to have too short ones."""
-RESAMPLES = 2_000
-LEVEL = 0.05
-_NORMAL = 1.96
-"""The quantile of the normal distribution that goes with `LEVEL`."""
-_AT_ONCE = 1 << 22
-"""Block sums that are looked up at once."""
 
 
 def block_length(num: int, wanted: int = BLOCK, least: int = LEAST_BLOCKS) -> int:
     """Return how many consecutive values make a block: `wanted`, or fewer for `least` blocks."""
     return max(1, min(wanted, num // least))
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A mean, and where 95 % of the resampled means are."""
-
-    mean: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, mean: float, resampled: Values) -> Interval:
-        """Return the percentile interval of resampled means."""
-        low, high = np.quantile(resampled, [LEVEL / 2, 1 - LEVEL / 2])
-        return cls(float(mean), float(low), float(high))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,70 +43,6 @@ class Difference:
     def is_significant(self) -> bool:
         """Whether the two are told apart at 5 %, all pairs together."""
         return self.p_holm < LEVEL
-
-
-class Resampling:
-    """The same draws of blocks and seeds for everything that is compared.
-
-    Args:
-        num: Values in a row, at least 1.
-        length: Values of a block.
-        num_resamples: How many draws.
-        seed: Of the draws.
-
-    Raises:
-        ValueError: If there are no values.
-    """
-
-    def __init__(
-        self, num: int, length: int, num_resamples: int = RESAMPLES, seed: int = 0
-    ) -> None:
-        if num < 1:
-            raise ValueError("there is nothing to resample")
-        self.num, self.length = num, min(length, num)
-        generator = np.random.default_rng(seed)
-        self.num_blocks = math.ceil(num / self.length)
-        self._starts = generator.integers(num, size=(num_resamples, self.num_blocks))
-        self._seeds = generator.random((num_resamples, 64))
-
-    def means(self, values: Values, weights: Values | None = None) -> Values:
-        """Return the mean of each resample, `[R]`, as far from the mean of all as means are.
-
-        NaN where weights of a resample are all 0.
-
-        Args:
-            values: `[S, N]`: by seed, at most 64 of them.
-            weights: `[N]`, 0 for values that are left out; None: all count alike.
-        """
-        weight = np.ones(self.num) if weights is None else weights
-        count = self._sums(weight)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            by_seed = np.stack([self._sums(row * weight) / count for row in values])
-        num_seeds = len(values)
-        drawn = (self._seeds[:, :num_seeds] * num_seeds).astype(np.int64).T
-        chosen: Values = np.take_along_axis(by_seed, drawn, axis=0).mean(axis=0)
-        center = float((values * weight).sum(axis=1).mean() / max(weight.sum(), 1e-300))
-        return center + self._stretch * (chosen - center)
-
-    @property
-    def _stretch(self) -> float:
-        """By what means are farther from theirs than resamples, as blocks are few.
-
-        Resamples of k blocks vary by (k - 1) / k of what means do, and their quantiles are those of
-        a normal distribution, not of Student's with k - 1 degrees of freedom.
-        """
-        free = max(self.num_blocks - 1, 1)
-        return math.sqrt(1 + 1 / free) * (1 + (_NORMAL**2 + 1) / (4 * free))
-
-    def _sums(self, values: Values) -> Values:
-        """Return the sum of all blocks of each resample, `[R]`; blocks go on at the beginning."""
-        around = np.concatenate([[0.0], np.cumsum(np.concatenate([values, values[: self.length]]))])
-        block = around[self.length :] - around[: -self.length]
-        rows = max(1, _AT_ONCE // self.num_blocks)
-        parts = [
-            block[self._starts[i : i + rows]].sum(axis=1) for i in range(0, len(self._starts), rows)
-        ]
-        return np.concatenate(parts)
 
 
 @dataclass(frozen=True, slots=True)

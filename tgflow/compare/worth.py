@@ -7,15 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tgflow.compare.significance import (
-    LEAST_OF_PART,
-    RESAMPLES,
-    Interval,
-    Resampling,
-    Values,
-    block_length,
-    chance_above,
-)
+from tgflow.compare.significance import LEAST_OF_PART, block_length, chance_above
+from tgflow.resampling import RESAMPLES, Interval, Resampling, Values
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tgflow.metrics import ranks
+from tgflow.resampling import NORMAL
 from tgflow.tasks import scores
 
 
@@ -78,7 +79,7 @@ class LabelFigures:
             out |= _ends(cells)
             if "mrr" in out:
                 spread = max(0.0, float(self._ranks[1]) / num - mrr**2)
-                half = scores.NORMAL * (spread / num) ** 0.5
+                half = NORMAL * (spread / num) ** 0.5
                 out |= {"mrr_low": mrr - half, "mrr_high": mrr + half}
         return out
 

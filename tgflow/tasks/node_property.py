@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
@@ -18,6 +19,7 @@ from tgflow.metrics import ndcg_at_k
 from tgflow.model import TemporalModel, device_of_model
 from tgflow.plan.loader import Loader
 from tgflow.plan.negatives import NegativeSampler
+from tgflow.resampling import Interval, Resampling
 from tgflow.tasks.forecasters import Forecasters
 from tgflow.tasks.property_labels import PropertyLabels, PropertyTime
 from tgflow.train.config import OfflineConfig
@@ -164,11 +166,12 @@ def node_property_figures(
     assert best is not None
     head.load_state_dict(best.parameters)
     test = _pass(head, None, asked, nodes, num_items)["test"]
-    low, high = _interval(test["head"], seed)
+    ndcgs, mean = np.array([test["head"]]), _mean(test["head"])
+    interval = Interval.of(mean, Resampling(ndcgs.shape[1], 1, seed=seed).means(ndcgs))
     return {
-        "property.ndcg": _mean(test["head"]),
-        "property.ndcg_low": low,
-        "property.ndcg_high": high,
+        "property.ndcg": mean,
+        "property.ndcg_low": interval.low,
+        "property.ndcg_high": interval.high,
         "property.last.ndcg": _mean(test["last"]),
         "property.average.ndcg": _mean(test["average"]),
         "property.num_times": float(len(test["head"])),
@@ -217,11 +220,3 @@ def _learn(
 
 def _mean(values: list[float]) -> float:
     return math.fsum(values) / len(values)
-
-
-def _interval(values: list[float], seed: int) -> tuple[float, float]:
-    generator = torch.Generator().manual_seed(seed)
-    rows = torch.randint(len(values), (1000, len(values)), generator=generator)
-    means = torch.tensor(values, dtype=torch.float64)[rows].mean(1)
-    low, high = torch.quantile(means, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
-    return low, high

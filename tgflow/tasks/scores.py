@@ -8,11 +8,11 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tgflow.resampling import NORMAL
+
 Counts: TypeAlias = NDArray[np.int64]
 
 RESAMPLES = 200
-NORMAL = 1.96
-"""Standard errors from a mean to the end of its 95 % interval."""
 NUM_BINS = 4096
 _WIDEST = 20.0
 
