@@ -9,9 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from helpers.live_runs import same_run
 from helpers.processes import environment
@@ -168,11 +172,37 @@ def publish(broker: Any, topic: str, events: list[dict[str, Any]], partitions: i
     producer.close(timeout=5)
 
 
-def undisturbed(tmp_path: Path, flags: list[str]) -> Campaign:
+@contextmanager
+def mock_broker() -> Iterator[Any]:
+    """Return a broker; skips the test where there can be none."""
+    broker_module = pytest.importorskip("tgflow.testing.broker")
+    pytest.importorskip("confluent_kafka", reason="confluent-kafka, the mock broker, is missing")
+    with broker_module.MockBroker() as broker:
+        yield broker
+
+
+@contextmanager
+def topic_of_rows(size: int) -> Iterator[list[str]]:
+    """Return the flags of a run over a topic of such rows, in three partitions."""
+    with mock_broker() as broker:
+        broker.create("edges", 3)
+        publish(broker, "edges", rows(size), 3)
+        yield ["-s", broker.url("edges"), *FROM_KAFKA]
+
+
+def undisturbed(tmp_path: Path, flags: list[str], command: str = "run") -> Campaign:
     """Return a run that nobody has killed."""
-    campaign = Campaign(tmp_path / "undisturbed", flags)
+    campaign = Campaign(tmp_path / "undisturbed", flags, command=command)
     campaign.finish()
     return campaign
+
+
+def undisturbed_with_bad_rows(tmp_path: Path, flags: list[str]) -> Campaign:
+    """Return the same, having made sure that it has refused rows of both kinds."""
+    reference = undisturbed(tmp_path, flags)
+    assert reference.rows()["malformed"]
+    assert reference.rows()["late"]
+    return reference
 
 
 def compare(left: Campaign, right: Campaign) -> None:

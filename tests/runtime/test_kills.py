@@ -16,7 +16,6 @@ import pytest
 
 from helpers.campaign import (
     BATCH,
-    FROM_KAFKA,
     KEPT,
     KILLS,
     LATE,
@@ -24,9 +23,10 @@ from helpers.campaign import (
     SMALL,
     Campaign,
     compare,
-    publish,
-    rows,
+    mock_broker,
+    topic_of_rows,
     undisturbed,
+    undisturbed_with_bad_rows,
     write_rows,
 )
 from helpers.kafka_io import records_of
@@ -52,9 +52,7 @@ def test_killed_over_a_file(record_property, tmp_path, more):
     kills = max(1, KILLS // 4)
     stream = write_rows(tmp_path / "made.csv", BATCH * 8 * kills)
     flags = ["-s", str(stream), *more, *LATE, *SMALL, *KEPT]
-    reference = undisturbed(tmp_path, flags)
-    assert reference.rows()["malformed"]
-    assert reference.rows()["late"]
+    reference = undisturbed_with_bad_rows(tmp_path, flags)
     campaign = Campaign(tmp_path / "killed", flags, SEED)
     disturb(campaign, kills, record_property)
     compare(reference, campaign)
@@ -69,8 +67,7 @@ def test_a_comparison_is_killed(record_property, tmp_path):
     stream.write_text("src,dst,t\n" + "\n".join(lines) + "\n")
     models = ["--models", "recency,jodie,tgn+pairs", "--seeds", "1", "--frozen-at", "100"]
     flags = ["-s", str(stream), *models, *SMALL, *KEPT]
-    reference = Campaign(tmp_path / "undisturbed", flags, command="compare")
-    reference.finish()
+    reference = undisturbed(tmp_path, flags, "compare")
     campaign = Campaign(tmp_path / "killed", flags, SEED, command="compare")
     disturb(campaign, kills, record_property)
     whole, found = (Outcome.read(each.out) for each in (reference, campaign))
@@ -84,15 +81,9 @@ def test_a_comparison_is_killed(record_property, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(600 + 30 * KILLS)
 def test_killed_over_kafka(record_property, tmp_path):
-    broker_module = pytest.importorskip("tgflow.testing.broker")
-    pytest.importorskip("confluent_kafka", reason="confluent-kafka, the mock broker, is missing")
-    with broker_module.MockBroker() as broker:
-        broker.create("edges", 3)
-        publish(broker, "edges", rows(BATCH * 6 * KILLS), 3)
-        flags = ["-s", broker.url("edges"), *FROM_KAFKA, *SMALL, *KEPT]
-        reference = undisturbed(tmp_path, flags)
-        assert reference.rows()["malformed"]
-        assert reference.rows()["late"]
+    with topic_of_rows(BATCH * 6 * KILLS) as topic:
+        flags = [*topic, *SMALL, *KEPT]
+        reference = undisturbed_with_bad_rows(tmp_path, flags)
         campaign = Campaign(tmp_path / "killed", flags, SEED)
         disturb(campaign, KILLS, record_property)
         compare(reference, campaign)
@@ -126,11 +117,9 @@ def test_scores_are_there_exactly_once(record_property, tmp_path, ending, task):
 @pytest.mark.slow
 @pytest.mark.timeout(600 + 30 * KILLS)
 def test_a_topic_has_the_scores_of_each_event_at_least_once(record_property, tmp_path):
-    broker_module = pytest.importorskip("tgflow.testing.broker")
-    pytest.importorskip("confluent_kafka", reason="confluent-kafka, the mock broker, is missing")
     kills = max(1, KILLS // 4)
     stream = write_rows(tmp_path / "made.csv", BATCH * 8 * kills)
-    with broker_module.MockBroker() as broker:
+    with mock_broker() as broker:
         broker.create("scores", 1)
         version = f"api_version={json.dumps(list(broker.api_version))}"
         flags = ["-s", str(stream), *LATE, *SMALL, *KEPT, "--kafka-option", version]

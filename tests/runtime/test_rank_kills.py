@@ -9,16 +9,14 @@ import pytest
 
 from helpers.campaign import (
     BATCH,
-    FROM_KAFKA,
     KEPT,
     KILLS,
     LATE,
     SEED,
     SMALL,
     compare,
-    publish,
-    rows,
-    undisturbed,
+    topic_of_rows,
+    undisturbed_with_bad_rows,
     write_rows,
 )
 from helpers.live_runs import SHARDED
@@ -47,23 +45,16 @@ def disturb(campaign, record_property):
 def test_ranks_are_killed_over_a_file(record_property, tmp_path, sharded):
     stream = write_rows(tmp_path / "made.csv", EVENTS)
     flags = ["-s", str(stream), "--features", "f*", *LATE, *SMALL, *SLICED, *KEPT, *sharded]
-    reference = undisturbed(tmp_path, flags)
-    assert reference.rows()["malformed"]
-    assert reference.rows()["late"]
+    reference = undisturbed_with_bad_rows(tmp_path, flags)
     campaign = RankCampaign(tmp_path / "killed", flags, SEED)
     disturb(campaign, record_property)
     compare(reference, campaign)
 
 
 def test_ranks_are_killed_over_kafka(record_property, tmp_path):
-    broker_module = pytest.importorskip("tgflow.testing.broker")
-    pytest.importorskip("confluent_kafka", reason="confluent-kafka, the mock broker, is missing")
-    with broker_module.MockBroker() as broker:
-        broker.create("edges", 3)
-        publish(broker, "edges", rows(EVENTS), 3)
-        flags = ["-s", broker.url("edges"), *FROM_KAFKA, *SMALL, *SLICED, *KEPT]
-        reference = undisturbed(tmp_path, flags)
-        assert reference.rows()["late"]
+    with topic_of_rows(EVENTS) as topic:
+        flags = [*topic, *SMALL, *SLICED, *KEPT]
+        reference = undisturbed_with_bad_rows(tmp_path, flags)
         campaign = RankCampaign(tmp_path / "killed", flags, SEED)
         disturb(campaign, record_property)
         compare(reference, campaign)
