@@ -87,7 +87,9 @@ def test_other_events_and_other_settings_are_refused(tgflow, events_csv, kill_af
     changed = tgflow("compare", "--resume", "-o", "out", "--epochs", 4)
     assert changed.code == 2
     assert "--epochs" in changed.err
-    assert "leave them out to resume as it was" in changed.err
+    assert "leave them out to resume as it was, or give another --out" in changed.err
+    assert "--allow-config-change" not in changed.err, "compare has no such flag"
+    assert "counts from here on" not in changed.err
     lines = events_csv.read_text().splitlines()
     events_csv.write_text("\n".join(lines[:-1]) + "\n")
     refused = tgflow("compare", "--resume", "-o", "out")

@@ -123,6 +123,7 @@ def test_what_cannot_be_resumed_is_a_sentence(tgflow, events_csv, kill_after, tm
         ran = tgflow("train", *flags)
         assert ran.code == code, ran.err
         assert said in ran.err
+        assert "--allow-config-change" not in ran.err, "train has no such flag"
     lines = events_csv.read_text().splitlines()
     events_csv.write_text("\n".join(lines[:-10]) + "\n")
     ran = tgflow("train", "--resume", "-o", "out")

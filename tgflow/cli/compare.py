@@ -90,4 +90,4 @@ def compare(
     if report is not None:
         draw_again(report)
         return
-    compare_stream(config, ResumeOptions(resume, False, stated), quick=quick, as_json=json)
+    compare_stream(config, ResumeOptions(resume, stated=stated), quick=quick, as_json=json)

@@ -83,4 +83,4 @@ def train(
     from tgflow.cli.offline import train_offline
     from tgflow.runtime.directory import ResumeOptions
 
-    train_offline(config, seeds, json, ResumeOptions(resume, False, stated))
+    train_offline(config, seeds, json, ResumeOptions(resume, stated=stated))

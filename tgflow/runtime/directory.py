@@ -27,12 +27,12 @@ class ResumeOptions:
 
     Args:
         resume: Resume the run that is there.
-        allow_change: Resume with other settings too.
+        allow_change: Resume with other settings too; None: the command has no flag for it.
         stated: The settings that were asked for, by "section.key"; others are as they were.
     """
 
     resume: bool = False
-    allow_change: bool = False
+    allow_change: bool | None = None
     stated: Mapping[str, Any] | None = None
 
 
@@ -223,9 +223,10 @@ def _changes(
     gravest = resume.gravest(changed)
     if gravest == "any_time" or (options.allow_change and gravest != "fixed"):
         return changed
-    lines = "\n".join(resume.table(changed))
+    may_allow = options.allow_change is not None
+    lines = "\n".join(resume.table(changed, with_effects=may_allow))
     way_out = "leave them out to resume as it was, or give another --out"
-    if gravest != "fixed":
+    if may_allow and gravest != "fixed":
         way_out += "; or pass --allow-config-change to do what is said on the right"
     raise ConfigError(f"{path} was started with other settings:\n{lines}\n{way_out}")
 

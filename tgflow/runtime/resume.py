@@ -56,15 +56,25 @@ def gravest(changed: Sequence[SettingChange]) -> Effect:
     return max((change.effect for change in changed), key=order.index, default="any_time")
 
 
-def table(changed: Sequence[SettingChange]) -> list[str]:
-    """Return one line for each change that matters: flag, old and new value, what it does."""
+def table(changed: Sequence[SettingChange], *, with_effects: bool) -> list[str]:
+    """Return one line for each change that matters: flag, old and new value, perhaps what it does.
+
+    Args:
+        changed: The changes.
+        with_effects: Whether it can be allowed, and so does anything.
+    """
     rows = [
-        (flag_of(change.key), f"{_cut(change.old)} -> {_cut(change.new)}", EFFECTS[change.effect])
+        (
+            flag_of(change.key),
+            f"{_cut(change.old)} -> {_cut(change.new)}",
+            EFFECTS[change.effect] if with_effects else "",
+        )
         for change in changed
         if change.effect != "any_time"
     ]
     widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
-    return [f"  {flag:<{widths[0]}}  {values:<{widths[1]}}  {what}" for flag, values, what in rows]
+    lines = (f"  {flag:<{widths[0]}}  {values:<{widths[1]}}  {what}" for flag, values, what in rows)
+    return [line.rstrip() for line in lines]
 
 
 def differences(saved: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
