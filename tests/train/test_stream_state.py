@@ -12,8 +12,10 @@ from helpers.made_streams import made_events, pieces, small_tgn
 from helpers.records import Losses
 from tgflow import checkpoint as ckpt
 from tgflow.batch import Batch
+from tgflow.checkpoint.parts import Ids
 from tgflow.config.fields import by_key
 from tgflow.graph import TemporalGraph
+from tgflow.ids import NodeIds
 from tgflow.messages import Messages, NewEvents
 from tgflow.model import Embeddings, Scores, TemporalModel
 from tgflow.models import TGAT, TGN
@@ -225,3 +227,18 @@ def test_the_first_batch_of_an_epoch_names_the_widths_of_node_features(reads):
     model = TGN(TGN.config_type(edge_x_dim=2, node_x_dim=reads))
     with pytest.raises(ValueError, match=f"node features of width {reads}, the graph has 3"):
         OfflineTrainer(model, graph, OfflineConfig(epochs=1)).fit()
+
+
+@pytest.mark.parametrize("names", [[*range(32)], [f"n{i}" for i in range(32)]])
+def test_events_among_nodes_without_ids_are_refused_before_anything_is_made(names):
+    trainer = ContinualTrainer(small_tgn(), TemporalGraph(edge_x_dim=2), CONTINUAL)
+    trainer.run(pieces(EVENTS[:40], 40))
+    ids = NodeIds()
+    ids.encode(names, names)
+    saved = trainer.checkpoint()
+    Ids(ids).save(saved)
+    assert ContinualTrainer.from_checkpoint(small_tgn(), saved).position == 40
+    last = int(EVENTS.dst[:40].max())
+    saved.sections["ids"] = ids.state_dict(last)
+    with pytest.raises(ckpt.UntrustedCheckpoint, match=f"has node {last}, and there are {last} id"):
+        ContinualTrainer.from_checkpoint(small_tgn(), saved)

@@ -240,6 +240,15 @@ class Ids(InCheckpoint):
         """Let the map have the ids that were saved, and no others."""
         self._ids.load_state_dict(reader.get(self.name))
 
+    @classmethod
+    def num_saved(cls, reader: SectionReader) -> int | None:
+        """Return how many were saved; None if none were, as by a trainer in Python."""
+        try:
+            state = reader.get(cls.name)
+        except KeyError:
+            return None
+        return len(state["keys"]) if "keys" in state else max(len(state.get("offsets", ())) - 1, 0)
+
 
 def put_pieces(
     writer: SectionWriter,

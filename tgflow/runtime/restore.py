@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 import torch
 
-from tgflow.checkpoint import Checkpoint, CheckpointStore, UntrustedCheckpoint
-from tgflow.checkpoint.parts import Ids, pieces_of
-from tgflow.checkpoint.typed import read_as, read_natural
+from tgflow.checkpoint import Checkpoint, CheckpointStore
+from tgflow.checkpoint.parts import Ids
+from tgflow.checkpoint.typed import read_as
 from tgflow.choices import Direction
 from tgflow.compare.comparison import Comparison
 from tgflow.compare.lineup import Lineup
@@ -98,30 +98,12 @@ class Start:
             return cls()
         ids, ingest = NodeIds(), IngestPart()
         Ids(ids).load(checkpoint)
-        _check_nodes(checkpoint, len(ids))
         ingest.load(checkpoint)
         run = read_as(dict[str, Any], checkpoint.meta.get("run"), "run")
         elapsed = read_as(float, run.get("elapsed"), "run.elapsed")
         build = read_as(dict[str, str | int | None], run.get("build"), "run.build")
         history = read_as(int, run.get("history", 0), "run.history")
         return cls(ids, ingest.state, elapsed, build, history)
-
-
-def _check_nodes(checkpoint: Checkpoint, num_ids: int) -> None:
-    """Make sure that events are among nodes that have ids: what a node has is made for all below.
-
-    Raises:
-        UntrustedCheckpoint: If not.
-    """
-    size, stop = (read_natural(checkpoint.meta, key) for key in ("piece", "position"))
-    for piece in pieces_of(checkpoint, "events", max(size, 1), stop):
-        for end in ("src", "dst"):
-            nodes = piece[end]
-            if len(nodes) and not 0 <= int(nodes.min()) <= int(nodes.max()) < num_ids:
-                raise UntrustedCheckpoint(
-                    f"events.{end} has nodes {int(nodes.min())} to {int(nodes.max())}, "
-                    f"and there are {num_ids} ids"
-                )
 
 
 def check_build(

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from tgflow.cache import CacheSnapshot
-from tgflow.checkpoint import Tensors
+from tgflow.checkpoint import Tensors, UntrustedCheckpoint
 from tgflow.checkpoint.parts import (
+    Ids,
     InCheckpoint,
     SectionReader,
     SectionWriter,
@@ -61,16 +62,30 @@ class Events(InCheckpoint):
         return {name: column for name, column in columns.items() if column is not None}
 
     def load(self, reader: SectionReader) -> None:
-        """Append the events, and make the mutations where they were made."""
+        """Append the events, and make the mutations where they were made.
+
+        Raises:
+            UntrustedCheckpoint: If events are among nodes that have no ids, where ids were saved:
+                what a node has is made for all below.
+        """
         size, stop = (read_natural(reader.meta, key) for key in ("piece", "position"))
         pieces = pieces_of(reader, self.name, max(size, 1), stop)
         events = concat(
             [EventBatch(p["src"], p["dst"], p["t"], label=p.get("label")) for p in pieces]
         )
+        num_ids = Ids.num_saved(reader)
+        if num_ids is not None:
+            _check_nodes(events, num_ids)
         if len(events) != stop:
             raise ValueError(f"there are {len(events)} events, not {stop}")
         mutations = from_tensors(reader.meta["mutations"], reader.get("mutations"))
         rebuild(self._graph, events, mutations)
+
+
+def _check_nodes(events: EventBatch, num_ids: int) -> None:
+    for end, nodes in (("src", events.src), ("dst", events.dst)):
+        if len(nodes) and (last := int(nodes.max())) >= num_ids:
+            raise UntrustedCheckpoint(f"events.{end} has node {last}, and there are {num_ids} ids")
 
 
 class CacheContents(InCheckpoint):
