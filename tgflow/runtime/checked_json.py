@@ -25,9 +25,11 @@ def checked_line(value: Mapping[str, Any]) -> str:
 
 
 def checked_text(value: Mapping[str, Any]) -> str:
-    """Return the same as people read it."""
-    checked = {**value, KEY: zlib.crc32(_compact(value).encode())}
-    return json.dumps(checked, indent=2, ensure_ascii=False, allow_nan=False)
+    """Return the same with an entry a line, as people read it."""
+    entries = [_compact({key: item})[1:-1] for key, item in value.items()]
+    crc = zlib.crc32(f"{{{','.join(entries)}}}".encode())
+    lines = ",\n".join([*entries, f'"{KEY}":{crc}'])
+    return f"{{\n{lines}\n}}"
 
 
 def read_checked(text: str | bytes) -> dict[str, Any]:
