@@ -211,6 +211,8 @@ class SlabPool:
 class Slab(Buffer):
     def __init__(self, pool: SlabPool) -> None: ...
 
+def padded_rows(rows: int) -> int: ...
+
 class Preparer:
     def __init__(
         self,

@@ -149,10 +149,16 @@ std::vector<int64_t> prepare(Preparer& preparer, Slab& slab, uint64_t negatives_
   return numbers(preparer.prepare(request, slab));
 }
 
+int64_t padded(int64_t rows) {
+  check_number("rows", rows, 0, int64_t{1} << 60);  // its double has 64 bits
+  return tgflow::padded_rows(rows);
+}
+
 }  // namespace
 
 void bind_preparer(py::module_& m) {
   const py::call_guard<py::gil_scoped_release> no_gil;
+  m.def("padded_rows", &padded, py::arg("rows"), no_gil);
   py::class_<SlabPool, std::shared_ptr<SlabPool>>(m, "SlabPool")
       .def(py::init(&new_pool), py::arg("most_free"), py::arg("allocate"))
       .def_property_readonly("num_used", &SlabPool::num_used)

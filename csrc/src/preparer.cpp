@@ -27,13 +27,6 @@ int64_t rows_of(int64_t a, int64_t b) {
                           " rows is too large: fewer events, negatives or neighbors each would do");
 }
 
-/// The size that rows are padded to: 32, 48, 64, 96, 128, ...; as tgflow/plan/padding.py has it.
-int64_t padded_rows(int64_t rows) {
-  int64_t size = 32;
-  while (size < rows) size *= 2;
-  return size > 32 && rows <= size / 4 * 3 ? size / 4 * 3 : size;
-}
-
 /// What this thread has computed for, in nanoseconds.
 int64_t thread_ns() {
   timespec now{};
@@ -64,6 +57,12 @@ struct Columns {
 };
 
 }  // namespace
+
+int64_t padded_rows(int64_t rows) {
+  int64_t size = 32;
+  while (size < rows) size *= 2;
+  return size > 32 && rows <= size / 4 * 3 ? size / 4 * 3 : size;
+}
 
 /// What a batch needs while it is prepared.
 struct Preparer::Workspace {

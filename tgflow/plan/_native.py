@@ -6,7 +6,16 @@ import torch
 from torch import Tensor
 
 from tgflow import _core
-from tgflow._core import Belady, CountOf, EventCounts, Preparer, ReuseMap, Slab, SlabPool
+from tgflow._core import (
+    Belady,
+    CountOf,
+    EventCounts,
+    Preparer,
+    ReuseMap,
+    Slab,
+    SlabPool,
+    padded_rows,
+)
 
 __all__ = [
     "Belady",
@@ -19,6 +28,7 @@ __all__ = [
     "SlabPool",
     "draw_replay",
     "gather_rows",
+    "padded_rows",
     "unique_events",
 ]
 

@@ -14,9 +14,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from tgflow.batch import Batch, Block
-
-_LEAST_ROWS = 32
-"""The smallest size; rows cost nothing below it."""
+from tgflow.plan._native import padded_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +46,8 @@ class BatchShape:
 
 
 def rounded(rows: int) -> int:
-    """Return the size that as many rows come in; see `BatchShape.rounded`."""
-    if rows <= _LEAST_ROWS:
-        return _LEAST_ROWS
-    power = 1 << (rows - 1).bit_length()  # at least `rows`, which is more than half of it
-    return power * 3 // 4 if rows <= power * 3 // 4 else power
+    """Return the size that as many rows come in, at most 2**60; see `BatchShape.rounded`."""
+    return padded_rows(rows)
 
 
 def shape_of(batch: Batch) -> BatchShape:

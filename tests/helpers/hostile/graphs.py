@@ -342,6 +342,9 @@ CASES: dict[str, Callable[[], Call]] = {
     "Slab.__init__": simple(lambda: _core.Slab, {"pool": _core.SlabPool(2, None)}),
     "Preparer.__init__": new_preparer,
     "Preparer.prepare": prepare_batch,
+    "padded_rows": simple(
+        lambda: _core.padded_rows, {"rows": 5}, numbers={"rows": [-1, 2**60 + 1, INT64_MAX]}
+    ),
     "draw_replay": draw_replay,
     "mix64": simple(lambda: _core.mix64, {"x": 5}, numbers={"x": [-1]}),
 }
