@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from tgflow.nn.history import NODE, ORIGIN_WIDTH, SINCE
-from tgflow.nn.linked_history import from_links
 from tgflow.nn.memory_parts import HISTORY
 
 
@@ -33,8 +32,6 @@ def saved_history(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         ValueError: If it is no history of these nodes.
     """
     history = {k.removeprefix(HISTORY): v for k, v in state.items() if k.startswith(HISTORY)}
-    if "link" in history:
-        history = from_links(history, state["clock"])
     if history:
         _check_history(history, state["rows"], state["clock"])
     return history
