@@ -110,6 +110,17 @@ def test_large_numbers_keep_their_differences():
     torch.testing.assert_close(found, by_hand(x.tolist(), "standard", 10**4), atol=1e-3, rtol=1e-3)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("value", [0.0, 7.0, -1e-30, 0.1, 3e38])
+def test_a_constant_column_is_0_and_stays_as_it_is_without_a_warning(kind, value):
+    scale = FeatureScale(kind, freeze_at=150)
+    x = torch.cat([torch.full((200, 1), value), made(200)], dim=1)
+    assert scaled(scale, x)[:, 0].tolist() == [0.0] * 200
+    known = scale.state_at(150)
+    assert known["logged"].tolist() == [kind == "log", kind != "standard", *[kind == "log"] * 2]
+
+
 def test_it_says_what_it_does():
     scale = FeatureScale("auto", freeze_at=150)
     assert scale.line() == "features: none came"

@@ -55,11 +55,16 @@ class Moments:
         return mean, np.sqrt(np.maximum(second / sizes - mean * mean, 0.0))
 
     def skewness(self) -> Floats:
-        """Return the skewness of each column as it is; 0 of one that is constant."""
+        """Return the skewness of each column as it is, float64 `[F]`; 0 of one that is constant."""
         mean, second, third = self.sums[:3] / max(self.size, 1)
-        variance = np.maximum(second - mean * mean, 0.0)
+        deviation = np.sqrt(np.maximum(second - mean * mean, 0.0))
         central = third - 3 * mean * second + 2 * mean**3
-        return np.where(variance > 0, central / np.maximum(variance, 1e-300) ** 1.5, 0.0)
+        constant = self.is_constant(deviation)
+        return np.where(constant, 0.0, central / np.where(constant, 1.0, deviation) ** 3)
+
+    def is_constant(self, deviation: Floats) -> Bools:
+        """Return which columns with these deviations `[..., F]` are constant but for rounding."""
+        return np.asarray(deviation <= 1e-12 * (1.0 + np.abs(self.shift[0])))
 
 
 @described
@@ -215,7 +220,7 @@ def _rows_of(x: Tensor) -> Floats:
 
 def _scaled(rows: Floats, known: Moments, mean: Floats, deviation: Floats) -> Rows:
     taken = np.where(known.logged, _signed_log(rows) - known.shift[1], rows - known.shift[0])
-    is_constant = deviation <= 1e-12 * (1.0 + np.abs(known.shift[0]))
+    is_constant = known.is_constant(deviation)
     unit = np.where(is_constant, 1.0, deviation)
     found = np.where(is_constant, 0.0, (taken - mean) / unit)
     return np.clip(found, -MOST, MOST).astype(np.float32)
