@@ -7,7 +7,9 @@ import threading
 import pytest
 import torch
 
+from tgflow.checkpoint import Checkpoint
 from tgflow.events import MICRO_BATCH_END, EventBatch
+from tgflow.runtime import micro_batch_ends
 from tgflow.runtime.micro_batch_ends import MicroBatchEnds, TimedStream
 
 NEVER = 1e6
@@ -75,6 +77,45 @@ def test_other_settings_repeat_nothing(tmp_path):
     assert spans(timed([events(10, 20)], ends, position=10)) == [(10, 20)]
     ends.close()
     assert path.read_text() == "10\n20\n"
+
+
+def test_ends_that_no_checkpoint_needs_are_given_back_in_bulk(tmp_path, monkeypatch):
+    """Whatever was given back, what is found from the oldest checkpoint on is what was there."""
+    monkeypatch.setattr(micro_batch_ends, "MANY", 100)
+    path, oldest, largest = tmp_path / "ends.txt", None, 0
+    ends = MicroBatchEnds(path, 0, oldest=lambda: oldest)
+    for number in range(1, 1001):
+        ends.add(3 * number)
+        if number % 10 == 0:
+            ends.save(Checkpoint({}))
+            oldest = None if number < 30 else 3 * (number - 20)  # three are kept
+            ends.saved()
+            largest = max(largest, path.stat().st_size)
+    for position in (oldest, oldest + 30, 3000):
+        ends.close()
+        ends = MicroBatchEnds(path, position)
+        assert [*ends.to_repeat] == [*range(position + 3, 3001, 3)]
+    ends.close()
+    assert 100 <= largest <= 2 * 30 * 5 + 50
+
+
+def test_ends_are_written_while_others_are_given_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(micro_batch_ends, "MANY", 100)
+    path, position = tmp_path / "ends.txt", 0
+    ends = MicroBatchEnds(path, 0, oldest=lambda: position)
+
+    def write():
+        for number in range(1, 2001):
+            ends.add(number)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    while thread.is_alive():
+        ends.saved()
+        position = min(position + 7, 1500)
+    thread.join()
+    ends.close()
+    assert [*MicroBatchEnds(path, 1500).to_repeat] == [*range(1501, 2001)]
 
 
 def test_what_the_stream_raises_comes_after_its_events(tmp_path):

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from helpers.effort import cases
+from tgflow.durable import appended
 from tgflow.runtime import records
 from tgflow.runtime.files import read_records
 from tgflow.runtime.records import NUMBER, RecordFile
@@ -94,7 +95,7 @@ def test_a_full_disk_leaves_the_file_as_it_is(path, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(records.os, "fsync", full)
+    monkeypatch.setattr(appended.os, "fsync", full)
     file = RecordFile(path)
     write(file, 0, 60)
     assert numbers(path) == [*range(60)]

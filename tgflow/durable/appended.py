@@ -1,12 +1,13 @@
-"""A file that only grows, and is cut back to what a checkpoint counts of it."""
+"""A file that grows at its end, and is cut back to what a checkpoint counts of it."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
-from tgflow.durable.fs import sync_data
+from tgflow.durable.fs import RealFs, sync_data
 
 
 class AppendedFile:
@@ -59,6 +60,21 @@ class AppendedFile:
         self.close()
         if self.size > size:
             os.truncate(self.path, size)
+
+    def replace(self, parts: Iterable[bytes]) -> None:
+        """Hold these bytes instead, on the disk; whoever reads finds them or the ones before.
+
+        Raises:
+            OSError: If that is not certain.
+        """
+        partial = self.path.with_name(f".{self.path.name}.partial")
+        with partial.open("wb") as file:
+            file.writelines(parts)
+            file.flush()
+            os.fsync(file.fileno())
+        self.close()
+        partial.replace(self.path)
+        RealFs().sync_directory(self.path.parent)
 
     def close(self) -> None:
         """Close it; it can be written again."""

@@ -216,7 +216,7 @@ def _compose(
     loggers = RunLoggers(config, directory.path, trainer.position)
     opened.callback(_close_quietly, loggers.close)
     saves.append(loggers)
-    ends = open_ends(directory, trainer.position)
+    ends = open_ends(directory, trainer.position, store)
     if ends is not None:
         opened.callback(_close_quietly, ends.close)
         saves.append(ends)

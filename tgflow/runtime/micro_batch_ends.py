@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+from tgflow.checkpoint import CheckpointStore
 from tgflow.checkpoint.parts import SectionWriter
 from tgflow.config import Config
 from tgflow.durable.appended import AppendedFile
@@ -22,23 +25,37 @@ _PAUSE = 0.1
 """Seconds for which nothing happens where no event waits to be learned."""
 
 
+MANY = 1 << 20
+"""Bytes of the file from which on what no checkpoint needs is given back: some 100,000 ends."""
+
+
 class MicroBatchEnds:
     """A file of the log positions at which the micro-batches of a run have ended, a line each.
 
     A part of checkpoints that is outside of them: ends beyond the newest one are those that a run
-    which resumes has to repeat.
+    which resumes has to repeat. Those up to the oldest one that is kept are given back in bulk, so
+    the file has at most `MANY` bytes, or twice what checkpoints need.
 
     Args:
         path: The file.
         position: Where the run resumes.
         keep: Whether to repeat ends beyond that: not where other settings count from here on.
+        oldest: Returns the position of the oldest checkpoint that is kept; None without any.
 
     Raises:
         OSError: If the file cannot be read or cut.
     """
 
-    def __init__(self, path: Path, position: int, *, keep: bool = True) -> None:
-        self._file = AppendedFile(path)
+    def __init__(
+        self,
+        path: Path,
+        position: int,
+        *,
+        keep: bool = True,
+        oldest: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        self._file, self._oldest = AppendedFile(path), oldest
+        self._writing = threading.Lock()
         self.to_repeat: deque[int] = deque()
         """The ends beyond the position, in order."""
         size = 0
@@ -51,12 +68,13 @@ class MicroBatchEnds:
         self._file.rewind(size)
 
     def add(self, position: int) -> None:
-        """Write down that a micro-batch ends here, before anybody learns from it.
+        """Write down that a micro-batch ends here, before anybody learns from it. From any thread.
 
         Raises:
             OSError: If that fails.
         """
-        self._file.write(f"{position}\n".encode())
+        with self._writing:
+            self._file.write(f"{position}\n".encode())
 
     def after_step(self) -> None:
         """Do nothing."""
@@ -67,17 +85,28 @@ class MicroBatchEnds:
 
     def save(self, writer: SectionWriter) -> None:
         """Return once all ends are on the disk."""
-        self._file.sync()
+        with self._writing:
+            self._file.sync()
 
     def saved(self) -> None:
-        """Do nothing."""
+        """Give back the ends that no checkpoint needs any more, once they are many."""
+        oldest = self._oldest() if self._file.size >= MANY else None
+        if oldest is None:
+            return
+        with self._writing, suppress(OSError):  # a disk that is full will say so where it matters
+            lines = self._file.path.read_bytes().splitlines(keepends=True)
+            needed = [line for line in lines if int(line) > oldest]
+            if 2 * len(needed) <= len(lines):
+                self._file.replace(needed)
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
 
-def open_ends(directory: RunDirectory, position: int) -> MicroBatchEnds | None:
+def open_ends(
+    directory: RunDirectory, position: int, store: CheckpointStore
+) -> MicroBatchEnds | None:
     """Return the ends of a run's micro-batches; None if its clock ends none.
 
     Ends that other settings have made are not repeated.
@@ -85,14 +114,20 @@ def open_ends(directory: RunDirectory, position: int) -> MicroBatchEnds | None:
     Args:
         directory: The run's.
         position: Where it resumes.
+        store: Its checkpoints.
 
     Raises:
         OSError: If they cannot be read.
     """
     if directory.config.scores.max_wait is None:
         return None
+
+    def oldest() -> int | None:
+        meta = store.oldest_kept()
+        return None if meta is None else int(meta["position"])
+
     keep = directory.effect == "any_time"
-    return MicroBatchEnds(directory.path / FILE, position, keep=keep)
+    return MicroBatchEnds(directory.path / FILE, position, keep=keep, oldest=oldest)
 
 
 class TimedStream:

@@ -6,7 +6,6 @@ killed keeps the records that it would have kept.
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -102,13 +101,7 @@ class RecordFile:
         lines = self.path.read_bytes().splitlines(keepends=True)
         if all(kept) or len(lines) != len(kept):  # somebody else has written to it
             return
-        partial = self.path.with_name(f".{self.path.name}.partial")
-        with partial.open("wb") as file:
-            file.writelines(line for line, is_kept in zip(lines, kept, strict=True) if is_kept)
-            file.flush()
-            os.fsync(file.fileno())
-        self._file.close()
-        partial.replace(self.path)
+        self._file.replace(line for line, is_kept in zip(lines, kept, strict=True) if is_kept)
         pairs = zip(self._numbers, kept, strict=True)
         self._numbers = array("q", (number for number, is_kept in pairs if is_kept))
 
