@@ -22,6 +22,8 @@ class AppendedFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: BinaryIO | None = None
+        self._is_new = False
+        """Whether its name may not be on the disk yet."""
 
     @property
     def size(self) -> int:
@@ -37,6 +39,7 @@ class AppendedFile:
             OSError: If it cannot be written.
         """
         if self._file is None:
+            self._is_new |= not self.path.exists()
             self._file = self.path.open("ab")
         self._file.write(data)
         self._file.flush()
@@ -49,6 +52,9 @@ class AppendedFile:
         """
         if self._file is not None:
             sync_data(self._file.fileno())
+        if self._is_new:
+            RealFs().sync_directory(self.path.parent)
+            self._is_new = False
         return self.size
 
     def rewind(self, size: int) -> None:
@@ -62,10 +68,10 @@ class AppendedFile:
             os.truncate(self.path, size)
 
     def replace(self, parts: Iterable[bytes]) -> None:
-        """Hold these bytes instead, on the disk; whoever reads finds them or the ones before.
+        """Hold these bytes instead; readers, also after a crash, find them or the ones before.
 
         Raises:
-            OSError: If that is not certain.
+            OSError: If they cannot be written; it is as it was.
         """
         partial = self.path.with_name(f".{self.path.name}.partial")
         with partial.open("wb") as file:
@@ -74,7 +80,7 @@ class AppendedFile:
             os.fsync(file.fileno())
         self.close()
         partial.replace(self.path)
-        RealFs().sync_directory(self.path.parent)
+        self._is_new = True
 
     def close(self) -> None:
         """Close it; it can be written again."""
