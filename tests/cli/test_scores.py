@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import signal
 from pathlib import Path
 
@@ -195,6 +196,23 @@ def test_rows_of_a_killed_run_are_in_the_first_file_though_it_goes_on_with_anoth
         rows = [table(first), [json.loads(line) for line in Path(second).read_text().splitlines()]]
     assert len(rows[0]) in (50, 100)  # the newest checkpoint that was complete
     assert_same_rows(rows[0] + rows[1], table(made / "whole.csv"))
+
+
+def test_info_says_how_rows_of_scores_and_dead_letters_grow(tgflow, tmp_path):
+    stream = write_payments(tmp_path / "pay.csv")
+    with stream.open("a") as file:
+        file.write("acc_1,shop_1,soon,pay-x\n" * 3)
+    flags = ("-s", stream, "-o", "out", *FLAGS, "--id-kind", "string")
+    assert tgflow("run", *flags, "--scores", "s.csv").code == 0
+    found = tgflow("info", "out", "--json").json
+    assert found["scores"]["to"] == str(tmp_path / "s.csv")
+    letters = sum(path.stat().st_size for path in Path("out/dead-letters").iterdir())
+    for name, size in (("scores", Path("s.csv").stat().st_size), ("dead_letters", letters)):
+        assert found[name]["bytes"] == size > 0
+        assert found[name]["bytes_per_day"] > size
+    said = tgflow("info", "out").out
+    for name in ("dead letters", "scores"):
+        assert re.search(rf"{name} +\S+ .?B, \S+ .B a day so far", said)
 
 
 def test_a_span_that_is_none_is_refused(tgflow, made):

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from tgflow.report.table_text import TITLES, describe_table, print_stream, print
 from tgflow.runtime.checked_json import DamagedJson
 from tgflow.runtime.files import read_figures, read_records
 from tgflow.runtime.health import read_health
+from tgflow.runtime.score_sinks import OWNER, ROWS
 from tgflow.text import printable
 
 HEADLINES = (
@@ -62,6 +63,7 @@ def _read(path: Path) -> dict[str, Any]:
     if num_damaged := read_records(path / "metrics.jsonl", most=1).num_damaged:
         problems["metrics.jsonl"] = f"{num_damaged:,} lines are damaged, and left out"
     checkpoints = _checkpoints(path / "checkpoints")
+    elapsed = next((each["elapsed"] for each in checkpoints if each.get("elapsed")), None)
     return {
         "path": str(path),
         "config": plain(load_config(path / "config.toml")),
@@ -69,9 +71,10 @@ def _read(path: Path) -> dict[str, Any]:
         "metrics": _figures(path / "metrics.json", problems),
         "checkpoint": {"bytes": _size(offline)} if offline.exists() else None,
         "checkpoints": checkpoints,
-        "disk": _disk(path, checkpoints),
+        "disk": _growth(_bytes_on_disk(path), elapsed),
         "log": _log(path / "log"),
-        "dead_letters": {"bytes": _size(path / "dead-letters")},
+        "dead_letters": _growth(_size(path / "dead-letters"), elapsed),
+        "scores": _scores(path, elapsed, problems),
         "stream": _figures(path / "stream.json", problems),
         "report": (path / "report.html").exists(),
         "problems": problems,
@@ -111,17 +114,28 @@ def _log(directory: Path) -> dict[str, Any] | None:
     return {"bytes": _size(directory), "segments": len(segments)}
 
 
-def _disk(path: Path, checkpoints: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the bytes of a run's directory, and by how many it has grown in a day of running."""
+def _scores(path: Path, elapsed: float | None, problems: dict[str, str]) -> dict[str, Any] | None:
+    """Return where the file of a run's scores is, and how it grows; None without one."""
+    owned = _figures(path / OWNER, problems)
+    files = [] if owned is None else [Path(owned["to"]), path / ROWS]
+    sizes = [file.stat().st_size for file in files if file.exists()]
+    return {"to": str(files[0]), **_growth(sum(sizes), elapsed)} if sizes else None
+
+
+def _growth(size: int, elapsed: float | None) -> dict[str, Any]:
+    """Return bytes, and how many more they have become in a day of running; None: unknown."""
+    return {"bytes": size, "bytes_per_day": size / elapsed * DAY if elapsed else None}
+
+
+def _bytes_on_disk(path: Path) -> int:
+    """Return the bytes of a run's directory."""
     sizes = {}  # by file: checkpoints share some
     for folder, _, names in os.walk(path):
         for name in names:
             with suppress(FileNotFoundError):  # a run that goes on removes what it needs no more
                 found = os.lstat(os.path.join(folder, name))
                 sizes[found.st_ino] = found.st_size
-    size = sum(sizes.values())
-    elapsed = next((each["elapsed"] for each in checkpoints if each.get("elapsed")), None)
-    return {"bytes": size, "bytes_per_day": size / elapsed * DAY if elapsed else None}
+    return sum(sizes.values())
 
 
 def _rows(path: Path, found: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -139,15 +153,18 @@ def _rows(path: Path, found: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("log", f"{num_bytes(log['bytes'])} in {log['segments']} segments"))
     if found["stream"]:
         rows.append(("rows", row_sums(found["stream"])))
-        rows.append(("dead letters", num_bytes(found["dead_letters"]["bytes"])))
-    rows.append(("disk", _disk_text(found["disk"])))
+        rows.append(("dead letters", _growth_text(found["dead_letters"])))
+    if found["scores"]:
+        text = f"{_growth_text(found['scores'])}, in {found['scores']['to']}"
+        rows.append(("scores", printable(text)))
+    rows.append(("disk", _growth_text(found["disk"])))
     rows.append(("report", str(path / "report.html") if found["report"] else "none"))
     return [*rows, *found["problems"].items()]
 
 
-def _disk_text(disk: Mapping[str, Any]) -> str:
-    text, a_day = num_bytes(disk["bytes"]), disk["bytes_per_day"]
-    return text if a_day is None else f"{text}, {num_bytes(int(a_day))} a day so far"
+def _growth_text(found: Mapping[str, Any]) -> str:
+    text, a_day = num_bytes(found["bytes"]), found["bytes_per_day"]
+    return text if not a_day else f"{text}, {num_bytes(int(a_day))} a day so far"
 
 
 def _health_rows(health: Mapping[str, Any] | None) -> list[tuple[str, str]]:

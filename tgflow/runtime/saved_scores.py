@@ -15,6 +15,8 @@ from tgflow.config import Config, ConfigError
 from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.score_rows import ScoreRows
 from tgflow.runtime.score_sinks import (
+    OWNER,
+    ROWS,
     ParquetScores,
     ScoreMark,
     ScoreSink,
@@ -29,8 +31,6 @@ from tgflow.streams.transports import find_transport, scheme_of
 from tgflow.train.event_scores import EventScores
 from tgflow.train.stream_trainer import StreamTrainer
 
-OWNER, ROWS = "scores.json", "scores.arrows"
-"""In a run's directory: which file is its own, and the rows of a Parquet file not made yet."""
 _WRITTEN = ("csv", "tsv", "jsonl", "parquet")
 
 

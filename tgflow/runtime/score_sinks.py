@@ -14,6 +14,9 @@ from tgflow.durable.appended import AppendedFile
 from tgflow.streams.transports import RecordTopic
 from tgflow.streams.write import encode_rows, write_rows
 
+OWNER, ROWS = "scores.json", "scores.arrows"
+"""In a run's directory: which file is its own, and the rows of a Parquet file not made yet."""
+
 
 class ScoresLost(RuntimeError):
     """A file of scores has fewer rows than the run has written."""
