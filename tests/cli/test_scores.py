@@ -113,19 +113,28 @@ def test_a_step_that_fails_leaves_no_rows_of_what_was_not_learned(tgflow, made, 
     assert_same_rows(table("s.csv"), table(made / "whole.csv"))
 
 
-def test_rows_that_a_crash_left_are_cut_back(tgflow, made, monkeypatch):
-    flags = ("-s", made / "pay.csv", "-o", "out", *FLAGS, "--id-kind", "string")
+@pytest.fixture
+def crash_at(monkeypatch):
+    """Return what makes runs end like killed ones once they have written an event's scores."""
     write = SavedScores.write
 
-    def crashing(self, events, scores):
-        write(self, events, scores)
-        if events.begin == 100:
-            raise AssertionError("killed here")
+    def arm(begin):
+        def crashing(self, events, scores):
+            write(self, events, scores)
+            if events.begin == begin:
+                raise AssertionError("killed here")
 
-    monkeypatch.setattr(SavedScores, "write", crashing)
+        monkeypatch.setattr(SavedScores, "write", crashing)
+
+    return arm
+
+
+def test_rows_that_a_crash_left_are_cut_back(tgflow, made, crash_at):
+    flags = ("-s", made / "pay.csv", "-o", "out", *FLAGS, "--id-kind", "string")
+    crash_at(100)
     assert tgflow("run", *flags, "--scores", "s.csv", "--checkpoint-batches", 1).code == 70
     assert len(table("s.csv")) == 150
-    monkeypatch.setattr(SavedScores, "write", write)
+    crash_at(None)
     assert tgflow("run", "--resume", "-o", "out").code == 0
     assert_same_rows(table("s.csv"), table(made / "whole.csv"))
 
@@ -172,30 +181,33 @@ def test_a_file_that_has_lost_rows_is_said_to(tgflow, made, tmp_path):
     assert Path("s.csv").read_bytes() == whole
 
 
+def rows_in(path):
+    if path.endswith("parquet"):
+        return pq.read_table(path).to_pylist()
+    if path.endswith("jsonl"):
+        return [json.loads(line) for line in Path(path).read_text().splitlines()]
+    return table(path)
+
+
 @pytest.mark.parametrize(
     ("first", "second"), [("s.parquet", "t.parquet"), slow("s.csv", "t.jsonl")]
 )
 def test_rows_of_a_killed_run_are_in_the_first_file_though_it_goes_on_with_another(
-    tgflow, made, monkeypatch, first, second
+    tgflow, made, crash_at, first, second
 ):
     flags = ("-s", made / "pay.csv", "-o", "out", *FLAGS, "--id-kind", "string")
-    write = SavedScores.write
-
-    def crashing(self, events, scores):
-        write(self, events, scores)
-        if events.begin == 100:
-            raise AssertionError("killed here")
-
-    monkeypatch.setattr(SavedScores, "write", crashing)
+    crash_at(100)
     assert tgflow("run", *flags, "--scores", first, "--checkpoint-batches", 1).code == 70
-    monkeypatch.setattr(SavedScores, "write", write)
+    crash_at(200)  # killed again, with more rows in the second file than were in the first
+    more = ("--scores", second, "--checkpoint-batches", 1000)
+    assert tgflow("run", "--resume", "-o", "out", *more).code == 70
+    ran = tgflow("run", "--resume", "-o", "out", "--scores", first)
+    assert ran.code == 74
+    assert f"{first} was left complete when the run was to go on with" in ran.err
+    crash_at(None)
     assert tgflow("run", "--resume", "-o", "out", "--scores", second).code == 0
-    if first.endswith("parquet"):
-        rows = [pq.read_table(path).to_pylist() for path in (first, second)]
-    else:
-        rows = [table(first), [json.loads(line) for line in Path(second).read_text().splitlines()]]
-    assert len(rows[0]) in (50, 100)  # the newest checkpoint that was complete
-    assert_same_rows(rows[0] + rows[1], table(made / "whole.csv"))
+    assert len(rows_in(first)) in (50, 100)  # the newest checkpoint that was complete
+    assert_same_rows(rows_in(first) + rows_in(second), table(made / "whole.csv"))
 
 
 def test_info_says_how_rows_of_scores_and_dead_letters_grow(tgflow, tmp_path):

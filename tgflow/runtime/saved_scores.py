@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +11,7 @@ from tgflow.batch import HostEvents
 from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.parts import SectionWriter
 from tgflow.config import Config, ConfigError
+from tgflow.runtime.checked_json import DamagedJson
 from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.score_rows import ScoreRows
 from tgflow.runtime.score_sinks import (
@@ -149,7 +149,8 @@ def open_scores(
 
     Raises:
         ConfigError: If the rows that the checkpoint counts have other columns.
-        FileExistsError: If there is a file already that the checkpoint does not count.
+        FileExistsError: If there is a file already that the checkpoint does not count, or that was
+            left complete when the run was to go on with another.
         ScoresLost: If there are fewer rows than the checkpoint counts.
         OSError: If they cannot be written.
     """
@@ -159,13 +160,19 @@ def open_scores(
     is_file = scheme_of(to) is None
     to = str(Path(to).absolute()) if is_file else to
     noted = {} if checkpoint is None else checkpoint.meta.get(SavedScores.name, {})
-    if noted and noted["to"] != to:
-        _complete(noted, directory)
+    owner = (_claimed(directory) or noted).get("to")
+    if noted and owner == noted["to"] != to:
+        _complete(owner, ScoreMark(**noted["mark"]), directory)
     mark = ScoreMark(**noted["mark"]) if noted.get("to") == to else None
     if mark is not None and mark.num_rows and noted.get("columns") not in (None, rows.columns):
         raise ConfigError(
             f"--scores: the rows in {to} have the columns {', '.join(noted['columns'])}, and those "
             f"to come {', '.join(rows.columns)}: name another file"
+        )
+    if is_file and mark is not None and owner != to:
+        raise FileExistsError(
+            f"{to} was left complete when the run was to go on with {owner}; name that one, or a "
+            "third: --scores"
         )
     if is_file and mark is None:
         _claim(directory, Path(to), trainer.position)
@@ -175,18 +182,20 @@ def open_scores(
     return saved
 
 
-def _complete(noted: Mapping[str, Any], directory: RunDirectory) -> None:
+def _complete(to: str, counted: ScoreMark, directory: RunDirectory) -> None:
     """Let the file that rows went to before have all rows that a checkpoint counts, and no others.
+
+    Only of the file that the rows in the directory are of: they are another's once that is claimed.
 
     Raises:
         OSError: If it cannot be written.
     """
-    if scheme_of(noted["to"]) is not None:
+    if scheme_of(to) is not None:
         return
-    sink = _file(Path(noted["to"]), directory.path / ROWS)
+    sink = _file(Path(to), directory.path / ROWS)
     try:
         with suppress(ScoresLost):  # whoever names another file may have taken this one away
-            sink.rewind(ScoreMark(**noted["mark"]))
+            sink.rewind(counted)
             sink.finish()
     finally:
         sink.close()
@@ -198,14 +207,21 @@ def _claim(directory: RunDirectory, path: Path, position: int) -> None:
     Raises:
         FileExistsError: If it has others already.
     """
-    claimed = directory.files.read_json(OWNER)
-    is_own = claimed is not None and claimed["to"] == str(path) and position <= claimed["from"]
+    claimed = _claimed(directory)
+    is_own = claimed.get("to") == str(path) and position <= claimed["from"]
     if path.exists() and not is_own:
         raise FileExistsError(
             f"{path} is there already, with other rows than this run is going to write; remove it, "
             "or name another file: --scores"
         )
     directory.files.write_json(OWNER, {"to": str(path), "from": position})
+
+
+def _claimed(directory: RunDirectory) -> dict[str, Any]:
+    """Return which file the rows in the directory are of, and from where on; empty if unknown."""
+    with suppress(DamagedJson):
+        return directory.files.read_json(OWNER) or {}
+    return {}
 
 
 def _file(path: Path, rows: Path) -> ScoreSink:
