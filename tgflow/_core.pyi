@@ -197,6 +197,7 @@ class EventCounts:
         limit: Tensor,
         out: Tensor,
     ) -> None: ...
+    def last_events(self, src: Tensor, dst: Tensor, cut: Tensor, out: Tensor) -> None: ...
 
 # plan: csrc/bindings/bind_preparer.cpp
 class SlabPool:

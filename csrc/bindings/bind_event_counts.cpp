@@ -18,6 +18,8 @@ using no_gil = py::call_guard<py::gil_scoped_release>;
 /// What is counted, the depth, the half-life or 0, and whether that is in events.
 using CountArg = std::tuple<CountOf, int64_t, double, bool>;
 
+constexpr int64_t kMostLast = 1 << 20;  // of the last events of a list
+
 EventCounts* new_counts(const EventLog& log, const std::vector<CountArg>& counts) {
   std::vector<tgflow::Count> checked;
   for (const auto& [of, depth, half_life, by_events] : counts) {
@@ -63,6 +65,20 @@ void answer(const EventCounts& counts, const TensorArg& src, const TensorArg& ds
   counts.answer(pairs, out.data<int64_t>("out", {rows, size, m + 1}));
 }
 
+void last_events(const EventCounts& counts, const TensorArg& src, const TensorArg& dst, const TensorArg& cut,
+                 const TensorArg& out) {
+  const auto sources = src.vector<const int64_t>("src");
+  const int64_t size = sources.size;
+  const auto* targets = dst.data<const int64_t>("dst", {size});
+  const auto* cuts = cut.data<const int64_t>("cut", {size});
+  auto* rows = out.data<int64_t>("out", {size, EventCounts::kLasts, "most"});
+  check_nodes("src", sources.data, size);
+  check_nodes("dst", targets, size);
+  check_range("cut", {cuts, size}, 0, counts.size() + 1);
+  check_number("most", out.length(2), 0, kMostLast);
+  counts.last_events(sources.data, targets, cuts, size, static_cast<int>(out.length(2)), rows);
+}
+
 }  // namespace
 
 void bind_event_counts(py::module_& m) {
@@ -86,5 +102,7 @@ void bind_event_counts(py::module_& m) {
       .def_property_readonly("bytes", &EventCounts::bytes)
       .def("read_upto", &read_upto, py::arg("position"), no_gil())
       .def("answer", &answer, py::arg("src"), py::arg("dst"), py::arg("negative_src"),
-           py::arg("negative_dst"), py::arg("t"), py::arg("limit"), py::arg("out"), no_gil());
+           py::arg("negative_dst"), py::arg("t"), py::arg("limit"), py::arg("out"), no_gil())
+      .def("last_events", &last_events, py::arg("src"), py::arg("dst"), py::arg("cut"), py::arg("out"),
+           no_gil());
 }

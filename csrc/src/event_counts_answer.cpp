@@ -2,6 +2,10 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <mutex>
+#include <shared_mutex>
+#include <stdexcept>
+#include <utility>
 
 #include "tgflow/event_counts.hpp"
 #include "tgflow/pair_index.hpp"
@@ -182,6 +186,28 @@ void EventCounts::answer_alike(const Count& count, const Asked& asked, const std
 }
 
 /// Finds what is before the cut-offs of the `num` pairs from `begin` on, with all of them on the way at once.
+void EventCounts::last_events(const node_t* src, const node_t* dst, const eid_t* cut, int64_t size, int most,
+                              eid_t* out) const {
+  const EventLists *pairs = lists(kPairs), *sources = lists(kSources), *destinations = lists(kDestinations);
+  if (pairs == nullptr || sources == nullptr || destinations == nullptr) {
+    throw std::invalid_argument("last events are those of counts of pair, src and dst: count all three");
+  }
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  std::fill_n(out, size * kLasts * most, kNoEvent);
+  for (int64_t i = 0; i < size; ++i) {
+    const std::pair<const EventLists*, uint64_t> asked[kLasts] = {
+        {pairs, pair_key(src[i], dst[i])},
+        {pairs, pair_key(dst[i], src[i])},
+        {sources, static_cast<uint64_t>(src[i])},
+        {destinations, static_cast<uint64_t>(dst[i])},
+    };
+    for (const auto& [from, key] : asked) {
+      from->last_events(key, cut[i], most, out);
+      out += most;
+    }
+  }
+}
+
 void EventCounts::find_prefixes(const EventLists* lists, const Count& count, const Asked& asked,
                                 int64_t begin, int64_t num, Found* found) {
   Key key[kGroup];

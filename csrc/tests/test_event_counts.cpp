@@ -81,6 +81,24 @@ TEST(counts_of_a_pair_are_those_before_the_time_and_the_limit) {
   CHECK(out[0] == 1 && out[2] == 20 && out[4] == 0);
 }
 
+TEST(the_last_events_of_a_pair_are_those_before_the_cut) {
+  const Columns columns{{1, 1, 2, 1, 1}, {2, 2, 1, 2, 3}, {10, 20, 20, 30, 30}};
+  EventLog log;
+  log.append(columns.slice(0, 5));
+  EventCounts counts(log, {{CountOf::kPair, 1, kNone}, {CountOf::kSrc, 1, kNone}, {CountOf::kDst, 1, kNone}});
+  counts.read_upto(5);
+  const std::vector<node_t> src{1, 1, 9}, dst{2, 2, 9};
+  const std::vector<eid_t> cut{5, 1, 5};
+  std::vector<eid_t> out(24);
+  counts.last_events(src.data(), dst.data(), cut.data(), 3, 2, out.data());
+  CHECK((out == std::vector<eid_t>{3, 1,  2, -1, 4,  3,  3,  1,  0,  -1, -1, -1,
+                                   0, -1, 0, -1, -1, -1, -1, -1, -1, -1, -1, -1}));
+  EventCounts fewer(log, {{CountOf::kPair, 1, kNone}});
+  const std::string message =
+      message_of([&] { fewer.last_events(src.data(), dst.data(), cut.data(), 3, 2, out.data()); });
+  CHECK(message.find("count all three") != std::string::npos);
+}
+
 TEST(counts_know_no_more_events_than_their_log) {
   EventLog log;
   EventCounts counts(log, every_list());

@@ -37,8 +37,8 @@ def said_by_scan(events, codes, eid, delay):
 def test_rules_say_what_a_scan_says(delay):
     events = tied(80)
     codes = codes_of(events, 8)
-    log = TemporalGraph.from_events(events, "directed").log
-    rules = LabelRules(log, LabelHistory(log, 8, delay))
+    graph = TemporalGraph.from_events(events, "directed")
+    rules = LabelRules(graph.log, LabelHistory(graph, 8, delay))
     [(eid, said)] = rules.predicted(20, 80)
     assert eid.tolist() == list(range(20, 80))
     assert set(said) == set(BASELINES)
@@ -59,8 +59,8 @@ def test_a_tie_goes_to_the_more_frequent_label():
         *torch.tensor([[1, 1, 1, 0, 0, 0], [2, 2, 3, 2, 3, 4], [0, 1, 2, 3, 4, 5]]),
         label=torch.tensor([9, 9, 9, 5, 9, 5]),
     )
-    log = TemporalGraph.from_events(events, "directed").log
-    [(_, said)] = LabelRules(log, LabelHistory(log, 3)).predicted(0, 6)
+    graph = TemporalGraph.from_events(events, "directed")
+    [(_, said)] = LabelRules(graph.log, LabelHistory(graph, 3)).predicted(0, 6)
     assert said["source_most"][5].argmax() == 0  # one 5 and one 9 of source 0, and 9 occurs more
     assert said["pair_last"][5].argmax() == 0  # nothing is known of the pair
     assert said["majority"][0].sum() == 0  # nothing is known at all

@@ -10,7 +10,7 @@ from tgflow.tasks.targets import DEPTH, LabelHistory
 
 
 def history_of(events, num_classes=8, delay=0):
-    return LabelHistory(TemporalGraph.from_events(events, "directed").log, num_classes, delay)
+    return LabelHistory(TemporalGraph.from_events(events, "directed"), num_classes, delay)
 
 
 def seen_by_scan(events, codes, eid, delay):

@@ -1,4 +1,4 @@
-"""The counts of a plan: looked up on the host for each batch that is drawn."""
+"""Counts and last events of the past: looked up on the host for each batch that is drawn."""
 
 from __future__ import annotations
 
@@ -119,6 +119,42 @@ class CountHistory:
                 "use a graph without deletions, or a plan without counts (a model with "
                 "pair_features=False)"
             )
+
+
+class LastEvents:
+    """The last events of pairs and of nodes, as of any position of a graph's log.
+
+    It reads on in the log when it is asked about more than it has read. Some 30 bytes an event, and
+    as many for each pair that is new.
+
+    Args:
+        graph: Graph whose log to follow; not modified.
+    """
+
+    def __init__(self, graph: TemporalGraph) -> None:
+        kinds = CountOf.pair, CountOf.src, CountOf.dst
+        self._native = EventCounts(graph.backend.log, [(kind, 1, 0.0, False) for kind in kinds])
+
+    def before(self, src: Tensor, dst: Tensor, cut: Tensor, num: int) -> Tensor:
+        """Return the last `num` events of each list before a cut-off, int64 `[N, 4, num]`.
+
+        The lists are of the pair, of the pair the other way round, of the source and of the
+        destination: newest first, and -1 where there are no more.
+
+        Args:
+            src: Sources, int64 `[N]`.
+            dst: Destinations, int64 `[N]`.
+            cut: Log positions, int64 `[N]`.
+            num: How many.
+
+        Raises:
+            IndexError: If the log has fewer events than a cut-off says.
+        """
+        if len(cut):
+            self._native.read_upto(int(cut.max()))
+        out = torch.empty(len(src), 4, num, dtype=torch.int64)
+        self._native.last_events(src.contiguous(), dst.contiguous(), cut.contiguous(), out)
+        return out
 
 
 def _native_count(count: Count, seconds_per_tick: float) -> tuple[CountOf, int, float, bool]:

@@ -159,7 +159,7 @@ class EventLabels:
         self._task, self._graph, self._known_at = task, graph, known_at
         self._delay = task.delay_ticks(graph)
         codes = None if like is None else like.history.codes
-        self.history: LabelHistory = LabelHistory(graph.log, task.num_classes, self._delay, codes)
+        self.history: LabelHistory = LabelHistory(graph, task.num_classes, self._delay, codes)
 
     @property
     def are_predicted(self) -> bool:

@@ -79,6 +79,15 @@ class EventCounts {
   /// decay.
   void answer(const Pairs& pairs, int64_t* out) const;
 
+  /// Which lists of events `last_events` looks into: those of the pair, of the pair the other way round, from
+  /// the source, and to the destination.
+  static constexpr int kLasts = 4;
+  /// Writes for each of `size` pairs the last `most` events before `cut`, at most size(), of each of those
+  /// lists, `out[size, kLasts, most]`, the last one first, and kNoEvent behind. Throws std::invalid_argument
+  /// unless pairs, sources and destinations are counted.
+  void last_events(const node_t* src, const node_t* dst, const eid_t* cut, int64_t size, int most,
+                   eid_t* out) const;
+
   /// Bytes of all lists.
   int64_t bytes() const;
 

@@ -154,6 +154,20 @@ def answer_counts() -> Call:
     return Call(known_counts().answer, arguments, indices, optional={"negative_src"})
 
 
+def last_events() -> Call:
+    kinds = _core.CountOf.pair, _core.CountOf.src, _core.CountOf.dst
+    counts = _core.EventCounts(grown().log, [(kind, 1, 0.0, False) for kind in kinds])
+    counts.read_upto(3)
+    arguments = {
+        "src": ids(0, 1, 2),
+        "dst": ids(3, 4, 5),
+        "cut": ids(0, 3, 1),
+        "out": torch.zeros(NUM, 4, K, dtype=torch.int64),
+    }
+    indices = {"src": (0, 2**31 - 1), "dst": (0, 2**31 - 1), "cut": (0, 4)}
+    return Call(counts.last_events, arguments, indices, any_width={"out"})
+
+
 def frontier(size: int) -> dict[str, Any]:
     room = {name: torch.zeros(size, dtype=torch.int64) for name in ("node", "t", "position")}
     columns = {"node": ids(0, -(2**63), INT64_MAX), "t": ids(5, 5, 6), "position": ids(0, 0, 0)}
@@ -330,6 +344,7 @@ CASES: dict[str, Callable[[], Call]] = {
         lambda: known_counts().read_upto, {"position": 3}, numbers={"position": [-1, 4, INT64_MAX]}
     ),
     "EventCounts.answer": answer_counts,
+    "EventCounts.last_events": last_events,
     "unique_queries": unique_queries,
     "expand_frontier": expand_frontier,
     "unique_events": unique_events,
