@@ -83,14 +83,19 @@ class CsvDecoder(TextDecoder):
         head = self.head()
         if not head:
             raise StreamError(self.name, "schema", "the file is empty, expected a header line")
-        fault = undecodable(head[0])
+        return self.names_in(head[0], 1)
+
+    def names_in(self, line: bytes, number: int) -> list[str]:
+        """Return the names in the header, which is line `number`; raises `StreamError` as names."""
+        where = f"{self.name}, line {number}"
+        fault = undecodable(line)
         if fault is not None:
-            raise StreamError(f"{self.name}, line 1", *fault)
-        names = split_values(head[0], self._delimiter)
+            raise StreamError(where, *fault)
+        names = split_values(line, self._delimiter)
         if not names:
-            what, _ = _quote_fault(head[0], self._delimiter)
-            text = f"{what} in the header {shown(head[0].decode())}; mend it"
-            raise StreamError(f"{self.name}, line 1", "syntax", text)
+            what, _ = _quote_fault(line, self._delimiter)
+            text = f"{what} in the header {shown(line.decode())}; mend it"
+            raise StreamError(where, "syntax", text)
         return [name.strip() for name in names]
 
     def samples(self, columns: Columns) -> Sequence[Mapping[str, Any]]:
@@ -186,19 +191,24 @@ def csv_parser(
 
 def refuse_first_row(name: str, line: bytes, delimiter: str) -> None:
     """Raise `StreamError` if the line where a format has its header begins with two integers."""
-    values = [] if undecodable(line) else split_values(line, delimiter)
-    if len(values) > 1 and all(map(_INTEGER.fullmatch, values[:2])):
+    values = split_values(line, delimiter)
+    if len(values) > 1 and all(as_integer(value) is not None for value in values[:2]):
         text = f"the first line is a row, and no header: {shown(line.decode())}"
         way_out = "put the header above it, or read it with format='csv' columns='src,dst,t'"
         raise StreamError(f"{name}, line 1", "schema", f"{text}; {way_out}")
 
 
 def split_values(line: Text, delimiter: str) -> list[str]:
-    """Return the values of a line, none if a quote is not closed on it, or text follows one."""
+    """Return the values of a line; none if it is blank or no UTF-8, or its quotes are wrong."""
     try:
         return next(csv.reader([line.decode()], delimiter=delimiter, strict=True))
-    except csv.Error:
+    except (csv.Error, UnicodeDecodeError):
         return []
+
+
+def as_integer(value: str) -> int | None:
+    """Return the integer that a value is, spaces and tabs around it or not; None if it is none."""
+    return int(value) if _INTEGER.fullmatch(value) else None
 
 
 def _quote_fault(line: Text, delimiter: str) -> tuple[str, str]:
@@ -231,7 +241,8 @@ def _fault(
     row = dict(zip(names, values, strict=True))
     for name in (columns.src, columns.dst) if ids == "int" else ():
         value = row[name]
-        if fault := id_fault(name, int(value) if _INTEGER.fullmatch(value) else value):
+        number = as_integer(value)
+        if fault := id_fault(name, value if number is None else number):
             return fault
     if fault := time_fault(columns.t, row[columns.t], time):
         return fault
@@ -281,8 +292,9 @@ def _refuse_hex(batch: pa.RecordBatch) -> None:
 
 
 def _typed(value: str) -> int | float | str:
-    if _INTEGER.fullmatch(value):
-        return int(value)
+    number = as_integer(value)
+    if number is not None:
+        return number
     return float(value) if _is_number(value) else value
 
 

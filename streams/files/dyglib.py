@@ -15,7 +15,13 @@ import pyarrow.compute as pc
 
 from tgflow.streams.errors import StreamError
 from tgflow.streams.files.blocks import BLOCK_BYTES, COMPRESSION, Text, TextFile
-from tgflow.streams.files.csv import CsvDecoder, csv_parser, refuse_first_row, split_values
+from tgflow.streams.files.csv import (
+    CsvDecoder,
+    as_integer,
+    csv_parser,
+    refuse_first_row,
+    split_values,
+)
 from tgflow.streams.files.lines import Parser
 from tgflow.streams.rows.checks import Fault
 from tgflow.streams.rows.limits import Checks
@@ -70,17 +76,18 @@ class DyglibDecoder(CsvDecoder):
         rows = []
         for line in self.head()[1:]:
             values = split_values(line, ",")
-            if len(values) == len(_NAMES) and all(value.strip().isdigit() for value in values[1:3]):
+            ends = [as_integer(value) for value in values[1:3]]
+            if len(values) == len(_NAMES) and None not in ends:
                 row: dict[str, Any] = dict(zip(_NAMES, values, strict=True))
-                row |= {"src": int(row["src"]), "dst": int(row["dst"])}
+                row |= {"src": ends[0], "dst": ends[1]}
                 rows.append(row | self._sample_of_x(row[INDEX]))
         return rows
 
     def _sample_of_x(self, index: str) -> dict[str, Any]:
         rows = self._rows_of_x
-        if rows is None or not index.strip().isdigit() or int(index) >= len(rows):
+        if rows is None or (number := _row_number(index, len(rows))) is None:
             return {}
-        return {FEATURES: rows[int(index)].tolist()}
+        return {FEATURES: rows[number].tolist()}
 
     def parser(self, columns: Columns, ids: IdKind, time: Scale, checks: Checks) -> Parser:
         """Return how lines become typed columns, features included.
@@ -152,6 +159,12 @@ def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
 
 def _index_fault(line: Text, num_rows: int) -> Fault | None:
     index = split_values(line, ",")[-1].strip()
-    if index.isdigit() and int(index) < num_rows:
+    if _row_number(index, num_rows) is not None:
         return None
     return "range", f"idx is {index!r:.40}, and there are features of rows 0 to {num_rows - 1}"
+
+
+def _row_number(index: str, num_rows: int) -> int | None:
+    """Return the number of an event's row of features; None if there is no such."""
+    number = as_integer(index)
+    return number if number is not None and 0 <= number < num_rows else None

@@ -76,8 +76,7 @@ class LaidOutDecoder(CsvDecoder):
         if given is not None:
             return [f"_{i}" if name == UNREAD else name for i, name in enumerate(given)]
         if self._header:
-            line = self._header_line()
-            return [name.strip() for name in split_values(line, self._delimiter)]
+            return self.names_in(self._header_line(), self.num_header_lines)
         row = self._first_row()
         return None if row is None else self.names_of(len(row))
 
@@ -120,7 +119,7 @@ class LaidOutDecoder(CsvDecoder):
         """Return the values of the first line that has some; none if no line has, None without."""
         lines = [x for x in self.head()[self.num_header_lines :] if not self._is_comment(x)]
         rows = (split_values(x, self._delimiter) for x in lines if undecodable(x) is None)
-        return next(rows, []) if lines else None
+        return next(filter(None, rows), []) if lines else None
 
     def _check_width(self) -> None:
         """Refuse names that are not as many as the first row has values."""

@@ -142,7 +142,7 @@ class Reader:
         self, samples: Sequence[Mapping[str, Any]], columns: Columns, first_place: str
     ) -> None:
         both = columns.src, columns.dst
-        wanted = [*both, *columns.features]
+        wanted = [*both, *(columns.features if columns.fill_missing is None else ())]
         whole = [row for row in samples if all(row.get(name) is not None for name in wanted)]
         good = [row for row in whole if all(_is_id(row[name]) for name in both)]
         row = [*good, *whole, *samples][0]

@@ -6,6 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -214,11 +215,12 @@ def as_table(data: Any) -> pa.Table | None:
 
 
 def _table_of_rows(rows: Iterable[Any]) -> pa.Table | None:
-    """Return dicts, one a row, as a table; None if they are no dicts."""
+    """Return dicts, one a row, as a table of all their keys; None if they are no dicts."""
     found = [*rows]
     if not found or not all(isinstance(row, Mapping) for row in found):
         return None
-    return pa.Table.from_pylist([dict(row) for row in found])
+    names = dict.fromkeys(chain.from_iterable(found))
+    return pa.table({name: [row.get(name) for row in found] for name in names})
 
 
 def _tensors_of(data: Any) -> dict[str, torch.Tensor]:

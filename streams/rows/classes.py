@@ -19,20 +19,27 @@ BOOLEANS = ("false", "true")
 class LabelClasses:
     """Gives texts numbers: 0 to the first one, 1 to the next other one, and so on.
 
-    Which number a text has depends on the rows before it alone. False and true, in letters of any
-    size, are 0 and 1.
+    Which number a text has depends on the rows before it alone.
 
     Args:
         names: Of the classes that there are; it grows.
+        are_booleans: Whether false and true, in letters of any size, are 0 and 1.
     """
 
-    def __init__(self, names: Iterable[str] = ()) -> None:
+    def __init__(self, names: Iterable[str] = (), *, are_booleans: bool = False) -> None:
         self.names = list(names)
+        self._are_booleans = are_booleans
 
     @classmethod
     def load(cls, saved: str, first: Sequence[str]) -> LabelClasses:
-        """Return those that `save` wrote; of an empty text the `first` ones."""
-        return cls(json.loads(saved) if saved else first)
+        """Return those that `save` wrote; of an empty text those that labels begin with.
+
+        Args:
+            saved: The text.
+            first: What `first_classes` says.
+        """
+        names = json.loads(saved) if saved else first
+        return cls(names, are_booleans=[*first] == [*BOOLEANS])
 
     def save(self) -> str:
         """Return the names as text."""
@@ -46,7 +53,7 @@ class LabelClasses:
         """
         refuse_nulls(array, name)
         texts = array.cast(pa.string())
-        if self.names[:2] == [*BOOLEANS]:
+        if self._are_booleans:
             texts = _lowered(texts)
         found = texts.dictionary_encode()
         words: list[str] = found.dictionary.to_pylist()

@@ -117,7 +117,9 @@ def _fill(x: Float32s, array: pa.Array, name: str, missing: float | None) -> Non
 
 def _copy(x: Float32s, values: pa.Array, name: str) -> None:
     kind = values.type
-    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+    if pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
+        values = values.cast(pa.float64())  # or NumPy would have objects
+    elif not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
         refuse_all(len(x), "type", f"{name} is of type {kind}, expected numbers")
         return
     with np.errstate(over="ignore"):

@@ -85,6 +85,20 @@ def test_names_that_are_not_as_many_as_values_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        (b"src,dst,\xff", "line 2: byte 9 of the line .0xff. is not UTF-8"),
+        (b'src,dst,"t', "line 2: a quote is not closed in the header"),
+    ],
+)
+def test_a_header_that_cannot_be_read_is_named_by_its_line(tmp_path, header, message):
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"# made\n" + header + b"\n1,4,10\n")
+    with pytest.raises(StreamError, match=message):
+        open_stream(path, comment="#")
+
+
+@pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"sep": ""}, "sep must be one character"),

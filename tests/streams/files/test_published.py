@@ -61,6 +61,19 @@ def test_dyglib_features_go_by_idx_whatever_the_order_of_rows(tmp_path):
     assert features_of(stream) == FEATURES[[4, 4, 0, 1]].tolist()
 
 
+@pytest.mark.parametrize("bad", [b"1,\xff,2,3.0,0.0,1", "1,7,8,9.0,0.0,\u00b2".encode()])
+def test_a_line_of_dyglib_that_cannot_be_read_is_a_bad_row(tmp_path, bad):
+    path = write_dyglib(tmp_path, FEATURES)
+    header, *rows = path.read_bytes().splitlines()
+    path.write_bytes(b"\n".join([header, bad, *rows, b""]))
+    source = open_files(path)
+    source.start({})
+    found = [each.rows for _ in range(3) for each in source.poll({0}, 5)]
+    source.close()
+    assert [row.index for rows in found for row in rows.bad()] == [0]
+    assert sum(len(rows.events) for rows in found) == len(ROWS)
+
+
 def test_dyglib_reads_on_from_any_block(tmp_path):
     rows = [(i % 7 + 1, 20 + i % 5, i) for i in range(60)]
     path = write_dyglib(tmp_path, np.random.default_rng(0).normal(size=(61, 3)), rows)
