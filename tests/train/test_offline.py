@@ -157,7 +157,9 @@ def test_it_goes_on_after_epochs_that_were_saved(trained):
     before.fit(save)
     after, others = trainer_of(model=small_tgn(seed=9), **settings)
     after.load_progress(saved[trained - 1])
-    assert untimed(after.fit()) == untimed(result)
+    found = untimed(after.fit())
+    assert found == untimed(result)
+    assert all(type(found[name]) is type(value) for name, value in untimed(result).items())
     seen, rest = ([untimed(epoch) for epoch in each.epochs] for each in (recorder, others))
     assert rest == seen[trained:]
     parts = whole.checkpoint().sections

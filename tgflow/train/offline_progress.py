@@ -104,7 +104,7 @@ class OfflineProgress(InCheckpoint):
         """
         noted = read_as(dict[str, Any], reader.meta.get(self.name), self.name)
         totals = read_as(PassTotals, noted.get("totals"), f"{self.name}.totals")
-        val = read_as(dict[str, float], noted.get("val"), f"{self.name}.val")
+        val = read_as(dict[str, int | float], noted.get("val"), f"{self.name}.val")
         has_state = read_as(bool, noted.get("has_state"), f"{self.name}.has_state")
         epoch = read_natural(noted, "epoch", most=max(totals.epochs - 1, 0))
         state = reader.get(self.state_name) if has_state else None
