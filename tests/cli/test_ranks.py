@@ -26,7 +26,7 @@ from helpers.rank_runs import (
 )
 from tgflow.cli import main
 from tgflow.cli.errors import DATA, INTERNAL, MEMORY, NO_INPUT, UNAVAILABLE, USAGE
-from tgflow.cli.ranks import check_rank_tables, check_ranks
+from tgflow.cli.ranks import check_rank_tables, check_ranks, check_training_ranks
 from tgflow.config import ConfigError, load_config
 from tgflow.models.tgn import TGN
 from tgflow.runtime import briefing, rank_watch, watch
@@ -225,6 +225,14 @@ def test_what_is_sharded_is_refused_to_a_gpu(what):
     with pytest.raises(ConfigError, match=f"--rank-{what.replace('_', '-')}: sharded is for mod"):
         check_ranks(config, 2, 2)
     check_ranks(config, 2, 1)
+
+
+@pytest.mark.parametrize("what", ["graph", "memory", "edge_rows"])
+def test_what_is_sharded_is_refused_to_offline_training(what):
+    config = load_config(flags={"stream.path": "x.csv", f"ranks.{what}": "sharded"})
+    with pytest.raises(ConfigError, match=f'{what} = "sharded": offline training has all of it'):
+        check_training_ranks(config, 2)
+    check_training_ranks(config, 1)
 
 
 def test_sharded_rows_are_refused_where_they_are_not_in_host_memory():

@@ -203,11 +203,19 @@ def check_training_ranks(config: Config, world: int) -> None:
     Raises:
         ConfigError: If one does not.
     """
-    if world > 1 and config.offline.fixed_negatives is not None:
+    if world == 1:
+        return
+    if config.offline.fixed_negatives is not None:
         raise ConfigError(
             "--fixed-negatives: they go by the names of nodes, which rank 0 alone has; leave out "
             "--nproc"
         )
+    for key in ("graph", "memory", "edge_rows"):
+        if getattr(config.ranks, key) == "sharded":
+            raise ConfigError(
+                f'[ranks] {key} = "sharded": offline training has all of it on every rank; leave '
+                "it out of the file, or learn by tgflow run"
+            )
 
 
 def follow(peers: Peers, flow: FlowControl) -> None:
