@@ -52,6 +52,7 @@ def test_a_stage_that_fails_stops_no_other(tmp_path, monkeypatch, capsys):
     assert "    bad" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_step_and_what_it_started_end_at_its_limit(tmp_path):
     sleeper = "import subprocess, sys, time; subprocess.run([sys.executable, '-c', 'import time; "
     sleeper += 'time.sleep(2); open(sys.argv[1], "w")\', sys.argv[1]])'

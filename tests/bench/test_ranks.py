@@ -46,6 +46,7 @@ def test_ranks_may_sample_from_shards():
     assert first.waits["queries"] > 0
 
 
+@pytest.mark.slow
 def test_a_stream_that_is_handed_over_one_by_one_is_asked_for_so():
     work = Work("tgn", 5, 2, 0, 16, dim=4, shards=True, handed=1)
     first, _ = in_world(2, measured, work)

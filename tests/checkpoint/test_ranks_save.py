@@ -2,6 +2,7 @@
 
 import os
 
+import pytest
 import torch
 
 from helpers.savers import FEW, Savers, check, filler
@@ -35,6 +36,7 @@ def save_in_a_world(peers, directory, steps):
     return stats.saved, stats.failures
 
 
+@pytest.mark.slow
 def test_a_world_of_processes_saves_as_one_does(tmp_path):
     steps = (9, 14)
     assert in_world(3, save_in_a_world, tmp_path / "ranks", steps) == [(2, 0)] * 3

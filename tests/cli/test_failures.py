@@ -107,6 +107,7 @@ def test_a_source_that_fails_leaves_all_that_was_learned(run, resume, monkeypatc
     monkeypatch.undo()
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_not_there_is_75(tgflow):
     pytest.importorskip("kafka", reason="kafka-python is not installed")
     ran = tgflow(

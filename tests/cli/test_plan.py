@@ -104,7 +104,7 @@ TRAINED = ("gradient", "scores", "rows", "lost", "checksum", "figures", "order",
 
 @pytest.mark.parametrize(
     ("world", "name", "updates"),
-    [(2, "tgn", 2), slow(4, "tgn", 1), slow(4, "tgat", 1), slow(2, "tgn", 0)],
+    [slow(2, "tgn", 2), slow(4, "tgn", 1), slow(4, "tgat", 1), slow(2, "tgn", 0)],
 )
 def test_planned_bytes_are_counted_bytes(world, name, updates):
     """Of everything that ranks send to learn together, headers included."""

@@ -154,6 +154,7 @@ def test_every_neighbor_is_counted_for_its_tier(gpu, sampler):
     assert min(device.hit_rate, host.hit_rate) > 0
 
 
+@pytest.mark.slow
 def test_the_small_run_launches_every_kernel():
     """It is what compute-sanitizer watches on a machine with a GPU."""
     gpu = EmulatedDevice.apart()

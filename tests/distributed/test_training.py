@@ -313,6 +313,7 @@ def learn_on_device(peers):
         }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not tensors.IS_THERE, reason="this PyTorch emulates no device")
 def test_ranks_learn_on_an_emulated_device():
     losses, state = learn_on_device(Alone())

@@ -67,6 +67,7 @@ def test_connections_cut_every_40_kb_lose_and_repeat_nothing(broker, topic, prox
     assert reading.counts == {}
 
 
+@pytest.mark.slow
 def test_a_network_that_swallows_everything_is_waited_for(broker, topic, proxy):
     broker.create(topic, 1)
     publish(broker, topic, edges(2000), batch_size=4000)
@@ -108,6 +109,7 @@ def test_fetches_cut_and_refused_are_asked_again(broker, topic):
     assert read_all(broker, topic, options=SMALL).src() == list(range(1000))
 
 
+@pytest.mark.slow
 def test_a_broker_away_for_too_long_is_an_error(topic):
     with MockBroker() as broker:
         broker.create(topic, 1)

@@ -192,6 +192,7 @@ def test_a_run_that_is_killed_resumes_with_the_same_bits(killed):
         run.reuse.close()
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_as_if_it_had_not_been_saved():
     whole, saved = ahead(helps=False), ahead()
     whole.learn()
@@ -268,6 +269,7 @@ def test_who_has_nothing_to_compute_sleeps():
     run.reuse.close()
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_of_super_batches_that_are_over():
     run = ahead()
     for number, batch in enumerate(run.batches()):

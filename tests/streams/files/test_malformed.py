@@ -179,7 +179,7 @@ JSON_ROWS = {
 
 
 @pytest.mark.parametrize("row", JSON_ROWS)
-@pytest.mark.parametrize("num_before", cases([1, 20_000], [20_000]))
+@pytest.mark.parametrize("num_before", cases([1, 20_000], [1]))
 def test_jsonl_names_the_line_of_a_malformed_row(tmp_path, row, num_before):
     path = tmp_path / "events.jsonl"
     path.write_text(JSON_GOOD * num_before + row + "\n" + JSON_GOOD * 3)
