@@ -218,21 +218,14 @@ def test_ranks_share_no_file_of_features(command, tmp_path):
 
 
 @pytest.mark.parametrize("what", ["graph", "memory", "edge_rows"])
-def test_what_is_sharded_is_refused_to_a_gpu(what):
-    config = load_config(
-        flags={"stream.path": "x.csv", f"ranks.{what}": "sharded", "run.device": "cuda"}
-    )
+def test_what_is_sharded_is_refused_to_a_gpu_and_to_offline_training(what):
+    flags = {"stream.path": "x.csv", f"ranks.{what}": "sharded", "run.device": "cuda"}
+    config = load_config(flags=flags)
     with pytest.raises(ConfigError, match=f"--rank-{what.replace('_', '-')}: sharded is for mod"):
         check_ranks(config, 2, 2)
-    check_ranks(config, 2, 1)
-
-
-@pytest.mark.parametrize("what", ["graph", "memory", "edge_rows"])
-def test_what_is_sharded_is_refused_to_offline_training(what):
-    config = load_config(flags={"stream.path": "x.csv", f"ranks.{what}": "sharded"})
     with pytest.raises(ConfigError, match=f'{what} = "sharded": offline training has all of it'):
         check_training_ranks(config, 2)
-    check_training_ranks(config, 1)
+    check_ranks(config, 2, 1)
 
 
 def test_sharded_rows_are_refused_where_they_are_not_in_host_memory():
