@@ -39,8 +39,8 @@ from tgflow.streams.rows.columns import id_fault
 from tgflow.streams.rows.limits import Checks
 from tgflow.streams.rows.schema import UNSCALED, Columns, IdKind, Scale, listed
 from tgflow.streams.rows.ticks import (
-    TINY,
     has_too_many_decimals,
+    may_be_tiny,
     number_fault,
     time_fault,
     time_type,
@@ -169,7 +169,7 @@ def csv_parser(
         return num_values != len(names) and b'"' not in line
 
     def suspect(block: TextBlock) -> int | None:
-        if TINY.search(block.data):
+        if may_be_tiny(block.data):
             return None
         one_by_one = pa.csv.ReadOptions(
             column_names=names, use_threads=False, block_size=len(block.data) + 1

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tgflow.streams.files.blocks import Text, TextBlock
 from tgflow.streams.rows.checks import Fault, Int64s
-from tgflow.streams.rows.ticks import TINY
+from tgflow.streams.rows.ticks import may_be_tiny
 
 _PARSER_BYTES = 1 << 18
 _FEW_LINES = 16
@@ -69,7 +69,7 @@ def refuse_tiny(lines: Text, is_tiny: Callable[[Text], bool]) -> None:
         lines: Whole lines.
         is_tiny: Whether that is so of a line, asked of those that it may be so of.
     """
-    if TINY.search(lines) and any(map(is_tiny, filter(TINY.search, lines.splitlines()))):
+    if may_be_tiny(lines) and any(map(is_tiny, filter(may_be_tiny, lines.splitlines()))):
         raise pa.ArrowInvalid("a number with too many decimals")
 
 
