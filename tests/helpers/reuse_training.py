@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import tgflow as tg
 from helpers.made_streams import made_events, small_tgat
+from helpers.records import untimed
 from tgflow.batch import Batch
 from tgflow.checkpoint import Checkpoint
 from tgflow.cuda.device import Device
@@ -117,3 +118,25 @@ def rows_at(layer: nn.Module, plan: Plan, nodes: Tensor, t: Tensor) -> Tensor:
     with torch.no_grad():
         made: Tensor = layer(None, replace(block, edge_row=rows, edge_table=x))
     return made
+
+
+def gone_on_after_an_epoch(
+    reuse: tg.Reuse, num_events: int
+) -> tuple[OfflineTrainer, OfflineTrainer, dict[str, Any]]:
+    """A whole training, one that goes on from it after an epoch, and the record of both.
+
+    That their records and parameters are equal is asserted.
+    """
+    graph = TemporalGraph.from_events(EVENTS[:num_events])
+    whole, second = trainer_of(graph=graph, reuse=reuse), trainer_of(graph=graph, reuse=reuse)
+    saved: list[Checkpoint] = []
+
+    def save() -> None:
+        saved.append(Checkpoint({}))
+        whole.save_progress(saved[-1])
+
+    expected = whole.fit(save)
+    second.load_progress(saved[0])
+    assert untimed(second.fit()) == untimed(expected)
+    assert torch.equal(parameters(whole.model), parameters(second.model))
+    return whole, second, expected

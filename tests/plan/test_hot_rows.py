@@ -13,7 +13,7 @@ from helpers.effort import cases, tries
 from helpers.made_plans import plan_of
 from helpers.made_streams import made_events
 from helpers.plan_reference import assert_same_batch
-from helpers.reused import asked_of, batches_of, reusing
+from helpers.reused import asked_of, batches_of, fail_at, reusing
 from tgflow.graph import TemporalGraph
 from tgflow.plan import reuse
 from tgflow.plan.hot_rows import AskedRows, recurring
@@ -175,14 +175,7 @@ def test_a_past_that_changes_within_a_super_batch_drops_its_hot_rows():
 @pytest.mark.parametrize("num_threads", [0, 2])
 def test_a_batch_that_fails_is_named_after_all_those_before_it(num_threads):
     plan = recent_plan()
-    drawn = plan.draw
-
-    def failing(epoch, index):
-        if index == 5:
-            raise OSError("the disk is gone")
-        return drawn(epoch, index)
-
-    plan.draw = failing
+    fail_at(plan, 5)
     batches = batches_of(reusing(plan, STALENESS, super_batch=SIZE), num_threads)
     for _ in range(5):
         next(batches)

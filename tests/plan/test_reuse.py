@@ -19,7 +19,7 @@ from helpers.effort import cases, tries
 from helpers.made_plans import plan_of
 from helpers.made_streams import made_events
 from helpers.plan_reference import assert_same_batch
-from helpers.reused import asked_of, batches_of, reusing, tasks_of
+from helpers.reused import asked_of, batches_of, fail_at, reusing, tasks_of
 from tgflow.batch import Batch, Block
 from tgflow.cache import cached
 from tgflow.graph import TemporalGraph
@@ -355,14 +355,7 @@ def test_plans_whose_rows_differ_from_batch_to_batch_are_refused(changes, messag
 
 def test_a_batch_that_fails_is_named_in_its_place():
     plan = recent_plan()
-    drawn = plan.draw
-
-    def failing(epoch, index):
-        if index == 4:
-            raise OSError("the disk is gone")
-        return drawn(epoch, index)
-
-    plan.draw = failing
+    fail_at(plan, 4)
     batches = batches_of(reusing(plan), 2)
     for _ in range(4):
         next(batches)

@@ -22,9 +22,15 @@ from helpers.devices import apart, place_of
 from helpers.effort import cases, tries
 from helpers.emulated_training import emulated_pages  # noqa: F401
 from helpers.plan_reference import assert_same_batch
-from helpers.records import untimed
-from helpers.reuse_training import EVENTS, Pass, parameters, recent_tgat, rows_at, trainer_of
-from tgflow.checkpoint import Checkpoint
+from helpers.reuse_training import (
+    EVENTS,
+    Pass,
+    gone_on_after_an_epoch,
+    parameters,
+    recent_tgat,
+    rows_at,
+    trainer_of,
+)
 from tgflow.graph import TemporalGraph
 from tgflow.tables import FeatureTable
 from tgflow.train import producer as rooms
@@ -288,18 +294,7 @@ def test_a_budget_is_kept():
 
 
 def test_a_training_repeats_goes_on_after_an_epoch_and_says_what_was_made():
-    saved = []
-
-    def save():
-        saved.append(Checkpoint({}))
-        first.save_progress(saved[-1])
-
-    settings = {"graph": TemporalGraph.from_events(EVENTS[:200]), "reuse": AHEAD}
-    first, second = trainer_of(**settings), trainer_of(**settings)
-    expected = first.fit(save)
-    second.load_progress(saved[0])
-    assert untimed(second.fit()) == untimed(expected)
-    assert torch.equal(parameters(first.model), parameters(second.model))
+    *_, expected = gone_on_after_an_epoch(AHEAD, num_events=200)
     assert expected["reuse.produced"] > 0
     assert f"hot ones {SIZE} batches ahead" in expected["protocol_line"]
 

@@ -21,12 +21,12 @@ from helpers.reuse_training import (
     EVENTS,
     REUSE,
     Pass,
+    gone_on_after_an_epoch,
     parameters,
     recent_tgat,
     rows_at,
     trainer_of,
 )
-from tgflow.checkpoint import Checkpoint
 from tgflow.graph import TemporalGraph
 from tgflow.models import TGAT
 from tgflow.plan import reuse as reuse_plan
@@ -115,18 +115,7 @@ def test_a_run_that_is_killed_resumes_with_the_same_bits(killed):
 
 
 def test_a_trainer_goes_on_after_an_epoch_with_the_same_bits_and_counts():
-    saved = []
-
-    def save():
-        saved.append(Checkpoint({}))
-        first.save_progress(saved[-1])
-
-    settings = {"graph": TemporalGraph.from_events(EVENTS[:160]), "reuse": REUSE}
-    first, second = trainer_of(**settings), trainer_of(**settings)
-    expected = first.fit(save)
-    second.load_progress(saved[0])
-    assert untimed(second.fit()) == untimed(expected)
-    assert torch.equal(parameters(first.model), parameters(second.model))
+    first, second, _ = gone_on_after_an_epoch(REUSE, num_events=160)
     assert first.reuse.stats == second.reuse.stats
 
 
