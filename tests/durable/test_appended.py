@@ -62,3 +62,4 @@ def test_what_cannot_be_replaced_stays(tmp_path):
     file.write(b"two\n")
     file.close()
     assert (tmp_path / "rows").read_bytes() == b"one\ntwo\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["rows"], "half a file takes no room"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 
 import pytest
 
 from tgflow.checkpoint import Checkpoint, save
+from tgflow.durable import replaced
 from tgflow.runtime.checked_json import DamagedJson
 from tgflow.runtime.files import Records, RunFiles, read_records, to_json
 
@@ -96,6 +98,18 @@ def test_a_place_is_free_where_nothing_was_learned(tmp_path):
     damaged.write_text("{}")
     with pytest.raises(FileExistsError, match="holds files already"):
         RunFiles(tmp_path / "damaged")
+
+
+def test_what_takes_the_place_of_a_file_is_on_the_disk_by_then(tmp_path, monkeypatch):
+    synced, path = [], tmp_path / "scores.json"
+
+    def sync(descriptor):
+        synced.append(os.fstat(descriptor).st_ino)
+        assert not path.exists()
+
+    monkeypatch.setattr(replaced, "sync_data", sync)
+    RunFiles(tmp_path).write_json(path.name, {"to": "scores.csv"})
+    assert synced == [path.stat().st_ino]
 
 
 def test_a_free_name_is_found(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from helpers.effort import cases
-from tgflow.durable import appended
+from tgflow.durable import replaced
 from tgflow.runtime import records
 from tgflow.runtime.files import read_records
 from tgflow.runtime.records import NUMBER, RecordFile
@@ -95,8 +95,9 @@ def test_a_full_disk_leaves_the_file_as_it_is(path, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(appended.os, "fsync", full)
+    monkeypatch.setattr(replaced, "sync_data", full)
     file = RecordFile(path)
     write(file, 0, 60)
     assert numbers(path) == [*range(60)]
+    assert [each.name for each in path.parent.iterdir()] == [path.name], "it takes no more room"
     monkeypatch.undo()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tgflow.durable.fs import RealFs, sync_data
+from tgflow.durable.replaced import replace_file
 
 
 class AppendedFile:
@@ -73,13 +74,8 @@ class AppendedFile:
         Raises:
             OSError: If they cannot be written; it is as it was.
         """
-        partial = self.path.with_name(f".{self.path.name}.partial")
-        with partial.open("wb") as file:
-            file.writelines(parts)
-            file.flush()
-            os.fsync(file.fileno())
         self.close()
-        partial.replace(self.path)
+        replace_file(self.path, parts)
         self._is_new = True
 
     def close(self) -> None:

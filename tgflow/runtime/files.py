@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tgflow.config import Config, to_toml
+from tgflow.durable.replaced import replace_file
 from tgflow.runtime.checked_json import DamagedJson, checked_text, read_checked
 from tgflow.runtime.records import NUMBER, RecordFile, whole_lines
 
@@ -135,9 +136,7 @@ class RunFiles:
         self._records.close()
 
     def _write(self, name: str, text: str) -> None:
-        partial = self.path / f".{name}.partial"
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(self.path / name)
+        replace_file(self.path / name, [text.encode()])
 
 
 def to_json(value: Mapping[str, Any], indent: int | None = None) -> str:
