@@ -44,10 +44,20 @@ def test_a_new_name_is_on_the_disk_once_it_is_synced(tmp_path, synced):
     file.sync()
     assert synced == [tmp_path] * 2
     file.close()
-    again = AppendedFile(tmp_path / "rows")
-    again.write(b"three\n")
-    again.sync()
-    assert synced == [tmp_path] * 2, "it was there"
+
+
+def test_what_a_process_left_that_was_killed_is_on_the_disk_once_it_is_synced(
+    tmp_path, synced, monkeypatch
+):
+    of_data = []
+    monkeypatch.setattr(appended, "sync_data", of_data.append)
+    file = AppendedFile(tmp_path / "rows")
+    assert (file.sync(), synced, of_data) == (0, [], []), "there is none"
+    (tmp_path / "rows").write_bytes(b"one\n")
+    for _ in range(2):
+        assert file.sync() == 4
+    assert (synced, len(of_data)) == ([tmp_path], 2)
+    file.close()
 
 
 def test_what_cannot_be_replaced_stays(tmp_path):

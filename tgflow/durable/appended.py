@@ -14,7 +14,7 @@ from tgflow.durable.replaced import replace_file
 class AppendedFile:
     """A file that is written at its end; what is written is at once readable by others.
 
-    It is opened when it is first written, and made if it is not there.
+    It is opened when it is first written or synced, and made when it is written.
 
     Args:
         path: The file.
@@ -23,8 +23,8 @@ class AppendedFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: BinaryIO | None = None
-        self._is_new = False
-        """Whether its name may not be on the disk yet."""
+        self._is_named = False
+        """Whether its name is on the disk; a process that was killed may have made it just now."""
 
     @property
     def size(self) -> int:
@@ -39,11 +39,9 @@ class AppendedFile:
         Raises:
             OSError: If it cannot be written.
         """
-        if self._file is None:
-            self._is_new |= not self.path.exists()
-            self._file = self.path.open("ab")
-        self._file.write(data)
-        self._file.flush()
+        file = self._opened()
+        file.write(data)
+        file.flush()
 
     def sync(self) -> int:
         """Return its size once all of it is on the disk.
@@ -51,11 +49,12 @@ class AppendedFile:
         Raises:
             OSError: If that is not certain.
         """
-        if self._file is not None:
-            sync_data(self._file.fileno())
-        if self._is_new:
+        if self._file is None and not self.path.exists():
+            return 0
+        sync_data(self._opened().fileno())
+        if not self._is_named:
             RealFs().sync_directory(self.path.parent)
-            self._is_new = False
+            self._is_named = True
         return self.size
 
     def rewind(self, size: int) -> None:
@@ -76,10 +75,15 @@ class AppendedFile:
         """
         self.close()
         replace_file(self.path, parts)
-        self._is_new = True
+        self._is_named = False
 
     def close(self) -> None:
         """Close it; it can be written again."""
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def _opened(self) -> BinaryIO:
+        if self._file is None:
+            self._file = self.path.open("ab")
+        return self._file
