@@ -100,6 +100,15 @@ def test_a_place_is_free_where_nothing_was_learned(tmp_path):
         RunFiles(tmp_path / "damaged")
 
 
+def test_a_place_is_free_where_a_run_was_killed_over_a_file(tmp_path):
+    for name in (".metrics.csv.partial", ".scores.json.partial", ".config.toml.partial", ".lock"):
+        (tmp_path / name).touch()
+    RunFiles(tmp_path).clear()
+    (tmp_path / ".notes.txt.partial").touch()
+    with pytest.raises(FileExistsError, match="holds files already"):
+        RunFiles(tmp_path)
+
+
 def test_what_takes_the_place_of_a_file_is_on_the_disk_by_then(tmp_path, monkeypatch):
     synced, path = [], tmp_path / "scores.json"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,10 +17,7 @@ from tgflow.durable.replaced import replace_file
 from tgflow.runtime.checked_json import DamagedJson, checked_text, read_checked
 from tgflow.runtime.records import NUMBER, RecordFile, whole_lines
 
-OWN = frozenset(
-    {".lock", "run.log", "run.log.1", "health.json", ".health.json.partial", ".config.toml.partial"}
-    | {"scores.json"}
-)
+OWN = frozenset({".lock", "run.log", "run.log.1", "health.json", "scores.json"})
 """Files that a run leaves before it has started, or that say which other files are its own."""
 LOGS = {"csv": "metrics.csv", "tensorboard": "tensorboard", "wandb": "wandb"}
 """What is logged to besides, by what `--log-to` calls it."""
@@ -31,6 +29,8 @@ BEFORE_LEARNING = frozenset(
     | {"micro-batches.txt", "scores.arrows", SEEDS, *LOGS.values()}
 )
 """What a run leaves besides that has learned nothing."""
+_PARTIAL = re.compile(r"\.(.+)\.partial")
+"""The name of a file that a run was killed over, and in it that of the file it was to become."""
 
 
 class RunFiles:
@@ -74,12 +74,13 @@ class RunFiles:
             FileExistsError: If it has learned something meanwhile, or other files have come.
         """
         self._check_free()
-        for name in BEFORE_LEARNING:
-            path = self.path / name
+        for path in [*self.path.iterdir()]:
+            if _whole(path.name) not in BEFORE_LEARNING:
+                continue
             if path.is_dir():
                 shutil.rmtree(path)
             else:
-                path.unlink(missing_ok=True)
+                path.unlink()
 
     def _check_free(self) -> None:
         if not _is_free(self.path):
@@ -190,8 +191,14 @@ def _is_free(path: Path) -> bool:
     """Return whether nothing is there but what a run leaves that has learned nothing."""
     if not path.exists():
         return True
-    names = {entry.name for entry in path.iterdir()} - OWN
+    names = {_whole(entry.name) for entry in path.iterdir()} - OWN
     return names <= BEFORE_LEARNING and not _has_learned(path)
+
+
+def _whole(name: str) -> str:
+    """Return the name of a file, of one that was to become it too."""
+    found = _PARTIAL.fullmatch(name)
+    return name if found is None else found[1]
 
 
 def _has_learned(path: Path) -> bool:
