@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import sys
+import tracemalloc
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import tgflow as tg
 from helpers.fake_loggers import fake_tensorboard, fake_wandb
 from helpers.made_streams import made_events, pieces
 from tgflow.callbacks.logger import grouped, numbers
+from tgflow.durable import appended, replaced
 
 
 class Kept(tg.callbacks.FigureCallback):
@@ -99,12 +101,51 @@ def test_a_csv_file_is_cut_back_to_where_the_training_goes_on(tmp_path):
     assert [row["step"] for row in rows(path)] == ["5"], "a training that begins keeps none"
 
 
+def test_rows_of_a_csv_file_are_on_the_disk_once_they_are_flushed(tmp_path, monkeypatch):
+    names = []
+    monkeypatch.setattr(appended.RealFs, "sync_directory", lambda self, path: names.append(path))
+    with tg.callbacks.CSVLogger(tmp_path / "figures.csv") as logger:
+        for step in (10, 20):
+            logger.log(step, {f"loss_{step}": 0.5})  # each makes the file anew
+            logger.flush()
+            logger.flush()
+    assert names == [tmp_path] * 2
+
+
+def test_a_csv_file_that_cannot_be_made_anew_goes_on_as_it_is(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    path = tmp_path / "figures.csv"
+    with tg.callbacks.CSVLogger(path) as logger:
+        logger.log(10, {"loss": 0.5})
+        with monkeypatch.context() as disk:
+            disk.setattr(replaced, "sync_data", full)
+            with pytest.raises(OSError, match="No space left"):
+                logger.log(20, {"ap": 0.5})
+        logger.log(30, {"loss": 0.25})
+    assert path.read_text() == "step,loss\n10,0.5\n30,0.25\n"
+
+
+def test_a_long_csv_file_is_not_held_in_memory(tmp_path):
+    path = tmp_path / "figures.csv"
+    path.write_text("step,loss\n" + "".join(f"{step},0.5\n" for step in range(1, 4001)))
+    tracemalloc.start()
+    with tg.callbacks.CSVLogger(path, step=3999) as logger:
+        logger.log(4000, {"ap": 0.5})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 300_000
+    assert len(rows(path)) == 4000
+
+
 def test_a_file_of_somebody_else_is_not_written_over(tmp_path):
     path = tmp_path / "events.csv"
     path.write_text("src,dst,t\n1,2,3\n")
     with pytest.raises(ValueError, match="no file of figures, it has no column step; name another"):
         tg.callbacks.CSVLogger(path)
     assert path.read_text() == "src,dst,t\n1,2,3\n"
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
 def test_tensorboard_has_scalars_in_groups_and_each_step_once(tmp_path, monkeypatch):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from tgflow.callbacks.logger import FigureCallback, numbers
 from tgflow.describe import described
+from tgflow.durable.appended import AppendedFile
+from tgflow.durable.fs import RealFs, make_directories
 
 STEP = "step"
 
@@ -43,8 +47,11 @@ class CSVLogger(FigureCallback):
 
     def __init__(self, path: str | os.PathLike[str], *, step: int = 0) -> None:
         self.path = Path(path)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._write([row for row in _rows(self.path) if int(row[STEP]) <= step])
+        columns = _columns(self.path)
+        make_directories(RealFs(), self.path.parent)
+        self._file = AppendedFile(self.path)
+        kept = (row for row in _rows(self.path) if int(row[STEP]) <= step)
+        self._rewrite(columns if step else [STEP], kept)
 
     def _facts(self) -> dict[str, object]:
         return {"path": str(self.path)}
@@ -52,44 +59,52 @@ class CSVLogger(FigureCallback):
     def log(self, step: int, figures: Mapping[str, Any]) -> None:
         """Write the figures of a step as a row."""
         row = {STEP: step, **numbers(figures)}
-        if row.keys() <= {*self._writer.fieldnames}:
-            self._writer.writerow(row)
-            self._file.flush()
+        new = [name for name in row if name not in self._columns]
+        if new:
+            self._rewrite([*self._columns, *new], chain(_rows(self.path), [row]))
         else:
-            self._file.close()
-            self._write([*_rows(self.path), row])
+            self._file.write(_line(self._columns, row))
 
     def flush(self) -> None:
         """Have all rows on the disk."""
-        os.fsync(self._file.fileno())
+        self._file.sync()
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
-    def _write(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write all rows anew, with a column for each figure there is, and go on behind them."""
-        names = dict.fromkeys([STEP, *(name for row in rows for name in row)])
-        partial = self.path.with_name(f".{self.path.name}.partial")
-        self._file = partial.open("w", newline="", encoding="utf-8")
-        self._writer = csv.DictWriter(self._file, list(names), lineterminator="\n")
-        self._writer.writeheader()
-        self._writer.writerows(rows)
-        self._file.flush()
-        partial.replace(self.path)
+    def _rewrite(self, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+        """Write all rows anew, with these columns, and go on behind them."""
+        names = dict(zip(columns, columns, strict=True))
+        self._file.replace(_line(columns, row) for row in chain([names], rows))
+        self._columns = columns
 
 
-def _rows(path: Path) -> Iterator[dict[str, str]]:
-    """Yield the rows of a file that are whole; none if it is not there.
+def _columns(path: Path) -> Sequence[str]:
+    """Return the columns of a file; that of the step alone if it is not there.
 
     Raises:
         ValueError: If it is another file.
     """
+    columns = next(csv.reader(_lines(path)), [STEP])
+    if STEP not in columns:
+        raise ValueError(f"{path} is no file of figures, it has no column {STEP}; name another one")
+    return columns
+
+
+def _rows(path: Path) -> Iterator[dict[str, str]]:
+    """Yield the rows of a file that are whole; none if it is not there."""
+    return csv.DictReader(_lines(path))
+
+
+def _lines(path: Path) -> Iterator[str]:
     if path.exists():
         with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(line for line in file if line.endswith("\n"))
-            if STEP not in (reader.fieldnames or [STEP]):
-                raise ValueError(
-                    f"{path} is no file of figures, it has no column {STEP}; name another one"
-                )
-            yield from reader
+            yield from (line for line in file if line.endswith("\n"))
+
+
+def _line(columns: Sequence[str], row: Mapping[str, Any]) -> bytes:
+    """Return a row as a line, empty where it has nothing for a column."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(row.get(name, "") for name in columns)
+    return text.getvalue().encode()
