@@ -8,6 +8,7 @@ import sys
 import tracemalloc
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +17,7 @@ from helpers.fake_loggers import fake_tensorboard, fake_wandb
 from helpers.made_streams import made_events, pieces
 from tgflow.callbacks.logger import grouped, numbers
 from tgflow.durable import appended, replaced
+from tgflow.runtime.loggers import RunLoggers
 
 
 class Kept(tg.callbacks.FigureCallback):
@@ -137,6 +139,24 @@ def test_a_long_csv_file_is_not_held_in_memory(tmp_path):
     tracemalloc.stop()
     assert peak < 300_000
     assert len(rows(path)) == 4000
+
+
+def test_all_loggers_are_closed_though_one_cannot_be_made_or_closed(tmp_path, monkeypatch):
+    def full(self):
+        raise OSError("no room")
+
+    runs = fake_wandb(monkeypatch)
+    both = SimpleNamespace(operate=SimpleNamespace(log_to=("csv", "wandb")))
+    with monkeypatch.context() as disk:
+        disk.setattr(tg.callbacks.CSVLogger, "close", full)
+        loggers = RunLoggers(both, tmp_path, 0)
+        with pytest.raises(OSError, match="no room"):
+            loggers.close()
+    both.operate.log_to = ("wandb", "csv")
+    (tmp_path / "metrics.csv").write_text("src,dst\n")
+    with pytest.raises(ValueError, match="no file of figures"):
+        RunLoggers(both, tmp_path, 0)
+    assert [run.is_finished for run in runs] == [True, True]
 
 
 def test_a_file_of_somebody_else_is_not_written_over(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,12 @@ class RunLoggers:
     """
 
     def __init__(self, config: Config, path: Path, step: int) -> None:
-        self._loggers = [_MAKERS[kind](path, step) for kind in config.operate.log_to or ()]
+        with ExitStack() as opened:
+            self._loggers = [
+                opened.enter_context(closing(_MAKERS[kind](path, step)))
+                for kind in config.operate.log_to or ()
+            ]
+            self._opened = opened.pop_all()
 
     def log(self, step: int, record: Mapping[str, Any]) -> None:
         """Log the figures of a record."""
@@ -58,9 +64,8 @@ class RunLoggers:
             each.flush()
 
     def close(self) -> None:
-        """Close all of them."""
-        for each in self._loggers:
-            each.close()
+        """Close all of them, even where one cannot be."""
+        self._opened.close()
 
     def after_step(self) -> None:
         """Do nothing."""
