@@ -161,6 +161,20 @@ def test_events_before_a_node_without_a_row_come_first():
         next(found)
 
 
+def test_no_node_comes_without_its_row_before_one_that_has_none():
+    """Late events are put in order after nodes have their numbers."""
+    ids = tg.NodeIds()
+    ids.encode(["a", "nobody", "c"], ["b", "a", "z"])
+    src, dst = torch.tensor([[0, 3, 2], [1, 4, 0]])
+    graph = tg.TemporalGraph(node_x=tg.FeatureTable(1))
+    events = EventBatch(src, dst, torch.arange(3))
+    found = iter(tg.NodeFeatures(TABLE).along([events], graph, ids=ids))
+    graph.append(next(found))
+    with pytest.raises(StreamError, match="no row for node 'nobody'"):
+        next(found)
+    assert graph.num_nodes == len(graph.node_x) == 2
+
+
 @pytest.mark.parametrize(
     ("table", "options", "message"),
     [

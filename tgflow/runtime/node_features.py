@@ -313,15 +313,19 @@ class FeaturedStream:
         found = self._features._find(self.ids, nodes, _sides_in(self.ids, nodes, events))
         lost = self._features._lost(nodes, found)
         if len(lost):
-            events = _before(events, lost)
+            events = _before(events, lost[0])
             found = found[: int(lost[0] - nodes[0])]
         return replace(events, new_nodes=NewNodes(int(nodes[0]), self._features._at(found))), lost
 
 
-def _before(events: EventBatch, nodes: Tensor) -> EventBatch:
-    """Return the events before the first one that mentions one of the nodes; none if none does."""
-    mentions = (torch.isin(events.src, nodes) | torch.isin(events.dst, nodes)).nonzero()
-    return events[: int(mentions[0]) if len(mentions) else 0]
+def _before(events: EventBatch, node: Tensor) -> EventBatch:
+    """Return the events before the first one that mentions this node or a later one; there is one.
+
+    Rows come in the order of nodes. Where late events are put in order, a node may be mentioned
+    before others that were read first: without theirs its row would never come.
+    """
+    mentions = (torch.maximum(events.src, events.dst) >= node).nonzero()
+    return events[: int(mentions[0])]
 
 
 def _sides_in(ids: NodeIds, nodes: Tensor, events: EventBatch) -> Tensor | None:
