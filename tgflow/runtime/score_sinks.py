@@ -185,11 +185,13 @@ _PARQUET_ROWS = 1 << 16
 def _joined(stream: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
     """Yield the rows of many small batches in few large ones."""
     waiting: list[pa.RecordBatch] = []
+    num_rows = 0
     for batch in stream:
         waiting.append(batch)
-        if sum(map(len, waiting)) >= _PARQUET_ROWS:
+        num_rows += len(batch)
+        if num_rows >= _PARQUET_ROWS:
             yield pa.concat_batches(waiting)
-            waiting = []
+            waiting, num_rows = [], 0
     if waiting:
         yield pa.concat_batches(waiting)
 
