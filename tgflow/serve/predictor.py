@@ -17,6 +17,7 @@ from torch import Tensor
 from tgflow.config.stream import StreamConfig
 from tgflow.describe import described
 from tgflow.graph import TemporalGraph
+from tgflow.graph.log import NodeCount
 from tgflow.ids import NodeIds, Side, UnknownNode
 from tgflow.inference import Inference
 from tgflow.inference.ranking import Ranking
@@ -89,8 +90,7 @@ class Predictor:
         """What answers, by dense ids and ticks."""
         self._calibration = calibration
         self._trainer: ContinualTrainer | None = None
-        self._seen = (0, 0)
-        """Events that were looked through, and how many nodes they have."""
+        self._count = NodeCount(graph.log)
 
     def follow(self, trainer: ContinualTrainer, engine: Inference) -> None:
         """Answer from what a trainer learns from here on, between its micro-batches.
@@ -105,7 +105,7 @@ class Predictor:
             trainer: Nobody else sets its `changing`.
             engine: Asks its model and its graph.
         """
-        self.graph, self.engine, self._seen = trainer.graph, engine, (0, 0)
+        self.graph, self.engine, self._count = trainer.graph, engine, NodeCount(trainer.graph.log)
         if trainer.scorer is not None:
             self._calibration = trainer.scorer.calibration
         trainer.changing = engine.changing
@@ -292,12 +292,7 @@ class Predictor:
         if self._trainer is None:
             return self.graph.num_nodes
         with self.holding():
-            (done, num), position = self._seen, self.position
-            if position > done:
-                events = self.graph.log.read(done, position)
-                num = max(num, 1 + int(torch.maximum(events.src.max(), events.dst.max())))
-                self._seen = position, num
-            return num
+            return self._count.upto(self.position)
 
     def _ends_of(self, table: Any, at: Any) -> tuple[Any, Any, Any]:
         """Return sources, destinations and times of a table."""
