@@ -130,13 +130,13 @@ def scale_of(config: Config, x_dim: int, freeze_at: int = FREEZE_AT) -> FeatureS
 
 
 def features_report(
-    graph: TemporalGraph, nodes: NodeFeatures | None = None, ids: NodeIds | None = None
+    graph: TemporalGraph, nodes: NodeFeatures | None, ids: NodeIds
 ) -> dict[str, str]:
     """Return what is to be said of the features of a run, a sentence each by name.
 
     Args:
         graph: With the features.
-        nodes: Where those of nodes are from.
+        nodes: Where those of nodes are from; None: there are none.
         ids: Of the nodes.
     """
     said = {}
@@ -144,7 +144,7 @@ def features_report(
         said["scale"] = graph.feature_scale.line()
     if graph.node_scale is not None:
         said["node_scale"] = graph.node_scale.line("node features", "nodes")
-    if nodes is not None and ids is not None:
+    if nodes is not None:
         said["nodes"] = nodes.line(ids, graph.num_nodes)
     return said
 
