@@ -107,7 +107,7 @@ class CRAFT(TemporalModel):
         """Return the logits of the batch's events and of their negatives; changes no state."""
         (block,) = batch.blocks
         rows, pairs = self.table(batch.nodes, _is_used(batch.nodes, block)), Pairs.of(batch)
-        source, group = _distinct(pairs.src_row, len(block.target))
+        source, group = pairs.distinct_sources(len(block.target))
         met, mask = block.neighbor.index_select(0, source), block.mask.index_select(0, source)
         tokens = self.key_dropout(self.key_norm(gather_slots(rows, met) + self.position))
         keys = [layer.keys(tokens) for layer in self.attention]  # type: ignore[operator]
@@ -143,16 +143,3 @@ def _is_used(nodes: Tensor, block: Block) -> Tensor:
     is_used = torch.zeros_like(nodes, dtype=torch.bool)
     is_used.index_fill_(0, block.target, True)
     return is_used.index_fill_(0, block.neighbor.flatten(), True)
-
-
-def _distinct(row: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
-    """Return the distinct rows, and which of them each one is; on a GPU, to wait for nothing, all.
-
-    Args:
-        row: int64 `[P]`.
-        num_rows: More than any of them.
-    """
-    if row.is_cpu:
-        distinct, number = torch.unique(row, return_inverse=True)
-        return distinct, number
-    return torch.arange(num_rows, device=row.device), row

@@ -6,7 +6,8 @@ Differs from the paper:
     * A node's features are averaged over the same recent neighbors that its link encoder reads, not
       over all those within a time gap, and only where there are node features.
     * Frequencies of the time encoding are those of `tgflow.nn.TimeEncoding`, from 1 to 1e-9 per
-      second; the paper's go from 1 to dim ** -sqrt(dim), in whatever unit its data has.
+      second; the paper's fall like sqrt(dim) ** -(i / sqrt(dim)), from 1 to 1e-10 of 100, in
+      whatever unit its data has.
     * The token of a missing neighbor is all zeros, its time encoding included.
     * The last dropout is behind the mean over tokens, which saves a quarter of the products.
 """

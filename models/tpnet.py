@@ -61,10 +61,10 @@ class TPNetConfig:
     walk_length: Annotated[int, Ge(1)] = 3
     """Events of the longest walks."""
     walk_dim: Annotated[int, Ge(1)] = 120
-    """Width of a node's projection of walks of one length; the paper's is 10 ln(2 E) of E events,
-    at most the number of nodes."""
+    """Width of a node's projection of walks of one length; the paper's is 10 times the whole part
+    of ln(2 E) of E events, at most the number of nodes."""
     walk_decay: Annotated[float, Ge(0)] = 1e-6
-    """Decay of a walk per event and second: 1e-4 for contacts, 1e-6 for clicks, 1e-7 for mail."""
+    """Decay of a walk per event and second: 1e-4 for contacts, 1e-6 for mail, 1e-7 for chats."""
     memory_placement: MemoryPlacement = "model"
     """Where walks are, see `tgflow.nn.memory_table`: "uva" for more than a GPU holds."""
     memory_cache: Size | None = None

@@ -32,7 +32,7 @@ def _published(
         decay: Of TPNet's walks, per second.
         tokens: DyGFormer's length of sequences, and tokens of a patch.
         dygformer_dropout: DyGFormer's.
-        walk_dim: Width of TPNet's projections: 10 ln(2 E) of E events, at most the nodes.
+        walk_dim: Width of TPNet's projections: 10 floor(ln(2 E)) of E events, at most the nodes.
         mixer_neighbors: GraphMixer's.
         mixer_dropout: GraphMixer's.
         counts: What the count model reads beyond its reference set.

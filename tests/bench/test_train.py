@@ -23,6 +23,7 @@ from tgflow.bench.own import (
     own_jodie,
     own_tgat,
     own_tgn,
+    own_tgn_with_pairs,
     own_tpnet,
 )
 from tgflow.bench.task import Laps, Task
@@ -80,7 +81,11 @@ def test_link_loss_of_knowing_nothing_is_twice_log_two():
 
 
 @pytest.mark.parametrize(
-    "make", [slow(own_tgn), own_tgat, own_jodie, own_graphmixer, own_dygformer, own_tpnet]
+    "make",
+    [
+        *(slow(own_tgn), own_tgn_with_pairs, own_tgat),
+        *(own_jodie, own_graphmixer, own_dygformer, own_tpnet),
+    ],
 )
 def test_own_models_train_on_the_task(make):
     own = make(made_task())
@@ -118,6 +123,7 @@ def test_without_peers_the_rows_say_how_to_get_them(monkeypatch):
     rows = benchmarks.train.tgn_rows(made_task(), params, Options())
     rows += benchmarks.train.tgat_rows(made_task(), params, Options())
     rows += benchmarks.train_models.jodie_rows(made_task(), params, Options())
+    rows += benchmarks.train_models.tgn_with_pairs_rows(made_task(), params, Options())
     rows += benchmarks.train_models.graphmixer_rows(made_task(), params, Options())
     rows += benchmarks.train_models.rows_without_features(made_task(), params, Options())
     skipped = [row for row in rows if "skipped" in row.params]
@@ -129,6 +135,9 @@ def test_without_peers_the_rows_say_how_to_get_them(monkeypatch):
     assert all(row.params["skipped"] == peers.NOT_INSTALLED for row in skipped)
     assert all(math.isnan(row.value) and row.ratio is None for row in skipped)
     assert "TGN training, times the faster peer" not in {row.name for row in rows}
+    targets = {row.name: row.target for row in rows}
+    assert targets["JODIE training, times TGN"] == 2
+    assert targets["TGN+pairs training, times TGN"] == pytest.approx(10 / 11)
     measured = [row for row in rows if "skipped" not in row.params]
     assert all(math.isfinite(row.value) and row.unit is not None for row in measured)
     assert {row.params.get("library", "tgflow") for row in measured} == {"tgflow"}

@@ -55,7 +55,7 @@ DEVELOPERS = {
     ),
     "train-models": Benchmark(
         "benchmarks.train_models",
-        "training JODIE, GraphMixer, TPNet and DyGFormer, beside a peer that is installed",
+        "training JODIE and TGN with pairs beside TGN, other models beside a peer, where installed",
         True,
     ),
     "threads": BENCHMARKS["threads"],

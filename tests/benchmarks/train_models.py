@@ -1,4 +1,4 @@
-"""How fast JODIE, GraphMixer, TPNet and DyGFormer train, beside TGM where it is installed.
+"""How fast JODIE, TGN with pairs, GraphMixer, TPNet and DyGFormer train, beside TGN or TGM's.
 
 `make bench ARGS="train-models --data wikipedia.csv.gz --events 20000"`
 """
@@ -14,13 +14,23 @@ from benchmarks.peers import Peer
 from benchmarks.race import race
 from benchmarks.train import OWN, contenders, speed_rows
 from tgflow.bench.options import Options
-from tgflow.bench.own import Own, own_dygformer, own_graphmixer, own_jodie, own_tgn, own_tpnet
+from tgflow.bench.own import (
+    Own,
+    own_dygformer,
+    own_graphmixer,
+    own_jodie,
+    own_tgn,
+    own_tgn_with_pairs,
+    own_tpnet,
+)
 from tgflow.bench.row import Params, Row
 from tgflow.bench.task import Laps, Task
 from tgflow.bench.train import TURN, named_task, set_threads
 from tgflow.bench.turns import restored_threads
 
 JODIE_TIMES_TGN = 2.0
+WITH_PAIRS_TIMES_TGN = 1 / 1.1
+"""A step of TGN with the history of pairs may take a tenth longer."""
 GRAPHMIXER_TIMES_FASTER = 5.0
 PAIRS_TIMES_FASTER = 3.0
 PAIRS_TURN = 3
@@ -36,22 +46,36 @@ def run(options: Options) -> list[Row]:
     rows: list[Row] = []
     with restored_threads():
         set_threads()
-        for of_model in (jodie_rows, graphmixer_rows, rows_without_features):
+        for of_model in (jodie_rows, tgn_with_pairs_rows, graphmixer_rows, rows_without_features):
             rows += of_model(task, params, options)
     return rows
 
 
 def jodie_rows(task: Task, params: Params, options: Options) -> list[Row]:
     """JODIE in turns with TGN, which also samples neighbors and attends to them."""
+    return rows_beside_tgn("JODIE", own_jodie(task), JODIE_TIMES_TGN, params, options)
+
+
+def tgn_with_pairs_rows(task: Task, params: Params, options: Options) -> list[Row]:
+    """TGN that reads the exact history of pairs, in turns with one that does not."""
+    own = own_tgn_with_pairs(task)
+    return rows_beside_tgn("TGN+pairs", own, WITH_PAIRS_TIMES_TGN, params, options)
+
+
+def rows_beside_tgn(
+    name: str, own: Own, times_tgn: float, params: Params, options: Options
+) -> list[Row]:
+    """A model of ours in turns with TGN: its speed, and how many times TGN's that is."""
+    task = own.task
     laps = {
-        name: Laps(own, TURN, task.batch_size)
-        for name, own in (("JODIE", own_jodie(task)), ("TGN", own_tgn(task)))
+        each: Laps(contender, TURN, task.batch_size)
+        for each, contender in ((name, own), ("TGN", own_tgn(task)))
     }
     race(laps, task.num_batches, options)
-    speed = laps["JODIE"].median
+    speed = laps[name].median
     return [
-        Row("JODIE training", speed, "events/s", params | {"library": OWN}),
-        Row("JODIE training, times TGN", speed / laps["TGN"].median, "x", params, JODIE_TIMES_TGN),
+        Row(f"{name} training", speed, "events/s", params | {"library": OWN}),
+        Row(f"{name} training, times TGN", speed / laps["TGN"].median, "x", params, times_tgn),
     ]
 
 

@@ -31,7 +31,7 @@ def test_run_leaves_all_that_it_promises(tgflow, events_csv, tmp_path, model):
     assert 0 < metrics["test.ap"] <= 1
     assert 0 < metrics["prequential.mrr"] <= 1
     assert metrics["events_per_second"] > 0
-    for name in ("report.html", "checkpoints", "AP", "MRR"):
+    for name in ("report.html", "checkpoints", "AP", "MRR", "event-exact", "ties"):
         assert name in ran.out
     assert "events/s" in ran.err
 

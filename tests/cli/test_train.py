@@ -24,6 +24,7 @@ def test_train_writes_the_published_figures(tgflow, events_csv, tmp_path):
     assert (tmp_path / "out" / "checkpoint" / "manifest.json").exists()
     assert "Test AP" in (tmp_path / "out" / "report.html").read_text()
     assert "val AP" in ran.err
+    assert "ties" in ran.out  # of the line that says what figures are to be compared by
 
 
 def test_several_seeds_give_mean_and_deviation(tgflow, events_csv, tmp_path):

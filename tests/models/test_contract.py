@@ -153,6 +153,32 @@ def test_a_first_event_and_an_event_of_one_node_have_an_answer(name):
 
 
 @for_each_model
+@pytest.mark.parametrize("num_negatives", [0, 2])
+def test_no_events_at_all_have_no_scores_and_leave_nothing(name, num_negatives):
+    model = made_model(name)
+    scores_of(model, list(batches_of(plan_for(model, STREAM)))[:2])
+    nothing = plan_for(model, STREAM).part(0, 2, slice(0, 0), num_negatives)
+    before = {} if model.state is None else model.state.state_dict()
+    for training in (True, False):
+        scores = model.train(training)(nothing)
+        assert scores.positive.shape == (0,)
+        assert scores.negative.shape == (0, num_negatives)
+        model.commit(nothing, scores)
+    after = {} if model.state is None else model.state.state_dict()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+@for_each_model
+def test_events_are_scored_without_negatives_as_beside_some(name):
+    model, plan = made_model(name), plan_for(made_model(name), STREAM)
+    scores_of(model, list(batches_of(plan))[:2])
+    with torch.no_grad():
+        alone, beside = (model(plan.part(0, 2, slice(0, 20), num)) for num in (0, 2))
+    assert alone.negative.shape == (20, 0)
+    torch.testing.assert_close(alone.positive, beside.positive, rtol=1e-5, atol=1e-5)
+
+
+@for_each_model
 def test_centuries_in_nanoseconds_have_an_answer(name):
     model, times = made_model(name), STREAM.t * 10**16
     for scores in scores_of(model, batches_of(plan_for(model, changed(STREAM, t=times)))):

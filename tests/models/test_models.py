@@ -1,5 +1,6 @@
 """Models that embed nodes, on batches made the slow, obvious way; and what TGN keeps."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -180,6 +181,16 @@ def test_configs_check_their_own_settings():
         TGNConfig(memory_placement="host", memory_cache="much")
     with pytest.raises(ValueError, match="memory_updater must be one of gru, rnn, got 'lstm'"):
         TGNConfig(memory_updater="lstm")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_is_a_short_file_that_cites_its_paper_and_says_what_differs(name):
+    model = MODELS[name].model
+    module = sys.modules[model.__module__]
+    assert re.search(r"arXiv:\d{4}\.\d{5}|, 20\d\d\.", module.__doc__)
+    assert "\n\nDiffers from the paper:\n    * " in module.__doc__
+    if model.reads_nodes:  # what counts alone has more equations than layers
+        assert Path(module.__file__).read_text(encoding="utf-8").count("\n") <= 150
 
 
 def test_a_model_is_imported_when_it_is_first_used():

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from helpers.made_models import made_model
 from helpers.made_plans import plan_of
 from helpers.strategies import graph_events, skewed_events
 from tgflow.graph import TemporalGraph
@@ -18,6 +19,9 @@ from tgflow.nn.decoder import PAIR_GAIN, SKIP_GAIN
 from tgflow.plan import NegativeSampler
 
 HOUR, DAY, WEEK = 3600.0, 86_400.0, 604_800.0
+WITH_THE_DECODER = [
+    name for name in MODELS if isinstance(getattr(made_model(name), "decoder", None), LinkDecoder)
+]
 
 
 def columns(num: int, age: float | None) -> list[float]:
@@ -95,7 +99,11 @@ def test_without_counts_there_is_a_way_out() -> None:
         LinkDecoder(6, pair_features=True)(torch.zeros(99, 6), batch)
 
 
-@pytest.mark.parametrize("name", ["tgn", "tgat", "graphmixer", "jodie"])
+def test_the_models_that_embed_single_nodes_have_the_decoder() -> None:
+    assert {"tgn", "tgat", "graphmixer", "jodie"} == set(WITH_THE_DECODER)
+
+
+@pytest.mark.parametrize("name", WITH_THE_DECODER)
 def test_models_ask_for_what_their_decoder_reads(name: str) -> None:
     entry = MODELS[name]
     plain, with_pairs = (entry.model(entry.config(pair_features=on)) for on in (False, True))

@@ -25,6 +25,13 @@ def test_pairs_are_the_events_and_then_their_negatives():
     assert pairs.dst_row.tolist() == list(range(100, 108))
 
 
+def test_sources_that_pairs_share_are_there_once():
+    pairs = Pairs(torch.tensor([4, 2, 4, 2, 7]), torch.arange(5))
+    distinct, number = pairs.distinct_sources(9)
+    assert distinct.tolist() == [2, 4, 7]
+    assert torch.equal(distinct[number], pairs.src_row)
+
+
 @pytest.mark.parametrize("max_pairs", [1, 3, 8, 20])
 def test_chunks_change_no_result(max_pairs):
     batch = rows(2, 3)

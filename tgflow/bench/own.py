@@ -52,6 +52,7 @@ class Own:
             visibility="batch",
             negatives=NegativeSampler("random"),
             with_memory=model.state is not None,
+            counts=model.counts,
         )
         self.source: BatchSource = self.plan
         """Where the batches come from."""
@@ -137,7 +138,12 @@ def own_tgn(task: Task, num_threads: int = 1, device: str | Device = "cpu") -> O
     return Own(task, tgn_of(task), num_threads, device)
 
 
-def tgn_of(task: Task) -> TGN:
+def own_tgn_with_pairs(task: Task, num_threads: int = 1) -> Own:
+    """Return the same with the exact history of each pair."""
+    return Own(task, tgn_of(task, pair_features=True), num_threads)
+
+
+def tgn_of(task: Task, pair_features: bool = False) -> TGN:
     """Return tgflow's TGN with the task's widths."""
     return model_of(
         task,
@@ -146,6 +152,7 @@ def tgn_of(task: Task) -> TGN:
         embedding_dim=task.dim,
         heads=task.heads,
         neighbors=task.neighbors,
+        pair_features=pair_features,
     )
 
 

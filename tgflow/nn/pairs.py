@@ -33,6 +33,19 @@ class Pairs(NamedTuple):
         """How many there are, P."""
         return len(self.src_row)
 
+    def distinct_sources(self, num_rows: int) -> tuple[Tensor, Tensor]:
+        """Return the distinct rows of sources, and which of them is each pair's, int64 `[P]`.
+
+        On a GPU, to wait for nothing, those are all rows of the frontier.
+
+        Args:
+            num_rows: Rows of the top frontier.
+        """
+        if self.src_row.is_cpu:
+            distinct, number = torch.unique(self.src_row, return_inverse=True)
+            return distinct, number
+        return torch.arange(num_rows, device=self.src_row.device), self.src_row
+
     def chunks(self, max_pairs: int) -> Iterator[Pairs]:
         """Yield the pairs in order, at most `max_pairs` at a time; no pairs are one empty chunk.
 
