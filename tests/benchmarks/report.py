@@ -4,6 +4,8 @@
                                                                        write the tables
     python -m benchmarks.report                                        write the tables only
 
+Pictures of guides (`benchmarks.pictures`) are written with them.
+
 A table stands between `<!-- rows: NAME -->` and `<!-- end -->`, where NAME is a file of
 benchmarks/results; `headlines` is the page's first table, `libraries` and `models` are those of the
 README, and `gpu` that of the goals on a GPU, where `make gpu` keeps its rows beside these.
@@ -26,6 +28,7 @@ from pathlib import Path
 from benchmarks import accuracy, gpu_goals
 from benchmarks.__main__ import DEVELOPERS
 from benchmarks.crossed import CROSSINGS, crossed_table
+from benchmarks.pictures import draw_pictures, with_pictures
 from benchmarks.results import FOLDER, Result, load, record
 from tgflow.bench.grid import Grid, grids
 from tgflow.bench.options import Options
@@ -33,7 +36,8 @@ from tgflow.bench.row import Params, Row
 from tgflow.report.formatting import compact
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("BENCHMARKS.md", "README.md")
+GUIDES = ROOT / "examples" / "guides"
+PAGES = ("BENCHMARKS.md", "README.md", "examples/guides/how-fast.md")
 NOT_MEASURED = "Not measured yet."
 """In place of a table whose results are not there."""
 _MARKED = re.compile(r"(<!-- rows: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -109,13 +113,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("names", nargs="*", choices=[[], *DEVELOPERS], help="benchmarks to run")
     parser.add_argument("--data", type=Path, action="append", default=[], help="event files")
     parser.add_argument("--entries", help="sizes of graphs, as in 1e6,1e7")
-    parser.add_argument("--events", type=int, help="of train: the stream's first events")
+    parser.add_argument("--events", type=int, help="the stream's first events, where models learn")
     given = parser.parse_args(arguments)
     for name in given.names:
         measure(name, given.data, given.entries, given.events)
     for page in PAGES:
         path = ROOT / page
         path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
+    draw_pictures(GUIDES)
 
 
 def measure(name: str, data: Sequence[Path], entries: str | None, events: int | None) -> None:
@@ -133,7 +138,7 @@ def measure(name: str, data: Sequence[Path], entries: str | None, events: int | 
 
 
 def filled(page: str, folder: Path = FOLDER) -> str:
-    """Return the page with its tables as the results have them."""
+    """Return the page with its tables and pictures as the results have them."""
     results = {file.stem: load(file) for file in sorted(folder.glob("*.json"))}
 
     def on_gpu(_: Mapping[str, Result]) -> Iterator[str]:
@@ -153,7 +158,7 @@ def filled(page: str, folder: Path = FOLDER) -> str:
             lines = result_tables(results[name]) if name in results else iter((NOT_MEASURED,))
         return match[1] + "\n".join(lines) + "\n" + match[3]
 
-    return _MARKED.sub(table, page)
+    return with_pictures(_MARKED.sub(table, page), folder)
 
 
 def headline_table(results: Mapping[str, Result]) -> Iterator[str]:

@@ -27,7 +27,7 @@ class Options:
     entries: Sequence[int] = ()
     """Graph sizes, in entries; empty for the usual ones."""
     events: int | None = None
-    """Of `train`: events of the stream to use."""
+    """Of the stream, the first ones to use, where models learn or answer; None: the usual ones."""
     device: str | None = None
     """"cuda" adds the rows of a graph in device memory; None does where there is a GPU."""
     only_device: bool = False

@@ -86,10 +86,14 @@ Entries = Annotated[
     ),
 ]
 Events = Annotated[
-    int | None, typer.Option(help="Of train: use only the stream's first events.", min=2_000)
+    int | None,
+    typer.Option(
+        help="Use only the stream's first events, where models learn or answer.", min=2_000
+    ),
 ]
 Out = Annotated[
-    Path, typer.Option(help="Folder for the pictures of store, sample, cache and reuse.")
+    Path,
+    typer.Option(help="Folder for the pictures of sample, pipeline, store, cache and reuse."),
 ]
 Device = Annotated[
     str | None,

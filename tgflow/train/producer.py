@@ -1,4 +1,4 @@
-"""Rows of a model's lowest layer that threads of the core compute beside the training.
+"""Rows of a model's lowest layer that threads compute beside the training.
 
 The layered orchestration of NeutronOrch (PVLDB 17, 2024): while the batches of a super-batch are
 learned, rows that several batches of the next one ask for are computed on the CPU, from parameters

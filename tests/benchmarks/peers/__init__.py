@@ -6,8 +6,6 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
-NOT_INSTALLED = "not installed: pip install 'tgflow-learn[bench]'"
-
 
 class Peer(NamedTuple):
     """A model or a sampler of another library."""
@@ -16,16 +14,25 @@ class Peer(NamedTuple):
     """The name it is installed under."""
     module: str
     adapter: str
+    way_in: str = "pip install 'tgflow-learn[bench]'"
+    """How to install it."""
 
+    @property
+    def not_installed(self) -> str:
+        """What a row says in its place where it is not installed."""
+        return f"not installed: {self.way_in}"
+
+
+_BUILT = "build it from its sdist, see tests/benchmarks/peers/tglite.py"
 
 TGN = (
     Peer("torch_geometric", "benchmarks.peers.pyg", "PygTgn"),
     Peer("tgm-lib", "benchmarks.peers.tgm", "TgmTgn"),
-    Peer("tglite", "benchmarks.peers.tglite", "TgliteTgn"),
+    Peer("tglite", "benchmarks.peers.tglite", "TgliteTgn", _BUILT),
 )
 TGAT = (
     Peer("tgm-lib", "benchmarks.peers.tgm", "TgmTgat"),
-    Peer("tglite", "benchmarks.peers.tglite", "TgliteTgat"),
+    Peer("tglite", "benchmarks.peers.tglite", "TgliteTgat", _BUILT),
 )
 GRAPHMIXER = (Peer("tgm-lib", "benchmarks.peers.tgm", "TgmGraphMixer"),)
 DYGFORMER = (Peer("tgm-lib", "benchmarks.peers.tgm_pairs", "TgmDyGFormer"),)
@@ -42,7 +49,7 @@ def load(peer: Peer, *args: Any) -> Any:
         version(peer.library)
         adapter = getattr(import_module(peer.module), peer.adapter)
     except PackageNotFoundError:
-        return NOT_INSTALLED
+        return peer.not_installed
     except ModuleNotFoundError as error:
-        return f"{NOT_INSTALLED} ({error})"
+        return f"{peer.not_installed} ({error})"
     return adapter(*args)
