@@ -110,7 +110,7 @@ clean:
 	@$(INSTALL) -r .venv/tools.txt
 	@touch $@
 
-# The installed package is a map to the sources: it is made anew when the core or the list of files changes.
+# The installed package is a map to the sources: it is rebuilt when the core or the list of files changes.
 .venv/core: .venv/packages csrc/CMakeLists.txt $(CPP) .venv/sources
 	$(call say,building the native core)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) -q install --no-index --no-deps --no-build-isolation -e .

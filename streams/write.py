@@ -29,7 +29,7 @@ def write_events(path: str | os.PathLike[str], source: Source) -> int:
 
     Args:
         path: The file to write; text formats may end in `.gz`, `.zst` or `.bz2` besides.
-        source: The stream; its ids tell sources from destinations if they are bipartite.
+        source: The stream; its ids distinguish sources and destinations if bipartite.
 
     Returns:
         How many events were written.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # whoever supervises ranks needs no torch
     from torch import Tensor
 
 PARTS = 64
-"""Into so many parts ids are divided, whatever the world: part = id % PARTS. A rank owns whole
+"""How many parts ids are divided into, whatever the world: part = id % PARTS. A rank owns whole
 ones, so another world moves parts and splits none. No world is larger."""
 
 Group = Literal["train", "plan", "feed"]

@@ -14,8 +14,8 @@ class SliceSchedule:
     What a slice holds does not depend on the world, so neither does what is computed from it.
 
     Args:
-        slices: Into so many a batch is cut, at least 1.
-        world: So many ranks share them.
+        slices: How many a batch is cut into, at least 1.
+        world: How many ranks share them.
 
     Raises:
         WorldError: If there are more ranks than slices, or than parts.

@@ -146,7 +146,7 @@ class TextFile:
 
         Args:
             num_lines: How many; fewer if the file is shorter.
-            num_bytes: Once so many bytes are read, no more follow; None: all do.
+            num_bytes: Stop after this many bytes of text; None: no limit.
         """
         data = b""
         for block in self.blocks(1 << 16):

@@ -60,7 +60,7 @@ _BINARY: Mapping[str, Callable[[Path], Decoder]] = {
 
 
 def format_of(path: Path) -> str | None:
-    """Return the format that the name of `path` tells, or None."""
+    """Return the format that the name of `path` stands for, or None."""
     suffixes = [s.lower() for s in path.suffixes]
     if suffixes and suffixes[-1] in COMPRESSION:
         name = EXTENSIONS.get(suffixes[-2]) if len(suffixes) > 1 else None

@@ -34,9 +34,9 @@ class Parser:
     Args:
         parse: Gives the rows of lines, one each, or raises `pa.ArrowInvalid`. Lines it
             takes together it also takes one by one, with the same rows.
-        explain: Tells what seems wrong with a line, None if nothing does.
+        explain: Returns what seems wrong with a line, None if nothing does.
         is_hopeless: Whether `parse` is certain to refuse a line; it is quick.
-        screen: Tells of all lines at once what each seems to be, one of `OK`, `SUSPECT` and
+        screen: Returns of all lines at once what each seems to be, one of `OK`, `SUSPECT` and
             `BAD` (`parse` is certain to refuse it); None if it cannot.
         suspect: Which of the lines, from 0, the parser names when it refuses them; None if it
             names none.

@@ -84,7 +84,7 @@ class CircuitBreaker:
             raise self._broken(num_bad, f"all {seen.num_rows:,} rows", [])
 
     def allows(self, num_bad: int, num_rows: int) -> bool:
-        """Return whether so many of all rows may be bad."""
+        """Return whether `num_bad` of `num_rows` rows are few enough."""
         return num_bad <= self._max_bad_ratio * num_rows + 1e-9
 
     def to_json(self) -> dict[str, Any]:

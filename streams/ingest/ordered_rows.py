@@ -26,7 +26,7 @@ class Rows:
     Args:
         rank: Partition and number of the row within it as one number, int64; see `ranks`.
         events: The events.
-        event_ids: Ids that tell duplicates, int64, or None.
+        event_ids: Ids by which duplicates are found, int64, or None.
     """
 
     rank: Int64s

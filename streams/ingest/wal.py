@@ -49,7 +49,7 @@ def append(
         log: The log.
         rows: What was taken.
         footer: What was known after it.
-        give_up: Told for how many seconds it has waited; says whether that is enough.
+        give_up: Called with the seconds waited so far; returns whether to wait no longer.
 
     Raises:
         DiskFull: If there is still no room.

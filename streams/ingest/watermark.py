@@ -66,7 +66,7 @@ class Classified:
 
 @dataclass(slots=True)
 class BoundedWindow:
-    """A partition's events at or after its watermark, of which there may be only so many.
+    """A partition's events at or after its watermark, up to a number of rows and of bytes.
 
     Args:
         most_rows: How many there may be.

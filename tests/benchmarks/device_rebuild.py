@@ -22,7 +22,7 @@ STEPS = 20
 
 
 class SortedCsr:
-    """A stream's entries in device memory, sorted by node anew whenever there are more.
+    """A stream's entries in device memory, sorted by node again whenever there are more.
 
     Args:
         num_nodes: Of the stream.

@@ -64,7 +64,7 @@ def _no_thread_is_left() -> Iterator[None]:
 def test_batches_come_in_order(num_threads: int, lookahead: int) -> None:
     loader = Loader(FakePlan(), 3, num_threads=num_threads, lookahead=lookahead)
     assert list(loader) == [(3, i) for i in range(20)]
-    assert list(loader) == [(3, i) for i in range(20)], "a second pass starts anew"
+    assert list(loader) == [(3, i) for i in range(20)], "a second pass starts over"
 
 
 @pytest.mark.parametrize("num_threads", [0, 2])

@@ -97,7 +97,7 @@ def read_by(plan: Plan, epoch: int, index: int) -> tuple[Tensor, Tensor]:
 
 
 def replay(trace: Trace, capacity: int, policy: str) -> CachedTable:
-    """Gather all of a trace through one cache, whose counters then tell.
+    """Gather all of a trace through one cache, and read its counters then.
 
     A static cache holds the rows that the whole trace asks for most often: no other could do
     better. "belady-256" knows the next 256 batches, "belady" all.

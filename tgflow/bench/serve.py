@@ -148,7 +148,7 @@ class Learning:
         return (after - before) / (end - begin)
 
     def asked(self, clients: int, seconds: float, rate: float = 0) -> AskedWindow:
-        """Have clients ask for some seconds; with a rate all of them together so many a second.
+        """Have clients ask for some seconds, all together at `rate` a second if it is not 0.
 
         Raises:
             RuntimeError: If they did not get their answers.

@@ -74,7 +74,7 @@ class CSVLogger(FigureCallback):
         self._file.close()
 
     def _rewrite(self, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-        """Write all rows anew, with these columns, and go on behind them."""
+        """Rewrite all rows, with these columns, and go on behind them."""
         names = dict(zip(columns, columns, strict=True))
         self._file.replace(_line(columns, row) for row in chain([names], rows))
         self._columns = columns

@@ -67,7 +67,7 @@ def learn_links(trainer: OfflineTrainer, observer: Callback, execution: Executio
 
 
 def node_figures(config: Config, trainer: OfflineTrainer, ids: NodeIds) -> dict[str, float]:
-    """Return how well labels of nodes are told, by `test.node.*` or `test.property.*`.
+    """Return how well labels of nodes are predicted, by `test.node.*` or `test.property.*`.
 
     Nothing without a file. The model's state ends as it was.
 

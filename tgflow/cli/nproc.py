@@ -57,7 +57,7 @@ def run_ranks(
         resume: Whether there may be a run to resume.
 
     Raises:
-        WorldError: If there cannot be so many, or this process is a rank of torchrun.
+        WorldError: If there cannot be `nproc` ranks, or this process is a rank of torchrun.
         FileExistsError: If there are files where the run is to start.
     """
     out = config.run.out if resume else str(_start(config))
@@ -81,7 +81,7 @@ def train_ranks(arguments: Sequence[str], nproc: int) -> int:
     A signal ends it as it ends one process, with nothing kept: 128 + n for signal n.
 
     Raises:
-        WorldError: If there cannot be so many, or this process is a rank of torchrun.
+        WorldError: If there cannot be `nproc` ranks, or this process is a rank of torchrun.
     """
 
     def command() -> list[str]:

@@ -296,7 +296,7 @@ def _shared_graph(
     if lead.peers.world == 1:
         return assemble.read_graph(config, source, table, gpu, nodes)
     direction = assemble.direction_of(config, source)
-    lead.tell(
+    lead.send_words(
         {
             "settings": plain(config),
             "unit": source.unit,

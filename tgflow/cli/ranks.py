@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # a process that is alone needs none of it
 _SAID: tuple[Level, ...] = ("error",)
 Learning = Literal["continual", "offline"]
 OF_A_HOST = {"run.out", "run.threads", "run.device", "ranks.interface"}
-"""Settings in which ranks may differ: those of each host, and what rank 0 tells the others."""
+"""Settings in which ranks may differ: those of each host, and what rank 0 sends the others."""
 
 
 @contextmanager

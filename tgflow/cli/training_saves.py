@@ -73,7 +73,7 @@ def open_training(
         run_log: Gets what was found.
 
     Raises:
-        ConfigError: If other settings are there, or so many seeds were not asked for.
+        ConfigError: If other settings are there, or another number of seeds.
         SourceMismatch: If the events are others than they were.
     """
     seeds = _SavedSeeds(num_seeds)

@@ -258,7 +258,7 @@ class CudaDevice:
         return self.open_stream()
 
     def keep_for_current_stream(self, tensor: Tensor) -> None:
-        """Tell torch's allocator that the current stream reads a tensor."""
+        """Note with torch's allocator that the current stream reads a tensor."""
         tensor.record_stream(torch.cuda.current_stream(self.device))
 
     def record_event(self, event: StreamEvent | None = None) -> StreamEvent:

@@ -40,5 +40,5 @@ class SparePinned:
     def _get(self, got: Future[Tensor]) -> None:
         try:
             got.set_result(self._gpu.allocate_host(self._num_bytes))
-        except Exception as error:  # whoever takes it asks again, and is told
+        except Exception as error:  # whoever takes it asks again, and gets the error
             got.set_exception(error)

@@ -104,7 +104,7 @@ class UnreadTotals:
         self.num_blocks += batch.most.blocks
 
     def add_change(self, gained: int, num_blocks: int) -> None:
-        """Note a change of the past, by which there are so many entries more and new blocks."""
+        """Note a change of the past, which added `gained` entries and `num_blocks` new blocks."""
         self.num_entries += max(gained, 0)
         self.num_blocks += num_blocks
         self.max_blocks += num_blocks

@@ -29,7 +29,7 @@ class Reduction:
 
     Args:
         peers: The ranks.
-        slices: Into so many a batch is cut, at least as many as there are ranks.
+        slices: How many a batch is cut into, at least as many as there are ranks.
         length: Elements of a slice's vector, the same for all.
 
     Example:

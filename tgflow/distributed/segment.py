@@ -52,7 +52,7 @@ class Cause:
 
     @classmethod
     def of(cls, error: BaseException) -> Self:
-        """Return what is told of `error`."""
+        """Return what other ranks get to know of `error`."""
         kinds = tuple(kind.__name__ for kind in type(error).__mro__)
         code = getattr(error, "code", None)
         return cls(kinds, str(error)[:_MOST_TEXT], code if isinstance(code, int) else None)

@@ -85,7 +85,7 @@ def supervise(
 
 
 def backoff_seconds(restarts: int) -> float:
-    """Return how long to wait before the next start, after so many in a row."""
+    """Return how long to wait before the next start, after `restarts` in a row."""
     return min(2.0**restarts, _LONGEST_PAUSE)
 
 

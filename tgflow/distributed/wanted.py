@@ -79,7 +79,7 @@ class WantedRows:
 
 
 def ask_rows(peers: Peers, micro_batches: Sequence[Iterable[Batch]]) -> list[WantedRows]:
-    """Tell owners which rows of their memory will be read: two exchanges for all micro-batches.
+    """Let owners know which rows of their memory will be read: two exchanges for all micro-batches.
 
     All ranks call it together, with as many micro-batches. It sends 8 bytes a micro-batch, and 16 a
     row that another rank owns, in the group "plan".

@@ -1,6 +1,6 @@
 """Segments: the files of a log, numbered without gaps, each knowing where the one before it ends.
 
-A segment's header tells how much of its predecessor counts. So a predecessor that was cut short is
+A segment's header says how much of its predecessor counts. So a predecessor that was cut short is
 noticed, and what a failed write may have left at its end is not taken for events.
 """
 

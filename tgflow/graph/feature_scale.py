@@ -102,7 +102,7 @@ class FeatureScale:
         self._changing = threading.Lock()
         """Rows come from another thread than checkpoints are taken by."""
 
-    def anew(self) -> FeatureScale:
+    def unfitted(self) -> FeatureScale:
         """Return a scale of this kind that has seen nothing."""
         return FeatureScale(self.kind, self.freeze_at)
 

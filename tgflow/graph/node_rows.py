@@ -39,7 +39,7 @@ class NodeRows:
         self.table = table
         self.end: int | None = None
         """How many rows there were when the first node without one came."""
-        self.scale = None if feature_scale is None else feature_scale.anew()
+        self.scale = None if feature_scale is None else feature_scale.unfitted()
         self._come_with_events = False
         self._log, self._count = log, NodeCount(log)
 

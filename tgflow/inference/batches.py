@@ -31,7 +31,7 @@ class QueryBatches:
         """Return the batch of what is asked.
 
         Raises:
-            TooManyNeighbors: If whole neighborhoods of so many are too large.
+            TooManyNeighbors: If the whole neighborhoods of these roots are too large.
         """
         if "all" not in self._fanouts:
             return self._preparer.of_roots(roots)

@@ -125,7 +125,7 @@ class VersionHistory(nn.Module):
     def append(self, nodes: Tensor, rows: Tensor, clock: Tensor, position: int) -> None:
         """Keep what a write at `position` overwrites: a row of each of some distinct nodes.
 
-        Every write is to be told, also one without rows. Of more than `capacity`, the last rows
+        Every write calls it, also one without rows. Of more than `capacity`, the last rows
         are kept. For a history on the CPU.
 
         Args:

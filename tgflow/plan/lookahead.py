@@ -114,7 +114,7 @@ class _Window:
         return len(self._waiting)
 
     def add(self, drafted: _Pending) -> None:
-        """Tell the planners, and keep the draft if there is room."""
+        """Let the planners observe it, and keep the draft if there is room."""
         for planner, ids in zip(self._planners, drafted.traces, strict=True):
             planner.observe(ids)
         if self._most_accesses == INT64_MAX and self._nbytes() >= self._room:

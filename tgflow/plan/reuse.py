@@ -38,7 +38,7 @@ class ReuseRule:
     """Which rows are taken."""
 
     staleness: int
-    """Those that were computed at most so many batches before, at least 1."""
+    """Those that were computed at most this many batches before, at least 1."""
     refresh: float
     """Share of them, above 0, that is computed again, with gradients that stand for all of them."""
     super_batch: int = 0

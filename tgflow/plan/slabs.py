@@ -60,7 +60,7 @@ class SlabPreparer:
         spec: Of a graph in host memory; see `slab_preparer_of`.
         backend: Of that graph.
         negatives: Of the plan.
-        allocate: Returns so many bytes for a slab, uint8; None: ordinary memory.
+        allocate: Returns the bytes of a slab, as many as asked for, uint8; None: ordinary memory.
     """
 
     def __init__(

@@ -171,17 +171,17 @@ class Lead:
             return
         briefing.mark_file.parent.mkdir(exist_ok=True)
         briefing.mark_file.write_text(briefing.mark)
-        self.tell(asdict(briefing))
+        self.send_words(asdict(briefing))
         _check_shared(self.peers, briefing, is_seen=True)
 
-    def tell(self, words: Any) -> None:
+    def send_words(self, words: Any) -> None:
         """Let all others know something that is less than a run: plain values."""
         self._is_over = True
         share_words(self.peers, {"words": words})
 
 
 def hear(peers: Peers) -> Briefing:
-    """Return what rank 0 tells by `Lead.brief`, on any other rank; waits for it.
+    """Return what rank 0 sends by `Lead.brief`, on any other rank; waits for it.
 
     Raises:
         LeaderFailed: If it cannot start or resume the run.
@@ -194,7 +194,7 @@ def hear(peers: Peers) -> Briefing:
 
 
 def hear_words(peers: Peers) -> Any:
-    """Return what rank 0 tells by `Lead.tell`, on any other rank; waits for it.
+    """Return what rank 0 sends by `Lead.send_words`, on any other rank; waits for it.
 
     Raises:
         LeaderFailed: If it failed before.

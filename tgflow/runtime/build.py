@@ -87,7 +87,7 @@ class RunInputs:
         threads: CPU threads in use.
         device: Where the model is.
         title: What learns, in words; None: the name of the model.
-        lead: Tells other ranks of the run, if there are any.
+        lead: Briefs other ranks on the run, if there are any.
         cut_at_steps: Whether micro-batches also end where the time changes.
         nodes: Features of the stream's nodes, if there are any.
     """

@@ -198,7 +198,7 @@ class SavedIngest:
         IngestPart(self._pending).save(writer)
 
     def saved(self) -> None:
-        """Tell the source which events need not come again."""
+        """Let the source know which events need not come again."""
         assert self._pending is not None
         self._saved = self._pending.to_json()
         self._ingest.committed(self._pending)

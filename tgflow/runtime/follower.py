@@ -65,7 +65,7 @@ def open_follower(
     """Return the runner of this rank, which learns what rank 0 does.
 
     Args:
-        briefing: What rank 0 told.
+        briefing: What rank 0 has sent.
         peers: The ranks.
         model: On its device.
         flow: Stopped where somebody wants this rank to end: rank 0 then ends all.

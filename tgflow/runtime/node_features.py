@@ -215,7 +215,7 @@ class NodeFeatures:
         nodes = torch.arange(size)
         x = self._rows(ids, nodes, _sides(ids, size))
         if graph.node_scale is not None and size:
-            x, _ = graph.node_scale.anew().scaled(x)
+            x, _ = graph.node_scale.unfitted().scaled(x)
         differs = (x != graph.node_x.read(0, size)).any(dim=1).nonzero()
         if len(differs):
             name = ids.decode(nodes[differs[0]])[0]

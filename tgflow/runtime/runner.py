@@ -77,7 +77,7 @@ class Runner:
         figures: Add to the record of each micro-batch, in order.
         observers: Get the record of each micro-batch, in order.
         reports: Called once all is saved, also before an error of the stream ends the run.
-        warn: Told that what was learned last could not be saved, where another error ends the run.
+        warn: Gets a warning if what was learned last cannot be saved, where an error ends the run.
     """
 
     trainer: StreamTrainer

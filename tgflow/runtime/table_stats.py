@@ -23,7 +23,7 @@ def table_figures(graph: TemporalGraph) -> dict[str, Any]:
 
 
 class HitRates:
-    """Tells how many of the rows asked for lately the caches of a graph had."""
+    """The share of the rows asked for lately that the caches of a graph had."""
 
     def __init__(self, graph: TemporalGraph) -> None:
         from tgflow.train.caches import caches_of

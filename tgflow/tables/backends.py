@@ -22,7 +22,7 @@ Placement: TypeAlias = Literal["auto", "device", "uva", "host", "disk"]
 PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
 
 _PINNED_PART = 2
-"""A table that goes where there is room pins one of so many parts of the host's memory."""
+"""A table that goes where there is room pins at most the host's memory divided by this."""
 
 
 def open_storage(

@@ -75,5 +75,5 @@ def parts_with_rows(size: int) -> list[int]:
 
 
 def whole_stripes(num_rows: int) -> int:
-    """Return how many of so many rows are of whole stripes, of one at least."""
+    """Return how many of `num_rows` rows are in whole stripes; at least one stripe."""
     return max(1, num_rows // STRIPE) * STRIPE

@@ -1,4 +1,4 @@
-"""Labels that nodes have once and for all: how well a model's embeddings tell them."""
+"""Labels that nodes have once and for all: how well a model's embeddings predict them."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _check(path: str, nodes: Tensor, label: Tensor, num_classes: int) -> None:
 def node_label_figures(
     model: TemporalModel, graph: TemporalGraph, labeled: LabeledNodes, seed: int = 0
 ) -> dict[str, float]:
-    """Return how well static labels are told from embeddings, of nodes that were not learned from.
+    """Return how well embeddings predict the static labels of nodes that were not learned from.
 
     Each node is asked about right after its last event. A logistic regression learns four fifths of
     the nodes, and says the labels of the others; so do those that read degrees and age alone, and

@@ -48,7 +48,7 @@ class MockBroker:
     """
 
     api_version = (2, 3)
-    """What a client of kafka-python must be told, since it cannot find it out."""
+    """What a client of kafka-python must be given, since it cannot find it out."""
 
     def __init__(self, brokers: int = 1) -> None:
         self._process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""What whoever runs a trainer on ranks and the ranks tell each other, with each micro-batch."""
+"""What goes between the runner of a trainer on ranks and the ranks, with each micro-batch."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class RankReducer:
 
     Args:
         peers: The ranks, more than one.
-        slices: Into so many a batch is cut.
+        slices: How many a batch is cut into.
         model: Whose parameters all ranks must have alike.
         device: Where it is.
         control: Gets orders and figures.

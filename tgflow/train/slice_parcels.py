@@ -188,7 +188,7 @@ def _widths(columns: Sequence[Tensor]) -> list[int]:
 
 
 def _side_by_side(columns: Sequence[Tensor], num_rows: int) -> Tensor:
-    """Return columns of so many rows as uint8 `[num_rows, W]`."""
+    """Return columns of `num_rows` rows as uint8 `[num_rows, W]`."""
     if not columns:
         return torch.empty(num_rows, 0, dtype=torch.uint8)
     widths = zip(columns, _widths(columns), strict=True)

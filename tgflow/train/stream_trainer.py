@@ -68,7 +68,7 @@ class StreamTrainer(ABC):
     """
 
     control: RankControl | None = None
-    """What a runner and the ranks tell each other; None of what no ranks can share."""
+    """What goes between a runner and the ranks; None of what no ranks can share."""
 
     def __init__(
         self,
