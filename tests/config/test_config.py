@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import re
+from typing import Literal, get_args, get_origin
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tgflow.config import Config, ConfigError, StreamConfig, fields, load_config, to_toml
+from tgflow.config.fields import by_key
 from tgflow.config.model import model_settings, validate_model
 from tgflow.models import MODELS, TGNConfig
+from tgflow.setting import alternatives
+from tgflow.streams.files.formats import FORMATS
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.rows.limits import Checks
+from tgflow.tables.backends import PLACEMENTS
 from tgflow.train import ContinualConfig
 from tgflow.train.config import Reuse
+from tgflow.train.protocols import PROTOCOLS
+from tgflow.units import UNITS
 
 
 def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path):
@@ -174,3 +181,23 @@ def test_a_wrong_setting_of_a_model_is_named(stated, text):
     with pytest.raises(ConfigError) as caught:
         validate_model(TGNConfig, "tgn", stated, {})
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "names"),
+    [
+        ("stream.format", FORMATS),
+        ("stream.time_unit", UNITS),
+        ("stream.tick_unit", UNITS),
+        ("tables.edge_table", PLACEMENTS),
+        ("compare.protocol", PROTOCOLS),
+    ],
+)
+def test_a_setting_can_be_whatever_the_library_knows(key, names):
+    """Their names stand in the schema, too, as it needs neither torch nor pyarrow."""
+    kinds = [kind for kind, _ in alternatives(by_key()[key].hint) if get_origin(kind) is Literal]
+    assert {name for kind in kinds for name in get_args(kind)} == set(names)
+
+
+def test_the_help_names_every_model():
+    assert set(MODELS) <= set(re.findall(r"[\w-]+", by_key()["model.name"].help))

@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt
 
 from tgflow.setting import Setting
+from tgflow.streams.kafka.config import CodecName
+from tgflow.streams.rows.schema import IdKind
 
 Unit = Literal["s", "ms", "us", "ns", "m", "h", "d", "day", "tick"]
 FileFormat = Literal[
@@ -60,11 +62,11 @@ class StreamConfig:
     """Stop after this many events."""
     speed: Annotated[float, Gt(0), Setting(resume="any_time")] | None = None
     """Play at this multiple of real time; unset: at full speed."""
-    id_kind: Literal["int", "string"] | None = None
+    id_kind: IdKind | None = None
     """Type of the node ids; unset: as in the first row."""
     event_id: Annotated[str | None, Setting(live=True, resume="from_now")] = None
     """Column of an id by which an event that comes twice is dropped."""
-    codec: Annotated[Literal["json", "csv", "arrow"], Setting(live=True)] = "json"
+    codec: Annotated[CodecName, Setting(live=True)] = "json"
     """Kafka: how records are written; arrow holds many edges per record."""
     until_end: Annotated[bool, Setting(live=True, resume="any_time")] = False
     """Kafka: stop at the end that the topic has when the run starts, also after a crash and a
