@@ -15,6 +15,8 @@ from torch import Tensor
 
 from tgflow import _native
 
+HITS = (1, 10)
+"""The `k` of each Hits@k."""
 MAX_PENDING = 1 << 22
 """Scores that `LinkMetrics.gather` leaves on their device before it fetches them."""
 UNDEFINED = float("nan")
@@ -82,19 +84,6 @@ def mrr(positive: Tensor, negative: Tensor) -> float:
     return _mrr(ranks(positive, negative))
 
 
-def hits_at_k(positive: Tensor, negative: Tensor, k: int) -> float:
-    """Return the share of positives ranked `k` or better (see `ranks`), `UNDEFINED` without any.
-
-    Raises:
-        ValueError: If `k < 1`, or as `ranks` does.
-    """
-    if k < 1:
-        raise ValueError(f"k must be at least 1, got {k}")
-    if not negative.numel():
-        return UNDEFINED
-    return _hits_at_k(ranks(positive, negative), k)
-
-
 def ndcg_at_k(scores: Tensor, gains: Tensor, k: int) -> float:
     """Return how near the order by scores is to the order by gains: DCG@k over the ideal one's.
 
@@ -143,18 +132,15 @@ def _mean_of_ties(ordered: Tensor, values: Tensor) -> Tensor:
 class LinkMetrics:
     """Collects scores batch by batch and sums them up both ways: per batch and pooled.
 
-    Args:
-        hits: The `k` of each Hits@k to report.
-        pooled: Keep two floats an event for the pooled AP and AUC; switch off for endless streams.
+    Keeps two scores an event, for the pooled AP and AUC.
     """
 
-    def __init__(self, hits: Sequence[int] = (1, 10), pooled: bool = True) -> None:
-        self.hits = tuple(hits)
+    def __init__(self) -> None:
         self._num_events = 0
         self._num_batches = 0
         self._num_ranked = 0
         self._sums: dict[str, float] = {}
-        self._pool: list[tuple[Tensor, Tensor]] | None = [] if pooled else None
+        self._pool: list[tuple[Tensor, Tensor]] = []
         self._pending: list[tuple[Tensor, Tensor]] = []
         self._num_pending = 0
 
@@ -209,15 +195,14 @@ class LinkMetrics:
         if not negative.numel():
             return {}
         rank = ranks(positive, negative)
-        batch = batch_metrics(positive, negative, rank, self.hits)
+        batch = batch_metrics(positive, negative, rank)
         self._num_events += len(positive)
         self._num_batches += 1
         self._num_ranked += len(rank) if negative.shape[1] > 1 else 0
         for name, value in batch.items():
             weight = 1 if name in ("ap", "auc") else len(rank)
             self._sums[name] = self._sums.get(name, 0.0) + value * weight
-        if self._pool is not None:
-            self._pool.append((positive.clone(), negative[:, 0].clone()))
+        self._pool.append((positive.clone(), negative[:, 0].clone()))
         return batch
 
     def result(self) -> dict[str, float]:
@@ -238,16 +223,13 @@ class LinkMetrics:
         return out
 
 
-def batch_metrics(
-    positive: Tensor, negative: Tensor, rank: Tensor, hits: Sequence[int] = (1, 10)
-) -> dict[str, float]:
+def batch_metrics(positive: Tensor, negative: Tensor, rank: Tensor) -> dict[str, float]:
     """Return the metrics of a batch: `ap`, `auc`, and of several negatives also `mrr` and `hits@k`.
 
     Args:
         positive: Scores, float `[B]`, some.
         negative: Scores, float `[B, m]`, some; AP and AUC compare with the first column.
         rank: What `ranks` says of them.
-        hits: The `k` of each Hits@k.
 
     Raises:
         ValueError: If a score is NaN.
@@ -256,7 +238,7 @@ def batch_metrics(
     batch = {"ap": ap, "auc": auc}
     if negative.shape[1] > 1:
         batch["mrr"] = _mrr(rank)
-        batch |= {f"hits@{k}": _hits_at_k(rank, k) for k in hits}
+        batch |= {f"hits@{k}": _hits_at_k(rank, k) for k in HITS}
     return batch
 
 

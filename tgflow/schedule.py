@@ -36,10 +36,6 @@ class SliceSchedule:
                 f"start {self.slices}, or set slices={self.world}"
             )
 
-    def rank_of(self, number: int) -> int:
-        """Return the rank that computes slice `number` of every batch."""
-        return number * self.world // self.slices
-
     def slices_of(self, rank: int) -> range:
         """Return the slices that a rank computes, in this order: never none."""
         first, stop = (-(-each * self.slices // self.world) for each in (rank, rank + 1))

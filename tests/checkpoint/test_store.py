@@ -234,9 +234,9 @@ def test_no_room_is_seen_before_anything_is_written(tmp_path, monkeypatch):
 
 
 def test_the_writer_saves_beside_the_training(tmp_path):
-    saved, go = [], threading.Event()
+    go = threading.Event()
     store = CheckpointStore(tmp_path)
-    writer = CheckpointWriter(store, lambda step, path: saved.append((step, path)))
+    writer = CheckpointWriter(store)
     slow = at(5)
     slow.sealed["events-0009"] = lambda: (go.wait(20), {"x": torch.ones(1)})[1]
     assert writer.submit(5, slow)
@@ -247,9 +247,9 @@ def test_the_writer_saves_beside_the_training(tmp_path):
     assert writer.submit(7, at(7))
     stats = writer.wait()
     assert (stats.last_step, stats.saved, stats.failures) == (7, 2, 0)
-    assert [step for step, _ in saved] == [5, 7]
+    assert [entry.step for entry in store.entries()] == [5, 7]
     assert stats.num_bytes > 0
-    assert stats.last_path == saved[-1][1]
+    assert stats.last_path == store.entries()[-1].path
 
 
 def written(writer, step, spec=""):

@@ -67,8 +67,9 @@ def test_ranks_take_the_middle_of_ties():
     negative = torch.tensor([[0.0, 0.5, -1.0], [1.0, 1.0, 1.0], [2.0, 1.0, 0.0]])
     assert metrics.ranks(positive, negative).tolist() == [1.0, 2.5, 2.5]
     assert metrics.mrr(positive, negative) == pytest.approx((1 + 0.4 + 0.4) / 3)
-    assert metrics.hits_at_k(positive, negative, 1) == pytest.approx(1 / 3)
-    assert metrics.hits_at_k(positive, negative, 3) == 1.0
+    found = metrics.batch_metrics(positive, negative, metrics.ranks(positive, negative))
+    assert found["hits@1"] == pytest.approx(1 / 3)
+    assert found["hits@10"] == 1.0
 
 
 @given(
@@ -95,7 +96,6 @@ def test_metrics_of_nothing_are_undefined():
         assert math.isnan(metric(some, none))
     assert math.isnan(metrics.mrr(none, torch.empty(0, 3)))
     assert math.isnan(metrics.mrr(some, torch.empty(2, 0)))
-    assert math.isnan(metrics.hits_at_k(none, torch.empty(0, 3), 10))
 
 
 def test_nan_scores_are_refused_by_place():
@@ -108,11 +108,9 @@ def test_nan_scores_are_refused_by_place():
         metrics.mrr(torch.ones(3), bad[:, None])
 
 
-def test_wrong_shapes_and_k_are_refused():
+def test_wrong_shapes_are_refused():
     with pytest.raises(ValueError, match=r"got \[3\] and \[2, 4\]"):
         metrics.ranks(torch.ones(3), torch.ones(2, 4))
-    with pytest.raises(ValueError, match="k must be at least 1, got 0"):
-        metrics.hits_at_k(torch.ones(3), torch.ones(3, 4), 0)
 
 
 def test_link_metrics_keep_the_mean_over_batches_and_the_pool():
@@ -121,7 +119,7 @@ def test_link_metrics_keep_the_mean_over_batches_and_the_pool():
         (torch.randn(size, generator=generator), torch.randn(size, 5, generator=generator))
         for size in (8, 8, 3)
     ]
-    total = metrics.LinkMetrics(hits=(2,))
+    total = metrics.LinkMetrics()
     own = [total.add(*batch) for batch in batches]
     result = total.result()
     assert result["ap"] == pytest.approx(sum(batch["ap"] for batch in own) / 3)
@@ -131,16 +129,17 @@ def test_link_metrics_keep_the_mean_over_batches_and_the_pool():
     assert result["ap_pooled"] == metrics.average_precision(positive, negative[:, 0])
     assert result["auc_pooled"] == metrics.roc_auc(positive, negative[:, 0])
     assert result["mrr"] == pytest.approx(metrics.mrr(positive, negative))
-    assert result["hits@2"] == pytest.approx(metrics.hits_at_k(positive, negative, 2))
+    hits = (metrics.ranks(positive, negative) <= 1).double().mean()
+    assert result["hits@1"] == pytest.approx(float(hits))
     assert total.num_events == 19
 
 
 def test_link_metrics_without_events_or_ranks_say_so():
-    total = metrics.LinkMetrics(pooled=False)
+    total = metrics.LinkMetrics()
     assert total.add(torch.empty(0), torch.empty(0, 2)) == {}
     assert total.result() == {}
     total.add(torch.ones(4), torch.zeros(4, 1))
-    assert total.result() == {"ap": 1.0, "auc": 1.0}
+    assert total.result() == dict.fromkeys(("ap", "auc", "ap_pooled", "auc_pooled"), 1.0)
 
 
 @pytest.mark.parametrize("most", [0, 25, 1 << 22])

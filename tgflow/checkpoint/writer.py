@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -57,12 +56,10 @@ class CheckpointWriter:
 
     Args:
         store: Used by nobody else meanwhile.
-        on_saved: Called in the writer's thread with step and directory once they are on the disk.
     """
 
-    def __init__(self, store: Store, on_saved: Callable[[int, Path], None] | None = None) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._on_saved = on_saved
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self.stats = WriterStats()
@@ -110,8 +107,6 @@ class CheckpointWriter:
         try:
             path = self._store.save(step, checkpoint)
             self._count_saved(step, path, time.perf_counter() - start)
-            if self._on_saved is not None:
-                self._on_saved(step, path)
         except OSError as error:
             self._count_failure(step, error)
         except BaseException as error:

@@ -13,7 +13,6 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from tgflow.config.fields import describe_type
 from tgflow.config.load import ConfigError, shown
 from tgflow.config.schema import ModelConfig
-from tgflow.describe import docstrings
 from tgflow.setting import field_hints
 
 Settings = TypeVar("Settings")
@@ -71,11 +70,6 @@ def parse_value(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-
-
-def describe_settings(kind: type) -> dict[str, str]:
-    """Return each setting of a model with what it means."""
-    return {field.name: docstrings(kind).get(field.name, "") for field in dataclasses.fields(kind)}
 
 
 def _holder(kind: type) -> Any:
