@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tgflow.tree_sum import TreeSum, subtrees, tree_sum
+from helpers.tree_sum import tree_sum
+from tgflow.tree_sum import TreeSum, subtrees
 
 WIDTH = 7
 
@@ -136,4 +137,4 @@ def test_slices_are_added_in_order_and_all_of_them():
 
 def test_a_tree_has_leaves():
     with pytest.raises(ValueError, match="leaves must be at least 1, got 0"):
-        tree_sum([])
+        TreeSum(0)

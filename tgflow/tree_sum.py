@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from torch import Tensor
 
 
@@ -66,17 +64,6 @@ class TreeSum:
             added = [f"[{leaves.start}, {leaves.stop})" for leaves, _ in self.roots]
             raise ValueError(f"of {self.leaves} slices only {added} were added")
         return self.roots[0][1]
-
-
-def tree_sum(values: Sequence[Tensor]) -> Tensor:
-    """Return the sum of the slices' `values`, of one shape, as `TreeSum` adds them.
-
-    The values may be overwritten.
-    """
-    tree = TreeSum(len(values))
-    for number, each in enumerate(values):
-        tree.add(range(number, number + 1), each)
-    return tree.total()
 
 
 def subtrees(leaves: range, total: int) -> list[range]:

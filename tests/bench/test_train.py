@@ -11,21 +11,19 @@ import torch
 import benchmarks.train
 import benchmarks.train_models
 from benchmarks import peers
+from benchmarks.own_models import (
+    own_dygformer,
+    own_graphmixer,
+    own_jodie,
+    own_tgn_with_pairs,
+    own_tpnet,
+)
 from benchmarks.race import link_loss, race
 from helpers.effort import slow
 from helpers.emulator.device import EmulatedDevice
 from tgflow.bench import live_device, made, train, train_device
 from tgflow.bench.options import Options
-from tgflow.bench.own import (
-    graph_on,
-    own_dygformer,
-    own_graphmixer,
-    own_jodie,
-    own_tgat,
-    own_tgn,
-    own_tgn_with_pairs,
-    own_tpnet,
-)
+from tgflow.bench.own import graph_on, own_tgat, own_tgn
 from tgflow.bench.task import Laps, Task
 from tgflow.events import EventBatch
 

@@ -10,19 +10,18 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from benchmarks import peers
+from benchmarks.own_models import (
+    own_dygformer,
+    own_graphmixer,
+    own_jodie,
+    own_tgn_with_pairs,
+    own_tpnet,
+)
 from benchmarks.peers import Peer
 from benchmarks.race import race
 from benchmarks.train import OWN, contenders, speed_rows
 from tgflow.bench.options import Options
-from tgflow.bench.own import (
-    Own,
-    own_dygformer,
-    own_graphmixer,
-    own_jodie,
-    own_tgn,
-    own_tgn_with_pairs,
-    own_tpnet,
-)
+from tgflow.bench.own import Own, own_tgn
 from tgflow.bench.row import Params, Row
 from tgflow.bench.task import Laps, Task
 from tgflow.bench.train import TURN, named_task, set_threads

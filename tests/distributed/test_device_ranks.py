@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from helpers.emulator import tensors
+from helpers.tree_sum import tree_sum
 from helpers.worlds import in_world
 from tgflow.distributed.parcel import exchange_parcels, specs_of
 from tgflow.distributed.reduce import Reduction
-from tgflow.tree_sum import TreeSum, tree_sum
+from tgflow.tree_sum import TreeSum
 
 
 def device_of(kind):

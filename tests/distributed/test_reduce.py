@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from helpers.effort import cases
+from helpers.tree_sum import tree_sum
 from helpers.worlds import in_world
 from tgflow.distributed.reduce import Reduction
 from tgflow.peers import Alone, WorldError
-from tgflow.tree_sum import TreeSum, tree_sum
+from tgflow.tree_sum import TreeSum
 
 
 def gradients(slices, length, seed=0):

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.count_reference import count_events
 from helpers.effort import tries
 from helpers.made_plans import plan_of
 from helpers.strategies import event_lists, graph_events, skewed_events
@@ -21,7 +22,6 @@ from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.plan import ExperienceReplay, NegativeSampler
 from tgflow.plan.counts import CountHistory
-from tgflow.testing.count_reference import count_events
 
 KINDS: tuple[CountOf, ...] = get_args(CountOf)
 EVERY_LIST = [

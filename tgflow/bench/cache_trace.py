@@ -56,11 +56,6 @@ class Trace:
     batches: list[Tensor]
     num_rows: int
 
-    def least_misses(self, capacity: int) -> int:
-        """Return what every policy misses: first uses, and what of a batch exceeds the cache."""
-        first_uses = int(torch.cat(self.batches).bincount().count_nonzero())
-        return max(first_uses, sum(max(len(ids) - capacity, 0) for ids in self.batches))
-
 
 def plan_of(model: Model, events: EventBatch, *, quick: bool = False) -> Plan:
     """Return the batches of a model, each event with a random negative."""

@@ -13,7 +13,7 @@ from tgflow.bench.task import Task
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
-from tgflow.models import JODIE, TGAT, TGN, DyGFormer, GraphMixer, TPNet
+from tgflow.models import TGAT, TGN
 from tgflow.plan.loader import BatchSource, Loader
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
@@ -138,11 +138,6 @@ def own_tgn(task: Task, num_threads: int = 1, device: str | Device = "cpu") -> O
     return Own(task, tgn_of(task), num_threads, device)
 
 
-def own_tgn_with_pairs(task: Task, num_threads: int = 1) -> Own:
-    """Return the same with the exact history of each pair."""
-    return Own(task, tgn_of(task, pair_features=True), num_threads)
-
-
 def tgn_of(task: Task, pair_features: bool = False) -> TGN:
     """Return tgflow's TGN with the task's widths."""
     return model_of(
@@ -167,26 +162,3 @@ def own_tgat(task: Task, num_threads: int = 1, device: str | Device = "cpu") -> 
         strategy="recent",
     )
     return Own(task, model, num_threads, device)
-
-
-def own_jodie(task: Task, num_threads: int = 1) -> Own:
-    """Return tgflow's JODIE with the task's widths."""
-    return Own(task, model_of(task, JODIE, memory_dim=task.dim), num_threads)
-
-
-def own_graphmixer(task: Task, num_threads: int = 1) -> Own:
-    """Return tgflow's GraphMixer with the task's widths and neighbors."""
-    model = model_of(task, GraphMixer, embedding_dim=task.dim, neighbors=task.neighbors)
-    return Own(task, model, num_threads)
-
-
-def own_dygformer(task: Task, num_threads: int = 1) -> Own:
-    """Return tgflow's DyGFormer with the task's widths; a sequence has the node and neighbors."""
-    model = model_of(task, DyGFormer, embedding_dim=task.dim, length=1 + task.neighbors)
-    return Own(task, model, num_threads)
-
-
-def own_tpnet(task: Task, num_threads: int = 1) -> Own:
-    """Return tgflow's TPNet with the task's widths and neighbors."""
-    model = model_of(task, TPNet, embedding_dim=task.dim, neighbors=task.neighbors)
-    return Own(task, model, num_threads)
