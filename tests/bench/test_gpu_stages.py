@@ -165,4 +165,4 @@ def test_the_table_names_what_was_not_measured(value, said, monkeypatch, tmp_pat
     lines = list(goal_table(keep(rows, tmp_path)))
     assert said in lines[2]
     assert "| a walk | not measured | 5 x |" in lines[3]
-    assert list(goal_table({}))[-1] == "Measured on: no GPU so far."
+    assert list(goal_table({}))[-1] == "Measured on: no GPU."

@@ -190,7 +190,7 @@ def goal_table(found: Mapping[str, Result]) -> Iterator[str]:
         yield f"| {goal.what} | {text} | {compact(goal.goal)} {goal.unit} | {goal.published} |"
     machines = dict.fromkeys(f"{each.machine}, {each.date}" for each in found.values())
     yield ""
-    yield f"Measured on: {'; '.join(machines) or 'no GPU so far'}."
+    yield f"Measured on: {'; '.join(machines) or 'no GPU'}."
 
 
 def _verdict(goal: Goal, value: float) -> str:

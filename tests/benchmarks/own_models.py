@@ -8,7 +8,7 @@ from tgflow.models import JODIE, DyGFormer, GraphMixer, TPNet
 
 
 def own_tgn_with_pairs(task: Task, num_threads: int = 1) -> Own:
-    """Return the same with the exact history of each pair."""
+    """Return tgflow's TGN on a task, with the exact history of each pair."""
     return Own(task, tgn_of(task, pair_features=True), num_threads)
 
 
