@@ -135,7 +135,7 @@ def settings(models, **flags):
         ("tgn,tgn", {}, "tgn is there twice; give one a label of its own: other=tgn"),
         (" , ", {}, "--models: which"),
         ("tgn", {"model.settings": {"tgat.dim": 3}}, "tgat does not take part"),
-        ("tgn", {"model.settings": {"colour": 3}}, "none of the models has a setting 'colour'"),
+        ("tgn", {"model.settings": {"color": 3}}, "none of the models has a setting 'color'"),
     ],
 )
 def test_wrong_models_are_named_with_the_way_out(models, more, message):

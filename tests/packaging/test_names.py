@@ -10,7 +10,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("tgflow", "streams", "models")
 CATALOG = re.compile(r"def test_[a-z]{1,2}\d+_|\"\"\"[A-Z]\d+[,:]")
-BRITISH = re.compile(r"neighbour|optimiser|synchronis|behaviour|colour|\blearnt\b", re.IGNORECASE)
+BRITISH = re.compile(
+    r"neighbour|optimiser|(synchron|amort|normal|initial|serial|minim|maxim|organ|recogn)is(e|a|i)"
+    r"|behaviour|colour|\blearnt\b|\bcancelled\b",
+    re.IGNORECASE,
+)
 
 
 def sources(*endings, rooms=(*ROOMS, "csrc")):
@@ -34,10 +38,12 @@ def test_no_file_is_longer_than_400_lines():
         assert path.read_text(encoding="utf-8").count("\n") <= 400, path
 
 
-def test_sources_are_spelled_as_in_american_english():
-    for path in sources(".py", ".cpp", ".hpp", ".cu"):
+def test_sources_and_texts_are_spelled_as_in_american_english():
+    endings = (".py", ".cpp", ".hpp", ".cu", ".md", ".ipynb")
+    rooms = (*ROOMS, "csrc", "tests", "examples")
+    for path in (*sources(*endings, rooms=rooms), *ROOT.glob("*.md")):
         found = BRITISH.search(path.read_text(encoding="utf-8"))
-        assert not found, f"{path}: {found.group()}"
+        assert not found or path == Path(__file__), f"{path}: {found.group()}"
 
 
 def test_names_of_tests_say_what_holds_and_quote_no_catalog():

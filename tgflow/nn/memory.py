@@ -118,7 +118,7 @@ class NodeMemory(nn.Module):
         return history
 
     def resize(self, num_nodes: int) -> None:
-        """Have `num_nodes` nodes at least. Amortised.
+        """Have `num_nodes` nodes at least. Amortized.
 
         Raises:
             MemoryError: If the table has no room for them.

@@ -71,7 +71,7 @@ class TensorTable(nn.Module):
         return self._size
 
     def append(self, rows: Tensor) -> int:
-        """Add rows and return the first one's id. Amortised: room at least doubles."""
+        """Add rows and return the first one's id. Amortized: room at least doubles."""
         first, self._size = self._size, self._size + len(rows)
         self.rows = grow_to(self.rows, self._size)
         self.rows[first : self._size] = rows

@@ -53,7 +53,7 @@ class Answers:
     def ask(self, question: Question) -> Future[bytes]:
         """Return where the answer will be, as JSON; or `Refused`, or a fault.
 
-        Cancelled before it is answered, a question costs nothing.
+        Canceled before it is answered, a question costs nothing.
         """
         waiting = _Waiting(question, self._size(question))
         with self._changed:

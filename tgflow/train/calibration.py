@@ -99,7 +99,7 @@ def _bins(logits: Values) -> NDArray[np.int64]:
 def _fitted(counts: Values) -> tuple[float, float]:
     """Return scale and offset of the logits: Newton's method, halving steps that overshoot.
 
-    What is minimized is the cross-entropy of the histograms and a pull towards (1, 0), as strong as
+    What is minimized is the cross-entropy of the histograms and a pull toward (1, 0), as strong as
     one score; it is strictly convex.
     """
     used = np.flatnonzero(counts.sum(0))

@@ -80,7 +80,7 @@ class StepRecord:
     metrics: dict[str, float]
     """Of this micro-batch, predicted before it was learned: `ap`, `auc`, `mrr`, `hits@k`."""
     running: dict[str, float]
-    """The same, `loss` and `replay_ap`, weighted exponentially towards the latest micro-batches."""
+    """The same, `loss` and `replay_ap`, weighted exponentially toward the latest micro-batches."""
     prequential: dict[str, float]
     """The same over all events so far: AP and AUC as means over micro-batches, MRR over events."""
     forgetting: float | None
