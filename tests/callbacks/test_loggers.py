@@ -15,7 +15,7 @@ import pytest
 import tgflow as tg
 from helpers.fake_loggers import fake_tensorboard, fake_wandb
 from helpers.made_streams import made_events, pieces
-from tgflow.callbacks.logger import grouped, numbers
+from tgflow.callbacks.logger import group_figures, numbers
 from tgflow.durable import appended, replaced
 from tgflow.runtime.loggers import RunLoggers
 
@@ -82,7 +82,7 @@ def test_one_observer_several_and_none_are_taken():
 def test_what_is_no_finite_number_is_left_out():
     figures = {"loss": 0.5, "ap": math.nan, "name": "tgn", "is_best": True, "best": None, "stop": 9}
     assert numbers(figures) == {"loss": 0.5}
-    assert grouped({"running.ap": 0.5, "epoch": 1}) == {"running/ap": 0.5}
+    assert group_figures({"running.ap": 0.5, "epoch": 1}) == {"running/ap": 0.5}
 
 
 def test_a_csv_file_is_cut_back_to_where_the_training_goes_on(tmp_path):

@@ -16,7 +16,7 @@ from helpers.plan_reference import assert_same_batch
 from helpers.reused import asked_of, batches_of, fail_at, reusing
 from tgflow.graph import TemporalGraph
 from tgflow.plan import reuse
-from tgflow.plan.hot_rows import AskedRows, recurring
+from tgflow.plan.hot_rows import AskedRows, recurring_rows
 from tgflow.sampling.expand import Frontier, expand
 from tgflow.sampling.rows import sample_neighbors
 
@@ -42,7 +42,7 @@ def test_recurring_rows_are_those_of_a_reference(batches):
         nodes, t = torch.tensor(rows, dtype=torch.int64).view(-1, 2).unbind(1)
         return AskedRows(nodes, t, torch.full_like(t, number))
 
-    found = recurring([columns(number, rows) for number, rows in enumerate(batches)])
+    found = recurring_rows([columns(number, rows) for number, rows in enumerate(batches)])
     count = Counter(row for rows in batches for row in rows)
     first = {}
     for number, rows in enumerate(batches):

@@ -10,7 +10,7 @@ import pytest
 
 from tgflow.config import load_config
 from tgflow.report.chart import MAX_POINTS, Chart, Line, render_chart
-from tgflow.report.page import continual_report, offline_report, windowed
+from tgflow.report.page import continual_report, offline_report, rolling_mean
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 
@@ -121,7 +121,7 @@ def test_offline_page_has_a_line_a_seed():
 
 def test_windowed_means_by_hand():
     values = [{"a": 1.0}, {"a": None}, {}, {"a": 4.0}, {"a": 6.0}]
-    assert windowed(values, "a", 2) == [1.0, 1.0, None, 4.0, 5.0]
+    assert rolling_mean(values, "a", 2) == [1.0, 1.0, None, 4.0, 5.0]
 
 
 def test_a_thinned_line_keeps_means_and_ends_of_the_axis():

@@ -76,7 +76,7 @@ def test_the_error_of_the_auc_is_that_of_delong():
     by_positive, by_negative = beats.mean(1), beats.mean(0)
     expected = math.sqrt(by_positive.var(ddof=1) / 14 + by_negative.var(ddof=1) / 23)
     values = np.concatenate([positive, negative]).astype(float)
-    counts = scores.grouped(values, np.arange(37) < 14)
+    counts = scores.group_scores(values, np.arange(37) < 14)
     assert scores.auc_error(counts) == pytest.approx(expected, abs=1e-12)
     assert scores.auc_of(counts) == pytest.approx(beats.mean(), abs=1e-12)
 

@@ -28,7 +28,7 @@ from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
 from tgflow.events import EventBatch
 from tgflow.graph import Neighbors
-from tgflow.plan.assembly import RootColumns, assembled_of, walk_of
+from tgflow.plan.assembly import RootColumns, assemble_hops, walk_of
 from tgflow.plan.device_batches import DeviceBatches
 from tgflow.plan.loader import Loader
 from tgflow.plan.plan import Plan
@@ -36,7 +36,7 @@ from tgflow.plan.preparer import with_features
 from tgflow.report.chart import Chart, Line
 from tgflow.report.formatting import compact
 from tgflow.report.svg import render_svg
-from tgflow.sampling.hops import HopQueries, walked
+from tgflow.sampling.hops import HopQueries, answer_walk
 
 EVENTS = 20_000
 """The first ones of the stream: a loader in Python takes a minute for them."""
@@ -120,8 +120,8 @@ def by_python(plan: Plan) -> Rung:
     def make(epoch: int, index: int) -> Batch:
         roots = plan.draw(epoch, index)
         columns = RootColumns.on_host(roots)
-        hops = walked(walk_of(plan, roots, columns), neighbors.answer)
-        return with_features(plan, assembled_of(plan, roots, columns, hops))
+        hops = answer_walk(walk_of(plan, roots, columns), neighbors.answer)
+        return with_features(plan, assemble_hops(plan, roots, columns, hops))
 
     return Rung(plan, make)
 

@@ -85,7 +85,7 @@ def numbers(figures: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def grouped(figures: Mapping[str, Any]) -> dict[str, float]:
+def group_figures(figures: Mapping[str, Any]) -> dict[str, float]:
     """Return `numbers` by names such as `running/ap`, which dashboards group."""
     return {name.replace(".", "/"): value for name, value in numbers(figures).items()}
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tgflow.callbacks.logger import FigureCallback, grouped, package
+from tgflow.callbacks.logger import FigureCallback, group_figures, package
 from tgflow.describe import described
 
 
@@ -42,7 +42,7 @@ class TensorBoard(FigureCallback):
 
     def log(self, step: int, figures: Mapping[str, Any]) -> None:
         """Have the figures of a step written."""
-        for name, value in grouped(figures).items():
+        for name, value in group_figures(figures).items():
             self._writer.add_scalar(name, value, step)
 
     def flush(self) -> None:

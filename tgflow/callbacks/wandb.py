@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tgflow.callbacks.logger import FigureCallback, grouped, package
+from tgflow.callbacks.logger import FigureCallback, group_figures, package
 from tgflow.describe import described
 
 
@@ -52,7 +52,7 @@ class WandB(FigureCallback):
         """Log the figures of a step, unless they were before."""
         if step <= self._last:
             return
-        self._run.log(grouped(figures), step=step)
+        self._run.log(group_figures(figures), step=step)
         self._last = step
         partial = self._note.with_name(f".{self._note.name}.partial")
         partial.write_text(json.dumps({"id": self._id, "step": step}), encoding="utf-8")

@@ -149,7 +149,7 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
         UntrustedCheckpoint: If it is what was written, but not by tgflow.
     """
     file = Path(path) / manifests.NAME
-    with opened(file) as (descriptor, size):
+    with open_plain_file(file) as (descriptor, size):
         if size > manifests.MAX_BYTES:
             raise UntrustedCheckpoint(f"{file} has {size} bytes, at most {manifests.MAX_BYTES} fit")
         data = os.pread(descriptor, manifests.MAX_BYTES, 0)
@@ -325,7 +325,7 @@ def _require_room(directory: Path, num_bytes: int) -> None:
 
 
 @contextmanager
-def opened(file: Path) -> Iterator[tuple[int, int]]:
+def open_plain_file(file: Path) -> Iterator[tuple[int, int]]:
     """Open a plain file of a checkpoint, never a link or a device; yields descriptor and size.
 
     Raises:
@@ -358,7 +358,7 @@ def _read_section(
     file: Path, entry: dict[str, Any], read: Callable[[str, int, int], Content]
 ) -> Content:
     """Return what `read` makes of a file, once its size and digest are found right."""
-    with opened(file) as (descriptor, size):
+    with open_plain_file(file) as (descriptor, size):
         if size == entry["bytes"] and _sha256(descriptor) == entry["sha256"]:
             return read(str(file), descriptor, size)
     raise CheckpointDamaged(

@@ -100,7 +100,7 @@ def _opened(
     return source
 
 
-def settled(config: Config, source: object) -> Config:
+def settle_units(config: Config, source: object) -> Config:
     """Return settings that say what the first rows of the stream have shown of its times."""
     if config.stream.time_unit is not None or not isinstance(source, FileSource | EventSource):
         return config
@@ -254,11 +254,13 @@ def read_graph(
         gpu: Where the graph is to be; None: on the host.
         nodes: Features of the nodes; None: they have none.
     """
-    stream, direction = played(config, source, nodes), direction_of(config, source)
+    stream, direction = play_source(config, source, nodes), direction_of(config, source)
     return grow_graph(config, source, direction, stream, edge_x, gpu, dim_of(nodes))
 
 
-def played(config: Config, source: EventSource, nodes: NodeFeatures | None) -> Iterable[EventBatch]:
+def play_source(
+    config: Config, source: EventSource, nodes: NodeFeatures | None
+) -> Iterable[EventBatch]:
     """Return the events of `source` up to the limit of `config`, with features of their nodes."""
     stream = playback(source, limit=config.stream.limit)
     return stream if nodes is None else nodes.along(stream, ids=source.ids)
@@ -370,7 +372,7 @@ def open_live(directory: RunDirectory) -> LiveInputs:
     device = use_device(config)
     threads = use_threads(config, config.continual.slices)
     source = open_partitioned(config)
-    directory.config = config = settled(config, source)
+    directory.config = config = settle_units(config, source)
     check_tables(config, source.x_dim, live=True)
     check_own(directory)
     direction: Direction = "bipartite" if source.ids.bipartite else config.graph.direction

@@ -66,7 +66,7 @@ def compare_trained(directory: RunDirectory, *, as_json: bool) -> None:
             )
     device, threads = use_device(config), assemble.use_threads(config)
     source = assemble.open_source(config)
-    directory.config = config = assemble.settled(config, source)
+    directory.config = config = assemble.settle_units(config, source)
     check_tables(config, source.x_dim, live=False)
     nodes = assemble.open_node_features(config, source.ids)
     facts = stream_facts(config)

@@ -16,7 +16,7 @@ from tgflow.cli import assemble
 from tgflow.cli.errors import IO, exit_code, explain, mark_reported
 from tgflow.cli.guards import warn_of_first
 from tgflow.cli.hints import hint
-from tgflow.cli.ranks import check_rank_tables, check_ranks, follow, joined, with_slices
+from tgflow.cli.ranks import check_rank_tables, check_ranks, follow, join_ranks, with_slices
 from tgflow.config import Config
 from tgflow.config.model import model_label
 from tgflow.peers import Peers
@@ -63,7 +63,7 @@ def learn(config: Config, options: ResumeOptions, as_json: bool) -> None:
         config = with_initial_model(config, stated)
     config = with_slices(config, stated, "continual")
     flow = FlowControl()
-    with StopSignals(flow.stop_for), joined(config, options, "continual") as peers:
+    with StopSignals(flow.stop_for), join_ranks(config, options, "continual") as peers:
         if peers.rank == 0:
             _lead(config, options, as_json, flow, peers)
         else:

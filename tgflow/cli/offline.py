@@ -28,8 +28,8 @@ from tgflow.cli.ranks import (
     check_rank_tables,
     check_ranks,
     check_training_ranks,
-    joined,
-    speaking,
+    join_ranks,
+    report_as_rank,
     with_slices,
 )
 from tgflow.cli.training_saves import (
@@ -94,7 +94,7 @@ def train_offline(
         options: Whether to resume.
     """
     config = with_slices(config, options.stated or {}, "offline")
-    with joined(config, options, "offline") as peers:
+    with join_ranks(config, options, "offline") as peers:
         if peers.rank > 0:
             _follow(peers, num_seeds or 1)
             return
@@ -108,7 +108,7 @@ def train_offline(
 
 def _follow(peers: Peers, num_seeds: int) -> None:
     """Train as rank 0 does, which has the results."""
-    with speaking(peers.rank):
+    with report_as_rank(peers.rank):
         said = hear_words(peers)
         config = config_of(said["settings"])
         device = use_device(config)
@@ -165,7 +165,7 @@ def _read(directory: RunDirectory, lead: Lead) -> _Inputs:
     check_ranks(config, config.offline.slices, world)
     check_training_ranks(config, world)
     source = assemble.open_source(config)
-    directory.config = config = assemble.settled(config, source)
+    directory.config = config = assemble.settle_units(config, source)
     if not directory.resumed:
         warn_of_first(config)
     check_tables(config, source.x_dim, live=False)
@@ -305,7 +305,7 @@ def _shared_graph(
             "direction": direction,
         }
     )
-    stream = assemble.played(config, source, nodes)
+    stream = assemble.play_source(config, source, nodes)
     heartbeat = heartbeat_of(config.ranks.timeout)
     with Feed(lead.peers, stream, config.offline.batch_size, heartbeat=heartbeat) as feed:
         return assemble.grow_graph(

@@ -36,7 +36,7 @@ OF_A_HOST = {"run.out", "run.threads", "run.device", "ranks.interface"}
 
 
 @contextmanager
-def joined(config: Config, options: ResumeOptions, learning: Learning) -> Iterator[Peers]:
+def join_ranks(config: Config, options: ResumeOptions, learning: Learning) -> Iterator[Peers]:
     """Join the ranks that this process was started with, if there are any, and leave them.
 
     Why this one fails, others learn: rank 0 as soon as it is lost, and attempts that torchrun
@@ -74,7 +74,7 @@ def _ending(launch: Launch, timeout: float) -> Iterator[None]:
     from tgflow.distributed.lasting import find_failures
 
     failures = find_failures(launch, timeout)
-    with speaking(launch.rank) if launch.rank else nullcontext():
+    with report_as_rank(launch.rank) if launch.rank else nullcontext():
         failures.check()
         try:
             yield
@@ -229,7 +229,7 @@ def follow(peers: Peers, flow: FlowControl) -> None:
         LeaderFailed: If rank 0 failed; with its exit code.
         PeerLost: If another rank is gone.
     """
-    with speaking(peers.rank):
+    with report_as_rank(peers.rank):
         briefing = hear(peers)
         config = briefing.config
         device = use_device(config)
@@ -260,7 +260,7 @@ def log_path(run: Path, rank: int) -> Path:
 
 
 @contextmanager
-def speaking(rank: int) -> Iterator[None]:
+def report_as_rank(rank: int) -> Iterator[None]:
     """Report an error as that of a rank."""
     try:
         yield

@@ -4,7 +4,7 @@ Read it with `load_config`, write it with `to_toml`; what is written reads back 
 """
 
 from tgflow.config.fields import Field, fields, flag_of, is_unset
-from tgflow.config.load import ConfigError, load_config, plain, replaced, shown, stated_settings
+from tgflow.config.load import ConfigError, load_config, plain, quote_json, replaced, stated_settings
 from tgflow.config.schema import Config
 from tgflow.config.stream import StreamConfig
 from tgflow.config.toml import to_toml
@@ -19,8 +19,8 @@ __all__ = [
     "is_unset",
     "load_config",
     "plain",
+    "quote_json",
     "replaced",
-    "shown",
     "stated_settings",
     "to_toml",
 ]

@@ -182,11 +182,11 @@ def _explain(error: ValidationError, file: Path | None, flags: Mapping[str, Any]
     if problem["type"] == "value_error":
         return _explain_value(path, str(problem["ctx"]["error"]), file, flags)
     if len(path) == 1:
-        return f"{origin}: [{key}] must be a section, got {shown(problem['input'])}"
+        return f"{origin}: [{key}] must be a section, got {quote_json(problem['input'])}"
     more = len({error["loc"][:2] for error in error.errors()}) - 1
     also = f" ({more} more like this)" if more else ""
     allowed = describe_type(by_key()[key].hint)
-    return f"{origin}: {key} must be {allowed}, got {shown(problem['input'])}{also}"
+    return f"{origin}: {key} must be {allowed}, got {quote_json(problem['input'])}{also}"
 
 
 def _explain_value(path: list[str], text: str, file: Path | None, flags: Mapping[str, Any]) -> str:
@@ -214,7 +214,7 @@ def _unknown_key(path: list[str]) -> str:
     return f"{what}{hint} ({allowed})"
 
 
-def shown(value: object, most: int = 60) -> str:
+def quote_json(value: object, most: int = 60) -> str:
     """Return a value as JSON of at most `most` characters, for a message; "not set" for None."""
     if value is None:
         return "not set"

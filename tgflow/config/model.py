@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from tgflow.config.fields import describe_type
-from tgflow.config.load import ConfigError, shown
+from tgflow.config.load import ConfigError, quote_json
 from tgflow.config.schema import ModelConfig
 from tgflow.setting import field_hints
 
@@ -86,7 +86,7 @@ def _explain(error: ValidationError, kind: type, name: str) -> str:
         return f"[model] {name} does not fit together: {problem['ctx']['error']}"
     key = str(problem["loc"][1])
     allowed = describe_type(field_hints(kind)[key])
-    return f"[model] {key} must be {allowed}, got {shown(problem['input'])}"
+    return f"[model] {key} must be {allowed}, got {quote_json(problem['input'])}"
 
 
 def _unknown(key: str, name: str, known: set[str]) -> str:

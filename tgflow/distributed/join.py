@@ -17,7 +17,7 @@ from tgflow.distributed.handshake import ANSWER_SECONDS, Terms, follow, lead
 from tgflow.distributed.interfaces import choose_interface
 from tgflow.distributed.launch import read_launch
 from tgflow.distributed.meeting import meeting_of
-from tgflow.distributed.patience import within
+from tgflow.distributed.patience import call_within
 from tgflow.distributed.ranks import Ranks
 from tgflow.peers import Alone, PeerLost, Peers
 
@@ -75,7 +75,7 @@ def join(
         store, everyone = (
             lead(meeting, terms, address)
             if launch.rank == 0
-            else within(timeout + 2 * ANSWER_SECONDS, partial(follow, meeting, terms), silent)
+            else call_within(timeout + 2 * ANSWER_SECONDS, partial(follow, meeting, terms), silent)
         )
     except dist.DistError as error:
         first = str(error).partition("\n")[0]
@@ -96,4 +96,4 @@ def join(
     )
     if launch.rank == 0 or nccl:  # a thread has a current device of its own
         return make()
-    return within(timeout + ANSWER_SECONDS, make, silent)
+    return call_within(timeout + ANSWER_SECONDS, make, silent)

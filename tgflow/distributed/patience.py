@@ -12,7 +12,7 @@ from tgflow.peers import PeerLost
 Found = TypeVar("Found")
 
 
-def within(seconds: float, act: Callable[[], Found], lost: str) -> Found:
+def call_within(seconds: float, act: Callable[[], Found], lost: str) -> Found:
     """Return what `act` returns, which runs in a thread of its own.
 
     A store of torch waits without a bound for what it has asked, so a rank 0 that is stopped would

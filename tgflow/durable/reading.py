@@ -68,7 +68,7 @@ def _segment_frames(directory: Path, number: int, byte: int, stop: int) -> Itera
     if byte >= stop:
         return
     try:
-        with segments.opened(path) as file:
+        with segments.open_segment(path) as file:
             while byte < stop:
                 header, body = segments.read_frame(file, number, byte)
                 byte = header.end

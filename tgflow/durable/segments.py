@@ -87,7 +87,7 @@ def read_header(path: Path, number: int) -> int:
         BadFrame: If the header is cut off or damaged.
         LogVersion: If another tgflow wrote it.
     """
-    with opened(path) as file:
+    with open_segment(path) as file:
         data = file.read(HEADER_BYTES)
     if len(data) < HEADER_BYTES or zlib.crc32(data[:-4]) != int.from_bytes(data[-4:], "little"):
         raise BadFrame("the segment's header is cut off or damaged")
@@ -114,7 +114,7 @@ def scan(
         LogCorrupt: If a bad frame had been on the disk before a good one after it was written.
     """
     size, end, problems = path.stat().st_size, HEADER_BYTES, []
-    with opened(path) as file:
+    with open_segment(path) as file:
         while end < size:
             try:
                 header, body = read_frame(file, number, end)
@@ -133,7 +133,7 @@ def scan(
 
 def was_synced(path: Path, number: int) -> bool:
     """Return whether a frame proves that the segment's beginning was on the disk."""
-    with opened(path) as file:
+    with open_segment(path) as file:
         return any(frame.synced > 0 for frame in _good_frames(file, number, 0))
 
 
@@ -153,7 +153,7 @@ def read_frame(file: BinaryIO, number: int, byte: int) -> tuple[Header, bytes]:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
+def open_segment(path: Path) -> Iterator[BinaryIO]:
     """Open a plain file to read, never through a link."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:

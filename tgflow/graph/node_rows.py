@@ -118,7 +118,7 @@ class NodeRows:
         return self._count.upto(position) if self._come_with_events else len(self.table)
 
 
-def mentioning(rows: NodeRows | None, events: EventBatch) -> AbstractContextManager[None]:
+def mention_nodes(rows: NodeRows | None, events: EventBatch) -> AbstractContextManager[None]:
     """Return what encloses the append of events to a graph that has such rows, or none.
 
     Raises:

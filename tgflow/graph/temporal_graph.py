@@ -19,7 +19,7 @@ from tgflow.graph.feature_scale import FeatureScale
 from tgflow.graph.given import budget_of, check_width, edge_table, on_host, width_of
 from tgflow.graph.log import EventLog
 from tgflow.graph.mutations import Changes, Kind, Mutation
-from tgflow.graph.node_rows import NodeRows, mentioning
+from tgflow.graph.node_rows import NodeRows, mention_nodes
 from tgflow.graph.opening import open_backend
 from tgflow.graph.query import type_bits
 from tgflow.graph.stats import GraphStats, graph_stats
@@ -188,7 +188,7 @@ class TemporalGraph:
                 rows that come with the events.
         """
         events = on_host(events)
-        with self._writing, mentioning(self._of_nodes, events):
+        with self._writing, mention_nodes(self._of_nodes, events):
             check_width(events, width_of(self.edge_x))
             t_last = self.log.t_last
             if t_last is None or len(events) == 0 or int(events.t[0]) >= t_last:

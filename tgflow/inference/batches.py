@@ -8,10 +8,10 @@ from tgflow.batch import Batch
 from tgflow.graph import Neighbors
 from tgflow.inference.queries import Fanout
 from tgflow.inference.whole import all_neighbors
-from tgflow.plan.assembly import assembled_of, walk_of
+from tgflow.plan.assembly import assemble_hops, walk_of
 from tgflow.plan.preparer import preparer_of, with_features
 from tgflow.plan.spec import PlanSpec, Roots
-from tgflow.sampling.hops import HopQueries, walked
+from tgflow.sampling.hops import HopQueries, answer_walk
 from tgflow.sampling.rows import sample_neighbors
 
 
@@ -36,10 +36,10 @@ class QueryBatches:
         if "all" not in self._fanouts:
             return self._preparer.of_roots(roots)
         columns, fanouts = self._preparer.columns(roots), iter(self._fanouts)
-        hops = walked(
+        hops = answer_walk(
             walk_of(self._spec, roots, columns), lambda asked: self.neighbors(asked, next(fanouts))
         )
-        return with_features(self._spec, assembled_of(self._spec, roots, columns, hops))
+        return with_features(self._spec, assemble_hops(self._spec, roots, columns, hops))
 
     def neighbors(self, asked: HopQueries, fanout: Fanout) -> Neighbors:
         """Return the neighbors of a hop's queries.

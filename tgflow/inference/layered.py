@@ -13,7 +13,7 @@ from tgflow.inference.parts import in_parts
 from tgflow.inference.queries import Fanout
 from tgflow.inference.whole import MAX_SLOTS
 from tgflow.model import TemporalModel
-from tgflow.plan.assembly import RootColumns, assembled_of
+from tgflow.plan.assembly import RootColumns, assemble_hops
 from tgflow.plan.layer_inputs import node_features, with_event_features
 from tgflow.plan.preparer import with_features
 from tgflow.plan.spec import PlanSpec, Roots
@@ -52,7 +52,7 @@ class LayeredEncoder:
         """
         targets, row = distinct(roots.queries, None)
         columns = RootColumns.on_host(roots)
-        pending = assembled_of(self._spec, roots, columns, Hops(row, (targets,), ()))
+        pending = assemble_hops(self._spec, roots, columns, Hops(row, (targets,), ()))
         return with_features(self._spec, pending), self._rows(0, targets, stamp)
 
     def _rows(self, layer: int, targets: Frontier, stamp: int) -> Tensor:

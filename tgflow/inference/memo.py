@@ -23,7 +23,7 @@ from tgflow.graph.mutations import Mutation
 from tgflow.inference._native import RowMemo
 from tgflow.model import TemporalModel, device_of_model
 from tgflow.sampling.expand import Frontier
-from tgflow.sampling.settled import settled
+from tgflow.sampling.settled import find_settled
 
 _SETTLED = -1
 
@@ -149,7 +149,7 @@ class Memo:
         assert position is not None
         if not len(targets):
             return targets
-        is_settled = settled(self._graph.log, targets.t, position)
+        is_settled = find_settled(self._graph.log, targets.t, position)
         return Frontier(targets.nodes, targets.t, position.masked_fill(is_settled, _SETTLED))
 
     @property

@@ -45,15 +45,15 @@ class RootColumns:
         )
 
 
-def assembled(spec: PlanSpec, roots: Roots, columns: RootColumns) -> PendingBatch:
+def assemble_batch(spec: PlanSpec, roots: Roots, columns: RootColumns) -> PendingBatch:
     """Return the batch of `roots`, sampled where `columns` are. Does not synchronize."""
     frontier, how = _descent(spec, roots, columns)
     hops = descend(spec.graph, frontier, spec.fanouts, sampler=spec.sampler, **how)
-    return assembled_of(spec, roots, columns, hops)
+    return assemble_hops(spec, roots, columns, hops)
 
 
 def walk_of(spec: PlanSpec, roots: Roots, columns: RootColumns) -> HopWalk:
-    """Return the hops that `assembled` takes, for whoever answers what they ask."""
+    """Return the hops that `assemble_batch` takes, for whoever answers what they ask."""
     frontier, how = _descent(spec, roots, columns)
     graph = spec.graph
     return hop_by_hop(graph.seconds_per_tick, graph.gpu, frontier, spec.fanouts, **how)
@@ -73,7 +73,7 @@ def _descent(spec: PlanSpec, roots: Roots, columns: RootColumns) -> tuple[Fronti
     return frontier, how
 
 
-def assembled_of(spec: PlanSpec, roots: Roots, columns: RootColumns, hops: Hops) -> PendingBatch:
+def assemble_hops(spec: PlanSpec, roots: Roots, columns: RootColumns, hops: Hops) -> PendingBatch:
     """Return the batch of `roots` and of the hops that were found. Does not synchronize."""
     graph, host, row = spec.graph, roots.host, hops.roots
     inputs = hops.inputs

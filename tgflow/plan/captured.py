@@ -14,7 +14,7 @@ from tgflow.batch import Batch
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import CapturedWork, Device, StreamEvent
 from tgflow.cuda.pinned import PinnedPool
-from tgflow.plan.assembly import assembled
+from tgflow.plan.assembly import assemble_batch
 from tgflow.plan.inputs import feature_inputs
 from tgflow.plan.preparer import DevicePreparer, with_features
 from tgflow.plan.root_layout import RootLayout
@@ -117,7 +117,7 @@ class CapturedPreparer:
         made: list[Batch] = []
 
         def prepare() -> list[Tensor]:
-            made.append(with_features(self._spec, assembled(self._spec, roots, columns)))
+            made.append(with_features(self._spec, assemble_batch(self._spec, roots, columns)))
             return made[-1].tensors()
 
         work = self._gpu.capture(prepare)

@@ -151,7 +151,7 @@ class CopyingPreparer:
         if not self._there:
             return pending.batch
         with self._clock.measuring():
-            rows = {each.name: gathered(each, pending) for each in self._there}
+            rows = {each.name: gather_input(each, pending) for each in self._there}
             return pending.with_features(rows)
 
 
@@ -174,7 +174,7 @@ def _longer(
     return longer, shape.edges
 
 
-def gathered(table: FeatureInput, pending: PendingBatch) -> Tensor:
+def gather_input(table: FeatureInput, pending: PendingBatch) -> Tensor:
     """Return the rows of `base_ids`, on the device of these."""
     with table.error_context():
         return table.base_table.gather(pending.ids[table.name])

@@ -24,7 +24,7 @@ class AskedRows(NamedTuple):
     """See events at log positions below this."""
 
 
-def recurring(asked: Sequence[AskedRows]) -> AskedRows:
+def recurring_rows(asked: Sequence[AskedRows]) -> AskedRows:
     """Return the rows that two batches or more ask for, each once.
 
     Args:

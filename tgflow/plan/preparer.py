@@ -11,7 +11,7 @@ from tgflow.batch import Batch
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
 from tgflow.cuda.pinned import PinnedPool
-from tgflow.plan.assembly import RootColumns, assembled
+from tgflow.plan.assembly import RootColumns, assemble_batch
 from tgflow.plan.inputs import feature_inputs
 from tgflow.plan.pending import PendingBatch
 from tgflow.plan.root_layout import RootLayout
@@ -51,7 +51,7 @@ class HostPreparer:
 
     def pending(self, roots: Roots) -> PendingBatch:
         """Return the batch of what was drawn before its features are read."""
-        return assembled(self._spec, roots, self.columns(roots))
+        return assemble_batch(self._spec, roots, self.columns(roots))
 
     def columns(self, roots: Roots) -> RootColumns:
         """Return the columns as they are."""
@@ -79,7 +79,7 @@ class DevicePreparer:
 
     def pending(self, roots: Roots) -> PendingBatch:
         """Return the batch of what was drawn before its features are read; does not synchronize."""
-        return assembled(self._spec, roots, self.columns(roots))
+        return assemble_batch(self._spec, roots, self.columns(roots))
 
     def of_roots(self, roots: Roots, clock: WorkClock | None = None) -> Batch:
         """Return the batch of what was drawn; waits for features on a disk or in host memory alone.

@@ -21,11 +21,11 @@ from torch import Tensor
 from tgflow.batch import HotRows, ReusedRows, ReuseRecord
 from tgflow.keys import KeyDomain, derive_key
 from tgflow.plan._native import ReuseMap
-from tgflow.plan.hot_rows import AskedRows, recurring
+from tgflow.plan.hot_rows import AskedRows, recurring_rows
 from tgflow.plan.padding import rounded
 from tgflow.plan.spec import PlanSpec, Roots
 from tgflow.sampling.hops import HopQueries
-from tgflow.sampling.settled import settled
+from tgflow.sampling.settled import find_settled
 
 WINDOW = 32
 """Batches after which it is decided whether reuse is worth its while."""
@@ -186,7 +186,7 @@ class HopReuse:
         key = derive_key(roots.key, KeyDomain.REUSE, self._hop)
         order, slot = torch.empty(2, num_used, dtype=torch.int64).unbind(0)
         rule, number = self._rule, self.progress.number
-        may_recur = settled(self._spec.graph.log, t, limit)
+        may_recur = find_settled(self._spec.graph.log, t, limit)
         counts = self._map.decide(
             number, nodes, t, may_recur, rule.staleness, rule.refresh, key, order, slot
         )
@@ -214,7 +214,7 @@ class HopReuse:
         number = max(progress.number - rule.super_batch, progress.begun)
         if self.is_off or not asked or number < progress.since:
             return None
-        rows = recurring([self._settled(*each) for each in asked])
+        rows = recurring_rows([self._settled(*each) for each in asked])
         slot = torch.empty_like(rows.nodes)
         oldest = progress.oldest(rule.staleness)
         self._map.insert(number, oldest, rows.nodes, rows.t, slot)
@@ -231,7 +231,7 @@ class HopReuse:
 
     def _settled(self, roots: Roots, asked: HopQueries) -> AskedRows:
         """Return those rows of a batch that are the same in later ones."""
-        may_recur = settled(self._spec.graph.log, asked.t, self._limit(roots))
+        may_recur = find_settled(self._spec.graph.log, asked.t, self._limit(roots))
         position = asked.as_of
         if not isinstance(position, Tensor):
             assert position is not None

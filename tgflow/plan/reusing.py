@@ -21,7 +21,7 @@ from tgflow.batch import Batch
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
 from tgflow.graph import Neighbors, TemporalGraph
-from tgflow.plan.assembly import RootColumns, assembled_of, walk_of
+from tgflow.plan.assembly import RootColumns, assemble_hops, walk_of
 from tgflow.plan.copying import CopyingPreparer
 from tgflow.plan.device_batches import DeviceBatches, OwnedBatches
 from tgflow.plan.in_order import ordered_map, until_failure
@@ -195,7 +195,7 @@ class ReusingPlan:
         for choice in choices:
             walk.take(choice)
         assert walk.found is not None
-        return assembled_of(self._plan, walk.roots, walk.columns, walk.found)
+        return assemble_hops(self._plan, walk.roots, walk.columns, walk.found)
 
     def batch(self, epoch: int, index: int, reuse: BatchReuse | None = None) -> Batch:
         """Return a batch, see `Plan.batch`; None takes no rows."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from tgflow.batch import Batch
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device, StreamEvent
-from tgflow.plan.copying import CopyingPreparer, gathered
+from tgflow.plan.copying import CopyingPreparer, gather_input
 from tgflow.plan.inputs import feature_inputs
 from tgflow.plan.slabs import SlabPreparer
 from tgflow.plan.spec import PlanSpec
@@ -64,7 +64,7 @@ class SlabCopies:
             self._copied.append((filled.memory, self._gpu.record_event()))
         pending = filled.pending(self._spec, there, None)
         with self._clock.measuring():
-            rows = {name: gathered(self._there[name], pending) for name in pending.ids}
+            rows = {name: gather_input(self._there[name], pending) for name in pending.ids}
             return pending.with_features(rows)
 
     def _let_go(self) -> None:

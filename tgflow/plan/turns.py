@@ -19,7 +19,7 @@ import torch
 from tgflow.batch import Batch
 from tgflow.graph import TemporalGraph
 from tgflow.peers import PeerLost, RanksDisagree
-from tgflow.plan.assembly import RootColumns, assembled_of, walk_of
+from tgflow.plan.assembly import RootColumns, assemble_hops, walk_of
 from tgflow.plan.in_order import ordered_map
 from tgflow.plan.inputs import feature_inputs
 from tgflow.plan.spec import PlanSpec, Roots
@@ -118,7 +118,7 @@ class SharePreparer:
         walks = [walk_of(*each) for each in asked]
         walks += [_nowhere(drawn[0][0]) for _ in range(num_walks - len(walks))]
         found = self.walker.walk(walks)
-        pending = [assembled_of(*each, hops) for each, hops in zip(asked, found, strict=False)]
+        pending = [assemble_hops(*each, hops) for each, hops in zip(asked, found, strict=False)]
         tables = feature_inputs(drawn[0][0].graph)
         rows = {table.name: table.gather_all(pending) for table in tables}
         return [

@@ -92,7 +92,7 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def windowed(records: Sequence[Record], key: str, window: int) -> list[float | None]:
+def rolling_mean(records: Sequence[Record], key: str, window: int) -> list[float | None]:
     """Return for each record the mean of `key` over it and the `window - 1` before it."""
     means: list[float | None] = []
     for i in range(len(records)):
@@ -209,9 +209,9 @@ def _curve(
     low: float | None = None,
     show_y: Callable[[float], str] = lambda y: f"{y:.3g}",
 ) -> Chart:
-    """Return a chart of one record key: as measured (faint), windowed, and if wide, its mean."""
+    """Return a chart of one record key: as measured (faint), rolling, and if wide, its mean."""
     x, raw = axis["x"], [r.get(key) for r in records]
-    mean = windowed(records, key, window)
+    mean = rolling_mean(records, key, window)
     lines = [Line(title, x, mean, color, fill=True)]
     if window > 1:
         lines.insert(0, Line("each batch", x, raw, color, "faint"))

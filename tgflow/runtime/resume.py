@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tgflow.config import Config, fields, flag_of, plain, shown
+from tgflow.config import Config, fields, flag_of, plain, quote_json
 from tgflow.setting import Effect
 
 EFFECTS = {
@@ -87,4 +87,4 @@ def differences(saved: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]
 
 
 def _cut(value: object) -> str:
-    return shown(value, most=40)
+    return quote_json(value, most=40)

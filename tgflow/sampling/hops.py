@@ -164,7 +164,7 @@ def walk_here(
             as_of=asked.as_of, types=types, out=asked.out, params=asked.params,
         )  # fmt: skip
 
-    return walked(hops, sampled)
+    return answer_walk(hops, sampled)
 
 
 class Descent(TypedDict, total=False):
@@ -284,7 +284,7 @@ def hop_by_hop(
     return Hops(rows, tuple(frontiers), tuple(links))
 
 
-def walked(walk: HopWalk, answer: Callable[[HopQueries], Neighbors | SomeNeighbors]) -> Hops:
+def answer_walk(walk: HopWalk, answer: Callable[[HopQueries], Neighbors | SomeNeighbors]) -> Hops:
     """Return the hops of a walk, each of which `answer` gives the neighbors of."""
     try:
         asked = next(walk)

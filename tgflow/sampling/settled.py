@@ -8,7 +8,7 @@ from torch import Tensor
 from tgflow.graph import EventLog
 
 
-def settled(log: EventLog, t: Tensor, limit: Tensor | int) -> Tensor:
+def find_settled(log: EventLog, t: Tensor, limit: Tensor | int) -> Tensor:
     """Return which queries see the same whatever is appended: the log has reached their times.
 
     Their neighborhoods, and all below them, are those of their nodes and times alone, until the

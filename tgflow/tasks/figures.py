@@ -58,7 +58,7 @@ class LabelFigures:
         """Take in scores of two classes alone: float64 `[B]` and bool `[B]`."""
         pair = score.numpy(), is_positive.numpy()
         if self._pool is None:
-            self._bins += torch.from_numpy(scores.binned(*pair))
+            self._bins += torch.from_numpy(scores.bin_scores(*pair))
         else:
             self._pool.append(pair)
 
@@ -101,7 +101,7 @@ class LabelFigures:
         if not self._pool:
             return np.zeros((2, 0), dtype=np.int64)
         score, is_positive = (np.concatenate(part) for part in zip(*self._pool, strict=True))
-        return scores.grouped(score, is_positive)
+        return scores.group_scores(score, is_positive)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return what `load_state_dict` takes back: copies. Pooled scores are not in it."""

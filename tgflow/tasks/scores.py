@@ -17,7 +17,7 @@ NUM_BINS = 4096
 _WIDEST = 20.0
 
 
-def grouped(scores: NDArray[np.float64], is_positive: NDArray[np.bool_]) -> Counts:
+def group_scores(scores: NDArray[np.float64], is_positive: NDArray[np.bool_]) -> Counts:
     """Return how often each score was given to negatives and to positives, int64 `[2, G]`.
 
     Args:
@@ -29,7 +29,7 @@ def grouped(scores: NDArray[np.float64], is_positive: NDArray[np.bool_]) -> Coun
     return flat.reshape(2, -1).astype(np.int64)
 
 
-def binned(scores: NDArray[np.float64], is_positive: NDArray[np.bool_]) -> Counts:
+def bin_scores(scores: NDArray[np.float64], is_positive: NDArray[np.bool_]) -> Counts:
     """Return the same in `NUM_BINS` bins of equal width from logits -20 to 20."""
     share = (np.clip(scores, -_WIDEST, _WIDEST) + _WIDEST) / (2 * _WIDEST)
     group = np.minimum((share * NUM_BINS).astype(np.int64), NUM_BINS - 1)

@@ -161,7 +161,7 @@ def heard(scored: Iterator[Scored], hear: HearScores) -> Iterator[Scored]:
         yield each
 
 
-def named(part: str, metrics: dict[str, float]) -> dict[str, float]:
+def prefix_metrics(part: str, metrics: dict[str, float]) -> dict[str, float]:
     """Put the part in front of each metric's name: `test.ap`, `inductive.test.ap`."""
     return {
         f"{INDUCTIVE}{part}.{name.removeprefix(INDUCTIVE)}"

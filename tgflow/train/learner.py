@@ -13,7 +13,7 @@ from tgflow.share import AnyBatch, Share
 from tgflow.train.captured import tensors_of
 from tgflow.train.draws import seeded_draws
 from tgflow.train.reducer import AnyScores, ShareScores
-from tgflow.train.slice_steps import SliceSteps, StepResult, detached
+from tgflow.train.slice_steps import SliceSteps, StepResult, detach_scores
 
 
 class Learner(SliceSteps):
@@ -117,7 +117,7 @@ class Learner(SliceSteps):
             loss = self.task.loss(loss, scores, batch)
         self._check_finite(batch, scores, loss)
         self._descend(loss)
-        return StepResult(loss.detach(), detached(scores))
+        return StepResult(loss.detach(), detach_scores(scores))
 
     def _kept(self, name: str, scores: Scores) -> Scores:
         """Return scores that no replay overwrites; note of which one their carry is."""

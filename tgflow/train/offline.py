@@ -29,7 +29,7 @@ from tgflow.train import evaluate as passes
 from tgflow.train.best import chosen_epoch
 from tgflow.train.caches import first_rows, isolate_evaluation
 from tgflow.train.config import ExecutionConfig, OfflineConfig
-from tgflow.train.evaluate import INDUCTIVE, HearScores, Scored, named
+from tgflow.train.evaluate import INDUCTIVE, HearScores, Scored, prefix_metrics
 from tgflow.train.finite import BatchPlace
 from tgflow.train.learner import Learner
 from tgflow.train.learning_task import LearningTask
@@ -43,7 +43,7 @@ from tgflow.train.progress_bar import progress_bar
 from tgflow.train.rank_control import RankControl
 from tgflow.train.rank_reducer import reducer_of
 from tgflow.train.reducer import check_sliceable, score_values
-from tgflow.train.reuse import learning, reuse_of
+from tgflow.train.reuse import enclose_pass, reuse_of
 from tgflow.train.split import chronological_split
 from tgflow.train.state import graph_of, load_learner, save_learner, save_state
 
@@ -196,7 +196,7 @@ class OfflineTrainer:
                 after_epoch()
         best, self._is_done = progress.best, True
         assert best is not None
-        out = self._summary() | named("val", best.val)
+        out = self._summary() | prefix_metrics("val", best.val)
         self.model.load_state_dict(best.parameters)
         for kind in self.config.negatives:
             self._load_state(best.state)
@@ -204,7 +204,7 @@ class OfflineTrainer:
             name = "test" if kind == self.config.negatives[0] else f"test.{kind}"
             plan = self._plans.evaluation("test", kind, self.config.mrr_negatives)
             hear = partial(self._hear_test, kind)
-            out |= named(name, self._evaluate("test", best.epoch, plan, hear))
+            out |= prefix_metrics(name, self._evaluate("test", best.epoch, plan, hear))
         return out | self.model.figures()
 
     def save_progress(self, writer: SectionWriter) -> None:
@@ -327,7 +327,7 @@ class OfflineTrainer:
                 notify(place, loss := float(values["loss"]))
                 yield loss
 
-        with learning(learner, self.reuse) as learn:
+        with enclose_pass(learner, self.reuse) as learn:
             for batch in self._training_batches(epoch):
                 step = learn(batch)
                 learner.commit(batch, step.scores)

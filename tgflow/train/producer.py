@@ -65,7 +65,7 @@ class RowProducer:
         if record.hot is None:
             return
         if record.hot.number == record.number:
-            self._published = copied(self._layer)
+            self._published = copy_layer(self._layer)
         if self._published is None:
             raise ValueError(
                 "the checkpoint has no parameters that rows were computed ahead with: go on from "
@@ -124,7 +124,7 @@ class RowProducer:
             name.removeprefix(head): x for name, x in saved.items() if name.startswith(head)
         }
         if published:
-            self._published = copied(self._layer)
+            self._published = copy_layer(self._layer)
             self._published.load_state_dict(published)
 
 
@@ -178,7 +178,7 @@ class _Job:
             return rows
 
 
-def copied(layer: nn.Module) -> nn.Module:
+def copy_layer(layer: nn.Module) -> nn.Module:
     """Return a copy of a layer on the CPU in evaluation mode, which has its present parameters."""
     memo: dict[int, Tensor] = {id(x): x.detach().to("cpu", copy=True) for x in layer.buffers()}
     for x in layer.parameters():

@@ -216,7 +216,7 @@ def reuse_of(config: Reuse, learner: Learner, plan: Plan, num_ranks: int) -> Tra
 
 
 @contextmanager
-def learning(
+def enclose_pass(
     learner: Learner, reuse: TrainingReuse | None
 ) -> Iterator[Callable[[AnyBatch], StepResult]]:
     """Enclose a pass, and give what takes a step from each of its batches: see `Learner.learn`."""

@@ -102,13 +102,13 @@ class SliceSteps(ModelDescent):
             with self._reading(batch):
                 scores: Scores = self.model(batch)
             if not len(batch):
-                return detached(scores), leaves.none(), None
+                return detach_scores(scores), leaves.none(), None
             loss = self._loss(scores) * (len(batch) / num_rows)
             error = self._lost(batch, scores, loss)
             if self.learns:
                 loss.backward()  # type: ignore[no-untyped-call]
             leaf = leaves.leaf(loss, error is not None if self.is_lost is None else self.is_lost)
-        return detached(scores), leaf, error
+        return detach_scores(scores), leaf, error
 
     def _messages(self, share: Share, own: Mapping[int, Scores]) -> Callable[[], Messages] | None:
         """Return what gives the messages of the whole batch; None if the model stores nothing."""
@@ -150,7 +150,7 @@ def _fetch(share: Share) -> None:
         share.fetch()
 
 
-def detached(scores: Scores) -> Scores:
+def detach_scores(scores: Scores) -> Scores:
     """Return scores without what their gradients need."""
     classes = None if scores.classes is None else scores.classes.detach()
     return Scores(scores.positive.detach(), scores.negative.detach(), scores.carry, classes)
