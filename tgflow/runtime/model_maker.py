@@ -111,6 +111,8 @@ def _known_model(name: str) -> type[TemporalModel]:
 def own_model(name: str) -> Any:
     """Import `module:Class` from the working directory or the path.
 
+    What the module itself imports later, in a function, is not looked for in the working directory.
+
     Raises:
         ConfigError: If there is none.
     """
