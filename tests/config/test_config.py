@@ -195,8 +195,16 @@ def test_a_wrong_setting_of_a_model_is_named(stated, text):
 )
 def test_a_setting_can_be_whatever_the_library_knows(key, names):
     """Their names stand in the schema, too, as it needs neither torch nor pyarrow."""
+    assert choices(key) == set(names)
+
+
+def test_a_trainer_can_be_set_to_every_protocol():
+    assert choices("continual.protocol") | choices("offline.protocol") == set(PROTOCOLS)
+
+
+def choices(key):
     kinds = [kind for kind, _ in alternatives(by_key()[key].hint) if get_origin(kind) is Literal]
-    assert {name for kind in kinds for name in get_args(kind)} == set(names)
+    return {name for kind in kinds for name in get_args(kind)}
 
 
 def test_the_help_names_every_model():

@@ -14,7 +14,7 @@ _MASK_63_BITS = (1 << 63) - 1
 def seeded_draws(seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch's draws on the CPU and on `device`; give the caller's state back afterwards.
 
-    Meanwhile they are everybody's: another thread that draws from them takes draws of the step.
+    While it lasts, whatever else draws from torch's generators, in any thread, gets these draws.
     On the generators themselves: `torch.manual_seed` takes milliseconds on a machine without a GPU,
     as it records where it was called, for when there is one. Does not synchronize.
     """
