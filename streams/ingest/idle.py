@@ -24,12 +24,12 @@ class IdlePartitions:
         self._timeout = timeout
         self._clock = clock
         self._since: dict[int, float] = {}
-        self._told: set[int] = set()
+        self._noted: set[int] = set()
 
     def heard(self, partitions: Collection[int]) -> None:
         """Hear that they have spoken, or were not asked."""
         self._since.update(dict.fromkeys(partitions, self._clock()))
-        self._told.difference_update(partitions)
+        self._noted.difference_update(partitions)
 
     def seconds(self, partition: int) -> float:
         """Return for how long a partition has been silent."""
@@ -44,9 +44,9 @@ class IdlePartitions:
         silent = {p: self.seconds(p) for p in behind if not lag.get(p)}
         if self._timeout is not None:
             return sorted(p for p, seconds in silent.items() if seconds >= self._timeout)
-        for partition in silent.keys() - self._told:
+        for partition in silent.keys() - self._noted:
             if silent[partition] >= WARN_SECONDS:
-                self._told.add(partition)
+                self._noted.add(partition)
                 _log.warning(
                     "%s: partition %d has been silent for %.0f s and holds the others back; "
                     "set idle_timeout to continue without it",

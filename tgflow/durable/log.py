@@ -121,7 +121,7 @@ class DurableLog:
             ValueError: If the frame is too large, or the footer is not JSON.
         """
         body = frames.encode(rows, footer)
-        with self._lock, _told(self.directory):
+        with self._lock, _report_full_disk(self.directory):
             self._reopen()
             if self._size >= self._segment_bytes:
                 self._roll()
@@ -135,7 +135,7 @@ class DurableLog:
             DiskFull: If there is no room; frames not yet on the disk are kept for the next try.
             OSError: If the disk refuses; as above.
         """
-        with self._lock, _told(self.directory):
+        with self._lock, _report_full_disk(self.directory):
             self._reopen()
             self._sync()
 
@@ -390,7 +390,7 @@ class DurableLog:
 
 
 @contextmanager
-def _told(directory: Path) -> Iterator[None]:
+def _report_full_disk(directory: Path) -> Iterator[None]:
     """Say of a full disk that it is one."""
     try:
         yield
