@@ -205,7 +205,3 @@ def test_a_trainer_can_be_set_to_every_protocol():
 def choices(key):
     kinds = [kind for kind, _ in alternatives(by_key()[key].hint) if get_origin(kind) is Literal]
     return {name for kind in kinds for name in get_args(kind)}
-
-
-def test_the_help_names_every_model():
-    assert set(MODELS) <= set(re.findall(r"[\w-]+", by_key()["model.name"].help))

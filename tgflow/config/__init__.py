@@ -4,7 +4,14 @@ Read it with `load_config`, write it with `to_toml`; what is written reads back 
 """
 
 from tgflow.config.fields import Field, fields, flag_of, is_unset
-from tgflow.config.load import ConfigError, load_config, plain, quote_json, replaced, stated_settings
+from tgflow.config.load import (
+    ConfigError,
+    load_config,
+    plain,
+    quote_json,
+    replaced,
+    stated_settings,
+)
 from tgflow.config.schema import Config
 from tgflow.config.stream import StreamConfig
 from tgflow.config.toml import to_toml
