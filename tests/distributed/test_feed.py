@@ -300,6 +300,16 @@ def test_nothing_is_unpickled():
     in_world(2, take_watched)
 
 
+def test_who_still_reads_where_the_feed_was_left_ends():
+    """As a thread does that reads ahead while something else fails."""
+    feed = Feed(Alone(), (events(10) for _ in range(1_000_000)), 10)
+    stream = iter(feed)
+    with feed:
+        next(stream)
+    with pytest.raises(FeedClosed):
+        list(stream)
+
+
 # --- messages
 
 

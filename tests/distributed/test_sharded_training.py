@@ -42,7 +42,7 @@ BATCHES = [EVENTS[:5], EVENTS[5:60], EVENTS[60:]]
 """Of one micro-batch less, of three at once, and of the rest."""
 CONFIG = ContinualConfig(batch_size=16, learning_rate=1e-2, mrr_negatives=3, slices=4)
 HERE = replace(CONFIG, num_threads=0)
-"""For ranks that are threads: those have one order of what they send, not one a group."""
+"""For ranks that are threads: who learns prepares what is learned, too."""
 
 
 _MAKING = threading.Lock()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -17,14 +17,28 @@ Answer = TypeVar("Answer")
 _PATIENCE = 20.0
 
 
+class _Table:
+    """Where the ranks lay what they send in one group, and meet."""
+
+    def __init__(self, world: int) -> None:
+        self.meeting = threading.Barrier(world)
+        self.laid: list[list[Tensor]] = [[] for _ in range(world)]
+
+    def meet(self) -> None:
+        try:
+            self.meeting.wait(_PATIENCE)
+        except threading.BrokenBarrierError:
+            raise PeerLost("another rank has raised, or hangs") from None
+
+
 class ThreadPeers(Alone):
     """A rank of `in_threads`."""
 
-    def __init__(self, rank: int, meeting: threading.Barrier, table: list[list[Tensor]]) -> None:
+    def __init__(self, rank: int, world: int, tables: Mapping[Group, _Table]) -> None:
         super().__init__()
-        self.rank, self.world = rank, len(table)
-        self.shard = Shard(rank, len(table))
-        self._meeting, self._table = meeting, table
+        self.rank, self.world = rank, world
+        self.shard = Shard(rank, world)
+        self._tables = tables
 
     def exchange(
         self,
@@ -36,14 +50,14 @@ class ThreadPeers(Alone):
     ) -> None:
         """Lay buffers on the table, and take what the others have laid there for this rank."""
         check_buffers(self, sends, receives)
-        start = time.perf_counter()
-        self._table[self.rank] = list(sends)
-        self._meet()
+        start, table = time.perf_counter(), self._tables[group]
+        table.laid[self.rank] = list(sends)
+        table.meet()
         for rank, buffer in enumerate(receives):
-            sent = self._table[rank][self.rank]
+            sent = table.laid[rank][self.rank]
             assert sent.shape == buffer.shape, f"{rank} sent {len(sent)} bytes, not {len(buffer)}"
             buffer.copy_(sent)
-        self._meet()
+        table.meet()
         others = sum(len(x) for rank, x in enumerate(sends) if rank != self.rank)
         self.traffic.count(kind, others, time.perf_counter() - start)
 
@@ -60,27 +74,23 @@ class ThreadPeers(Alone):
 
     def broadcast(self, tensor: Tensor, *, kind: str, group: Group = "train") -> None:
         """Take what rank 0 has laid on the table."""
-        self._table[self.rank] = [tensor]
-        self._meet()
-        tensor.copy_(self._table[0][0])
-        self._meet()
-
-    def _meet(self) -> None:
-        try:
-            self._meeting.wait(_PATIENCE)
-        except threading.BrokenBarrierError:
-            raise PeerLost("another rank has raised, or hangs") from None
+        table = self._tables[group]
+        table.laid[self.rank] = [tensor]
+        table.meet()
+        tensor.copy_(table.laid[0][0])
+        table.meet()
 
 
 def in_threads(world: int, work: Callable[[ThreadPeers], Answer]) -> list[Answer]:
     """Return what `work` returns on each rank; the error of the first that raised, if any."""
-    meeting, table = threading.Barrier(world), [[] for _ in range(world)]
+    tables: dict[Group, _Table] = {group: _Table(world) for group in get_args(Group)}
 
     def run(rank: int) -> Answer:
         try:
-            return work(ThreadPeers(rank, meeting, table))
+            return work(ThreadPeers(rank, world, tables))
         except BaseException:
-            meeting.abort()
+            for table in tables.values():
+                table.meeting.abort()
             raise
 
     with ThreadPoolExecutor(world) as pool:

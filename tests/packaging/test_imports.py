@@ -40,6 +40,7 @@ GROUND = ["tgflow._core", "tgflow.choices", "tgflow.describe", "tgflow.units", "
 OVER_PEERS = ("parcel", "reduce", "control")
 ASKING = ("asking", "hop_parcel", "vectors")
 TO_OWNERS = ("mail_routes",)
+FEEDING = ("feed", "segment")
 LAYERS = {
     "tgflow.graph": [
         *("tgflow.graph", "tgflow.cuda", "tgflow.tables", "tgflow.events", "tgflow.sampler"),
@@ -66,6 +67,13 @@ LAYERS = {
             *("tgflow.distributed.parcel", "tgflow.schedule", "tgflow.share", "tgflow.messages"),
         ]
         for name in TO_OWNERS
+    },
+    **{
+        f"tgflow.distributed.{name}": [
+            *(f"tgflow.distributed.{other}" for other in (*FEEDING, *OVER_PEERS)),
+            "tgflow.events",
+        ]
+        for name in FEEDING
     },
     "tgflow.distributed.supervise": [
         "tgflow.distributed.rank_processes",
@@ -102,6 +110,7 @@ KNOW_ADDRESSES = [
     *("tgflow.tables.host", "tgflow.tables.validation"),
     "tgflow.bench",
 ]
+NOT_BETWEEN_RANKS = r"dist\.(\w+_object|\w*reduce\w*)|torch\.(save|load)\b"
 # These put the rooms together, or test that they fit.
 COMPOSERS = ("tgflow.cli", "tgflow.config", "tgflow.runtime", "tgflow.bench", "tgflow.testing")
 
@@ -217,9 +226,21 @@ def test_only_joined_ranks_know_process_groups():
             assert not groups, f"{name} imports {groups}"
         if not within(name, ["tgflow.distributed", *COMPOSERS]) and name != "tgflow":
             rooms = known_rooms(known, "tgflow.distributed")
-            assert rooms <= {*OVER_PEERS, *ASKING, *TO_OWNERS}, (
+            assert rooms <= {*OVER_PEERS, *ASKING, *TO_OWNERS, *FEEDING}, (
                 f"{name} imports {rooms} of tgflow.distributed"
             )
+
+
+def test_ranks_need_torch_alone_and_send_nothing_that_is_run_or_added_in_another_order():
+    """Not pickle, which receives code, nor what torch builds on it; nor sums of torch's own."""
+    strange = {"pickle", "marshal", "shelve", "multiprocessing", "torch.distributed.rpc"}
+    for _, name, path in modules():
+        if within(name, ["tgflow.distributed", "tgflow.peers"]):
+            known = imports(name, path)
+            assert not known & strange, f"{name} imports {known & strange}"
+            roots = {module.partition(".")[0] for module in known}
+            assert roots <= {*sys.stdlib_module_names, "torch", "tgflow"}, name
+            assert not re.search(NOT_BETWEEN_RANKS, path.read_text()), name
 
 
 def known_rooms(modules, package):

@@ -182,6 +182,16 @@ def test_messages_that_are_averaged_may_be_split() -> None:
     assert_ranks_have(expected, found)
 
 
+def test_a_stream_is_read_on_rank_0_alone() -> None:
+    events = EVENTS[:20]
+    expected = left_by(trainer_of("tgn", CONFIG), events)
+
+    def work(peers: Any) -> Any:
+        return left_by(trainer_of("tgn", CONFIG, peers), events if peers.rank == 0 else None)
+
+    assert_ranks_have(expected, in_threads(2, work))
+
+
 def test_a_run_goes_on_with_other_ranks() -> None:
     expected = left_by(trainer_of("tgn", CONFIG))[0]
     first = in_threads(2, half_of_a_run)[0]

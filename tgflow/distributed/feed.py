@@ -10,7 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Self
 
 from tgflow.distributed.segment import (
@@ -88,6 +88,8 @@ class Feed:
     ) -> None:
         self.unit = getattr(stream, "unit", None)
         """What a tick is, if the stream says so."""
+        self.ids = getattr(stream, "ids", None)
+        """Of its nodes, if the stream has them."""
         self._peers, self._stream, self._batch_size = peers, stream, batch_size
         self._lost, self._heartbeat = lost, heartbeat
         self._messages: queue.Queue[Message] = queue.Queue(_QUEUED)
@@ -109,6 +111,7 @@ class Feed:
 
         Raises:
             PeerLost: If another rank is gone; else what the stream raises.
+            FeedClosed: If it was left.
         """
         try:
             for segment in with_new_nodes_once(segments(self._stream, self._batch_size)):
@@ -122,14 +125,17 @@ class Feed:
     def _end(self, last: Message) -> None:
         """Send the last message, if it can be sent."""
         self._has_ended = True
-        with suppress(PeerLost):  # who is gone needs none, and something else ends this rank
+        with suppress(PeerLost, FeedClosed):  # who is gone needs none; another error ends this rank
             self._put(last)
 
     def _put(self, message: Message) -> None:
-        """Let a message wait to be sent; wait for room."""
+        """Let a message wait to be sent; wait for room while anybody sends."""
         while True:
+            is_sending = self._thread.is_alive()
             if self._failure is not None:
                 raise PeerLost(str(self._failure)) from self._failure
+            if not is_sending:
+                raise FeedClosed
             with suppress(queue.Full):
                 self._messages.put(message, timeout=_PAUSE)
                 return
@@ -226,3 +232,21 @@ class Followed:
             with suppress(queue.Full):
                 self._arrived.put(message, timeout=_PAUSE)
                 return
+
+
+def read_by_rank_0(
+    peers: Peers, stream: Iterable[EventBatch], batch_size: int, unit: str
+) -> AbstractContextManager[Iterable[EventBatch]]:
+    """Return what, entered, gives all ranks the stream of rank 0; who is alone has its own.
+
+    Args:
+        peers: The ranks; all of them call this together.
+        stream: Batches of any size, in order; on other ranks than 0 it is not looked at.
+        batch_size: Events of a micro-batch.
+        unit: What a tick is.
+    """
+    if peers.world == 1:
+        return nullcontext(stream)
+    if peers.rank > 0:
+        return Followed(peers, unit)
+    return Feed(peers, stream, batch_size)

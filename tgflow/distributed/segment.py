@@ -17,7 +17,8 @@ from tgflow.events import MICRO_BATCH_END, EventBatch, NewNodes, concat
 from tgflow.peers import Peers, RanksDisagree
 
 MOST_BATCHES = 8
-"""Micro-batches of one segment: what waits for the slowest rank is bounded by it."""
+"""Micro-batches of one segment, which ranks that must ask each other prepare together: what waits
+for the slowest rank is bounded by it."""
 _HEADER_WORDS = 8
 _MOST_TEXT = 4_000
 _NO_FEATURES = -1

@@ -50,18 +50,18 @@ class ContinualTrainer(StreamTrainer):
         graph: Grows by the stream's events; append to it nowhere else. One that is sharded
             (`TemporalGraph(shard=peers.shard)`) asks the owners of nodes for their neighbors, and
             one whose `edge_x` is a `ShardedRows` those of features, which all ranks save together.
-            Where any of it is sharded, the stream comes to all ranks in the same batches, up to 8
-            micro-batches of a batch are prepared together, and `steps` is not to be left early and
+            Where any of it is sharded, `steps` is given the same batches on all ranks, up to 8
+            micro-batches of a batch are prepared together, and it is not to be left early and
             called again.
         config: Settings.
         execution: How a GPU is used, if the model is on one. Where steps are captured, modules and
             parameters put into the model after the first of them are not noticed: do that before,
             or set `capture=False`.
         peers: The ranks that learn together, as `tgflow.join` returns them; None: this process
-            alone. All of them have the same model, graph and settings, and are given the same
-            stream; each prepares and computes some slices of each batch (`config.slices`), and all
-            of them end with the bits of one process. Rank 0 alone has metrics; records of others
-            say how far they are, and what the loss was.
+            alone. All of them have the same model, graph and settings; `run` reads the stream of
+            rank 0 for all. Each prepares and computes some slices of each batch
+            (`config.slices`), and all of them end with the bits of one process. Rank 0 alone has
+            metrics; records of others say how far they are, and what the loss was.
         scores: Whether records say what the model said of each event (`StepRecord.scores`), with
             probabilities calibrated on the way; and of its label, where `task` predicts labels.
             Each micro-batch is then waited for before it is learned.

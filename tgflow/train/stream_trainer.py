@@ -16,6 +16,8 @@ from tgflow.cuda.clock import clock_of
 from tgflow.describe import described
 from tgflow.distributed.asking import AskingSampler
 from tgflow.distributed.control import Order
+from tgflow.distributed.feed import read_by_rank_0
+from tgflow.distributed.segment import MOST_BATCHES
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.graph.node_rows import check_ids
@@ -45,9 +47,6 @@ from tgflow.train.rank_control import RankControl
 from tgflow.train.reducer import LocalReducer, SliceReducer
 from tgflow.train.spread import check_spread
 
-MAX_MICRO_BATCHES = 8
-"""Micro-batches that ranks prepare together, at most, where they must ask each other."""
-
 
 @described
 class StreamTrainer(ABC):
@@ -63,8 +62,7 @@ class StreamTrainer(ABC):
 
     Raises:
         ValueError: If features of the graph are cached with `policy="belady"`, which needs to know
-            what comes next. Rows of a stream are written through to their table as they come, and
-            `policy="lru"` follows recency.
+            what comes next; `policy="lru"` follows recency.
     """
 
     control: RankControl | None = None
@@ -201,20 +199,24 @@ class StreamTrainer(ABC):
         """Learn from all of `stream` and return `result()`.
 
         Args:
-            stream: Batches of any size, in order; read as needed, from another thread.
+            stream: Batches of any size, in order; read as needed, from another thread. Of several
+                ranks that of rank 0 is read, and no other one.
             observer: Hears of each step, such as a `tgflow.callbacks.CSVLogger`; or several.
             progress: Whether rank 0 shows a bar, on stderr; None: on a terminal, or in a notebook.
 
         Raises:
             TrainingDiverged: If a loss or score is not finite.
             BatchError: If a batch cannot be prepared.
+            LeaderFailed: On other ranks than 0, what that raises of its stream.
             ValueError: If the stream has another time unit than the graph, or the graph rows of
                 nodes that the stream has not numbered yet; and what either raises, such as for a
                 time that decreases.
         """
-        callbacks = Callbacks(observer)
-        with callbacks.also(progress_bar(self._peers.rank == 0 and progress, stream)):
-            for record in self.steps(stream):
+        callbacks, c = Callbacks(observer), self.config
+        bar = progress_bar(self._peers.rank == 0 and progress, stream)
+        read = read_by_rank_0(self._peers, stream, c.batch_size, self.graph.time_unit)
+        with callbacks.also(bar), read as events:
+            for record in self.steps(events):
                 callbacks.on_step(record)
         return self.result()
 
@@ -226,7 +228,7 @@ class StreamTrainer(ABC):
         when this is called again.
 
         Where the stream yields `tgflow.events.MICRO_BATCH_END`, a micro-batch ends before it is
-        full, as at the end of the stream.
+        full, as at the end of the stream. Each of several ranks is given the same stream.
         """
         self.graph.check_time_unit(stream)
         check_ids(self.graph.node_x, stream)
@@ -242,7 +244,7 @@ class StreamTrainer(ABC):
         c, num = self.config, self.num_batches
         feeder = MicroBatcher(self.graph, self._segment_start, self._index, c.batch_size, num - 1)
         made = (
-            self._asked(feeder.turns(stream, MAX_MICRO_BATCHES))
+            self._asked(feeder.turns(stream, MOST_BATCHES))
             if self._asks
             else self._loaded(feeder.tasks(stream))
         )
