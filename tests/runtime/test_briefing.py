@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
+import errno
+import os
+from pathlib import Path
 
 import pytest
 
 from helpers.worlds import in_world
 from tgflow.config import load_config
 from tgflow.distributed.feed import LeaderFailed
-from tgflow.peers import Alone
+from tgflow.peers import Alone, PeerLost
 from tgflow.runtime import briefing as module
 from tgflow.runtime.briefing import Briefing, Lead, NotShared, hear
 from tgflow.runtime.directory import ResumeOptions, RunDirectory
@@ -48,13 +50,47 @@ def not_seen(peers, path):
     module.SEEN_WITHIN = 0.1
     if peers.rank == 2:
         Briefing.mark_file = property(lambda briefing: path / "elsewhere")
-    act = partial(Lead(peers).brief, briefing_of(path)) if peers.rank == 0 else partial(hear, peers)
     with pytest.raises(NotShared, match=r"rank 2 does not see .*run, where rank 0 writes"):
-        act()
+        brief_or_hear(peers, path)
+
+
+def brief_or_hear(peers, path):
+    if peers.rank == 0:
+        Lead(peers).brief(briefing_of(path))
+    else:
+        hear(peers)
 
 
 def test_a_directory_that_a_rank_does_not_see_is_refused_by_all(tmp_path):
     in_world(3, not_seen, tmp_path / "run")
+
+
+def refuse(code, path):
+    raise OSError(code, os.strerror(code), str(path))
+
+
+def not_written(peers, path):
+    """Rank 1 is on a host that has the files to read alone."""
+    if peers.rank == 1:
+        Path.touch = lambda file: refuse(errno.EROFS, file)
+    with pytest.raises(NotShared, match=r"rank 1 sees .*run and may not write there, where each"):
+        brief_or_hear(peers, path)
+
+
+def test_a_directory_that_a_rank_may_not_write_to_is_refused_by_all(tmp_path):
+    in_world(2, not_written, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("code", "access"), [(errno.EROFS, "READ"), (errno.EACCES, "READ"), (errno.ENOSPC, "WRITE")]
+)
+def test_a_disk_that_is_full_may_have_room_later(tmp_path, monkeypatch, code, access):
+    file = tmp_path / ".shared"
+    file.write_text("mark")
+    assert module._find_access(file, "mark", rank=1).name == "WRITE"
+    assert [each.name for each in tmp_path.iterdir()] == [".shared"]
+    monkeypatch.setattr(Path, "touch", lambda file: refuse(code, file))
+    assert module._find_access(file, "mark", rank=1).name == access
 
 
 def fail_before(peers):
@@ -69,6 +105,20 @@ def fail_before(peers):
 
 def test_why_rank_0_cannot_start_is_said_to_all():
     in_world(2, fail_before)
+
+
+class Left(Alone):
+    """A rank 0 whose others are gone."""
+
+    world = 2
+
+    def broadcast(self, tensor, *, kind, group="train"):
+        raise PeerLost("rank 1 is gone")
+
+
+def test_that_others_are_gone_does_not_hide_why_rank_0_cannot_start():
+    with pytest.raises(FileNotFoundError, match="no stream"), Lead(Left()):
+        raise FileNotFoundError("no stream")
 
 
 def test_a_run_that_is_alone_tells_nobody(tmp_path):

@@ -6,11 +6,14 @@ same files.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass
+from enum import IntEnum
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,7 +25,7 @@ from tgflow.config import Config, plain, replaced
 from tgflow.distributed.feed import LeaderFailed
 from tgflow.distributed.segment import Cause
 from tgflow.distributed.words import share_words
-from tgflow.peers import Alone, Peers
+from tgflow.peers import Alone, PeerLost, Peers
 from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.files import RunFiles
 from tgflow.runtime.resume import SettingChange
@@ -34,10 +37,19 @@ SEEN_WITHIN = 10.0
 """Seconds in which a file of rank 0 must be seen by all."""
 _MARK = ".shared"
 _MANIFEST = "manifest.json"
+_REFUSED = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 class NotShared(FileNotFoundError):
-    """A rank does not see the run's directory."""
+    """A rank does not see the run's directory, or may not write there."""
+
+
+class _Access(IntEnum):
+    """What a rank can do in the run's directory."""
+
+    NONE = 0
+    READ = 1
+    WRITE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,21 +170,22 @@ class Lead:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None and not self._is_over and self.peers.failure is None:
-            share_words(self.peers, {"failure": asdict(Cause.of(error))})
+            with suppress(PeerLost):  # who is gone needs none, and `error` is what ends this rank
+                share_words(self.peers, {"failure": asdict(Cause.of(error))})
 
     def brief(self, briefing: Briefing) -> None:
         """Let all others know the run.
 
         Raises:
-            NotShared: If another rank does not see its directory.
-            OSError: If it cannot be written to.
+            NotShared: If another rank does not see its directory, or may not write there.
+            OSError: If this rank cannot.
         """
         if self.peers.world == 1:
             return
         briefing.mark_file.parent.mkdir(exist_ok=True)
         briefing.mark_file.write_text(briefing.mark)
         self.send_words(asdict(briefing))
-        _check_shared(self.peers, briefing, is_seen=True)
+        _check_shared(self.peers, briefing, _Access.WRITE)
 
     def send_words(self, words: Any) -> None:
         """Let all others know something that is less than a run: plain values."""
@@ -185,11 +198,11 @@ def hear(peers: Peers) -> Briefing:
 
     Raises:
         LeaderFailed: If it cannot start or resume the run.
-        NotShared: If any rank does not see the run's directory.
+        NotShared: If any rank does not see the run's directory, or may not write there.
         PeerLost: If rank 0 is gone.
     """
     briefing = Briefing(**hear_words(peers))
-    _check_shared(peers, briefing, is_seen=_is_seen(briefing.mark_file, briefing.mark))
+    _check_shared(peers, briefing, _find_access(briefing.mark_file, briefing.mark, peers.rank))
     return briefing
 
 
@@ -230,14 +243,38 @@ def _is_seen(file: Path, mark: str) -> bool:
         time.sleep(0.05)
 
 
-def _check_shared(peers: Peers, briefing: Briefing, *, is_seen: bool) -> None:
-    """Refuse, on all ranks alike, a directory that one of them does not see."""
-    seen = peers.gather(torch.tensor([int(is_seen)]), [1] * peers.world, kind="words")
-    blind = [str(rank) for rank, sees in enumerate(seen.tolist()) if not sees]
+def _find_access(file: Path, mark: str, rank: int) -> _Access:
+    """Return what this rank can do beside a file that has this text.
+
+    A disk that is full is not looked for: it may have room again once something is saved.
+    """
+    if not _is_seen(file, mark):
+        return _Access.NONE
+    own = file.with_name(f"{file.name}-{rank}")
+    try:
+        own.touch()
+        own.unlink()
+    except OSError as error:
+        return _Access.READ if error.errno in _REFUSED else _Access.WRITE
+    return _Access.WRITE
+
+
+def _check_shared(peers: Peers, briefing: Briefing, access: _Access) -> None:
+    """Refuse, on all ranks alike, a directory that one of them does not see, or only reads."""
+    found = peers.gather(torch.tensor([int(access)]), [1] * peers.world, kind="words").tolist()
+    blind, readers = (
+        ", ".join(str(rank) for rank, each in enumerate(found) if each == wanted)
+        for wanted in (_Access.NONE, _Access.READ)
+    )
     if blind:
         raise NotShared(
-            f"rank {', '.join(blind)} does not see {briefing.path}, where rank 0 writes; give all "
+            f"rank {blind} does not see {briefing.path}, where rank 0 writes; give all "
             "ranks one directory that their hosts share: --out"
+        )
+    if readers:
+        raise NotShared(
+            f"rank {readers} sees {briefing.path} and may not write there, where each rank writes "
+            "its part of a checkpoint; mount it to be written on all hosts, for one user"
         )
 
 
