@@ -9,7 +9,6 @@ import re
 import signal
 import time
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -19,6 +18,7 @@ from helpers.rank_runs import (
     arguments,
     call_at,
     codes,
+    open_nothing,
     raise_at,
     run_ranks,
     seconds_after,
@@ -26,7 +26,7 @@ from helpers.rank_runs import (
 )
 from tgflow.cli import main
 from tgflow.cli.errors import DATA, INTERNAL, MEMORY, NO_INPUT, UNAVAILABLE, USAGE
-from tgflow.cli.ranks import check_rank_tables, check_ranks, check_training_ranks
+from tgflow.cli.ranks import check_rank_tables, check_ranks, check_training_ranks, with_slices
 from tgflow.config import ConfigError, load_config
 from tgflow.models.tgn import TGN
 from tgflow.runtime import briefing, rank_watch, watch
@@ -56,7 +56,8 @@ def shown(capsys):
 
 def test_ranks_end_as_one_process_does_and_rank_0_alone_says_so(events, tmp_path, capsys):
     one = alone(events, tmp_path / "one", "--slices", 2)
-    ends = run_ranks(tmp_path, 2, arguments(events, tmp_path / "two", "--json"))
+    argv = arguments(events, tmp_path / "two", "--json")
+    ends = run_ranks(tmp_path, 2, argv, open_nothing)
     assert codes(ends) == [0, 0], ends
     same_run(one, tmp_path / "two")
     said = json.loads(ends[0].out)
@@ -142,16 +143,20 @@ def test_bad_events_end_all_with_the_code_of_bad_data(events, tmp_path, sharded)
     assert [*saved(run).values()] == [64], "what was learned before is kept, by all ranks"
 
 
-def with_own_rate(rank):
-    return arguments(Path("events.csv"), Path("run"), "--lr", f"1e-{3 + rank}")
-
-
 @pytest.mark.slow
-def test_ranks_with_other_settings_are_refused(tmp_path):
-    ends = run_ranks(tmp_path, 2, tuple(map(with_own_rate, range(2))))
+@pytest.mark.parametrize(
+    ("command", "flag", "values"),
+    [
+        (("run", "--stream"), "--learning-rate", (1e-3, 1e-4)),
+        (("train", "--data"), "--seeds", (2, 3)),
+    ],
+)
+def test_ranks_with_other_settings_are_refused(tmp_path, command, flag, values):
+    argv = [*command, "events.csv", "--out", "run", *map(str, SMALL), flag]
+    ends = run_ranks(tmp_path, 2, tuple([*argv, str(value)] for value in values))
     assert codes(ends) == [USAGE] * 2, ends
     for end in ends:
-        assert "rank 1 has --learning-rate=0.0001 and rank 0 has --learning-rate=0.001" in end.err
+        assert f"rank 1 has {flag}={values[1]} and rank 0 has {flag}={values[0]}" in end.err
     assert ends[1].err.startswith("rank 1: ")
 
 
@@ -233,6 +238,17 @@ def test_sharded_rows_are_refused_where_they_are_not_in_host_memory():
     with pytest.raises(ConfigError, match="--rank-edge-rows: sharded rows are in host memory"):
         check_rank_tables(load_config(flags=flags), x_dim=2, world=2)
     check_rank_tables(load_config(flags=flags), x_dim=2, world=1)
+
+
+@pytest.mark.parametrize(
+    ("world", "stated", "slices"),
+    [(1, {}, 1), (3, {}, 3), (3, {"continual.slices": 6}, 6)],
+)
+def test_a_run_begins_with_a_slice_for_each_rank(monkeypatch, world, stated, slices):
+    for name, value in (("RANK", 0), ("WORLD_SIZE", world), ("TGFLOW_MEETING", "here")):
+        monkeypatch.setenv(name, str(value))
+    config = load_config(flags={"stream.path": "x.csv"} | stated)
+    assert with_slices(config, stated, "continual").continual.slices == slices
 
 
 @pytest.mark.slow
@@ -340,29 +356,6 @@ def test_a_fault_of_rank_0_ends_all(events, tmp_path):
     assert ends[0].code == INTERNAL
     assert ends[1].code in (INTERNAL, UNAVAILABLE)  # as it hears of it, or finds rank 0 gone
     assert max(seconds_after(tmp_path, ends)) < SOON
-
-
-@pytest.mark.slow
-def test_ranks_train_offline_as_one_process_does(events, tmp_path):
-    options = ("--data", events, *SMALL, "--epochs", 2, "--dropout", 0.1)
-    one, two = tmp_path / "one", tmp_path / "two"
-    assert main(["train", *map(str, options), "--out", str(one), "--slices", "2"]) == 0
-    argv = ["train", *map(str, options), "--out", str(two)]
-    assert codes(run_ranks(tmp_path, 2, argv)) == [0, 0]
-    found, expected = (
-        {
-            file.name: file.read_bytes()
-            for file in sorted((run / "checkpoint").iterdir())
-            if file.name != "manifest.json"
-        }
-        for run in (one, two)
-    )
-    assert found == expected
-    digests = [
-        json.loads((run / "checkpoint" / "manifest.json").read_text())["state_sha256"]
-        for run in (one, two)
-    ]
-    assert digests[0] == digests[1]
 
 
 def saved(run):

@@ -7,6 +7,8 @@ import json
 import pytest
 
 from helpers.live_runs import SMALL
+from helpers.rank_runs import codes, open_nothing, run_ranks
+from tgflow.checkpoint import read_manifest
 from tgflow.cli.averages import average
 
 FEW = ("--epochs", 2, "--mrr-negatives", 5, *SMALL)
@@ -84,6 +86,20 @@ def test_rows_of_lower_layers_may_be_reused(tgflow, events_csv):
         ran = tgflow(*tgat, *flags)
         assert ran.code == code
         assert message in ran.err
+
+
+@pytest.mark.slow
+def test_ranks_train_as_one_process_does_and_rank_0_alone_opens_the_stream(
+    tgflow, events_csv, tmp_path
+):
+    options = ("train", "--data", events_csv, *SMALL, "--epochs", 2, "--dropout", 0.1)
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert tgflow(*options, "--out", one, "--slices", 2).code == 0
+    argv = [str(each) for each in (*options, "--out", two)]
+    assert codes(run_ranks(tmp_path, 2, argv, open_nothing)) == [0, 0]
+    found, expected = (read_manifest(run / "checkpoint") for run in (one, two))
+    assert found["files"] == expected["files"]
+    assert found["state_sha256"] == expected["state_sha256"]
 
 
 def test_too_few_events_to_split_is_bad_data(tgflow, events_csv):

@@ -20,6 +20,7 @@ from tgflow.config.flags import in_flags
         ("the column 'time_unit' of a.csv", "the column 'time_unit' of a.csv"),
         ("--time-unit ms; x=3, some_name=4", "--time-unit ms; x=3, some_name=4"),
         ("table.gather_rows(ids) failed", "table.gather_rows(ids) failed"),
+        ("rank 1 has --seed=1, rank 0 --seed=0", "rank 1 has --seed=1, rank 0 --seed=0"),
     ],
 )
 def test_settings_are_named_by_their_flags(said, shown):

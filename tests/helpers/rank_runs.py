@@ -16,7 +16,7 @@ from typing import NamedTuple
 from helpers import faults
 from helpers.live_runs import SMALL
 from helpers.worlds import run_apart
-from tgflow.cli import main
+from tgflow.cli import assemble, main
 from tgflow.runtime import runner
 
 _STOPPED_SECONDS = 15
@@ -72,6 +72,12 @@ def seconds_after(tmp_path: Path, ends: Sequence[End]) -> list[float]:
     latest = max(tmp_path.glob("meeting-*"))
     disturbed = float((latest / _DISTURBED).read_text())
     return [end.at - disturbed for end in ends if end.at]
+
+
+def open_nothing(rank: int) -> None:
+    """Have no stream that could be opened, unless this is rank 0."""
+    if rank > 0:
+        assemble.open_partitioned = assemble.open_source = None
 
 
 def signal_at(rank: int, position: int, number: int) -> Callable[[int], None]:

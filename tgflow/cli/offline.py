@@ -94,7 +94,7 @@ def train_offline(
         options: Whether to resume.
     """
     config = with_slices(config, options.stated or {}, "offline")
-    with join_ranks(config, options, "offline") as peers:
+    with join_ranks(config, options, "offline", seeds=num_seeds) as peers:
         if peers.rank > 0:
             _follow(peers, num_seeds or 1)
             return

@@ -36,7 +36,9 @@ OF_A_HOST = {"run.out", "run.threads", "run.device", "ranks.interface"}
 
 
 @contextmanager
-def join_ranks(config: Config, options: ResumeOptions, learning: Learning) -> Iterator[Peers]:
+def join_ranks(
+    config: Config, options: ResumeOptions, learning: Learning, **flags: object
+) -> Iterator[Peers]:
     """Join the ranks that this process was started with, if there are any, and leave them.
 
     Why this one fails, others learn: rank 0 as soon as it is lost, and attempts that torchrun
@@ -46,6 +48,7 @@ def join_ranks(config: Config, options: ResumeOptions, learning: Learning) -> It
         config: The settings, which all ranks must have alike.
         options: What else was asked for.
         learning: The section of the settings that says how to learn.
+        flags: What else all ranks must have alike, by the flag without its hyphens.
 
     Raises:
         WorldError: If the ranks differ in what must be alike.
@@ -57,7 +60,7 @@ def join_ranks(config: Config, options: ResumeOptions, learning: Learning) -> It
         yield Alone()
         return
     with _ending(launch, config.ranks.timeout):
-        peers = _join(config, options, learning)
+        peers = _join(config, learning, _compared(config, options, learning, flags))
         try:
             yield peers
         except Exception as error:
@@ -90,7 +93,7 @@ def _is_cause(error: Exception) -> bool:
     return not isinstance(error, PeerLost | LeaderFailed)
 
 
-def _join(config: Config, options: ResumeOptions, learning: Learning) -> Ranks:
+def _join(config: Config, learning: Learning, compared: Mapping[str, Any]) -> Ranks:
     from tgflow.distributed.join import join
     from tgflow.distributed.ranks import Ranks
 
@@ -99,7 +102,7 @@ def _join(config: Config, options: ResumeOptions, learning: Learning) -> Ranks:
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always", RuntimeWarning)
         peers = join(
-            _compared(config, options, learning),
+            compared,
             interface=config.ranks.interface,
             device=device,
             timeout=config.ranks.timeout,
@@ -111,8 +114,10 @@ def _join(config: Config, options: ResumeOptions, learning: Learning) -> Ranks:
     return peers
 
 
-def _compared(config: Config, options: ResumeOptions, learning: Learning) -> dict[str, Any]:
-    """Return the settings that all ranks must have alike, by their flags."""
+def _compared(
+    config: Config, options: ResumeOptions, learning: Learning, flags: Mapping[str, object]
+) -> dict[str, Any]:
+    """Return what all ranks must have alike, by their flags."""
     settings = plain(config)
     unused = {"continual", "offline", "compare"} - {learning}
     found = {
@@ -121,7 +126,8 @@ def _compared(config: Config, options: ResumeOptions, learning: Learning) -> dic
         for section, _, name in [field.key.partition(".")]
         if field.key not in OF_A_HOST and section not in unused
     }
-    return found | {"--resume": options.resume, "--allow-config-change": options.allow_change}
+    asked = {"resume": options.resume, "allow-config-change": options.allow_change, **flags}
+    return found | {f"--{name}": value for name, value in asked.items()}
 
 
 def with_slices(config: Config, stated: Mapping[str, Any], learning: Learning) -> Config:

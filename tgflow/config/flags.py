@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from tgflow.config.fields import fields
 
-_VALUE = re.compile(r"\b([a-z]\w*)=(?:'([^']*)'|\"([^\"]*)\"|(True)\b|(\.\.\.)|(\w+))")
+_VALUE = re.compile(r"(?<![-\w])([a-z]\w*)=(?:'([^']*)'|\"([^\"]*)\"|(True)\b|(\.\.\.)|(\w+))")
 _NAME = re.compile(r"(?<![-\w.'\"])[a-z]+(?:_[a-z]+)+(?![-\w.'\"=(])")
 
 
