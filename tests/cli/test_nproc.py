@@ -33,8 +33,8 @@ def started(monkeypatch):
     return found
 
 
-def config(out=None):
-    return load_config(flags={"stream.path": "a/events.csv", "run.out": out})
+def config(out=None, stream="a/events.csv"):
+    return load_config(flags={"stream.path": stream, "run.out": out})
 
 
 def test_a_restart_resumes_the_run_in_the_directory_that_was_chosen(started, tmp_path, monkeypatch):
@@ -45,6 +45,11 @@ def test_a_restart_resumes_the_run_in_the_directory_that_was_chosen(started, tmp
     assert first == program
     assert second == third == [*program, "--resume"]
     assert (ranks, restarts, newest) == (3, 7, None)
+
+
+def test_what_came_by_stdin_cannot_be_read_again(started, tmp_path):
+    nproc.run_ranks(config(str(tmp_path / "run"), stream="-"), ["run"], 2, 7, resume=False)
+    assert started[-1] == (2, 0, None)
 
 
 @pytest.mark.parametrize(("ranks", "warns"), [(3, False), (4, True)])

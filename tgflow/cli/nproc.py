@@ -47,7 +47,8 @@ def run_ranks(
 ) -> int:
     """Run `tgflow run` as ranks until they are done, and return the exit code.
 
-    After a restart they resume the run: its directory is chosen here.
+    After a restart they resume the run: its directory is chosen here. None follows where they read
+    stdin, of which what they have read is gone.
 
     Args:
         config: The run's settings.
@@ -71,6 +72,7 @@ def run_ranks(
         return [*_this_program(), *arguments, *place, *again]
 
     _warn_of_cores(nproc)
+    max_restarts = 0 if config.stream.path == "-" else max_restarts
     progress = _newest_checkpoint(Path(out)) if out is not None else lambda: None
     return supervise(command, nproc, max_restarts=max_restarts, progress=progress, say=_say)
 
