@@ -99,6 +99,22 @@ def test_two_ranks_are_held_to_one_process_or_to_what_the_machine_can(monkeypatc
     assert math.isclose(cpu_row(WORK, 0.65, Options()).ratio, 1.5)
 
 
+def test_what_a_rank_sends_is_compared_with_as_many_events_each(monkeypatch):
+    began = []
+
+    def made(contender):
+        work = contender.work
+        began.append((contender.world, work.batch, work.slices))
+        sent = {"gradient": 4 - 4 // contender.world, "rows": 1}
+        return [replace(took(1.0), bytes=sent)] * contender.world
+
+    monkeypatch.setattr(ranks, "start", made)
+    row = ranks.growth_row(WORK, Options())
+    assert began == [(2, 40, 2), (4, 80, 4)]
+    assert (row.value, row.target, row.reached) == (4 / 3, 1.6, True)
+    assert (row.params["ranks"], row.params["memory"]) == (4, "replicated")
+
+
 def test_what_is_not_there_is_skipped_with_a_reason(monkeypatch):
     asked = replace(took(1.0), calls={"queries": 2, "answers": 2})
     asked.waits.update({"queries": 0.5, "answers": 0.5})

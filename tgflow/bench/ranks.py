@@ -43,7 +43,11 @@ COLLECTIVES, COLLECTIVES_SHARDED = 2, 3
 """Of the training thread a micro-batch: where memory is on every rank, and where it is sharded."""
 MEMORY_SHARE = 0.2
 """Of the bytes that sharded memory sends, by memory that is on every rank."""
-MEMORY_WORLDS = (2, 4)
+WORLDS = (2, 4)
+"""Ranks of worlds that are compared by what they send."""
+EVENTS_OF_A_RANK = 500
+GROWTH_SHARE = 1.6
+"""Of what a rank of two sends, by a rank of four, with as many events a rank and micro-batch."""
 TURN_SHARE = 0.35
 """Of the wait for neighbors on other ranks, one micro-batch a turn, by 8 a turn."""
 _ASKING = ("queries", "answers")
@@ -77,8 +81,10 @@ def run(options: Options) -> list[Row]:
         rows.append(cpu_row(_work(options, "tgn", batch), share, options))
     rows.append(joined_row(_work(options, "tgn", 200), options))
     rows += shards_rows(_work(options, "tgn", 1000), options)
-    for world in MEMORY_WORLDS:
+    for world in WORLDS:
         rows += memory_rows(_work(options, "tgn", 200), world, options)
+    work = _work(options, "tgn", EVENTS_OF_A_RANK)
+    rows += [growth_row(replace(work, memory_shards=each), options) for each in (False, True)]
     return [*rows, _restart_row(options)]
 
 
@@ -189,6 +195,20 @@ def memory_rows(work: Work, world: int, options: Options) -> Iterator[Row]:
     calls = sum(parts[0].calls.get(kind, 0) for kind in _TRAINING) / work.batches
     params["memory"] = "sharded"
     yield Row("ranks, collectives", calls, "collectives", params, target=COLLECTIVES_SHARDED)
+
+
+def growth_row(work: Work, options: Options) -> Row:
+    """Return what a rank of four sends, of what one of two does, with the events of `work` each."""
+    sent = []
+    for world in WORLDS:
+        options.say(f"ranks: {world} ranks of {work.batch} events each")
+        shared = replace(work, batch=work.batch * world, slices=world)
+        ranks = start(RankContender(shared, world=world))
+        sent.append(sum(sum(each.bytes.values()) for each in ranks) / world)
+    few, many = sent
+    memory = "sharded" if work.memory_shards else "replicated"
+    params = {**_params(work, options), "ranks": WORLDS[1], "memory": memory}
+    return Row("ranks, sent by a rank", many / few, "of 2 ranks'", params, target=GROWTH_SHARE)
 
 
 def _sent(ranks: list[WorkFigures], kinds: Sequence[str]) -> int:

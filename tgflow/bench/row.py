@@ -18,6 +18,7 @@ COSTS = frozenset(
         "of all's",
         "of theirs",
         "of sharded's",
+        "of 2 ranks'",
         "ns/event",
         "bytes/entry",
         "bytes/event",
