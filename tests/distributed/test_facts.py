@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tgflow.config.flags import in_flags
 from tgflow.distributed.facts import (
     MOST_BYTES,
     Facts,
@@ -69,7 +70,7 @@ def test_other_versions_are_named():
 
 
 @pytest.mark.parametrize(
-    ("key", "way_out"), [("CPU capability", "ATEN_CPU_CAPABILITY"), ("threads", "set threads")]
+    ("key", "way_out"), [("CPU capability", "ATEN_CPU_CAPABILITY"), ("threads", "set --threads")]
 )
 def test_what_changes_the_last_bits_is_named_and_no_disagreement(key, way_out):
     ours = facts_of(0).computing
@@ -77,7 +78,7 @@ def test_what_changes_the_last_bits_is_named_and_no_disagreement(key, way_out):
     assert find_disagreement([facts_of(0), other]) is None
     text = find_other_bits([facts_of(0), other])
     assert text.startswith(f"rank 1 computes with {key} other and rank 0 with {ours[key]}")
-    assert way_out in text
+    assert way_out in in_flags(text)
 
 
 def test_nccl_is_for_ranks_with_a_device_each():

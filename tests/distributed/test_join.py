@@ -68,6 +68,9 @@ def test_one_process_is_alone_and_waits_for_nobody(monkeypatch):
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     assert isinstance(tgflow.join(), Alone)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert isinstance(tgflow.join(), Alone), "a world of one sends nothing, and costs nothing"
     with pytest.raises(ValueError, match="timeout must be above 0, got 0"):
         tgflow.join(timeout=0)
 
@@ -84,6 +87,14 @@ def test_rank_0_opens_the_address_that_all_were_given():
         for rank in range(2)
     ]
     assert outcomes_of(environs) == [[0, 1]] * 2
+
+
+def test_an_address_that_is_taken_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        text = f"cannot listen on 127.0.0.1:{port}: .* in use; choose another MASTER_PORT"
+        with pytest.raises(OSError, match=text):
+            listen("127.0.0.1", port)
 
 
 def say_where(folder, port, nonce):

@@ -35,6 +35,7 @@ def test_every_metric_is_exported_under_its_name(exported):
         assert re.search(rf"^{metric.exported}(\{{.*\}})? ", exported, re.M), metric.name
         assert f"# HELP {metric.exported} " in exported or f"# HELP {metric.name} " in exported
     assert 'tgflow_run_info{model="tgn"} 1.0' in exported
+    assert 'tgflow_rank_wait_seconds_total{rank="2"} 2.0' in exported
     assert "process_resident_memory_bytes" in exported
 
 

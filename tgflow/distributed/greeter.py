@@ -62,10 +62,13 @@ def listen(address: str, port: int, deadline: float = 0.0) -> socket.socket:
             listener.bind((address, port))
             listener.listen(1024)
             return listener
-        except OSError:
+        except OSError as error:
             listener.close()
-            if port == 0 or time.monotonic() > deadline:
+            if port == 0:
                 raise
+            if time.monotonic() > deadline:
+                text = f"rank 0 cannot listen on {address}:{port}: {error.strerror}"
+                raise OSError(error.errno, f"{text}; choose another MASTER_PORT") from error
         time.sleep(_PAUSE)
 
 

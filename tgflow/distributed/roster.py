@@ -69,7 +69,10 @@ def find_lost(members: list[Member], patience: float = 0.5) -> str:
         if found:
             return " and ".join(found)
         if time.monotonic() > deadline:
-            return "no rank that can be seen from here has ended"
+            return (
+                "no rank that can be seen from here has ended; if one is only slow, wait longer: "
+                "join(timeout=), --rank-timeout"
+            )
         time.sleep(0.01)
 
 
