@@ -159,6 +159,16 @@ def test_all_loggers_are_closed_though_one_cannot_be_made_or_closed(tmp_path, mo
     assert [run.is_finished for run in runs] == [True, True]
 
 
+@pytest.mark.parametrize("damage", ["2x", "20,0.5,7", "20", '20,"0.5', "20,x", "20,\xff", "20,nan"])
+def test_a_damaged_row_of_a_csv_file_is_left_out_and_counted(tmp_path, caplog, damage):
+    path = tmp_path / "figures.csv"
+    good = "10,0.25\n30,0.5\n"
+    path.write_bytes(f"step,loss\n{good}{damage}\n{damage}\n40,0.1\n".encode("latin-1"))
+    tg.callbacks.CSVLogger(path, step=30).close()
+    assert path.read_text() == "step,loss\n" + good
+    assert f"2 rows of {path} are damaged, and left out" in caplog.text
+
+
 def test_a_file_of_somebody_else_is_not_written_over(tmp_path):
     path = tmp_path / "events.csv"
     path.write_text("src,dst,t\n1,2,3\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,18 @@ def test_the_page_is_drawn_again(compared, tgflow):
     ran = tgflow("compare", "--report", "nowhere")
     assert ran.code == 66
     assert "nowhere has no comparison" in ran.err
+
+
+@pytest.mark.parametrize("name", ["metrics.json", "scores.arrow"])
+def test_damaged_files_are_named(compared, tgflow, name):
+    path = Path(shutil.copytree(compared, "damaged")) / name
+    data = bytearray(path.read_bytes())
+    data[-1000] ^= 1
+    path.write_bytes(data[: 2 * len(data) // 3] if name == "scores.arrow" else data)
+    ran = tgflow("compare", "--report", "damaged")
+    assert ran.code == 76
+    assert "what damaged has of a comparison cannot be used" in ran.err
+    assert "or compare again with another --out" in ran.err
 
 
 def test_a_comparison_that_was_stopped_resumes_to_the_same_bits(compared, tgflow):

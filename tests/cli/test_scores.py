@@ -165,6 +165,23 @@ def test_a_file_that_is_there_is_not_written_over(tgflow, made):
     assert Path("s.csv").read_text() == "mine\n"
 
 
+def test_rows_of_scores_that_are_damaged_are_said_to_be(tgflow, made):
+    flags = ("-s", made / "pay.csv", *FLAGS, "--id-kind", "string", "--scores", "s.parquet")
+    assert tgflow("run", *flags, "-o", "out", "--limit", 100).code == 0
+    first, rows = Path("s.parquet").read_bytes(), Path("out/scores.arrows")
+    data = bytearray(rows.read_bytes())
+    data[len(data) // 2] ^= 4
+    rows.write_bytes(data)
+    ran = tgflow("run", "--resume", "-o", "out", "--limit", 200)
+    assert ran.code == 76
+    assert "out/scores.arrows is damaged: its checksum differs" in ran.err
+    assert "name another one for those to come: --scores" in ran.err
+    assert Path("s.parquet").read_bytes() == first
+    ran = tgflow("run", "--resume", "-o", "out", "--limit", 200, "--scores", "t.parquet")
+    assert ran.code == 0, ran.err
+    assert pq.read_table("t.parquet")["position"].to_pylist() == [*range(100, 200)]
+
+
 def test_a_file_that_has_lost_rows_is_said_to(tgflow, made, tmp_path):
     flags = ("-s", made / "pay.csv", *FLAGS, "--id-kind", "string")
     assert tgflow("run", *flags, "-o", "out", "--scores", "s.csv", "--limit", 100).code == 0

@@ -125,6 +125,20 @@ def test_without_its_log_a_run_goes_on_from_the_source(run, resume, whole):
     assert resume().code == 0
 
 
+def test_damaged_ends_of_micro_batches_are_named(run, resume, whole):
+    assert run("--limit", 300, "--max-wait", "1h", "--checkpoint-batches", 2).code == 0
+    shutil.rmtree(max(Path("out/checkpoints").iterdir()))
+    ends = Path("out/micro-batches.txt")
+    ends.write_text(ends.read_text().replace("300 ", "310 "))
+    ran = resume("--limit", 400)
+    assert ran.code == 76
+    assert "damaged in line 6, so where micro-batches have ended after event" in ran.err
+    assert "start over with another --out" in ran.err
+    ends.unlink()
+    assert resume("--limit", 400).code == 0
+    same_run(whole, Path("out"))
+
+
 def test_a_log_that_lost_its_end_is_refused(run, resume):
     assert run().code == 0
     [segment] = Path("out/log").iterdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 
 import numpy as np
@@ -12,7 +13,7 @@ from sklearn.metrics import average_precision_score
 from helpers.made_streams import made_events
 from tgflow.compare.analysis import Analysis, batch_aps, divergence, running_means
 from tgflow.compare.facts import event_facts
-from tgflow.compare.outcome import Outcome
+from tgflow.compare.outcome import Outcome, OutcomeDamaged
 from tgflow.compare.page import comparison_page
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
@@ -87,15 +88,39 @@ def test_facts_are_of_what_was_strictly_earlier():
     assert facts["tied"].tolist() == [False, False, True, True, False]
 
 
+def written(outcome, directory):
+    outcome.write(directory)
+    (directory / "metrics.json").write_text(to_json(outcome.summary))
+    return directory
+
+
 def test_files_bring_all_back(outcome, tmp_path):
-    outcome.write(tmp_path)
-    (tmp_path / "metrics.json").write_text(to_json(outcome.summary))
-    found = Outcome.read(tmp_path)
+    found = Outcome.read(written(outcome, tmp_path))
     assert found.summary == outcome.summary
+    assert_same(found, outcome)
+
+
+def assert_same(found, outcome):
+    assert found.facts.keys() == outcome.facts.keys()
     for name, column in outcome.facts.items():
         assert np.array_equal(found.facts[name], column), name
     for key, rows in outcome.scores.items():
         assert np.array_equal(found.scores[key], rows, equal_nan=True), key
+
+
+@pytest.mark.parametrize("name", ["events.arrow", "scores.arrow"])
+def test_a_changed_bit_of_a_file_is_found_or_changes_nothing(outcome, tmp_path, name):
+    path = written(outcome, tmp_path) / name
+    good, num_found = path.read_bytes(), 0
+    for bit in random.Random(1).sample(range(8 * len(good)), 60):
+        damaged = bytearray(good)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        try:
+            assert_same(Outcome.read(tmp_path), outcome)
+        except OutcomeDamaged:
+            num_found += 1
+    assert num_found > 10
 
 
 def test_one_that_dropped_out_takes_no_events_from_the_others(analysis):

@@ -32,6 +32,7 @@ from helpers.campaign import (
 from helpers.kafka_io import records_of
 from helpers.live_runs import figures
 from tgflow.compare.outcome import Outcome
+from tgflow.runtime.micro_batch_ends import MicroBatchEnds
 
 LABELED = ["--task", "edge", "--target", "f1", "--classes", "31"]
 ON_DISK = ["--features", "f*", "--edge-table", "disk", "--edge-cache", "4KiB"]
@@ -151,7 +152,7 @@ def test_what_the_clock_has_decided_is_decided_again(record_property, tmp_path):
     rows = {row["position"]: row for row in read_rows(scores)}
     assert said
     assert {position: rows[position] for position in said} == said
-    ends = [*map(int, (campaign.out / "micro-batches.txt").read_text().split())]
+    ends = [*MicroBatchEnds(campaign.out / "micro-batches.txt", 0).to_repeat]
     assert ends == sorted(set(ends))
     assert all(stop - start <= BATCH for start, stop in pairwise([0, *ends]))
 

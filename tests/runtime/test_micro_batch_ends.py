@@ -10,7 +10,7 @@ import torch
 from tgflow.checkpoint import Checkpoint
 from tgflow.events import MICRO_BATCH_END, EventBatch
 from tgflow.runtime import micro_batch_ends
-from tgflow.runtime.micro_batch_ends import MicroBatchEnds, TimedStream
+from tgflow.runtime.micro_batch_ends import EndsDamaged, MicroBatchEnds, TimedStream, line_of
 
 NEVER = 1e6
 
@@ -18,6 +18,10 @@ NEVER = 1e6
 def events(start, stop):
     column = torch.arange(start, stop)
     return EventBatch(column, column + 1, column)
+
+
+def lines_of(*ends):
+    return b"".join(map(line_of, ends))
 
 
 def spans(stream):
@@ -37,7 +41,7 @@ def test_full_micro_batches_end_by_themselves_and_are_written_down(tmp_path):
     found = spans(timed([events(0, 4), events(4, 25)], ends))
     assert found == [(0, 4), (4, 10), (10, 20), (20, 25)]
     ends.close()
-    assert (tmp_path / "ends.txt").read_text() == "10\n20\n"
+    assert (tmp_path / "ends.txt").read_bytes() == lines_of(10, 20)
 
 
 def test_one_that_waits_too_long_ends_before_anything_else_comes(tmp_path):
@@ -53,7 +57,7 @@ def test_one_that_waits_too_long_ends_before_anything_else_comes(tmp_path):
     for batch in timed(stream(), ends, max_wait=0.001):
         found.append(batch)
         if batch is MICRO_BATCH_END:
-            assert (tmp_path / "ends.txt").read_text().startswith("4\n")
+            assert (tmp_path / "ends.txt").read_bytes().startswith(lines_of(4))
             has_ended.set()
     assert spans(found)[:2] == [(0, 4), "end"]
     assert sum(len(batch) for batch in found) == 15
@@ -61,22 +65,52 @@ def test_one_that_waits_too_long_ends_before_anything_else_comes(tmp_path):
 
 def test_what_the_clock_has_ended_ends_there_again(tmp_path):
     path = tmp_path / "ends.txt"
-    path.write_text("10\n14\n24\n27\n3")  # the last line was cut off
+    path.write_bytes(lines_of(10, 14, 24, 27, 37)[:-2])  # the last line was cut off
     ends = MicroBatchEnds(path, 10)
     found = spans(timed([events(10, 40)], ends, position=10, max_wait=1e-9))
     assert found[:5] == [(10, 14), "end", (14, 24), (24, 27), "end"]
     assert found[5] == (27, 37)
     ends.close()
-    assert path.read_text().startswith("10\n14\n24\n27\n37\n")
+    assert path.read_bytes().startswith(lines_of(10, 14, 24, 27, 37))
 
 
 def test_other_settings_repeat_nothing(tmp_path):
     path = tmp_path / "ends.txt"
-    path.write_text("10\n14\n24\n")
+    path.write_bytes(lines_of(10, 14, 24))
     ends = MicroBatchEnds(path, 10, keep=False)
     assert spans(timed([events(10, 20)], ends, position=10)) == [(10, 20)]
     ends.close()
-    assert path.read_text() == "10\n20\n"
+    assert path.read_bytes() == lines_of(10, 20)
+
+
+def found_in(path, position):
+    """Return the ends to be repeated, or what is wrong with them."""
+    try:
+        return [*MicroBatchEnds(path, position).to_repeat]
+    except EndsDamaged as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("position", [0, 14])
+def test_any_changed_bit_of_an_end_to_be_repeated_is_found(tmp_path, position):
+    path, good = tmp_path / "ends.txt", lines_of(10, 14, 24, 27)
+    for bit in range(8 * len(good)):
+        damaged = bytearray(good)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        found, line = found_in(path, position), 1 + good[: bit // 8].count(b"\n")
+        is_found = f"is damaged in line {line}," in str(found)
+        assert is_found or found == [end for end in (10, 14, 24, 27) if end > position]
+        assert is_found or position > 10, "all were to be repeated"
+
+
+@pytest.mark.parametrize("zeros", [0, 3])
+def test_an_end_that_was_cut_off_anywhere_is_none(tmp_path, zeros):
+    path, good = tmp_path / "ends.txt", lines_of(10, 14)
+    for size in range(len(good)):
+        path.write_bytes(good[:size] + bytes(zeros))
+        assert [*MicroBatchEnds(path, 0).to_repeat] in ([], [10])
+        assert path.read_bytes() in (b"", lines_of(10))
 
 
 def test_ends_that_no_checkpoint_needs_are_given_back_in_bulk(tmp_path, monkeypatch):
@@ -96,7 +130,7 @@ def test_ends_that_no_checkpoint_needs_are_given_back_in_bulk(tmp_path, monkeypa
         ends = MicroBatchEnds(path, position)
         assert [*ends.to_repeat] == [*range(position + 3, 3001, 3)]
     ends.close()
-    assert 100 <= largest <= 2 * 30 * 5 + 50
+    assert 100 <= largest <= 2 * 30 * len(line_of(3000)) + 200
 
 
 def test_ends_are_written_while_others_are_given_back(tmp_path, monkeypatch):

@@ -201,25 +201,6 @@ def test_a_read_that_fails_is_an_error_and_the_next_one_works(path):
     assert torch.equal(table[torch.arange(1_000)], rows)
 
 
-def test_damage_is_an_error_and_never_an_answer(path):
-    table = on_disk(path)
-    table.append(some_rows(1_000))
-    table.sync()
-    with path.open("r+b") as file:
-        file.seek(4096 + 16 * 500)
-        file.write(b"\xff")
-    with pytest.raises(DamagedFile, match=r"row 500 of .* is damaged: its checksum differs"):
-        table[torch.arange(400, 600)]
-    table[torch.arange(501, 1_000)]
-    table.close()
-    os.truncate(path, 4096 + 16 * 900)
-    with pytest.raises(DamagedFile, match="holds 900 rows, and 1000 were synced: its end was cut"):
-        on_disk(path)
-    path.write_bytes(b"something else" * 1_000)
-    with pytest.raises(DamagedFile, match="is no table of tgflow's"):
-        on_disk(path)
-
-
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 def test_an_append_that_fails_changes_nothing(path, error):
     rows = some_rows(40)

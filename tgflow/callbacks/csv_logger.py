@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from tgflow.durable.appended import AppendedFile
 from tgflow.durable.fs import RealFs, make_directories
 
 STEP = "step"
+_log = logging.getLogger("tgflow.callbacks")
 
 
 @described
@@ -28,7 +31,7 @@ class CSVLogger(FigureCallback):
     Args:
         path: The file.
         step: Where the training is that is logged. Rows of the file up to this step stay, later
-            ones are removed; of a training that begins, 0, none stays.
+            ones are removed, and so are damaged ones; of a training that begins, 0, none stays.
 
     Raises:
         OSError: If the file cannot be written.
@@ -86,20 +89,41 @@ def _columns(path: Path) -> Sequence[str]:
     Raises:
         ValueError: If it is another file.
     """
-    columns = next(csv.reader(_lines(path)), [STEP])
-    if STEP not in columns:
-        raise ValueError(f"{path} is no file of figures, it has no column {STEP}; name another one")
+    columns = next(csv.reader([next(_lines(path), STEP)]))
+    if columns[:1] != [STEP]:
+        raise ValueError(
+            f"{path} is no file of figures, it has no column {STEP}; name another one, or move "
+            "this one away"
+        )
     return columns
 
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:
-    """Yield the rows of a file that are whole; none if it is not there."""
-    return csv.DictReader(_lines(path))
+    """Yield the rows of a file that are whole; none if it is not there.
+
+    Those that are damaged are left out, and counted in a warning.
+    """
+    columns, num_damaged = _columns(path), 0
+    for line in islice(_lines(path), 1, None):
+        values = line[:-1].split(",")
+        if len(values) == len(columns) and _are_figures(*values):
+            yield dict(zip(columns, values, strict=True))
+        else:
+            num_damaged += 1
+    if num_damaged:
+        _log.warning("%d rows of %s are damaged, and left out", num_damaged, path)
+
+
+def _are_figures(step: str, *values: str) -> bool:
+    try:
+        return step.isdecimal() and all(math.isfinite(float(value or 0)) for value in values)
+    except ValueError:
+        return False
 
 
 def _lines(path: Path) -> Iterator[str]:
     if path.exists():
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8", errors="replace") as file:
             yield from (line for line in file if line.endswith("\n"))
 
 

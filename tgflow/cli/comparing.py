@@ -15,19 +15,20 @@ from tgflow.cli.chosen_preset import cuts_at_steps, stream_facts
 from tgflow.cli.compared import common_figures, preset_line, print_leaders, write_outcome
 from tgflow.cli.comparing_offline import compare_trained, is_offline, with_offline
 from tgflow.cli.continual import failing_run, printer
-from tgflow.cli.errors import NO_INPUT, CliError
+from tgflow.cli.errors import CORRUPT, NO_INPUT, CliError
 from tgflow.cli.hints import hint
 from tgflow.cli.lineup import chosen, entrants, freezing_point
 from tgflow.compare.analysis import Analysis
 from tgflow.compare.comparison import Comparison
 from tgflow.compare.facts import event_facts
-from tgflow.compare.outcome import Outcome
+from tgflow.compare.outcome import SUMMARY, Outcome, OutcomeDamaged
 from tgflow.compare.page import comparison_page
 from tgflow.config import Config
 from tgflow.report.table_text import print_stream
 from tgflow.runtime.build import RunInputs, open_runner
+from tgflow.runtime.checked_json import DamagedJson
 from tgflow.runtime.directory import ResumeOptions, RunDirectory
-from tgflow.runtime.files import RunFiles, run_name, to_json
+from tgflow.runtime.files import RunFiles, read_figures, run_name, to_json
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.runner import RunResult
 from tgflow.runtime.signals import StopSignals
@@ -105,10 +106,16 @@ def draw_again(path: Path) -> None:
     """Draw the page of a comparison that was made before.
 
     Raises:
-        CliError: If there is none.
+        CliError: If there is none, or its files are damaged.
     """
     try:
+        read_figures(path / SUMMARY)
         outcome = Outcome.read(path)
+    except (DamagedJson, OutcomeDamaged) as error:
+        text = f"what {path} has of a comparison cannot be used: {error}; bring its files back"
+        raise CliError(
+            f"{text} from a copy, or compare again with another --out", CORRUPT
+        ) from None
     except FileNotFoundError:
         raise CliError(
             f"{path} has no comparison that came to an end; make one: tgflow compare --out {path}",

@@ -52,6 +52,7 @@ _CODES = {
     "NoValidCheckpoint": CORRUPT,
     "LogCorrupt": CORRUPT,
     "ScoresLost": CORRUPT,
+    "OutcomeDamaged": CORRUPT,
     "LogVersion": CORRUPT,
     "DamagedFile": CORRUPT,
     "FileNotFoundError": NO_INPUT,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,12 @@ from tgflow.compare.score_log import COLUMNS
 
 SCORES, EVENTS, SUMMARY = "scores.arrow", "events.arrow", "metrics.json"
 _AT_ONCE = 1 << 16
+_CRC32 = b"crc32"
+"""Key of a file's metadata that has the checksum of its columns."""
+
+
+class OutcomeDamaged(RuntimeError):
+    """A file is not what a comparison has left."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,16 +48,22 @@ class Outcome:
         """
         with _writing(directory / EVENTS) as path:
             table = pa.table(dict(self.facts))
-            with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as out:
-                out.write_table(table, max_chunksize=_AT_ONCE)
+            schema = _signed(table.schema, self.facts)
+            with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as out:
+                out.write_table(table.replace_schema_metadata(schema.metadata), _AT_ONCE)
         with (
             _writing(directory / SCORES) as path,
             pa.OSFile(str(path), "wb") as file,
-            pa.ipc.new_file(file, _SCHEMA) as out,
+            pa.ipc.new_file(file, _signed(_SCHEMA, self._columns())) as out,
         ):
             for key, rows in self.scores.items():
                 for start in range(0, len(rows), _AT_ONCE):
                     out.write_batch(self._batch(key, rows, slice(start, start + _AT_ONCE)))
+
+    def _columns(self) -> dict[str, NDArray[Any]]:
+        """Return the scores of all participants by their columns' names, float64."""
+        rows = np.concatenate([np.empty((0, len(COLUMNS))), *self.scores.values()])
+        return dict(zip(COLUMNS, rows.T, strict=True))
 
     def _batch(self, key: str, rows: NDArray[Any], part: slice) -> pa.RecordBatch:
         label, _, seed = key.rpartition("/")
@@ -69,13 +82,12 @@ class Outcome:
 
         Raises:
             FileNotFoundError: If a file is not there.
+            OutcomeDamaged: If the numbers of one are not those that were written.
         """
         summary = json.loads((directory / SUMMARY).read_text(encoding="utf-8"))
-        events = _table(directory / EVENTS)
-        facts = {name: events[name].to_numpy() for name in events.column_names}
-        table, size = _table(directory / SCORES), len(facts["eid"])
-        columns = [table[name].to_numpy(zero_copy_only=False) for name in COLUMNS]
-        rows = np.stack(columns, axis=1).reshape(-1, size, len(COLUMNS))
+        facts = _read(directory / EVENTS)
+        columns, size = _read(directory / SCORES, COLUMNS), len(facts["eid"])
+        rows = np.stack(list(columns.values()), axis=1).reshape(-1, size, len(COLUMNS))
         keys = list(summary["participants"])
         return cls(facts, dict(zip(keys, rows, strict=True)), summary)
 
@@ -90,9 +102,39 @@ _SCHEMA = pa.schema(
 )
 
 
-def _table(path: Path) -> pa.Table:
-    with pa.memory_map(str(path)) as file:
-        return pa.ipc.open_file(file).read_all()
+def _read(path: Path, names: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
+    """Return columns of a file by name, all of them if none are named.
+
+    Raises:
+        FileNotFoundError: If it is not there.
+        OutcomeDamaged: If their numbers are not those that were written.
+    """
+    try:
+        with pa.memory_map(str(path)) as file:
+            table = pa.ipc.open_file(file).read_all()
+            found = {name: table[name].to_numpy() for name in names or table.column_names}
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, KeyError, OSError, UnicodeDecodeError) as error:
+        raise OutcomeDamaged(f"{path} is damaged: {error}") from None
+    written = (table.schema.metadata or {}).get(_CRC32)
+    if written is not None and written != _crc32_of(found):
+        raise OutcomeDamaged(f"{path} is damaged: its checksum differs")
+    return found
+
+
+def _signed(schema: pa.Schema, columns: Mapping[str, NDArray[Any]]) -> pa.Schema:
+    return schema.with_metadata({_CRC32: _crc32_of(columns)})
+
+
+def _crc32_of(columns: Mapping[str, NDArray[Any]]) -> bytes:
+    """Return the checksum of columns, their names and types, as text; any NaN is the same."""
+    found = 0
+    for name, column in columns.items():
+        plain = np.where(np.isnan(column), np.nan, column) if column.dtype.kind == "f" else column
+        found = zlib.crc32(f"{name} {column.dtype}".encode(), found)
+        found = zlib.crc32(np.ascontiguousarray(plain).data, found)
+    return b"%d" % found
 
 
 class _writing:  # noqa: N801

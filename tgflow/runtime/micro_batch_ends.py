@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
+import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -14,6 +16,7 @@ from tgflow.checkpoint import CheckpointStore
 from tgflow.checkpoint.parts import SectionWriter
 from tgflow.config import Config
 from tgflow.durable.appended import AppendedFile
+from tgflow.durable.errors import LogCorrupt
 from tgflow.events import MICRO_BATCH_END, EventBatch
 from tgflow.runtime.directory import RunDirectory
 from tgflow.streams.prefetch import Ended, Prefetcher
@@ -24,17 +27,23 @@ _AHEAD = 2
 _PAUSE = 0.1
 """Seconds for which nothing happens where no event waits to be learned."""
 
-
 MANY = 1 << 20
-"""Bytes of the file from which on what no checkpoint needs is given back: some 100,000 ends."""
+"""Bytes of the file from which on what no checkpoint needs is given back: some 60,000 ends."""
+_TORN = re.compile(rb"\d*( [0-9a-f]{0,8})?\0*")
+"""What a crash leaves of a line."""
+
+
+class EndsDamaged(LogCorrupt):
+    """Where micro-batches have ended cannot be read."""
 
 
 class MicroBatchEnds:
     """A file of the log positions at which the micro-batches of a run have ended, a line each.
 
-    A part of checkpoints that is outside of them: ends beyond the newest one are those that a run
-    which resumes has to repeat. Those up to the oldest one that is kept are given back in bulk, so
-    the file has at most `MANY` bytes, or twice what checkpoints need.
+    Behind each stands the CRC-32 of its digits. A part of checkpoints that is outside of them: ends
+    beyond the newest one are those that a run which resumes has to repeat. Those up to the oldest
+    one that is kept are given back in bulk, so the file has at most `MANY` bytes, or twice what
+    checkpoints need.
 
     Args:
         path: The file.
@@ -43,6 +52,7 @@ class MicroBatchEnds:
         oldest: Returns the position of the oldest checkpoint that is kept; None without any.
 
     Raises:
+        EndsDamaged: If an end that is to be repeated cannot be read.
         OSError: If the file cannot be read or cut.
     """
 
@@ -56,16 +66,12 @@ class MicroBatchEnds:
     ) -> None:
         self._file, self._oldest = AppendedFile(path), oldest
         self._writing = threading.Lock()
-        self.to_repeat: deque[int] = deque()
+        lines = _lines(path)
+        start = _first_beyond(lines, position)
+        ends = _ends(path, lines, start, position) if keep else []
+        self.to_repeat = deque(ends)
         """The ends beyond the position, in order."""
-        size = 0
-        for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
-            if not line.endswith(b"\n") or (int(line) > position and not keep):
-                break
-            size += len(line)
-            if int(line) > position:
-                self.to_repeat.append(int(line))
-        self._file.rewind(size)
+        self._file.rewind(sum(map(len, lines[: start + len(ends)])))
 
     def add(self, position: int) -> None:
         """Write down that a micro-batch ends here, before anybody learns from it. From any thread.
@@ -74,7 +80,7 @@ class MicroBatchEnds:
             OSError: If that fails.
         """
         with self._writing:
-            self._file.write(f"{position}\n".encode())
+            self._file.write(line_of(position))
 
     def after_step(self) -> None:
         """Do nothing."""
@@ -94,14 +100,60 @@ class MicroBatchEnds:
         if oldest is None:
             return
         with self._writing, suppress(OSError):  # a disk that is full will say so where it matters
-            lines = self._file.path.read_bytes().splitlines(keepends=True)
-            needed = [line for line in lines if int(line) > oldest]
+            lines = _lines(self._file.path)
+            needed = lines[_first_beyond(lines, oldest) :]
             if 2 * len(needed) <= len(lines):
                 self._file.replace(needed)
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def line_of(position: int) -> bytes:
+    """Return the line of an end."""
+    number = b"%d" % position
+    return b"%s %08x\n" % (number, zlib.crc32(number))
+
+
+def _end_of(line: bytes) -> int | None:
+    """Return the end that a line is of, None if it is damaged."""
+    number = line.partition(b" ")[0]
+    return int(number) if number.isdigit() and line == line_of(int(number)) else None
+
+
+def _lines(path: Path) -> list[bytes]:
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        return list(file)
+
+
+def _first_beyond(lines: Sequence[bytes], position: int) -> int:
+    """Return the index of the line after the last whose end is not beyond `position`."""
+    ends = (_end_of(line) for line in lines)
+    upto = (i for i, end in enumerate(ends, 1) if end is not None and end <= position)
+    return max(upto, default=0)
+
+
+def _ends(path: Path, lines: Sequence[bytes], start: int, position: int) -> list[int]:
+    """Return the ends of the lines from `start` on; of one that a crash cut off, none.
+
+    Raises:
+        EndsDamaged: If a line is damaged.
+    """
+    found: list[int] = []
+    for number, line in enumerate(lines[start:], start + 1):
+        end = _end_of(line)
+        if end is None and number == len(lines) and _TORN.fullmatch(line):
+            break
+        if end is None:
+            raise EndsDamaged(
+                f"{path} is damaged in line {number}, so where micro-batches have ended after "
+                f"event {position:,} is not known; without this file they end by the clock again"
+            )
+        found.append(end)
+    return found
 
 
 def open_ends(
@@ -117,6 +169,7 @@ def open_ends(
         store: Its checkpoints.
 
     Raises:
+        EndsDamaged: If one that is to be repeated cannot be read.
         OSError: If they cannot be read.
     """
     if directory.config.scores.max_wait is None:

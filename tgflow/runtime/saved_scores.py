@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tgflow.batch import HostEvents
 from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.parts import SectionWriter
+from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.config import Config, ConfigError
 from tgflow.runtime.checked_json import DamagedJson
 from tgflow.runtime.directory import RunDirectory
@@ -61,13 +62,13 @@ class SavedScores:
         self._before = events.begin, self._mark
         self._sink.write(self._rows.of(events, scores))
         num_rows = self._mark.num_rows + len(events.eid)
-        self._mark = ScoreMark(num_rows, self._sink.num_bytes)
+        self._mark = ScoreMark(num_rows, self._sink.num_bytes, self._sink.crc32)
 
     def rewind(self, mark: ScoreMark) -> None:
         """Take back what was written after `mark`.
 
         Raises:
-            ScoresLost: If there is less than that.
+            ScoresLost: If there is less than that, or something else.
             OSError: If it cannot be taken back.
         """
         self._mark = mark
@@ -148,10 +149,11 @@ def open_scores(
         checkpoint: What the run resumes from; None starts.
 
     Raises:
+        UntrustedCheckpoint: If what it says of them is nothing that is ever noted.
         ConfigError: If the rows that the checkpoint counts have other columns.
         FileExistsError: If there is a file already that the checkpoint does not count, or that was
             left complete when the run was to go on with another.
-        ScoresLost: If there are fewer rows than the checkpoint counts.
+        ScoresLost: If there are not the rows that the checkpoint counts.
         OSError: If they cannot be written.
     """
     to = directory.config.scores.to
@@ -159,15 +161,15 @@ def open_scores(
         return None
     is_file = scheme_of(to) is None
     to = str(Path(to).absolute()) if is_file else to
-    noted = {} if checkpoint is None else checkpoint.meta.get(SavedScores.name, {})
-    owner = (_claimed(directory) or noted).get("to")
-    if noted and owner == noted["to"] != to:
-        _complete(owner, ScoreMark(**noted["mark"]), directory)
-    mark = ScoreMark(**noted["mark"]) if noted.get("to") == to else None
-    if mark is not None and mark.num_rows and noted.get("columns") not in (None, rows.columns):
+    noted = _Noted.of(checkpoint)
+    owner = _claimed(directory).get("to", noted.to)
+    if owner is not None and owner == noted.to != to:
+        _complete(owner, noted.mark, directory)
+    mark = noted.mark if noted.to == to else None
+    if mark is not None and mark.num_rows and noted.columns not in (None, rows.columns):
         raise ConfigError(
-            f"--scores: the rows in {to} have the columns {', '.join(noted['columns'])}, and those "
-            f"to come {', '.join(rows.columns)}: name another file"
+            f"--scores: the rows in {to} have the columns {', '.join(noted.columns or ())}, and "
+            f"those to come {', '.join(rows.columns)}: name another file"
         )
     if is_file and mark is not None and owner != to:
         raise FileExistsError(
@@ -180,6 +182,40 @@ def open_scores(
     saved = SavedScores(to, sink, rows, trainer)
     saved.rewind(ScoreMark() if mark is None else mark)
     return saved
+
+
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    """What a checkpoint says of rows of scores.
+
+    Args:
+        to: Where they went; None: there are none.
+        mark: How much there is.
+        columns: Their columns; None: unknown.
+    """
+
+    to: str | None = None
+    mark: ScoreMark = field(default_factory=ScoreMark)
+    columns: list[str] | None = None
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint | None) -> _Noted:
+        """Return it; of a checkpoint that says nothing, or of none, that there are none.
+
+        Raises:
+            UntrustedCheckpoint: If it is nothing that is ever noted.
+        """
+        name = SavedScores.name
+        if checkpoint is None or name not in checkpoint.meta:
+            return cls()
+        noted = read_as(dict[str, Any], checkpoint.meta[name], name)
+        mark = read_as(dict[str, int | None], noted.get("mark"), f"{name}.mark")
+        num_rows, num_bytes = (read_natural(mark, key) for key in ("num_rows", "num_bytes"))
+        return cls(
+            read_as(str, noted.get("to"), f"{name}.to"),
+            ScoreMark(num_rows, num_bytes, mark.get("crc32")),
+            read_as(list[str] | None, noted.get("columns"), f"{name}.columns"),
+        )
 
 
 def _complete(to: str, counted: ScoreMark, directory: RunDirectory) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ OWNER, ROWS = "scores.json", "scores.arrows"
 
 
 class ScoresLost(RuntimeError):
-    """A file of scores has fewer rows than the run has written."""
+    """A file of scores has not the rows that the run has written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +30,12 @@ class ScoreMark:
     Args:
         num_rows: Rows.
         num_bytes: Bytes of the file that they are in; 0 for a topic.
+        crc32: Of these bytes, if a run reads them again; None: unknown.
     """
 
     num_rows: int = 0
     num_bytes: int = 0
+    crc32: int | None = None
 
 
 class ScoreSink(Protocol):
@@ -41,6 +44,10 @@ class ScoreSink(Protocol):
     @property
     def num_bytes(self) -> int:
         """Bytes that it has taken; 0 where nothing can be taken back."""
+
+    @property
+    def crc32(self) -> int | None:
+        """Of the bytes that it has taken; None where they are not read again."""
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Write rows, which whoever reads along sees at once; raises `OSError` if that fails."""
@@ -52,7 +59,7 @@ class ScoreSink(Protocol):
         """Take back what was written after `mark`.
 
         Raises:
-            ScoresLost: If there is less than that.
+            ScoresLost: If there is less than that, or something else.
             OSError: If it cannot be taken back.
         """
 
@@ -70,6 +77,8 @@ class TextScores:
         path: The file.
         kind: "csv", "tsv" or "jsonl".
     """
+
+    crc32 = None
 
     def __init__(self, path: Path, kind: str) -> None:
         self._file, self._kind = AppendedFile(path), kind
@@ -111,6 +120,8 @@ class ParquetScores:
 
     def __init__(self, path: Path, rows: Path) -> None:
         self._path, self._file = path, AppendedFile(rows)
+        self.crc32 = 0
+        """Of the file of the rows."""
 
     @property
     def num_bytes(self) -> int:
@@ -120,16 +131,27 @@ class ParquetScores:
     def write(self, rows: pa.RecordBatch) -> None:
         """Add rows as a message of the stream, which their schema begins."""
         if not self._file.size:
-            self._file.write(rows.schema.serialize().to_pybytes())
-        self._file.write(rows.serialize().to_pybytes())
+            self._add(rows.schema.serialize())
+        self._add(rows.serialize())
+
+    def _add(self, message: pa.Buffer) -> None:
+        data = message.to_pybytes()
+        self._file.write(data)
+        self.crc32 = zlib.crc32(data, self.crc32)
 
     def sync(self) -> None:
         """Return once all rows are on the disk."""
         self._file.sync()
 
     def rewind(self, mark: ScoreMark) -> None:
-        """Cut the file of the rows back to `mark`."""
+        """Cut the file of the rows back to `mark`, and make sure that they are what was written."""
         _cut(self._file, mark)
+        self.crc32 = _crc32_of(self._file.path)
+        if mark.crc32 not in (None, self.crc32):
+            raise ScoresLost(
+                f"{self._file.path} is damaged: its checksum differs, so rows of scores are lost; "
+                "bring the file back from a copy, or name another one for those to come: --scores"
+            )
 
     def finish(self) -> None:
         """Write the Parquet file, which takes the place of an earlier one once it is complete."""
@@ -152,7 +174,7 @@ class TopicScores:
         topic: Where to.
     """
 
-    num_bytes = 0
+    num_bytes, crc32 = 0, None
 
     def __init__(self, topic: RecordTopic) -> None:
         self._topic = topic
@@ -194,6 +216,14 @@ def _joined(stream: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
             waiting, num_rows = [], 0
     if waiting:
         yield pa.concat_batches(waiting)
+
+
+def _crc32_of(path: Path) -> int:
+    found = 0
+    with path.open("rb") as file:
+        while data := file.read(1 << 20):
+            found = zlib.crc32(data, found)
+    return found
 
 
 def _cut(file: AppendedFile, mark: ScoreMark) -> None:

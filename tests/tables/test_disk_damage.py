@@ -1,0 +1,60 @@
+"""Files of tables that were damaged: an error that names the row, and never an answer."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+
+import pytest
+import torch
+
+from tgflow.tables import DamagedFile, FeatureTable
+
+
+def some_rows(size):
+    return torch.randn(size, 3, generator=torch.Generator().manual_seed(size))
+
+
+def on_disk(path):
+    return FeatureTable(3, placement="disk", path=path)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "rows"
+
+
+def test_damage_is_an_error_and_never_an_answer(path):
+    table = on_disk(path)
+    table.append(some_rows(1_000))
+    table.sync()
+    with path.open("r+b") as file:
+        file.seek(4096 + 16 * 500)
+        file.write(b"\xff")
+    with pytest.raises(DamagedFile, match=r"row 500 of .* is damaged: its checksum differs"):
+        table[torch.arange(400, 600)]
+    table[torch.arange(501, 1_000)]
+    table.close()
+    os.truncate(path, 4096 + 16 * 900)
+    with pytest.raises(DamagedFile, match="holds 900 rows, and 1000 were synced: its end was cut"):
+        on_disk(path)
+    path.write_bytes(b"something else" * 1_000)
+    with pytest.raises(DamagedFile, match="is no table of tgflow's"):
+        on_disk(path)
+
+
+def test_any_changed_bit_is_an_error_or_changes_nothing(path):
+    rows, page = some_rows(6), 8 * 4096
+    with closing(on_disk(path)) as table:
+        table.append(rows)
+        table.sync()
+    good = path.read_bytes()
+    for bit in (*range(0, 1_000, 13), *range(page, min(8 * len(good), page + 1_000), 7)):
+        damaged = bytearray(good)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        try:
+            with closing(on_disk(path)) as table:
+                assert torch.equal(table[torch.arange(len(table))], rows), bit
+        except DamagedFile:
+            continue
