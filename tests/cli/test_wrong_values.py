@@ -19,7 +19,7 @@ from tgflow.cli import main
 
 CASES = int(os.environ.get("TGFLOW_WRONG_VALUES", "120"))
 VALUES = (None, True, -1, 2**62, 2**70, 1.5, "x", [], {}, [[[]]])
-ALLOWED = {0, 2, 65, 66, 76, 77}
+ALLOWED = {0, 2, 65, 66, 74, 76, 77}
 """All but a fault of ours (70), a crash and a hang."""
 
 
@@ -29,7 +29,9 @@ def broken_off(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     events, run = write_features(folder / "made.csv", 300), folder / "run"
     command = ["run", "-s", events, "--features", "f*", "-o", run, *SMALL]
-    assert main(list(map(str, [*command, "--checkpoint-batches", 2, "--keep", 2]))) == 0
+    more = ["--feature-scale", "auto", "--edge-cache", "4KiB", "--scores", folder / "s.parquet"]
+    saved = ["--checkpoint-batches", 2, "--keep", 2]
+    assert main(list(map(str, [*command, *more, *saved]))) == 0
     shutil.rmtree(max((run / "checkpoints").iterdir()))
     return run
 
@@ -59,10 +61,25 @@ def changed(tensor, chance):
     return chance.choice(ways)(tensor.reshape(-1).clone() if tensor.ndim == 0 else tensor.clone())
 
 
-def spoil(checkpoint, chance):
-    """Change one value of a checkpoint, and make all its digests right; return which."""
+def manifest_of(checkpoint):
     manifest = json.loads((checkpoint / "manifest.json").read_text())
     del manifest["sha256"]
+    return manifest
+
+
+def sign(checkpoint, manifest):
+    """Write a manifest in which all digests are right."""
+    for name, entry in manifest["files"].items():
+        data = (checkpoint / name).read_bytes()
+        entry |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    rest = json.dumps(manifest)[1:].encode()
+    digest = hashlib.sha256(rest).hexdigest().encode()
+    (checkpoint / "manifest.json").write_bytes(b'{"sha256": "' + digest + b'",' + rest)
+
+
+def spoil(checkpoint, chance):
+    """Change one value of a checkpoint, and make all its digests right; return which."""
+    manifest = manifest_of(checkpoint)
     if chance.random() < 0.5:
         *way, last = where = chance.choice(list(keys_of(manifest["meta"])))
         at = manifest["meta"]
@@ -78,13 +95,26 @@ def spoil(checkpoint, chance):
             tensors[key] = changed(tensors[key], chance).contiguous()
         save_file(tensors, checkpoint / name)
         what = f"{name}, {key}: {tensors.get(key)!r:.60}"
-    for name, entry in manifest["files"].items():
-        data = (checkpoint / name).read_bytes()
-        entry |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    rest = json.dumps(manifest)[1:].encode()
-    digest = hashlib.sha256(rest).hexdigest().encode()
-    (checkpoint / "manifest.json").write_bytes(b'{"sha256": "' + digest + b'",' + rest)
+    sign(checkpoint, manifest)
     return what
+
+
+@pytest.mark.slow
+def test_a_part_of_another_type_is_refused_by_its_name(broken_off, tgflow):
+    """Whoever reads it: what resumes the run, what asks it, and what only looks."""
+    [saved] = (broken_off / "checkpoints").iterdir()
+    for key, value in manifest_of(saved)["meta"].items():
+        shutil.rmtree("copy", ignore_errors=True)
+        run = Path(shutil.copytree(broken_off, "copy"))
+        checkpoint = run / "checkpoints" / saved.name
+        manifest = manifest_of(saved)
+        manifest["meta"][key] = "x" if isinstance(value, int) else 7
+        sign(checkpoint, manifest)
+        assert tgflow("info", run).code == 0, key
+        for command in (("predict", run, "--src", 3), ("run", "--resume", "-o", run)):
+            ran = tgflow(*command)
+            assert ran.code in (0, 76, 77), (key, command, ran.err)
+            assert ran.code == 0 or key in ran.err, (command, ran.err)
 
 
 @pytest.mark.slow

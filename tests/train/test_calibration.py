@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
-from tgflow.checkpoint import Checkpoint
+from tgflow.checkpoint import Checkpoint, UntrustedCheckpoint
 from tgflow.train.calibration import HALF_LIFE, Calibration
 
 
@@ -88,6 +90,15 @@ def test_it_goes_on_with_the_same_bits():
     assert not np.shares_memory(saved.get("calibration")["counts"].numpy(), right._counts)
 
 
-def test_what_was_never_saved_is_refused():
-    with pytest.raises(ValueError, match=r"counts must be float64 \[2, 2049\], got torch.float32"):
-        Calibration().load(Checkpoint({"calibration": {"counts": torch.zeros(3)}}))
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        ({"counts": torch.zeros(3)}, r"counts is torch.float32 \(3,\)"),
+        ({}, "lacks tensor 'counts'"),
+        ({"counts": torch.full((2, 2049), -1.0).double()}, "has values that count nothing"),
+        ({"counts": torch.full((2, 2049), math.nan).double()}, "has values that count nothing"),
+    ],
+)
+def test_what_was_never_saved_is_refused(section, says):
+    with pytest.raises(UntrustedCheckpoint, match=f"calibration.*{says}"):
+        Calibration().load(Checkpoint({"calibration": section}))

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from tgflow.checkpoint.content import Tensors, part_section
+from tgflow.checkpoint.errors import UntrustedCheckpoint
 from tgflow.checkpoint.tensors import check_like
 from tgflow.ids import NodeIds
 from tgflow.peers import PARTS
@@ -237,8 +238,16 @@ class Ids(InCheckpoint):
         writer.put(self.name, self._ids.state_dict(self._num))
 
     def load(self, reader: SectionReader) -> None:
-        """Let the map have the ids that were saved, and no others."""
-        self._ids.load_state_dict(reader.get(self.name))
+        """Let the map have the ids that were saved, and no others.
+
+        Raises:
+            KeyError: If none were saved.
+            UntrustedCheckpoint: If they are none that are ever saved.
+        """
+        try:
+            self._ids.load_state_dict(reader.get(self.name))
+        except ValueError as error:
+            raise UntrustedCheckpoint(f"{self.name}: {error}") from None
 
     @classmethod
     def num_saved(cls, reader: SectionReader) -> int | None:

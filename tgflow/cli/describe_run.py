@@ -84,7 +84,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _checkpoints(directory: Path) -> list[dict[str, Any]]:
     """Return what each checkpoint of a run is, the newest first; reads and checks all of them."""
     from tgflow.checkpoint import CheckpointError, load, read_manifest
-    from tgflow.checkpoint.typed import read_as
+    from tgflow.checkpoint.typed import read_as, read_natural
 
     found = []
     for path in sorted(directory.glob("*ckpt-*"), reverse=True):
@@ -94,8 +94,8 @@ def _checkpoints(directory: Path) -> list[dict[str, Any]]:
         entry["trainer"] = None
         try:
             manifest = read_manifest(path)
-            entry["position"] = manifest["meta"]["position"]
-            entry["trainer"] = manifest["meta"]["trainer"]
+            entry["position"] = read_natural(manifest["meta"], "position")
+            entry["trainer"] = read_as(str, manifest["meta"].get("trainer"), "trainer")
             entry["state_sha256"] = manifest["state_sha256"]
             run = read_as(dict[str, Any], manifest["meta"].get("run", {}), "run")
             entry["elapsed"] = read_as(float | None, run.get("elapsed"), "run.elapsed")

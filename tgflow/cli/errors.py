@@ -70,6 +70,11 @@ _GPU_WAY_OUT = (
     "a run resumes with --resume"
 )
 
+_UNTRUSTED_WAY_OUT = (
+    "a checkpoint holds what tgflow never writes there: bring it back from a copy, or move it away "
+    "to go on from the one before"
+)
+
 
 class CliError(Exception):
     """A failure whose message is complete as it is.
@@ -106,6 +111,8 @@ def explain(error: BaseException) -> str:
     if type(cause).__name__ == "OutOfMemoryError":
         said = ". ".join(str(cause).split(". ")[:2]).rstrip(".")
         text = f"the GPU has no memory left: {said}; {_GPU_WAY_OUT}"
+    if exit_code(error) == UNTRUSTED:  # whose keys may have the names of settings
+        return f"{text} ({_UNTRUSTED_WAY_OUT})"
     if exit_code(error) == INTERNAL and not _is_explained(error):
         return f"{type(error).__name__}: {text} (a fault in tgflow; --traceback shows where)"
     return text if isinstance(error, CliError) else in_flags(text)

@@ -238,6 +238,8 @@ def _tensors(known: Moments | None) -> dict[str, Tensor]:
 
 
 def _moments(saved: Mapping[str, Tensor], freeze_at: int) -> Moments | None:
+    if saved["size"].shape or saved["size"].dtype != torch.int64:
+        raise ValueError("the size of a feature scale is one int64")
     size = int(saved["size"])
     if not size:
         return None

@@ -93,7 +93,7 @@ class RunDirectory:
         lock = RunLock(path / LOCK)
         try:
             unknown: list[str] = []
-            counting = _newest_meta(path).get("run", {}).get("settings")
+            counting = resume.saved_settings(_newest_meta(path))
             saved = _saved(path, counting, unknown)
             wanted = _wanted(saved, config, options)
             changed = _changes(path, saved, wanted, options)
@@ -148,7 +148,7 @@ class RunDirectory:
         """Return the meta of the newest checkpoint whose manifest is whole; empty without one."""
         return _newest_meta(self.path)
 
-    def compare(self, counting: Mapping[str, Any] | None) -> None:
+    def compare(self, counting: Mapping[str, Any]) -> None:
         """Record the settings of the checkpoint being resumed.
 
         Raises:
@@ -194,12 +194,10 @@ def _newest_meta(path: Path) -> dict[str, Any]:
     return {}
 
 
-def _saved(
-    path: Path, counting: Mapping[str, Any] | None, unknown: list[str] | None = None
-) -> Config:
+def _saved(path: Path, counting: Mapping[str, Any], unknown: list[str] | None = None) -> Config:
     """Return the settings of a run: what counts as a checkpoint says, the rest by config.toml."""
     view = load_config(path / SETTINGS, unknown=[] if unknown is None else unknown)
-    return replaced(view, counting or {})
+    return replaced(view, counting)
 
 
 def _wanted(saved: Config, config: Config, options: ResumeOptions) -> Config:

@@ -212,13 +212,15 @@ def _has_learned(path: Path) -> bool:
 def _is_of_more(checkpoint: Path) -> bool:
     """Return whether something was learned before a checkpoint; of a damaged one, that it was."""
     from tgflow.checkpoint import CheckpointError, read_manifest  # the help needs no torch
+    from tgflow.checkpoint.typed import read_as, read_natural
 
     try:
         meta = read_manifest(checkpoint)["meta"]
-    except (CheckpointError, OSError, LookupError):
+        run = read_as(dict[str, Any], meta.get("run", {}), "run")
+        begun_with: int = read_as(int, run.get("history", 0), "run.history")
+        return read_natural(meta, "position") > begun_with
+    except (CheckpointError, OSError):
         return True
-    begun_with = meta.get("run", {}).get("history", 0)
-    return bool(meta.get("position", 1) > begun_with)
 
 
 def finite(value: Any) -> Any:

@@ -11,7 +11,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.runtime.checkpoint_parts import SavedSettings
 from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.log import RunLog
-from tgflow.runtime.restore import check_build, find_newest, open_store
+from tgflow.runtime.restore import Start, check_build, find_newest, open_store
 from tgflow.runtime.saved_events import SavedEvents
 
 
@@ -50,19 +50,18 @@ def open_saves(
     """
     store, events = open_store(directory), SavedEvents(graph)
     newest = find_newest(store, directory, run_log)
-    run: dict[str, Any] = {}
+    start = Start() if newest is None else Start.said_by(newest)
     if newest is not None:
         events.check(newest.meta, directory)
-        run = newest.meta["run"]
     for part in parts:
         if newest is None:
             part.clear()
         else:
             part.load(newest)
-    check_build(run.get("build"), build, directory.config, run_log)
+    check_build(start.build, build, directory.config, run_log)
     directory.accept_settings()
-    path, elapsed = directory.config.stream.path, run.get("elapsed", 0.0)
-    settings = SavedSettings(directory, build, path, elapsed=elapsed)
+    path = directory.config.stream.path
+    settings = SavedSettings(directory, build, path, elapsed=start.elapsed)
     return OfflineSaves(
         store,
         newest,

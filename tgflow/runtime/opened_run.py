@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from tgflow.checkpoint import Checkpoint, CheckpointDamaged, CheckpointError, load
 from tgflow.checkpoint.parts import Ids
+from tgflow.checkpoint.typed import read_as
 from tgflow.config import Config, load_config, replaced
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.inference import Inference
 from tgflow.model import TemporalModel, feature_widths
 from tgflow.runtime.model_maker import make_model
+from tgflow.runtime.resume import saved_settings
 from tgflow.serve.predictor import Predictor
 from tgflow.tasks.labels import make_task
 from tgflow.train.calibration import Calibration
@@ -139,9 +140,10 @@ def find_checkpoint(path: str | os.PathLike[str]) -> tuple[Path, Checkpoint]:
         )
     is_live = (home / "checkpoints").is_dir() and not checkpoint.is_dir()
     found = _newest(home) if is_live else _offline(checkpoint)
-    if found.meta.get("trainer") == "train":
+    trainer = read_as(str, found.meta.get("trainer"), "trainer")
+    if trainer == "train":
         raise FileNotFoundError(f"{checkpoint} is not there: {_UNFINISHED}")
-    if found.meta.get("trainer") not in ("continual", "offline"):
+    if trainer not in ("continual", "offline"):
         raise CheckpointError(f"{home} compares models; open what tgflow run or train has left")
     return home, found
 
@@ -177,12 +179,10 @@ def _offline(checkpoint: Path) -> Checkpoint:
 
 def saved_model(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the settings of a checkpoint's model, by "model.key"."""
-    return {f"model.{name}": value for name, value in checkpoint.meta.get("model", {}).items()}
+    settings = read_as(dict[str, Any], checkpoint.meta.get("model", {}), "model")
+    return {f"model.{name}": value for name, value in settings.items()}
 
 
 def _saved_settings(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the settings that a checkpoint stands for, by "section.key"."""
-    found = saved_model(checkpoint)
-    with suppress(KeyError):
-        found |= checkpoint.meta["run"]["settings"]
-    return found
+    return saved_model(checkpoint) | saved_settings(checkpoint.meta)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -76,7 +76,7 @@ def find_newest(
         run_log.warning("checkpoint", problem)
     if found is None:
         return None
-    directory.compare(found[1].meta["run"].get("settings"))
+    directory.compare(resume.saved_settings(found[1].meta))
     return found[1]
 
 
@@ -99,11 +99,16 @@ class Start:
         ids, ingest = NodeIds(), IngestPart()
         Ids(ids).load(checkpoint)
         ingest.load(checkpoint)
+        return replace(cls.said_by(checkpoint), ids=ids, state=ingest.state)
+
+    @classmethod
+    def said_by(cls, checkpoint: Checkpoint) -> Start:
+        """Return what `checkpoint` says of the run alone, and nothing of its stream."""
         run = read_as(dict[str, Any], checkpoint.meta.get("run"), "run")
         elapsed = read_as(float, run.get("elapsed"), "run.elapsed")
         build = read_as(dict[str, str | int | None], run.get("build"), "run.build")
         history = read_as(int, run.get("history", 0), "run.history")
-        return cls(ids, ingest.state, elapsed, build, history)
+        return cls(elapsed=elapsed, build=build, history=history)
 
 
 def check_build(
@@ -233,7 +238,8 @@ def _check_node_width(checkpoint: Checkpoint, node_x_dim: int) -> None:
     Raises:
         ConfigError: If they are not.
     """
-    there = checkpoint.meta["node_x"]["dim"] if "node_x" in checkpoint.meta else 0
+    noted = read_as(dict[str, Any], checkpoint.meta.get("node_x", {}), "node_x")
+    there = read_as(int, noted.get("dim", 0), "node_x.dim")
     if there != node_x_dim:
         raise ConfigError(
             f"--node-features: those of the run have width {there}, and now {node_x_dim}; give the "

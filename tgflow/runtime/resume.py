@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tgflow.checkpoint.typed import read_as
 from tgflow.config import Config, fields, flag_of, plain, quote_json
 from tgflow.setting import Effect
 
@@ -48,6 +49,20 @@ def fixed_settings(config: Config) -> dict[str, Any]:
         for section, _, name in [field.key.partition(".")]
         if field.effect != "any_time"
     }
+
+
+def saved_settings(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `fixed_settings` were when a checkpoint was written; none if it has none.
+
+    Args:
+        meta: The checkpoint's.
+
+    Raises:
+        UntrustedCheckpoint: If they are nothing that is ever noted.
+    """
+    run = read_as(dict[str, Any], meta.get("run", {}), "run")
+    found: dict[str, Any] = read_as(dict[str, Any], run.get("settings", {}), "run.settings")
+    return found
 
 
 def gravest(changed: Sequence[SettingChange]) -> Effect:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tgflow.checkpoint.parts import SectionWriter
+from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.graph import TemporalGraph
 from tgflow.runtime.directory import RunDirectory
 from tgflow.streams.errors import SourceMismatch
@@ -31,14 +32,18 @@ class SavedEvents:
         self._of_nodes = None if graph.node_x is None else _digest_of(graph.node_x)
 
     def check(self, meta: Mapping[str, Any], directory: RunDirectory) -> None:
-        """Raise SourceMismatch if a checkpoint was of other events, or features of nodes."""
-        if (meta["position"], meta["events_sha256"]) != (self._num, self._digest):
+        """Raise SourceMismatch if a checkpoint was of other events, or features of nodes.
+
+        Raises UntrustedCheckpoint if it says what is never saved.
+        """
+        num = read_natural(meta, "position")
+        digest = read_as(str, meta.get("events_sha256"), "events_sha256")
+        if (num, digest) != (self._num, self._digest):
             raise SourceMismatch(
                 directory.config.stream.path,
                 "schema",
                 f"it has other events than when {directory.path} was started "
-                f"({meta['position']:,} then, {self._num:,} now); bring them back, or give another "
-                "--out",
+                f"({num:,} then, {self._num:,} now); bring them back, or give another --out",
             )
         if meta.get("node_x_sha256") != self._of_nodes:
             raise SourceMismatch(

@@ -7,9 +7,10 @@ from typing import TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from tgflow.checkpoint import UntrustedCheckpoint
 from tgflow.checkpoint.parts import InCheckpoint, SectionReader, SectionWriter
+from tgflow.checkpoint.tensors import check_like
 
 Values: TypeAlias = NDArray[np.float64]
 
@@ -77,18 +78,17 @@ class Calibration(InCheckpoint):
         writer.put(self.name, {"counts": torch.from_numpy(self._counts.copy())})
 
     def load(self, reader: SectionReader) -> None:
-        """Have the histograms that were saved."""
-        self._counts = _checked(reader.get(self.name)["counts"])
+        """Have the histograms that were saved.
 
-
-def _checked(counts: Tensor) -> Values:
-    shape = (2, _NUM_BINS)
-    if counts.dtype != torch.float64 or counts.shape != shape:
-        raise ValueError(
-            f"counts must be float64 {list(shape)}, got {counts.dtype} {list(counts.shape)}"
-        )
-    values: Values = counts.numpy().copy()
-    return values
+        Raises:
+            UntrustedCheckpoint: If there are none, or no such ones are ever saved.
+        """
+        found = reader.get(self.name)
+        check_like(self.name, found, {"counts": torch.from_numpy(self._counts)})
+        counts: Values = found["counts"].numpy().copy()
+        if not (np.isfinite(counts).all() and (counts >= 0).all()):
+            raise UntrustedCheckpoint(f"{self.name}: counts has values that count nothing")
+        self._counts = counts
 
 
 def _bins(logits: Values) -> NDArray[np.int64]:

@@ -11,6 +11,7 @@ import torch
 
 from tgflow.batch import Batch
 from tgflow.checkpoint.parts import SectionReader, SectionWriter
+from tgflow.checkpoint.tensors import check_like
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
@@ -314,6 +315,7 @@ class ContinualTrainer(StreamTrainer):
             if trainer.scorer is not None and "scores" in meta:
                 trainer.scorer.calibration.load(checkpoint)
             if trainer._figures is not None:
+                check_like("task", checkpoint.get("task"), trainer._figures.state_dict())
                 trainer._figures.load_state_dict(checkpoint.get("task"))
             trainer._stepper.keep_past()
             if model.state is not None:

@@ -6,6 +6,8 @@ need not write again; the section `events` has the rest.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -19,10 +21,10 @@ from tgflow.checkpoint.parts import (
     pieces_of,
     put_pieces,
 )
-from tgflow.checkpoint.typed import read_natural
+from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.events import EventBatch, concat
 from tgflow.graph import TemporalGraph, rebuild
-from tgflow.graph.feature_scale import FeatureScale
+from tgflow.graph.feature_scale import FeatureScale, FeatureScaling
 from tgflow.graph.mutations import from_tensors, to_tensors
 from tgflow.train.caches import caches_of
 
@@ -78,7 +80,8 @@ class Events(InCheckpoint):
             _check_nodes(events, num_ids)
         if len(events) != stop:
             raise ValueError(f"there are {len(events)} events, not {stop}")
-        mutations = from_tensors(reader.meta["mutations"], reader.get("mutations"))
+        rows = read_as(list[list[Any]], reader.meta.get("mutations"), "mutations")
+        mutations = from_tensors(rows, reader.get("mutations"))
         rebuild(self._graph, events, mutations)
 
 
@@ -109,7 +112,8 @@ class CacheContents(InCheckpoint):
         """Let caches hold what they held; one of another policy or capacity starts empty."""
         for name, cache in self._caches.items():
             kind = {"policy": cache.policy, "capacity": cache.capacity}
-            if reader.meta.get(self.name, {}).get(name) == kind:
+            kinds = read_as(dict[str, Any], reader.meta.get(self.name, {}), self.name)
+            if kinds.get(name) == kind:
                 held = reader.get(f"cache_{name}")
                 _check_contents(held["ids"], held["keys"], cache.capacity)
                 cache.restore(CacheSnapshot(held["ids"], held["keys"]))
@@ -152,8 +156,13 @@ class Scaling(InCheckpoint):
 def _scale(reader: SectionReader, name: str) -> FeatureScale | None:
     if name not in reader.meta:
         return None
-    scale = FeatureScale(**reader.meta[name])
-    scale.load(reader.get(name))
+    noted = read_as(dict[str, Any], reader.meta[name], name)
+    kind: FeatureScaling = read_as(FeatureScaling, noted.get("kind"), f"{name}.kind")
+    scale = FeatureScale(kind, max(1, read_natural(noted, "freeze_at")))
+    try:
+        scale.load(reader.get(name))
+    except (KeyError, ValueError) as error:
+        raise UntrustedCheckpoint(f"{name}: {error}") from None
     return scale
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from tgflow.checkpoint import CheckpointError, UntrustedCheckpoint
@@ -13,6 +15,8 @@ from tgflow.checkpoint.parts import (
     SectionReader,
     SectionWriter,
 )
+from tgflow.checkpoint.typed import read_as, read_natural
+from tgflow.choices import Direction
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
@@ -125,10 +129,10 @@ def graph_of(
     try:
         node_x = _features(checkpoint, "node_x", node_x, follows_log=False)
         edge_x = _features(checkpoint, "edge_x", edge_x, follows_log=True)
-        made = checkpoint.meta["graph"]
+        made = read_as(dict[str, str], checkpoint.meta.get("graph"), "graph")
         graph = TemporalGraph(
-            made["direction"],
-            time_unit=made["time_unit"],
+            read_as(Direction, made.get("direction"), "graph.direction"),
+            time_unit=read_as(str, made.get("time_unit"), "graph.time_unit"),
             node_x=node_x,
             device=device,
             device_budget=device_budget,
@@ -153,7 +157,8 @@ def _features(
             kind = "node" if name == "node_x" else "edge"
             raise ValueError(f"the checkpoint's graph has no {kind} features, and {name} was given")
         return None
-    table = FeatureTable(reader.meta[name]["dim"]) if given is None else given
+    noted = read_as(dict[str, Any], reader.meta[name], name)
+    table = FeatureTable(read_natural(noted, "dim")) if given is None else given
     FeatureRows(name, table, follows_log=follows_log).load(reader)
     return table
 
