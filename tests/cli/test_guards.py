@@ -23,15 +23,13 @@ NOW = 1_714_564_800
         (NOW * 1000, "s", "is after 2100 if it counts from 1970: --time-unit ms?"),
         (NOW * 10**6, "s", "is after 2100 if it counts from 1970: --time-unit us?"),
         (NOW, "ms", "is before 1980 if it counts from 1970: --time-unit s?"),
-        (2**62, "s", "is after 2100 if it counts from 1970: --time-unit ns?"),
+        (2**62, "s", "is after 2100 if it counts from 1970: is --t the right column?"),
+        (NOW * 10**9, "s", "is after 2100 if it counts from 1970: --time-unit ns?"),
     ],
 )
 def test_a_first_time_that_is_no_date_of_our_days(first, unit, says):
-    found = time_guard(first, unit)
-    if says is None or first == 2**62:
-        assert (found is None) == (says is None)
-    else:
-        assert found == f"the first time, {first:,} {unit}, {says}"
+    expected = None if says is None else f"the first time, {first:,} {unit}, {says}"
+    assert time_guard(first, unit) == expected
 
 
 def test_two_kinds_that_share_their_ids():
@@ -68,14 +66,42 @@ def odd_stream(tmp_path):
     return path
 
 
+SAID = [
+    "the first time, 1 s, is before 1980 if it counts from 1970",
+    "9 ids are on both sides, of 200 sources and 9 destinations that are hardly one kind",
+    "feature amount is as large as 17,910, beside which a model sees little else",
+]
+
+
+@pytest.mark.parametrize("command", ["run", "train"])
+def test_runs_and_trainings_say_them(odd_stream, capsys, monkeypatch, tmp_path, command):
+    monkeypatch.chdir(tmp_path)
+    flags = ["--features", "amount", "-m", "recency", "--threads", "1", "--json"]
+    assert main([command, str(odd_stream), *flags]) == 0
+    err = capsys.readouterr().err.splitlines()
+    assert [line.partition(":")[0] for line in err if ":" in line][:3] == SAID
+
+
+YEAR_1, YEAR_10000 = -62_135_596_800, 253_402_300_800
+"""In Unix seconds: before the first date and after the last that Python has."""
+
+
+@pytest.mark.parametrize("unit", ["s", "ns", "d", "tick"])
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [(1 - 2**63, 2**63 - 2), (YEAR_1 - 1, YEAR_10000), (NOW, 2**63 - 2), (0, 0), (NOW, NOW)],
+)
+def test_info_takes_any_date(tmp_path, capsys, first, last, unit):
+    path = tmp_path / "odd.csv"
+    path.write_text(f"src,dst,t\n0,1,{first}\n1,2,{last}\n")
+    assert main(["info", str(path), "--time-unit", unit]) == 0
+    assert "2" in capsys.readouterr().out
+
+
 def test_info_says_them(odd_stream, capsys):
     assert main(["info", str(odd_stream), "--features", "amount"]) == 0
     err = capsys.readouterr().err.splitlines()
-    assert [line.partition(":")[0] for line in err] == [
-        "the first time, 1 s, is before 1980 if it counts from 1970",
-        "9 ids are on both sides, of 200 sources and 9 destinations that are hardly one kind",
-        "feature amount is as large as 17,910, beside which a model sees little else",
-    ]
+    assert [line.partition(":")[0] for line in err] == SAID
     flags = ["--features", "amount", "--feature-scale", "auto", "--direction", "bipartite"]
     assert main(["info", str(odd_stream), *flags]) == 0
     assert [line[:15] for line in capsys.readouterr().err.splitlines()] == ["the first time,"]

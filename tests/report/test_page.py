@@ -77,6 +77,15 @@ def test_the_page_shows_figures_plots_protocol_and_settings():
     assert sum(name == "d" for name, _ in page.attributes) > 20
 
 
+@pytest.mark.parametrize("unit", ["s", "ns", "d", "tick"])
+@pytest.mark.parametrize("first", [-(2**63), -62_135_596_801, 0, 1_600_000_000])
+@pytest.mark.parametrize("span", [0, 1, 253_402_300_800, 2**62])
+def test_any_times_make_a_page(first, span, unit):
+    made = [{**record, "t": first + i * span // 4} for i, record in enumerate(records(5))]
+    settings = load_config(flags={"stream.path": "events.csv", "stream.time_unit": unit})
+    Page(continual_report(made, METRICS, settings))
+
+
 @pytest.mark.parametrize("size", [0, 1, 2, 3 * MAX_POINTS])
 def test_any_number_of_records_makes_a_page(size):
     page = continual_report(records(size), METRICS, config())
