@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max();  // of a frontier, with all its slots
 
-/// a * b rows, if a batch may have so many.
+/// a * b rows, if a batch may have that many.
 int64_t rows_of(int64_t a, int64_t b) {
   int64_t rows;
   if (!__builtin_mul_overflow(a, b, &rows) && rows < kMostRows) return rows;

@@ -72,7 +72,7 @@ struct BatchLayout {
   int64_t counting_ns = 0;  ///< Of the thread, for which it counted the past.
 };
 
-/// The size that so many rows, at most 2^60, are padded to: 32, 48, 64, 96, 128, ... See
+/// The size that a number of rows, at most 2^60, are padded to: 32, 48, 64, 96, 128, ... See
 /// tgflow/plan/padding.py.
 int64_t padded_rows(int64_t rows);
 

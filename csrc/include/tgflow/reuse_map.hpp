@@ -23,7 +23,7 @@ struct ReuseQueries {
 
 /// How a batch's rows are reused.
 struct ReuseRule {
-  int64_t staleness;  ///< Rows are taken that were computed at most so many batches before.
+  int64_t staleness;  ///< Rows are taken that were computed at most this many batches before.
   double refresh;     ///< Share of these that are computed again.
   uint64_t key;       ///< Of the draws, which go by (node, time).
 };

@@ -18,7 +18,7 @@ class SlabPool {
     std::shared_ptr<std::byte> memory;
     int64_t capacity = 0;
   };
-  /// Returns memory of so many bytes, aligned to `kAlignment`; throws where there is none.
+  /// Returns memory of that size in bytes, aligned to `kAlignment`; throws where there is none.
   using Allocate = std::function<std::shared_ptr<std::byte>(int64_t)>;
 
   static constexpr int64_t kAlignment = 256;  ///< Of columns, in bytes: that of whatever torch allocates.

@@ -31,8 +31,8 @@ __device__ inline longlong2 read_piece(const LinedRow& row, int64_t at) {
   return __ldcs(reinterpret_cast<const longlong2*>(row.line + at));
 }
 
-/// Copies rows, `kTogether` at a time by the same lanes: so many reads are on their way before one is waited
-/// for. `Part` is the type that `put_piece` writes.
+/// Copies rows, `kTogether` at a time by the same lanes: that many reads are on their way before one is
+/// waited for. `Part` is the type that `put_piece` writes.
 template <typename Part>
 __device__ void gather_rows(const RowGather& g) {
   constexpr int kTogether = 4;

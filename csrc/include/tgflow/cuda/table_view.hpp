@@ -5,8 +5,8 @@
 
 namespace tgflow {
 
-/// Where the rows of a table are and how many: kept in device memory, which a captured launch reads anew, and
-/// written in the order of a stream as the table grows or moves.
+/// Where the rows of a table are and how many: kept in device memory, which a captured launch reads each
+/// time, and written in the order of a stream as the table grows or moves.
 struct TableView {
   const char* rows;  ///< A multiple of 16.
   int64_t size;      ///< Rows.
