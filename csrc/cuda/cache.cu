@@ -65,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(256) cache_look_up(DeviceCache cach
     return;
   }
   cache.used[slot] = batch.begin(cache) + i;
-  if (cache.order == CacheOrder::kLfu && cache.uses[slot] < kMostUses) ++cache.uses[slot];
+  if (cache.traits().counts_uses && cache.uses[slot] < kMostUses) ++cache.uses[slot];
 }
 
 /// One thread block: finds the slots that make room for the misses, oldest entries of the queue first, and
@@ -74,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(512) cache_choose(DeviceCache cache
   CacheQueueWalk walk(cache);
   walk.make_room(batch.num_more);
   walk.take(batch.num_fitting(cache), batch.begin(cache), batch.room);
-  walk.finish(batch.num_fitting(cache) + (cache.order == CacheOrder::kLru ? batch.num_hits() : 0));
+  walk.finish(batch.num_fitting(cache) + (cache.has_queue() && cache.traits().by_use ? batch.num_hits() : 0));
 }
 
 /// Per slot: its key.
@@ -113,7 +113,7 @@ extern "C" __global__ void __launch_bounds__(256) cache_admit(DeviceCache cache,
   if (i == 0 && batch.admits != 2) count(cache, batch, admitted);
   const bool is_queued = batch.admits == 1 && cache.has_queue();
   int64_t entry = cache.progress->appended;
-  if (is_queued && cache.order == CacheOrder::kLru) {
+  if (is_queued && cache.traits().by_use) {
     if (batch.is_hit(i)) cache.append(entry + batch.found[i] - 1, batch.source[i]);
     entry += batch.num_hits();
   }
@@ -129,7 +129,7 @@ extern "C" __global__ void __launch_bounds__(256) cache_admit(DeviceCache cache,
   cache.id[slot] = batch.id[i];
   cache.used[slot] = cache.came[slot] = batch.begin(cache) + batch.size + i;
   if (is_queued) cache.append(entry, slot);
-  if (cache.order == CacheOrder::kLfu) cache.uses[slot] = 1;
+  if (cache.traits().counts_uses) cache.uses[slot] = 1;
   cache.insert(batch.id[i], slot);
 }
 

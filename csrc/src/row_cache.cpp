@@ -21,14 +21,14 @@ int64_t checked(int64_t capacity) {
 }  // namespace
 
 RowCache::RowCache(CachePolicy policy, int64_t capacity, int64_t row_bytes)
-    : policy_(policy),
+    : traits_(traits_of(policy)),
       row_bytes_(static_cast<std::size_t>(row_bytes)),
       rows_(checked(capacity) * row_bytes),
       held_(capacity, {kFree, 0}),
       came_(capacity, 0),
-      uses_(policy == CachePolicy::kLfu ? capacity : 0, 0),
+      uses_(traits_.counts_uses ? capacity : 0, 0),
       index_(capacity, kPlacesPerSlot),
-      order_(policy == CachePolicy::kLfu ? int{kMostUses} + 1 : 1) {
+      order_(traits_.counts_uses ? int{kMostUses} + 1 : 1) {
   list_free();
 }
 
@@ -44,7 +44,7 @@ void RowCache::look_up(const int64_t* id, int64_t n, int64_t table_size, CacheLo
   Started started(*this, 2 * n, out, [] { return true; });
   find(id, n, rows, out);
   const int64_t admitted = counts_.admitted;
-  if (is_given()) {
+  if (traits_.is_given) {
     out.admit.assign(out.miss.size(), CacheLookup::kNothing);
   } else {
     admit(out.begin + n, out);
@@ -68,7 +68,7 @@ void RowCache::preload(const int64_t* id, int64_t n, int64_t table_size, CacheLo
 }
 
 void RowCache::append(int64_t first, int64_t n, const char* rows) {
-  if (is_given()) return;
+  if (traits_.is_given) return;
   CacheLookup lookup;
   come_in(first + std::max<int64_t>(n - capacity(), 0), std::min(n, capacity()), lookup);
   copy(lookup, {rows, true, first}, nullptr);
@@ -124,7 +124,7 @@ void RowCache::admit(int64_t come, CacheLookup& out) {
     if (fits) put(out.miss[r], out.admit[r], come + out.first[r]);
   }
   const int64_t period = std::max<int64_t>(kPeriodSlots * capacity(), 1);
-  if (policy_ == CachePolicy::kLfu && admissions_ / period > before / period) halve_uses();
+  if (traits_.counts_uses && admissions_ / period > before / period) halve_uses();
 }
 
 void RowCache::put(int64_t id, int32_t s, int64_t position) {
@@ -135,9 +135,8 @@ void RowCache::put(int64_t id, int32_t s, int64_t position) {
   index_.insert(id_tag(id), s);
   held_[s] = {id, position};
   came_[s] = position;
-  const bool counted = policy_ == CachePolicy::kLfu;
-  if (counted) uses_[s] = 1;
-  order_.push(counted ? 1 : 0, position, s);
+  if (traits_.counts_uses) uses_[s] = 1;
+  order_.push(traits_.counts_uses ? 1 : 0, position, s);
   ++counts_.admitted;
   ++admissions_;
 }
@@ -154,17 +153,17 @@ void RowCache::purge() {
 
 void RowCache::halve_uses() {
   for (int64_t s = 0; s < capacity(); ++s) uses_[s] = static_cast<uint8_t>(uses_[s] / 2);
-  order_anew();
+  rebuild_order();
 }
 
-void RowCache::order_anew() {
+void RowCache::rebuild_order() {
   std::vector<int32_t> held;
   for (int64_t s = 0; s < capacity(); ++s) {
     if (held_[s].id != kFree) held.push_back(static_cast<int32_t>(s));
   }
   std::sort(held.begin(), held.end(), [&](int32_t a, int32_t b) { return key(a) < key(b); });
   order_.clear();
-  for (const int32_t s : held) order_.push(policy_ == CachePolicy::kLfu ? uses_[s] : 0, key(s), s);
+  for (const int32_t s : held) order_.push(traits_.counts_uses ? uses_[s] : 0, key(s), s);
 }
 
 void RowCache::list_free() {

@@ -45,11 +45,9 @@ void RowCache::find(const int64_t* id, int64_t n, char* rows, CacheLookup& out) 
 inline void RowCache::use(int32_t s, int64_t position) {
   held_[s].used = position;
   ++counts_.hits;
-  if (policy_ == CachePolicy::kLru) order_.push(0, position, s);
-  if (policy_ == CachePolicy::kLfu) {
-    if (uses_[s] < kMostUses) ++uses_[s];
-    order_.push(uses_[s], position, s);
-  }
+  if (!traits_.by_use) return;
+  if (traits_.counts_uses && uses_[s] < kMostUses) ++uses_[s];
+  order_.push(traits_.counts_uses ? uses_[s] : 0, position, s);
 }
 
 /// All look-ups first, on all threads; then their uses and the misses, in order.

@@ -44,7 +44,7 @@ void RowCache::truncate(int64_t size) {
 void RowCache::snapshot(const CacheStateOut& out) const {
   const auto lock = enter();
   for (int64_t s = 0; s < capacity(); ++s) {
-    const int64_t uses = policy_ == CachePolicy::kLfu ? uses_[s] : 0;
+    const int64_t uses = traits_.counts_uses ? uses_[s] : 0;
     out.id[s] = held_[s].id;
     out.key[s] = uses << kUsesShift | key(static_cast<int32_t>(s));
   }
@@ -60,13 +60,13 @@ void RowCache::restore(const CacheState& state, int64_t table_size, CacheLookup&
     came_[s] = held ? state.key[s] & kPositions : 0;
     clock_ = std::max(clock_, came_[s] + 1);  // the snapshot may be of another cache, with a clock ahead
     held_[s] = {held ? state.id[s] : kFree, came_[s]};
-    if (policy_ == CachePolicy::kLfu) uses_[s] = static_cast<uint8_t>(state.key[s] >> kUsesShift);
+    if (traits_.counts_uses) uses_[s] = static_cast<uint8_t>(state.key[s] >> kUsesShift);
     if (held) index_.insert(id_tag(held_[s].id), static_cast<int32_t>(s));
     if (!held || held_[s].id == before) continue;
     out.miss.push_back(held_[s].id);
     out.admit.push_back(static_cast<int32_t>(s));
   }
-  order_anew();
+  rebuild_order();
   list_free();
   counts_.preloaded += static_cast<int64_t>(out.miss.size());
   out.alone = changing_ = true;  // nobody may read the slots before they are written

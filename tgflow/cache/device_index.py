@@ -47,7 +47,7 @@ class _Cache(ctypes.Structure):
         ("came", _word),
         ("uses", _word),
         ("capacity", _number),
-        ("order", _number),
+        ("policy", _number),
         ("rows", _word),
         ("row_bytes", _number),
         ("stride", _number),
@@ -161,15 +161,15 @@ class CacheIndex:
     Args:
         capacity: Slots.
         row_bytes: Of a row.
-        order: A number of `CacheOrder` (cuda/cache.hpp).
+        policy: A number of `CachePolicy` (detail/cache_policy.hpp).
         gpu: Whose memory and kernels.
     """
 
-    def __init__(self, capacity: int, row_bytes: int, order: int, gpu: Device) -> None:
+    def __init__(self, capacity: int, row_bytes: int, policy: int, gpu: Device) -> None:
         if capacity > _MOST_SLOTS:
             raise ValueError(f"a cache on a GPU has at most {_MOST_SLOTS} rows, got {capacity}")
         self.capacity, self.row_bytes = capacity, row_bytes
-        self._order, self._gpu = order, gpu
+        self._policy, self._gpu = policy, gpu
         device = gpu.device
         self.stride = -(-row_bytes // _PIECE) * _PIECE
         self._rows = gpu.allocate(capacity * self.stride)
@@ -195,7 +195,7 @@ class CacheIndex:
 
     @property
     def _has_queue(self) -> bool:
-        return self._order in (_LRU, _FIFO)
+        return self._policy in (_LRU, _FIFO)
 
     @property
     def nbytes(self) -> int:
@@ -236,7 +236,7 @@ class CacheIndex:
             stamps.copy_(torch.where(self.id < 0, free, stamps))
         if not self._has_queue:
             return
-        ordered = (self.came if self._order == _FIFO else self.used).sort()
+        ordered = (self.came if self._policy == _FIFO else self.used).sort()
         self._queue_slot[: self.capacity] = ordered.indices.to(torch.int32)
         self._queue_stamp[: self.capacity] = ordered.values
         self._progress[3:].fill_(0)
@@ -246,7 +246,7 @@ class CacheIndex:
         """Put the first misses into the slots that make room, as many as fit; count."""
         batch.args.admits = int(admits)
         self._launch("cache_admit", batch.ids.numel(), self._args(), batch.args)
-        if self._order == _LFU:
+        if self._policy == _LFU:
             counts = ctypes.c_uint64(self.counts.data_ptr())
             period = _number(max(_PERIOD_SLOTS * self.capacity, 1))
             self._launch("cache_age", self.capacity, self._args(), counts, period)
@@ -343,7 +343,7 @@ class CacheIndex:
             self.came.data_ptr(),
             self.uses.data_ptr(),
             self.capacity,
-            self._order,
+            self._policy,
             self._rows.data_ptr(),
             self.row_bytes,
             self.stride,

@@ -9,14 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "tgflow/detail/cache_policy.hpp"
 #include "tgflow/hash_table.hpp"
 #include "tgflow/huge_array.hpp"
 #include "tgflow/slot_order.hpp"
 
 namespace tgflow {
-
-/// kGiven: a schedule says which rows are admitted, and where.
-enum class CachePolicy { kLru, kLfu, kFifo, kStatic, kGiven };
 
 /// What is asked of a cache is not what its schedule says.
 class ScheduleMismatch : public std::runtime_error {
@@ -149,10 +147,8 @@ class RowCache {
   };
   static constexpr int64_t kFree = -1;
 
-  bool by_use() const { return policy_ == CachePolicy::kLru || policy_ == CachePolicy::kLfu; }
-  bool is_given() const { return policy_ == CachePolicy::kStatic || policy_ == CachePolicy::kGiven; }
   /// What slots are ordered by.
-  const int64_t& key(int32_t s) const { return by_use() ? held_[s].used : came_[s]; }
+  const int64_t& key(int32_t s) const { return traits_.by_use ? held_[s].used : came_[s]; }
   char* row(int32_t s) { return rows_.data() + static_cast<std::size_t>(s) * row_bytes_; }
   const char* row(int32_t s) const { return rows_.data() + static_cast<std::size_t>(s) * row_bytes_; }
   int32_t find(int64_t id) const;
@@ -182,11 +178,11 @@ class RowCache {
   void set_free(int32_t s);
   void purge();
   void halve_uses();
-  void order_anew();
+  void rebuild_order();
   void list_free();
   void clear();
 
-  const CachePolicy policy_;
+  const CacheTraits traits_;
   const std::size_t row_bytes_;
   HugeArray<char> rows_;
   HugeArray<Held> held_;     ///< Per slot.

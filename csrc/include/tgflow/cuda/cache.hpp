@@ -3,6 +3,7 @@
 
 #include "tgflow/cuda/table_view.hpp"
 #include "tgflow/cuda/tile.hpp"
+#include "tgflow/detail/cache_policy.hpp"
 #include "tgflow/detail/mix.hpp"
 
 namespace tgflow {
@@ -17,8 +18,6 @@ constexpr int32_t kTableRow = -2;
 constexpr int64_t kUsesShift = 48;  ///< Of a key: below the uses.
 constexpr int64_t kMostUses = 255;
 constexpr int64_t kStays = 0x7fffffffffffffff;  ///< The key of a slot that may not make room.
-
-enum class CacheOrder : int64_t { kLru, kLfu, kFifo, kStatic, kGiven };
 
 /// What changes with every gather, so that a captured one finds it as it is when it is replayed.
 struct CacheProgress {
@@ -49,16 +48,17 @@ struct DeviceCache {
   int64_t* came;
   uint8_t* uses;
   int64_t capacity;
-  CacheOrder order;
+  CachePolicy policy;
   char* rows;
   int64_t row_bytes;
   int64_t stride;  ///< Of rows, a multiple of 16.
   CacheProgress* progress;
   CacheQueue queue;
 
-  __device__ bool has_queue() const { return order == CacheOrder::kLru || order == CacheOrder::kFifo; }
+  __device__ CacheTraits traits() const { return traits_of(policy); }
+  __device__ bool has_queue() const { return !traits().counts_uses && !traits().is_given; }
   /// What a slot's current entry in the queue has.
-  __device__ int64_t stamp(int32_t slot) const { return order == CacheOrder::kLru ? used[slot] : came[slot]; }
+  __device__ int64_t stamp(int32_t slot) const { return traits().by_use ? used[slot] : came[slot]; }
   /// Whether the index must be rebuilt before `num_more` are inserted, or else too many entries are gone.
   __device__ bool is_full(int64_t num_more) const {
     return capacity + progress->inserted + num_more > 3 * (mask + 1) / 4;
@@ -91,7 +91,7 @@ struct DeviceCache {
   __device__ int64_t key(int64_t slot, int64_t begin) const {
     if (id[slot] < 0) return slot - capacity;
     if (used[slot] >= begin) return kStays;
-    if (order == CacheOrder::kLfu) return static_cast<int64_t>(uses[slot]) << kUsesShift | used[slot];
+    if (traits().counts_uses) return static_cast<int64_t>(uses[slot]) << kUsesShift | used[slot];
     return came[slot];
   }
 };
