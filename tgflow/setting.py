@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -66,10 +67,11 @@ def check_ranges(config: object) -> None:
     Raises:
         ValueError: If one is out of its range, or none of its choices.
     """
-    for name, hint in field_hints(type(config)).items():
+    kind: Any = type(config)  # a type can be hashed, which mypy does not know
+    for name, allowed_types in _allowed_types(kind).items():
         value = getattr(config, name)
-        _check_choices(name, value, hint)
-        for allowed, metadata in alternatives(hint):
+        _check_choices(name, value, [each for each, _ in allowed_types])
+        for allowed, metadata in allowed_types:
             if any(isinstance(each, ByteSize) for each in metadata) and value is not None:
                 check_size(name, value)
             if any(isinstance(each, TimeSpan) for each in metadata) and value is not None:
@@ -78,9 +80,13 @@ def check_ranges(config: object) -> None:
                 _check_bounds(name, value, metadata)
 
 
-def _check_choices(name: str, value: object, hint: Any) -> None:
+@cache  # settings are made again and again, and annotations take long to resolve
+def _allowed_types(kind: type) -> Mapping[str, Sequence[tuple[Any, tuple[Any, ...]]]]:
+    return {name: tuple(alternatives(hint)) for name, hint in field_hints(kind).items()}
+
+
+def _check_choices(name: str, value: object, kinds: Sequence[Any]) -> None:
     """Refuse what is none of the choices, where an annotation allows nothing else."""
-    kinds = [kind for kind, _ in alternatives(hint)]
     if value is None or not all(get_origin(kind) is Literal for kind in kinds):
         return
     choices = [choice for kind in kinds for choice in get_args(kind)]

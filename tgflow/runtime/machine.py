@@ -6,9 +6,11 @@ import os
 import platform
 import resource
 import sys
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
+_version = cache(version)
 PAGE_SIZE = resource.getpagesize()
 
 
@@ -38,6 +40,6 @@ def describe() -> dict[str, Any]:
         "cores": num_cores(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "torch": version("torch"),
-        "tgflow": version("tgflow-learn"),
+        "torch": _version("torch"),
+        "tgflow": _version("tgflow-learn"),
     }
