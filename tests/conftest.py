@@ -8,15 +8,13 @@ import time
 import warnings
 from collections.abc import Iterator
 
-# Before torch reads it: idle threads that spin make a busy machine many times slower.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
 import pytest
-import torch
 from hypothesis import settings
 
 from helpers.effort import QUICK_EXAMPLES
-from tgflow import _core
+
+# Before torch reads it: idle threads that spin make a busy machine many times slower.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # The machine may be busy: how long an example takes says nothing about it.
 settings.register_profile("default", deadline=None, max_examples=60)
@@ -33,6 +31,10 @@ SLOW_SECONDS = 15.0
 @pytest.fixture(autouse=True, scope="session")
 def _few_threads() -> None:
     """Keep the order of float additions, and so every last bit, alike on all machines."""
+    import torch  # not by who only hands out the tests
+
+    from tgflow import _core
+
     torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else 2)
     _core.set_num_threads(2)
 
@@ -42,10 +44,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not LONGEST_ROOMS.isdisjoint(item.path.parts), reverse=True)
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
     """Let garbage be looked for among what tests make alone: torch brings a million objects."""
-    gc.collect()
+    gc.disable()
+    found = yield
     gc.freeze()
+    gc.enable()
+    return found
 
 
 @pytest.hookimpl(wrapper=True)
