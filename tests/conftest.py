@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -49,6 +50,8 @@ def pytest_collection() -> Iterator[object]:
     """Let garbage be looked for among what tests make alone: torch brings a million objects."""
     gc.disable()
     found = yield
+    if worlds := sys.modules.get("helpers.worlds"):
+        worlds.server()
     gc.freeze()
     gc.enable()
     return found

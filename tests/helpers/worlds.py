@@ -1,34 +1,32 @@
-"""Worlds of real processes, started in a tenth of a second: a server that has torch forks them."""
+"""Worlds of real processes, started at once: forks of the process of the tests, as it began."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import multiprocessing
+import os
 import pickle
 import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import import_module
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(
-    [
-        "torch",
-        "torch.distributed",
-        "torch._dynamo",  # what an optimizer imports when it is made: seconds
-        "pytest",
-        "hypothesis",
-        "tgflow.distributed.join",
-        "tgflow.cli.continual",
-        "tgflow.cli.app",
-    ]
+_CONTEXT = multiprocessing.get_context("fork")
+_IMPORTED_FIRST = (
+    "torch._dynamo",  # what an optimizer imports when it is made: seconds
+    "tgflow.distributed.join",
+    "tgflow.cli.continual",
+    "tgflow.cli.app",
 )
 LIMIT_SECONDS = 60.0
 """For a world, on however busy a machine."""
@@ -87,15 +85,49 @@ def run_apart(
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        task = pickle.dumps((sys.modules[function.__module__].__file__, function.__name__, args))
-        processes = [
-            _CONTEXT.Process(target=_run, args=(rank, world, folder, task, joined), daemon=True)
-            for rank in range(world)
-        ]
-        for process in processes:
-            process.start()
-        _wait(processes)
-        return [_outcome(process, folder / str(rank)) for rank, process in enumerate(processes)]
+        forks = server()
+        forks.send((world, folder, pickle.dumps((function, args)), joined))
+        return [_outcome(code, folder / str(rank)) for rank, code in enumerate(forks.recv())]
+
+
+@cache
+def server() -> Connection:
+    """Return the way to the process that forks worlds; the first call forks it from this one.
+
+    Call it before any test runs: a fork lacks the threads that tests start, not the locks they hold.
+    """
+    for name in _IMPORTED_FIRST:
+        import_module(name)
+    ours, theirs = multiprocessing.Pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of the thread that hears of tests
+        is_server = os.fork() == 0
+    if is_server:
+        ours.close()
+        _serve(theirs)
+    theirs.close()
+    return ours
+
+
+def _serve(requests: Connection) -> NoReturn:
+    """Fork one world after another, until the process of the tests has ended."""
+    try:
+        silence = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silence, 1)
+        os.dup2(silence, 2)
+        while True:
+            requests.send(_codes_of(*requests.recv()))
+    finally:
+        os._exit(0)
+
+
+def _codes_of(world: int, *task: Any) -> list[int | None]:
+    """Run a world; return the exit code of each process, None of one that had to be killed."""
+    processes = [_CONTEXT.Process(target=_run, args=(rank, world, *task)) for rank in range(world)]
+    for process in processes:
+        process.start()
+    _wait(processes)
+    return [_end(process) for process in processes]
 
 
 def _wait(processes: Sequence[Any]) -> None:
@@ -109,11 +141,15 @@ def _wait(processes: Sequence[Any]) -> None:
         time.sleep(0.005)
 
 
-def _outcome(process: Any, path: Path) -> Outcome:
+def _end(process: Any) -> int | None:
     code = process.exitcode
     if code is None:
         process.kill()
     process.join()
+    return code
+
+
+def _outcome(code: int | None, path: Path) -> Outcome:
     said = pickle.loads(path.read_bytes()) if path.exists() else {"result": None, "error": ""}
     return Outcome(**said, code=code)
 
@@ -123,8 +159,7 @@ def _run(rank: int, world: int, folder: Path, task: bytes, joined: float | None)
     torch.set_num_threads(1)
     result, error = None, ""
     try:
-        path, name, args = pickle.loads(task)
-        function = getattr(_load(path), name)
+        function, args = pickle.loads(task)
         first = rank if joined is None else _join(rank, world, folder, joined)
         result = function(first, *args)
     except BaseException:
@@ -156,15 +191,3 @@ def _join(rank: int, world: int, folder: Path, timeout: float) -> Any:
         interface=interface,
         members=members,
     )
-
-
-def _load(path: str) -> Any:
-    """Import a file by its path: a test's module has no name that another process could import."""
-    name = "in_world_" + Path(path).stem
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
