@@ -1,10 +1,7 @@
 """Every fault point of log and checkpoints, met in every way, leaves old or new."""
 
-import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +9,8 @@ import pytest
 import tgflow
 from helpers import faults
 from helpers.effort import cases
-from helpers.processes import environment
+from helpers.fault_cases import outcome_of
+from helpers.worlds import results_of, run_apart
 from tgflow import models, streams
 
 FIRST = {
@@ -24,45 +22,24 @@ COUNTS = range(1, 9) if os.environ.get("TGFLOW_KILLS") else (1,)
 KINDS = ("kill", "enospc", "eio", "raise")
 
 
-@pytest.fixture(scope="module")
-def child():
-    command = [sys.executable, "-m", "helpers.fault_child"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        command, stdin=pipe, stdout=pipe, text=True, env=environment()
-    ) as process:
-        yield process
-        process.stdin.close()
-
-
-def run(child, **request):
-    child.stdin.write(json.dumps(request) + "\n")
-    child.stdin.flush()
-    answer = json.loads(child.stdout.readline())
-    assert "error" not in answer, answer["error"]
-    return answer
-
-
 @pytest.mark.parametrize("kind", cases(KINDS, ["kill"]))
 @pytest.mark.parametrize("point", faults.DURABLE)
-def test_a_fault_at_any_point_leaves_the_old_or_the_new(
-    child, record_property, tmp_path, point, kind
-):
+def test_a_fault_at_any_point_leaves_the_old_or_the_new(record_property, tmp_path, point, kind):
     record_property("faults", len(COUNTS))
     for count in COUNTS:
         spec = f"{FIRST.get(point, '')}{point}:{count}:{kind}"
         directory = tmp_path / str(count)
         directory.mkdir()
-        answer = run(child, what=point.split(".")[0], spec=spec, directory=str(directory))
-        assert answer["again"] == 0
+        [(code, again)] = results_of(run_apart(1, outcome_of, point, spec, directory))
+        assert again == 0
         if count > 1:
-            assert answer["code"] in {0, 1, -signal.SIGKILL}
+            assert code in {0, 1, -signal.SIGKILL}
         elif kind == "kill":
-            assert answer["code"] == -signal.SIGKILL, "the point was never met"
+            assert code == -signal.SIGKILL, "the point was never met"
         elif kind == "raise":
-            assert answer["code"] == 1, "the point was never met"
+            assert code == 1, "the point was never met"
         else:
-            assert answer["code"] == 0
+            assert code == 0
 
 
 def test_nothing_in_the_environment_makes_a_run_fail():

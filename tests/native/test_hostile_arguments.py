@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
+from contextlib import redirect_stdout
 
-from helpers.hostile.__main__ import CASES
-from helpers.hostile.attempts import entries
+from helpers.hostile import graphs, id_maps, rows
+from helpers.hostile.attempts import attempt_all, entries
+from helpers.worlds import run_apart
 
-TESTS = Path(__file__).parents[1]
+CASES = {**graphs.CASES, **id_maps.CASES, **rows.CASES}
+"""A maker of a call for every entry of the core."""
 
 
 def test_every_entry_of_the_core_is_tried():
     assert entries() == set(CASES)
 
 
-def test_every_wrong_argument_is_refused_by_a_sentence():
-    done = subprocess.run(
-        [sys.executable, "-m", "helpers.hostile"],
-        cwd=TESTS,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    lines = done.stdout.splitlines()
+def attempt(_, path):
+    """Say each attempt before it is made: after a crash the last line names it."""
+    with path.open("w") as file, redirect_stdout(file):
+        return attempt_all(CASES)
+
+
+def test_every_wrong_argument_is_refused_by_a_sentence(tmp_path):
+    [end] = run_apart(1, attempt, tmp_path / "said")
+    lines = (tmp_path / "said").read_text().splitlines()
     bad = [
         f"{lines[i - 1]}: {line}"
         for i, line in enumerate(lines)
         if line[4:5].isupper() and ("ACCEPTED" in line or "NOT AS A REFUSAL" in line)
     ]
     assert not bad, "\n".join(bad)
-    assert done.returncode == 0, f"after {lines[-1:]}: {done.stderr[-2000:]}"
+    assert (end.code, end.result) == (0, 0), f"after {lines[-1:]}: {end.error}"

@@ -139,10 +139,9 @@ def attempt_all(cases: dict[str, Callable[[], Call]]) -> int:
         call = make()
         call.function(**call.arguments)
         for name in call.arguments:
-            attempts = list(wrong(make(), name, make().arguments[name]))
-            for what, _ in attempts:
+            good = make()
+            for what, value in wrong(good, name, good.arguments[name]):
                 fresh = make()
-                value = dict(wrong(fresh, name, fresh.arguments[name]))[what]
                 print(f"{entry}: {name} {what}", flush=True)
                 accepted += not _refuses(fresh, {**fresh.arguments, name: value})
     return accepted

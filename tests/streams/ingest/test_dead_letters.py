@@ -6,8 +6,6 @@ import hashlib
 import json
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given
@@ -15,7 +13,7 @@ from hypothesis import strategies as st
 
 from helpers import faults
 from helpers.effort import cases
-from helpers.processes import environment
+from helpers.worlds import run_apart
 from tgflow.durable.fs import RealFs
 from tgflow.streams.ingest.dead_letters import DeadLetter, DeadLetterFiles
 
@@ -90,36 +88,29 @@ def test_after_any_crash_each_letter_stands_there_once(tmp_path_factory, steps, 
     assert places(directory) == list(range(written))
 
 
-WRITE_AND_DIE = """
-import sys
-from pathlib import Path
-from helpers import faults
-from tgflow.streams.ingest.dead_letters import DeadLetterFiles, DeadLetter
-faults.arm(sys.argv[5])
-letters = DeadLetterFiles(Path(sys.argv[1]), segment_bytes=400)
-letters.rewind({"segment": int(sys.argv[2]), "byte": int(sys.argv[3])})
-for i in range(int(sys.argv[4]), 6):
-    letters.write([DeadLetter("s", {"byte": i}, "type", "bad", b"raw")])
-    letters.sync()
-    print(letters.length["segment"], letters.length["byte"], i + 1, flush=True)
-"""
+def write_on(_, directory, marked, spec):
+    """Write letters from the last mark on, and mark each, until a fault ends the process."""
+    faults.arm(spec)
+    letters = DeadLetterFiles(directory, segment_bytes=400)
+    mark = json.loads(marked.read_text())
+    letters.rewind(mark["length"])
+    for i in range(mark["written"], 6):
+        letters.write([DeadLetter("s", {"byte": i}, "type", "bad", b"raw")])
+        letters.sync()
+        marked.write_text(json.dumps({"length": letters.length, "written": i + 1}))
+
+
 POINTS = ["before_write", "after_write", "before_sync", "after_sync"]
 
 
 @pytest.mark.parametrize("point", cases(POINTS, POINTS[-1:]))
 def test_letters_survive_a_kill_at_every_point(tmp_path, point):
-    directory, mark = tmp_path / "letters", ["0", "0", "0"]
+    marked = tmp_path / "mark.json"
+    marked.write_text(json.dumps({"length": {"segment": 0, "byte": 0}, "written": 0}))
     for spec in (f"letters.{point}:3:kill", f"letters.{point}:2:kill", ""):
-        done = subprocess.run(
-            [sys.executable, "-c", WRITE_AND_DIE, str(directory), *mark, spec],
-            env=environment(),
-            stdout=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == (-signal.SIGKILL if spec else 0)
-        mark = done.stdout.splitlines()[-1].split() if done.stdout else mark
-    assert places(directory) == list(range(6))
+        [end] = run_apart(1, write_on, tmp_path / "letters", marked, spec)
+        assert end.code == (-signal.SIGKILL if spec else 0), end.error
+    assert places(tmp_path / "letters") == list(range(6))
 
 
 @pytest.mark.parametrize("kind", ["enospc", "eio"])

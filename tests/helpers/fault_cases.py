@@ -1,13 +1,6 @@
-"""Writes a log or checkpoints until it is killed or done; asked line by line over stdin.
+"""Writes a log or checkpoints until it is killed or done, and reads what is left."""
 
-A request names what is to fail. It is done by a fork, so that torch is imported but once; then what
-it left is read and checked here, as the next start would. The answer is one line of JSON.
-"""
-
-import json
 import os
-import signal
-import sys
 import traceback
 from pathlib import Path
 
@@ -159,9 +152,14 @@ def forked(act):
     return os.waitstatus_to_exitcode(status)
 
 
-def case(what, spec, directory):
-    """Make, write with a fault, check, write on without, check again."""
-    target, notes = Path(directory) / what, Path(directory) / "notes"
+def outcome_of(_, point, spec, directory):
+    """Make, write with a fault, check, write on without, check again; in a process of its own.
+
+    Returns:
+        How each of the two forks that wrote has ended.
+    """
+    what = point.split(".")[0]
+    target, notes = directory / what, directory / "notes"
     MAKE[what](target)
     # a killed process leaves to the system what it wrote; an error may take what was not synced
     promised = (
@@ -173,23 +171,7 @@ def case(what, spec, directory):
         WRITE[what](target, Notes(notes))
 
     code = forked(write)
-    fired = [line for line in notes.read_text().splitlines() if line.startswith(("error", "unk"))]
     CHECK[what](target, notes, promised)
     again = forked(lambda: WRITE[what](target, Notes(notes)))
     CHECK[what](target, notes, promised)
-    return {"code": code, "fired": len(fired), "again": again}
-
-
-def main():
-    torch.set_num_threads(1)
-    for line in sys.stdin:
-        try:
-            answer = case(**json.loads(line))
-        except Exception:
-            answer = {"error": traceback.format_exc()}
-        print(json.dumps(answer), flush=True)
-
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    main()
+    return code, again
