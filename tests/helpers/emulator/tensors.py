@@ -11,7 +11,7 @@ import sys
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -71,7 +71,7 @@ class EmulatedTensor(Tensor):
             strides=held.stride(),
             storage_offset=held.storage_offset(),
             dtype=held.dtype,
-            device=torch.device(TYPE, 0),
+            device=emulated_device(),
         )
         made.held = held
         return made
@@ -193,45 +193,50 @@ def _signature(op: Any) -> _Signature:
 def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
     signature = _signature(op)
     name = signature.name
-    tensors = [x for x in _leaves((*args, *kwargs.values())) if isinstance(x, Tensor)]
-    _check_devices(name, args, tensors)
+    _check_devices(name, args, [*_tensors(args), *_tensors(kwargs.values())])
     _note(name, args, kwargs)
-    found = op(*_mapped(_held, args), **{key: _mapped(_held, x) for key, x in kwargs.items()})
+    found = op(*map(_held, args), **{key: _held(x) for key, x in kwargs.items()})
     if signature.written:
         return _mutated(signature, args, kwargs)
     if kwargs.get("device") is not None and torch.device(kwargs["device"]).type == "cpu":
         return found
-    return _mapped(lambda x: EmulatedTensor(x) if isinstance(x, Tensor) else x, found)
+    return _emulated(found)
 
 
-def _leaves(values: Sequence[Any]) -> Iterator[Any]:
+def _tensors(values: Iterable[Any]) -> list[Tensor]:
+    """Return the tensors among values and in lists and tuples of them."""
+    found: list[Tensor] = []
     for value in values:
-        if isinstance(value, (list, tuple)):
-            yield from _leaves(value)
-        else:
-            yield value
-
-
-def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
-    """Return `value` with each thing in its lists and tuples changed."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(_mapped(change, x) for x in value)
-    return change(value)
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += _tensors(value)
+    return found
 
 
 def _held(x: Any) -> Any:
+    """Return what the CPU has of an argument; lists and tuples may hold some."""
     if isinstance(x, EmulatedTensor):
         return x.held
+    if isinstance(x, (list, tuple)):
+        return type(x)(map(_held, x))
     if isinstance(x, torch.device) and x.type == TYPE:
         return torch.device("cpu")
     return x
+
+
+def _emulated(x: Any) -> Any:
+    """Return a result of the CPU as the device has it; lists and tuples may hold some."""
+    if isinstance(x, Tensor):
+        return EmulatedTensor(x)
+    return type(x)(map(_emulated, x)) if isinstance(x, (list, tuple)) else x
 
 
 def _mutated(signature: _Signature, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Return the arguments that an operation has written to and returns."""
     given = dict(zip(signature.arguments, args, strict=False)) | kwargs
     written = [given[name] for name in signature.written]
-    for each in _leaves(written):
+    for each in _tensors(written):
         if isinstance(each, EmulatedTensor) and each.shape != each.held.shape:
             text = f"{signature.name} changes the shape of a tensor, which is not emulated"
             raise NotImplementedError(text)
