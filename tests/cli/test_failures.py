@@ -153,7 +153,7 @@ def bad_rows(tmp_path, num_bad, size=10_000):
         is_bad = (i + 1) * num_bad // size != i * num_bad // size
         rows.append(f"{i % 50},{50 + i % 40},{'x' if is_bad else i}")
     (tmp_path / "bad.csv").write_text("\n".join(rows) + "\n")
-    return ("-s", "bad.csv", "--dim", 8, "--neighbors", 2, "--batch-size", 500, "--threads", 1)
+    return ("-s", "bad.csv", "--dim", 8, "--neighbors", 2, "--batch-size", 2500, "--threads", 1)
 
 
 def test_too_many_bad_rows_end_a_run_with_65_and_a_checkpoint(tgflow, tmp_path):

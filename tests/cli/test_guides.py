@@ -50,9 +50,13 @@ def commands(path):
                 yield words[1:]
 
 
+@pytest.fixture(scope="module")
+def group():
+    return typer.main.get_command(app.app)
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_the_flags_of_every_command_exist(path):
-    group = typer.main.get_command(app.app)
+def test_the_flags_of_every_command_exist(group, path):
     context = group.make_context("tgflow", ["doctor"], resilient_parsing=True)
     for name, *words in commands(path):
         command = group.get_command(context, name)

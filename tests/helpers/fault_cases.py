@@ -2,7 +2,6 @@
 
 import os
 import traceback
-from pathlib import Path
 
 import pyarrow as pa
 import torch

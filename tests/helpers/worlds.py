@@ -94,7 +94,7 @@ def run_apart(
 def server() -> Connection:
     """Return the way to the process that forks worlds; the first call forks it from this one.
 
-    Call it before any test runs: a fork lacks the threads that tests start, not the locks they hold.
+    Call it before any test runs: a fork lacks the threads that tests start, but not their locks.
     """
     for name in _IMPORTED_FIRST:
         import_module(name)

@@ -1,7 +1,6 @@
 """Models that embed nodes, on batches made the slow, obvious way; and what TGN keeps."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -191,13 +190,6 @@ def test_a_model_is_a_short_file_that_cites_its_paper_and_says_what_differs(name
     assert "\n\nDiffers from the paper:\n    * " in module.__doc__
     if model.reads_nodes:  # what counts alone has more equations than layers
         assert Path(module.__file__).read_text(encoding="utf-8").count("\n") <= 150
-
-
-def test_a_model_is_imported_when_it_is_first_used():
-    script = "import sys, tgflow.models as m; print('tgflow.models.tgn' in sys.modules); m.TGN"
-    script += "; print('tgflow.models.tgn' in sys.modules)"
-    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert out.stdout.split() == ["False", "True"]
 
 
 @for_each_encoder
