@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from tgflow.choices import Direction
-from tgflow.cli.errors import NO_INPUT, CliError, in_flags
+from tgflow.cli.errors import DATA, NO_INPUT, CliError, in_flags
 from tgflow.cli.hints import hint
 from tgflow.config import Config, ConfigError, StreamConfig, replaced
 from tgflow.config.model import PAIR_FEATURES, model_settings
@@ -91,8 +91,10 @@ def _opened(
         )
     except FileNotFoundError as error:
         raise CliError(f"{error}; --stream takes a path from {os.getcwd()}", NO_INPUT) from None
-    except StreamError:
-        raise
+    except StreamError as error:
+        if config.task.target is None or "label=..." not in str(error):
+            raise
+        raise CliError(in_flags(str(error).replace("label=", "target=")), DATA) from None
     except ValueError as error:
         raise ConfigError(str(error)) from None
     for note in () if quiet else source.notes:

@@ -42,6 +42,7 @@ from tgflow.runtime.model_maker import make_model
 from tgflow.runtime.runner import RunResult
 from tgflow.runtime.signals import StopSignals
 from tgflow.runtime.stream import FlowControl
+from tgflow.streams.errors import TooManyBadRecords
 from tgflow.tables import DamagedFile
 
 MOST_RECORDS = 20_000
@@ -131,6 +132,8 @@ def failing_run(path: Path, run_log: RunLog, command: str) -> Iterator[None]:
         if exit_code(error) == IO:
             way_out = f"tgflow {command} --resume --out {path}"
             text += f"; once that is fixed, resume with: {way_out}"
+        if isinstance(error, TooManyBadRecords):
+            text += f"; the rows, and what is wrong with each, are in {path / 'dead-letters'}"
         if isinstance(error, DamagedFile):
             text += f"; bring it back from a copy, or {learn_again(path, 'it')}"
         run_log.error("end", text, exit_code=exit_code(error))

@@ -92,4 +92,5 @@ def _explain(error: ValidationError, kind: type, name: str) -> str:
 def _unknown(key: str, name: str, known: set[str]) -> str:
     meant = difflib.get_close_matches(key, known, n=1)
     hint = f"; did you mean {meant[0]}?" if meant else ""
-    return f"[model] {name} has no setting {key!r}{hint} (it has {', '.join(sorted(known))})"
+    names = ", ".join(map(repr, sorted(known)))
+    return f"[model] {name} has no setting {key!r}{hint} (it has {names})"

@@ -94,7 +94,7 @@ def _build(kind: Any, name: str, stated: dict[str, Any], derived: dict[str, Any]
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     unknown = [key for key in stated if key not in (*parameters, *WIDTHS) and not takes_all]
     if unknown:
-        known = ", ".join(parameters)
+        known = ", ".join(map(repr, parameters))
         raise ConfigError(f"[model] {name} has no setting {unknown[0]!r} (it has {known})")
     values = {**derived, **stated}
     return kind(**{k: v for k, v in values.items() if takes_all or k in parameters})
@@ -103,7 +103,9 @@ def _build(kind: Any, name: str, stated: dict[str, Any], derived: dict[str, Any]
 def _known_model(name: str) -> type[TemporalModel]:
     if name not in MODELS:
         known = ", ".join(MODELS)
-        raise ConfigError(f"model.name must be one of {known}, or module:Class, got {name!r}")
+        raise ConfigError(
+            f"--model: model.name must be one of {known}, or module:Class, got {name!r}"
+        )
     kind: type[TemporalModel] = MODELS[name].model
     return kind
 
