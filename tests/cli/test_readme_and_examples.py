@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from helpers.effort import slow
-from tgflow.cli import app
+from tgflow.cli import app, main
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -23,6 +23,16 @@ def block(language):
 def test_the_readme_opens_with_two_commands():
     assert block("sh").splitlines()[0].startswith("make demo")
     assert block("sh").splitlines()[1].startswith("make test")
+
+
+def test_scores_are_what_the_readme_shows_first(tmp_path, monkeypatch):
+    command, _, names, row = block("console").splitlines()
+    words = command.replace("examples/data", f"{ROOT}/examples/data").split()[2:]
+    monkeypatch.chdir(tmp_path)
+    assert main([*words, "--limit", "100", "-m", "recency", "--batch-size", "50"]) == 0
+    found = (tmp_path / "scores.csv").read_text().splitlines()
+    assert found[0] == names
+    assert len(found[-1].split(",")) == len(row.split(","))
 
 
 def test_the_first_example_is_short_and_runs(tmp_path, monkeypatch, capsys):
