@@ -15,6 +15,7 @@ from tgflow.checkpoint import (
     CheckpointStore,
     read_manifest,
 )
+from tgflow.checkpoint.notices import Notices
 from tgflow.checkpoint.rank_checkpoint import RankCheckpoint
 from tgflow.durable.errors import DiskFull
 from tgflow.durable.fs import RealFs
@@ -216,6 +217,17 @@ def test_a_rank_that_is_gone_ends_the_wait(tmp_path):
     ranks.peers[0].failure = PeerLost("rank 1 is gone")
     ranks.writers[0].submit(5, share(ranks.peers[0], 5))
     with pytest.raises(PeerLost, match="rank 1 is gone"):
+        ranks.writers[0].wait()
+
+
+def test_a_rank_whose_process_has_ended_ends_the_wait_unless_it_has_said_what_it_wrote(tmp_path):
+    ranks = savers(tmp_path, 2)
+    ranks.peers[0].gone = {1}
+    notices = Notices(ranks.keys, ranks.peers[0], "checkpoint/")
+    notices.post("7/1", {"files": {}})
+    assert notices.find("7/1", by=1) == {"files": {}}
+    ranks.writers[0].submit(5, share(ranks.peers[0], 5))
+    with pytest.raises(PeerLost, match="rank 1 has ended, and has not said what it has written"):
         ranks.writers[0].wait()
 
 

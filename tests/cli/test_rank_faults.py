@@ -33,6 +33,8 @@ EVENTS = 400
 KEPT = ("--slices", 3, "--checkpoint-batches", 2)
 COUNTS = {"exchange": 4, "gather": 5, "broadcast": 4, "notice": 1}
 """How often a point is met before something happens there: within the run, with checkpoints."""
+LATE = 6.0
+"""Seconds after which all has been learned."""
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +89,20 @@ def test_a_rank_that_hangs_ends_all_after_the_timeout(events, one, tmp_path, ran
     assert max(seconds) < timeout + SOON
     assert timeout - 1 < max(seconds)
     assert any(f"rank {rank} (process" in end.err and "is stopped" in end.err for end in others)
+    assert_resumes(one, events, run, tmp_path)
+
+
+def test_a_rank_that_is_killed_while_the_last_checkpoint_is_written_ends_rank_0(
+    events, one, tmp_path
+):
+    run = tmp_path / "run"
+    killed = signal_in(2, "ranks.before_notice", 1, signal.SIGKILL, after=LATE)
+    ends = run_ranks(tmp_path, 3, arguments(events, run, *KEPT), killed)
+    assert ends[2].code == -signal.SIGKILL, ends
+    assert ends[0].code == UNAVAILABLE, ends
+    assert "rank 2 has ended" in ends[0].err
+    assert ends[1].code in (0, UNAVAILABLE), ends  # it may have done all that is its own
+    assert max(seconds_after(tmp_path, ends[:2])) < SOON
     assert_resumes(one, events, run, tmp_path)
 
 

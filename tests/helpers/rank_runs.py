@@ -95,9 +95,11 @@ def call_at(rank: int, position: int, act: Callable[..., None]) -> Callable[[int
     return partial(_prepare, rank, position, act)
 
 
-def signal_in(rank: int, point: str, count: int, number: int) -> Callable[[int], None]:
-    """Have a rank get a signal at a point of `helpers.faults`, met so many times."""
-    return partial(_prepare_point, rank, point, count, number)
+def signal_in(
+    rank: int, point: str, count: int, number: int, after: float = 0.0
+) -> Callable[[int], None]:
+    """Have a rank get a signal at a point of `helpers.faults`, met `count` times, and held up."""
+    return partial(_prepare_point, rank, point, count, number, after)
 
 
 def _rank_of_run(rank, world, meeting, argv, prepare, absent):
@@ -133,9 +135,14 @@ def _prepare(disturbed, position, act, rank):
     runner.Runner._record = recording
 
 
-def _prepare_point(disturbed, point, count, number, rank):
+def _prepare_point(disturbed, point, count, number, after, rank):
     if rank == disturbed:
-        faults.call_at(point, count, partial(_signal, number, None))
+        faults.call_at(point, count, partial(_signal_late, after, number))
+
+
+def _signal_late(after, number):
+    time.sleep(after)
+    _signal(number, None)
 
 
 def _signal(number, _runner):

@@ -52,11 +52,13 @@ class Notices:
         except RuntimeError as error:
             raise self._lost(error) from error
 
-    def find(self, *keys: str, until: float | None = None) -> Any:
+    def find(self, *keys: str, by: int | None = None, until: float | None = None) -> Any:
         """Return the word under the first of `keys` that has one; waits for it.
 
         Args:
             keys: Where to look.
+            by: The rank that posts it, which is lost if its process has ended before; None: rank 0,
+                without which there is no store.
             until: By `time.monotonic()`; None waits as long as all ranks are there.
 
         Returns:
@@ -64,6 +66,9 @@ class Notices:
         """
         pause = _SHORTEST
         while True:
+            is_gone = by is not None and self.peers.is_gone(
+                by
+            )  # what it has posted is there by now
             try:
                 for key in keys:
                     if self._store.check([self._prefix + key]):
@@ -72,6 +77,8 @@ class Notices:
                 raise self._lost(error) from error
             if self.peers.failure is not None:
                 raise PeerLost(str(self.peers.failure))
+            if is_gone:
+                raise PeerLost(f"rank {by} has ended, and has not said what it has written")
             if until is not None and time.monotonic() >= until:
                 return None
             time.sleep(pause)

@@ -64,14 +64,18 @@ class Shares:
         self._is_announced = True
 
     def wait(self) -> None:
-        """Return once all ranks have said how it went, or some have not in time."""
+        """Return once all ranks have said how it went, or some have not in time.
+
+        Raises:
+            PeerLost: If a rank is gone.
+        """
         if not self._is_announced:
             return
         if self._until is None:
             self._until = time.monotonic() + self._timeout
         for rank in range(1, self._notices.peers.world):
             if rank not in self._found:
-                word = self._notices.find(self._key.of(rank), until=self._until)
+                word = self._notices.find(self._key.of(rank), by=rank, until=self._until)
                 if word is not None:
                     self._found[rank] = word
 

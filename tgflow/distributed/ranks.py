@@ -153,6 +153,10 @@ class Ranks:
         if here is not flat:
             flat.copy_(here)
 
+    def is_gone(self, rank: int) -> bool:
+        """Return at once whether the process of a rank has ended. See `Peers.is_gone`."""
+        return any(each.rank == rank and each.condition() == "gone" for each in self._others)
+
     def say_why(self, text: str) -> None:
         """Let rank 0 know why this rank ends, before it leaves; rank 0 itself has others know."""
         if self.rank > 0:
