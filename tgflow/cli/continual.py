@@ -137,7 +137,7 @@ def failing_run(path: Path, run_log: RunLog, command: str) -> Iterator[None]:
         if isinstance(error, DamagedFile):
             text += f"; bring it back from a copy, or {learn_again(path, 'it')}"
         run_log.error("end", text, exit_code=exit_code(error))
-        mark_reported(error)
+        mark_reported(error, text)
         raise
 
 

@@ -103,7 +103,12 @@ def exit_code(error: BaseException) -> int:
 
 
 def explain(error: BaseException) -> str:
-    """Return one line about `error`: what was wrong, what arrived, and the way out."""
+    """Return one line about `error`: what was wrong, what arrived, and the way out.
+
+    Of one that somebody has reported it is what they have said.
+    """
+    if "reported" in vars(error):
+        return str(vars(error)["reported"])
     text = str(error)
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         text = f"{error.filename}: {error.strerror}"
@@ -132,14 +137,14 @@ def _cause_of(error: BaseException) -> BaseException:
     return cause if cause and is_for_memory and type(error).__name__ == "BatchError" else error
 
 
-def mark_reported(error: BaseException) -> None:
-    """Note that somebody else has written `error` to stderr."""
-    vars(error)["is_reported"] = True
+def mark_reported(error: BaseException, text: str) -> None:
+    """Note that somebody else has written `text` about `error` to stderr."""
+    vars(error)["reported"] = text
 
 
 def report(error: BaseException) -> int:
     """Write one line about `error` to stderr, unless it is reported, and return its exit code."""
-    if not vars(error).get("is_reported"):
+    if "reported" not in vars(error):
         print(f"tgflow: {explain(error)}", file=sys.stderr)
     return exit_code(error)
 

@@ -253,8 +253,9 @@ def follow(peers: Peers, flow: FlowControl) -> None:
             gpu = graph_gpu(config, device)
             result = open_follower(briefing, peers, model, flow, run_log, gpu).run()
         except Exception as error:
-            run_log.error("end", explain(error), exit_code=exit_code(error))
-            mark_reported(error)
+            text = explain(error)
+            run_log.error("end", text, exit_code=exit_code(error))
+            mark_reported(error, text)
             raise
         run_log.info("end", "stopped" if result.stopped else "done", exit_code=0)
         run_log.close()
@@ -271,7 +272,8 @@ def report_as_rank(rank: int) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not vars(error).get("is_reported"):
-            print(f"rank {rank}: {explain(error)}", file=sys.stderr, flush=True)
-            mark_reported(error)
+        if "reported" not in vars(error):
+            text = explain(error)
+            print(f"rank {rank}: {text}", file=sys.stderr, flush=True)
+            mark_reported(error, text)
         raise
