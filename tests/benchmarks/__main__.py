@@ -60,6 +60,7 @@ DEVELOPERS = {
     ),
     "threads": BENCHMARKS["threads"],
     "inference": BENCHMARKS["inference"],
+    "serve": BENCHMARKS["serve"],
     "reuse": BENCHMARKS["reuse"],
     "ranks": BENCHMARKS["ranks"],
     "reliability": Benchmark(
