@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import torch
 from safetensors.numpy import save_file
 
+from tgflow.durable.replaced import replacing
 from tgflow.streams.errors import StreamError
 from tgflow.streams.files.formats import decoder_for
 from tgflow.streams.files.jodie import JodieDecoder
@@ -90,9 +91,8 @@ def convert_tgb(
             "edges_sha256": _sha256(edges),
             "negatives_sha256": _sha256(pickles[part]),
         }
-        partial = path.with_name(f".{path.name}.partial")
-        save_file({"start": start, "dst": dst}, partial, about)
-        partial.replace(path)
+        with replacing(path) as partial:
+            save_file({"start": start, "dst": dst}, partial, about)
         written.append(path)
         counts[part] = len(dst)
     return Converted(tuple(written), len(events.t), counts)
@@ -137,9 +137,8 @@ def _write_events(path: Path, events: _Events) -> Path:
     columns = {name: pa.array(getattr(events, name)) for name in _COLUMNS}
     if events.x is not None:
         columns |= {f"f{i}": pa.array(events.x[:, i]) for i in range(events.x.shape[1])}
-    partial = path.with_name(f".{path.name}.partial")
-    pq.write_table(pa.table(columns), partial, compression="zstd")
-    partial.replace(path)
+    with replacing(path) as partial:
+        pq.write_table(pa.table(columns), partial, compression="zstd")
     return path
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from tgflow.durable.replaced import replacing
 from tgflow.streams.files.blocks import COMPRESSION
 from tgflow.streams.files.formats import WRITABLE, format_of
 from tgflow.streams.source import Source
@@ -66,13 +67,8 @@ def write_rows(
             f"{str(path)!r} has no known ending; "
             "end it in .csv, .csv.gz, .tsv, .jsonl, .parquet or .arrow"
         )
-    partial = target.with_name(f".{target.name}.partial")
-    try:
-        num_rows = _write(partial, kind, COMPRESSION.get(target.suffix), rows, schema)
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
-    return num_rows
+    with replacing(target) as partial:
+        return _write(partial, kind, COMPRESSION.get(target.suffix), rows, schema)
 
 
 def encode_rows(rows: pa.RecordBatch, kind: str, *, header: bool = False) -> bytes:

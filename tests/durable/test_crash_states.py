@@ -9,7 +9,8 @@ import torch
 
 from helpers.crash_checks import Quick, explore, of
 from helpers.crash_states import RecordingFs, crash_states
-from tgflow.checkpoint import Checkpoint, CheckpointStore
+from helpers.pieces import check_is_whole, checkpoint_of
+from tgflow.checkpoint import CheckpointStore
 from tgflow.durable.log import DurableLog
 
 
@@ -107,23 +108,6 @@ def test_every_crash_state_of_recovery_is_recovered(tmp_path):
         explore(fs, check_log, tmp_path / "copy", known=len(state.notes))
 
 
-PIECE = 2
-
-
-def checkpoint(step):
-    """Return one in which every second step seals a piece, and everything says which step it is."""
-    events = torch.arange(step)
-    pieces = step // PIECE
-    return Checkpoint(
-        {"model": {"w": torch.full((5,), float(step))}, "tail": {"t": events[pieces * PIECE :]}},
-        {"step": step},
-        {
-            f"events-{i}": lambda i=i: {"t": events[i * PIECE : (i + 1) * PIECE].clone()}
-            for i in range(pieces)
-        },
-    )
-
-
 def check_store(state, directory):
     """Raise unless the newest checkpoint is whole, and the last one promised or a newer one."""
     store = CheckpointStore(directory, fs=Quick())
@@ -135,10 +119,7 @@ def check_store(state, directory):
         return
     step, loaded = found
     assert max(saved, default=0) <= step <= max(begun, default=step)
-    assert loaded.meta == {"step": step}
-    assert loaded.sections["model"]["w"].tolist() == [step] * 5
-    pieces = [loaded.sealed[f"events-{i}"]()["t"] for i in range(step // PIECE)]
-    assert torch.cat([*pieces, loaded.sections["tail"]["t"]]).tolist() == list(range(step))
+    check_is_whole(loaded, step)
 
 
 def test_every_crash_state_of_checkpoints_is_old_or_new(record_property, tmp_path):
@@ -148,9 +129,9 @@ def test_every_crash_state_of_checkpoints_is_old_or_new(record_property, tmp_pat
     store = CheckpointStore(root, fs=fs, keep=1, keep_every=2)
     for step in (1, 4, 5, 5):
         fs.note(f"begun {step}")
-        store.save(step, checkpoint(step))
+        store.save(step, checkpoint_of(step))
         fs.note(f"saved {step}")
-    same = checkpoint(5)
+    same = checkpoint_of(5)
     same.sections["model"]["b"] = torch.ones(1)  # the same step, but not the same content
     store.save(5, same)
     num = explore(fs, check_store, tmp_path / "copy")
@@ -162,14 +143,14 @@ def test_every_crash_state_of_replacing_and_setting_aside_is_old_or_new(record_p
     root = tmp_path / "checkpoints"
     store = CheckpointStore(root, keep=2)
     for step in (3, 4):
-        path = store.save(step, checkpoint(step))
+        path = store.save(step, checkpoint_of(step))
     (path / "model.safetensors").write_bytes(b"damaged")
     fs = RecordingFs(root)
     fs.note("begun 4")
     fs.note("saved 3")
     store = CheckpointStore(root, fs=fs, keep=2)
     assert store.newest()[0] == 3
-    store.save(4, checkpoint(4))
+    store.save(4, checkpoint_of(4))
     fs.note("saved 4")
 
     def check(state, directory):
@@ -199,7 +180,7 @@ def test_the_enumeration_finds_a_writer_that_does_not_sync(tmp_path):
         explore(fs, check_log, tmp_path / "copy")
     (tmp_path / "b").mkdir()
     fs = Hasty(tmp_path / "b")
-    CheckpointStore(fs.root, fs=fs).save(2, checkpoint(2))
+    CheckpointStore(fs.root, fs=fs).save(2, checkpoint_of(2))
     fs.note("begun 2")
     fs.note("saved 2")
     with pytest.raises(Exception, match=r"is not|is no|assert"):

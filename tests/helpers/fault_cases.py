@@ -4,13 +4,12 @@ import os
 import traceback
 
 import pyarrow as pa
-import torch
 
 from helpers import faults
-from tgflow.checkpoint import Checkpoint, CheckpointDurabilityUnknown, CheckpointStore
+from helpers.pieces import check_is_whole, checkpoint_of
+from tgflow.checkpoint import CheckpointDurabilityUnknown, CheckpointStore
 from tgflow.durable.log import DurableLog
 
-PIECE = 2
 TRIES = 3
 
 
@@ -71,25 +70,13 @@ def make_log(directory):
         file.write(b"half a frame")
 
 
-def checkpoint(step):
-    events, pieces = torch.arange(step), step // PIECE
-    return Checkpoint(
-        {"model": {"w": torch.full((5,), float(step))}, "tail": {"t": events[pieces * PIECE :]}},
-        {"step": step},
-        {
-            f"events-{i}": lambda i=i: {"t": events[i * PIECE : (i + 1) * PIECE].clone()}
-            for i in range(pieces)
-        },
-    )
-
-
 def write_checkpoints(directory, notes):
     store = retry(lambda: CheckpointStore(directory, keep=1, keep_every=3), notes, -1)
     newest, _ = retry(store.newest, notes, -1)
     for step in range(newest + 1, newest + 6):
         notes.add("begun", step)
         try:
-            retry(lambda step=step: store.save(step, checkpoint(step)), notes, step)
+            retry(lambda step=step: store.save(step, checkpoint_of(step)), notes, step)
         except CheckpointDurabilityUnknown:
             notes.add("unknown", step)
         notes.add("saved", step)
@@ -101,10 +88,7 @@ def check_checkpoints(directory, notes, _promised):
     assert all("000000000004 was set aside" in problem for problem in store.problems)
     assert max(numbers(notes, "saved"), default=3) <= step
     assert step <= max(numbers(notes, "begun"), default=3)
-    assert loaded.meta == {"step": step}
-    assert loaded.sections["model"]["w"].tolist() == [step] * 5
-    pieces = [loaded.sealed[f"events-{i}"]()["t"] for i in range(step // PIECE)]
-    assert torch.cat([*pieces, loaded.sections["tail"]["t"]]).tolist() == list(range(step))
+    check_is_whole(loaded, step)
     names = os.listdir(directory)
     assert not [name for name in names if name.startswith(".tmp-")], names
     assert len(names) <= 5, names
@@ -114,7 +98,7 @@ def make_checkpoints(directory):
     """Leave two checkpoints and a third one that is damaged."""
     store = CheckpointStore(directory)
     for step in (2, 3, 4):
-        path = store.save(step, checkpoint(step))
+        path = store.save(step, checkpoint_of(step))
     (path / "model.safetensors").write_bytes(b"damaged")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from tgflow.callbacks.logger import FigureCallback, group_figures, package
 from tgflow.describe import described
+from tgflow.durable.replaced import replacing
 
 
 @described
@@ -54,9 +55,8 @@ class WandB(FigureCallback):
             return
         self._run.log(group_figures(figures), step=step)
         self._last = step
-        partial = self._note.with_name(f".{self._note.name}.partial")
-        partial.write_text(json.dumps({"id": self._id, "step": step}), encoding="utf-8")
-        partial.replace(self._note)
+        with replacing(self._note, sync=False) as partial:
+            partial.write_text(json.dumps({"id": self._id, "step": step}), encoding="utf-8")
 
     def close(self) -> None:
         """Wait until all that was logged is written."""

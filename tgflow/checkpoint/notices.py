@@ -66,9 +66,8 @@ class Notices:
         """
         pause = _SHORTEST
         while True:
-            is_gone = by is not None and self.peers.is_gone(
-                by
-            )  # what it has posted is there by now
+            # asked before the look: what a process has posted is there once it has ended
+            is_gone = by is not None and self.peers.is_gone(by)
             try:
                 for key in keys:
                     if self._store.check([self._prefix + key]):

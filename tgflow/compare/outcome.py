@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tgflow.compare.facts import Facts
 from tgflow.compare.score_log import COLUMNS
+from tgflow.durable.replaced import replacing
 
 SCORES, EVENTS, SUMMARY = "scores.arrow", "events.arrow", "metrics.json"
 _AT_ONCE = 1 << 16
@@ -46,13 +47,13 @@ class Outcome:
         Raises:
             OSError: If they cannot be written.
         """
-        with _writing(directory / EVENTS) as path:
+        with replacing(directory / EVENTS) as path:
             table = pa.table(dict(self.facts))
             schema = _signed(table.schema, self.facts)
             with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as out:
                 out.write_table(table.replace_schema_metadata(schema.metadata), _AT_ONCE)
         with (
-            _writing(directory / SCORES) as path,
+            replacing(directory / SCORES) as path,
             pa.OSFile(str(path), "wb") as file,
             pa.ipc.new_file(file, _signed(_SCHEMA, self._columns())) as out,
         ):
@@ -135,17 +136,3 @@ def _crc32_of(columns: Mapping[str, NDArray[Any]]) -> bytes:
         found = zlib.crc32(f"{name} {column.dtype}".encode(), found)
         found = zlib.crc32(np.ascontiguousarray(plain).data, found)
     return b"%d" % found
-
-
-class _writing:  # noqa: N801
-    """A path to write to, that takes the place of another when all is written."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._partial = path, path.with_name(f".{path.name}.partial")
-
-    def __enter__(self) -> Path:
-        return self._partial
-
-    def __exit__(self, kind: object, *error: object) -> None:
-        if kind is None:
-            self._partial.replace(self._path)

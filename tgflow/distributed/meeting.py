@@ -10,6 +10,7 @@ from typing import Protocol, Self
 
 from tgflow.distributed._stores import Store, TCPStore
 from tgflow.distributed.launch import Launch
+from tgflow.durable.replaced import replacing
 
 _KEY = "tgflow/rank-0"
 
@@ -66,9 +67,8 @@ class DirectoryMeeting:
 
     def publish(self, address: Address) -> None:
         """Replace the file at once."""
-        partial = self._file.with_suffix(".partial")
-        partial.write_bytes(address.to_bytes())
-        partial.replace(self._file)
+        with replacing(self._file, sync=False) as partial:
+            partial.write_bytes(address.to_bytes())
 
     def find(self) -> Address | None:
         """Read the file, if it is there."""

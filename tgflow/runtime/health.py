@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from tgflow.durable.replaced import replacing
 from tgflow.runtime.files import finite
 
 State = Literal[
@@ -49,10 +50,9 @@ def write_health(path: Path, state: State, facts: Mapping[str, Any]) -> bool:
         "pid": os.getpid(),
         **facts,
     }
-    partial = path.with_name(f".{path.name}.partial")
     try:
-        partial.write_text(json.dumps(finite(health), indent=1, allow_nan=False) + "\n")
-        partial.replace(path)
+        with replacing(path, sync=False) as partial:
+            partial.write_text(json.dumps(finite(health), indent=1, allow_nan=False) + "\n")
     except OSError:  # a full disk is reported elsewhere
         return False
     return True
