@@ -55,6 +55,22 @@ def id_column(ids: Ids, name: str) -> IdColumn:
     raise _not_ids(name, str(array.type))
 
 
+def list_array(ids: Sequence[Any], strings: pa.DataType | None = None) -> pa.Array:
+    """Return a list of ids as an array of its type.
+
+    Arrow hears the type where all ids have one: to find it out, it tries to import pandas each
+    time.
+
+    Args:
+        ids: Integers or strings; a list with both, or others, is as Arrow takes it.
+        strings: Type of strings; None: `pa.string()`.
+    """
+    kinds = {*map(type, ids)}
+    types = {int: pa.int64(), str: strings or pa.string()}
+    kind = types.get(kinds.pop()) if len(kinds) == 1 else None
+    return pa.array(ids, kind, from_pandas=True)
+
+
 def int_column(values: Tensor) -> IdColumn:
     """Return a contiguous int64 tensor as a column."""
     return IdColumn("integers", len(values), (values, None))
@@ -97,6 +113,8 @@ def _to_arrow(ids: Any, name: str) -> pa.Array:
     if isinstance(ids, np.ndarray) and ids.ndim != 1:
         raise ValueError(f"{name} must be one column, got an array of shape {list(ids.shape)}")
     try:
+        if isinstance(ids, list):
+            return list_array(ids, pa.large_string())
         array = pa.array(ids, from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         raise _first_fault(list(ids), name) from None

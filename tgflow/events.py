@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from tgflow._id_columns import list_array
 from tgflow.describe import described
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class EventBatch:
         import pyarrow as pa
 
         def named(nodes: Tensor) -> pa.Array:
-            return pa.array(nodes.cpu().numpy() if ids is None else ids.decode(nodes))
+            return pa.array(nodes.cpu().numpy()) if ids is None else list_array(ids.decode(nodes))
 
         columns = {"src": named(self.src), "dst": named(self.dst)}
         columns["t"] = pa.array(self.t.cpu().numpy())

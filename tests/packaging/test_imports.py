@@ -89,6 +89,7 @@ LAYERS = {
     "tgflow.serve": [
         *("tgflow.serve", "tgflow.inference", "tgflow.train", "tgflow.graph", "tgflow.ids"),
         *("tgflow.config.schema", "tgflow.config.stream", "tgflow.iso", "tgflow.text"),
+        "tgflow._id_columns",
     ],
 }
 # The rooms of streams/, from the ground up: a file imports from its own line and the lines before.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from tgflow.serve.endpoint import Endpoint, read_token
@@ -46,6 +48,16 @@ def test_a_port_that_is_taken_is_named():
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match=rf"cannot listen on http://127.0.0.1:{port}: .* --serve"):
             Endpoint.parse(str(port)).listen()
+
+
+def test_an_answer_is_sent_at_once():
+    """Else its body waits for the client to say that it has the header: 40 ms on Linux."""
+    with (
+        Endpoint.parse("0").listen() as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as connection,
+    ):
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_this_machine_needs_no_token_and_others_do(tmp_path, monkeypatch):

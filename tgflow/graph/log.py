@@ -107,6 +107,8 @@ class NodeCount:
     def upto(self, position: int) -> int:
         """Return the largest node id of the first `position` events plus one."""
         start, num = self._found if self._found[0] <= position else (0, 0)
+        if start == position:
+            return num
         events = self._log.read(start, position)
         if len(events):
             num = max(num, int(events.src.max()) + 1, int(events.dst.max()) + 1)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 from torch import Tensor
 
+from tgflow._id_columns import list_array
 from tgflow.batch import HostEvents
 from tgflow.config import Config
 from tgflow.ids import NodeIds
@@ -57,8 +58,8 @@ class ScoreRows:
         """Return a row for each event of a micro-batch: null where nothing is known."""
         columns = {
             "position": _array(events.eid),
-            "src": pa.array(self._ids.decode(events.src)),
-            "dst": pa.array(self._ids.decode(events.dst)),
+            "src": list_array(self._ids.decode(events.src)),
+            "dst": list_array(self._ids.decode(events.dst)),
             "t": self._times(events.t),
         }
         if self._event_ids is not None:

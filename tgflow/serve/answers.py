@@ -130,8 +130,8 @@ class Answers:
 
         def answered(asked: Sequence[AskedPairs]) -> list[dict[str, Any]]:
             columns = zip(*((each.src, each.dst, each.t) for each in asked), strict=True)
-            found = predictor.score_pairs(AskedPairs(*map(torch.cat, columns)))
-            return [{"scores": _rows(found[rows])} for rows in _slices(asked)]
+            rows = _rows(predictor.score_pairs(AskedPairs(*map(torch.cat, columns))))
+            return [{"scores": rows[part]} for part in _slices(asked)]
 
         return _together(questions, resolved, answered)
 

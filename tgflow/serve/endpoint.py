@@ -68,7 +68,10 @@ class Endpoint(NamedTuple):
                 self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
             family, *_, address = found[0]
-            return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+            listener = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+            # connections inherit it; asyncio sets it only where a socket names its protocol
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return listener
         except OSError as error:
             why = error.strerror or error
             raise OSError(f"cannot listen on {self.url}: {why}; choose another: --serve") from None

@@ -277,9 +277,10 @@ class Predictor:
         if not isinstance(column, list | Tensor | np.ndarray | pa.Array | pa.ChunkedArray):
             column = pa.array(column.to_numpy() if hasattr(column, "to_numpy") else [*column])
         nodes = self.ids.find(column, side)
-        unknown = ((nodes < 0) | (nodes >= self._num_nodes())).nonzero()
-        if len(unknown):
-            name = column[int(unknown[0])]
+        found = nodes.numpy()
+        unknown = (found < 0) | (found >= self._num_nodes())
+        if unknown.any():
+            name = column[int(unknown.argmax())]
             shown = repr(name.as_py() if isinstance(name, pa.Scalar) else name)
             what = {"src": "source", "dst": "destination"}[side] if self.ids.bipartite else "node"
             raise UnknownNode(

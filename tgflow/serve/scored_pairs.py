@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 from torch import Tensor
 
+from tgflow._id_columns import list_array
 from tgflow.describe import described
 
 
@@ -48,7 +49,7 @@ class ScoredPairs:
 
     def to_arrow(self) -> pa.Table:
         """Return a row for each pair; what is not known is null."""
-        columns = {"src": pa.array(self.src), "dst": pa.array(self.dst)}
+        columns = {"src": list_array(self.src), "dst": list_array(self.dst)}
         if self.place is not None:
             columns["place"] = pa.array(self.place.numpy())
         for name in ("logit", "probability", "anomaly"):

@@ -33,7 +33,7 @@ class Server:
         warn: Hears of faults, from the server's thread.
 
     Raises:
-        ModuleNotFoundError: If FastAPI, uvicorn or prometheus-client is not installed.
+        ModuleNotFoundError: If FastAPI, uvicorn, httptools or prometheus-client is not installed.
         OSError: If the address is taken.
     """
 
@@ -51,7 +51,7 @@ class Server:
     ) -> None:
         check_installed()
         import uvicorn
-        from uvicorn.protocols.http.auto import AutoHTTPProtocol
+        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
         from tgflow.serve.app import make_app
         from tgflow.serve.figures import ServeFigures
@@ -66,7 +66,7 @@ class Server:
         seconds = parse_seconds(config.timeout)
 
         def patient(**given: Any) -> Any:
-            return _Patience(AutoHTTPProtocol(**given), seconds)
+            return _Patience(HttpToolsProtocol(**given), seconds)
 
         protocol: Any = patient  # uvicorn calls it, as it would a class
         settings = uvicorn.Config(
@@ -155,10 +155,11 @@ def check_installed() -> None:
     """Raise ModuleNotFoundError, with the way out, unless what a server needs is installed."""
     try:
         import fastapi
+        import httptools
         import prometheus_client
         import uvicorn
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f"serving needs {error.name}; pip install 'tgflow-learn[serve]'"
         ) from None
-    del fastapi, prometheus_client, uvicorn
+    del fastapi, httptools, prometheus_client, uvicorn
