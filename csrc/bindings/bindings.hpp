@@ -14,6 +14,7 @@ void bind_tables(py::module_& m);
 void bind_belady(py::module_& m);
 void bind_attention(py::module_& m);
 void bind_gru(py::module_& m);
+void bind_cosines(py::module_& m);
 void bind_dropout(py::module_& m);
 void bind_self_attention(py::module_& m);
 void bind_token_mix(py::module_& m);

@@ -21,6 +21,7 @@ PYBIND11_MODULE(_core, m) {
   bind_belady(m);
   bind_attention(m);
   bind_gru(m);
+  bind_cosines(m);
   bind_dropout(m);
   bind_self_attention(m);
   bind_token_mix(m);

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from contextlib import redirect_stdout
 
-from helpers.hostile import graphs, id_maps, rows
+from helpers.hostile import graphs, id_maps, layers, rows
 from helpers.hostile.attempts import attempt_all, entries
 from helpers.worlds import run_apart
 
-CASES = {**graphs.CASES, **id_maps.CASES, **rows.CASES}
+CASES = {**graphs.CASES, **id_maps.CASES, **layers.CASES, **rows.CASES}
 """A maker of a call for every entry of the core."""
 
 

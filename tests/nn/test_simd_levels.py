@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from helpers.neural import WIDTHS, AttentionCase, check_close, gru_results
 from tgflow import _core
 from tgflow.nn import Dropout, DropoutKeys, Mixer
-from tgflow.nn._native import gelu_dropout, keep_factors, self_attend, walk_features
+from tgflow.nn._native import cosines, gelu_dropout, keep_factors, self_attend, walk_features
 from tgflow.nn.attend import attend, attend_plain
 from tgflow.nn.walks import gram_plain
 
@@ -120,6 +120,14 @@ def plain_gelu() -> list[Tensor]:
     return [out.detach(), *torch.autograd.grad(out.sum(), x)]
 
 
+def time_encoding(op: Callable = cosines) -> list[Tensor]:
+    return [op(normal(70).abs() * 1e6, normal(dim)) for dim in (3, 47, 100)]
+
+
+def plain_time_encoding() -> list[Tensor]:
+    return time_encoding(lambda dt, w: (dt.unsqueeze(-1) * w).double().cos().float())
+
+
 WORK = {
     "attention": (attention, lambda: attention(attend_plain)),
     "gru": (gru, plain_gru),
@@ -127,6 +135,7 @@ WORK = {
     "token mixing": (mixing, plain_mixing),
     "walk features": (walks, plain_walks),
     "gelu": (gelu, plain_gelu),
+    "cosines": (time_encoding, plain_time_encoding),
 }
 """What the core does by vectors, and the same in torch."""
 

@@ -14,6 +14,26 @@ def test_time_encoding_by_hand():
     torch.testing.assert_close(out[0, 0, :2], torch.tensor([math.cos(2), math.cos(0.002)]))
 
 
+@pytest.mark.parametrize("dt", [0.0, 1e-3, 1.0, 1e4, 2.6e6, 3e9])
+def test_time_encoding_is_the_cosine_of_the_phase_that_float32_has(dt):
+    encoding = TimeEncoding(100)
+    dt = dt * torch.linspace(0.5, 1, 30)
+    phase = (dt.unsqueeze(-1) * encoding.frequency).double()
+    torch.testing.assert_close(encoding(dt), phase.cos().float(), rtol=0, atol=7e-7)
+    shaped = encoding(dt.view(5, 6).t())
+    assert torch.equal(shaped, encoding(dt).view(5, 6, 100).transpose(0, 1)), "any layout"
+
+
+def test_time_encoding_in_double_and_with_gradients_is_torchs():
+    encoding, dt = TimeEncoding(4), torch.tensor([3.0, 700.0], requires_grad=True)
+    found = encoding(dt)
+    torch.testing.assert_close(found, encoding(dt.detach()))
+    [grad] = torch.autograd.grad(found.sum(), dt)
+    phase = dt.detach().unsqueeze(-1) * encoding.frequency
+    torch.testing.assert_close(grad, -(phase.sin() * encoding.frequency).sum(-1))
+    assert encoding.double()(dt.detach().double()).dtype == torch.float64
+
+
 def test_time_encoding_of_zero_is_that_of_no_time():
     encoding = TimeEncoding(5)
     assert torch.equal(encoding.at_zero(), encoding(torch.zeros(1))[0])

@@ -331,6 +331,16 @@ def walk_features(
     return out
 
 
+def cosines(dt: Tensor, frequency: Tensor) -> Tensor:
+    """Return cos(dt * frequency) `[N, dim]` of `dt` `[N]`, both float32 on the CPU; no gradients.
+
+    To 7e-7. torch's own takes ten times as long where phases exceed 39,000 (weeks of seconds).
+    """
+    out = dt.new_empty(len(dt), len(frequency))
+    _core.cosines(dt=dt.contiguous(), frequency=frequency, out=out)
+    return out
+
+
 def is_served(x: Tensor) -> bool:
     """Return whether one pass serves tensors of this type and device."""
     return x.dtype == torch.float32 and (x.is_cpu or has_device(x.device))
