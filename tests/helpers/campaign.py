@@ -6,8 +6,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +16,7 @@ from typing import Any
 import pytest
 
 from helpers.live_runs import same_run
-from helpers.processes import environment
+from helpers.warm import WarmProcess
 
 KILLS = int(os.environ.get("TGFLOW_KILLS", "4"))
 SEED = int(os.environ.get("TGFLOW_SEED", "1"))
@@ -57,18 +55,14 @@ class Campaign:
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
 
-    def start(self) -> subprocess.Popen[str]:
+    def start(self) -> WarmProcess:
         """Begin, or go on."""
-        program = ["-m", "helpers.faults", self.faults] if self.faults else ["-m", "tgflow"]
-        command = [sys.executable, *program, self.command, *self.flags]
-        command += ["--out", str(self.out), "--resume"]
-        return subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=environment() | ENVIRONMENT,
-        )
+        return self._started(["helpers.faults", self.faults] if self.faults else ["tgflow"])
+
+    def _started(self, program: list[str]) -> WarmProcess:
+        """Begin, or go on, with a module that is tgflow's command line in its way."""
+        command = [*program, self.command, *self.flags, "--out", str(self.out), "--resume"]
+        return WarmProcess(command, ENVIRONMENT)
 
     def batches(self) -> int:
         """Return how many micro-batches are on record."""
@@ -96,15 +90,15 @@ class Campaign:
         self.at.append(self.batches())
         return True
 
-    def _before_kill(self, child: subprocess.Popen[str]) -> None:
+    def _before_kill(self, child: WarmProcess) -> None:
         """Do what else disturbs it while it runs: nothing."""
 
-    def _check_end(self, child: subprocess.Popen[str], out: str) -> bool:
+    def _check_end(self, child: WarmProcess, out: str) -> bool:
         """Return whether there is more to come of a process not killed: it must be done."""
         assert child.returncode == 0, out
         return False
 
-    def _recovered(self, child: subprocess.Popen[str], deadline: float) -> int:
+    def _recovered(self, child: WarmProcess, deadline: float) -> int:
         """Wait until it has cut its records to the checkpoint's; returns how many it has then."""
         starts = self._starts()
         while child.poll() is None and time.monotonic() < deadline and self._starts() == starts:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import dataclass, field
 
-from helpers.campaign import ENVIRONMENT, Campaign
-from helpers.processes import environment
+from helpers.campaign import Campaign
+from helpers.warm import WarmProcess
 
 ODD = ("clock", "full", "read-only")
 LOCKED, DISK = 73, 74
@@ -26,20 +24,10 @@ class OddCampaign(Campaign):
     _tries_second: bool = False
     _starts_before: int = 0
 
-    def start(self) -> subprocess.Popen[str]:
+    def start(self) -> WarmProcess:
         """Begin, or go on, on the machine."""
         odd = ["helpers.odd_machine", f"{self.machine}:{self.random.randrange(1 << 30)}"]
         return self._started(odd if self.machine else ["tgflow"])
-
-    def _started(self, program: list[str]) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", *program, self.command, *self.flags]
-        return subprocess.Popen(
-            [*command, "--out", str(self.out), "--resume"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=environment() | ENVIRONMENT,
-        )
 
     def disturb_once(self) -> bool:
         """Go on until it is killed, or its disk ends it; False if it came to its end.
@@ -54,7 +42,7 @@ class OddCampaign(Campaign):
         self.machine = ""
         return goes_on
 
-    def _before_kill(self, child: subprocess.Popen[str]) -> None:
+    def _before_kill(self, child: WarmProcess) -> None:
         """Try a second run while it stands still, or it would be done before that has begun."""
         has_begun = self._starts() > self._starts_before  # and so has the directory to itself
         if not (self._tries_second and has_begun) or child.poll() is not None:
@@ -66,7 +54,7 @@ class OddCampaign(Campaign):
             assert second.returncode == LOCKED, out
             self.met["second runs"] += 1
 
-    def _check_end(self, child: subprocess.Popen[str], out: str) -> bool:
+    def _check_end(self, child: WarmProcess, out: str) -> bool:
         """Return whether there is more to come of a process that was not killed."""
         if child.returncode == DISK and self.machine in ("full", "read-only"):
             self.met[f"ends, {self.machine}"] += 1

@@ -21,13 +21,9 @@ from typing import Any, NoReturn
 
 import torch
 
+from helpers.warm import IMPORTED_FIRST
+
 _CONTEXT = multiprocessing.get_context("fork")
-_IMPORTED_FIRST = (
-    "torch._dynamo",  # what an optimizer imports when it is made: seconds
-    "tgflow.distributed.join",
-    "tgflow.cli.continual",
-    "tgflow.cli.app",
-)
 LIMIT_SECONDS = 60.0
 """For a world, on however busy a machine."""
 _FOLLOWING_SECONDS = 10.0
@@ -96,7 +92,7 @@ def server() -> Connection:
 
     Call it before any test runs: a fork lacks the threads that tests start, but not their locks.
     """
-    for name in _IMPORTED_FIRST:
+    for name in IMPORTED_FIRST:
         import_module(name)
     ours, theirs = multiprocessing.Pipe()
     with warnings.catch_warnings():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import signal
 import time
 from itertools import pairwise
 
@@ -170,10 +171,10 @@ def test_a_second_signal_ends_it_at_once_and_nothing_is_lost(tmp_path):
     child = campaign.start()
     while campaign.batches() < 3:
         time.sleep(0.002)
-    child.terminate()
+    child.send_signal(signal.SIGTERM)
     while "stopping" not in (campaign.out / "health.json").read_text():
         time.sleep(0.01)
-    child.terminate()
+    child.send_signal(signal.SIGTERM)
     child.communicate(timeout=19)
     assert child.returncode == 143
     campaign.faults = ""

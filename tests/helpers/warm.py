@@ -1,0 +1,126 @@
+"""Python modules run as `python -m` would, at once: in forks of a process that has imported tgflow.
+
+Imports are most of the time of a short run that is killed and started again. Forks are processes
+of their own in all else: signals, files, memory, how they end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from helpers.processes import environment
+
+IMPORTED_FIRST = (
+    "torch._dynamo",  # what an optimizer imports when it is made: seconds
+    "tgflow.distributed.join",
+    "tgflow.cli.continual",
+    "tgflow.cli.app",
+)
+
+
+class WarmProcess:
+    """A fork that runs a module; what tests need of `subprocess.Popen`.
+
+    Args:
+        program: The module, and its arguments.
+        environment: What every process started so has in its environment besides.
+    """
+
+    def __init__(self, program: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._server = _server(tuple(sorted(environment.items())))
+        with tempfile.NamedTemporaryFile(prefix="warm-", delete=False) as out:
+            self._out = Path(out.name)
+        self.pid = int(self._asked({"program": [*program], "out": out.name}))
+        self.returncode: int | None = None
+        """As `Popen` has it: negative for a signal, None as long as it runs."""
+
+    def poll(self) -> int | None:
+        """Return its exit code, None as long as it runs."""
+        if self.returncode is None:
+            self.returncode = self._asked({"poll": self.pid})
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended: until `poll` says so, nobody else has its pid."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def communicate(self, timeout: float = 300.0) -> tuple[str, None]:
+        """Wait until it has ended; return what it has written to stdout and stderr.
+
+        Raises:
+            subprocess.TimeoutExpired: If it does not end in time; it is killed then.
+        """
+        deadline = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > deadline:
+                self.send_signal(signal.SIGKILL)
+                raise subprocess.TimeoutExpired(str(self._out), timeout)
+            time.sleep(0.002)
+        text = self._out.read_text()
+        self._out.unlink()
+        return text, None
+
+    def _asked(self, question: dict[str, Any]) -> Any:
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.write(json.dumps(question) + "\n")
+        self._server.stdin.flush()
+        return json.loads(self._server.stdout.readline())
+
+
+@cache
+def _server(settings: tuple[tuple[str, str], ...]) -> subprocess.Popen[str]:
+    """Start the process that forks; it ends with the process of the tests."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "helpers.warm"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment() | dict(settings),
+    )
+
+
+def _serve() -> list[str]:
+    """Fork as asked; returns in each fork, with its program."""
+    for line in sys.stdin:
+        question = json.loads(line)
+        if "poll" in question:
+            pid, status = os.waitpid(question["poll"], os.WNOHANG)
+            answer = os.waitstatus_to_exitcode(status) if pid else None
+        else:
+            answer = os.fork()
+            if answer == 0:
+                _redirect(question["out"])
+                program: list[str] = question["program"]
+                return program
+        print(json.dumps(answer), flush=True)
+    sys.exit()
+
+
+def _redirect(out: str) -> None:
+    nothing, written = os.open(os.devnull, os.O_RDONLY), os.open(out, os.O_WRONLY | os.O_APPEND)
+    for to, fd in ((0, nothing), (1, written), (2, written)):
+        os.dup2(fd, to)
+    os.close(nothing)
+    os.close(written)
+    sys.stdin = open(0)  # noqa: SIM115
+
+
+if __name__ == "__main__":
+    for _name in IMPORTED_FIRST:
+        import_module(_name)
+    sys.argv = _serve()
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
