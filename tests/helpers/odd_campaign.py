@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from helpers.campaign import Campaign
 from helpers.warm import WarmProcess
+from tgflow.durable.errors import Locked
+from tgflow.durable.lock import RunLock
 
 ODD = ("clock", "full", "read-only")
 LOCKED, DISK = 73, 74
@@ -48,11 +52,22 @@ class OddCampaign(Campaign):
         if not (self._tries_second and has_begun) or child.poll() is not None:
             return
         child.send_signal(signal.SIGSTOP)
+        while child.poll() is None and _state_of(child) != "T":
+            time.sleep(0.001)
+        if child.poll() is not None or not self._is_locked():
+            return  # it had ended, or all but its process had
         second = self._started(["tgflow"])
         out, _ = second.communicate(timeout=120)
-        if child.poll() is None:  # else it ended just before it was to stand still
-            assert second.returncode == LOCKED, out
-            self.met["second runs"] += 1
+        assert second.returncode == LOCKED, out
+        self.met["second runs"] += 1
+
+    def _is_locked(self) -> bool:
+        """Return whether a run has the directory to itself."""
+        try:
+            RunLock(self.out / ".lock").release()
+        except Locked:
+            return True
+        return False
 
     def _check_end(self, child: WarmProcess, out: str) -> bool:
         """Return whether there is more to come of a process that was not killed."""
@@ -60,3 +75,8 @@ class OddCampaign(Campaign):
             self.met[f"ends, {self.machine}"] += 1
             return True
         return super()._check_end(child, out)
+
+
+def _state_of(child: WarmProcess) -> str:
+    """Return the letter that Linux has for the state of a process; "T" is stopped."""
+    return Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0]
