@@ -32,7 +32,7 @@ SLOW_SECONDS = 15.0
 @pytest.fixture(autouse=True, scope="session")
 def _few_threads() -> None:
     """Keep the order of float additions, and so every last bit, alike on all machines."""
-    import torch  # not by who only hands out the tests
+    import torch  # not by xdist's controller, which runs no tests
 
     from tgflow import _core
 
@@ -47,7 +47,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[object]:
-    """Let garbage be looked for among what tests make alone: torch brings a million objects."""
+    """Let garbage be looked for only among what tests make: torch brings a million objects.
+
+    The server of worlds is forked here, before any test starts a thread.
+    """
     gc.disable()
     found = yield
     if worlds := sys.modules.get("helpers.worlds"):

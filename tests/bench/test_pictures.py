@@ -31,8 +31,9 @@ def test_a_picture_is_drawn_and_shown_once_its_results_are_there(tmp_path):
     assert shown.endswith(".\n<!-- end -->\nAfter.\n")
 
 
-def test_no_picture_of_a_guide_was_drawn_by_hand(tmp_path):
+def test_pictures_of_guides_are_as_their_results_draw_them(tmp_path):
     draw_pictures(tmp_path)
+    assert (tmp_path / "how-fast-ladder.svg").exists()
     for file in tmp_path.iterdir():
         there = GUIDES / file.name
         assert file.read_text(encoding="utf-8") == there.read_text(encoding="utf-8")

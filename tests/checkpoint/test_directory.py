@@ -1,13 +1,12 @@
 """Checkpoints: what is saved comes back, and nothing else is ever taken for it."""
 
-import hashlib
-import json
 import os
 
 import pytest
 import torch
 
 from helpers import faults
+from helpers.forged import sign_manifest
 from tgflow import checkpoint as ckpt
 from tgflow.checkpoint import (
     Checkpoint,
@@ -128,9 +127,7 @@ def test_links_are_not_followed(tmp_path):
 def forge(path, change):
     """Give the checkpoint `path` another manifest, with its digest right."""
     manifest = ckpt.read_manifest(path) | change
-    rest = json.dumps(manifest)[1:].encode()
-    digest = hashlib.sha256(rest).hexdigest().encode()
-    (path / "manifest.json").write_bytes(b'{"sha256": "' + digest + b'",' + rest)
+    (path / "manifest.json").write_bytes(sign_manifest(manifest))
 
 
 @pytest.mark.parametrize(

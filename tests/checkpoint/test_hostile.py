@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from helpers.effort import IS_QUICK, tries
+from helpers.forged import sign_manifest
 from tgflow.checkpoint import (
     Checkpoint,
     CheckpointDamaged,
@@ -35,10 +36,8 @@ MIB = 1 << 20
 
 
 def manifest_of(files, meta=None):
-    """Return a manifest whose digests are all right: an attacker can compute them as well."""
-    manifest = {"format": 2, "files": files, "meta": meta or {}, "state_sha256": ""}
-    rest = json.dumps(manifest)[1:].encode()
-    return b'{"sha256": "' + hashlib.sha256(rest).hexdigest().encode() + b'",' + rest
+    """Return a manifest whose digests are all right."""
+    return sign_manifest({"format": 2, "files": files, "meta": meta or {}, "state_sha256": ""})
 
 
 def entry(data, **changes):

@@ -33,7 +33,7 @@ EVENTS = 400
 KEPT = ("--slices", 3, "--checkpoint-batches", 2)
 COUNTS = {"exchange": 4, "gather": 5, "broadcast": 4, "notice": 1}
 """How often a point is met before something happens there: within the run, with checkpoints."""
-LATE = 6.0
+LATE = 10.0
 """Seconds after which all has been learned."""
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score
 
+from helpers.forged import flip_bit
 from helpers.made_streams import made_events
 from tgflow.compare.analysis import Analysis, batch_aps, divergence, running_means
 from tgflow.compare.facts import event_facts
@@ -113,9 +114,7 @@ def test_a_changed_bit_of_a_file_is_found_or_changes_nothing(outcome, tmp_path, 
     path = written(outcome, tmp_path) / name
     good, num_found = path.read_bytes(), 0
     for bit in random.Random(1).sample(range(8 * len(good)), 60):
-        damaged = bytearray(good)
-        damaged[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(damaged)
+        path.write_bytes(flip_bit(good, bit))
         try:
             assert_same(Outcome.read(tmp_path), outcome)
         except OutcomeDamaged:

@@ -98,7 +98,15 @@ def call_at(rank: int, position: int, act: Callable[..., None]) -> Callable[[int
 def signal_in(
     rank: int, point: str, count: int, number: int, after: float = 0.0
 ) -> Callable[[int], None]:
-    """Have a rank get a signal at a point of `helpers.faults`, met `count` times, and held up."""
+    """Have a rank get a signal at a point of `helpers.faults`, when it is met for the n-th time.
+
+    Args:
+        rank: Which one.
+        point: Where.
+        count: The n.
+        number: Of the signal.
+        after: Seconds that it waits there before.
+    """
     return partial(_prepare_point, rank, point, count, number, after)
 
 

@@ -120,12 +120,13 @@ def rows_at(layer: nn.Module, plan: Plan, nodes: Tensor, t: Tensor) -> Tensor:
     return made
 
 
-def gone_on_after_an_epoch(
+def check_resumes_after_an_epoch(
     reuse: tg.Reuse, num_events: int
 ) -> tuple[OfflineTrainer, OfflineTrainer, dict[str, Any]]:
-    """A whole training, one that goes on from it after an epoch, and the record of both.
+    """Assert that a training resumed after an epoch ends as a whole one.
 
-    That their records and parameters are equal is asserted.
+    Returns:
+        The whole one, the resumed one, and the record of both.
     """
     graph = TemporalGraph.from_events(EVENTS[:num_events])
     whole, second = trainer_of(graph=graph, reuse=reuse), trainer_of(graph=graph, reuse=reuse)

@@ -96,7 +96,7 @@ def server() -> Connection:
         import_module(name)
     ours, theirs = multiprocessing.Pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of the thread that hears of tests
+        warnings.simplefilter("ignore", DeprecationWarning)  # as xdist's thread runs
         is_server = os.fork() == 0
     if is_server:
         ours.close()

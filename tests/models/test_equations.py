@@ -56,7 +56,7 @@ def check(model: Any, batch: Batch, score: Callable[[int, int, int], Tensor]) ->
 
 
 def padded(rows: list[Tensor], length: int) -> Tensor:
-    """Return the rows of a sequence, zeros behind its end; of some rows."""
+    """Return the rows of a sequence, at least one, with zeros behind its end."""
     return torch.cat([torch.stack(rows), rows[0].new_zeros(length - len(rows), len(rows[0]))])
 
 

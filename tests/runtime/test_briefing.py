@@ -70,7 +70,7 @@ def refuse(code, path):
 
 
 def not_written(peers, path):
-    """Rank 1 is on a host that has the files to read alone."""
+    """The host of rank 1 has mounted the directory to read only."""
     if peers.rank == 1:
         Path.touch = lambda file: refuse(errno.EROFS, file)
     with pytest.raises(NotShared, match=r"rank 1 sees .*run and may not write there, where each"):
@@ -84,7 +84,7 @@ def test_a_directory_that_a_rank_may_not_write_to_is_refused_by_all(tmp_path):
 @pytest.mark.parametrize(
     ("code", "access"), [(errno.EROFS, "READ"), (errno.EACCES, "READ"), (errno.ENOSPC, "WRITE")]
 )
-def test_a_disk_that_is_full_may_have_room_later(tmp_path, monkeypatch, code, access):
+def test_who_may_not_write_reads_and_a_full_disk_is_no_refusal(tmp_path, monkeypatch, code, access):
     file = tmp_path / ".shared"
     file.write_text("mark")
     assert module._find_access(file, "mark", rank=1).name == "WRITE"

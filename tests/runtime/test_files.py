@@ -8,6 +8,7 @@ import os
 
 import pytest
 
+from helpers.forged import flip_bit
 from tgflow.checkpoint import Checkpoint, save
 from tgflow.durable import replaced
 from tgflow.runtime.checked_json import DamagedJson
@@ -38,9 +39,7 @@ def test_a_record_with_any_changed_bit_is_left_out_and_counted(tmp_path):
     first, second, third = read_records(path).kept
     start, stop = good.index(b"\n") + 1, good.rindex(b"\n", 0, -1)
     for bit in range(8 * start, 8 * stop):
-        damaged = bytearray(good)
-        damaged[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(damaged)
+        path.write_bytes(flip_bit(good, bit))
         found = read_records(path)
         assert found.kept in ([first, third], [first, second, third])
         assert len(found.kept) == 3 or found.num_damaged >= 1

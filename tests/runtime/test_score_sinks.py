@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from helpers.forged import flip_bit
 from tgflow.runtime import score_sinks
 from tgflow.runtime.score_sinks import ParquetScores, ScoreMark, ScoresLost
 
@@ -26,9 +27,7 @@ def test_any_changed_bit_of_rows_that_are_counted_is_found(sink, tmp_path):
     sink.close()
     good = path.read_bytes()
     for bit in range(0, 8 * len(good), 11):
-        damaged = bytearray(good)
-        damaged[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(damaged)
+        path.write_bytes(flip_bit(good, bit))
         with pytest.raises(ScoresLost, match="is damaged: its checksum differs"):
             sink.rewind(mark)
 

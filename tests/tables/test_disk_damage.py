@@ -8,6 +8,7 @@ from contextlib import closing
 import pytest
 import torch
 
+from helpers.forged import flip_bit
 from tgflow.tables import DamagedFile, FeatureTable
 
 
@@ -50,9 +51,7 @@ def test_any_changed_bit_is_an_error_or_changes_nothing(path):
         table.sync()
     good = path.read_bytes()
     for bit in (*range(0, 1_000, 13), *range(page, min(8 * len(good), page + 1_000), 7)):
-        damaged = bytearray(good)
-        damaged[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(damaged)
+        path.write_bytes(flip_bit(good, bit))
         try:
             with closing(on_disk(path)) as table:
                 assert torch.equal(table[torch.arange(len(table))], rows), bit

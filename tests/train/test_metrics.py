@@ -70,6 +70,10 @@ def test_ranks_take_the_middle_of_ties():
     found = metrics.batch_metrics(positive, negative, metrics.ranks(positive, negative))
     assert found["hits@1"] == pytest.approx(1 / 3)
     assert found["hits@10"] == 1.0
+    positive, higher = torch.zeros(2), torch.arange(12) < torch.tensor([[9], [10]])
+    negative = torch.where(higher, 1.0, -1.0)
+    found = metrics.batch_metrics(positive, negative, metrics.ranks(positive, negative))
+    assert found["hits@10"] == 0.5
 
 
 @given(

@@ -25,7 +25,7 @@ from helpers.plan_reference import assert_same_batch
 from helpers.reuse_training import (
     EVENTS,
     Pass,
-    gone_on_after_an_epoch,
+    check_resumes_after_an_epoch,
     parameters,
     recent_tgat,
     rows_at,
@@ -294,7 +294,7 @@ def test_a_budget_is_kept():
 
 
 def test_a_training_repeats_goes_on_after_an_epoch_and_says_what_was_made():
-    *_, expected = gone_on_after_an_epoch(AHEAD, num_events=200)
+    *_, expected = check_resumes_after_an_epoch(AHEAD, num_events=200)
     assert expected["reuse.produced"] > 0
     assert f"hot ones {SIZE} batches ahead" in expected["protocol_line"]
 

@@ -21,7 +21,7 @@ from helpers.reuse_training import (
     EVENTS,
     REUSE,
     Pass,
-    gone_on_after_an_epoch,
+    check_resumes_after_an_epoch,
     parameters,
     recent_tgat,
     rows_at,
@@ -115,7 +115,7 @@ def test_a_run_that_is_killed_resumes_with_the_same_bits(killed):
 
 
 def test_a_trainer_goes_on_after_an_epoch_with_the_same_bits_and_counts():
-    first, second, _ = gone_on_after_an_epoch(REUSE, num_events=160)
+    first, second, _ = check_resumes_after_an_epoch(REUSE, num_events=160)
     assert first.reuse.stats == second.reuse.stats
 
 
