@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch.nn import functional as F
 
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from tgflow.config import load_config
@@ -190,8 +191,11 @@ def fixed_of(tmp_path, counts):
     spans = {"val": (split.val_start, split.test_start), "test": (split.test_start, 300)}
     names = torch.tensor(ids.decode(torch.arange(len(ids))))
     for part, (start, stop) in spans.items():
-        num = torch.tensor([0, *(counts * 300)[: stop - start]]).cumsum(0)
-        columns = {"start": num, "dst": names.repeat(100)[: int(num[-1])].contiguous()}
+        num = torch.tensor((counts * 300)[: stop - start])
+        own = events.dst[start:stop].repeat_interleave(num)
+        first, second = (each.repeat(100)[: len(own)] for each in (names, names.roll(-1)))
+        # no event is its own negative: last bits would break that tie
+        columns = {"start": F.pad(num.cumsum(0), (1, 0)), "dst": first.where(first != own, second)}
         save_file(columns, tmp_path / f"x.{part}.negatives.safetensors")
     src, dst = ids.encode(events.src.tolist(), events.dst.tolist())
     return EventBatch(src, dst, events.t, events.x), ids
