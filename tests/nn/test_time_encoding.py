@@ -32,6 +32,7 @@ def test_time_encoding_in_double_and_with_gradients_is_torchs():
     phase = dt.detach().unsqueeze(-1) * encoding.frequency
     torch.testing.assert_close(grad, -(phase.sin() * encoding.frequency).sum(-1))
     assert encoding.double()(dt.detach().double()).dtype == torch.float64
+    assert encoding(dt.detach()).dtype == torch.float64, "of a model in double, times in single"
 
 
 def test_time_encoding_of_zero_is_that_of_no_time():

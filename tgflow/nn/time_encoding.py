@@ -33,7 +33,8 @@ class TimeEncoding(nn.Module):
 
     def forward(self, dt: Tensor) -> Tensor:
         """Return the encoding `[..., dim]` of `dt` `[...]` in seconds."""
-        if dt.is_cpu and dt.dtype == torch.float32 and not dt.requires_grad:
+        is_float32 = dt.dtype == self.frequency.dtype == torch.float32
+        if is_float32 and dt.is_cpu and not dt.requires_grad:
             return cosines(dt.reshape(-1), self.frequency).view(*dt.shape, self.dim)
         return torch.cos(dt.unsqueeze(-1) * self.frequency)
 
