@@ -6,6 +6,8 @@ from typing import Literal
 
 Direction = Literal["undirected", "directed", "bipartite"]
 """How events become edges: who is whose neighbor."""
+Side = Literal["src", "dst"]
+"""Which end of its events a node is, where sources and destinations have ids of their own."""
 Strategy = Literal["recent", "uniform", "window", "decayed"]
 """How neighbors are sampled; see `tgflow.sampling.Sampler`."""
 Visibility = Literal["event", "batch"]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
-
 import torch
 from torch import Tensor
 
 from tgflow import _native
 from tgflow._id_columns import IdColumn, Ids, Kind, id_column, int_column, string_column, to_strings
+from tgflow.choices import Side
 from tgflow.describe import described
-
-Side: TypeAlias = Literal["src", "dst"]
 
 
 class UnknownNode(LookupError):

@@ -259,18 +259,27 @@ def test_questions_that_wait_together_are_answered_by_one_call(predictor, monkey
             pass  # its thread has begun, and waits for the model
         rest = [
             answers.ask(ScoreQuestion(src=[src], dst=[dst]))
-            for src, dst in (("n0", "n6"), ("n1", "n99"), ("n2", "n7"))
+            for src, dst in (("n0", "n6"), ("n1", "n99"), ("n2", "n7"), ("n4", 5))
+        ]
+        uneven = [
+            answers.ask(ScoreQuestion(src=["n1"] * left, dst=["n8"] * right))
+            for left, right in ((1, 2), (2, 1))
         ]
         gone = answers.ask(ScoreQuestion(src=["n3"], dst=["n7"]))
         gone.cancel()
     answers.close()
-    assert calls == [1, 2], "the wrong one and the one that was given up are left out"
+    assert calls == [1, 2], "those that are wrong and the one that was given up are left out"
     expected = predictor.score(["n0", "n2"], ["n6", "n7"])
     found = [json.loads(rest[i].result())["scores"][0] for i in (0, 2)]
     assert [row["src"] for row in found] == ["n0", "n2"]
     assert [row["logit"] for row in found] == pytest.approx(expected.logit.tolist(), abs=1e-5)
     with pytest.raises(Refused, match="'n99' is no node"):
         rest[1].result()
+    with pytest.raises(Refused, match="integers but this map's ids are strings"):
+        rest[3].result()
+    for each in uneven:
+        with pytest.raises(Refused, match="src and dst must be as many"):
+            each.result()
     with pytest.raises(Refused, match="the server ends"):
         answers.ask(ScoreQuestion(src=["n0"], dst=["n6"])).result()
 

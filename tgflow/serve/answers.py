@@ -8,10 +8,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from itertools import chain
+from typing import Any, TypeAlias, TypeVar
 
 import torch
+from torch import Tensor
 
+from tgflow.choices import Side
 from tgflow.ids import UnknownNode
 from tgflow.serve.predictor import AskedNodes, AskedPairs, Predictor
 from tgflow.serve.questions import EmbeddingQuestion, Question, ScoreQuestion, TopQuestion
@@ -20,6 +23,8 @@ from tgflow.serve.scored_pairs import ScoredPairs
 
 Answer: TypeAlias = dict[str, Any] | Exception
 """What is sent as JSON, or why there is none."""
+_Found: TypeAlias = Tensor | Exception
+_T = TypeVar("_T")
 
 
 @dataclass(slots=True, eq=False)
@@ -123,17 +128,20 @@ class Answers:
 
     def _scores(self, questions: Sequence[Any]) -> list[Answer]:
         predictor = self._predictor
+        src = self._found([each.src for each in questions], "src")
+        dst = self._found([each.dst for each in questions], "dst")
 
-        def resolved(question: ScoreQuestion) -> AskedPairs:
+        def resolved(question: ScoreQuestion, src: _Found, dst: _Found) -> AskedPairs:
             self._check("pairs", len(question.src))
-            return predictor.pairs(question.src, question.dst, question.at)
+            return predictor.pairs_of(_raised(src), _raised(dst), question.at)
 
         def answered(asked: Sequence[AskedPairs]) -> list[dict[str, Any]]:
             columns = zip(*((each.src, each.dst, each.t) for each in asked), strict=True)
             rows = _rows(predictor.score_pairs(AskedPairs(*map(torch.cat, columns))))
             return [{"scores": rows[part]} for part in _slices(asked)]
 
-        return _together(questions, resolved, answered)
+        asked = zip(questions, src, dst, strict=True)
+        return _together([_tried(resolved, *each) for each in asked], answered)
 
     def _embeddings(self, questions: Sequence[Any]) -> list[Answer]:
         predictor = self._predictor
@@ -149,7 +157,7 @@ class Answers:
             rows = [{"id": id, "embedding": row} for id, row in zip(ids, z, strict=True)]
             return [{"embeddings": rows[part]} for part in _slices(asked)]
 
-        return _together(questions, resolved, answered)
+        return _together([_tried(resolved, each) for each in questions], answered)
 
     def _tops(self, questions: Sequence[Any]) -> list[Answer]:
         def answered(questions: Sequence[TopQuestion]) -> list[dict[str, Any]]:
@@ -161,6 +169,14 @@ class Answers:
 
         return [_attempted(answered, [question])[0] for question in questions]
 
+    def _found(self, columns: Sequence[list[Any]], side: Side) -> list[_Found]:
+        """Return the nodes of each column: looked up at once, unless one of them is wrong."""
+        find = self._predictor.find
+        try:
+            return [*torch.split(find([*chain(*columns)], side), [*map(len, columns)])]
+        except Exception:
+            return [_tried(find, column, side) for column in columns]
+
     def _check(self, what: str, size: int) -> None:
         if size > self._max_pairs:
             raise ValueError(
@@ -169,22 +185,28 @@ class Answers:
 
 
 def _together(
-    questions: Sequence[Any],
-    resolve: Callable[[Any], Any],
-    answer: Callable[[Sequence[Any]], list[dict[str, Any]]],
+    asked: Sequence[Any], answer: Callable[[Sequence[Any]], list[dict[str, Any]]]
 ) -> list[Answer]:
-    """Return the answers of questions by one call for those that are right."""
-    out: list[Any] = []
-    for question in questions:
-        try:
-            out.append(resolve(question))
-        except Exception as error:
-            out.append(_as_refusal(error))
+    """Return the answers to what is asked by one call, and why there is none where it is wrong."""
+    out = [_as_refusal(each) if isinstance(each, Exception) else each for each in asked]
     rows = [i for i, each in enumerate(out) if not isinstance(each, Exception)]
     if rows:
         for i, each in zip(rows, _attempted(answer, [out[i] for i in rows]), strict=True):
             out[i] = each
     return out
+
+
+def _tried(call: Callable[..., _T], *args: Any) -> _T | Exception:
+    try:
+        return call(*args)
+    except Exception as error:
+        return error
+
+
+def _raised(found: _Found) -> Tensor:
+    if isinstance(found, Exception):
+        raise found
+    return found
 
 
 def _attempted(

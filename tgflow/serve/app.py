@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
+import json
+from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import Any
 
@@ -13,11 +13,11 @@ from fastapi.security import HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 
-from tgflow.serve.answers import Answers
-from tgflow.serve.predictor import Predictor
+from tgflow.serve.link import What
 from tgflow.serve.questions import (
     EmbeddingAnswer,
     EmbeddingQuestion,
+    Health,
     Question,
     Refusal,
     ScoreAnswer,
@@ -41,16 +41,12 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def make_app(
-    predictor: Predictor, answers: Answers, registry: Any, state: Callable[[], str], name: str
-) -> FastAPI:
+def make_app(ask: Callable[[What], Awaitable[bytes]], registry: Any, name: str) -> FastAPI:
     """Return the application.
 
     Args:
-        predictor: What answers.
-        answers: Has it answer, batch by batch.
-        registry: Of prometheus-client: what is measured.
-        state: Returns how the run is.
+        ask: Asks the process that has the model.
+        registry: Of prometheus-client: what is measured here.
         name: What is served.
     """
     app = FastAPI(
@@ -62,8 +58,7 @@ def make_app(
     )
 
     async def answered(question: Question) -> Response:
-        body = await asyncio.wrap_future(answers.ask(question))
-        return Response(body, media_type="application/json")
+        return Response(await ask(question), media_type="application/json")
 
     async def score(question: ScoreQuestion) -> Response:
         return await answered(question)
@@ -74,28 +69,29 @@ def make_app(
     async def embedding(question: EmbeddingQuestion) -> Response:
         return await answered(question)
 
-    async def health(response: Response) -> dict[str, str | int]:
-        now = state()
-        response.status_code = 503 if now in ENDED else 200
-        return {"state": now, "position": predictor.position}
+    async def health() -> Response:
+        found = await ask("/healthz")
+        status = 503 if json.loads(found)["state"] in ENDED else 200
+        return Response(found, status, media_type="application/json")
 
-    def metrics() -> Response:
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+    async def metrics() -> Response:
+        found = await ask("/metrics") + generate_latest(registry)
+        return Response(found, media_type=CONTENT_TYPE_LATEST)
 
-    for path, endpoint, model, summary in (
-        ("/score", score, ScoreAnswer, "How likely pairs are"),
-        ("/top-k", top, TopAnswer, "Whom sources will meet next"),
-        ("/embedding", embedding, EmbeddingAnswer, "Where the model sees nodes"),
+    for question, endpoint, model, summary in (
+        (ScoreQuestion, score, ScoreAnswer, "How likely pairs are"),
+        (TopQuestion, top, TopAnswer, "Whom sources will meet next"),
+        (EmbeddingQuestion, embedding, EmbeddingAnswer, "Where the model sees nodes"),
     ):
         app.add_api_route(
-            path,
+            question.path,
             endpoint,
             methods=["POST"],
             response_model=model,
             responses=_REFUSALS,
             summary=summary,
         )
-    app.add_api_route("/healthz", health, summary="How the run is")
+    app.add_api_route("/healthz", health, response_model=Health, summary="How the run is")
     app.add_api_route("/metrics", metrics, summary="Metrics for Prometheus")
     for kind in (Refused, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _refuse)

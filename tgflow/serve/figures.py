@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -13,10 +12,9 @@ class ServeFigures:
 
     Args:
         registry: Of prometheus-client: gets the metrics.
-        position: Returns how many events the run has learned.
     """
 
-    def __init__(self, registry: Any, position: Callable[[], int]) -> None:
+    def __init__(self, registry: Any) -> None:
         from prometheus_client import Counter, Gauge, Histogram
 
         self._requests = Counter(
@@ -36,9 +34,6 @@ class ServeFigures:
             "tgflow_serve_waiting", "Questions that wait for their answers.", registry=registry
         )
         """Of requests that are being read, too."""
-        Gauge(
-            "tgflow_serve_position", "Events that answers know of.", registry=registry
-        ).set_function(position)
 
     def count(self, path: str, status: int, seconds: float) -> None:
         """Count a request."""

@@ -6,12 +6,10 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from tgflow.config.schema import ServeConfig
 from tgflow.serve.figures import ServeFigures
 from tgflow.serve.refused import FAULT, Refused
-from tgflow.units import parse_bytes, parse_seconds
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -24,12 +22,23 @@ OPEN = ("/healthz", "/docs", "/openapi.json")
 KNOWN = (*ASKING, *OPEN, "/metrics")
 
 
+class Limits(NamedTuple):
+    """What a request may take."""
+
+    max_body: int
+    """Bytes of its body."""
+    max_waiting: int
+    """Requests that may wait for an answer, with it."""
+    timeout: float
+    """Seconds until its body has come, and it has its answer."""
+
+
 class Guard:
     """An ASGI application in front of another one. Whatever happens within, clients get a sentence.
 
     Args:
         app: Answers requests that pass.
-        config: The limits.
+        limits: What a request may take.
         token: What clients must have; None: nothing.
         figures: Count the requests.
         warn: Hears of faults.
@@ -38,15 +47,14 @@ class Guard:
     def __init__(
         self,
         app: App,
-        config: ServeConfig,
+        limits: Limits,
         token: str | None,
         figures: ServeFigures,
         warn: Callable[[str], None],
     ) -> None:
         self._app, self._figures, self._warn = app, figures, warn
         self._expected = None if token is None else f"Bearer {token}".encode()
-        self._max_body, self._max_waiting = parse_bytes(config.max_body), config.max_waiting
-        self._timeout = parse_seconds(config.timeout)
+        self._max_body, self._max_waiting, self._timeout = limits
         self._num_asking = 0
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:

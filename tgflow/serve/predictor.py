@@ -14,11 +14,12 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from tgflow.choices import Side
 from tgflow.config.stream import StreamConfig
 from tgflow.describe import described
 from tgflow.graph import TemporalGraph
 from tgflow.graph.log import NodeCount
-from tgflow.ids import NodeIds, Side, UnknownNode
+from tgflow.ids import NodeIds, UnknownNode
 from tgflow.inference import Inference
 from tgflow.inference.ranking import Ranking
 from tgflow.iso import EXAMPLE, iso_seconds
@@ -197,7 +198,7 @@ class Predictor:
             others = (
                 self.engine.destinations(as_of=self.position)
                 if candidates is None
-                else self._find(candidates, "dst")
+                else self.find(candidates, "dst")
             )
             if max_pairs is not None and len(asked) * len(others) > max_pairs:
                 raise ValueError(
@@ -206,14 +207,34 @@ class Predictor:
                 )
             return self._ranked(asked, others, k, exclude_known)
 
+    def find(self, ids: Any, side: Side) -> Tensor:
+        """Return the dense ids of nodes, int64 `[N]`; errors as `score`."""
+        column = [ids] if isinstance(ids, str | int | np.integer) else ids
+        if not isinstance(column, list | Tensor | np.ndarray | pa.Array | pa.ChunkedArray):
+            column = pa.array(column.to_numpy() if hasattr(column, "to_numpy") else [*column])
+        nodes = self.ids.find(column, side)
+        found = nodes.numpy()
+        unknown = (found < 0) | (found >= self._num_nodes())
+        if unknown.any():
+            name = column[int(unknown.argmax())]
+            shown = repr(name.as_py() if isinstance(name, pa.Scalar) else name)
+            what = {"src": "source", "dst": "destination"}[side] if self.ids.bipartite else "node"
+            raise UnknownNode(
+                f"{shown} is no {what} of {self._name}: no event that it has learned has it"
+            )
+        return nodes
+
     def pairs(self, src: Any, dst: Any = None, at: Any = None) -> AskedPairs:
         """Return pairs by dense ids and ticks; arguments and errors as `score`."""
         if dst is None:
             src, dst, at = self._ends_of(src, at)
-        left, right = self._find(src, "src"), self._find(dst, "dst")
-        if len(left) != len(right):
-            raise ValueError(f"src and dst must be as many, got {len(left)} and {len(right)}")
-        return AskedPairs(left, right, self._ticks(at, len(left)))
+        return self.pairs_of(self.find(src, "src"), self.find(dst, "dst"), at)
+
+    def pairs_of(self, src: Tensor, dst: Tensor, at: Any = None) -> AskedPairs:
+        """Return pairs of nodes whose dense ids are known, int64 `[N]` each; see `pairs`."""
+        if len(src) != len(dst):
+            raise ValueError(f"src and dst must be as many, got {len(src)} and {len(dst)}")
+        return AskedPairs(src, dst, self._ticks(at, len(src)))
 
     def score_pairs(self, asked: AskedPairs) -> ScoredPairs:
         """Return what the run says of pairs."""
@@ -223,7 +244,7 @@ class Predictor:
 
     def nodes(self, ids: Any, at: Any = None, *, side: Side = "src") -> AskedNodes:
         """Return nodes by dense ids and ticks; arguments and errors as `embed`."""
-        nodes = self._find(ids, side)
+        nodes = self.find(ids, side)
         return AskedNodes(nodes, self._ticks(at, len(nodes)))
 
     def nodes_of(self, nodes: Tensor, at: Any = None) -> AskedNodes:
@@ -270,23 +291,6 @@ class Predictor:
             torch.from_numpy(calibration.anomalies(values)),
             place,
         )
-
-    def _find(self, ids: Any, side: Side) -> Tensor:
-        """Return the dense ids of nodes."""
-        column = [ids] if isinstance(ids, str | int | np.integer) else ids
-        if not isinstance(column, list | Tensor | np.ndarray | pa.Array | pa.ChunkedArray):
-            column = pa.array(column.to_numpy() if hasattr(column, "to_numpy") else [*column])
-        nodes = self.ids.find(column, side)
-        found = nodes.numpy()
-        unknown = (found < 0) | (found >= self._num_nodes())
-        if unknown.any():
-            name = column[int(unknown.argmax())]
-            shown = repr(name.as_py() if isinstance(name, pa.Scalar) else name)
-            what = {"src": "source", "dst": "destination"}[side] if self.ids.bipartite else "node"
-            raise UnknownNode(
-                f"{shown} is no {what} of {self._name}: no event that it has learned has it"
-            )
-        return nodes
 
     def _num_nodes(self) -> int:
         """Return how many nodes there are in the events that were learned."""

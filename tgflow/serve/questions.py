@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
-from tgflow.ids import Side
+from tgflow.choices import Side
 from tgflow.text import printable
 
 NodeId = StrictInt | StrictStr
@@ -21,6 +21,8 @@ Nodes = Annotated[list[NodeId], Field(min_length=1)]
 class Question(BaseModel):
     """What all questions have in common."""
 
+    path: ClassVar[str]
+    """Where it is asked."""
     model_config = ConfigDict(extra="forbid")
 
     at: Time | list[Time] | None = Field(
@@ -31,6 +33,7 @@ class Question(BaseModel):
 class ScoreQuestion(Question):
     """How likely pairs are."""
 
+    path = "/score"
     src: Nodes = Field(description="Ids of sources")
     dst: Nodes = Field(description="Ids of destinations, as many")
 
@@ -38,6 +41,7 @@ class ScoreQuestion(Question):
 class TopQuestion(Question):
     """Whom sources will meet next."""
 
+    path = "/top-k"
     src: Nodes = Field(description="Ids of sources")
     k: StrictInt = Field(10, ge=1, description="How many of each")
     candidates: Nodes | None = Field(
@@ -51,6 +55,7 @@ class TopQuestion(Question):
 class EmbeddingQuestion(Question):
     """Where the model sees nodes."""
 
+    path = "/embedding"
     ids: Nodes = Field(description="Ids of nodes")
     side: Side = Field(
         "src", description="Of a bipartite stream: whether they are sources or destinations"
@@ -99,6 +104,13 @@ class EmbeddingAnswer(BaseModel):
 
     position: int = Field(description="Events that the run had learned")
     embeddings: list[NodeEmbedding]
+
+
+class Health(BaseModel):
+    """How the run is."""
+
+    state: str
+    position: int = Field(description="Events that the run has learned")
 
 
 class Refusal(BaseModel):

@@ -17,10 +17,13 @@ class Refused(Exception):
     """
 
     def __init__(self, status: int, detail: str, headers: dict[str, str] | None = None) -> None:
-        super().__init__(detail)
-        self.status, self.headers = status, headers or {}
+        super().__init__(status, detail, headers)
+        self.status, self.detail, self.headers = status, detail, headers or {}
+
+    def __str__(self) -> str:
+        return self.detail
 
     @property
     def body(self) -> bytes:
         """The sentence as JSON."""
-        return json.dumps({"detail": str(self)}).encode()
+        return json.dumps({"detail": self.detail}).encode()

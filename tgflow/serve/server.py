@@ -1,26 +1,33 @@
-"""A predictor over HTTP, on threads of its own."""
+"""A predictor over HTTP, which a process of its own speaks."""
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any, Self
 
 from tgflow.config.schema import ServeConfig
 from tgflow.serve.answers import Answers
+from tgflow.serve.backend import Backend
 from tgflow.serve.endpoint import Endpoint
+from tgflow.serve.gateway_process import GatewayProcess
+from tgflow.serve.guard import Limits
+from tgflow.serve.link import Begin
 from tgflow.serve.predictor import Predictor
-from tgflow.units import parse_seconds
+from tgflow.units import parse_bytes, parse_seconds
 
-GRACE_SECONDS = 5
-"""For requests that are being answered when the server is closed."""
+_GRACE_SECONDS = 10
+"""For a gateway to answer what it was asked, and to end, when the server is closed."""
+_AGAIN_SECONDS = 1.0
+"""From the end of a gateway to the beginning of the next one."""
 
 
 class Server:
     """Serves a predictor from when it is made until it is closed; a context manager.
 
-    One thread reads requests and writes answers, and another one answers them, see `Answers`.
+    A process of its own reads requests and writes answers, see `Gateway`; one thread here takes
+    from it what is asked, and another one answers, see `Answers`. A gateway that was killed is
+    started again; what it had been asked is lost, and so are its counts of requests.
 
     Args:
         predictor: What answers.
@@ -28,9 +35,10 @@ class Server:
         token: What clients must have; None: nothing.
         config: The limits.
         name: What is served.
-        registry: Of prometheus-client: gets the server's metrics, and is shown with them.
+        registry: Of prometheus-client: gets the server's position, and is shown with what the
+            gateway has counted.
         state: Returns how the run is.
-        warn: Hears of faults, from the server's thread.
+        warn: Hears of faults, from threads of the server.
 
     Raises:
         ModuleNotFoundError: If FastAPI, uvicorn, httptools or prometheus-client is not installed.
@@ -50,39 +58,21 @@ class Server:
         warn: Callable[[str], None],
     ) -> None:
         check_installed()
-        import uvicorn
-        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+        from prometheus_client import Gauge
 
-        from tgflow.serve.app import make_app
-        from tgflow.serve.figures import ServeFigures
-        from tgflow.serve.guard import Guard
-
-        socket = endpoint.listen()
-        self.endpoint = Endpoint(endpoint.host, socket.getsockname()[1])
-        """Where it listens."""
-        self._answers = Answers(predictor, config.max_pairs)
-        app = make_app(predictor, self._answers, registry, state, name)
-        figures = ServeFigures(registry, lambda: predictor.position)
         seconds = parse_seconds(config.timeout)
-
-        def patient(**given: Any) -> Any:
-            return _Patience(HttpToolsProtocol(**given), seconds)
-
-        protocol: Any = patient  # uvicorn calls it, as it would a class
-        settings = uvicorn.Config(
-            Guard(app, config, token, figures, warn),
-            http=protocol,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=GRACE_SECONDS,
-        )
-        self._server = uvicorn.Server(settings)
-        self._thread = threading.Thread(
-            target=self._server.run, args=([socket],), name="serve", daemon=True
-        )
+        limits = Limits(parse_bytes(config.max_body), config.max_waiting, seconds)
+        self._begin, self._warn = Begin(name, token, limits), warn
+        self._listener = endpoint.listen()
+        self.endpoint = Endpoint(endpoint.host, self._listener.getsockname()[1])
+        """Where it listens."""
+        position = Gauge("tgflow_serve_position", "Events that answers know of.", registry=registry)
+        position.set_function(lambda: predictor.position)
+        self._gateway = GatewayProcess(self._listener, self._begin)
+        self._answers = Answers(predictor, config.max_pairs)
+        self._backend = Backend(predictor, self._answers, registry, state, warn)
+        self._ends, self._starting = threading.Event(), threading.Lock()
+        self._thread = threading.Thread(target=self._serve, name="serve", daemon=True)
         self._thread.start()
 
     @property
@@ -92,63 +82,45 @@ class Server:
 
     def close(self) -> None:
         """Take no more requests, and answer those that there are, as far as that takes seconds."""
-        self._server.should_exit = True
+        with self._starting:
+            self._ends.set()
+            self._listener.close()
+            self._gateway.end()
+        self._thread.join(_GRACE_SECONDS)
+        self._gateway.kill()
         self._thread.join()
         self._answers.close()
+
+    def _serve(self) -> None:
+        """Attend to a gateway, and to the next one where it ends by itself."""
+        try:
+            while self._attend():
+                self._start_again()
+        except OSError as error:
+            self._warn(f"the process that speaks HTTP cannot be started again: {error}")
+
+    def _attend(self) -> bool:
+        """Answer the gateway until it ends, and return whether there is to be another one."""
+        was_ready = self._backend.attend(self._gateway.link)
+        code = self._gateway.wait()
+        if self._ends.is_set():
+            return False
+        how = f"signal {-code}" if code < 0 else f"exit status {code}"
+        what = "it is started again" if was_ready else "nobody answers anymore"
+        self._warn(f"the process that speaks HTTP has ended with {how}: {what}")
+        return was_ready
+
+    def _start_again(self) -> None:
+        self._ends.wait(_AGAIN_SECONDS)
+        with self._starting:
+            if not self._ends.is_set():
+                self._gateway = GatewayProcess(self._listener, self._begin)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-class _Patience(asyncio.Protocol):
-    """A protocol of HTTP whose client has so long to say what it wants, or the connection ends.
-
-    What it sends after that is for whoever reads the body.
-    """
-
-    def __init__(self, inner: Any, seconds: float) -> None:
-        self._inner, self._seconds = inner, seconds
-        self._transport: asyncio.BaseTransport | None = None
-        self._end: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-        self._inner.connection_made(transport)
-        self._watch()
-
-    def data_received(self, data: bytes) -> None:
-        self._inner.data_received(data)
-        self._watch()
-
-    def eof_received(self) -> None:
-        self._inner.eof_received()
-
-    def pause_writing(self) -> None:
-        self._inner.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._inner.resume_writing()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._stop()
-        self._inner.connection_lost(error)
-
-    def _watch(self) -> None:
-        """Let the time run while the headers of a request are awaited."""
-        cycle = self._inner.cycle
-        if cycle is not None and not cycle.response_complete:
-            self._stop()
-        elif self._end is None and self._transport is not None:
-            loop = asyncio.get_running_loop()
-            self._end = loop.call_later(self._seconds, self._transport.close)
-
-    def _stop(self) -> None:
-        if self._end is not None:
-            self._end.cancel()
-            self._end = None
 
 
 def check_installed() -> None:

@@ -1,0 +1,148 @@
+"""The process that speaks HTTP: it is light, it may be killed, and it never stays behind."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+import pytest
+
+from helpers.http_client import Client
+from helpers.processes import environment
+from helpers.served import made_predictor, served
+from tgflow.serve.refused import Refused
+
+pytest.importorskip("fastapi", reason="fastapi is not installed")
+pytest.importorskip("uvicorn", reason="uvicorn is not installed")
+
+PAIR = {"src": ["n0"], "dst": ["n6"]}
+
+
+@pytest.fixture(scope="module")
+def predictor():
+    return made_predictor()
+
+
+def asked(server, path="/score"):
+    client = Client(server.endpoint.url)
+    try:
+        return client.get(path) if path == "/healthz" else client.post(path, PAIR)
+    finally:
+        client.close()
+
+
+def gateways(parent=None):
+    """Return the process ids of the gateways that a process has started."""
+    found = []
+    for entry in os.listdir("/proc"):
+        with suppress(OSError, IndexError):
+            if entry.isdecimal() and parent_of(entry) == (parent or os.getpid()):
+                with open(f"/proc/{entry}/cmdline", "rb") as file:
+                    if b"tgflow.serve.gateway" in file.read():
+                        found.append(int(entry))
+    return found
+
+
+def parent_of(pid):
+    with open(f"/proc/{pid}/stat") as file:
+        return int(file.read().rsplit(")", 1)[1].split()[1])
+
+
+def test_it_has_neither_torch_nor_arrow_and_so_starts_at_once():
+    loaded = "import sys, tgflow.serve.gateway; print({'torch', 'pyarrow'} & set(sys.modules))"
+    command = [sys.executable, "-c", loaded]
+    ran = subprocess.run(command, capture_output=True, text=True, env=environment(), check=True)
+    assert ran.stdout.strip() == "set()"
+
+
+def test_one_that_is_killed_is_started_again_and_who_asks_then_gets_an_answer(predictor):
+    with served(predictor) as server:
+        assert asked(server)[0] == 200
+        [pid] = gateways()
+        os.kill(pid, signal.SIGKILL)
+        while not server.faults:
+            time.sleep(0.01)
+        assert server.faults == [
+            "the process that speaks HTTP has ended with signal 9: it is started again"
+        ]
+        assert asked(server)[0] == 200
+        assert server.is_alive
+    assert not gateways()
+
+
+def test_one_that_cannot_start_is_given_up_with_a_sentence(predictor, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "false")
+    with served(predictor) as server:
+        while server.is_alive:
+            time.sleep(0.01)
+        assert server.faults == [
+            "the process that speaks HTTP has ended with exit status 1: nobody answers anymore"
+        ]
+
+
+def test_signals_for_the_run_do_not_end_it(predictor):
+    with served(predictor) as server:
+        assert asked(server)[0] == 200
+        [pid] = gateways()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(pid, number)
+        assert asked(server)[0] == 200
+        assert gateways() == [pid]
+    assert not server.faults
+
+
+def test_how_the_run_is_is_said_while_the_model_is_busy(predictor):
+    with served(predictor) as server, predictor.engine.holding():
+        assert asked(server, "/healthz") == (200, {"state": "running", "position": 60})
+
+
+def test_a_state_that_cannot_be_told_is_a_fault_and_the_server_goes_on(predictor):
+    with served(predictor) as server:
+        server._backend._state = lambda: 1 / 0
+        status, answer = asked(server, "/healthz")
+        assert (status, answer["detail"]) == (500, "a fault in tgflow; the server's log says more")
+        assert server.faults == ["/healthz failed: ZeroDivisionError: division by zero"]
+        assert asked(server)[0] == 200
+
+
+def test_it_ends_with_the_process_that_has_the_model(tmp_path):
+    program = (
+        "import time\n"
+        "from helpers.served import made_predictor, served\n"
+        "with served(made_predictor()) as server:\n"
+        "    print(server.endpoint.url, flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as owner:
+        url = owner.stdout.readline().strip()
+        client = Client(url)
+        assert client.post("/score", PAIR)[0] == 200
+        [pid] = gateways(owner.pid)
+        owner.kill()
+        owner.wait()
+        until_ended(pid)
+    client.close()
+
+
+def until_ended(pid):
+    for _ in range(1_000):
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                if file.read().rsplit(")", 1)[1].split()[0] == "Z":
+                    return
+        except OSError:
+            return
+        time.sleep(0.01)
+    raise AssertionError("it stays behind")
+
+
+def test_why_there_is_no_answer_passes_from_process_to_process_as_it_is():
+    refused = pickle.loads(pickle.dumps(Refused(429, "too many", {"Retry-After": "1"})))
+    assert (refused.status, str(refused)) == (429, "too many")
+    assert refused.headers == {"Retry-After": "1"}
