@@ -32,6 +32,8 @@ WITH_PAIRS_TIMES_TGN = 1 / 1.1
 """A step of TGN with the history of pairs may take a tenth longer."""
 GRAPHMIXER_TIMES_FASTER = 5.0
 PAIRS_TIMES_FASTER = 3.0
+TGN_TURN = 5
+"""Batches a turn beside our own TGN: few, so that there are many turns."""
 PAIRS_TURN = 3
 """Batches of a model of pairs that tgflow trains when it is its turn."""
 
@@ -67,7 +69,7 @@ def rows_beside_tgn(
     """A model of ours in turns with TGN: its speed, and how many times TGN's that is."""
     task = own.task
     laps = {
-        each: Laps(contender, TURN, task.batch_size)
+        each: Laps(contender, TGN_TURN, task.batch_size)
         for each, contender in ((name, own), ("TGN", own_tgn(task)))
     }
     race(laps, task.num_batches, options)
