@@ -23,6 +23,8 @@ class NumberCodes(NamedTuple):
 
 _TIME_CODES = NumberCodes("time_type", "time_precision", "time_range")
 _NUMBER_CODES = NumberCodes("type", "type", "range")
+_SEPARATORS = {";": ";", "\t": "tab", "|": "|", ",": ",", " ": "space"}
+"""What often stands between values, and what settings call it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +182,20 @@ def _require(table: Tabular, names: Sequence[str], role: str, name: str) -> None
         return
     found = f"{count} columns are named" if count else "there is no column"
     text = f"{found} {name!r}; the columns are {listed(names)}: choose with {role}=..."
-    if not count and any(map(_is_value, names)):
+    values, separator = names, None if len(names) != 1 else _separator_in(names[0])
+    if separator is not None:
+        values = names[0].split(separator)
+        text += f"; or does another character stand between values? sep={_SEPARATORS[separator]!r}"
+    if not count and any(map(_is_value, values)):
         text += "; or is the first line a row? header=False columns='src,dst,t' reads it as one"
     raise StreamError(table.name, "schema", text)
+
+
+def _separator_in(line: str) -> str | None:
+    """Return what may stand between the values of a line that was read as one; None if nothing."""
+    num = {character: line.count(character) for character in _SEPARATORS}
+    likely = max(num, key=lambda character: num[character])
+    return likely if num[likely] >= 2 else None
 
 
 def _is_value(name: str) -> bool:

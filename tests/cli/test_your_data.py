@@ -56,6 +56,10 @@ def test_a_missing_header_is_proposed_in_flags(tgflow, tmp_path):
     ran = tgflow("info", "a.csv")
     assert ran.code == 65
     assert "is the first line a row? --no-header --columns src,dst,t reads it as one" in ran.err
+    (tmp_path / "b.csv").write_text("1;2;3\n4;5;6\n")
+    ran = tgflow("info", "b.csv")
+    assert ran.code == 65
+    assert "does another character stand between values? --sep ';'; or is the first" in ran.err
 
 
 @pytest.mark.parametrize(

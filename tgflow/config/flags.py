@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import shlex
 from collections.abc import Mapping
 
 from tgflow.config.fields import fields
@@ -15,8 +16,8 @@ _NAME = re.compile(r"(?<![-\w.'\"])[a-z]+(?:_[a-z]+)+(?![-\w.'\"=(])")
 def in_flags(text: str) -> str:
     """Return a message with settings as flags: `id_kind='string'` becomes `--id-kind string`.
 
-    What is `False` becomes `--no-NAME`. Names of one word are settings only where a value follows;
-    what is no setting stays.
+    Values are as a shell takes them. What is `False` becomes `--no-NAME`. Names of one word are
+    settings only where a value follows; what is no setting stays.
     """
     return _NAME.sub(_name, _VALUE.sub(_assignment, text))
 
@@ -28,7 +29,8 @@ def _assignment(match: re.Match[str]) -> str:
     value = match[2] or match[3] or match[6] or ""
     if value == "False":
         return f"--no-{flag.removeprefix('--')}"
-    return f"{flag} {value}".rstrip() + (match[5] or "").replace("...", " ...")
+    shown = f"{flag} {value and shlex.quote(value)}".rstrip()
+    return shown + (match[5] or "").replace("...", " ...")
 
 
 def _name(match: re.Match[str]) -> str:

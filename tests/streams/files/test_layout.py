@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tgflow.streams import StreamError, open_files, open_stream
@@ -63,6 +65,22 @@ def test_a_first_row_is_never_lost_in_silence(tmp_path):
         open_stream(written(tmp_path / "b.csv", "ann,bob,2024-05-01 12:00:00\n"))
     with pytest.raises(StreamError, match=r"are user, item, at: choose with src=...$"):
         open_stream(written(tmp_path / "c.csv", "user,item,at\n1,4,10\n"))
+
+
+@pytest.mark.parametrize(
+    ("separator", "said"), [(";", "';'"), ("\t", "'tab'"), ("|", "'|'"), (" ", "'space'")]
+)
+def test_a_file_whose_values_stand_between_other_characters_is_proposed_them(
+    tmp_path, separator, said
+):
+    proposes = rf"does another character stand between values\? sep={re.escape(said)}"
+    headed = written(tmp_path / "a.csv", "src,dst,t\n1,4,10\n".replace(",", separator))
+    with pytest.raises(StreamError, match=proposes + "$"):
+        open_stream(headed)
+    assert rows_of(open_stream(headed, sep=said.strip("'"))) == [(1, 4, 10)]
+    rows = written(tmp_path / "b.csv", "1,4,10\n2,5,10\n".replace(",", separator))
+    with pytest.raises(StreamError, match=proposes + "; or is the first line a row"):
+        open_stream(rows)
 
 
 @pytest.mark.parametrize("format", ["jodie", "dyglib"])
