@@ -52,8 +52,8 @@ def live_predictor(name: str, batch_size: int = 20, **options: Any) -> tuple[Pre
 
 
 @contextmanager
-def served(predictor: Predictor, token: str | None = None, **limits: Any) -> Any:
-    """Serve a predictor; its `faults` are what it has warned of."""
+def served(predictor: Predictor, token: str | None = None, warn: Any = None, **limits: Any) -> Any:
+    """Serve a predictor; its `faults` are what it has warned of, unless `warn` hears of them."""
     from prometheus_client import CollectorRegistry
 
     from tgflow.serve.server import Server
@@ -67,7 +67,7 @@ def served(predictor: Predictor, token: str | None = None, **limits: Any) -> Any
         "made",
         registry=CollectorRegistry(),
         state=lambda: "running",
-        warn=faults.append,
+        warn=warn or faults.append,
     )
     server.faults = faults
     with server:

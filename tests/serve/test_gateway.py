@@ -8,19 +8,25 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from http.client import HTTPException
 
 import pytest
 
 from helpers.http_client import Client
 from helpers.processes import environment
 from helpers.served import made_predictor, served
+from tgflow.serve import server as server_module
+from tgflow.serve.predictor import Predictor
+from tgflow.serve.questions import ScoreQuestion
 from tgflow.serve.refused import Refused
 
 pytest.importorskip("fastapi", reason="fastapi is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 
 PAIR = {"src": ["n0"], "dst": ["n6"]}
+KILLED = "the process that speaks HTTP has ended with signal 9: it is started again"
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +73,7 @@ def test_one_that_is_killed_is_started_again_and_who_asks_then_gets_an_answer(pr
         os.kill(pid, signal.SIGKILL)
         while not server.faults:
             time.sleep(0.01)
-        assert server.faults == [
-            "the process that speaks HTTP has ended with signal 9: it is started again"
-        ]
+        assert server.faults == [KILLED]
         assert asked(server)[0] == 200
         assert server.is_alive
     assert not gateways()
@@ -83,6 +87,106 @@ def test_one_that_cannot_start_is_given_up_with_a_sentence(predictor, monkeypatc
         assert server.faults == [
             "the process that speaks HTTP has ended with exit status 1: nobody answers anymore"
         ]
+        with pytest.raises(ConnectionRefusedError):
+            asked(server)
+
+
+def test_one_that_is_killed_before_it_serves_is_started_again(predictor):
+    with served(predictor) as server:
+        [pid] = gateways()
+        os.kill(pid, signal.SIGKILL)
+        assert asked(server)[0] == 200
+        assert server.faults == [KILLED]
+
+
+def test_one_that_no_process_can_be_made_for_is_tried_again(predictor, monkeypatch):
+    made, failures = server_module.GatewayProcess, [OSError("no more processes")] * 2
+
+    def sometimes(*args):
+        if failures:
+            raise failures.pop()
+        return made(*args)
+
+    with served(predictor) as server:
+        assert asked(server)[0] == 200
+        monkeypatch.setattr(server_module, "GatewayProcess", sometimes)
+        monkeypatch.setattr(server_module, "_RESTART_SECONDS", 0.05)
+        os.kill(gateways()[0], signal.SIGKILL)
+        assert asked(server)[0] == 200
+        assert not failures
+
+
+def test_a_server_is_closed_while_a_gateway_is_to_be_started_again(predictor, monkeypatch):
+    monkeypatch.setattr(server_module, "_RESTART_SECONDS", 600)
+    with served(predictor) as server:
+        assert asked(server)[0] == 200
+        os.kill(gateways()[0], signal.SIGKILL)
+        while not server.faults:
+            time.sleep(0.01)
+    assert not gateways()
+    assert not server.is_alive
+
+
+def test_a_server_is_closed_though_its_gateway_stands_still(predictor, monkeypatch):
+    monkeypatch.setattr(server_module, "_GRACE_SECONDS", 0.3)
+    with served(predictor) as server:
+        assert asked(server)[0] == 200
+        os.kill(gateways()[0], signal.SIGSTOP)
+    assert not gateways()
+
+
+def test_questions_of_one_that_is_killed_are_given_up_and_later_ones_answered(
+    predictor, monkeypatch
+):
+    sizes, plain = [], Predictor.score_pairs
+
+    def counted(self, asked):
+        sizes.append(len(asked))
+        return plain(self, asked)
+
+    monkeypatch.setattr(Predictor, "score_pairs", counted)
+    with served(predictor) as server, ThreadPoolExecutor(2) as pool:
+        with predictor.engine.holding():
+            first = server._answers.ask(ScoreQuestion(**PAIR))
+            while not first.running():
+                pass  # the thread that answers is busy with it
+            waiting = [pool.submit(asked, server) for _ in range(2)]
+            client = Client(server.endpoint.url)
+            while "tgflow_serve_waiting 2.0" not in client.get("/metrics")[1]:
+                pass
+            os.kill(gateways()[0], signal.SIGKILL)
+            for each in waiting:
+                assert isinstance(each.exception(), OSError | HTTPException)
+            while not server.faults:
+                time.sleep(0.01)
+        assert asked(server)[0] == 200
+    assert sizes == [1, 1], "what nobody waits for costs nothing"
+
+
+def test_questions_and_answers_of_a_megabyte_pass(predictor):
+    src, dst = ["n0", "n1"] * 10_000, ["n6", "n7"] * 10_000
+    with served(predictor, max_body=4_000_000, max_pairs=20_000) as server:
+        client = Client(server.endpoint.url)
+        status, answer = client.post("/score", {"src": src, "dst": dst})
+        client.close()
+        assert status == 200
+        assert [row["src"] for row in answer["scores"]] == src
+        expected = predictor.score(["n0", "n1"], ["n6", "n7"]).logit.tolist()
+        assert [row["logit"] for row in answer["scores"][:2]] == pytest.approx(expected, abs=1e-5)
+
+
+def test_an_answer_does_not_need_a_log_that_can_be_written(predictor, monkeypatch):
+    def failing(self, asked):
+        raise RuntimeError("a fault")
+
+    def warn(text):
+        raise SystemExit(1)
+
+    with served(predictor, warn=warn) as server:
+        with monkeypatch.context() as patched:
+            patched.setattr(Predictor, "score_pairs", failing)
+            assert asked(server)[0] == 500
+        assert asked(server)[0] == 200
 
 
 def test_signals_for_the_run_do_not_end_it(predictor):

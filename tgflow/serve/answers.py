@@ -23,7 +23,8 @@ from tgflow.serve.scored_pairs import ScoredPairs
 
 Answer: TypeAlias = dict[str, Any] | Exception
 """What is sent as JSON, or why there is none."""
-_Found: TypeAlias = Tensor | Exception
+_Nodes: TypeAlias = Tensor | Exception
+"""The dense ids of a column, or why there are none."""
 _T = TypeVar("_T")
 
 
@@ -58,12 +59,16 @@ class Answers:
     def ask(self, question: Question) -> Future[bytes]:
         """Return where the answer will be, as JSON; or `Refused`, or a fault.
 
-        Canceled before it is answered, a question costs nothing.
+        Canceled before it is answered, a question costs nothing, and neither does one that asks
+        about too many at once.
         """
         waiting = _Waiting(question, self._size(question))
+        refused = self._refusal(question)
         with self._changed:
             if self._is_closed:
-                waiting.answer.set_exception(Refused(503, "the server ends; ask again later"))
+                refused = Refused(503, "the server ends; ask again later")
+            if refused is not None:
+                waiting.answer.set_exception(refused)
             else:
                 self._waiting.append(waiting)
                 self._changed.notify()
@@ -78,13 +83,22 @@ class Answers:
 
     def _size(self, question: Question) -> int:
         if isinstance(question, ScoreQuestion):
-            return len(question.src)
+            return max(len(question.src), len(question.dst))
         if isinstance(question, EmbeddingQuestion):
             return len(question.ids)
         assert isinstance(question, TopQuestion)
         candidates = question.candidates
         num = self._predictor.graph.num_nodes if candidates is None else len(candidates)
         return len(question.src) * num
+
+    def _refusal(self, question: Question) -> Refused | None:
+        """Return what is wrong with the size of a question, before anything is looked up."""
+        size = self._size(question)
+        if isinstance(question, TopQuestion) or size <= self._max_pairs:
+            return None  # of rankings, `top_k` knows the candidates
+        what = "pairs" if isinstance(question, ScoreQuestion) else "nodes"
+        text = f"{size:,} {what} are more than {self._max_pairs:,}: ask about fewer at a time"
+        return Refused(422, text)
 
     def _work(self) -> None:
         while True:
@@ -131,8 +145,7 @@ class Answers:
         src = self._found([each.src for each in questions], "src")
         dst = self._found([each.dst for each in questions], "dst")
 
-        def resolved(question: ScoreQuestion, src: _Found, dst: _Found) -> AskedPairs:
-            self._check("pairs", len(question.src))
+        def resolved(question: ScoreQuestion, src: _Nodes, dst: _Nodes) -> AskedPairs:
             return predictor.pairs_of(_raised(src), _raised(dst), question.at)
 
         def answered(asked: Sequence[AskedPairs]) -> list[dict[str, Any]]:
@@ -147,7 +160,6 @@ class Answers:
         predictor = self._predictor
 
         def resolved(question: EmbeddingQuestion) -> AskedNodes:
-            self._check("nodes", len(question.ids))
             return predictor.nodes(question.ids, question.at, side=question.side)
 
         def answered(asked: Sequence[AskedNodes]) -> list[dict[str, Any]]:
@@ -169,19 +181,13 @@ class Answers:
 
         return [_attempted(answered, [question])[0] for question in questions]
 
-    def _found(self, columns: Sequence[list[Any]], side: Side) -> list[_Found]:
+    def _found(self, columns: Sequence[list[Any]], side: Side) -> list[_Nodes]:
         """Return the nodes of each column: looked up at once, unless one of them is wrong."""
         find = self._predictor.find
         try:
             return [*torch.split(find([*chain(*columns)], side), [*map(len, columns)])]
         except Exception:
             return [_tried(find, column, side) for column in columns]
-
-    def _check(self, what: str, size: int) -> None:
-        if size > self._max_pairs:
-            raise ValueError(
-                f"{size:,} {what} are more than {self._max_pairs:,}: ask about fewer at a time"
-            )
 
 
 def _together(
@@ -203,7 +209,7 @@ def _tried(call: Callable[..., _T], *args: Any) -> _T | Exception:
         return error
 
 
-def _raised(found: _Found) -> Tensor:
+def _raised(found: _Nodes) -> Tensor:
     if isinstance(found, Exception):
         raise found
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -36,6 +36,12 @@ class Backend:
     ) -> None:
         self._predictor, self._answers = predictor, answers
         self._registry, self._state, self._warn = registry, state, warn
+        # what measures may wait for a disk, and no question is to wait for it
+        self._measuring = ThreadPoolExecutor(1, "metrics")
+
+    def close(self) -> None:
+        """Measure no more."""
+        self._measuring.shutdown(wait=False, cancel_futures=True)
 
     def attend(self, link: Link) -> bool:
         """Answer a gateway until it ends, and return whether it ever took requests."""
@@ -67,35 +73,33 @@ class Backend:
         def send(future: Future[bytes]) -> None:
             del asked[number]
             with suppress(CancelledError):
-                link.send(Reply(number, self._outcome(path, future)))
+                error = future.exception()
+                link.send(Reply(number, future.result() if error is None else _refusal(error)))
+                if error is not None and not isinstance(error, Refused):
+                    self._warn(f"{path} failed: {type(error).__name__}: {error}")
 
         future = self._answers.ask(what) if isinstance(what, Question) else self._told(what)
         asked[number] = future
         future.add_done_callback(send)
 
-    def _outcome(self, path: str, future: Future[bytes]) -> bytes | Refused:
-        """Return an answer, or why there is none; a fault of ours is for the log."""
-        error = future.exception()
-        if error is None:
-            return future.result()
-        if isinstance(error, Refused):
-            return error
-        self._warn(f"{path} failed: {type(error).__name__}: {error}")
-        return Refused(500, FAULT)
-
     def _told(self, path: PathOfRun) -> Future[bytes]:
         """Return how the run is."""
+        if path == "/metrics":
+            return self._measuring.submit(self._metrics)
         future = Future[bytes]()
         try:
-            future.set_result(self._health() if path == "/healthz" else self._metrics())
+            health = {"state": self._state(), "position": self._predictor.position}
+            future.set_result(json.dumps(health).encode())
         except Exception as error:
             future.set_exception(error)
         return future
-
-    def _health(self) -> bytes:
-        return json.dumps({"state": self._state(), "position": self._predictor.position}).encode()
 
     def _metrics(self) -> bytes:
         from prometheus_client import generate_latest
 
         return generate_latest(self._registry)
+
+
+def _refusal(error: BaseException) -> Refused:
+    """Return why there is no answer; what is a fault of ours is for the log."""
+    return error if isinstance(error, Refused) else Refused(500, FAULT)

@@ -27,8 +27,8 @@ from tgflow.serve.refused import Refused
 
 GRACE_SECONDS = 5
 """For requests that are being answered when the server is closed."""
-_SECONDS = 0.1
-"""Between two looks at whether requests are still taken, or answered."""
+_LOOK_SECONDS = 0.1
+"""Between two looks at whether requests are taken, or still answered."""
 
 
 class Gateway:
@@ -64,10 +64,13 @@ class Gateway:
     def run(self) -> None:
         """Serve until the other process says so, or is no more."""
         self._thread.start()
-        self._link.send(Ready())
+        was_ready = False
         try:
             while self._thread.is_alive():
-                message = self._link.receive(_SECONDS)
+                if self._server.started and not was_ready:
+                    self._link.send(Ready())
+                    was_ready = True
+                message = self._link.receive(_LOOK_SECONDS)
                 if isinstance(message, Reply):
                     self._settle(message)
                 elif message is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Self
 
 from tgflow.config.schema import ServeConfig
@@ -18,7 +19,7 @@ from tgflow.units import parse_bytes, parse_seconds
 
 _GRACE_SECONDS = 10
 """For a gateway to answer what it was asked, and to end, when the server is closed."""
-_AGAIN_SECONDS = 1.0
+_RESTART_SECONDS = 1.0
 """From the end of a gateway to the beginning of the next one."""
 
 
@@ -62,7 +63,7 @@ class Server:
 
         seconds = parse_seconds(config.timeout)
         limits = Limits(parse_bytes(config.max_body), config.max_waiting, seconds)
-        self._begin, self._warn = Begin(name, token, limits), warn
+        self._begin, self._warn = Begin(name, token, limits), _surely(warn)
         self._listener = endpoint.listen()
         self.endpoint = Endpoint(endpoint.host, self._listener.getsockname()[1])
         """Where it listens."""
@@ -70,7 +71,7 @@ class Server:
         position.set_function(lambda: predictor.position)
         self._gateway = GatewayProcess(self._listener, self._begin)
         self._answers = Answers(predictor, config.max_pairs)
-        self._backend = Backend(predictor, self._answers, registry, state, warn)
+        self._backend = Backend(predictor, self._answers, registry, state, self._warn)
         self._ends, self._starting = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._serve, name="serve", daemon=True)
         self._thread.start()
@@ -85,19 +86,24 @@ class Server:
         with self._starting:
             self._ends.set()
             self._listener.close()
+            killing = threading.Timer(_GRACE_SECONDS, self._gateway.kill)
+            killing.start()  # before anything is sent, which waits for one that stands still
             self._gateway.end()
-        self._thread.join(_GRACE_SECONDS)
-        self._gateway.kill()
         self._thread.join()
+        killing.cancel()
         self._answers.close()
+        self._backend.close()
 
     def _serve(self) -> None:
         """Attend to a gateway, and to the next one where it ends by itself."""
         try:
             while self._attend():
                 self._start_again()
-        except OSError as error:
-            self._warn(f"the process that speaks HTTP cannot be started again: {error}")
+        except Exception as error:
+            self._warn(f"nobody answers over HTTP anymore: {type(error).__name__}: {error}")
+        finally:  # who asks now is refused, and does not wait for ever
+            self._listener.close()
+            self._gateway.kill()
 
     def _attend(self) -> bool:
         """Answer the gateway until it ends, and return whether there is to be another one."""
@@ -105,22 +111,36 @@ class Server:
         code = self._gateway.wait()
         if self._ends.is_set():
             return False
-        how = f"signal {-code}" if code < 0 else f"exit status {code}"
-        what = "it is started again" if was_ready else "nobody answers anymore"
+        is_killed = code < 0
+        how = f"signal {-code}" if is_killed else f"exit status {code}"
+        goes_on = was_ready or is_killed
+        what = "it is started again" if goes_on else "nobody answers anymore"
         self._warn(f"the process that speaks HTTP has ended with {how}: {what}")
-        return was_ready
+        return goes_on
 
     def _start_again(self) -> None:
-        self._ends.wait(_AGAIN_SECONDS)
-        with self._starting:
-            if not self._ends.is_set():
-                self._gateway = GatewayProcess(self._listener, self._begin)
+        """Start a gateway, as soon as that is possible."""
+        while not self._ends.wait(_RESTART_SECONDS):
+            with self._starting, suppress(OSError):
+                if not self._ends.is_set():
+                    self._gateway = GatewayProcess(self._listener, self._begin)
+                    return
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _surely(warn: Callable[[str], None]) -> Callable[[str], None]:
+    """Return what warns where that is possible: nobody is left without an answer for it."""
+
+    def say(text: str) -> None:
+        with suppress(Exception, SystemExit):  # which rich raises where a terminal is gone
+            warn(text)
+
+    return say
 
 
 def check_installed() -> None:
