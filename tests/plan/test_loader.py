@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -9,6 +11,7 @@ from typing import cast
 
 import pytest
 
+from helpers.processes import environment
 from tgflow.batch import Batch
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
@@ -198,3 +201,29 @@ def test_waiting_costs_no_processor_time() -> None:
 def test_bad_loaders_are_refused(arguments: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="must be at least"):
         Loader(FakePlan(), **arguments)  # type: ignore[arg-type]
+
+
+LEFT = """
+import torch
+import tgflow as tg
+from tgflow.plan.loader import Loader
+
+generator = torch.Generator().manual_seed(0)
+src, dst = torch.randint(1_000, (2, 100_000), generator=generator)
+graph = tg.TemporalGraph.from_events(tg.EventBatch(src, dst, torch.arange(100_000)))
+plan = tg.Plan(
+    graph, seed=0, batch_size=200, fanouts=(20, 20), strategy="recent", visibility="batch",
+    negatives=tg.NegativeSampler("random"), with_memory=False,
+)
+batches = iter(Loader(plan, 0, range(len(plan)), num_threads=2))
+next(batches)
+"""
+
+
+@pytest.mark.parametrize(("last", "code"), [("", 0), ("raise ValueError('mine')", 1)])
+def test_a_program_that_leaves_a_loader_ends_as_it_says(last, code):
+    command = [sys.executable, "-c", LEFT + last]
+    ran = subprocess.run(command, check=False, capture_output=True, text=True, env=environment())
+    assert ran.returncode == code, ran.stderr
+    assert "terminate called" not in ran.stderr
+    assert ran.stderr.strip().endswith("ValueError: mine") == bool(code)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 Item = TypeVar("Item")
 T = TypeVar("T")
@@ -40,22 +42,13 @@ def ordered_map(
         for item in items:
             yield make(item)
         return
-    work = _Work(make, iter(items), lookahead)
-    threads = [
-        threading.Thread(target=work.do, name=f"tgflow-loader-{i}", daemon=True)
-        for i in range(num_threads)
-    ]
+    work = _Work(make, iter(items), lookahead, may_wait)
     try:
-        for thread in threads:
-            thread.start()
+        work.start(num_threads)
         while (made := work.next()) is not None:
             yield made.value
     finally:
-        waiting = work.close()
-        for thread in threads:
-            if thread.ident is not None:
-                is_short = may_wait or thread is waiting
-                thread.join(timeout=_STREAM_GRACE_SECONDS if is_short else None)
+        work.end()
 
 
 def prefetch(items: Iterable[Item], lookahead: int = 1) -> Generator[Item]:
@@ -84,7 +77,11 @@ class _Done(Generic[T]):
 class _Work(Generic[Item, T]):
     """Tickets between the threads that make things and the one that takes them, in order."""
 
-    def __init__(self, make: Callable[[Item], T], items: Iterator[Item], lookahead: int) -> None:
+    def __init__(
+        self, make: Callable[[Item], T], items: Iterator[Item], lookahead: int, may_wait: bool
+    ) -> None:
+        self._threads: list[threading.Thread] = []
+        self._may_wait = may_wait
         self._make = make
         self._items = items
         self._lookahead = lookahead
@@ -95,8 +92,15 @@ class _Work(Generic[Item, T]):
         self._puller: threading.Thread | None = None
         self._ended = False
 
-    def do(self) -> None:
-        """Pull and make until the items end."""
+    def start(self, num_threads: int) -> None:
+        """Have threads pull and make until the items end, or somebody ends them."""
+        _RUNNING.add(self)
+        for i in range(num_threads):
+            thread = threading.Thread(target=self._do, name=f"tgflow-loader-{i}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def _do(self) -> None:
         while self._may_pull():
             ticket = -1
             try:
@@ -161,9 +165,26 @@ class _Work(Generic[Item, T]):
             raise result
         return result
 
-    def close(self) -> threading.Thread | None:
-        """Let every thread end; return the one that is inside the iterator of items, if any."""
+    def end(self) -> None:
+        """End the threads; one that waits inside the iterator of items ends when that returns."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
-            return self._puller
+            waiting = self._puller
+        for thread in self._threads:
+            is_short = self._may_wait or thread is waiting
+            thread.join(timeout=_STREAM_GRACE_SECONDS if is_short else None)
+        _RUNNING.discard(self)
+
+
+_RUNNING: WeakSet[_Work[Any, Any]] = WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """End what nobody has closed, as where a loop was left by an error that nobody catches.
+
+    Threads that the end of the interpreter finds in the core would abort the process.
+    """
+    for work in [*_RUNNING]:
+        work.end()
