@@ -12,9 +12,8 @@ import argparse
 import threading
 from pathlib import Path
 
-import torch
-
 import tgflow as tg
+import torch
 
 DATA = Path(__file__).parent / "data" / "collegemsg.csv.gz"
 

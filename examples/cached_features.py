@@ -14,9 +14,8 @@ about 15 seconds on 2 cores.
 import argparse
 from pathlib import Path
 
-import torch
-
 import tgflow as tg
+import torch
 
 DATA = Path(__file__).parent / "data" / "collegemsg.csv.gz"
 EDGE_DIM, NODE_DIM = 64, 32

@@ -12,9 +12,8 @@ and TGN alone behind both, in less than a minute on 2 cores.
 import argparse
 from pathlib import Path
 
-import torch
-
 import tgflow as tg
+import torch
 from tgflow.models import Recency
 
 DATA = Path(__file__).parent / "data" / "collegemsg.csv.gz"

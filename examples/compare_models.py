@@ -12,9 +12,8 @@ one to two minutes on 2 cores.
 import argparse
 from pathlib import Path
 
-import torch
-
 import tgflow as tg
+import torch
 
 DATA = Path(__file__).parent / "data" / "collegemsg.csv.gz"
 

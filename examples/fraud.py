@@ -12,9 +12,8 @@ label says nothing (0.49), in about 15 seconds on 2 cores.
 
 import argparse
 
-import torch
-
 import tgflow as tg
+import torch
 
 NUM_ACCOUNTS, NUM_SHOPS, DAY = 200, 40, 86_400
 

@@ -12,15 +12,14 @@ cores: it has no memory, and learns from each event once.
 import argparse
 from pathlib import Path
 
-import torch
-from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits
-from torch_geometric.nn import TransformerConv
-
 import tgflow as tg
+import torch
 from tgflow.metrics import average_precision
 from tgflow.nn import TimeEncoding
 from tgflow.streams import rebatch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+from torch_geometric.nn import TransformerConv
 
 DATA = Path(__file__).parent / "data" / "collegemsg.csv.gz"
 HOUR = 3600

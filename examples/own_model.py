@@ -12,11 +12,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-
 import tgflow as tg
+import torch
 from tgflow.nn import LinkDecoder, TimeEncoding
+from torch import nn
 
 DATA = Path(__file__).parent / "data" / "collegemsg.csv.gz"
 

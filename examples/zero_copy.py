@@ -14,11 +14,10 @@ import argparse
 import time
 from collections.abc import Callable
 
+import tgflow as tg
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-
-import tgflow as tg
 
 DIM, CLASSES, BATCH = 172, 8, 10_000
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -3,8 +3,8 @@
 Everything public is here, and is imported when it is first used: `import tgflow` itself is quick.
 Each name has an example in its docstring, and all of them begin with this:
 
-    >>> import torch
     >>> import tgflow as tg
+    >>> import torch
     >>> src, dst = torch.tensor([0, 1, 0, 1]), torch.tensor([2, 3, 3, 2])
     >>> events = tg.EventBatch(src, dst, t=torch.tensor([10, 20, 30, 40]))
     >>> graph = tg.TemporalGraph.from_events(events)
@@ -34,9 +34,15 @@ A slot without a neighbor holds `NO_NODE`; the native core has threads of its ow
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from tgflow.lazy import lazy_names
+
+# Read by torch's OpenMP when torch is imported, so import tgflow first: an idle thread spins for
+# about 0.1 ms, which bridges the gaps between operators, and then sleeps. Longer, and two processes
+# that share cores are tens of times slower.
+os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 if TYPE_CHECKING:
     from tgflow import callbacks as callbacks

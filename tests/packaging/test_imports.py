@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import graphlib
+import os
 import re
 import subprocess
 import sys
@@ -335,3 +336,13 @@ def test_import_is_quick_and_light():
     heavy = {"matplotlib", "typer", "rich", "pandas", "scipy", "sklearn", "hypothesis", "pytest"}
     assert not heavy & set(loaded)
     assert "tgflow.models.tgn" not in loaded, "a model is imported when it is first asked for"
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "5000"), ("7", "7")])
+def test_idle_threads_of_torch_soon_sleep_unless_somebody_has_said_otherwise(given, expected):
+    settings = {k: v for k, v in os.environ.items() if k != "GOMP_SPINCOUNT"}
+    settings |= {} if given is None else {"GOMP_SPINCOUNT": given}
+    code = "import tgflow, os; print(os.environ['GOMP_SPINCOUNT'])"
+    command = [sys.executable, "-c", code]
+    ran = subprocess.run(command, env=settings, capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == expected

@@ -18,9 +18,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         One of `tgflow.cli.errors.EXIT_CODES`, or 130 where Ctrl-C ended it at once.
     """
-    # Before torch's OpenMP reads it: an idle thread spins for about 0.1 ms, which bridges the gaps
-    # between operators, and then sleeps. Longer, and a busy machine is tens of times slower.
-    os.environ.setdefault("GOMP_SPINCOUNT", "5000")
     from tgflow.cli import app, errors
 
     args = list(sys.argv[1:] if argv is None else argv)
