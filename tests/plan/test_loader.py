@@ -11,6 +11,7 @@ from typing import cast
 
 import pytest
 
+from helpers.effort import slow
 from helpers.processes import environment
 from tgflow.batch import Batch
 from tgflow.cuda.clock import WorkClock
@@ -220,7 +221,7 @@ next(batches)
 """
 
 
-@pytest.mark.parametrize(("last", "code"), [("", 0), ("raise ValueError('mine')", 1)])
+@pytest.mark.parametrize(("last", "code"), [slow("", 0), ("raise ValueError('mine')", 1)])
 def test_a_program_that_leaves_a_loader_ends_as_it_says(last, code):
     command = [sys.executable, "-c", LEFT + last]
     ran = subprocess.run(command, check=False, capture_output=True, text=True, env=environment())

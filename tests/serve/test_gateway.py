@@ -91,6 +91,7 @@ def test_one_that_cannot_start_is_given_up_with_a_sentence(predictor, monkeypatc
             asked(server)
 
 
+@pytest.mark.slow
 def test_one_that_is_killed_before_it_serves_is_started_again(predictor):
     with served(predictor) as server:
         [pid] = gateways()
@@ -99,6 +100,7 @@ def test_one_that_is_killed_before_it_serves_is_started_again(predictor):
         assert server.faults == [KILLED]
 
 
+@pytest.mark.slow
 def test_one_that_no_process_can_be_made_for_is_tried_again(predictor, monkeypatch):
     made, failures = server_module.GatewayProcess, [OSError("no more processes")] * 2
 
@@ -116,6 +118,7 @@ def test_one_that_no_process_can_be_made_for_is_tried_again(predictor, monkeypat
         assert not failures
 
 
+@pytest.mark.slow
 def test_a_server_is_closed_while_a_gateway_is_to_be_started_again(predictor, monkeypatch):
     monkeypatch.setattr(server_module, "_RESTART_SECONDS", 600)
     with served(predictor) as server:
@@ -127,6 +130,7 @@ def test_a_server_is_closed_while_a_gateway_is_to_be_started_again(predictor, mo
     assert not server.is_alive
 
 
+@pytest.mark.slow
 def test_a_server_is_closed_though_its_gateway_stands_still(predictor, monkeypatch):
     monkeypatch.setattr(server_module, "_GRACE_SECONDS", 0.3)
     with served(predictor) as server:
@@ -135,6 +139,7 @@ def test_a_server_is_closed_though_its_gateway_stands_still(predictor, monkeypat
     assert not gateways()
 
 
+@pytest.mark.slow
 def test_questions_of_one_that_is_killed_are_given_up_and_later_ones_answered(
     predictor, monkeypatch
 ):
@@ -189,6 +194,7 @@ def test_an_answer_does_not_need_a_log_that_can_be_written(predictor, monkeypatc
         assert asked(server)[0] == 200
 
 
+@pytest.mark.slow
 def test_signals_for_the_run_do_not_end_it(predictor):
     with served(predictor) as server:
         assert asked(server)[0] == 200
@@ -205,6 +211,7 @@ def test_how_the_run_is_is_said_while_the_model_is_busy(predictor):
         assert asked(server, "/healthz") == (200, {"state": "running", "position": 60})
 
 
+@pytest.mark.slow
 def test_a_state_that_cannot_be_told_is_a_fault_and_the_server_goes_on(predictor):
     with served(predictor) as server:
         server._backend._state = lambda: 1 / 0
@@ -214,6 +221,7 @@ def test_a_state_that_cannot_be_told_is_a_fault_and_the_server_goes_on(predictor
         assert asked(server)[0] == 200
 
 
+@pytest.mark.slow
 def test_it_ends_with_the_process_that_has_the_model(tmp_path):
     program = (
         "import time\n"
