@@ -182,8 +182,8 @@ def _require(table: Tabular, names: Sequence[str], role: str, name: str) -> None
         return
     found = f"{count} columns are named" if count else "there is no column"
     text = f"{found} {name!r}; the columns are {listed(names)}: choose with {role}=..."
-    values, separator = names, None if len(names) != 1 else _separator_in(names[0])
-    if separator is not None:
+    values = names
+    if len(names) == 1 and (separator := _separator_in(names[0])) is not None:
         values = names[0].split(separator)
         text += f"; or does another character stand between values? sep={_SEPARATORS[separator]!r}"
     if not count and any(map(_is_value, values)):

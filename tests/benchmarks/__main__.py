@@ -5,10 +5,6 @@
 
 from __future__ import annotations
 
-import os
-
-os.environ.setdefault("GOMP_SPINCOUNT", "5000")  # before torch's OpenMP reads it, as tgflow does
-
 import typer
 
 from tgflow.cli.bench import BENCHMARKS, Benchmark, bench_command

@@ -6,9 +6,9 @@ import signal
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from helpers.campaign import Campaign
+from helpers.processes import stat_of
 from helpers.warm import WarmProcess
 from tgflow.durable.errors import Locked
 from tgflow.durable.lock import RunLock
@@ -79,4 +79,4 @@ class OddCampaign(Campaign):
 
 def _state_of(child: WarmProcess) -> str:
     """Return the letter that Linux has for the state of a process; "T" is stopped."""
-    return Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return stat_of(child.pid)[0]

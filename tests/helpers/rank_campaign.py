@@ -11,20 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from helpers.campaign import ENVIRONMENT, Campaign
-from helpers.processes import environment
+from helpers.processes import children_of, environment, is_there
 
 
 def rank_pids(parent: int) -> dict[int, int]:
     """Return the processes that a process has started as ranks, by rank."""
     found = {}
-    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            names = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        of_rank = [name for name in names if name.startswith(b"RANK=")]
-        if int(stat[1]) == parent and stat[0] not in "ZX" and of_rank:
+    for pid, variables in children_of(parent, "environ").items():
+        of_rank = [name for name in variables.split(b"\0") if name.startswith(b"RANK=")]
+        if of_rank:
             found[int(of_rank[0].removeprefix(b"RANK="))] = pid
     return found
 
@@ -62,7 +57,7 @@ class RankCampaign(Campaign):
         for pid in ranks.values():
             os.kill(pid, signal.SIGKILL)
         child.wait()
-        while any(_is_there(pid) for pid in ranks.values()):
+        while any(is_there(pid) for pid in ranks.values()):
             time.sleep(0.01)
 
     def _kill_a_rank(self, child: subprocess.Popen[str], timeout: float = 240.0) -> bool:
@@ -87,10 +82,3 @@ class RankCampaign(Campaign):
     def finish(self, timeout: float = 600.0) -> None:
         """Go on to the end."""
         assert self.start().wait(timeout) == 0, self.said.read_text()
-
-
-def _is_there(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False

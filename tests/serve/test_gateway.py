@@ -9,13 +9,12 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from http.client import HTTPException
 
 import pytest
 
 from helpers.http_client import Client
-from helpers.processes import environment
+from helpers.processes import children_of, environment, is_there
 from helpers.served import made_predictor, served
 from tgflow.serve import server as server_module
 from tgflow.serve.predictor import Predictor
@@ -44,19 +43,20 @@ def asked(server, path="/score"):
 
 def gateways(parent=None):
     """Return the process ids of the gateways that a process has started."""
-    found = []
-    for entry in os.listdir("/proc"):
-        with suppress(OSError, IndexError):
-            if entry.isdecimal() and parent_of(entry) == (parent or os.getpid()):
-                with open(f"/proc/{entry}/cmdline", "rb") as file:
-                    if b"tgflow.serve.gateway" in file.read():
-                        found.append(int(entry))
-    return found
+    children = children_of(parent or os.getpid(), "cmdline")
+    return [pid for pid, words in children.items() if b"tgflow.serve.gateway" in words]
 
 
-def parent_of(pid):
-    with open(f"/proc/{pid}/stat") as file:
-        return int(file.read().rsplit(")", 1)[1].split()[1])
+def once_it_serves(server, number):
+    """Send a signal to a gateway that has answered."""
+    assert asked(server)[0] == 200
+    [pid] = gateways()
+    os.kill(pid, number)
+
+
+def until_warned(server):
+    while not server.faults:
+        time.sleep(0.01)
 
 
 def test_it_has_neither_torch_nor_arrow_and_so_starts_at_once():
@@ -68,11 +68,8 @@ def test_it_has_neither_torch_nor_arrow_and_so_starts_at_once():
 
 def test_one_that_is_killed_is_started_again_and_who_asks_then_gets_an_answer(predictor):
     with served(predictor) as server:
-        assert asked(server)[0] == 200
-        [pid] = gateways()
-        os.kill(pid, signal.SIGKILL)
-        while not server.faults:
-            time.sleep(0.01)
+        once_it_serves(server, signal.SIGKILL)
+        until_warned(server)
         assert server.faults == [KILLED]
         assert asked(server)[0] == 200
         assert server.is_alive
@@ -122,10 +119,8 @@ def test_one_that_no_process_can_be_made_for_is_tried_again(predictor, monkeypat
 def test_a_server_is_closed_while_a_gateway_is_to_be_started_again(predictor, monkeypatch):
     monkeypatch.setattr(server_module, "_RESTART_SECONDS", 600)
     with served(predictor) as server:
-        assert asked(server)[0] == 200
-        os.kill(gateways()[0], signal.SIGKILL)
-        while not server.faults:
-            time.sleep(0.01)
+        once_it_serves(server, signal.SIGKILL)
+        until_warned(server)
     assert not gateways()
     assert not server.is_alive
 
@@ -134,8 +129,7 @@ def test_a_server_is_closed_while_a_gateway_is_to_be_started_again(predictor, mo
 def test_a_server_is_closed_though_its_gateway_stands_still(predictor, monkeypatch):
     monkeypatch.setattr(server_module, "_GRACE_SECONDS", 0.3)
     with served(predictor) as server:
-        assert asked(server)[0] == 200
-        os.kill(gateways()[0], signal.SIGSTOP)
+        once_it_serves(server, signal.SIGSTOP)
     assert not gateways()
 
 
@@ -162,8 +156,7 @@ def test_questions_of_one_that_is_killed_are_given_up_and_later_ones_answered(
             os.kill(gateways()[0], signal.SIGKILL)
             for each in waiting:
                 assert isinstance(each.exception(), OSError | HTTPException)
-            while not server.faults:
-                time.sleep(0.01)
+            until_warned(server)
         assert asked(server)[0] == 200
     assert sizes == [1, 1], "what nobody waits for costs nothing"
 
@@ -244,11 +237,7 @@ def test_it_ends_with_the_process_that_has_the_model(tmp_path):
 
 def until_ended(pid):
     for _ in range(1_000):
-        try:
-            with open(f"/proc/{pid}/stat") as file:
-                if file.read().rsplit(")", 1)[1].split()[0] == "Z":
-                    return
-        except OSError:
+        if not is_there(pid):
             return
         time.sleep(0.01)
     raise AssertionError("it stays behind")

@@ -63,7 +63,7 @@ class Answers:
         about too many at once.
         """
         waiting = _Waiting(question, self._size(question))
-        refused = self._refusal(question)
+        refused = self._refusal(waiting)
         with self._changed:
             if self._is_closed:
                 refused = Refused(503, "the server ends; ask again later")
@@ -91,9 +91,9 @@ class Answers:
         num = self._predictor.graph.num_nodes if candidates is None else len(candidates)
         return len(question.src) * num
 
-    def _refusal(self, question: Question) -> Refused | None:
+    def _refusal(self, waiting: _Waiting) -> Refused | None:
         """Return what is wrong with the size of a question, before anything is looked up."""
-        size = self._size(question)
+        question, size = waiting.question, waiting.size
         if isinstance(question, TopQuestion) or size <= self._max_pairs:
             return None  # of rankings, `top_k` knows the candidates
         what = "pairs" if isinstance(question, ScoreQuestion) else "nodes"

@@ -25,7 +25,7 @@ from tgflow.serve.link import Begin, Call, Cancel, Link, Ready, Reply, Warned, W
 from tgflow.serve.patience import patient_protocol
 from tgflow.serve.refused import Refused
 
-GRACE_SECONDS = 5
+_GRACE_SECONDS = 5
 """For requests that are being answered when the server is closed."""
 _LOOK_SECONDS = 0.1
 """Between two looks at whether requests are taken, or still answered."""
@@ -54,7 +54,7 @@ class Gateway:
             log_config=None,
             access_log=False,
             server_header=False,
-            timeout_graceful_shutdown=GRACE_SECONDS,
+            timeout_graceful_shutdown=_GRACE_SECONDS,
         )
         self._server = uvicorn.Server(settings)
         self._thread = threading.Thread(

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, NamedTuple, TypeAlias
 
 from tgflow.serve.figures import ServeFigures
+from tgflow.serve.questions import QUESTIONS
 from tgflow.serve.refused import FAULT, Refused
 
 Message: TypeAlias = MutableMapping[str, Any]
@@ -16,7 +17,7 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
-ASKING = ("/score", "/top-k", "/embedding")
+ASKING = tuple(question.path for question in QUESTIONS)
 OPEN = ("/healthz", "/docs", "/openapi.json")
 """What needs no token: neither says anything of the data."""
 KNOWN = (*ASKING, *OPEN, "/metrics")

@@ -150,8 +150,5 @@ def _name_of(problem: Mapping[str, Any]) -> str:
     return ".".join(part for part in where if part in _FIELDS or part.isdecimal())
 
 
-_FIELDS = {
-    name
-    for question in (ScoreQuestion, TopQuestion, EmbeddingQuestion)
-    for name in question.model_fields
-}
+QUESTIONS = (ScoreQuestion, TopQuestion, EmbeddingQuestion)
+_FIELDS = {name for question in QUESTIONS for name in question.model_fields}
