@@ -7,7 +7,8 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -29,15 +30,69 @@ SLOW_SECONDS = 15.0
 """Of the processor: a test that takes more is to be marked slow."""
 
 
+TORCH_THREADS, CORE_THREADS = 1, 2
+"""Products of matrices have other last bits with other numbers of torch's threads."""
+
+
 @pytest.fixture(autouse=True, scope="session")
-def _few_threads() -> None:
-    """Keep the order of float additions, and so every last bit, alike on all machines."""
+def _fixed_threads() -> None:
     import torch  # not by xdist's controller, which runs no tests
 
     from tgflow import _core
 
-    torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else 2)
-    _core.set_num_threads(2)
+    torch.set_num_threads(TORCH_THREADS)
+    _core.set_num_threads(CORE_THREADS)
+
+
+@pytest.fixture(autouse=True)
+def _unchanged_process(_fixed_threads: None) -> Iterator[None]:
+    """Fail a test that changes a setting of the process, and restore the setting.
+
+    The state of torch's default generator is restored without a check.
+    """
+    import torch
+
+    settings = _process_settings()
+    before = {name: get() for name, (get, _) in settings.items()}
+    random = torch.get_rng_state()
+    yield
+    torch.set_rng_state(random)
+    changed = {}
+    for name, (get, put) in settings.items():
+        if (now := get()) != before[name]:
+            changed[name] = (before[name], now)
+            put(before[name])
+    assert not changed, f"the test changed settings of the process (before, after): {changed}"
+
+
+def _process_settings() -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:
+    """Return a getter and a setter of each setting that a test may not leave changed."""
+    import torch
+
+    from tgflow import _core
+
+    return {
+        "torch threads": (torch.get_num_threads, torch.set_num_threads),
+        "core threads": (_core.num_threads, _core.set_num_threads),
+        "dtype": (torch.get_default_dtype, torch.set_default_dtype),
+        "matmul": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+        "deterministic": (
+            torch.are_deterministic_algorithms_enabled,
+            torch.use_deterministic_algorithms,
+        ),
+        "environment": (_environment, _set_environment),
+        "folder": (os.getcwd, os.chdir),
+    }
+
+
+def _environment() -> dict[str, str]:
+    return {name: x for name, x in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+
+
+def _set_environment(variables: dict[str, str]) -> None:
+    for name in _environment():
+        del os.environ[name]
+    os.environ.update(variables)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -4,6 +4,10 @@ Average precision and ROC AUC compare each positive with one negative, as DyGLib
 figures are means over batches (`LinkMetrics.result()["ap"]`), not over events (`"ap_pooled"`).
 MRR and Hits@k rank one positive among its own `m` negatives, as TGB does, which measures forecasts
 of many gains by NDCG@k.
+
+Scores of mathematically equal inputs differ in their last bits with the size of a batch, the number
+of threads and the CPU. AP, AUC and ranks therefore count float32 scores as tied that differ by at
+most `TIED * max(1, abs(score))`. float64 scores are tied only if they are equal.
 """
 
 from __future__ import annotations
@@ -17,6 +21,8 @@ from tgflow import _native
 
 HITS = (1, 10)
 """The `k` of each Hits@k."""
+TIED = 2.0**-17
+"""Relative difference below which float32 scores are tied: 64 units in the last place."""
 MAX_PENDING = 1 << 22
 """Scores that `LinkMetrics.gather` leaves on their device before it fetches them."""
 UNDEFINED = float("nan")
@@ -28,7 +34,7 @@ def average_precision(positive: Tensor, negative: Tensor) -> float:
 
     Args:
         positive: Scores of true events, any float dtype, any shape; higher is likelier.
-        negative: Scores of false events, likewise. Equal scores form one step.
+        negative: Scores of false events, likewise. Tied scores form one step.
 
     Returns:
         In (0, 1]; `UNDEFINED` if there are no positives or no negatives. Synchronizes. O(n log n).
@@ -73,7 +79,8 @@ def ranks(positive: Tensor, negative: Tensor) -> Tensor:
             f"got {list(positive.shape)} and {list(negative.shape)}"
         )
     out = torch.empty(len(positive), dtype=torch.float64)
-    _native.rank_scores(_on_host(positive).contiguous(), _on_host(negative).contiguous(), out)
+    scores = _on_host(positive).contiguous(), _on_host(negative).contiguous()
+    _native.rank_scores(*scores, _tolerance(positive, negative), out)
     return out
 
 
@@ -260,8 +267,9 @@ def _fetched(batches: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Ten
 def _compared(positive: Tensor, negative: Tensor) -> tuple[float, float]:
     """Return the average precision and the ROC AUC of scores of any shape, some of each."""
     true, false = _on_host(positive).flatten().contiguous(), _on_host(negative).flatten()
-    gained = torch.empty(len(true) + len(false), dtype=torch.float64)
-    num, above = _native.compare_scores(true, false.unsqueeze(1), gained)
+    gained = torch.empty(len(true), dtype=torch.float64)
+    tolerance = _tolerance(positive, negative)
+    num, above = _native.compare_scores(true, false.unsqueeze(1), tolerance, gained)
     return float(gained[:num].sum()) / len(true), above / (len(true) * len(false))
 
 
@@ -271,6 +279,10 @@ def _mrr(rank: Tensor) -> float:
 
 def _hits_at_k(rank: Tensor, k: int) -> float:
     return int((rank <= k).count_nonzero()) / len(rank)
+
+
+def _tolerance(positive: Tensor, negative: Tensor) -> float:
+    return 0.0 if torch.float64 in (positive.dtype, negative.dtype) else TIED
 
 
 def _on_host(scores: Tensor) -> Tensor:

@@ -37,9 +37,10 @@ ScoreRows negatives(const TensorArg& given, Dim rows, Dim width) {
   return checked("negative", {scores.data, scores.rows, scores.width, scores.stride});
 }
 
-void rank_scores(const TensorArg& positive, const TensorArg& negative, const TensorArg& out) {
+void rank_scores(const TensorArg& positive, const TensorArg& negative, double tolerance,
+                 const TensorArg& out) {
   const ScoreRows own = positives(positive), others = negatives(negative, own.rows, "m");
-  tgflow::rank_scores(own.data, others, out.data<double>("out", {own.rows}));
+  tgflow::rank_scores(own.data, others, tolerance, out.data<double>("out", {own.rows}));
 }
 
 void count_above(const TensorArg& positive, const TensorArg& negative, const TensorArg& above,
@@ -52,12 +53,12 @@ void count_above(const TensorArg& positive, const TensorArg& negative, const Ten
 }
 
 std::pair<int64_t, double> compare_scores(const TensorArg& positive, const TensorArg& negative,
-                                          const TensorArg& gained) {
+                                          double tolerance, const TensorArg& gained) {
   const ScoreRows own = positives(positive), others = negatives(negative, "N", 1);
-  double* out = gained.data<double>("gained", {own.rows + others.rows});
+  double* out = gained.data<double>("gained", {own.rows});
   std::vector<double> true_scores(own.data, own.data + own.rows), false_scores;
   for (int64_t i = 0; i < others.rows; ++i) false_scores.push_back(*others.row(i));
-  const auto found = tgflow::compare_scores(std::move(true_scores), std::move(false_scores));
+  const auto found = tgflow::compare_scores(std::move(true_scores), std::move(false_scores), tolerance);
   std::copy(found.gained.begin(), found.gained.end(), out);
   return {static_cast<int64_t>(found.gained.size()), found.num_above};
 }
@@ -65,9 +66,10 @@ std::pair<int64_t, double> compare_scores(const TensorArg& positive, const Tenso
 }  // namespace
 
 void bind_metrics(py::module_& m) {
-  m.def("rank_scores", &rank_scores, py::arg("positive"), py::arg("negative"), py::arg("out"), no_gil());
+  m.def("rank_scores", &rank_scores, py::arg("positive"), py::arg("negative"), py::arg("tolerance"),
+        py::arg("out"), no_gil());
   m.def("count_above", &count_above, py::arg("positive"), py::arg("negative"), py::arg("above"),
         py::arg("false_above"), no_gil());
-  m.def("compare_scores", &compare_scores, py::arg("positive"), py::arg("negative"), py::arg("gained"),
-        no_gil());
+  m.def("compare_scores", &compare_scores, py::arg("positive"), py::arg("negative"), py::arg("tolerance"),
+        py::arg("gained"), no_gil());
 }

@@ -31,8 +31,8 @@ def test_ap_and_auc_match_scikit_learn_with_ties(positive, negative):
 
 def test_ap_and_auc_match_scikit_learn_on_many_scores():
     generator = torch.Generator().manual_seed(1)
-    positive = torch.randn(5000, generator=generator) + 0.5
-    negative = torch.randn(7000, generator=generator)
+    positive = torch.randn(5000, generator=generator, dtype=torch.float64) + 0.5
+    negative = torch.randn(7000, generator=generator, dtype=torch.float64)
     labels, values = as_sklearn(positive.tolist(), negative.tolist())
     assert metrics.average_precision(positive, negative) == pytest.approx(
         average_precision_score(labels, values), abs=1e-12
@@ -40,6 +40,19 @@ def test_ap_and_auc_match_scikit_learn_on_many_scores():
     assert metrics.roc_auc(positive, negative) == pytest.approx(
         roc_auc_score(labels, values), abs=1e-12
     )
+
+
+@given(data=st.data(), num=st.integers(1, 40), m=st.integers(1, 6))
+def test_last_bits_of_float32_scores_change_no_metric(data, num, m):
+    grid = st.lists(st.integers(-20, 20), min_size=num * (m + 1), max_size=num * (m + 1))
+    exact = torch.tensor(data.draw(grid), dtype=torch.float32).view(num, m + 1) / 3
+    ulps = torch.randint(-8, 9, exact.shape, generator=torch.Generator().manual_seed(num))
+    rounded = exact + exact.abs() * 2.0**-23 * ulps
+    whole, noisy = (
+        metrics.batch_metrics(x[:, 0], x[:, 1:], metrics.ranks(x[:, 0], x[:, 1:]))
+        for x in (exact.double(), rounded)
+    )
+    assert noisy == pytest.approx(whole, abs=1e-12)
 
 
 rows_of_four = st.lists(st.integers(0, 3), min_size=4, max_size=4)

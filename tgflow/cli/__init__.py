@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 __all__ = ["main"]
 
@@ -16,13 +16,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments without the program's name; None takes the process's.
 
     Returns:
-        One of `tgflow.cli.errors.EXIT_CODES`, or 130 where Ctrl-C ended it at once.
+        One of `tgflow.cli.errors.EXIT_CODES`, or 130 after a second Ctrl-C. The numbers of threads
+        are those from before the call again.
     """
     from tgflow.cli import app, errors
 
     args = list(sys.argv[1:] if argv is None else argv)
     show_traceback = "--traceback" in args or bool(os.environ.get("TGFLOW_TRACEBACK"))
     args = [arg for arg in args if arg != "--traceback"]
+    restore_threads = _thread_restorer()
     try:
         app.app(args, prog_name="tgflow", obj=args)
     except SystemExit as done:
@@ -31,4 +33,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         if show_traceback:
             raise
         return errors.report(error)
+    finally:
+        restore_threads()
     return 0
+
+
+def _thread_restorer() -> Callable[[], None]:
+    """Return a function that restores the numbers of threads, for callers from Python."""
+    torch = sys.modules.get("torch")
+    if torch is None:  # as in a shell: there is nothing to restore
+        return lambda: None
+    from tgflow import _native
+
+    torch_threads, core_threads = torch.get_num_threads(), _native.num_threads()
+
+    def restore() -> None:
+        torch.set_num_threads(torch_threads)
+        _native.set_num_threads(core_threads)
+
+    return restore

@@ -1,4 +1,5 @@
-// How scores of events stand beside scores of events that did not happen; equal scores are tied.
+// Ranks of scores of events among scores of negatives. Scores count as tied if they differ by at most
+// tolerance * max(1, |positive|); with tolerance 0, if they are equal.
 #pragma once
 
 #include <cstdint>
@@ -18,18 +19,18 @@ struct ScoreRows {
 
 /// Writes each positive's rank among the negatives of its row, 1 being best: the middle of those that ties
 /// leave open. `positive` and `out` are [negative.rows].
-void rank_scores(const double* positive, const ScoreRows& negative, double* out);
+void rank_scores(const double* positive, const ScoreRows& negative, double tolerance, double* out);
 
 /// Sorts the positives of each row, and writes for each of them how many of its row are at least as high:
 /// positives, and negatives. `above` and `false_above` are [positive.rows, positive.width].
 void count_above(const ScoreRows& positive, const ScoreRows& negative, int64_t* above, int64_t* false_above);
 
 struct Comparison {
-  std::vector<double> gained;  ///< By distinct score, from the highest down: positives with it x precision.
-  double num_above;            ///< Pairs of which the positive scores higher, ties counting one half.
+  std::vector<double> gained;  ///< Per distinct positive score, descending: number of positives x precision.
+  double num_above;            ///< Pairs in which the positive scores higher; ties count one half.
 };
 
 /// Compares all positives with all negatives.
-Comparison compare_scores(std::vector<double> positive, std::vector<double> negative);
+Comparison compare_scores(std::vector<double> positive, std::vector<double> negative, double tolerance);
 
 }  // namespace tgflow

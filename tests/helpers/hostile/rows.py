@@ -14,10 +14,17 @@ from helpers.hostile.attempts import INT64_MAX, NUM, ROWS, WIDTH, Call, K, ids, 
 from tgflow import _core
 
 
-def ranking(function: Callable[..., object], **more: Tensor) -> Call:
-    """A function of scores, whose rows may lie apart; each has one true score."""
+def ranking(function: Callable[..., object], pooled: bool = False, **more: object) -> Call:
+    """A function of scores, whose rows may lie apart; each has one true score unless `pooled`."""
     arguments = {"positive": torch.ones(NUM).double(), **more}
-    return Call(function, arguments, any_stride={"negative"}, any_width={"negative"})
+    negative = {"negative"}
+    return Call(
+        function,
+        arguments,
+        any_stride=negative,
+        any_width=set() if pooled else negative,
+        any_length=negative if pooled else set(),
+    )
 
 
 def rows_of(size: int) -> Tensor:
@@ -203,6 +210,7 @@ CASES: dict[str, Callable[[], Call]] = {
     "rank_scores": lambda: ranking(
         _core.rank_scores,
         negative=torch.ones(NUM, K).double(),
+        tolerance=0.0,
         out=torch.ones(NUM).double(),
     ),
     "count_above": lambda: ranking(
@@ -214,8 +222,10 @@ CASES: dict[str, Callable[[], Call]] = {
     ),
     "compare_scores": lambda: ranking(
         _core.compare_scores,
+        pooled=True,
         negative=torch.ones(ROWS, 1).double(),
-        gained=torch.ones(NUM + ROWS).double(),
+        tolerance=0.0,
+        gained=torch.ones(NUM).double(),
     ),
     "gather_rows": gather_rows,
     "scatter_rows": scatter_rows,
