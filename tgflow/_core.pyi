@@ -506,27 +506,7 @@ class RowCache:
     def reset_counts(self) -> None: ...
     def bytes(self) -> int: ...
 
-# inference: csrc/bindings/bind_row_memo.cpp
-class RowMemo:
-    def __init__(self, dim: int, budget: int) -> None: ...
-    def __len__(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
-    def find(
-        self,
-        stamp: int,
-        layer: int,
-        nodes: Tensor,
-        t: Tensor,
-        position: Tensor,
-        out: Tensor,
-        missing: Tensor,
-    ) -> int: ...
-    def add(
-        self, stamp: int, layer: int, nodes: Tensor, t: Tensor, position: Tensor, rows: Tensor
-    ) -> None: ...
-
-# reuse in training: csrc/bindings/bind_row_memo.cpp
+# reuse in training: csrc/bindings/bind_reuse_map.cpp
 class ReuseMap:
     SLOT_BYTES: int
     def __init__(self, capacity: int) -> None: ...

@@ -21,5 +21,5 @@ void bind_token_mix(py::module_& m);
 void bind_co_occurrence(py::module_& m);
 void bind_walk_features(py::module_& m);
 void bind_cache(py::module_& m);
-void bind_row_memo(py::module_& m);
+void bind_reuse_map(py::module_& m);
 void bind_threads(py::module_& m);

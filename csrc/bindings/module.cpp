@@ -28,6 +28,6 @@ PYBIND11_MODULE(_core, m) {
   bind_co_occurrence(m);
   bind_walk_features(m);
   bind_cache(m);
-  bind_row_memo(m);
+  bind_reuse_map(m);
   bind_threads(m);
 }

@@ -55,7 +55,6 @@ DEVELOPERS = {
         True,
     ),
     "threads": BENCHMARKS["threads"],
-    "inference": BENCHMARKS["inference"],
     "serve": BENCHMARKS["serve"],
     "reuse": BENCHMARKS["reuse"],
     "ranks": BENCHMARKS["ranks"],

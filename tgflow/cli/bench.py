@@ -53,9 +53,6 @@ BENCHMARKS = {
     "threads": Benchmark(
         "tgflow.bench.threads", "training on one thread and all, and two at once", is_slow=True
     ),
-    "inference": Benchmark(
-        "tgflow.bench.inference", "asking a TGAT, with a memo and by fan-out", is_slow=True
-    ),
     "serve": Benchmark(
         "tgflow.bench.serve", "answers over HTTP beside learning, and what they cost", is_slow=True
     ),

@@ -14,8 +14,6 @@ from tgflow.choices import Strategy
 from tgflow.describe import described
 from tgflow.graph import TemporalGraph
 from tgflow.inference.batches import QueryBatches
-from tgflow.inference.layered import LayeredEncoder
-from tgflow.inference.memo import Memo, MemoUse, Stamps, check_memo
 from tgflow.inference.parts import in_parts
 from tgflow.inference.queries import (
     Fanout,
@@ -31,7 +29,6 @@ from tgflow.plan.inputs import check_unspread
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.spec import PlanSpec
 from tgflow.state import DeviceState, SpreadState
-from tgflow.units import parse_bytes
 
 
 @described
@@ -58,10 +55,6 @@ class Inference:
         graph: What it was trained on, or another with as wide features.
         fanouts: Neighbors per hop, from the queries down, or "all" for a hop or for all of them:
             whole neighborhoods. None: the model's own; many models take no others.
-        memo: Bytes, or text such as "256MiB", for rows of the model's layers that are kept and not
-            computed twice: exact, but for the last bits where products of matrices depend on their
-            heights. Dropped when the past of the graph or a parameter changes. For models on the
-            CPU that name their `embedding_layers` and keep no state, such as TGAT.
         strategy: How neighbors are sampled; None: as the model says.
         span: Ticks: the width of strategy `window`, the half-life of `decayed`.
         seed: Seeds strategies that draw. The same call draws the same at the same position.
@@ -69,8 +62,7 @@ class Inference:
 
     Raises:
         TypeError: If a fan-out is neither a whole number nor "all".
-        ValueError: If the model does not take such fan-outs or a memo, or an argument is out of
-            range.
+        ValueError: If the model does not take such fan-outs, or an argument is out of range.
 
     Example:
         >>> engine = tg.Inference(tg.TGAT(), graph)
@@ -87,7 +79,6 @@ class Inference:
         graph: TemporalGraph,
         fanouts: Sequence[Fanout] | Literal["all"] | None = None,
         *,
-        memo: int | str | None = None,
         strategy: Strategy | None = None,
         span: int | None = None,
         seed: int = 0,
@@ -117,14 +108,6 @@ class Inference:
             counts=model.counts,
         )
         self._batches = QueryBatches(self._spec, self.fanouts)
-        self._stamps: Stamps | None = None
-        self._memo: Memo | None = None
-        self._layered: LayeredEncoder | None = None
-        if memo is not None:
-            check_memo(model, self._spec.sampler.strategy)
-            self._stamps = Stamps(model, graph)
-            self._memo = Memo(graph, parse_bytes(memo))
-            self._layered = LayeredEncoder(self._spec, model, self.fanouts, self._memo)
         self._turns = Turns()
 
     def _facts(self) -> dict[str, object]:
@@ -284,27 +267,16 @@ class Inference:
         """
         return self._turns.taken(alone=True)
 
-    @contextmanager
-    def changing(self) -> Iterator[None]:
-        """Enclose changes of the model's parameters or state: nobody is answered meanwhile.
+    def changing(self) -> AbstractContextManager[None]:
+        """Return a context in which the model's parameters or state may change.
 
-        Waits for those who are being answered. Appending to the graph needs none of it.
+        Waits for queries in progress, and holds up others. Appending to the graph does not need it.
 
         Example:
             >>> with engine.changing():
             ...     optimizer.step()
         """
-        with self._turns.taken(alone=True):
-            try:
-                yield
-            finally:
-                if self._stamps is not None:
-                    self._stamps.renew()
-
-    @property
-    def memo_use(self) -> MemoUse | None:
-        """What the memo was good for so far; None without one."""
-        return None if self._memo is None else self._memo.use
+        return self._turns.taken(alone=True)
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
@@ -343,25 +315,15 @@ class Inference:
         return in_parts(len(src), max(1, self.max_pairs // max(1, dst.shape[1])), scored)
 
     def _scores(self, src: Tensor, dst: Tensor, t: Tensor, as_of: Tensor) -> Scores:
-        encoded = self._encoded(src, dst, t, as_of)
-        if encoded is not None:
-            batch, z = encoded
-            self.model.check_widths(batch)
-            scored: Scores = self.model.decoder(z, batch)
-            return scored
         batch = self._batch(src, dst, t, as_of)
         with self._reading():
             found: Scores = self.model(batch)
         return found
 
     def _embeddings(self, nodes: Tensor, t: Tensor, as_of: Tensor) -> Tensor:
-        encoded = self._encoded(nodes, nodes.unsqueeze(1), t, as_of)
-        if encoded is not None:
-            batch, z = encoded
-        else:
-            batch = self._batch(nodes, nodes.unsqueeze(1), t, as_of)
-            with self._reading():
-                z = self.model.embed(batch).z
+        batch = self._batch(nodes, nodes.unsqueeze(1), t, as_of)
+        with self._reading():
+            z = self.model.embed(batch).z
         return z.index_select(0, batch.src_row)
 
     def _batch(self, src: Tensor, dst: Tensor, t: Tensor, as_of: Tensor) -> Batch:
@@ -374,19 +336,6 @@ class Inference:
         batch = batch.to(device_of_model(self.model))
         self.model.check_widths(batch)
         return batch
-
-    def _encoded(
-        self, src: Tensor, dst: Tensor, t: Tensor, as_of: Tensor
-    ) -> tuple[Batch, Tensor] | None:
-        """Return the batch of some pairs and its embeddings by the memo; None if it has no use."""
-        while self._layered is not None and self._stamps is not None:
-            change = self.graph.last_change
-            if change is not None and len(as_of) and int(as_of.min()) < change.stop:
-                return None  # a past that rows are not of
-            found = self._layered.encode(self._spec.ask(src, dst, t, as_of), self._stamps.now())
-            if self.graph.last_change is change:
-                return found
-        return None
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

@@ -57,22 +57,6 @@ def id_map(integers: bool, method: str) -> Callable[[], Call]:
     return make
 
 
-def memo(method: str, **rows: Tensor) -> Callable[[], Call]:
-    """Return a maker of calls to a memo of rows of 2."""
-
-    def make() -> Call:
-        keys = {"nodes": ids(0, 1, 2), "t": ids(0, 1, 2), "position": ids(-1, -1, -1)}
-        arguments = {
-            "stamp": 1,
-            "layer": 0,
-            **keys,
-            **{name: x.clone() for name, x in rows.items()},
-        }
-        return Call(getattr(_core.RowMemo(2, 1 << 12), method), arguments)
-
-    return make
-
-
 def decide_reuse() -> Call:
     arguments = {
         "batch": 1,
@@ -115,13 +99,6 @@ CASES: dict[str, Callable[[], Call]] = {
         )
         for method in methods
     },
-    "RowMemo.__init__": simple(
-        lambda: _core.RowMemo,
-        {"dim": 2, "budget": 1 << 12},
-        numbers={"dim": [0, -1, 2**40], "budget": [0, -1, 8, INT64_MAX]},
-    ),
-    "RowMemo.find": memo("find", out=torch.zeros(NUM, 2), missing=ids(0, 0, 0)),
-    "RowMemo.add": memo("add", rows=torch.zeros(NUM, 2)),
     "ReuseMap.__init__": simple(
         lambda: _core.ReuseMap, {"capacity": 4}, numbers={"capacity": [0, -1, 2**40]}
     ),
