@@ -31,7 +31,7 @@ def read_events(limit: int) -> tg.EventBatch:
 
 def test_ap(graph: tg.TemporalGraph) -> float:
     torch.manual_seed(0)
-    model = tg.TGN(tg.TGNConfig(edge_x_dim=EDGE_DIM, node_x_dim=NODE_DIM))
+    model = tg.TGN(edge_x_dim=EDGE_DIM, node_x_dim=NODE_DIM)
     config = tg.OfflineConfig(seed=0, epochs=1, learning_rate=1e-3)
     return float(tg.OfflineTrainer(model, graph, config).fit()["test.ap"])
 

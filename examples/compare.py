@@ -21,7 +21,7 @@ DATA = Path(__file__).parent / "data" / "collegemsg.csv.gz"
 
 def tgn(seed: int, pair_features: bool) -> tg.TGN:
     torch.manual_seed(seed)
-    return tg.TGN(tg.TGNConfig(pair_features=pair_features))
+    return tg.TGN(pair_features=pair_features)
 
 
 def main() -> None:

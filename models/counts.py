@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge, Gt, Le
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from tgflow.batch import Batch
 from tgflow.counts import MAX_DEPTH, Count, Counts
 from tgflow.describe import described
-from tgflow.model import Scores, TemporalModel
+from tgflow.model import Scores, TemporalModel, make_config
 from tgflow.models.heuristic import latest_age
 from tgflow.nn.one_thread import one_thread
 from tgflow.setting import check_ranges
@@ -70,7 +70,12 @@ class SmoothedCounts(TemporalModel):
     """w . [log shares | recencies] + b on exact counts of the past.
 
     Args:
-        config: Settings.
+        config: Settings; None: the defaults.
+        settings: Fields of `config` to set, as in `TGN(memory_dim=32)`.
+
+    Example:
+        >>> tg.SmoothedCounts(depth=2).config.depth
+        2
     """
 
     strategy = "recent"
@@ -79,9 +84,9 @@ class SmoothedCounts(TemporalModel):
     loss = "softmax"
     config_type = SmoothedCountsConfig
 
-    def __init__(self, config: SmoothedCountsConfig | None = None) -> None:
+    def __init__(self, config: SmoothedCountsConfig | None = None, **settings: Any) -> None:
         super().__init__()
-        self.config = c = SmoothedCountsConfig() if config is None else config
+        self.config = c = make_config(SmoothedCountsConfig, config, settings)
         self.counts = tuple(_counts(c))
         dim = 3 + c.depth + c.window + c.recency + 2 * c.scales + 2 * c.ages
         self.hidden = nn.Linear(dim, c.hidden) if c.hidden else None

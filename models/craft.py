@@ -16,7 +16,7 @@ Differs from the paper:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge, Lt
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from tgflow.batch import Batch, Block
 from tgflow.describe import described
-from tgflow.model import Scores, TemporalModel
+from tgflow.model import Scores, TemporalModel, make_config
 from tgflow.nn import CrossAttention, Dropout, MergeLayer, NodeTable, Pairs
 from tgflow.nn._native import gather_rows
 from tgflow.nn.tokens import gather_slots
@@ -37,12 +37,7 @@ MAX_PAIRS = 4096
 @described
 @dataclass(frozen=True, kw_only=True)
 class CRAFTConfig:
-    """Settings of a CRAFT; the defaults are those that its authors train most data sets with.
-
-    Example:
-        >>> tg.CRAFTConfig(neighbors=5).neighbors
-        5
-    """
+    """Settings of a CRAFT; the defaults are those that its authors train most data sets with."""
 
     embedding_dim: Annotated[int, Ge(1)] = 64
     """Width of a node's row and of what is made of it."""
@@ -73,10 +68,11 @@ class CRAFT(TemporalModel):
     """A candidate's row attends to the rows of those that the source met lately.
 
     Args:
-        config: Settings.
+        config: Settings; None: the defaults.
+        settings: Fields of `config` to set, as in `TGN(memory_dim=32)`.
 
     Example:
-        >>> model = tg.CRAFT(tg.CRAFTConfig(neighbors=5))
+        >>> model = tg.CRAFT(neighbors=5)
         >>> model.loss
         'bpr'
     """
@@ -85,9 +81,9 @@ class CRAFT(TemporalModel):
     loss = "bpr"
     config_type = CRAFTConfig
 
-    def __init__(self, config: CRAFTConfig | None = None) -> None:
+    def __init__(self, config: CRAFTConfig | None = None, **settings: Any) -> None:
         super().__init__()
-        self.config = c = CRAFTConfig() if config is None else config
+        self.config = c = make_config(CRAFTConfig, config, settings)
         self.fanouts = (c.neighbors,)
         dim = c.embedding_dim
         self.table = NodeTable(c.table_size, dim, c.unknown)

@@ -15,7 +15,7 @@ Differs from the paper:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge, Lt
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from tgflow.batch import Batch
 from tgflow.describe import described
-from tgflow.model import Scores, TemporalModel
+from tgflow.model import Scores, TemporalModel, make_config
 from tgflow.nn import MergeLayer, Pairs, TimeEncoding
 from tgflow.nn._native import gather_rows
 from tgflow.nn.co_occurrence import CoOccurrenceEncoding, co_occurrence
@@ -70,15 +70,20 @@ class DyGFormer(TemporalModel):
     """A transformer over the recent events of both nodes, with how often they share neighbors.
 
     Args:
-        config: Settings.
+        config: Settings; None: the defaults.
+        settings: Fields of `config` to set, as in `TGN(memory_dim=32)`.
+
+    Example:
+        >>> tg.DyGFormer(length=16).config.length
+        16
     """
 
     strategy = "recent"
     config_type = DyGFormerConfig
 
-    def __init__(self, config: DyGFormerConfig | None = None) -> None:
+    def __init__(self, config: DyGFormerConfig | None = None, **settings: Any) -> None:
         super().__init__()
-        self.config = c = DyGFormerConfig() if config is None else config
+        self.config = c = make_config(DyGFormerConfig, config, settings)
         self.fanouts = (c.length - 1,)
         self.edge_x_dim, self.node_x_dim = c.edge_x_dim, c.node_x_dim
         self.time = TimeEncoding(c.time_dim)

@@ -23,6 +23,7 @@ from torch import Tensor
 from tgflow.batch import Batch
 from tgflow.counts import Counts
 from tgflow.describe import described
+from tgflow.model import make_config
 from tgflow.models.heuristic import Heuristic, PairDirection, latest_age, pair_counts
 from tgflow.setting import check_ranges
 
@@ -55,13 +56,18 @@ class EdgeBank(Heuristic):
     """1 for pairs that were seen before, 0 for others.
 
     Args:
-        config: Settings.
+        config: Settings; None: the defaults.
+        settings: Fields of `config` to set, as in `TGN(memory_dim=32)`.
+
+    Example:
+        >>> tg.ContinualTrainer(tg.EdgeBank(), tg.TemporalGraph()).run([many])["num_events"]
+        400
     """
 
     config_type: ClassVar[type[Any]] = EdgeBankConfig
 
-    def __init__(self, config: EdgeBankConfig | None = None) -> None:
-        c = EdgeBankConfig() if config is None else config
+    def __init__(self, config: EdgeBankConfig | None = None, **settings: Any) -> None:
+        c = make_config(EdgeBankConfig, config, settings)
         super().__init__(["unlimited"], pair_counts(c.direction))
 
     def rate(
@@ -75,13 +81,18 @@ class EdgeBankTW(Heuristic):
     """1 for pairs that were seen within a time window, 0 for others.
 
     Args:
-        config: Settings.
+        config: Settings; None: the defaults.
+        settings: Fields of `config` to set, as in `TGN(memory_dim=32)`.
+
+    Example:
+        >>> tg.EdgeBankTW(window=3600.0).candidates
+        (3600.0,)
     """
 
     config_type = EdgeBankTWConfig
 
-    def __init__(self, config: EdgeBankTWConfig | None = None) -> None:
-        c = EdgeBankTWConfig() if config is None else config
+    def __init__(self, config: EdgeBankTWConfig | None = None, **settings: Any) -> None:
+        c = make_config(EdgeBankTWConfig, config, settings)
         super().__init__(WINDOWS if c.window is None else [c.window], pair_counts(c.direction))
 
     def rate(

@@ -15,7 +15,7 @@ Differs from the paper:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge, Lt
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from tgflow.batch import Batch, Block
 from tgflow.describe import described
-from tgflow.model import Embeddings, TemporalModel
+from tgflow.model import Embeddings, TemporalModel, make_config
 from tgflow.nn import LinkDecoder, Mixer, TimeEncoding, TokenProj
 from tgflow.nn._native import gather_rows
 from tgflow.nn.tokens import gather_slots
@@ -33,12 +33,7 @@ from tgflow.setting import check_ranges
 @described
 @dataclass(frozen=True, kw_only=True)
 class GraphMixerConfig:
-    """Settings of a GraphMixer; the defaults are the paper's, but for `dropout`.
-
-    Example:
-        >>> tg.GraphMixerConfig(neighbors=5).neighbors
-        5
-    """
+    """Settings of a GraphMixer; the defaults are the paper's, but for `dropout`."""
 
     edge_x_dim: Annotated[int, Ge(0)] = 0
     """Width of the edge features."""
@@ -54,9 +49,9 @@ class GraphMixerConfig:
     """Mixers, one after the other."""
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
     """Share dropped in training; published figures take up to 0.5, see DyGLib's settings."""
-    pair_features: bool = False
-    """Whether the decoder also reads the exact history of each pair, see `PairFeatures`: another
-    model than the paper's, shown as NAME+pairs."""
+    pair_features: bool = True
+    """Whether the decoder also reads the exact history of each pair, see `PairFeatures`; the
+    paper's does not. Shown as NAME+pairs."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -66,10 +61,11 @@ class GraphMixer(TemporalModel):
     """The recent events of a node, mixed by perceptrons, without state or attention.
 
     Args:
-        config: Settings.
+        config: Settings; None: the defaults.
+        settings: Fields of `config` to set, as in `TGN(memory_dim=32)`.
 
     Example:
-        >>> model = tg.GraphMixer(tg.GraphMixerConfig(neighbors=5))
+        >>> model = tg.GraphMixer(neighbors=5)
         >>> model.fanouts
         (5,)
     """
@@ -77,9 +73,9 @@ class GraphMixer(TemporalModel):
     strategy = "recent"
     config_type = GraphMixerConfig
 
-    def __init__(self, config: GraphMixerConfig | None = None) -> None:
+    def __init__(self, config: GraphMixerConfig | None = None, **settings: Any) -> None:
         super().__init__()
-        self.config = c = GraphMixerConfig() if config is None else config
+        self.config = c = make_config(GraphMixerConfig, config, settings)
         self.fanouts = (c.neighbors,)
         self.edge_x_dim, self.node_x_dim = c.edge_x_dim, c.node_x_dim
         dim = c.embedding_dim

@@ -20,7 +20,7 @@ Differs from the paper:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from annotated_types import Ge, Lt
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from tgflow.batch import Batch
 from tgflow.describe import described
 from tgflow.messages import Messages, NewEvents
-from tgflow.model import Embeddings, Scores, TemporalModel
+from tgflow.model import Embeddings, Scores, TemporalModel, make_config
 from tgflow.nn import Dropout, LinkDecoder, MemoryUpdater, NodeMemory, TimeEncoding
 from tgflow.nn._native import gather_rows
 from tgflow.nn.mail import UpdatedMemory, mail_messages, store_mail
@@ -40,12 +40,7 @@ from tgflow.setting import Size, check_ranges
 @described
 @dataclass(frozen=True, kw_only=True)
 class JODIEConfig:
-    """Settings of a JODIE; widths are those of TGN.
-
-    Example:
-        >>> tg.JODIEConfig(memory_dim=32).memory_dim
-        32
-    """
+    """Settings of a JODIE; widths are those of TGN."""
 
     edge_x_dim: Annotated[int, Ge(0)] = 0
     """Width of the edge features."""
@@ -63,9 +58,9 @@ class JODIEConfig:
     """Bytes of a cache in front of memory placed in "uva" or "host", such as "4GiB"."""
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
     """Share of an embedding's elements dropped in training."""
-    pair_features: bool = False
-    """Whether the decoder also reads the exact history of each pair, see `PairFeatures`: another
-    model than the paper's, shown as NAME+pairs."""
+    pair_features: bool = True
+    """Whether the decoder also reads the exact history of each pair, see `PairFeatures`; the
+    paper's does not. Shown as NAME+pairs."""
 
     def __post_init__(self) -> None:
         check_memory_placement(self.memory_placement, self.memory_cache)
@@ -76,10 +71,11 @@ class JODIE(TemporalModel):
     """A memory per node, updated by mail, projected along the time since the node's latest event.
 
     Args:
-        config: Settings.
+        config: Settings; None: the defaults.
+        settings: Fields of `config` to set, as in `TGN(memory_dim=32)`.
 
     Example:
-        >>> model = tg.JODIE(tg.JODIEConfig(memory_dim=32))
+        >>> model = tg.JODIE(memory_dim=32)
         >>> model.config.dropout
         0.1
     """
@@ -89,9 +85,9 @@ class JODIE(TemporalModel):
     config_type = JODIEConfig
     state: NodeMemory
 
-    def __init__(self, config: JODIEConfig | None = None) -> None:
+    def __init__(self, config: JODIEConfig | None = None, **settings: Any) -> None:
         super().__init__()
-        self.config = c = JODIEConfig() if config is None else config
+        self.config = c = make_config(JODIEConfig, config, settings)
         self.edge_x_dim, self.node_x_dim = c.edge_x_dim, c.node_x_dim
         mail_dim = c.memory_dim + c.edge_x_dim
         rows = memory_table(c.memory_dim + mail_dim, c.memory_placement, c.memory_cache)

@@ -22,6 +22,7 @@ from torch import Tensor
 from tgflow.batch import Batch
 from tgflow.counts import Count, Counts
 from tgflow.describe import described
+from tgflow.model import make_config
 from tgflow.models.heuristic import Heuristic
 from tgflow.setting import check_ranges
 
@@ -45,13 +46,18 @@ class PopTrack(Heuristic):
     """How often the destination was seen, where earlier events count less.
 
     Args:
-        config: Settings.
+        config: Settings; None: the defaults.
+        settings: Fields of `config` to set, as in `TGN(memory_dim=32)`.
+
+    Example:
+        >>> tg.PopTrack(decay=0.9).candidates
+        (0.9,)
     """
 
     config_type = PopTrackConfig
 
-    def __init__(self, config: PopTrackConfig | None = None) -> None:
-        c = PopTrackConfig() if config is None else config
+    def __init__(self, config: PopTrackConfig | None = None, **settings: Any) -> None:
+        c = make_config(PopTrackConfig, config, settings)
         decays = DECAYS if c.decay is None else [c.decay]
         events = [200 * math.log(2) / -math.log(decay) for decay in decays]
         super().__init__(decays, [Count("dst", half_life=n, clock="events") for n in events])

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from torch import Tensor
 from tgflow.batch import Batch
 from tgflow.counts import Count, Counts
 from tgflow.describe import described
+from tgflow.model import make_config
 from tgflow.models.heuristic import Heuristic, PairDirection, latest_age, pair_counts
 from tgflow.setting import check_ranges
 
@@ -53,13 +54,18 @@ class Recency(Heuristic):
     Pairs that were seen score from -1 to 0, others less, and of whom nothing is known the least.
 
     Args:
-        config: Settings.
+        config: Settings; None: the defaults.
+        settings: Fields of `config` to set, as in `TGN(memory_dim=32)`.
+
+    Example:
+        >>> tg.Recency(rule="LR>GR").candidates
+        ('LR>GR',)
     """
 
     config_type = RecencyConfig
 
-    def __init__(self, config: RecencyConfig | None = None) -> None:
-        c = RecencyConfig() if config is None else config
+    def __init__(self, config: RecencyConfig | None = None, **settings: Any) -> None:
+        c = make_config(RecencyConfig, config, settings)
         self.direction = c.direction
         rules = RULES if c.rule is None else [c.rule]
         super().__init__(rules, [Count("dst"), *pair_counts(c.direction)])

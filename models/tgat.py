@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from annotated_types import Ge
 from torch import nn
@@ -26,19 +26,14 @@ from torch import nn
 from tgflow.batch import Batch
 from tgflow.choices import Strategy
 from tgflow.describe import described
-from tgflow.model import Embeddings, TemporalModel
+from tgflow.model import Embeddings, TemporalModel, make_config
 from tgflow.nn import AttentionConfig, AttentionStack, LinkDecoder, TimeEncoding
 
 
 @described
 @dataclass(frozen=True, kw_only=True)
 class TGATConfig(AttentionConfig):
-    """Settings of a TGAT; the defaults are the paper's, but for `strategy`.
-
-    Example:
-        >>> tg.TGATConfig(layers=1).layers
-        1
-    """
+    """Settings of a TGAT; the defaults are the paper's, but for `strategy`."""
 
     layers: Annotated[int, Ge(1)] = 2
     """Layers of attention, which is how many hops are sampled."""
@@ -52,10 +47,11 @@ class TGAT(TemporalModel):
     """Layers of attention over temporal neighbors, without state.
 
     Args:
-        config: Settings.
+        config: Settings; None: the defaults.
+        settings: Fields of `config` to set, as in `TGN(memory_dim=32)`.
 
     Example:
-        >>> model = tg.TGAT(tg.TGATConfig(layers=1))
+        >>> model = tg.TGAT(layers=1)
         >>> model.fanouts
         (20,)
     """
@@ -63,9 +59,9 @@ class TGAT(TemporalModel):
     takes_any_fanouts = True
     config_type = TGATConfig
 
-    def __init__(self, config: TGATConfig | None = None) -> None:
+    def __init__(self, config: TGATConfig | None = None, **settings: Any) -> None:
         super().__init__()
-        self.config = c = TGATConfig() if config is None else config
+        self.config = c = make_config(TGATConfig, config, settings)
         self.fanouts = c.fanouts
         self.strategy = c.strategy
         self.edge_x_dim, self.node_x_dim = c.edge_x_dim, c.node_x_dim

@@ -17,7 +17,7 @@ Differs from the paper:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from annotated_types import Ge
 from torch import nn
@@ -25,7 +25,7 @@ from torch import nn
 from tgflow.batch import Batch
 from tgflow.describe import described
 from tgflow.messages import Messages, NewEvents
-from tgflow.model import Embeddings, Scores, TemporalModel
+from tgflow.model import Embeddings, Scores, TemporalModel, make_config
 from tgflow.nn import (
     AttentionConfig,
     AttentionStack,
@@ -44,12 +44,7 @@ from tgflow.setting import Size
 @described
 @dataclass(frozen=True, kw_only=True)
 class TGNConfig(AttentionConfig):
-    """Settings of a TGN; the defaults are the paper's, but for widths of 172 where features are.
-
-    Example:
-        >>> tg.TGNConfig(memory_dim=32).memory_dim
-        32
-    """
+    """Settings of a TGN; the defaults are the paper's, but for widths of 172 where features are."""
 
     memory_dim: Annotated[int, Ge(1)] = 100
     """Width of a node's memory."""
@@ -71,10 +66,11 @@ class TGN(TemporalModel):
     """A memory per node, updated by mail, read through attention over recent neighbors.
 
     Args:
-        config: Settings.
+        config: Settings; None: the defaults.
+        settings: Fields of `config` to set, as in `TGN(memory_dim=32)`.
 
     Example:
-        >>> model = tg.TGN(tg.TGNConfig(memory_dim=32))
+        >>> model = tg.TGN(memory_dim=32)
         >>> model.fanouts
         (10,)
     """
@@ -84,9 +80,9 @@ class TGN(TemporalModel):
     config_type = TGNConfig
     state: NodeMemory
 
-    def __init__(self, config: TGNConfig | None = None) -> None:
+    def __init__(self, config: TGNConfig | None = None, **settings: Any) -> None:
         super().__init__()
-        self.config = c = TGNConfig() if config is None else config
+        self.config = c = make_config(TGNConfig, config, settings)
         self.fanouts = c.fanouts
         self.edge_x_dim, self.node_x_dim = c.edge_x_dim, c.node_x_dim
         mail_dim = c.memory_dim + c.edge_x_dim

@@ -16,7 +16,7 @@ Differs from the paper:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge, Lt
@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from tgflow.batch import Batch, Block
 from tgflow.describe import described
 from tgflow.messages import Messages, NewEvents
-from tgflow.model import Embeddings, Scores, TemporalModel
+from tgflow.model import Embeddings, Scores, TemporalModel, make_config
 from tgflow.nn import LogTimeEncoding, MergeLayer, Mixer, NodeMemory, Pairs, TokenProj
 from tgflow.nn._native import gather_rows
 from tgflow.nn.memory_table import MemoryPlacement, check_memory_placement, memory_table
@@ -79,16 +79,21 @@ class TPNet(TemporalModel):
     """Mixes a node's recent events, each seen through the walks to both nodes of the pair.
 
     Args:
-        config: Settings.
+        config: Settings; None: the defaults.
+        settings: Fields of `config` to set, as in `TGN(memory_dim=32)`.
+
+    Example:
+        >>> tg.TPNet(neighbors=5).fanouts
+        (5,)
     """
 
     strategy = "recent"
     config_type = TPNetConfig
     state: NodeMemory
 
-    def __init__(self, config: TPNetConfig | None = None) -> None:
+    def __init__(self, config: TPNetConfig | None = None, **settings: Any) -> None:
         super().__init__()
-        self.config = c = TPNetConfig() if config is None else config
+        self.config = c = make_config(TPNetConfig, config, settings)
         self.fanouts = (c.neighbors,)
         self.edge_x_dim, self.node_x_dim = c.edge_x_dim, c.node_x_dim
         self.walks = walks = WalkProjection(c.walk_dim, c.walk_length, c.walk_decay)

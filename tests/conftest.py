@@ -86,7 +86,9 @@ def _process_settings() -> dict[str, tuple[Callable[[], Any], Callable[[Any], ob
 
 
 def _environment() -> dict[str, str]:
-    return {name: x for name, x in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    """Return the environment without what pytest and torch's import of its compiler set."""
+    theirs = {"PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"}
+    return {name: x for name, x in os.environ.items() if name not in theirs}
 
 
 def _set_environment(variables: dict[str, str]) -> None:

@@ -11,16 +11,7 @@ Each name has an example in its docstring, and all of them begin with this:
     >>> n = torch.arange(400)
     >>> many = tg.EventBatch(src=n % 10, dst=10 + n % 7, t=60 * n)
     >>> model = tg.TGN()
-    >>> settings = {
-    ...     "seed": 0,
-    ...     "batch_size": 2,
-    ...     "fanouts": model.fanouts,
-    ...     "strategy": "recent",
-    ...     "visibility": "event",
-    ...     "negatives": tg.NegativeSampler(),
-    ...     "with_memory": True,
-    ... }
-    >>> plan = tg.Plan(graph, **settings)
+    >>> plan = tg.Plan.for_model(model, graph, batch_size=2)
 
 A slot without a neighbor holds `NO_NODE`; the native core has threads of its own, beside torch's:
 
@@ -79,12 +70,14 @@ if TYPE_CHECKING:
     from tgflow.models import JODIE as JODIE
     from tgflow.models import TGAT as TGAT
     from tgflow.models import TGN as TGN
-    from tgflow.models import CRAFTConfig as CRAFTConfig
+    from tgflow.models import DyGFormer as DyGFormer
+    from tgflow.models import EdgeBank as EdgeBank
+    from tgflow.models import EdgeBankTW as EdgeBankTW
     from tgflow.models import GraphMixer as GraphMixer
-    from tgflow.models import GraphMixerConfig as GraphMixerConfig
-    from tgflow.models import JODIEConfig as JODIEConfig
-    from tgflow.models import TGATConfig as TGATConfig
-    from tgflow.models import TGNConfig as TGNConfig
+    from tgflow.models import PopTrack as PopTrack
+    from tgflow.models import Recency as Recency
+    from tgflow.models import SmoothedCounts as SmoothedCounts
+    from tgflow.models import TPNet as TPNet
     from tgflow.peers import Peers as Peers
     from tgflow.plan import ExperienceReplay as ExperienceReplay
     from tgflow.plan import Loader as Loader

@@ -50,7 +50,7 @@ class Count:
 
     Example:
         >>> asked = [tg.Count("pair"), tg.Count("dst", half_life=3600)]
-        >>> len(tg.Plan(graph, counts=asked, **settings).batch(0, 1).counts)
+        >>> len(tg.Plan.for_model(model, graph, counts=asked).batch(0, 0).counts)
         2
     """
 
@@ -81,7 +81,8 @@ class Counts(NamedTuple):
     """The answers to one `Count`, of a batch's pairs: column 0 is the event, 1..m its negatives.
 
     Example:
-        >>> [found] = tg.Plan(graph, counts=[tg.Count("dst")], **settings).batch(0, 1).counts
+        >>> plan = tg.Plan.for_model(model, graph, counts=[tg.Count("dst")], batch_size=2)
+        >>> [found] = plan.batch(0, 1).counts
         >>> found.num[:, 0].tolist(), found.age[:, 0].tolist()
         ([1, 1], [10, 30])
     """

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from difflib import get_close_matches
 from itertools import chain
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,8 @@ from tgflow.describe import described, facts_line, table
 from tgflow.graph import TemporalGraph
 from tgflow.messages import Messages, NewEvents
 from tgflow.state import StreamState
+
+C = TypeVar("C", bound=Any)
 
 
 @described
@@ -139,7 +142,7 @@ class TemporalModel(nn.Module):
         model: Callable[[Any], Self] = cls
         known = {field.name for field in fields(cls.config_type)}
         widths = {name: dim for name, dim in feature_widths(graph).items() if name in known}
-        return model(cls.config_type(**widths, **settings))
+        return model(make_config(cls.config_type, None, {**widths, **settings}))
 
     def embed(self, batch: Batch) -> Embeddings:
         """Return the embeddings of the batch's nodes at their times; changes no state."""
@@ -251,6 +254,32 @@ class TemporalModel(nn.Module):
     def figures(self) -> dict[str, Any]:
         """Return what a result says of the model itself, fit for JSON, such as what it chose."""
         return {}
+
+
+def make_config(kind: type[C], config: C | None, settings: Mapping[str, Any]) -> C:
+    """Return the configuration of a model that was called as `Model(config, **settings)`.
+
+    Args:
+        kind: The dataclass of the model's settings.
+        config: What `settings` are replaced in; None: the defaults.
+        settings: Fields of `kind`.
+
+    Raises:
+        TypeError: If `config` is not of `kind`, or has no such field.
+    """
+    if not isinstance(config, kind | None):
+        raise TypeError(
+            f"config must be a {kind.__name__}, got {type(config).__name__}; "
+            "pass single settings by name"
+        )
+    known = [field.name for field in fields(kind)]
+    for name in settings:
+        if name not in known:
+            close = get_close_matches(name, known, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise TypeError(f"{kind.__name__} has no setting {name!r}{hint} (it has {known})")
+    made: C = kind(**settings) if config is None else replace(config, **settings)
+    return made
 
 
 def feature_widths(graph: TemporalGraph) -> dict[str, int]:

@@ -123,7 +123,8 @@ def test_an_offline_protocol_compares_on_the_test(compared, tgflow):
     outcome = Outcome.read(Path("offline"))
     start, rows = summary["test.start_event"], outcome.scores["jodie/0"]
     assert rows.shape == (400 - start, 3)
-    alone = tgflow("train", "-s", path, "-m", "jodie", *flags[2:-2], "-o", "alone")
+    plain = ("-m", "jodie", "--no-pair-features")
+    alone = tgflow("train", "-s", path, *plain, *flags[2:-2], "-o", "alone")
     assert alone.code == 0, alone.err
     for name in ("test.ap", "test.mrr", "val.ap"):
         assert summary["participants"]["jodie/0"][name] == metrics_of(Path("alone"))[name]

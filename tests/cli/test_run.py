@@ -121,7 +121,7 @@ def test_an_own_model_is_named_by_module_and_class(tgflow, events_csv, tmp_path)
         "import tgflow as tg\n"
         "class Mine(tg.TGAT):\n"
         "    def __init__(self, **settings):\n"
-        "        super().__init__(tg.TGATConfig(embedding_dim=8, time_dim=4, neighbors=2))\n"
+        "        super().__init__(embedding_dim=8, time_dim=4, neighbors=2)\n"
     )
     ran = tgflow("run", "-s", events_csv, "-m", "mine:Mine", "--json", *SMALL)
     assert ran.code == 0

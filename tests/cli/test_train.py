@@ -10,6 +10,7 @@ from helpers.live_runs import SMALL
 from helpers.rank_runs import codes, open_nothing, run_ranks
 from tgflow.checkpoint import read_manifest
 from tgflow.cli.averages import average
+from tgflow.models import TGN
 
 FEW = ("--epochs", 2, "--mrr-negatives", 5, *SMALL)
 
@@ -39,11 +40,13 @@ def test_several_seeds_give_mean_and_deviation(tgflow, events_csv, tmp_path):
     assert (tmp_path / "out" / "checkpoint" / "1" / "manifest.json").exists()
 
 
-def test_training_takes_the_model_of_the_paper_unless_it_is_told_not_to(tgflow, events_csv):
-    assert tgflow("train", "-s", events_csv, "--json", *FEW).json["model"] == "tgn"
-    ran = tgflow("train", "-s", events_csv, "--pair-features", "--json", *FEW)
+def test_training_takes_the_default_model_of_runs_and_of_python(tgflow, events_csv):
+    ran = tgflow("train", "-s", events_csv, "--json", *FEW)
     assert ran.json["model"] == "tgn+pairs"
     assert ran.json["counts_bytes"] > 0
+    assert TGN().config.pair_features
+    ran = tgflow("train", "-s", events_csv, "--no-pair-features", "--json", *FEW)
+    assert ran.json["model"] == "tgn"
 
 
 def test_kinds_of_negatives_are_tested_one_by_one(tgflow, events_csv):

@@ -84,7 +84,7 @@ def test_the_help_names_every_model():
 
 def test_the_help_says_who_reads_the_history_of_pairs_if_nobody_asks_for_it():
     [pair_features] = [field for field in fields() if field.key == "model.pair_features"]
-    assert "unset: in run yes if it can, in train no" in pair_features.help
+    assert "unset: yes, if the model can" in pair_features.help
 
 
 def test_every_setting_is_written_with_what_it_means():

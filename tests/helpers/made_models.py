@@ -42,8 +42,8 @@ def made_model(name: str, **settings: Any) -> Any:
     known = {field.name for field in dataclasses.fields(entry.config)}
     wanted = {"edge_x_dim": X_DIM, **SMALL}
     small = {key: value for key, value in wanted.items() if key in known}
-    if pairs:
-        small["pair_features"] = True
+    if "pair_features" in known:
+        small["pair_features"] = bool(pairs)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return entry.model(entry.config(**small | settings))

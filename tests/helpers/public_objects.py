@@ -12,6 +12,7 @@ import tgflow as tg
 from helpers.made_streams import made_events
 from tgflow.checkpoint.parts import Ids
 from tgflow.config import load_config
+from tgflow.models import MODELS
 from tgflow.nn import NodeMemory
 from tgflow.runtime.model_maker import make_model
 
@@ -43,10 +44,12 @@ def public_objects() -> dict[str, Any]:
 def _of_models(graph: tg.TemporalGraph) -> dict[str, Any]:
     """Models and their settings, each with the widths that it has."""
     made: dict[str, Any] = {}
-    for kind in (tg.CRAFT, tg.GraphMixer, tg.JODIE, tg.TGAT, tg.TGN):
+    for kind in (entry.model for entry in MODELS.values()):
         known = kind.config_type.__dataclass_fields__
         model = kind.for_graph(graph, **{name: x for name, x in WIDTHS.items() if name in known})
-        made |= {kind.__name__: model, kind.config_type.__name__: model.config}
+        made[kind.__name__] = model
+        if kind.config_type.__name__ in tg.__all__:
+            made[kind.config_type.__name__] = model.config
     return made | {"TemporalModel": made["TGN"], "Callback": tg.Callback()}
 
 
@@ -78,17 +81,7 @@ def _of_the_graph(graph: tg.TemporalGraph) -> dict[str, Any]:
 def _of_plans(graph: tg.TemporalGraph) -> dict[str, Any]:
     model = tg.TGN.for_graph(graph, **WIDTHS).eval()
     negatives, replay = tg.NegativeSampler(num=2), tg.ExperienceReplay(ratio=0.5)
-    plan = tg.Plan(
-        graph,
-        seed=0,
-        batch_size=20,
-        fanouts=model.fanouts,
-        strategy="recent",
-        visibility="event",
-        negatives=negatives,
-        replay=replay,
-        with_memory=True,
-    )
+    plan = tg.Plan.for_model(model, graph, batch_size=20, negatives=negatives, replay=replay)
     batch = plan.batch(0, 1)
     scores = model(batch)
     engine = tg.Inference(model, graph)

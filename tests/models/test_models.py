@@ -189,7 +189,7 @@ def test_a_model_is_a_short_file_that_cites_its_paper_and_says_what_differs(name
     assert re.search(r"arXiv:\d{4}\.\d{5}|, 20\d\d\.", module.__doc__)
     assert "\n\nDiffers from the paper:\n    * " in module.__doc__
     if model.reads_nodes:  # what counts alone has more equations than layers
-        assert Path(module.__file__).read_text(encoding="utf-8").count("\n") <= 150
+        assert Path(module.__file__).read_text(encoding="utf-8").count("\n") <= 200
 
 
 @for_each_encoder

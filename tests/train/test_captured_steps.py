@@ -5,10 +5,10 @@ import torch
 
 from helpers.devices import apart, cuda, opened, place_of
 from helpers.effort import cases
-from helpers.made_plans import plan_of
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from tgflow.graph import TemporalGraph
 from tgflow.models import TGN, TGNConfig
+from tgflow.plan.plan import Plan
 from tgflow.tables import FeatureTable
 from tgflow.train import captured
 from tgflow.train.captured import CapturedCalls
@@ -117,7 +117,7 @@ def test_scores_that_carry_nothing_are_stored_for_their_own_batch(device, monkey
     model, place = Noting(), place_of(device)
     learner = Learner(model.to(place), seed=0, learning_rate=1e-2, num_nodes=lambda: 32)
     graph = TemporalGraph.from_events(made_events(60))
-    batch = plan_of(graph, fanouts=model.fanouts, strategy="recent").batch(0, 5).to(place)
+    batch = Plan.for_model(model, graph, batch_size=10).batch(0, 5).to(place)
     later = batch.map(torch.clone)
     later.blocks[0].dt.mul_(7)
     for _ in range(3):

@@ -7,7 +7,6 @@ import torch
 
 from helpers.made_streams import made_events, small_tgn
 from tgflow.graph import TemporalGraph
-from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
 from tgflow.train.finite import TrainingDiverged
 from tgflow.train.learner import Learner
@@ -15,16 +14,8 @@ from tgflow.train.losses import LOSSES
 
 
 def some_batch(model, index=3, epoch=0):
-    plan = Plan(
-        TemporalGraph.from_events(made_events(60)),
-        seed=0,
-        batch_size=10,
-        fanouts=model.fanouts,
-        strategy="recent",
-        visibility="event",
-        negatives=NegativeSampler(),
-        with_memory=True,
-    )
+    graph = TemporalGraph.from_events(made_events(60))
+    plan = Plan.for_model(model, graph, batch_size=10)
     return plan.batch(epoch, index)
 
 

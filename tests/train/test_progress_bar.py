@@ -53,7 +53,7 @@ def test_a_stream_that_does_not_know_its_size_may_know_its_share(tmp_path):
     assert source.num_events is None
     file = io.StringIO()
     with ProgressBar(source, Console(file=file, force_terminal=True, width=120)) as bar:
-        trainer = tg.ContinualTrainer(tg.TGN(tg.TGNConfig(**WIDTHS)), tg.TemporalGraph())
+        trainer = tg.ContinualTrainer(tg.TGN(**WIDTHS), tg.TemporalGraph())
         trainer.run(source, bar)
     assert "100%" in file.getvalue()
 

@@ -337,16 +337,15 @@ def direction_of(config: Config, source: EventSource) -> Direction:
 
 
 def with_pair_features(config: Config) -> Config:
-    """Return the settings of a run that starts: pairs' history is read where nothing else is said.
+    """Return the settings of a new run, `pair_features` being the model's default if it is unset.
 
-    An own model decides for itself.
+    So config.toml records it, and results name the model by it. A model of one's own is left alone.
     """
     name = config.model.name
     if name not in MODELS or PAIR_FEATURES in model_settings(config.model):
         return config
-    if PAIR_FEATURES not in {field.name for field in fields(MODELS[name].config)}:
-        return config
-    return replaced(config, {f"model.{PAIR_FEATURES}": True})
+    default = getattr(MODELS[name].config(), PAIR_FEATURES, None)
+    return config if default is None else replaced(config, {f"model.{PAIR_FEATURES}": default})
 
 
 class LiveInputs(NamedTuple):

@@ -93,7 +93,7 @@ def train_offline(
         as_json: Print the figures as JSON, not as a table.
         options: Whether to resume.
     """
-    config = with_slices(config, options.stated or {}, "offline")
+    config = with_slices(assemble.with_pair_features(config), options.stated or {}, "offline")
     with join_ranks(config, options, "offline", seeds=num_seeds) as peers:
         if peers.rank > 0:
             _follow(peers, num_seeds or 1)

@@ -67,8 +67,8 @@ class ModelConfig:
     dropout: Annotated[float, Ge(0), Lt(1)] | None = None
     """Dropout while training; unset: the model's default (0.1)."""
     pair_features: bool | None = None
-    """Let the model read the exact history of each pair too; unset: in run yes if it can, in train
-    no, as in the papers. Shown as NAME+pairs."""
+    """Let the decoder read the history of each pair; unset: yes, if the model can. The papers'
+    models do not. Shown as NAME+pairs."""
     precision: Annotated[Precision, Setting(resume="from_now")] = "fp32"
     """GPU: how matrices are multiplied; tf32 is faster, and rounds factors to 10 bits."""
     settings: Annotated[Mapping[str, Any], Setting(flags=("--model-set",))] = field(

@@ -35,9 +35,9 @@ class AttentionConfig:
     """Neighbors per node and layer."""
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
     """Share of attention weights dropped in training."""
-    pair_features: bool = False
-    """Whether the decoder also reads the exact history of each pair, see `PairFeatures`: another
-    model than the paper's, shown as NAME+pairs."""
+    pair_features: bool = True
+    """Whether the decoder also reads the exact history of each pair, see `PairFeatures`; the
+    paper's does not. Shown as NAME+pairs."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

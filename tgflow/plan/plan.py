@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from copy import copy
 from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
 
 from tgflow.batch import Batch
+from tgflow.choices import Visibility
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
+from tgflow.graph import TemporalGraph
 from tgflow.plan.captured import CapturedBatches, CapturedPreparer
 from tgflow.plan.copying import CopyingPreparer
 from tgflow.plan.device_batches import DeviceBatches, OwnedBatches
 from tgflow.plan.inputs import FeatureInput, feature_inputs
+from tgflow.plan.negatives import NegativeSampler, NegativeSource
 from tgflow.plan.pending import PendingBatch
 from tgflow.plan.preparer import DevicePreparer, Preparer, preparer_of
 from tgflow.plan.slab_copies import SlabCopies
 from tgflow.plan.slabs import SlabPreparer, slab_preparer_of
 from tgflow.plan.spec import PlanSpec
 from tgflow.share import Share
+
+if TYPE_CHECKING:
+    from tgflow.model import TemporalModel
 
 
 class Plan(PlanSpec):
@@ -75,10 +82,56 @@ class Plan(PlanSpec):
         ...     visibility="event",
         ...     negatives=tg.NegativeSampler(),
         ...     with_memory=True,
-        ... )
+        ... )  # see `for_model` for the plan of a model
         >>> len(plan), plan.batch(epoch=0, index=1).src.tolist()
         (2, [0, 1])
     """
+
+    @classmethod
+    def for_model(
+        cls,
+        model: TemporalModel,
+        graph: TemporalGraph,
+        *,
+        batch_size: int = 200,
+        seed: int = 0,
+        visibility: Visibility = "event",
+        negatives: NegativeSource | None = None,
+        **options: Any,
+    ) -> Self:
+        """Return a plan of the batches that a model reads.
+
+        Fan-outs, strategy, counts, and whether memory and nodes are read, are the model's.
+
+        Args:
+            model: Model to train or to evaluate.
+            graph: Graph whose log is planned.
+            batch_size: New events per batch.
+            seed: Seeds every draw.
+            visibility: As in `Plan`.
+            negatives: How negatives are drawn; None: one random destination per event.
+            options: Other arguments of `Plan`, which override the model's.
+
+        Example:
+            >>> plan = tg.Plan.for_model(tg.TGN(), graph, batch_size=2)
+            >>> plan.batch(epoch=0, index=0).src.tolist()
+            [0, 1]
+        """
+        own = {
+            "fanouts": model.fanouts,
+            "strategy": model.strategy,
+            "with_memory": model.state is not None,
+            "with_nodes": model.reads_nodes,
+            "counts": model.counts,
+        }
+        return cls(
+            graph,
+            seed=seed,
+            batch_size=batch_size,
+            visibility=visibility,
+            negatives=NegativeSampler() if negatives is None else negatives,
+            **own | options,
+        )
 
     @cached_property
     def preparer(self) -> Preparer:

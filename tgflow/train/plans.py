@@ -51,24 +51,22 @@ def make_plan(
         pairs: Of the graph's pairs, to share them likewise.
         fanouts: Neighbors per hop, None: the model's.
     """
-    return Plan(
+    own = {"fanouts": fanouts, "strategy": config.strategy, "counts": counts}
+    return Plan.for_model(
+        model,
         graph,
-        seed=derive_key(seed, start),
         batch_size=config.batch_size,
-        fanouts=model.fanouts if fanouts is None else fanouts,
-        strategy=config.strategy or model.strategy,
-        span=config.span,
+        seed=derive_key(seed, start),
         visibility=config.visibility,
         negatives=negatives,
+        span=config.span,
         start=start,
         stop=stop,
         only=only,
         replay=replay,
-        with_memory=model.state is not None,
-        with_nodes=model.reads_nodes,
-        counts=model.counts if counts is None else counts,
         pairs=pairs,
         slices=config.slices,
+        **{name: value for name, value in own.items() if value is not None},
     )
 
 
