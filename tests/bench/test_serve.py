@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from benchmarks import serve
 from helpers.made_streams import made_events
-from tgflow.bench import serve
 from tgflow.bench.options import Options
 from tgflow.bench.task import Task
 

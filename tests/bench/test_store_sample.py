@@ -2,7 +2,6 @@
 
 import json
 import math
-import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import pytest
@@ -11,12 +10,10 @@ import torch
 import benchmarks.sample
 import benchmarks.store
 from benchmarks.device_rebuild import rebuild_rows
-from benchmarks.tiers import tier_rows
 from helpers.devices import opened
 from helpers.effort import cases
 from tgflow import _core
 from tgflow.bench import sample, store
-from tgflow.bench.curves import draw
 from tgflow.bench.made import PowerLaw, read
 from tgflow.bench.options import Options
 from tgflow.bench.row import Row, skipped
@@ -67,16 +64,6 @@ def test_every_size_has_its_rows_and_a_baseline(measured):
         assert all(row.baseline is not None and row.baseline > 0 for row in grown)
 
 
-def test_the_picture_has_a_point_for_every_size(measured):
-    module, rows = measured
-    root = ET.fromstring(draw(module.PICTURES, rows))
-    marks = [element for element in root.iter() if element.tag.endswith("circle")]
-    num_curves = sum(len(picture.curves) for picture in module.PICTURES)
-    assert len(marks) == num_curves * len(SIZES)
-    texts = {element.text for element in root.iter() if element.tag.endswith("text")}
-    assert {picture.title for picture in module.PICTURES} <= texts
-
-
 @pytest.mark.parametrize("bench", [store, sample], ids=["store", "sample"])
 def test_without_a_baseline_its_rows_are_left_out_and_a_line_says_so(bench, options):
     lines = []
@@ -84,18 +71,17 @@ def test_without_a_baseline_its_rows_are_left_out_and_a_line_says_so(bench, opti
     assert lines[0] == "there is no static CSR to compare with: `make bench` in a clone has one"
     assert all(row.value > 0 for row in rows)
     assert {row.name for row in rows if row.baseline is not None} <= {"memory"}
-    assert draw(bench.PICTURES, rows).count("<circle") > 0
 
 
 def test_a_core_without_the_csr_is_measured_without_it(monkeypatch, options):
     monkeypatch.delattr(_core, "StaticCsr")
     rows = benchmarks.store.run(options)
-    assert {row.name for row in rows} >= {"insert, bulk", "insert, bulk, two tiers"}
+    assert {row.name for row in rows} >= {"insert, bulk"}
     assert all(row.baseline is None for row in rows if row.name == "insert, bulk")
 
 
 @pytest.mark.parametrize(
-    "rows_of", cases([store.growth_rows, sample.growth_rows, tier_rows], [store.growth_rows])
+    "rows_of", cases([store.growth_rows, sample.growth_rows], [store.growth_rows])
 )
 def test_a_graph_on_a_gpu_is_measured_as_one_on_the_cpu_is(rows_of):
     options = Options(quick=True, entries=(10_000,))
@@ -104,18 +90,6 @@ def test_a_graph_on_a_gpu_is_measured_as_one_on_the_cpu_is(rows_of):
     assert [(row.name, row.params.keys()) for row in rows] == [
         (row.name, row.params.keys()) for row in expected
     ]
-
-
-def test_two_tiers_are_measured_beside_one_and_both_are_read(options):
-    rows = {(row.name, row.params.get("times")): row for row in tier_rows(options, "cpu")}
-    assert rows["insert, bulk, two tiers", None].baseline > 0
-    for times in ("now", "any"):
-        assert rows["recent, two tiers", times].baseline > 0
-        assert 0 < rows["neighbors from the device tier", times].value < 1
-
-
-def test_a_picture_of_nothing_is_empty():
-    assert "<g" not in draw(store.PICTURES, [])
 
 
 def test_ratio_says_how_many_times_better():

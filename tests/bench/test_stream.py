@@ -1,6 +1,6 @@
 """The bench of files: what is measured is read, and beside pyarrow."""
 
-from tgflow.bench import stream
+from benchmarks import stream
 from tgflow.bench.options import Options
 
 

@@ -4,12 +4,12 @@ import sys
 
 import pytest
 
+from benchmarks import threads
+from benchmarks.side_work import SideWork, measure
 from helpers.made_streams import made_events
 from tgflow import _core
-from tgflow.bench import threads
 from tgflow.bench.options import Options
 from tgflow.bench.own import own_tgn
-from tgflow.bench.side_work import SideWork, measure
 from tgflow.bench.task import Task
 
 TASK = Task(made_events(120, x_dim=3), 100, batch_size=20, dim=8, neighbors=3)

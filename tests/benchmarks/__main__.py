@@ -16,35 +16,18 @@ DEVELOPERS = {
         "benchmarks.sample", "the samplers, beside a static CSR, the peers and plain Python"
     ),
     "prepare": BENCHMARKS["prepare"],
-    "pipeline": BENCHMARKS["pipeline"],
     "store": Benchmark(
         "benchmarks.store", "the block store in one tier and two, beside a CSR and the peers"
     ),
-    "stream": BENCHMARKS["stream"],
-    "reorder": Benchmark("benchmarks.reorder", "putting events in order, and whole ingestion"),
     "kafka": Benchmark("benchmarks.kafka", "reading a topic into the durable log"),
     "table": Benchmark(
         "benchmarks.table", "rows of features by id, from every placement that a table can be in"
     ),
-    "cache": Benchmark(
-        "benchmarks.cache", "hit rates of caches, what planning is worth, and gathers through them"
-    ),
     "models": Benchmark(
         "benchmarks.models", "models on counts of the past over whole streams, and counting itself"
     ),
-    "durable": Benchmark(
-        "benchmarks.durable", "the durable log and checkpoints, beside bare writes"
-    ),
     "disk": Benchmark(
         "benchmarks.disk", "a 4 GB table under 1 GB: planned cache, LRU and the page cache", True
-    ),
-    "checkpoint": Benchmark(
-        "benchmarks.checkpoint", "what checkpoints cost a training that continues", True
-    ),
-    "compare": Benchmark(
-        "benchmarks.compare",
-        "comparisons, beside what their models compute and runs one by one",
-        True,
     ),
     "train": Benchmark(
         "benchmarks.train", "training TGN and TGAT, beside the peers that are installed", True
@@ -54,10 +37,13 @@ DEVELOPERS = {
         "training JODIE and TGN with pairs beside TGN, other models beside a peer, where installed",
         True,
     ),
-    "threads": BENCHMARKS["threads"],
-    "serve": BENCHMARKS["serve"],
-    "reuse": BENCHMARKS["reuse"],
-    "ranks": BENCHMARKS["ranks"],
+    "stream": Benchmark("benchmarks.stream", "reading CSV and Parquet into the durable log"),
+    "threads": Benchmark(
+        "benchmarks.threads", "training on one thread and all, and two at once", True
+    ),
+    "serve": Benchmark("benchmarks.serve", "answers over HTTP beside learning", True),
+    "reuse": Benchmark("benchmarks.reuse", "training a TGAT that reuses rows, by staleness", True),
+    "ranks": Benchmark("benchmarks.ranks", "two ranks beside one process", True),
     "reliability": Benchmark(
         "benchmarks.reliability", "kills, crash states, faults and a soak, none with a loss", True
     ),

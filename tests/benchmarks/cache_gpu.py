@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from benchmarks.cache_gather import fill, ids_of_calls
 from tgflow.bench.options import Options
 from tgflow.bench.row import Params, Row
 from tgflow.bench.turns import take_turns
@@ -17,6 +16,9 @@ from tgflow.tables import FeatureTable
 
 if TYPE_CHECKING:
     from tgflow.cuda.device import Device
+
+IDS = 12_000
+HIT_RATE = 0.9
 
 CALL = 60_000
 SMALL_CALL = 4_000
@@ -87,3 +89,30 @@ def check_alike(cache: CachedTable, ids: Tensor, expected: Tensor) -> None:
     """Raise RuntimeError unless the cache gives the table's rows."""
     if not torch.equal(cache.gather(ids).cpu(), expected):
         raise RuntimeError("the cache gives other rows than its table")
+
+
+def fill(cache: CachedTable, hot: Tensor) -> None:
+    """Let a cache be full, with all hot rows among what it holds."""
+    cache.preload(torch.arange(cache.capacity, device=hot.device))
+    cache.preload(hot)
+
+
+def ids_of_calls(
+    num: int, capacity: int, size: int, num_ids: int = IDS
+) -> tuple[Tensor, list[Tensor]]:
+    """Return a hot set that fits the cache, scattered over the table, and the ids of each call.
+
+    These are distinct hot ones, and cold ones that are seldom equal, shuffled. Cold rows push hot
+    ones out that are not used again soon enough: the hot set is half of the cache, so that
+    `HIT_RATE` of all is found.
+    """
+    generator = torch.Generator().manual_seed(0)
+    num_hot = round(num_ids * HIT_RATE)
+    hot = torch.randperm(size, generator=generator)[: max(capacity // 2, num_hot)]
+    calls = []
+    for _ in range(num):
+        chosen = hot[torch.randperm(len(hot), generator=generator)[:num_hot]]
+        cold = torch.randint(size, (num_ids - num_hot,), generator=generator)
+        both = torch.cat([chosen, cold])
+        calls.append(both[torch.randperm(num_ids, generator=generator)])
+    return hot, calls

@@ -24,8 +24,6 @@ from tgflow.graph import TemporalGraph
 from tgflow.sampling import recent_neighbors
 from tgflow.testing import reference
 
-PICTURES = sample.PICTURES
-
 
 def run(options: Options) -> list[Row]:
     """Measure what `tgflow bench sample` does, with the CSR; then floor, peers and reference."""

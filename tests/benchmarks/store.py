@@ -1,4 +1,4 @@
-"""The block store beside a static CSR, in two tiers, and beside the peers' own stores."""
+"""The block store beside a static CSR, and beside the peers' own stores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import torch
 
 from benchmarks.samplers import MeasuredSampler, contenders, library_rows
 from benchmarks.static_csr import static_csr
-from benchmarks.tiers import tier_rows
 from tgflow import _core
 from tgflow.bench import store
 from tgflow.bench.options import Options
@@ -17,16 +16,14 @@ from tgflow.bench.row import Params, Row
 from tgflow.bench.turns import restored_threads, take_turns
 from tgflow.events import EventBatch
 
-PICTURES = store.PICTURES
 PEER_BATCH = 200
 
 
 def run(options: Options) -> list[Row]:
-    """Measure what `tgflow bench store` does, with the CSR; then tiers, then the peers."""
+    """Measure what `tgflow bench store` does, with the CSR; then the peers."""
     rows = store.run(options, None if options.only_device else static_csr())
     with restored_threads():
         _core.set_num_threads(1)
-        rows += [row for device in options.devices for row in tier_rows(options, device)]
         if options.only_device:
             return rows
         for name, events in options.streams().items():

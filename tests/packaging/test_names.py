@@ -32,11 +32,6 @@ def test_no_two_public_classes_share_a_name():
     assert {name: files for name, files in homes.items() if len(files) > 1} == {}
 
 
-def test_no_file_is_longer_than_400_lines():
-    for path in sources(".py", ".cpp", ".hpp", ".cu", rooms=(*ROOMS, "csrc", "tests", "examples")):
-        assert path.read_text(encoding="utf-8").count("\n") <= 400, path
-
-
 def test_sources_and_texts_are_spelled_as_in_american_english():
     endings = (".py", ".cpp", ".hpp", ".cu", ".md", ".ipynb")
     rooms = (*ROOMS, "csrc", "tests", "examples")

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from tgflow import _core
 from tgflow.bench.baseline import Baseline, NewBaseline, check_equal, open_baseline
-from tgflow.bench.curves import Curve, Picture, ns_each
 from tgflow.bench.grown import POWER_LAW, Grown
 from tgflow.bench.options import Options
 from tgflow.bench.queries import (
@@ -46,38 +45,6 @@ HOPS_TARGETS = {"cuda": 150.0}
 WITHIN = 1 / 1.3
 """What a static CSR may be faster by."""
 ONE_HOP_TARGET, TWO_HOP_TARGET = 20e6, 2e6
-
-PICTURES = (
-    Picture(
-        "Cost of a query, ns",
-        "k = 10, random nodes at random times, one core",
-        (
-            Curve("recent", "recent, cold", 1, {"threads": 1}, show=ns_each),
-            Curve(
-                "recent, static CSR", "recent, cold", 1, {"threads": 1}, baseline=True, show=ns_each
-            ),
-            Curve("uniform", "uniform, cold", 2, {"threads": 1}, show=ns_each),
-            Curve(
-                "uniform, static CSR",
-                "uniform, cold",
-                2,
-                {"threads": 1},
-                baseline=True,
-                show=ns_each,
-            ),
-        ),
-    ),
-    Picture(
-        "Insert 1,000 events, then sample 3,000, us",
-        "one step of the loop, one core",
-        (
-            Curve("tgflow", LOOP, 1),
-            Curve("CSR rebuilt", LOOP, 2, baseline=True),
-            Curve("CSR merged", f"{LOOP} beside a merge", 3, baseline=True),
-        ),
-        log_y=True,
-    ),
-)
 
 
 def run(options: Options, new_baseline: NewBaseline = None) -> list[Row]:

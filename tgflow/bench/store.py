@@ -10,7 +10,6 @@ from torch import Tensor
 
 from tgflow import _core
 from tgflow.bench.baseline import Baseline, NewBaseline, check_equal, open_baseline, rate
-from tgflow.bench.curves import Curve, Picture, ns_each
 from tgflow.bench.grown import BULK, POWER_LAW, Grown
 from tgflow.bench.options import Options
 from tgflow.bench.queries import K, random_queries
@@ -32,35 +31,6 @@ MICRO_TARGET = 1.5e6
 BYTES_TARGET, SLACK_TARGET = 24.0, 0.10
 MAIN_SIZE = 50_000_000
 """The size that the figures for memory are to be reached at."""
-
-PICTURES = (
-    Picture(
-        "Cost of an event, ns",
-        "inserted while the graph grows, one core",
-        (
-            Curve("batches of 1 M", "insert, bulk", 1, show=ns_each),
-            Curve("batches of 1,000", "insert, micro-batches", 2, show=ns_each),
-            Curve("1 M, CSR rebuilt", "insert, bulk", 1, baseline=True, show=ns_each),
-            Curve("1,000, CSR rebuilt", "insert, micro-batches", 2, baseline=True, show=ns_each),
-            Curve(
-                "1,000, CSR merged",
-                "insert, micro-batches beside a merge",
-                3,
-                baseline=True,
-                show=ns_each,
-            ),
-        ),
-        log_y=True,
-    ),
-    Picture(
-        "Bytes per entry",
-        "everything the store holds, over the entries in it",
-        (
-            Curve("tgflow", "memory", 1),
-            Curve("static CSR", "memory", 1, baseline=True),
-        ),
-    ),
-)
 
 
 def run(options: Options, new_baseline: NewBaseline = None) -> list[Row]:

@@ -7,7 +7,6 @@ import json as jsonlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
@@ -18,7 +17,6 @@ from tgflow.cli.bench_table import print_rows
 from tgflow.cli.errors import USAGE, CliError
 
 if TYPE_CHECKING:
-    from tgflow.bench.options import Options
     from tgflow.bench.row import Row
 
 
@@ -26,7 +24,7 @@ class Benchmark(NamedTuple):
     """One of the names that the command takes."""
 
     module: str
-    """Has `run(options) -> list[Row]`, and perhaps `PICTURES` or `draw(rows)`."""
+    """Has `run(options) -> list[Row]`."""
     description: str
     is_slow: bool = False
     """Runs only where it is named."""
@@ -36,32 +34,11 @@ BENCHMARKS = {
     "sample": Benchmark(
         "tgflow.bench.sample", "temporal neighbor sampling: recent and uniform, one hop and two"
     ),
+    "store": Benchmark("tgflow.bench.store", "inserting batches of events into the block store"),
     "prepare": Benchmark(
         "tgflow.bench.prepare", "preparing whole batches for TGN and TGAT, on one thread"
     ),
-    "pipeline": Benchmark(
-        "tgflow.bench.pipeline",
-        "training by loader: Python, native, threads, slabs",
-        is_slow=True,
-    ),
-    "store": Benchmark("tgflow.bench.store", "inserting batches of events into the block store"),
-    "stream": Benchmark("tgflow.bench.stream", "reading CSV and Parquet into the durable log"),
-    "cache": Benchmark(
-        "tgflow.bench.cache", "hit rates by policy and size of a cache, on your stream"
-    ),
     "train": Benchmark("tgflow.bench.train", "training TGN and TGAT", is_slow=True),
-    "threads": Benchmark(
-        "tgflow.bench.threads", "training on one thread and all, and two at once", is_slow=True
-    ),
-    "serve": Benchmark(
-        "tgflow.bench.serve", "answers over HTTP beside learning, and what they cost", is_slow=True
-    ),
-    "reuse": Benchmark(
-        "tgflow.bench.reuse", "training a TGAT that reuses rows, by staleness", is_slow=True
-    ),
-    "ranks": Benchmark(
-        "tgflow.bench.ranks", "two ranks that learn together, beside one process", is_slow=True
-    ),
 }
 
 Names = Annotated[
@@ -88,10 +65,6 @@ Events = Annotated[
         help="Use only the stream's first events, where models learn or answer.", min=2_000
     ),
 ]
-Out = Annotated[
-    Path,
-    typer.Option(help="Folder for the pictures of sample, pipeline, store, cache and reuse."),
-]
 Device = Annotated[
     str | None,
     typer.Option(help="Of store and sample: cuda adds rows to the CPU's. Default: if there."),
@@ -115,7 +88,6 @@ def bench_command(benchmarks: Mapping[str, Benchmark], call: str) -> Callable[..
         quick: Quick = False,
         entries: Entries = None,
         events: Events = None,
-        out: Out = Path("runs/bench"),
         device: Device = None,
         only_device: OnlyDevice = False,
         json: Json = False,
@@ -136,7 +108,7 @@ def bench_command(benchmarks: Mapping[str, Benchmark], call: str) -> Callable[..
         rows: list[Row] = []
         for name in chosen:
             options.say(f"{name}: {benchmarks[name].description}")
-            rows += _measure(name, benchmarks[name], options, out)
+            rows += importlib.import_module(benchmarks[name].module).run(options)
         if json:
             sys.stdout.write(jsonlib.dumps([row.to_json() for row in rows], indent=2) + "\n")
         else:
@@ -187,26 +159,6 @@ def _sizes(entries: str | None) -> tuple[int, ...]:
     if any(size < LEAST_SIZE for size in sizes):
         raise CliError(f"--entries must be at least {LEAST_SIZE:,}, got {entries!r}", USAGE)
     return sizes
-
-
-def _measure(name: str, benchmark: Benchmark, options: Options, out: Path) -> list[Row]:
-    """Run a benchmark and draw its pictures, if it has any."""
-    module = importlib.import_module(benchmark.module)
-    rows: list[Row] = module.run(options)
-    if hasattr(module, "PICTURES") or hasattr(module, "draw"):
-        options.say(f"{name}: drawn in {_draw(module, rows, out / name)}")
-    return rows
-
-
-def _draw(module: ModuleType, rows: list[Row], path: Path) -> Path:
-    """Write a benchmark's pictures; returns the file."""
-    from tgflow.bench.curves import draw
-
-    file = path.with_suffix(".svg")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    own = getattr(module, "draw", None)
-    file.write_text(own(rows) if own else draw(module.PICTURES, rows), encoding="utf-8")
-    return file
 
 
 bench = bench_command(BENCHMARKS, "tgflow bench")

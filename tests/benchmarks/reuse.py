@@ -1,8 +1,8 @@
 """What it is worth to a TGAT in training to reuse rows of its lower layer, and what it costs.
 
 NeutronOrch (PVLDB 17, 2024) reuses embeddings of the bottom layer that are a bounded number of
-batches old. Here the same model learns the same batches with every staleness, in turns, and with
-rows that are computed ahead; and then by itself with several seeds.
+batches old. Here the same model learns the same batches with every staleness, in turns, and then
+by itself with several seeds.
 """
 
 from __future__ import annotations
@@ -13,18 +13,14 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from benchmarks.reuse_training import BATCH, NEIGHBORS, TimedTraining, contender_of, graph_of
 from tgflow.bench.options import Options
-from tgflow.bench.reuse_ahead import AHEAD, ahead_rows
-from tgflow.bench.reuse_training import BATCH, NEIGHBORS, TimedTraining, contender_of, graph_of
 from tgflow.bench.row import Params, Row
 from tgflow.bench.train import QUICK_EVENTS, THREADS, set_threads
 from tgflow.bench.turns import restored_threads
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.models import TGAT, TGATConfig
-from tgflow.report.chart import Chart, Line
-from tgflow.report.formatting import compact
-from tgflow.report.svg import render_svg
 from tgflow.train.config import OfflineConfig, Reuse
 from tgflow.train.offline import OfflineTrainer
 
@@ -54,8 +50,6 @@ def run(options: Options) -> list[Row]:
         for name, events in options.streams().items():
             options.say(f"reuse: {name}, speed")
             rows += speed_rows(events[:limit], stalenesses(options), {"stream": name})
-            options.say(f"reuse: {name}, speed with rows computed ahead")
-            rows += ahead_rows(events[:limit], {"stream": name})
         for name, events in options.streams().items():
             rows += precision_rows(events[: options.events or limit], {"stream": name}, options)
     return rows
@@ -103,27 +97,22 @@ def contender_rows(
 
 
 def precision_rows(events: EventBatch, params: Params, options: Options) -> Iterator[Row]:
-    """Yield average precision over seeds with each staleness, and what it loses against none.
-
-    Last with rows computed ahead, too: those have other gradients, and no dropout.
-    """
+    """Yield average precision over seeds with each staleness, and what it loses against none."""
     graph = TemporalGraph.from_events(EventBatch(events.src, events.dst, events.t))
     num_seeds, epochs = (1, 1) if options.quick else (SEEDS, EPOCHS)
     plain: list[float] = []
-    for reuse in (*map(reuse_with, stalenesses(options)), AHEAD):
+    for reuse in map(reuse_with, stalenesses(options)):
         of = params | {"staleness": reuse.staleness, "seeds": num_seeds, "epochs": epochs}
-        of |= {"producer": "cpu"} if reuse == AHEAD else {}
         options.say(f"reuse: average precision, {', '.join(f'{k} {v}' for k, v in of.items())}")
         found = [precision_of(graph, reuse, seed, epochs) for seed in range(num_seeds)]
         plain = plain or found
         deviation = statistics.stdev(found) if num_seeds > 1 else 0.0
         mean = statistics.fmean(found)
-        name = "reuse, computed ahead, AP" if reuse == AHEAD else "reuse, AP"
-        yield Row(name, mean, "", of | {"deviation": round(deviation, 4)})
+        yield Row("reuse, AP", mean, "", of | {"deviation": round(deviation, 4)})
         if reuse.staleness:
             allowed = max(100 * statistics.stdev(plain) if num_seeds > 1 else 0.0, LOST_POINTS)
             lost = 100 * (statistics.fmean(plain) - mean)
-            yield Row(f"{name} lost", lost, "points", of, target=round(allowed, 2))
+            yield Row("reuse, AP lost", lost, "points", of, target=round(allowed, 2))
 
 
 def reuse_with(staleness: int) -> Reuse:
@@ -140,35 +129,3 @@ def precision_of(graph: TemporalGraph, reuse: Reuse, seed: int, epochs: int) -> 
         reuse=reuse,
     )  # fmt: skip
     return float(OfflineTrainer(model, graph, config).fit(progress=False)["test.ap"])
-
-
-def draw(rows: Sequence[Row]) -> str:
-    """Return speed and average precision against staleness as SVG, a line for each stream."""
-    streams = list(dict.fromkeys(str(row.params["stream"]) for row in rows))
-    speed, precision = "reuse, training TGAT, beside none", "reuse, AP"
-    charts = [
-        Chart(
-            title="Speed of training",
-            note="times that without reuse; TGAT, 2 layers, batches of 200",
-            lines=[_line(rows, speed, name, i) for i, name in enumerate(streams)],
-            show_x=compact, show_y=lambda y: f"{y:.2g}x", x_name="staleness, batches", low=0.0,
-        ),
-        Chart(
-            title="Average precision of the test",
-            note="means over seeds",
-            lines=[_line(rows, precision, name, i) for i, name in enumerate(streams)],
-            show_x=compact, show_y=lambda y: f"{y:.2f}", x_name="staleness, batches",
-        ),
-    ]  # fmt: skip
-    return render_svg(charts)
-
-
-def _line(rows: Sequence[Row], name: str, stream: str, number: int) -> Line:
-    points = [
-        (float(row.params["staleness"]), row.value if row.ratio is None else row.ratio)
-        for row in rows
-        if row.name == name and row.params["stream"] == stream
-    ]
-    if points and points[0][0]:
-        points.insert(0, (0.0, 1.0))
-    return Line(stream, [x for x, _ in points], [y for _, y in points], number + 1)

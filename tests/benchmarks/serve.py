@@ -14,7 +14,7 @@ from statistics import median
 
 import torch
 
-from tgflow.bench import serve_clients
+from benchmarks import serve_clients
 from tgflow.bench.options import Options
 from tgflow.bench.own import graph_on, tgn_of
 from tgflow.bench.row import Params, Row
@@ -202,5 +202,5 @@ def _served(predictor: Predictor) -> Server:
         "bench",
         registry=CollectorRegistry(),
         state=lambda: "running",
-        warn=lambda text: print(text, file=sys.stderr),  # noqa: T201
+        warn=lambda text: print(text, file=sys.stderr),
     )

@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from tgflow.bench import rank_restart
+from benchmarks import rank_restart
+from benchmarks.rank_work import Work, WorkFigures
 from tgflow.bench.options import Options
-from tgflow.bench.rank_work import Work, WorkFigures
 from tgflow.bench.row import Params, Row, skipped
 from tgflow.distributed.rank_processes import RankProcesses
 
@@ -255,7 +255,7 @@ def start(contender: RankContender) -> list[WorkFigures]:
 def _processes(contender: RankContender, folder: Path, environ: Mapping[str, str]) -> RankProcesses:
     how = "alone" if contender.world == 0 else "joined"
     work = json.dumps(asdict(contender.work))
-    command = [sys.executable, "-m", "tgflow.bench.rank_work", str(folder), work, how]
+    command = [sys.executable, "-m", "benchmarks.rank_work", str(folder), work, how]
     return RankProcesses(command, max(contender.world, 1), environ)
 
 

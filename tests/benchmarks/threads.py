@@ -16,11 +16,11 @@ from dataclasses import asdict
 
 import torch
 
+from benchmarks.side_work import READY, SideWork
 from tgflow import _core
 from tgflow.bench.options import Options
 from tgflow.bench.own import Own, own_tgat, own_tgn
 from tgflow.bench.row import Params, Row
-from tgflow.bench.side_work import READY, SideWork
 from tgflow.bench.task import Laps, Task
 from tgflow.bench.train import QUICK_EVENTS, TURN, task_of
 from tgflow.bench.turns import restored_threads
@@ -136,5 +136,5 @@ def speeds_of(works: Sequence[SideWork]) -> list[float]:
 
 
 def _process(work: SideWork) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tgflow.bench.side_work", json.dumps(asdict(work))]
+    command = [sys.executable, "-m", "benchmarks.side_work", json.dumps(asdict(work))]
     return subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
