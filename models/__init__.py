@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,19 +23,21 @@ if TYPE_CHECKING:
 
 
 class ModelEntry(NamedTuple):
-    """Where a model is: a module of this package, and the class in it.
+    """A model by name: its module in this package, its class, and the settings of that name.
 
-    The class is called as `model(config)`; the class of its settings is its `config_type`, named
-    like the model with `Config` behind.
+    The class is called as `model(config)` or `model(name=value, ...)`; the class of its settings is
+    its `config_type`, named like the model with `Config` behind.
     """
 
     module: str
-    name: str
+    class_name: str
+    settings: Mapping[str, Any] = {}
+    """Settings that the name stands for; they cannot be set otherwise under it."""
 
     @property
     def model(self) -> Any:
         """The class of the model."""
-        return getattr(import_module(f"{__name__}.{self.module}"), self.name)
+        return getattr(import_module(f"{__name__}.{self.module}"), self.class_name)
 
     @property
     def config(self) -> Any:
@@ -42,21 +45,45 @@ class ModelEntry(NamedTuple):
         return self.model.config_type
 
 
+_WITH_PAIRS, _WITHOUT_PAIRS = {"pair_features": True}, {"pair_features": False}
 MODELS = {
     "counts": ModelEntry("counts", "SmoothedCounts"),
     "craft": ModelEntry("craft", "CRAFT"),
     "dygformer": ModelEntry("dygformer", "DyGFormer"),
     "edgebank": ModelEntry("edgebank", "EdgeBank"),
     "edgebank-tw": ModelEntry("edgebank", "EdgeBankTW"),
-    "graphmixer": ModelEntry("graphmixer", "GraphMixer"),
-    "jodie": ModelEntry("jodie", "JODIE"),
+    "graphmixer": ModelEntry("graphmixer", "GraphMixer", _WITHOUT_PAIRS),
+    "graphmixer+pairs": ModelEntry("graphmixer", "GraphMixer", _WITH_PAIRS),
+    "jodie": ModelEntry("jodie", "JODIE", _WITHOUT_PAIRS),
+    "jodie+pairs": ModelEntry("jodie", "JODIE", _WITH_PAIRS),
     "poptrack": ModelEntry("poptrack", "PopTrack"),
     "recency": ModelEntry("recency", "Recency"),
-    "tgat": ModelEntry("tgat", "TGAT"),
-    "tgn": ModelEntry("tgn", "TGN"),
+    "tgat": ModelEntry("tgat", "TGAT", _WITHOUT_PAIRS),
+    "tgat+pairs": ModelEntry("tgat", "TGAT", _WITH_PAIRS),
+    "tgn": ModelEntry("tgn", "TGN", _WITHOUT_PAIRS),
+    "tgn+pairs": ModelEntry("tgn", "TGN", _WITH_PAIRS),
     "tpnet": ModelEntry("tpnet", "TPNet"),
 }
-"""The models by name, as a command line or a configuration file calls them."""
+"""The models by name, as a command line or a configuration file calls them. NAME is the paper's
+model; NAME+pairs also reads the exact history of each pair, and is the default of its class."""
+
+
+def name_of(model: TemporalModel) -> str:
+    """Return the name of a model in `MODELS`, or the name of its class if it is none of them.
+
+    Example:
+        >>> from tgflow.models import name_of
+        >>> name_of(tg.TGN()), name_of(tg.TGN(pair_features=False))
+        ('tgn+pairs', 'tgn')
+    """
+    for name, entry in MODELS.items():
+        # compare names first: `entry.model` imports the module
+        is_of_class = type(model).__name__ == entry.class_name and type(model) is entry.model
+        config = getattr(model, "config", None)
+        if is_of_class and all(getattr(config, k) == v for k, v in entry.settings.items()):
+            return name
+    return type(model).__name__
+
 
 __all__ = [
     "CRAFT",
@@ -86,11 +113,12 @@ __all__ = [
     "TPNet",
     "TPNetConfig",
     "TemporalModel",
+    "name_of",
 ]
 
 
 def __getattr__(name: str) -> Any:
     for entry in MODELS.values():
-        if name in (entry.name, f"{entry.name}Config"):
-            return entry.model if name == entry.name else entry.config
+        if name in (entry.class_name, f"{entry.class_name}Config"):
+            return entry.model if name == entry.class_name else entry.config
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 from benchmarks.results import FOLDER, Result, commit, load, record
 from tgflow.bench.row import Row
 from tgflow.config import Config, flag_of, load_config
-from tgflow.config.model import PAIR_FEATURES, model_settings, validate_model
+from tgflow.config.model import model_settings, validate_model
 from tgflow.config.schema import ModelConfig
 from tgflow.models import MODELS
 from tgflow.train.config import ContinualConfig, OfflineConfig
@@ -147,11 +147,12 @@ def _of_model(model: ModelConfig) -> list[str]:
     """
     stated = model_settings(model)
     if model.name in MODELS:
-        kind = MODELS[model.name].config
-        own, found = asdict(kind()), asdict(validate_model(kind, model.name, stated, {}))
+        kind, fixed = MODELS[model.name].config, MODELS[model.name].settings
+        own = asdict(kind(**fixed))
+        found = asdict(validate_model(kind, model.name, {**fixed, **stated}, {}))
         stated = {name: value for name, value in found.items() if value != own[name]}
     settings = sorted(stated.items())
-    return [f"--model-set {k}={json.dumps(v)}" for k, v in settings if k != PAIR_FEATURES]
+    return [f"--model-set {k}={json.dumps(v)}" for k, v in settings]
 
 
 def _of_stream(config: Config) -> list[str]:

@@ -76,7 +76,7 @@ def pass_rows(events: EventBatch, params: Params, rounds: int) -> Iterator[Row]:
 def go_through(name: str, events: EventBatch) -> None:
     """Let a new model of that name, as it is by default, take in all events."""
     entry = MODELS[name]
-    trainer = ContinualTrainer(entry.model(entry.config()), TemporalGraph("undirected"))
+    trainer = ContinualTrainer(entry.model(**entry.settings), TemporalGraph("undirected"))
     trainer.run([events], progress=False)
 
 

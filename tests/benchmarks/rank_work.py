@@ -7,6 +7,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,7 +17,7 @@ from tgflow.distributed.join import join
 from tgflow.distributed.memory import ShardedMemory
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
-from tgflow.models import TGAT, TGN, TGATConfig, TGNConfig
+from tgflow.models import TGAT, TGN
 from tgflow.nn import NodeMemory
 from tgflow.peers import Alone, Flow, Peers
 from tgflow.train.config import ContinualConfig
@@ -94,11 +95,11 @@ def measure(work: Work, peers: Peers) -> WorkFigures:
 
 def _model(work: Work, peers: Peers) -> TemporalModel:
     dim = work.dim
+    widths: dict[str, Any] = {"time_dim": dim, "embedding_dim": dim, "neighbors": 10}
+    widths["pair_features"] = False
     if work.model == "tgat":
-        return TGAT(TGATConfig(time_dim=dim, embedding_dim=dim, neighbors=10, strategy="recent"))
-    model: TemporalModel = TGN(
-        TGNConfig(memory_dim=dim, time_dim=dim, embedding_dim=dim, neighbors=10)
-    )
+        return TGAT(**widths, strategy="recent")
+    model: TemporalModel = TGN(**widths, memory_dim=dim)
     if work.memory_shards and isinstance(model.state, NodeMemory):
         model.state = ShardedMemory(model.state, peers)
     return model

@@ -71,7 +71,7 @@ def test_info_says_how_it_is_resumed(compared, tgflow):
 
 def test_a_model_has_the_figures_of_its_run(compared, tgflow):
     path = str(compared.parent / "made.csv")
-    tgflow("run", "-s", path, "-m", "tgn", "--pair-features", *SMALL[:-2], "-o", "alone")
+    tgflow("run", "-s", path, "-m", "tgn+pairs", *SMALL[:-2], "-o", "alone")
     alone = untimed(metrics_of(Path("alone")))
     mine = untimed(metrics_of(compared)["participants"]["tgn+pairs/0"])
     for name in ("prequential.ap", "prequential.auc", "prequential.mrr", "test.ap", "running.ap"):
@@ -123,7 +123,7 @@ def test_an_offline_protocol_compares_on_the_test(compared, tgflow):
     outcome = Outcome.read(Path("offline"))
     start, rows = summary["test.start_event"], outcome.scores["jodie/0"]
     assert rows.shape == (400 - start, 3)
-    plain = ("-m", "jodie", "--no-pair-features")
+    plain = ("-m", "jodie")
     alone = tgflow("train", "-s", path, *plain, *flags[2:-2], "-o", "alone")
     assert alone.code == 0, alone.err
     for name in ("test.ap", "test.mrr", "val.ap"):
@@ -145,7 +145,7 @@ def settings(models, **flags):
     ("models", "more", "message"),
     [
         ("nothing", {}, "there is no model 'nothing'"),
-        ("tpnet+pairs", {}, "tpnet has no \\+pairs"),
+        ("tpnet+pairs", {}, "there is no model 'tpnet\\+pairs'"),
         ("tgn,tgn", {}, "tgn is there twice; give one a label of its own: other=tgn"),
         (" , ", {}, "--models: which"),
         ("tgn", {"model.settings": {"tgat.dim": 3}}, "tgat does not take part"),
@@ -163,16 +163,14 @@ def test_each_model_gets_the_settings_that_it_has():
         **{"model.dim": 8, "model.settings": {"table_size": 64, "small.memory_dim": 4}},
     )
     tgn, small, craft = chosen(config, None)
-    assert tgn.settings == {"pair_features": False, **dict.fromkeys(
-        ("memory_dim", "time_dim", "embedding_dim"), 8)}  # fmt: skip
+    assert tgn.settings == dict.fromkeys(("memory_dim", "time_dim", "embedding_dim"), 8)
     assert small.settings["memory_dim"] == 4
-    assert small.settings["pair_features"] is True
     assert craft.settings == {"embedding_dim": 8, "table_size": 64}
 
 
 def test_auto_is_a_line_up_of_what_there_is():
     names = [choice.label for choice in chosen(settings("auto"), None)]
-    assert names == [name for name in AUTO if name.removesuffix("+pairs") in MODELS]
+    assert names == [name for name in AUTO if name in MODELS]
     assert "tgn+pairs" in names
 
 

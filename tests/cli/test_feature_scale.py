@@ -64,7 +64,7 @@ def test_a_model_with_an_amount_that_tells_nothing_is_never_worse_than_without(t
 def test_a_model_with_an_amount_that_tells_all_is_better_than_without(tmp_path, model):
     """Of pairs' history, which tells as much, it reads nothing."""
     stream = write_payments(tmp_path / "pay.csv", tells=True)
-    flags = ("-m", model, "--no-pair-features")
+    flags = ("-m", model)
     without = mean_mrr(tmp_path, stream, *flags)
     assert mean_mrr(tmp_path, stream, *flags, *AMOUNT) > without + 0.05
 

@@ -14,7 +14,7 @@ from tgflow.cli.rank_plan import World
 from tgflow.distributed.asking import AskingSampler
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.models import TGAT, TGN, TGATConfig, TGNConfig
+from tgflow.models import TGAT, TGN
 from tgflow.sampling import Frontier
 from tgflow.sampling.expand import distinct
 from tgflow.sampling.hops import hop_by_hop
@@ -27,8 +27,8 @@ SLICES = 5
 X_DIM = 3
 SMALL = {"embedding_dim": 8, "time_dim": 8, "heads": 2, "dropout": 0.0, "edge_x_dim": X_DIM}
 MODELS = {
-    "tgn": lambda: TGN(TGNConfig(**SMALL, memory_dim=8, neighbors=3)),
-    "tgat": lambda: TGAT(TGATConfig(**SMALL, neighbors=2, layers=2)),
+    "tgn": lambda: TGN(**SMALL, memory_dim=8, neighbors=3),
+    "tgat": lambda: TGAT(**SMALL, neighbors=2, layers=2),
 }
 
 

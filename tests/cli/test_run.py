@@ -69,7 +69,7 @@ def test_the_checkpoint_holds_ids_and_events(tgflow, events_csv, tmp_path):
     ids = NodeIds()
     ids.load_state_dict(checkpoint.sections["ids"])
     assert sorted(ids.decode(checkpoint.sections["events"]["src"].unique())) == list(range(20))
-    assert checkpoint.meta["model"]["name"] == "tgn"
+    assert checkpoint.meta["model"]["name"] == "tgn+pairs"
 
 
 def test_json_is_all_that_stdout_holds(tgflow, events_csv):
@@ -78,11 +78,11 @@ def test_json_is_all_that_stdout_holds(tgflow, events_csv):
     assert ran.json["model"] == "tgn+pairs"
 
 
-def test_a_run_reads_the_history_of_pairs_unless_it_is_told_not_to(tgflow, events_csv):
+def test_the_default_run_reads_the_history_of_pairs_and_tgn_does_not(tgflow, events_csv):
     ran = tgflow("run", "-s", events_csv, "--limit", 100, "-o", "pairs", *SMALL)
     assert "tgn+pairs, 100 events" in ran.out
     plain = ["-s", events_csv, "--limit", 100, "-o", "plain", *SMALL]
-    ran = tgflow("run", "--no-pair-features", "--json", *plain)
+    ran = tgflow("run", "-m", "tgn", "--json", *plain)
     assert ran.json["model"] == "tgn"
     assert "counts_bytes" not in ran.json
     ran = tgflow("run", "--resume", "--limit", 150, "--json", *plain[:2], "-o", "plain", *SMALL)

@@ -10,7 +10,6 @@ from helpers.live_runs import SMALL
 from helpers.rank_runs import codes, open_nothing, run_ranks
 from tgflow.checkpoint import read_manifest
 from tgflow.cli.averages import average
-from tgflow.models import TGN
 
 FEW = ("--epochs", 2, "--mrr-negatives", 5, *SMALL)
 
@@ -40,13 +39,13 @@ def test_several_seeds_give_mean_and_deviation(tgflow, events_csv, tmp_path):
     assert (tmp_path / "out" / "checkpoint" / "1" / "manifest.json").exists()
 
 
-def test_training_takes_the_default_model_of_runs_and_of_python(tgflow, events_csv):
+def test_train_has_the_default_model_of_run_and_the_paper_s_by_its_name(tgflow, events_csv):
+    ran = tgflow("train", "-s", events_csv, "-m", "tgn", "--json", *FEW)
+    assert ran.json["model"] == "tgn"
+    assert "counts_bytes" not in ran.json
     ran = tgflow("train", "-s", events_csv, "--json", *FEW)
     assert ran.json["model"] == "tgn+pairs"
     assert ran.json["counts_bytes"] > 0
-    assert TGN().config.pair_features
-    ran = tgflow("train", "-s", events_csv, "--no-pair-features", "--json", *FEW)
-    assert ran.json["model"] == "tgn"
 
 
 def test_kinds_of_negatives_are_tested_one_by_one(tgflow, events_csv):

@@ -31,7 +31,7 @@ def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path):
     assert config.continual.batch_size == 9
     assert config.continual.learning_rate == 1.0
     assert config.offline.batch_size == 200
-    assert config.model.name == "tgn"
+    assert config.model.name == "tgn+pairs"
 
 
 def test_reuse_is_a_section_that_an_offline_trainer_finds_in_its_settings(tmp_path):
@@ -79,12 +79,7 @@ def test_what_is_written_reads_back(tmp_path_factory, path, features, speed, sor
 
 def test_the_help_names_every_model():
     [name] = [field for field in fields() if field.key == "model.name"]
-    assert set(MODELS) <= set(re.findall(r"[\w-]+", name.help))
-
-
-def test_the_help_says_who_reads_the_history_of_pairs_if_nobody_asks_for_it():
-    [pair_features] = [field for field in fields() if field.key == "model.pair_features"]
-    assert "unset: yes, if the model can" in pair_features.help
+    assert set(MODELS) <= set(re.findall(r"[\w+-]+", name.help))
 
 
 def test_every_setting_is_written_with_what_it_means():

@@ -33,17 +33,17 @@ SMALL = {
 }
 """Settings of small models, each for those that have it."""
 X_DIM = 2
+NAMES = [name for name in MODELS if name == "tgn+pairs" or not name.endswith("+pairs")]
+"""Every model of a paper, and the default one."""
 
 
 def made_model(name: str, **settings: Any) -> Any:
-    """Return a small model of two edge features, the same at every call; of `NAME+pairs` too."""
-    name, _, pairs = name.partition("+")
+    """Return a small model of two edge features, the same at every call."""
     entry = MODELS[name]
     known = {field.name for field in dataclasses.fields(entry.config)}
     wanted = {"edge_x_dim": X_DIM, **SMALL}
     small = {key: value for key, value in wanted.items() if key in known}
-    if "pair_features" in known:
-        small["pair_features"] = bool(pairs)
+    small |= entry.settings
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return entry.model(entry.config(**small | settings))

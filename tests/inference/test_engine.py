@@ -11,7 +11,7 @@ from tgflow.plan.plan import Plan
 from tgflow.tables import FeatureTable
 from tgflow.train.learner import Learner
 
-NAMES = [*MODELS, "tgn+pairs", "tgat+pairs"]
+NAMES = [*MODELS]
 for_each_model = pytest.mark.parametrize("name", NAMES)
 for_each_kind = pytest.mark.parametrize("name", cases(NAMES, quick=("tgn", "counts")))
 EMBEDDING = ["tgn", "tgat", "jodie", "graphmixer"]

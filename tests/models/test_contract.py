@@ -10,6 +10,7 @@ from helpers.devices import apart, cuda, place_of
 from helpers.effort import cases
 from helpers.emulated_training import emulated_pages  # noqa: F401
 from helpers.made_models import (
+    NAMES,
     X_DIM,
     batches_of,
     changed,
@@ -21,14 +22,12 @@ from helpers.made_models import (
 )
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.models import MODELS
 from tgflow.plan.loader import Loader
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.learner import Learner
 
-NAMES = [*MODELS, "tgn+pairs"]
 for_each_model = pytest.mark.parametrize("name", NAMES)
 LEARNING = [name for name in NAMES if has_parameters(name)]
 STREAM = made_events(60)

@@ -129,7 +129,7 @@ def test_memory_that_outgrows_its_budget_on_the_cpu_is_told_why():
 
 
 def test_one_line_says_where_memory_is():
-    on_host = TGN(TGNConfig(memory_placement="host", memory_cache="64KiB")).state.table.table
+    on_host = TGN(memory_placement="host", memory_cache="64KiB").state.table.table
     assert isinstance(on_host, CachedTable)
     assert (on_host.placement, on_host.dim) == ("host", 200)
     assert 0 < on_host.capacity * 800 < 64 << 10
@@ -164,12 +164,12 @@ def test_a_table_and_its_cache_are_for_the_device_of_the_model(device, placement
 
 
 def test_models_are_copied_unless_their_memory_is_in_a_table():
-    model = TGN(TGNConfig(memory_dim=4, edge_x_dim=1))
+    model = TGN(memory_dim=4, edge_x_dim=1)
     write(model.state, [3], 1)
     twin = copy.deepcopy(model)
     write(model.state, [3], 2)
     assert twin.state.state_dict()["clock"][3].tolist() == [0, 1, 1, 1]
-    model = TGN(TGNConfig(memory_dim=4, edge_x_dim=1, memory_placement="host"))
+    model = TGN(memory_dim=4, edge_x_dim=1, memory_placement="host")
     write(model.state, [3], 1)
     with pytest.raises(TypeError, match="such as a model whose memory is in a table; make a new"):
         copy.deepcopy(model)

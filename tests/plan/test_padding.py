@@ -40,7 +40,8 @@ def model_of(name: str, graph: TemporalGraph, settings: dict[str, Any]) -> Tempo
     torch.manual_seed(0)
     entry = MODELS[name]
     known = entry.config.__dataclass_fields__
-    given = {name: value for name, value in (SETTINGS | settings).items() if name in known}
+    wanted = {**SETTINGS, **settings, **entry.settings}
+    given = {name: value for name, value in wanted.items() if name in known}
     model = entry.model.for_graph(graph, **given)
     if model.state is not None:
         model.state.keep_past(1000)

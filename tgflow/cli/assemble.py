@@ -15,13 +15,11 @@ from tgflow.choices import Direction
 from tgflow.cli.errors import DATA, NO_INPUT, CliError, in_flags
 from tgflow.cli.hints import hint
 from tgflow.config import Config, ConfigError, StreamConfig, replaced
-from tgflow.config.model import PAIR_FEATURES, model_settings
 from tgflow.cuda.device import Device
 from tgflow.events import EventBatch, concat
 from tgflow.graph import TemporalGraph
 from tgflow.graph.feature_scale import FREEZE_AT
 from tgflow.ids import NodeIds
-from tgflow.models import MODELS
 from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.edge_table import check_own
 from tgflow.runtime.features import check_tables, scale_of
@@ -334,18 +332,6 @@ def _training_part(
 def direction_of(config: Config, source: EventSource) -> Direction:
     """Return how events become edges: bipartite if the source's ids are."""
     return "bipartite" if source.ids.bipartite else config.graph.direction
-
-
-def with_pair_features(config: Config) -> Config:
-    """Return the settings of a new run, `pair_features` being the model's default if it is unset.
-
-    So config.toml records it, and results name the model by it. A model of one's own is left alone.
-    """
-    name = config.model.name
-    if name not in MODELS or PAIR_FEATURES in model_settings(config.model):
-        return config
-    default = getattr(MODELS[name].config(), PAIR_FEATURES, None)
-    return config if default is None else replaced(config, {f"model.{PAIR_FEATURES}": default})
 
 
 class LiveInputs(NamedTuple):

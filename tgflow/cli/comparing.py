@@ -99,7 +99,7 @@ def _compare(directory: RunDirectory, as_json: bool, flow: FlowControl) -> None:
 
 def _name(config: Config) -> str:
     """Return what a comparison is called where nobody named it."""
-    return run_name(config).removesuffix(config.model.name) + "compare"
+    return run_name(config).removesuffix(config.model.name.removesuffix("+pairs")) + "compare"
 
 
 def draw_again(path: Path) -> None:

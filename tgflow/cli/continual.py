@@ -18,7 +18,6 @@ from tgflow.cli.guards import warn_of_first
 from tgflow.cli.hints import hint
 from tgflow.cli.ranks import check_rank_tables, check_ranks, follow, join_ranks, with_slices
 from tgflow.config import Config
-from tgflow.config.model import model_label
 from tgflow.peers import Peers
 from tgflow.report.formatting import compact, score
 from tgflow.report.page import continual_report
@@ -58,9 +57,7 @@ def learn(config: Config, options: ResumeOptions, as_json: bool) -> None:
         as_json: Print the figures as JSON, not as a table.
     """
     stated = options.stated or {}
-    if config.start.init_from is None:
-        config = assemble.with_pair_features(config)
-    else:
+    if config.start.init_from is not None:
         config = with_initial_model(config, stated)
     config = with_slices(config, stated, "continual")
     flow = FlowControl()
@@ -171,7 +168,7 @@ def _metrics(
     return {
         "command": "run",
         "stream": config.stream.path,
-        "model": model_label(config.model),
+        "model": config.model.name,
         **result.metrics,
         "interrupted": result.stopped,
         "state_sha256": result.state_sha256,

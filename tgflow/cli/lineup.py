@@ -12,7 +12,7 @@ from tgflow.cli import assemble
 from tgflow.cli.chosen_preset import family_of, preset_settings
 from tgflow.compare.lineup import LEARNING, Entrant
 from tgflow.config import Config, ConfigError
-from tgflow.config.model import PAIR_FEATURES, WIDTHS, model_settings
+from tgflow.config.model import WIDTHS, model_settings
 from tgflow.models import MODELS
 from tgflow.presets import StreamFacts
 from tgflow.runtime.model_maker import make_model, own_model
@@ -61,7 +61,9 @@ def chosen(config: Config, facts: StreamFacts | None) -> list[ModelChoice]:
         raise ConfigError(f"--model-set: none of the models has a setting {unused[0]!r}")
     preset = preset_settings(config, facts)
     return [
-        _with_settings(choice, preset.get(choice.name, {}), common, own[choice.label])
+        _with_settings(
+            choice, preset.get(choice.name.removesuffix(PAIRS), {}), common, own[choice.label]
+        )
         for choice in found
     ]
 
@@ -91,26 +93,18 @@ def _texts(config: Config, facts: StreamFacts | None) -> Iterator[str]:
         if text not in LINEUPS:
             yield text
             continue
-        yield from (n for n in LINEUPS[text] if _base(n) in MODELS and n not in without)
-
-
-def _base(name: str) -> str:
-    return name.removesuffix(PAIRS)
+        yield from (name for name in LINEUPS[text] if name in MODELS and name not in without)
 
 
 def _named(text: str) -> ModelChoice:
     label, equals, name = text.partition("=")
     name = name if equals else label
-    base = _base(name)
-    if ":" not in base and base not in MODELS:
+    if ":" not in name and name not in MODELS:
         raise ConfigError(
-            f"--models: there is no model {base!r}; there are {', '.join(MODELS)}, and your own as "
+            f"--models: there is no model {name!r}; there are {', '.join(MODELS)}, and your own as "
             "module:Class"
         )
-    if name != base and PAIR_FEATURES not in _known(base):
-        raise ConfigError(f"--models: {base} has no +pairs: it does not read the history of pairs")
-    settings = {PAIR_FEATURES: name != base} if PAIR_FEATURES in _known(base) else {}
-    return ModelChoice(label.rpartition(":")[2], base, settings)
+    return ModelChoice(label.rpartition(":")[2], name)
 
 
 def _known(name: str) -> set[str]:
@@ -145,7 +139,7 @@ def _with_settings(
     own: Mapping[str, Any],
 ) -> ModelChoice:
     known = _known(choice.name) | set(LEARNING)
-    stated = {k: v for k, v in common.items() if k in known and k != PAIR_FEATURES} | dict(own)
+    stated = {k: v for k, v in common.items() if k in known} | dict(own)
     left = {key: value for key, value in preset.items() if key not in stated}
     return replace(choice, settings={**choice.settings, **left, **stated}, preset=left)
 

@@ -41,7 +41,6 @@ from tgflow.cli.training_saves import (
 )
 from tgflow.compare.offline_saves import OfflineSaves
 from tgflow.config import Config, plain
-from tgflow.config.model import model_label
 from tgflow.cuda.device import Device
 from tgflow.distributed.feed import Feed, Followed, heartbeat_of
 from tgflow.graph import TemporalGraph
@@ -93,7 +92,7 @@ def train_offline(
         as_json: Print the figures as JSON, not as a table.
         options: Whether to resume.
     """
-    config = with_slices(assemble.with_pair_features(config), options.stated or {}, "offline")
+    config = with_slices(config, options.stated or {}, "offline")
     with join_ranks(config, options, "offline", seeds=num_seeds) as peers:
         if peers.rank > 0:
             _follow(peers, num_seeds or 1)
@@ -212,7 +211,7 @@ def _trained(
     metrics = {
         "command": "train",
         "stream": config.stream.path,
-        "model": model_label(config.model),
+        "model": config.model.name,
         **average(results),
         **({"features": said} if said else {}),
         "tables": table_figures(graph),

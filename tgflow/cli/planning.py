@@ -52,7 +52,6 @@ def plan_ranks(config: Config, stated: dict[str, Any], world: World, *, as_json:
     """
     slices = config.continual.slices if SLICES in stated else max(world.size, 1)
     schedule = _schedule(slices, world.size)
-    config = assemble.with_pair_features(config)
     settings = replace(config.continual, slices=slices)
     source = assemble.open_source(config)
     nodes = assemble.open_node_features(config, source.ids)

@@ -57,8 +57,8 @@ def run(
     with exactly the model it would have had. Ctrl-C (or SIGTERM) stops it after the current
     micro-batch and saves everything; a second one stops it at once.
 
-    A model that can reads the exact history of each pair beside the paper's inputs, and is then
-    called tgn+pairs; with --no-pair-features it is the paper's.
+    The default model, tgn+pairs, reads the exact history of each pair beside the inputs of TGN;
+    -m tgn is the paper's model.
 
     [bold]Examples[/bold]
 

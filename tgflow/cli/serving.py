@@ -10,7 +10,6 @@ from rich.console import Console
 from tgflow.cli.continual import printer
 from tgflow.cli.errors import INTERNAL, CliError
 from tgflow.config import Config
-from tgflow.config.model import model_label
 from tgflow.runtime.exporter import RunCollector
 from tgflow.runtime.health import read_health
 from tgflow.runtime.opened_run import Run, open_run
@@ -37,7 +36,7 @@ def serve_run(path: Path, config: Config) -> None:
     say, flow = printer(Console(stderr=True)), FlowControl()
     with StopSignals(flow.stop_for):
         run = open_run(path)
-        name = model_label(run.config.model)
+        name = run.config.model.name
         labels = {"model": name, "stream": run.config.stream.path, "run": str(run.path)}
         server = Server(
             run,

@@ -58,8 +58,7 @@ def train(
     This is the protocol under which figures are published (DyGLib's defaults: batches of 200, Adam
     at 1e-4, at most 100 epochs, patience 20). Leaves metrics.json, metrics.jsonl (an epoch a line),
     checkpoint/ and report.html. With several seeds the figures are means over them. The
-    default model reads the exact history of each pair and is called tgn+pairs; --no-pair-features
-    gives the paper's.
+    default model is tgn+pairs, as in run; -m tgn is the paper's model.
 
     Kill it at any moment: with --resume it goes on after the newest epoch that was saved (see
     --checkpoint-every), and ends with exactly the model it would have had. Several ranks

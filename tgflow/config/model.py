@@ -19,22 +19,15 @@ Settings = TypeVar("Settings")
 
 WIDTHS = ("memory_dim", "time_dim", "embedding_dim")
 """What `dim` sets."""
-PAIR_FEATURES = "pair_features"
-"""What makes a model, of those that have it, another one than the paper's."""
 
 
 def model_settings(model: ModelConfig) -> dict[str, Any]:
     """Return what [model] says beside the name: what is set, `dim` as the widths it stands for."""
-    shared = ("heads", "neighbors", "layers", "dropout", PAIR_FEATURES)
+    shared = ("heads", "neighbors", "layers", "dropout")
     found = {name: getattr(model, name) for name in shared if getattr(model, name) is not None}
     if model.dim is not None:
         found |= dict.fromkeys(WIDTHS, model.dim)
     return found | dict(model.settings)
-
-
-def model_label(model: ModelConfig) -> str:
-    """Return what a result calls the model: its name, and `+pairs` if it reads pairs' history."""
-    return f"{model.name}+pairs" if model_settings(model).get(PAIR_FEATURES) else model.name
 
 
 def validate_model(

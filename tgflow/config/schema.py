@@ -53,9 +53,11 @@ class GraphConfig:
 class ModelConfig:
     """The model: its name, the settings that most models share, and those of its own."""
 
-    name: Annotated[str, Setting(flags=("--model", "-m"))] = "tgn"
-    """tgn, tgat, jodie, graphmixer, dygformer, tpnet, craft, counts; rules without parameters:
-    recency, poptrack, edgebank, edgebank-tw; or your own as module:Class."""
+    name: Annotated[str, Setting(flags=("--model", "-m"))] = "tgn+pairs"
+    """tgn, tgat, jodie and graphmixer, as in their papers; tgn+pairs, tgat+pairs, jodie+pairs and
+    graphmixer+pairs, which also read the exact history of each pair; dygformer, tpnet, craft,
+    counts; heuristic baselines: recency, poptrack, edgebank, edgebank-tw; or your own as
+    module:Class."""
     dim: Annotated[int, Ge(1)] | None = None
     """Width of memory, embedding and time encoding; unset: the model's default (100)."""
     heads: Annotated[int, Ge(1)] | None = None
@@ -66,9 +68,6 @@ class ModelConfig:
     """Hops; unset: the paper's (tgn 1, tgat 2)."""
     dropout: Annotated[float, Ge(0), Lt(1)] | None = None
     """Dropout while training; unset: the model's default (0.1)."""
-    pair_features: bool | None = None
-    """Let the decoder read the history of each pair; unset: yes, if the model can. The papers'
-    models do not. Shown as NAME+pairs."""
     precision: Annotated[Precision, Setting(resume="from_now")] = "fp32"
     """GPU: how matrices are multiplied; tf32 is faster, and rounds factors to 10 bits."""
     settings: Annotated[Mapping[str, Any], Setting(flags=("--model-set",))] = field(
@@ -255,9 +254,8 @@ class CompareConfig:
     """A comparison of models."""
 
     models: str = "auto"
-    """Which, with commas between: names, NAME+pairs for one that reads the exact history of pairs,
-    LABEL=NAME for one with settings of its own, or module:Class; auto: a line-up of baselines and
-    models; quick: what is done in minutes."""
+    """Which, with commas between: names, LABEL=NAME for one with settings of its own, or
+    module:Class; auto: a line-up of baselines and models; quick: what is done in minutes."""
     protocol: Literal["prequential/1", "dyglib/1", "tgb/1"] | None = None
     """A named protocol: its settings are then the defaults, and what differs is printed; dyglib/1
     and tgb/1 train offline, in epochs, and compare on the test."""

@@ -24,7 +24,6 @@ from tgflow.checkpoint import (
 from tgflow.choices import Direction
 from tgflow.compare.lineup import Lineup
 from tgflow.config import Config
-from tgflow.config.model import model_label
 from tgflow.distributed.words import share_words
 from tgflow.durable.errors import LogCorrupt
 from tgflow.events import EventBatch
@@ -243,7 +242,7 @@ def _compose(
         directory,
         parts.sources,
     )
-    name = inputs.title or model_label(config.model)
+    name = inputs.title or config.model.name
     title = inputs.title or name.upper()
     collector = collect_metrics(metrics, directory, name, source.name)
     serve_metrics(collector, directory, run_log, opened)
@@ -342,7 +341,7 @@ def _log_start(
     run_log: RunLog,
 ) -> None:
     what = f"resumes at event {position:,}" if directory.resumed else "starts"
-    text = f"{model_label(directory.config.model)} {what}, stream {source}"
+    text = f"{directory.config.model.name} {what}, stream {source}"
     run_log.info("start", text, position=position, **build)
 
 

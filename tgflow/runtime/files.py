@@ -236,4 +236,4 @@ def run_name(config: Config) -> str:
     """Return what a run is called where nobody named it, such as collegemsg-tgn."""
     path = "stdin" if config.stream.path == "-" else config.stream.path
     stem = Path(path).name.split(".")[0] or "stream"
-    return f"{stem}-{config.model.name.rpartition(':')[2].lower()}"
+    return f"{stem}-{config.model.name.removesuffix('+pairs').rpartition(':')[2].lower()}"

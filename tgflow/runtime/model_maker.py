@@ -14,7 +14,7 @@ import torch
 from tgflow.config import Config, ConfigError
 from tgflow.config.model import WIDTHS, model_settings, validate_model
 from tgflow.model import TemporalModel
-from tgflow.models import MODELS
+from tgflow.models import MODELS, ModelEntry
 from tgflow.runtime.gpu import CPU
 from tgflow.sampling import Sampler
 from tgflow.tasks.labels import check_embeds, freeze, make_task
@@ -47,8 +47,18 @@ def make_model(
         ConfigError: If there is no such model, or its settings do not fit together.
     """
     name = config.model.name
-    kind = own_model(name) if ":" in name else _known_model(name)
     stated = model_settings(config.model)
+    if ":" in name:
+        kind = own_model(name)
+    else:
+        entry = _known_model(name)
+        for key, value in entry.settings.items():
+            if stated.get(key, value) != value:
+                base = name.removesuffix("+pairs")
+                raise ConfigError(
+                    f"[model] {key} goes with the name: --model {base}+pairs or {base}"
+                )
+        kind, stated = entry.model, {**entry.settings, **stated}
     derived = {"edge_x_dim": edge_x_dim} | ({"node_x_dim": node_x_dim} if node_x_dim else {})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(training.seed)
@@ -100,14 +110,13 @@ def _build(kind: Any, name: str, stated: dict[str, Any], derived: dict[str, Any]
     return kind(**{k: v for k, v in values.items() if takes_all or k in parameters})
 
 
-def _known_model(name: str) -> type[TemporalModel]:
+def _known_model(name: str) -> ModelEntry:
     if name not in MODELS:
         known = ", ".join(MODELS)
         raise ConfigError(
             f"--model: model.name must be one of {known}, or module:Class, got {name!r}"
         )
-    kind: type[TemporalModel] = MODELS[name].model
-    return kind
+    return MODELS[name]
 
 
 def own_model(name: str) -> Any:

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from rich.console import Console
 
 from tgflow.config import Config, ConfigError
-from tgflow.config.model import model_label
 from tgflow.ids import NodeIds
 from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.exporter import RunCollector
@@ -69,7 +68,7 @@ def serve_answers(
         predictor,
         *where,
         config.serve,
-        model_label(config.model),
+        config.model.name,
         registry=collector.registry(),
         state=lambda: metrics.state,
         warn=lambda text: run_log.warning("serve", text),
