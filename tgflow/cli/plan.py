@@ -1,16 +1,60 @@
-"""`tgflow plan`: what the ranks of a world would do with a stream."""
+"""`tgflow plan`: load and memory of each rank, and what does not fit."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import json as jsonlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.markup import escape
 
+from tgflow.cli.errors import DATA, USAGE, CliError
 from tgflow.cli.options import STREAM_OF_FILES, with_config
 from tgflow.config import Config
+from tgflow.report.formatting import compact, num_bytes
+
+if TYPE_CHECKING:
+    from tgflow.graph import TemporalGraph
+    from tgflow.model import TemporalModel
+    from tgflow.schedule import SliceSchedule
+    from tgflow.train.config import ContinualConfig
 
 SETTINGS = (*STREAM_OF_FILES, "graph", "model", "continual", "operate.memory_limit")
 WORLD = "World"
+HEAD_BYTES = 8
+DESTINATION_BYTES = 24
+"""A destination, its first event, and its number by node."""
+PAIR_BYTES = 48
+"""A pair, its first event, and its entry in a hash table that is a third full."""
+ID_BYTES = 56
+"""An integer id, and its entry in such a table."""
+EVENT_BYTES = 24
+"""Source, destination and time in the log; a label adds 8."""
+MAX_EVENTS = 2**33
+"""Of a log and of the block store."""
+MAX_NODES = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """Memory of one data structure on the rank that holds most of it."""
+
+    name: str
+    replicated: int
+    """Bytes if every rank holds all of it."""
+    sharded: int | None = None
+    """Bytes if every rank holds its shard; None: it cannot be sharded."""
+    rank_0_only: bool = False
+
+    @property
+    def least(self) -> int:
+        """Bytes in the smaller form."""
+        return self.replicated if self.sharded is None else self.sharded
 
 
 @with_config(SETTINGS)
@@ -53,27 +97,224 @@ def plan(
         bool, typer.Option("--json", help="Print JSON to stdout.", rich_help_panel="Output")
     ] = False,
 ) -> None:
-    """Say what each rank of a world would compute, send and hold, on one process and any machine.
+    """Print the load and the memory of each rank, counted from the stream on this machine.
 
-    Which rank computes which rows, and what it must send, follows from the stream and the settings
-    alone, so it is counted here, batch by batch, and nothing is learned. Graph, memory and edge
-    features may be whole on every rank or in shards: what is sent and held is said of both. With
-    --events and --nodes it says what a larger stream of this kind would need, and what of it does
-    not fit into --memory-limit, or into the memory of this machine.
+    The rows of a batch that a rank computes follow from the stream and the settings, so they are
+    counted batch by batch, and nothing is trained. Graph and memory may be replicated or sharded:
+    both are shown. With --events and --nodes the memory is scaled to a larger stream of the same
+    kind. What exceeds --memory-limit, or the memory of this machine, is listed.
 
     [bold]Examples[/bold]
 
       tgflow plan --data examples/data/collegemsg.csv.gz --world 4 --batch-size 1000
       tgflow plan --data wikipedia.csv.gz --world 64 --events 1e10 --nodes 1e9 --mrr-negatives 1
-      tgflow plan --data u.csv --world 8 --batches 0 --json | jq .bytes
+      tgflow plan --data u.csv --world 8 --batches 0 --json | jq .loads
     """
-    from tgflow.cli.planning import plan_ranks
-    from tgflow.cli.rank_plan import World
+    from tgflow.cli import assemble
+    from tgflow.model import feature_widths
+    from tgflow.peers import WorldError
+    from tgflow.runtime.model_maker import make_model
+    from tgflow.schedule import SliceSchedule
+    from tgflow.units import parse_bytes
 
-    asked = World(
-        world,
-        batches,
-        None if events is None else round(events),
-        None if nodes is None else round(nodes),
+    slices = config.continual.slices if "continual.slices" in stated else max(world, 1)
+    try:
+        schedule = SliceSchedule(slices, world)
+    except WorldError as error:
+        raise CliError(f"--world {world}: {error}", USAGE) from None
+    settings = replace(config.continual, slices=slices)
+    source = assemble.open_source(config)
+    node_features = assemble.open_node_features(config, source.ids)
+    graph = assemble.read_graph(config, source, nodes=node_features)
+    if not graph.num_events:
+        raise CliError(f"{config.stream.path} has no events to plan", DATA)
+    edge_x_dim, node_x_dim = feature_widths(graph).values()
+    model = make_model(config, settings, edge_x_dim, node_x_dim=node_x_dim)
+    num_batches, loads, count_bytes = rank_loads(graph, model, settings, schedule, batches)
+    num_events = graph.num_events if events is None else round(events)
+    num_nodes = (
+        round(graph.num_nodes * num_events / graph.num_events) if nodes is None else round(nodes)
     )
-    plan_ranks(config, stated, asked, as_json=json)
+    memory = structures(graph, model, settings, count_bytes, world, num_events, num_nodes)
+    given = config.operate.memory_limit
+    limit = _machine_memory() if given is None else parse_bytes(given)
+    found = {
+        "stream": config.stream.path,
+        "world": world,
+        "slices": slices,
+        "slices_of_rank": [[*schedule.slices_of(rank)] for rank in range(world)],
+        "batch_size": settings.batch_size,
+        "num_batches": num_batches,
+        "num_events": num_events,
+        "num_nodes": num_nodes,
+        "loads": loads,
+        "memory": [asdict(each) for each in memory],
+        "limit": limit,
+        "misfits": [*misfits(memory, num_events, num_nodes, limit)],
+    }
+    if json:
+        sys.stdout.write(jsonlib.dumps(found, indent=2) + "\n")
+    else:
+        _print(found, memory)
+
+
+def rank_loads(
+    graph: TemporalGraph,
+    model: TemporalModel,
+    config: ContinualConfig,
+    schedule: SliceSchedule,
+    num_batches: int,
+) -> tuple[int, dict[str, list[int]], int]:
+    """Count what each rank computes.
+
+    Args:
+        graph: All events of the stream.
+        model: Model that would be trained.
+        config: Its training, with the slices of `schedule`.
+        schedule: Assigns slices to ranks.
+        num_batches: Micro-batches to look at, spread over the stream; 0: all.
+
+    Returns:
+        The number of micro-batches that were counted; for each kind of load a sum over them for
+        each rank: `rows` of batches, distinct `inputs` (rows of memory or features of each slice),
+        and `neighbors` sampled; and the bytes of the model's counts of past events.
+    """
+    from tgflow.plan.counts import CountHistory
+    from tgflow.train.microbatch import PREDICT
+    from tgflow.train.plans import micro_batch_plans
+
+    counts = CountHistory(graph, model.counts)
+    plans = micro_batch_plans(graph, model, config, counts=counts)
+    updates = config.updates if any(p.requires_grad for p in model.parameters()) else 0
+    size = len(plans)
+    num = size if num_batches == 0 else min(num_batches, size)
+    loads = {name: [0] * schedule.world for name in ("rows", "inputs", "neighbors")}
+    for index in (size * i // num for i in range(num)):
+        shares = [plans.predict.share(PREDICT, index, range(schedule.slices))]
+        shares += [
+            plans.learn.share(update, index, range(schedule.slices))
+            for update in range(1, updates + 1)
+        ]
+        for rank in range(schedule.world):
+            for batch in (share.slices[n] for share in shares for n in schedule.slices_of(rank)):
+                loads["rows"][rank] += len(batch)
+                loads["inputs"][rank] += len(batch.nodes)
+                loads["neighbors"][rank] += sum(int(block.mask.sum()) for block in batch.blocks)
+    counts.figures(graph.num_events)
+    return num, loads, counts.nbytes if model.counts else 0
+
+
+def structures(
+    graph: TemporalGraph,
+    model: TemporalModel,
+    config: ContinualConfig,
+    count_bytes: int,
+    world: int,
+    num_events: int,
+    num_nodes: int,
+) -> list[Structure]:
+    """Return the memory of a rank for a stream of the kind of `graph` and of the given size.
+
+    Neighbors, features, pairs and counts scale with events; memory, heads and ids with nodes.
+    """
+    from tgflow.nn import NodeMemory
+    from tgflow.nn.history import LINK_WIDTH, ORIGIN_WIDTH, ROWS_PER_EVENT
+    from tgflow.nn.memory_rows import CLOCK_WIDTH
+    from tgflow.plan.negatives import PairHistory
+    from tgflow.train.stepper import kept_past
+
+    size = graph.num_events
+    by_events, by_nodes = num_events / size, num_nodes / graph.num_nodes
+    pairs = PairHistory(graph.log).upto(size)
+    destinations = DESTINATION_BYTES * pairs.num_destinations(size) * by_nodes
+    state = model.state
+    row = 4 * state.table.dim + 8 * CLOCK_WIDTH if isinstance(state, NodeMemory) else 0
+    past = ROWS_PER_EVENT * kept_past(config) * (row + 8 * (LINK_WIDTH + ORIGIN_WIDTH))
+    heads = HEAD_BYTES * graph.num_nodes
+    neighbors = (graph.stats().bytes - heads) * by_events + HEAD_BYTES * num_nodes
+    event = EVENT_BYTES + (0 if graph.log.read(0, 1).label is None else 8)
+    edge = 0 if graph.edge_x is None else 4 * graph.edge_x.dim
+    parameters = sum(each.nbytes for each in model.parameters())
+
+    def shards(name: str, amount: float) -> Structure:
+        return Structure(name, round(amount), -(-round(amount) // world))
+
+    found = [
+        Structure("event log", event * num_events),
+        Structure("destinations", round(destinations)),
+        Structure("distinct pairs", round(PAIR_BYTES * pairs.num_pairs(size) * by_events)),
+        Structure("counts of pairs", round(count_bytes * by_events)),
+        Structure("edge features", edge * num_events),
+        Structure("parameters and optimizer", 4 * parameters),
+        Structure("node ids", ID_BYTES * num_nodes, rank_0_only=True),
+        shards("neighbors", neighbors),
+        shards("node memory", row * num_nodes + (past if row else 0)),
+    ]
+    return [each for each in found if each.replicated]
+
+
+def misfits(
+    memory: Sequence[Structure], num_events: int, num_nodes: int, limit: int
+) -> Iterator[str]:
+    """Yield a sentence for each bound that is exceeded, even with sharding."""
+    if num_events > MAX_EVENTS:
+        yield (
+            f"a log holds at most 2^33 events ({MAX_EVENTS / 1e9:.1f} thousand million), got "
+            f"{num_events / 1e9:.3g} thousand million"
+        )
+    if num_nodes > MAX_NODES:
+        yield f"there can be at most 2^31 - 1 nodes, got {num_nodes:.3g}"
+    least = sum(each.least for each in memory)
+    if least > limit:
+        yield f"rank 0 needs {num_bytes(least)} with sharding, and has {num_bytes(limit)}; largest:"
+        for each in sorted(memory, key=lambda each: each.least, reverse=True):
+            if each.least > limit / len(memory):
+                where = "on rank 0" if each.rank_0_only else "on every rank"
+                how = f"all of it {where}" if each.sharded is None else "a shard on each rank"
+                yield f"{each.name}: {num_bytes(each.least)}, {how}"
+
+
+def _machine_memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _print(found: dict[str, Any], memory: Sequence[Structure]) -> None:
+    from tgflow.report.table_text import print_table
+
+    console = Console(soft_wrap=True, highlight=False)
+    title = (
+        f"{found['stream']}: {compact(found['num_events'])} events, "
+        f"{compact(found['num_nodes'])} nodes; {found['world']} ranks, {found['slices']} slices; "
+        f"{found['num_batches']} micro-batches of {found['batch_size']}"
+    )
+    console.print(escape(title), style="bold")
+    slices = [len(each) for each in found["slices_of_rank"]]
+    rows = [_load("slices", slices, 1)]
+    rows += [_load(name, each, found["num_batches"]) for name, each in found["loads"].items()]
+    print_table(("load of a rank and micro-batch", "mean", "max", "max/mean"), rows)
+    console.print()
+    cells = [
+        [
+            each.name + (" (rank 0)" if each.rank_0_only else ""),
+            num_bytes(each.replicated),
+            "" if each.sharded is None else num_bytes(each.sharded),
+        ]
+        for each in memory
+    ]
+    replicated, least = sum(m.replicated for m in memory), sum(m.least for m in memory)
+    cells.append(["total, rank 0", num_bytes(replicated), num_bytes(least)])
+    print_table(("memory of a rank", "replicated", "sharded"), cells)
+    console.print()
+    if found["misfits"]:
+        console.print("does not fit:")
+        for text in found["misfits"]:
+            console.print(f"  {escape(text)}")
+    else:
+        form = "replicated" if replicated <= found["limit"] else "sharded"
+        console.print(f"fits in {num_bytes(found['limit'])} a rank, {form}")
+
+
+def _load(name: str, totals: Sequence[int], num_batches: int) -> list[str]:
+    mean, most = sum(totals) / len(totals), max(totals)
+    ratio = f"{most / mean:.2f}" if mean else "1.00"
+    return [name, compact(mean / num_batches), compact(most / num_batches), ratio]
