@@ -38,26 +38,5 @@ Precision = Literal["fp32", "tf32"]
 """How a GPU multiplies matrices of float32."""
 Injection = Literal["structural", "temporal"]
 """How events are made anomalies: by another destination, or by another time."""
-Preset = Literal[
-    "auto",
-    "none",
-    "repeat",
-    "recommendation",
-    "discrete",
-    "sparse",
-    "dyglib:wikipedia",
-    "dyglib:reddit",
-    "dyglib:mooc",
-    "dyglib:lastfm",
-    "dyglib:enron",
-    "dyglib:socialevo",
-    "dyglib:uci",
-    "dyglib:flights",
-    "dyglib:canparl",
-    "dyglib:uslegis",
-    "dyglib:untrade",
-    "dyglib:unvote",
-    "dyglib:contacts",
-]
-"""Which settings a comparison has beside those that are stated; see `tgflow.presets` for kinds of
-streams, and `tgflow.published` for those of papers."""
+Preset = Literal["auto", "none", "repeat", "recommendation", "discrete", "sparse"]
+"""Which settings a comparison adds to those that are given, by the kind of its stream."""

@@ -31,7 +31,7 @@ from tgflow.checkpoint import (
     save,
 )
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parent / "golden" / "format-2"
 MIB = 1 << 20
 
 
@@ -262,12 +262,8 @@ def test_the_files_are_safetensors(tmp_path_factory, shapes):
             assert torch.equal(y.double(), x.double())
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_golden_checkpoints_of_every_format_are_read(number):
-    checkpoint = load(GOLDEN / f"format-{number}")
-    assert (
-        json.loads((GOLDEN / f"format-{number}" / "manifest.json").read_bytes())["format"] == number
-    )
+def test_the_golden_checkpoint_is_read():
+    checkpoint = load(GOLDEN)
     assert checkpoint.meta["seed"] == 7
     sections = checkpoint.sections
     assert sections["model"]["w"].tolist() == [[0, 1, 2], [3, 4, 5]]
@@ -277,9 +273,7 @@ def test_golden_checkpoints_of_every_format_are_read(number):
     assert sections["events"]["t"].tolist() == [10, 10, 2**62]
     assert sections["events"]["flag"].dtype == torch.bool
     assert sections["empty"] == {}
-    manifest = read_manifest(GOLDEN / f"format-{number}")
-    assert manifest["format"] == 2
-    assert (manifest["state_sha256"] is None) == (number == 1)
+    assert read_manifest(GOLDEN)["state_sha256"] is not None
 
 
 FUZZ = settings(max_examples=tries(80), suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -295,20 +289,20 @@ def tried(path):
         assert time.perf_counter() - start < 5  # on a busy machine
 
 
-@given(number=st.sampled_from([1, 2]), data=st.data())
+@given(data=st.data())
 @FUZZ
-def test_fuzzed_golden_checkpoints_give_the_same_or_a_declared_error(tmp_path, number, data):
+def test_fuzzed_golden_checkpoints_give_the_same_or_a_declared_error(tmp_path, data):
     path = tmp_path / "c"
     shutil.rmtree(path, ignore_errors=True)
-    shutil.copytree(GOLDEN / f"format-{number}", path)
+    shutil.copytree(GOLDEN, path)
     file = path / data.draw(st.sampled_from(sorted(os.listdir(path))))
     content = bytearray(file.read_bytes())
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(content)))
         content[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=4))
     file.write_bytes(content)
-    loaded, sound = tried(path), load(GOLDEN / f"format-{number}")
-    if loaded is not None and number == 2:
+    loaded, sound = tried(path), load(GOLDEN)
+    if loaded is not None:
         assert loaded.meta == sound.meta
     if loaded is not None and file.name != "manifest.json":
         for section, tensors in sound.sections.items():
@@ -327,7 +321,7 @@ def test_fuzzed_tensors_with_right_digests_give_a_declared_error(tmp_path, data)
 @FUZZ
 def test_fuzzed_headers_with_right_digests_give_a_declared_error(tmp_path, data):
     """Mutations of a sound file, as one who can compute digests would make them."""
-    sound = bytearray((GOLDEN / "format-2" / "events.safetensors").read_bytes())
+    sound = bytearray((GOLDEN / "events.safetensors").read_bytes())
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(sound) - 1))
         sound[at] = data.draw(st.integers(0, 255))

@@ -12,7 +12,6 @@ import torch
 
 from helpers.live_runs import write_events
 from helpers.records import untimed
-from tgflow.choices import Preset
 from tgflow.cli import main
 from tgflow.cli.chosen_preset import cuts_at_steps
 from tgflow.cli.compared import preset_line
@@ -22,7 +21,6 @@ from tgflow.config import ConfigError, load_config
 from tgflow.events import EventBatch
 from tgflow.models import MODELS
 from tgflow.presets import Family, measure, settings_of
-from tgflow.published import PUBLISHED
 
 SMALL = ("--dim", 8, "--batch-size", 50, "--threads", 1, "--seeds", 1)
 
@@ -240,25 +238,6 @@ def test_micro_batches_of_a_discrete_stream_end_with_its_steps_unless_a_flag_say
         stated = settings("tgn", **{"compare.cut_at_steps": own})
         assert cuts_at_steps(stated, facts) is own
         assert "cut_at_steps" not in preset_line(stated, facts, [])
-
-
-def test_published_settings_are_those_that_models_have_and_flags_win():
-    assert {*PUBLISHED} == {name for name in Preset.__args__ if ":" in name}
-    for name, models in PUBLISHED.items():
-        for model, values in models.items():
-            MODELS[model].config(**values)  # or it raises
-        config = settings("tpnet,dygformer", **{"compare.preset": name})
-        tpnet, dygformer = chosen(config, None)
-        assert tpnet.settings["walk_decay"] == models["tpnet"]["walk_decay"]
-        assert dygformer.settings["length"] % dygformer.settings["patch"] == 0
-    enron = settings("dygformer,tgn", **{
-        "compare.preset": "dyglib:enron", "model.settings": {"patch": 4}})  # fmt: skip
-    dygformer, tgn = chosen(enron, None)
-    assert dygformer.preset == {"length": 256, "dropout": 0.0}
-    assert dygformer.settings["patch"] == 4
-    assert tgn.preset == {}  # of which nothing is stated
-    line = preset_line(enron, None, [dygformer, tgn])
-    assert line == "preset dyglib:enron sets dygformer.length=256, dygformer.dropout=0.0"
 
 
 def test_a_comparison_over_few_times_learns_step_by_step_and_resumes_to_the_same_bits(tgflow):

@@ -1,7 +1,5 @@
 """Checkpoints of trainers whose batches are cut into slices: the same whoever writes them."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -19,7 +17,6 @@ from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.parted_rows import load_parts, save_parts
 
-GOLDEN = Path(__file__).parent / "golden" / "whole-memory"
 EVENTS = made_events(260)
 PART_NAMES = {part_section("memory", part) for part in range(PARTS)}
 
@@ -162,17 +159,6 @@ def test_ranks_copy_no_more_than_is_theirs(sliced):
         assert len(parts) == PARTS // 4
         copied.append(sum(x.nbytes for name in parts for x in own.get(name).values()))
     assert sum(copied) == whole
-
-
-def test_a_checkpoint_of_the_layout_before_still_loads():
-    found = load(GOLDEN)
-    trainer = ContinualTrainer.from_checkpoint(small_tgn(seed=9), found)
-    assert trainer.position == 120
-    sections = state_of(trainer)
-    saved = {(n, key): x for n in found.sections for key, x in found.get(n).items()}
-    assert sections.keys() == saved.keys()
-    for name, x in saved.items():
-        assert torch.equal(sections[name], x), name
 
 
 def test_a_memory_is_not_given_to_a_model_without_one(sliced):

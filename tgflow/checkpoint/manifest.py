@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -67,7 +66,7 @@ def state_sha256(files: Files, checkpoint: Checkpoint) -> str:
 
 
 def parse(what: str, data: bytes) -> Manifest:
-    """Return the manifest in `data`, brought to this format.
+    """Return the manifest in `data`.
 
     Args:
         what: The file, for messages.
@@ -93,32 +92,14 @@ def parse(what: str, data: bytes) -> Manifest:
     except (ValueError, RecursionError) as error:
         raise CheckpointDamaged(f"{what} is not JSON: {error}") from None
     found = manifest.get("format") if isinstance(manifest, dict) else None
-    if type(found) is not int or found not in (FORMAT, *_MIGRATIONS):
+    if type(found) is not int or found != FORMAT:
         raise CheckpointVersion(
-            f"{what} has format {found!r}, this tgflow reads {FORMAT} and {FORMAT - 1}; use the "
-            "tgflow that wrote it, or a newer one"
+            f"{what} has format {found!r}, this tgflow reads {FORMAT}; use the tgflow that wrote it"
         )
-    if found > 1 and not sealed:
+    if not sealed:
         raise CheckpointDamaged(f"{what} lacks its own digest; use an older checkpoint")
-    while found < FORMAT:
-        manifest = _MIGRATIONS[found](manifest)
-        found += 1
     _check(what, manifest)
     return manifest  # type: ignore[no-any-return]
-
-
-def _from_1(manifest: Manifest) -> Manifest:
-    """Format 2 added the manifest's digest, `state_sha256`, and `sealed` of each file."""
-    files = manifest.get("files")
-    if isinstance(files, dict):
-        files = {
-            name: {**entry, "sealed": False} if isinstance(entry, dict) else entry
-            for name, entry in files.items()
-        }
-    return {**manifest, "format": 2, "state_sha256": None, "files": files}
-
-
-_MIGRATIONS: dict[int, Callable[[Manifest], Manifest]] = {1: _from_1}
 
 
 def _check(what: str, manifest: Manifest) -> None:

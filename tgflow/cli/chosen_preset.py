@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from itertools import islice
+from typing import Any
 
 from tgflow.cli import assemble
 from tgflow.config import Config
 from tgflow.events import concat
 from tgflow.presets import MEASURED, Family, StreamFacts, measure, settings_of
-from tgflow.published import PUBLISHED, ModelSettings
 from tgflow.streams import playback
 from tgflow.units import seconds_per_tick
 
 
 def stream_facts(config: Config) -> StreamFacts | None:
     """Return the facts of the beginning of a stream of files; None if no preset goes by them."""
-    if config.compare.preset == "none" or config.compare.preset in PUBLISHED:
+    if config.compare.preset == "none":
         return None
     source = assemble.open_source(config)
     batches = list(islice(playback(source, limit=MEASURED), MEASURED))
@@ -30,11 +30,11 @@ def family_of(config: Config, facts: StreamFacts | None) -> Family | None:
     return facts.family if wanted == "auto" else wanted  # type: ignore[return-value]
 
 
-def preset_settings(config: Config, facts: StreamFacts | None) -> ModelSettings:
+def preset_settings(config: Config, facts: StreamFacts | None) -> dict[str, dict[str, Any]]:
     """Return what the preset sets, by model."""
     family = family_of(config, facts)
     if family is None or facts is None:
-        return PUBLISHED.get(config.compare.preset, {})
+        return {}
     return settings_of(family, facts)
 
 

@@ -69,7 +69,7 @@ def compare(
     whether that is chance, what an event costs, where each is good, and how all drift.
 
     Some settings go by the kind of stream, which is measured and printed (--preset): whatever is
-    set otherwise stays. --preset dyglib:uci takes what papers state for a data set of DyGLib.
+    set otherwise stays.
 
     With --protocol dyglib/1 or tgb/1 each model is trained offline, in epochs, and what is compared
     is the test; --resume keeps those that are done, and goes on after the newest epoch saved.
@@ -80,7 +80,6 @@ def compare(
       tgflow compare -s events.csv --models tgn,small=tgn --model-set small.memory_dim=32
       tgflow compare -s events.csv --models tgn,graphmixer --frozen-at 0.5
       tgflow compare -s events.csv --models tgn,jodie --protocol dyglib/1
-      tgflow compare -s uci.csv --models tpnet,dygformer --preset dyglib:uci
       tgflow compare -s events.csv --out runs/compared --resume
       tgflow compare --report runs/compared
     """
