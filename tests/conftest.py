@@ -86,9 +86,9 @@ def _process_settings() -> dict[str, tuple[Callable[[], Any], Callable[[Any], ob
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment without what pytest and torch's import of its compiler set."""
-    theirs = {"PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"}
-    return {name: x for name, x in os.environ.items() if name not in theirs}
+    """Return the environment without what pytest and imported libraries set."""
+    ours = ("TGFLOW_", "OMP_", "MKL_", "ATEN_", "GOMP_", "CUDA_", "PATH", "HOME")
+    return {name: x for name, x in os.environ.items() if name.startswith(ours)}
 
 
 def _set_environment(variables: dict[str, str]) -> None:

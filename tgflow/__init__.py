@@ -37,6 +37,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 if TYPE_CHECKING:
     from tgflow import callbacks as callbacks
+    from tgflow import datasets as datasets
     from tgflow._native import num_threads as num_threads
     from tgflow._native import set_num_threads as set_num_threads
     from tgflow.batch import Batch as Batch
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
     from tgflow.plan import Loader as Loader
     from tgflow.plan import NegativeSampler as NegativeSampler
     from tgflow.plan import Plan as Plan
+    from tgflow.prequential import evaluate as evaluate
     from tgflow.runtime.node_features import NodeFeatures as NodeFeatures
     from tgflow.runtime.opened_run import Run as Run
     from tgflow.runtime.opened_run import open_run as open_run

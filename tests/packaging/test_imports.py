@@ -114,7 +114,14 @@ KNOW_ADDRESSES = [
 ]
 NOT_BETWEEN_RANKS = r"dist\.(\w+_object|\w*reduce\w*)|torch\.(save|load)\b"
 # These put the rooms together, or test that they fit.
-COMPOSERS = ("tgflow.cli", "tgflow.config", "tgflow.runtime", "tgflow.bench", "tgflow.testing")
+COMPOSERS = (
+    "tgflow.datasets",
+    "tgflow.cli",
+    "tgflow.config",
+    "tgflow.runtime",
+    "tgflow.bench",
+    "tgflow.testing",
+)
 
 
 def modules():

@@ -83,7 +83,8 @@ def test_the_wheel_holds_nothing_else(names):
     )
     kinds = {Path(name).suffix for name in names if name.startswith("tgflow/")}
     sources = {".py", ".pyi", ".typed", ".hpp", ".cu", ".html", ".css", ".js"}
-    assert kinds <= sources | {".so", ".pyd"}, kinds
+    assert kinds <= sources | {".so", ".pyd", ".gz"}, kinds
+    assert {n for n in names if n.endswith(".gz")} == {"tgflow/datasets/collegemsg.csv.gz"}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,72 @@
+"""Prequential evaluation in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tgflow.events import EventBatch
+from tgflow.graph import TemporalGraph
+from tgflow.model import TemporalModel
+from tgflow.tasks.config import TaskConfig
+from tgflow.tasks.labels import LabelTask
+from tgflow.train.config import ContinualConfig
+from tgflow.train.continual import ContinualTrainer
+
+
+def evaluate(
+    stream: Iterable[EventBatch],
+    model: TemporalModel | type[TemporalModel],
+    *,
+    target: str | None = None,
+    delay: int | str | None = None,
+    config: ContinualConfig | None = None,
+    progress: bool | None = None,
+) -> dict[str, Any]:
+    """Predict each event of a stream, then learn it, and return the metrics.
+
+    The counterpart of river's `evaluate.progressive_val_score`, with micro-batches of
+    `config.batch_size` events.
+
+    Args:
+        stream: Events in order, such as `tgflow.open_stream` returns.
+        model: A model that is trained in place, or a class that is built with its defaults for the
+            features of the stream.
+        target: Column of labels to learn and evaluate beside links; the stream must have been
+            opened with it as `label`.
+        delay: Time after its event at which a label becomes known, such as "1d"; needs `target`.
+        config: Settings of the training; None: the defaults.
+        progress: Whether to show a progress bar; None: on a terminal or in a notebook.
+
+    Returns:
+        `ContinualTrainer.result()`: `prequential.ap`, `prequential.mrr`, ..., and with `target`
+        `prequential.edge.*`.
+
+    Raises:
+        TrainingDiverged: If a loss or score is not finite.
+        ValueError: If `delay` is given without `target`, or model and stream do not fit.
+
+    Example:
+        >>> tg.evaluate([many], tg.EdgeBank())["num_events"]
+        400
+    """
+    if delay is not None and target is None:
+        raise ValueError(f"delay={delay!r} is for labels: give target, the column that has them")
+    x_dim = getattr(stream, "x_dim", None)
+    if x_dim is None:  # batches without a source: as the model has it
+        x_dim = 0 if isinstance(model, type) else model.edge_x_dim or 0
+    bipartite = bool(getattr(getattr(stream, "ids", None), "bipartite", False))
+    graph = TemporalGraph(
+        "bipartite" if bipartite else "undirected",
+        edge_x_dim=x_dim,
+        time_unit=getattr(stream, "unit", "s"),
+    )
+    if isinstance(model, type):
+        model = model.for_graph(graph)
+    task = None
+    if target is not None:
+        task = LabelTask(TaskConfig(kind="edge", target=target, label_delay=delay))
+        if model.label_decoder is None:
+            task.add_decoder(model, x_dim=x_dim)
+    trainer = ContinualTrainer(model, graph, config, task=task)
+    return trainer.run(stream, progress=progress)
