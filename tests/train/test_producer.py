@@ -34,22 +34,11 @@ from helpers.reuse_training import (
 from tgflow.graph import TemporalGraph
 from tgflow.tables import FeatureTable
 from tgflow.train import producer as rooms
-from tgflow.train.help_policy import LEAST_GAIN, TRIALS, TURNS, MeasuredHelp
 from tgflow.train.learner import Learner
 from tgflow.train.reuse import check_host_graph
 
 AHEAD = tg.Reuse(staleness=5, refresh=0.3, producer="cpu")
 SIZE = AHEAD.super_batch
-
-
-class Always:
-    """Help in every turn, or in none."""
-
-    def __init__(self, is_on: bool) -> None:
-        self.is_on = is_on
-
-    def took(self, seconds: float) -> None:
-        assert seconds > 0
 
 
 class Dead:
@@ -64,7 +53,7 @@ class Dead:
 
 def ahead(helps: bool = True, model=None, **how) -> Pass:
     run = Pass(model, reuse=how.pop("reuse", AHEAD), **how)
-    run.reuse.producer.help = Always(helps)
+    run.reuse.producer.uses_threads = helps
     return run
 
 
@@ -151,15 +140,6 @@ def test_bits_do_not_depend_on_when_rows_are_there(data):
         patch.setattr(rooms._Job, "_made", made)
         helped = learned(ahead(), lambda run: time.sleep(drawn[0]))
     assert torch.equal(parameters(helped.model), parameters(computed_by_the_training().model))
-
-
-@pytest.mark.usefixtures("small_units")
-def test_a_clock_that_switches_threads_off_and_on_changes_no_bits(monkeypatch):
-    monkeypatch.setattr("tgflow.train.help_policy.TRIALS", 1)
-    expected = parameters(computed_by_the_training().model)
-    measured = Pass(reuse=AHEAD)
-    assert torch.equal(parameters(learned(measured).model), expected)
-    assert measured.reuse.producer.help._turn > 0
 
 
 def test_where_all_rows_are_refreshed_gradients_are_those_without_reuse():
@@ -249,7 +229,6 @@ def test_an_early_end_leaves_no_thread_and_no_rows():
 
 def test_threads_end_when_a_step_of_a_training_fails():
     trainer = trainer_of(reuse=AHEAD)
-    trainer.reuse.producer.help = Always(True)
     learn, numbers = trainer._learner.learn, iter(range(100))
 
     def failing(batch):
@@ -330,20 +309,3 @@ def test_a_graph_on_a_gpu_is_refused():
 def test_a_staleness_without_super_batches_is_refused(staleness):
     with pytest.raises(ValueError, match="must be at least 3, got"):
         tg.Reuse(staleness=staleness, producer="cpu")
-
-
-def test_help_goes_on_where_it_is_faster_and_is_tried_again():
-    policy = MeasuredHelp()
-
-    def turns(num, helped, alone):
-        seen = []
-        for _ in range(num):
-            seen.append(policy.is_on)
-            policy.took(helped if policy.is_on else alone)
-        return seen
-
-    enough = 1 + 2 * LEAST_GAIN
-    assert turns(2 * TRIALS, 1.0, enough) == [True, False] * TRIALS
-    assert turns(TURNS - 2 * TRIALS, 1.0, enough) == [True] * (TURNS - 2 * TRIALS)
-    assert turns(2 * TRIALS, 1.0, 1 + LEAST_GAIN / 2) == [True, False] * TRIALS
-    assert turns(TURNS - 2 * TRIALS, 1.0, 9.0) == [False] * (TURNS - 2 * TRIALS)

@@ -1,16 +1,15 @@
 """Rows of a model's lowest layer that threads compute beside the training.
 
 The layered orchestration of NeutronOrch (PVLDB 17, 2024): while the batches of a super-batch are
-learned, rows that several batches of the next one ask for are computed on the CPU, from parameters
-as they were when the super-batch began. Which rows, the plan decides. When they are due, whoever
-trains takes those that are there, and computes the others: from the same parameters, in the same
-units, on one thread. So nobody waits, and bits do not depend on who was faster.
+learned, rows that several batches of the next one need are computed on the CPU, from the parameters
+at the start of the super-batch. The plan decides which rows. When they are due, the training takes
+the finished ones and computes the others from the same parameters, in the same units, on one
+thread. So the training never waits, and its bits do not depend on timing.
 """
 
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -25,7 +24,6 @@ from tgflow.plan.layer_inputs import node_features, with_event_features
 from tgflow.plan.plan import Plan
 from tgflow.sampling.expand import Frontier, expand
 from tgflow.sampling.rows import sample_neighbors
-from tgflow.train.help_policy import HelpPolicy, MeasuredHelp
 
 UNIT_ROWS = 256
 """Rows that are computed at once."""
@@ -46,8 +44,8 @@ class RowProducer:
         self._pool: ThreadPoolExecutor | None = None
         self._published: nn.Module | None = None
         self._job: _Job | None = None
-        self.help: HelpPolicy = MeasuredHelp()
-        """Whether threads help; whoever trains computes all rows otherwise."""
+        self.uses_threads = True
+        """Whether threads compute rows ahead; otherwise the training computes all of them."""
         self.num_made = 0
         """Rows that came into the ring."""
         self.num_read = 0
@@ -71,8 +69,8 @@ class RowProducer:
                 "the checkpoint has no parameters that rows were computed ahead with: go on from "
                 'it with producer="inline", as it was made'
             )
-        self._job = _Job(record.hot, self._published, self._plan, record.number)
-        if self.help.is_on:
+        self._job = _Job(record.hot, self._published, self._plan)
+        if self.uses_threads:
             self._job.begin(self._threads())
 
     def _threads(self) -> ThreadPoolExecutor:
@@ -92,7 +90,6 @@ class RowProducer:
             return
         self._job = self._published = None
         self._ring.put(job.hot, job.rows())
-        self.help.took(job.seconds_per_batch)
         self.num_made += len(job.hot)
         self.num_read += len(job.hot) * job.hot.k
         self.num_late += job.num_late
@@ -131,18 +128,12 @@ class RowProducer:
 class _Job:
     """The hot rows of a super-batch, and who computes them."""
 
-    def __init__(self, hot: HotRows, layer: nn.Module, plan: Plan, number: int) -> None:
+    def __init__(self, hot: HotRows, layer: nn.Module, plan: Plan) -> None:
         self.hot = hot
         self.num_late = 0
         self._layer, self._plan = layer, plan
         self._units = [slice(i, i + UNIT_ROWS) for i in range(0, len(hot), UNIT_ROWS)]
         self._futures: list[Future[Tensor] | None] = [None] * len(self._units)
-        self._began, self._num_batches = time.perf_counter(), hot.due - number
-
-    @property
-    def seconds_per_batch(self) -> float:
-        """Of each batch since the rows were handed over."""
-        return (time.perf_counter() - self._began) / self._num_batches
 
     def begin(self, threads: ThreadPoolExecutor) -> None:
         """Let threads compute, in the order of units."""
