@@ -288,11 +288,9 @@ def expand_frontier(
 ) -> int: ...
 def unique_events(eids: list[Tensor], rows: list[Tensor], out: Tensor) -> list[int]: ...
 
-# nn: csrc/bindings/bind_dropout.cpp, bind_cosines.cpp, bind_attention.cpp, bind_self_attention.cpp,
-# bind_token_mix.cpp, bind_gru.cpp, bind_co_occurrence.cpp and bind_walk_features.cpp
+# nn: csrc/bindings/bind_dropout.cpp, bind_attention.cpp and bind_co_occurrence.cpp
 def keep_factors(*, key: Tensor, rate: float, out: Tensor) -> None: ...
 def gelu_dropout(*, key: Tensor, rate: float, x: Tensor, out: Tensor) -> None: ...
-def cosines(*, dt: Tensor, frequency: Tensor, out: Tensor) -> None: ...
 def attend(
     *,
     query: Tensor,
@@ -325,50 +323,6 @@ def attend_backward(
     grad_query: Tensor,
     grad_below: Tensor | None,
 ) -> None: ...
-def gru_forward(*, memory: Tensor, own: Tensor, gates: Tensor, out: Tensor) -> None: ...
-def gru_backward(
-    *,
-    memory: Tensor,
-    own: Tensor,
-    gates: Tensor,
-    grad_out: Tensor,
-    grad_gates: Tensor,
-    grad_own: Tensor,
-) -> None: ...
-def self_attend(
-    *, tokens: Tensor, keep: Tensor | None, weight: Tensor | None, out: Tensor
-) -> None: ...
-def self_attend_backward(
-    *, tokens: Tensor, keep: Tensor | None, weight: Tensor, grad_out: Tensor, grad_tokens: Tensor
-) -> None: ...
-def token_mix(
-    *,
-    x: Tensor,
-    norm_weight: Tensor,
-    norm_bias: Tensor,
-    hidden_weight: Tensor,
-    hidden_bias: Tensor,
-    out_weight: Tensor,
-    out_bias: Tensor,
-    hidden_keep: Tensor | None,
-    out_keep: Tensor | None,
-    out: Tensor,
-) -> None: ...
-def token_mix_backward(
-    *,
-    x: Tensor,
-    norm_weight: Tensor,
-    norm_bias: Tensor,
-    hidden_weight: Tensor,
-    hidden_bias: Tensor,
-    out_weight: Tensor,
-    out_bias: Tensor,
-    hidden_keep: Tensor | None,
-    out_keep: Tensor | None,
-    grad_out: Tensor,
-    grad_x: Tensor,
-    grad_parameters: Tensor,
-) -> None: ...
 def co_occurrence(
     *,
     self: Tensor,
@@ -376,16 +330,6 @@ def co_occurrence(
     mask: Tensor,
     src_row: Tensor,
     dst_row: Tensor,
-    out: Tensor,
-) -> None: ...
-def walk_features(
-    *,
-    base: Tensor,
-    state: Tensor,
-    a: Tensor,
-    b: Tensor,
-    decay_a: Tensor,
-    decay_b: Tensor,
     out: Tensor,
 ) -> None: ...
 

@@ -20,13 +20,8 @@ PYBIND11_MODULE(_core, m) {
   bind_tables(m);
   bind_belady(m);
   bind_attention(m);
-  bind_gru(m);
-  bind_cosines(m);
   bind_dropout(m);
-  bind_self_attention(m);
-  bind_token_mix(m);
   bind_co_occurrence(m);
-  bind_walk_features(m);
   bind_cache(m);
   bind_reuse_map(m);
   bind_threads(m);

@@ -1,4 +1,4 @@
-// Attention and gates against their formulas, and their gradients against differences.
+// Attention against its formula, and their gradients against differences.
 #include <algorithm>
 #include <cmath>
 #include <random>
@@ -6,7 +6,6 @@
 
 #include "check.hpp"
 #include "tgflow/attention.hpp"
-#include "tgflow/gru.hpp"
 
 namespace tgflow {
 namespace {
@@ -130,35 +129,6 @@ TEST(attention_of_nobody) {
   none.k = 3;
   attend(none, {nullptr, nullptr, nullptr});
   attend_backward(none, {});
-}
-
-TEST(gates_and_their_gradients) {
-  constexpr int64_t kRows = 150, kDim = 13, kStride = 20;
-  const Floats memory = normal(kRows * kStride, 1), own = normal(kRows * kDim, 2);
-  const Floats before = normal(kRows * 3 * kDim, 3), grad_out = normal(kRows * kDim, 4);
-  const Gru gru{kRows, kDim, memory.data(), kStride, own.data()};
-  Floats gates = before, out(kRows * kDim), grad_gates(gates.size()), grad_own(own.size());
-  gru_forward(gru, gates.data(), out.data());
-  gru_backward(gru, gates.data(), grad_out.data(), grad_gates.data(), grad_own.data());
-  const auto sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
-  for (int64_t r = 0; r < kRows; ++r) {
-    for (int64_t i = 0; i < kDim; ++i) {
-      const float* gate = before.data() + 3 * r * kDim + i;
-      const auto step = [&](double reset, double keep, double fresh, double of_memory) {
-        const double z = sigmoid(keep);
-        return z * memory[r * kStride + i] + (1 - z) * std::tanh(fresh + sigmoid(reset) * of_memory);
-      };
-      const double x[4] = {gate[0], gate[kDim], gate[2 * kDim], own[r * kDim + i]};
-      CHECK(near(out[r * kDim + i], step(x[0], x[1], x[2], x[3]), 1e-5));
-      for (int v = 0; v < 4; ++v) {
-        const auto shifted = [&](double by) {
-          return step(x[0] + (v == 0) * by, x[1] + (v == 1) * by, x[2] + (v == 2) * by, x[3] + (v == 3) * by);
-        };
-        const double slope = grad_out[r * kDim + i] * (shifted(1e-4) - shifted(-1e-4)) / 2e-4;
-        CHECK(near(v < 3 ? grad_gates[(3 * r + v) * kDim + i] : grad_own[r * kDim + i], slope, 1e-4));
-      }
-    }
-  }
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 
 #include "check.hpp"
 #include "tgflow/co_occurrence.hpp"
-#include "tgflow/walk_features.hpp"
 
 namespace tgflow {
 namespace {
@@ -49,43 +48,7 @@ TEST(tokens_are_counted_in_both_sequences) {
   }
 }
 
-TEST(products_of_walks) {
-  constexpr int64_t kRows = 30, kDim = 13, kHops = 2, kPairs = 700, kSides = 2 * (1 + kHops);
-  std::mt19937_64 engine(1);
-  std::normal_distribution<float> draw;
-  std::vector<float> base(kRows * kDim), state(kRows * kHops * kDim), left_a, left_b;
-  for (float& x : base) x = draw(engine);
-  for (float& x : state) x = draw(engine);
-  std::vector<int64_t> a, b;
-  for (int64_t p = 0; p < kPairs; ++p) {
-    a.push_back(p % 11 == 3 ? -1 : static_cast<int64_t>(engine() % kRows));
-    b.push_back(static_cast<int64_t>(engine() % kRows));
-    left_a.push_back(std::exp(-std::abs(draw(engine))));
-    left_b.push_back(p % 5 == 0 ? 0.0f : 1.0f);
-  }
-  std::vector<float> out(kPairs * num_walk_products(kHops), NAN);
-  walk_features({kRows, kDim, kHops, base.data(), state.data()},
-                {kPairs, a.data(), b.data(), left_a.data(), left_b.data()}, out.data());
-  const auto walk = [&](int64_t p, int64_t side, int64_t i) {
-    const int64_t row = side <= kHops ? a[p] : b[p], hops = side % (1 + kHops);
-    const double left = std::pow(side <= kHops ? left_a[p] : left_b[p], static_cast<double>(hops));
-    return left * (hops == 0 ? base[row * kDim + i] : state[(row * kHops + hops - 1) * kDim + i]);
-  };
-  for (int64_t p = 0, at = 0; p < kPairs; ++p) {
-    for (int64_t s = 0; s < kSides; ++s) {
-      for (int64_t r = s; r < kSides; ++r, ++at) {
-        double product = 0;
-        for (int64_t i = 0; a[p] >= 0 && i < kDim; ++i) product += walk(p, s, i) * walk(p, r, i);
-        CHECK(std::abs(out[at] - std::log1p(std::max(product, 0.0))) < 1e-5);
-      }
-    }
-  }
-}
-
-TEST(no_pairs) {
-  co_occurrence({0, 3, nullptr, nullptr, nullptr}, nullptr, nullptr, 0, nullptr);
-  walk_features({0, 4, 3, nullptr, nullptr}, {0, nullptr, nullptr, nullptr, nullptr}, nullptr);
-}
+TEST(no_pairs) { co_occurrence({0, 3, nullptr, nullptr, nullptr}, nullptr, nullptr, 0, nullptr); }
 
 }  // namespace
 }  // namespace tgflow

@@ -19,7 +19,7 @@ from helpers.emulator.tensors import watching
 from helpers.neural import AttentionCase
 from tgflow.cuda.devices import register_device
 from tgflow.nn import AttentionLayer, NodeMemory, TimeEncoding, aggregate
-from tgflow.nn._native import GruStep, gather_rows
+from tgflow.nn._native import gather_rows, gru_step
 from tgflow.nn.attend import attend
 
 pytestmark = needs_apart[0]
@@ -60,7 +60,7 @@ def made(what: str, device: torch.device) -> Callable[[], Tensor]:
     if name == "gru step":
         gates, own = (torch.zeros(7, n, device=device, requires_grad=True) for n in (12, 4))
         memory = torch.zeros(7, 4, device=device)
-        return lambda: GruStep.apply(gates, own, memory)
+        return lambda: gru_step(gates, own, memory)
     time = TimeEncoding(4)
     layer = AttentionLayer(time, h_dim=8, edge_x_dim=12, dim=8, heads=2, dropout=0.1).to(device)
     return lambda: layer(case.below, case.block)

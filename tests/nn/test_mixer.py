@@ -2,9 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from tgflow import _core
 from tgflow.nn import Mixer
-from tgflow.nn.dropout import DropoutKeys
 
 
 def plain(mixer: Mixer, x: torch.Tensor) -> torch.Tensor:
@@ -55,37 +53,3 @@ def test_mixer_drops_in_training_alone(training):
 
 def test_mixer_of_no_rows():
     assert Mixer(5, 4, 0.1)(torch.zeros(0, 5, 4)).shape == (0, 5, 4)
-
-
-@pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("shape", [(0, 5, 4), (1, 1, 1), (3, 20, 9), (37, 4, 16)])
-def test_one_pass_has_the_values_and_gradients_of_several(shape, training, monkeypatch):
-    torch.manual_seed(0)
-    mixer = Mixer(shape[1], shape[2], 0.4).train(training)
-    for part in (mixer.token_norm, mixer.channel_norm):  # else they are ones and zeros
-        nn.init.normal_(part.weight)
-        nn.init.normal_(part.bias)
-    start, grad, found = torch.randn(shape), torch.randn(shape), []
-    for is_fused in (True, False):
-        monkeypatch.setattr("tgflow.nn.mixer.is_fused", lambda x, fused=is_fused: fused)
-        x = start.clone().requires_grad_()
-        mixer.zero_grad()
-        with DropoutKeys(mixer).keyed(5):
-            out = mixer(x)
-        out.backward(grad)
-        grads = [parameter.grad for parameter in mixer.parameters()]
-        found.append([out.detach(), x.grad, *grads])
-    for one, two in zip(*found, strict=True):
-        torch.testing.assert_close(one, two, atol=2e-5, rtol=2e-5)
-
-
-def test_gradients_have_the_same_bits_at_any_number_of_threads():
-    torch.manual_seed(0)
-    mixer, x, found, before = Mixer(5, 4, 0.0), torch.randn(100, 5, 4), [], _core.num_threads()
-    for threads in (1, 3):
-        _core.set_num_threads(threads)
-        mixer.zero_grad()
-        mixer(x).square().sum().backward()
-        found.append([parameter.grad.clone() for parameter in mixer.token_map.parameters()])
-    _core.set_num_threads(before)
-    assert all(torch.equal(*each) for each in zip(*found, strict=True))

@@ -6,15 +6,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from helpers.neural import WIDTHS, AttentionCase, check_close, gru_results
+from helpers.neural import WIDTHS, AttentionCase, check_close
 from tgflow import _core
-from tgflow.nn import Dropout, DropoutKeys, Mixer
-from tgflow.nn._native import cosines, gelu_dropout, keep_factors, self_attend, walk_features
+from tgflow.nn import Dropout
+from tgflow.nn._native import gelu_dropout, keep_factors
 from tgflow.nn.attend import attend, attend_plain
-from tgflow.nn.walks import gram_plain
 
 LEVELS = _core.simd_levels()
 FUSED = [level for level in LEVELS if level != "baseline"]
@@ -42,70 +41,6 @@ def attention(op: Callable = attend) -> list[Tensor]:
     return [x for case in cases for x in case.results(op)]
 
 
-def gru() -> list[Tensor]:
-    return [x for dim in (3, 47, 100) for x in gru_results(dim, 0)]
-
-
-def plain_gru() -> list[Tensor]:
-    def step(gates: Tensor, own: Tensor, memory: Tensor) -> Tensor:
-        reset, keep, new = gates.chunk(3, dim=1)
-        new = torch.tanh(new + torch.sigmoid(reset) * own)
-        return torch.lerp(new, memory, torch.sigmoid(keep))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("helpers.neural.GruStep.apply", step)
-        return gru()
-
-
-def self_attention(op: Callable = lambda tokens: self_attend(tokens, None)) -> list[Tensor]:
-    found = []
-    for length, width in ((5, 3), (19, 50), (33, 16)):
-        tokens = normal(3, length, 3, 2, width).requires_grad_()
-        out = op(tokens)
-        found += [out.detach(), *torch.autograd.grad((out * normal(*out.shape)).sum(), tokens)]
-    return found
-
-
-def plain_self_attention() -> list[Tensor]:
-    def op(tokens: Tensor) -> Tensor:
-        query, key, value = tokens.permute(2, 0, 3, 1, 4).unbind(0)
-        return F.scaled_dot_product_attention(query, key, value).transpose(1, 2)
-
-    return self_attention(op)
-
-
-def mixing() -> list[Tensor]:
-    torch.manual_seed(0)
-    found = []
-    for tokens, dim in ((5, 4), (20, 100), (10, 23)):
-        mixer, x = Mixer(tokens, dim, 0.4), normal(7, tokens, dim).requires_grad_()
-        nn.init.normal_(mixer.token_norm.weight)
-        with DropoutKeys(mixer).keyed(5):
-            out = mixer(x)
-        sources = [x, *mixer.parameters()]
-        found += [out.detach(), *torch.autograd.grad((out * normal(*out.shape)).sum(), sources)]
-    return found
-
-
-def plain_mixing() -> list[Tensor]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tgflow.nn.mixer.is_fused", lambda x: False)
-        return mixing()
-
-
-def walks() -> list[Tensor]:
-    base, state = normal(9, 39), normal(9, 2, 39)
-    a, b = torch.arange(9), torch.arange(9).flip(0)
-    return [walk_features(base, state, a, b, torch.full((9,), 0.9), torch.full((9,), 0.5))]
-
-
-def plain_walks() -> list[Tensor]:
-    all_walks = torch.cat([normal(9, 39).unsqueeze(1), normal(9, 2, 39)], dim=1)
-    a, b = torch.arange(9), torch.arange(9).flip(0)
-    gram = gram_plain(all_walks, a, b, torch.full((9,), 0.9), torch.full((9,), 0.5))
-    return [gram.relu().log1p()]
-
-
 def gelu() -> list[Tensor]:
     x = normal(1001).requires_grad_()
     out = gelu_dropout(x * 1, KEY, 0.3)
@@ -120,22 +55,9 @@ def plain_gelu() -> list[Tensor]:
     return [out.detach(), *torch.autograd.grad(out.sum(), x)]
 
 
-def time_encoding(op: Callable = cosines) -> list[Tensor]:
-    return [op(normal(70).abs() * 1e6, normal(dim)) for dim in (3, 47, 100)]
-
-
-def plain_time_encoding() -> list[Tensor]:
-    return time_encoding(lambda dt, w: (dt.unsqueeze(-1) * w).double().cos().float())
-
-
 WORK = {
     "attention": (attention, lambda: attention(attend_plain)),
-    "gru": (gru, plain_gru),
-    "self-attention": (self_attention, plain_self_attention),
-    "token mixing": (mixing, plain_mixing),
-    "walk features": (walks, plain_walks),
     "gelu": (gelu, plain_gelu),
-    "cosines": (time_encoding, plain_time_encoding),
 }
 """What the core does by vectors, and the same in torch."""
 

@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from tgflow.nn import MemoryRows, MemoryUpdater, TimeEncoding
-from tgflow.nn._native import GruStep
 
 
 def made_rows(dtype: torch.dtype = torch.float64) -> MemoryRows:
@@ -37,34 +36,6 @@ def test_updater_has_right_gradients(cell):
     updater = MemoryUpdater(2, 4, TimeEncoding(3), cell).double()
     assert torch.autograd.gradcheck(
         lambda *_: updater(made_rows(), 1.0), tuple(updater.parameters())
-    )
-
-
-def test_native_step_matches_torch():
-    torch.manual_seed(0)
-    clock = torch.tensor([[0, 9, 1, 0]]).repeat(200, 1)
-    rows = MemoryRows(torch.randn(200, 30) * 4, clock, dim=13)
-    updater = MemoryUpdater(13, 17, TimeEncoding(5), "gru")
-    fast = updater(rows, 1.0)
-    slow = updater.double()(MemoryRows(rows.state.double(), clock, 13), 1.0)
-    torch.testing.assert_close(fast, slow.float(), atol=1e-6, rtol=1e-5)
-    weights = torch.randn(200, 13)
-    exact = torch.autograd.grad((slow * weights).sum(), [*updater.parameters()])
-    quick = updater.float()(rows, 1.0)
-    for one, other in zip(
-        torch.autograd.grad((quick * weights).sum(), [*updater.parameters()]), exact, strict=True
-    ):
-        torch.testing.assert_close(one, other.float(), atol=1e-3, rtol=1e-4)
-
-
-@pytest.mark.parametrize("size", [-1e4, -90.0, -5.0, 0.0, 5.0, 90.0, 1e4])
-def test_native_step_is_finite_and_right_for_any_gate(size):
-    gates = torch.full((1, 3), size)
-    out = GruStep.apply(gates, torch.full((1, 1), 0.5), torch.full((1, 1), 0.25))
-    keep = torch.sigmoid(torch.tensor(size, dtype=torch.float64))
-    new = torch.tanh(size + keep * 0.5)
-    torch.testing.assert_close(
-        out[0, 0].double(), keep * 0.25 + (1 - keep) * new, atol=1e-6, rtol=0
     )
 
 

@@ -6,12 +6,11 @@ import pytest
 import torch
 
 from helpers.batches import slow_batch
-from tgflow import _core
 from tgflow.events import EventBatch
 from tgflow.messages import NewEvents
 from tgflow.nn import Pairs
 from tgflow.nn.signs import random_signs
-from tgflow.nn.walks import WalkProjection, WalkRows, gram_plain, num_features, row_times
+from tgflow.nn.walks import WalkProjection, WalkRows, gram_products, num_features, row_times
 
 NODES, HOPS, DECAY = 6, 3, 0.07
 
@@ -152,44 +151,33 @@ def test_events_that_are_replayed_alone_add_no_walks():
 
 
 @pytest.mark.parametrize(("dim", "hops"), [(1, 1), (8, 3), (13, 3), (110, 3), (5, 2)])
-def test_features_are_the_logarithms_of_products(dim, hops):
+def test_products_are_those_of_the_decayed_walks(dim, hops):
     generator = torch.Generator().manual_seed(dim)
-    base = torch.randn(5, dim, generator=generator)
-    state = torch.randn(5, hops, dim, generator=generator)
+    walks = torch.randn(5, 1 + hops, dim, generator=generator, dtype=torch.float64)
     a, b = torch.randint(5, (2, 40), generator=generator)
-    left_a, left_b = torch.rand(2, 40, generator=generator)
-    a[7] = -1
-    out = torch.full((40, num_features(hops)), math.nan)
-    _core.walk_features(base=base, state=state, a=a, b=b, decay_a=left_a, decay_b=left_b, out=out)
-    walks = torch.cat([base.unsqueeze(1), state], 1).double()
+    left = torch.rand(2, 40, generator=generator, dtype=torch.float64)
     power = torch.arange(1 + hops)
-    both = torch.cat(
-        [
-            walks[row.clamp(min=0)] * (left.double().unsqueeze(1) ** power).unsqueeze(-1)
-            for row, left in ((a, left_a), (b, left_b))
-        ],
-        dim=1,
-    )
-    gram = both @ both.transpose(1, 2)
+    sides = [
+        walks[row] * (each.unsqueeze(1) ** power).unsqueeze(-1)
+        for row, each in zip((a, b), left, strict=True)
+    ]
+    both = torch.cat(sides, dim=1)
     row, column = torch.triu_indices(2 * hops + 2, 2 * hops + 2)
-    expected = gram[:, row, column].relu().log1p()
-    expected[7] = 0
-    torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=2e-5)
-    plain = gram_plain(walks, a.clamp(min=0), b, left_a.double(), left_b.double())
-    torch.testing.assert_close(plain[8:], gram[8:, row, column])
+    expected = (both @ both.transpose(1, 2))[:, row, column]
+    torch.testing.assert_close(gram_products(walks, a, b, *left), expected)
 
 
-def test_logarithms_of_large_and_small_products():
-    products = torch.cat([10.0 ** torch.arange(-20, 30), torch.tensor([0.0, -1.0])])
-    base = products.unsqueeze(1)
-    a, one = torch.arange(len(base)), torch.ones(len(base))
-    state, out = torch.zeros(len(base), 1, 1), torch.empty(len(base), num_features(1))
-    base = torch.cat([base, torch.ones(1, 1)])
-    state = torch.cat([state, torch.zeros(1, 1, 1)])
-    b = torch.full_like(a, len(a))
-    _core.walk_features(base=base, state=state, a=a, b=b, decay_a=one, decay_b=one, out=out)
-    expected = products.double().relu().log1p()
-    torch.testing.assert_close(out[:, 2].double(), expected, rtol=3e-7, atol=0)
+def test_features_in_parts_are_those_at_once(monkeypatch):
+    events = made_events()
+    memory, batch = stored(events[:16], 4), slow_batch(events, 4, 4, (2,))
+    rows, block = EXACT.read(memory, batch), batch.blocks[0]
+    t = row_times(batch, Pairs.of(batch))
+    arguments = block.neighbor, block.target[:, None], t[:, None], block.mask
+    expected = rows.features(*arguments)
+    monkeypatch.setattr("tgflow.nn.walks.MAX_PAIRS", 3)
+    torch.testing.assert_close(rows.features(*arguments), expected)
+    nothing = [x[:0] for x in arguments]
+    assert rows.features(*nothing).shape == (0, 2, num_features(HOPS))
 
 
 def test_features_of_a_batch_are_those_of_the_matrices_at_its_times():

@@ -1,4 +1,4 @@
-"""Attention, memory cells and dropout in one pass over the data: by the native core, or kernels."""
+"""Operations on tensors by the native core on the CPU, and by kernels on a GPU."""
 
 from __future__ import annotations
 
@@ -14,16 +14,6 @@ from tgflow.batch import Block
 from tgflow.cuda.devices import device_of, has_device
 from tgflow.cuda.row_lists import row_lists
 from tgflow.nn._kernels import KernelBackend
-
-MIX_PARAMETERS = (
-    "norm_weight",
-    "norm_bias",
-    "hidden_weight",
-    "hidden_bias",
-    "out_weight",
-    "out_bias",
-)
-"""Of the half of a mixer layer that maps along tokens, in the core's order."""
 
 
 def backend_of(device: torch.device) -> Any:
@@ -78,7 +68,7 @@ class Attend(torch.autograd.Function):
 
 
 class GruStep(torch.autograd.Function):
-    """The step of a GRU after its matrix products; takes `gates` over."""
+    """`gru_step` in float32 on a GPU, in one kernel each way; takes `gates` over."""
 
     @staticmethod
     def forward(ctx: Any, gates: Tensor, own: Tensor, memory: Tensor) -> Tensor:
@@ -111,6 +101,22 @@ class GruStep(torch.autograd.Function):
             grad_own=grad_own,
         )
         return grad_gates, grad_own, None
+
+
+def gru_step(gates: Tensor, own: Tensor, memory: Tensor) -> Tensor:
+    """Return keep * memory + (1 - keep) * tanh(new + reset * own), the end of a GRU's step.
+
+    Args:
+        gates: [reset | keep | new] before activation, float `[R, 3 * dim]`; may be overwritten.
+        own: float `[R, dim]`.
+        memory: float `[R, dim]`, without a gradient.
+    """
+    if has_device(own.device) and own.dtype == torch.float32:
+        stepped: Tensor = GruStep.apply(gates, own, memory)  # type: ignore[no-untyped-call]
+        return stepped
+    reset, keep, new = gates.chunk(3, dim=1)
+    new = torch.tanh(new + torch.sigmoid(reset) * own)
+    return torch.lerp(new, memory, torch.sigmoid(keep))
 
 
 class GatherRows(torch.autograd.Function):
@@ -189,103 +195,6 @@ def gelu_dropout(x: Tensor, key: Tensor, rate: float) -> Tensor:
     return out
 
 
-class SelfAttend(torch.autograd.Function):
-    """softmax(q k / sqrt(width)) times `keep`, times v, of contiguous float32 on the CPU."""
-
-    @staticmethod
-    def forward(ctx: Any, tokens: Tensor, keep: Tensor | None) -> Tensor:
-        """Return `[N, length, heads, width]` of `[N, length, 3, heads, width]`."""
-        num, length, _, heads, width = tokens.shape
-        weight = tokens.new_empty(num, heads, length, length)
-        out = tokens.new_empty(num, length, heads, width)
-        _core.self_attend(tokens=tokens, keep=keep, weight=weight, out=out)
-        ctx.save_for_backward(tokens, keep, weight)
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient of tokens."""
-        tokens, keep, weight = ctx.saved_tensors
-        grad = torch.empty_like(tokens)
-        _core.self_attend_backward(
-            tokens=tokens,
-            keep=keep,
-            weight=weight,
-            grad_out=grad_out.contiguous(),
-            grad_tokens=grad,
-        )
-        return grad, None
-
-
-def self_attend(tokens: Tensor, keep: Tensor | None) -> Tensor:
-    """Return what tokens gather from all of their sequence, `[N, length, heads, width]`.
-
-    Args:
-        tokens: Queries, keys and values, contiguous float32 on the CPU,
-            `[N, length, 3, heads, width]`.
-        keep: Factors of the weights, float32 `[N, heads, length, length]`; None: ones.
-    """
-    out: Tensor = SelfAttend.apply(tokens, keep)  # type: ignore[no-untyped-call]
-    return out
-
-
-class TokenMix(torch.autograd.Function):
-    """x + T(norm(x)) along tokens, see `tgflow.nn.Mixer`, of contiguous float32 on the CPU."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        hidden_keep: Tensor | None,
-        out_keep: Tensor | None,
-        *parameters: Tensor,
-    ) -> Tensor:
-        """Return `[N, tokens, dim]`; parameters are `MIX_PARAMETERS`."""
-        out = torch.empty_like(x)
-        named = dict(zip(MIX_PARAMETERS, parameters, strict=True))
-        _core.token_mix(x=x, hidden_keep=hidden_keep, out_keep=out_keep, out=out, **named)
-        ctx.save_for_backward(x, hidden_keep, out_keep, *parameters)
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of x and of the parameters."""
-        x, hidden_keep, out_keep, *parameters = ctx.saved_tensors
-        named = dict(zip(MIX_PARAMETERS, parameters, strict=True))
-        sizes = [parameter.numel() for parameter in parameters]
-        grad_x, grads = torch.empty_like(x), x.new_empty(sum(sizes))
-        _core.token_mix_backward(
-            x=x,
-            hidden_keep=hidden_keep,
-            out_keep=out_keep,
-            grad_out=grad_out.contiguous(),
-            grad_x=grad_x,
-            grad_parameters=grads,
-            **named,
-        )
-        parts = zip(grads.split(sizes), parameters, strict=True)
-        return grad_x, None, None, *(part.view(like.shape) for part, like in parts)
-
-
-def token_mix(
-    x: Tensor, hidden_keep: Tensor | None, out_keep: Tensor | None, *parameters: Tensor
-) -> Tensor:
-    """Return x + T(norm(x)) along tokens, `[N, tokens, dim]`.
-
-    Args:
-        x: Contiguous float32 on the CPU.
-        hidden_keep: Factors of the hidden units, float32 `[N, dim, hidden]`; None: ones.
-        out_keep: Factors of what is added, float32 `[N, dim, tokens]`; None: ones.
-        parameters: As `MIX_PARAMETERS` names them.
-    """
-    mixed: Tensor = TokenMix.apply(  # type: ignore[no-untyped-call]
-        x, hidden_keep, out_keep, *parameters
-    )
-    return mixed
-
-
 def co_occurrence(
     own: Tensor, others: Tensor, mask: Tensor, src_row: Tensor, dst_row: Tensor
 ) -> Tensor:
@@ -315,30 +224,6 @@ def count_above(positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
     above, false_above = torch.empty(2, *positive.shape, dtype=torch.int64).unbind(0)
     _core.count_above(positive, negative, above, false_above)
     return above, false_above
-
-
-def walk_features(
-    base: Tensor, state: Tensor, a: Tensor, b: Tensor, left_a: Tensor, left_b: Tensor
-) -> Tensor:
-    """Return log(1 + relu(G)) of the products G of pairs of walks, `[P, features]`, on the CPU.
-
-    As `tgflow.nn.walks.gram_plain` and its arguments, with `state` float32 `[U, hops, dim]`; where
-    `a` is negative there is no pair, and zeros.
-    """
-    hops = state.shape[1]
-    out = torch.empty(len(a), (hops + 1) * (2 * hops + 3))
-    _core.walk_features(base=base, state=state, a=a, b=b, decay_a=left_a, decay_b=left_b, out=out)
-    return out
-
-
-def cosines(dt: Tensor, frequency: Tensor) -> Tensor:
-    """Return cos(dt * frequency) `[N, dim]` of `dt` `[N]`, both float32 on the CPU; no gradients.
-
-    To 7e-7. torch's own takes ten times as long where phases exceed 39,000 (weeks of seconds).
-    """
-    out = dt.new_empty(len(dt), len(frequency))
-    _core.cosines(dt=dt.contiguous(), frequency=frequency, out=out)
-    return out
 
 
 def is_served(x: Tensor) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from tgflow.nn._native import is_fused, token_mix
 from tgflow.nn.dropout import Dropout
 
 
@@ -59,21 +58,8 @@ class Mixer(nn.Module):
         return mean
 
     def _token_mixed(self, x: Tensor) -> Tensor:
-        if is_fused(x):
-            return self._token_mixed_at_once(x.contiguous())
         mixed: Tensor = x + self.token_map(self.token_norm(x.transpose(1, 2))).transpose(1, 2)
         return mixed
-
-    def _token_mixed_at_once(self, x: Tensor) -> Tensor:
-        num, num_tokens, dim = x.shape
-        norm, part = self.token_norm, self.token_map
-        return token_mix(
-            x,
-            part.hidden_dropout.of_shape(num, dim, part.hidden.out_features),
-            part.out_dropout.of_shape(num, dim, num_tokens),
-            *(norm.weight, norm.bias, part.hidden.weight, part.hidden.bias),
-            *(part.out.weight, part.out.bias),
-        )
 
 
 class FeedForward(nn.Module):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from tgflow.nn._native import cosines
-
 
 class TimeEncoding(nn.Module):
     """cos(dt * w) with fixed frequencies w from 1 down to 1e-9 per second, evenly on a log scale.
@@ -33,9 +31,6 @@ class TimeEncoding(nn.Module):
 
     def forward(self, dt: Tensor) -> Tensor:
         """Return the encoding `[..., dim]` of `dt` `[...]` in seconds."""
-        is_float32 = dt.dtype == self.frequency.dtype == torch.float32
-        if is_float32 and dt.is_cpu and not dt.requires_grad:
-            return cosines(dt.reshape(-1), self.frequency).view(*dt.shape, self.dim)
         return torch.cos(dt.unsqueeze(-1) * self.frequency)
 
     def at_zero(self) -> Tensor:

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tgflow.nn._native import is_fused, self_attend
 from tgflow.nn.dropout import Dropout
 from tgflow.nn.mixer import FeedForward
 
@@ -62,8 +61,6 @@ class TransformerLayer(nn.Module):
         num, length, dim = x.shape
         tokens = self.query_key_value(x).view(num, length, 3, self.heads, dim // self.heads)
         keep = self.weight_dropout.of_shape(num, self.heads, length, length)
-        if is_fused(tokens) and tokens.requires_grad:
-            return self_attend(tokens, keep).view(num, length, dim)
         query, key, value = tokens.permute(2, 0, 3, 1, 4)  # [N, heads, length, dim / heads] each
         if keep is None:
             attended = F.scaled_dot_product_attention(query, key, value)

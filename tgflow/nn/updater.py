@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from tgflow.nn._native import GruStep, is_served
+from tgflow.nn._native import gru_step
 from tgflow.nn.memory_rows import MemoryRows
 from tgflow.nn.time_encoding import TimeEncoding
 
@@ -54,9 +54,4 @@ class MemoryUpdater(nn.Module):
         if self.memory_proj is None:
             return torch.tanh(given)
         own = self.memory_proj(rows.memory)
-        if is_served(rows.state):
-            stepped: Tensor = GruStep.apply(given, own, rows.memory)  # type: ignore[no-untyped-call]
-            return stepped
-        reset, keep, new = given.chunk(3, dim=1)
-        new = torch.tanh(new + torch.sigmoid(reset) * own)
-        return torch.lerp(new, rows.memory, torch.sigmoid(keep))
+        return gru_step(given, own, rows.memory)

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from tgflow.batch import Batch
 from tgflow.messages import Messages, NewEvents
-from tgflow.nn._native import walk_features
 from tgflow.nn.mail import input_rows
 from tgflow.nn.memory import NodeMemory
 from tgflow.nn.memory_rows import MemoryRows
@@ -19,6 +18,9 @@ from tgflow.nn.memory_table import MemoryTable
 from tgflow.nn.messages import aggregate
 from tgflow.nn.pairs import Pairs
 from tgflow.nn.signs import random_signs
+
+MAX_PAIRS = 4096
+"""Pairs whose walks are multiplied at once on the CPU: it bounds memory, and changes no result."""
 
 
 class WalkRows(NamedTuple):
@@ -51,16 +53,16 @@ class WalkRows(NamedTuple):
         Returns:
             float32 `[*a.shape, num_features(hops)]`.
         """
-        shape, size = a.shape, num_features(self.hops)
-        a, b, t, mask = (x.expand(shape).flatten() for x in (a, b, t, mask))
-        left_a, left_b = self.left(a, t), self.left(b, t)
-        if a.is_cpu:
-            state = self.memory.state.view(len(self.base), self.hops, self.base.shape[1])
-            a = torch.where(mask, a, -1)
-            return walk_features(self.base, state, a, b, left_a, left_b).view(*shape, size)
-        gram = gram_plain(self.walks(), a, b, left_a, left_b)
-        out = gram.relu_().log1p_().masked_fill_(~mask.unsqueeze(1), 0.0)
-        return out.view(*shape, size)
+        shape, size, walks = a.shape, num_features(self.hops), self.walks()
+        columns = [x.expand(shape).flatten() for x in (a, b, t, mask)]
+        # In parts on the CPU, as each pair takes 2 * (1 + hops) rows of walks.
+        at_once = MAX_PAIRS if walks.is_cpu else max(len(columns[0]), 1)
+        found = []
+        for part in zip(*(column.split(at_once) for column in columns), strict=True):
+            of_a, of_b, when, filled = part
+            gram = gram_products(walks, of_a, of_b, self.left(of_a, when), self.left(of_b, when))
+            found.append(gram.relu_().log1p_().masked_fill_(~filled.unsqueeze(1), 0.0))
+        return torch.cat(found).view(*shape, size)
 
     def walks(self) -> Tensor:
         """Return the projections of walks of 0, ..., hops events, float32 `[U, 1 + hops, dim]`."""
@@ -213,8 +215,8 @@ def row_times(batch: Batch, pairs: Pairs) -> Tensor:
     return out.index_copy_(0, torch.cat([pairs.src_row, pairs.dst_row]), torch.cat([t, t]))
 
 
-def gram_plain(walks: Tensor, a: Tensor, b: Tensor, left_a: Tensor, left_b: Tensor) -> Tensor:
-    """Return the products of two nodes' walks in torch, for any device, `[P, num_features]`.
+def gram_products(walks: Tensor, a: Tensor, b: Tensor, left_a: Tensor, left_b: Tensor) -> Tensor:
+    """Return the products of two nodes' walks, `[P, num_features]`.
 
     Args:
         walks: Projections of 0, ..., hops events, float32 `[U, 1 + hops, dim]`.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from helpers.hostile.attempts import NUM, ROWS, WIDTH, Call, K, ids
+from helpers.hostile.attempts import NUM, ROWS, Call, K, ids
 from tgflow import _core
 
 
@@ -50,12 +50,6 @@ def backward() -> Call:
     )
 
 
-def gru(function: Callable[..., None], **more: Tensor) -> Call:
-    memory, own, gates = (torch.ones(NUM, width) for width in (WIDTH, WIDTH, 3 * WIDTH))
-    arguments = {"memory": memory, "own": own, "gates": gates, **more}
-    return Call(function, arguments, any_stride={"memory"})
-
-
 def co_occurrence() -> Call:
     arguments = {
         "self": ids(0, 1, 2, 3, 4),
@@ -68,50 +62,6 @@ def co_occurrence() -> Call:
     return Call(
         _core.co_occurrence, arguments, indices={"src_row": (0, ROWS), "dst_row": (0, ROWS)}
     )
-
-
-def walk_features() -> Call:
-    arguments = {
-        "base": torch.ones(ROWS, WIDTH),
-        "state": torch.ones(ROWS, 2, WIDTH),
-        "a": ids(0, 2, 4),
-        "b": ids(1, 1, 3),
-        "decay_a": torch.ones(NUM),
-        "decay_b": torch.ones(NUM),
-        "out": torch.ones(NUM, 21),
-    }
-    indices = {"a": (-(2**63), ROWS), "b": (0, ROWS)}
-    return Call(_core.walk_features, arguments, indices=indices)
-
-
-def self_attention(**more: Tensor) -> Call:
-    """What both passes read, for 3 sequences of 4 tokens, and 2 heads."""
-    arguments = {
-        "tokens": torch.ones(NUM, 4, 3, 2, WIDTH),
-        "keep": torch.ones(NUM, 2, 4, 4),
-        "weight": torch.ones(NUM, 2, 4, 4),
-        **more,
-    }
-    is_back = "grad_out" in more
-    function = _core.self_attend_backward if is_back else _core.self_attend
-    return Call(function, arguments, optional={"keep"} if is_back else {"keep", "weight"})
-
-
-def mix(function: Callable[..., None], **more: Tensor) -> Call:
-    """3 rows of 4 tokens, with 2 hidden units."""
-    arguments = {
-        "x": torch.ones(NUM, 4, WIDTH),
-        "norm_weight": torch.ones(4),
-        "norm_bias": torch.ones(4),
-        "hidden_weight": torch.ones(2, 4),
-        "hidden_bias": torch.ones(2),
-        "out_weight": torch.ones(4, 2),
-        "out_bias": torch.ones(4),
-        "hidden_keep": torch.ones(NUM, WIDTH, 2),
-        "out_keep": torch.ones(NUM, WIDTH, 4),
-        **more,
-    }
-    return Call(function, arguments, optional={"hidden_keep", "out_keep"})
 
 
 CASES: dict[str, Callable[[], Call]] = {
@@ -127,30 +77,7 @@ CASES: dict[str, Callable[[], Call]] = {
         {"key": ids(7), "rate": 0.5, "x": torch.ones(NUM), "out": torch.ones(NUM)},
         numbers={"rate": [-1, 1]},
     ),
-    "cosines": lambda: Call(
-        _core.cosines,
-        {"dt": torch.ones(NUM), "frequency": torch.ones(WIDTH), "out": torch.ones(NUM, WIDTH)},
-    ),
-    "self_attend": lambda: self_attention(out=torch.ones(NUM, 4, 2, WIDTH)),
-    "self_attend_backward": lambda: self_attention(
-        grad_out=torch.ones(NUM, 4, 2, WIDTH), grad_tokens=torch.ones(NUM, 4, 3, 2, WIDTH)
-    ),
-    "token_mix": lambda: mix(_core.token_mix, out=torch.ones(NUM, 4, WIDTH)),
-    "token_mix_backward": lambda: mix(
-        _core.token_mix_backward,
-        grad_out=torch.ones(NUM, 4, WIDTH),
-        grad_x=torch.ones(NUM, 4, WIDTH),
-        grad_parameters=torch.ones(3 * 4 + 2 + 2 * 4 * 2),
-    ),
     "attend": forward,
     "attend_backward": backward,
-    "gru_forward": lambda: gru(_core.gru_forward, out=torch.ones(NUM, WIDTH)),
-    "gru_backward": lambda: gru(
-        _core.gru_backward,
-        grad_out=torch.ones(NUM, WIDTH),
-        grad_gates=torch.ones(NUM, 3 * WIDTH),
-        grad_own=torch.ones(NUM, WIDTH),
-    ),
     "co_occurrence": co_occurrence,
-    "walk_features": walk_features,
 }

@@ -1,4 +1,4 @@
-// One step of a gated recurrent unit on a GPU, as csrc/src/gru.cpp has it: a warp for each row. Device code
+// One step of a gated recurrent unit on a GPU: a warp for each row. Device code
 // alone.
 #pragma once
 
