@@ -58,7 +58,7 @@ class WalkRows(NamedTuple):
         # In parts on the CPU, as each pair takes 2 * (1 + hops) rows of walks.
         at_once = MAX_PAIRS if walks.is_cpu else max(len(columns[0]), 1)
         found = []
-        for part in zip(*(column.split(at_once) for column in columns), strict=True):
+        for part in zip(*(torch.split(column, at_once) for column in columns), strict=True):
             of_a, of_b, when, filled = part
             gram = gram_products(walks, of_a, of_b, self.left(of_a, when), self.left(of_b, when))
             found.append(gram.relu_().log1p_().masked_fill_(~filled.unsqueeze(1), 0.0))
