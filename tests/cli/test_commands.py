@@ -31,6 +31,19 @@ def test_help_teaches_with_examples(tgflow, command):
     assert f"tgflow {command}" in ran.out.split("Examples")[1]
 
 
+@pytest.mark.parametrize(("command", "most"), [("run", 15), ("train", 15), ("compare", 17)])
+def test_help_is_short_and_help_all_is_whole(tgflow, command, most):
+    short, whole = (
+        set(re.findall(r"│ (--[a-z-]+)", tgflow(command, flag).out))
+        for flag in ("--help", "--help-all")
+    )
+    assert {"--out", "--config", "--help-all"} <= short
+    assert len(short - {"--help", "--help-all"}) <= most
+    assert short < whole
+    assert {"--sort", "--workers"} & whole
+    assert set(re.findall(r"│ (--[a-z-]+)", tgflow(command, "--help").out)) == short
+
+
 def test_help_lists_commands_and_exit_codes(tgflow):
     text = plain(tgflow("--help").out)
     for command in COMMANDS:

@@ -23,7 +23,7 @@ from tgflow.cli import (
     serve,
     train,
 )
-from tgflow.cli.options import help_text
+from tgflow.cli.options import LongCommand, help_text
 
 app = typer.Typer(
     name="tgflow",
@@ -77,4 +77,6 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
 for panel, commands in COMMANDS.items():
     for name, command in commands.items():
         epilog = f"Exit codes: {errors.table()}." if name == "run" else None
-        app.command(name, help=help_text(command), epilog=epilog, rich_help_panel=panel)(command)
+        kind = LongCommand if panel == LEARN else None
+        text = help_text(command)
+        app.command(name, cls=kind, help=text, epilog=epilog, rich_help_panel=panel)(command)

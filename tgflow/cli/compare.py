@@ -25,7 +25,7 @@ SETTINGS = (
 OUTPUT = "Output"
 
 
-@with_config(SETTINGS)
+@with_config(SETTINGS, has_help_all=True)
 def compare(
     config: Config,
     stated: dict[str, Any],

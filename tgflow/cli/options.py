@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from tgflow.config import ConfigError, Field, fields, is_unset, load_config, stated_settings
 from tgflow.config.model import parse_value
@@ -25,6 +26,16 @@ STREAM_OF_FILES, RANKS_IN_STEP = (
 )
 """Settings of the stream for commands that read files only, and of the ranks for those that do not
 learn a stream as it comes."""
+COMMON = frozenset(
+    {
+        *("stream.path", "stream.src", "stream.dst", "stream.t", "stream.features"),
+        *("stream.time_unit", "model.name", "compare.models", "compare.seeds", "compare.protocol"),
+        *("continual.batch_size", "continual.learning_rate", "scores.to", "run.out"),
+        *("offline.protocol", "offline.epochs", "run.device"),
+        *("config", "resume", "seeds", "json"),
+    }
+)
+"""Settings, and parameters of commands, that `--help` shows where a command has many."""
 FILE_PANEL = "Settings from a file"
 FILE, STREAM = "file", "stream.path"
 
@@ -34,6 +45,7 @@ def with_config(
     positional: str | None = None,
     *,
     takes_file: bool = False,
+    has_help_all: bool = False,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command `--config` and one option per setting; it is called with `config=Config`.
 
@@ -43,6 +55,7 @@ def with_config(
         keys: Settings as "section.key", or a whole section as "section".
         positional: The setting that is an argument, not an option.
         takes_file: Whether the stream may be an argument instead of an option.
+        has_help_all: Whether to add `--help-all`, for a `LongCommand`.
     """
     wanted = list(keys)
     chosen = [
@@ -55,6 +68,7 @@ def with_config(
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
         def run(config: Path | None, **values: Any) -> None:
+            values.pop("help_all", None)
             flags = {field.key: _given(field, values.pop(_name(field))) for field in chosen}
             if (file := values.pop(FILE, None)) is not None:
                 flags[STREAM] = _one_stream(file, flags[STREAM])
@@ -68,6 +82,8 @@ def with_config(
         options = [
             _argument(field) if field.key == positional else _option(field) for field in chosen
         ]
+        if has_help_all:
+            kept.append(_help_all())
         files = [_file()] if takes_file else []
         parameters = [*files, *options[:1], _config_file(), *options[1:], *kept]
         run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -75,6 +91,39 @@ def with_config(
         return run
 
     return decorate
+
+
+class LongCommand(TyperCommand):
+    """A command with many options: `--help` shows those in `COMMON`, `--help-all` shows all."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help, without what is not common unless all is wanted."""
+        shown = {key.replace(".", "_") for key in COMMON} | {FILE, "help_all", "help"}
+        is_whole = ctx.meta.get(HELP_ALL, False)
+        hidden = [] if is_whole else [x for x in self.params if x.name not in shown]
+        changed = [x for x in hidden if not getattr(x, "hidden", False)]
+        for each in changed:
+            each.hidden = True  # type: ignore[attr-defined]
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            for each in changed:
+                each.hidden = False  # type: ignore[attr-defined]
+
+
+HELP_ALL = "tgflow.help_all"
+
+
+def _help_all() -> inspect.Parameter:
+    def show(context: typer.Context, wanted: bool) -> None:
+        if wanted:
+            context.meta[HELP_ALL] = True
+            typer.echo(context.get_help())
+            raise typer.Exit
+
+    info = typer.Option("--help-all", help="Show all options.", is_eager=True, callback=show)
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter("help_all", kind, default=False, annotation=Annotated[bool, info])
 
 
 def help_text(command: Callable[..., None]) -> str:

@@ -17,7 +17,7 @@ SETTINGS = (
 RESUME = "Resuming"
 
 
-@with_config(SETTINGS, takes_file=True)
+@with_config(SETTINGS, takes_file=True, has_help_all=True)
 def run(
     config: Config,
     stated: dict[str, Any],

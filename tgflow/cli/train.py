@@ -25,7 +25,7 @@ SETTINGS = (
 )
 
 
-@with_config(SETTINGS, takes_file=True)
+@with_config(SETTINGS, takes_file=True, has_help_all=True)
 def train(
     config: Config,
     stated: dict[str, Any],
