@@ -17,7 +17,7 @@ say = @echo "tgflow: $(1)"
 help:
 	@echo "make demo    watch a model learn from examples/data/collegemsg.csv.gz (more flags: ARGS='--model tgat')"
 	@echo "make test    check, then run what guards a change: minutes"
-	@echo "make test-all  check, then every test: campaigns of kills, crash states, fuzzing, and wheels too"
+	@echo "make test-all  check, then every test: campaigns of kills, crash states, fuzzing, wheels, other CPUs' instructions"
 	@echo "make check   lint, formatting and types"
 	@echo "make format  rewrite the sources as check wants them"
 	@echo "make bench   measure speed on this machine, beside peers (ARGS=--help lists the benchmarks)"
@@ -36,6 +36,8 @@ WORKERS := $(shell expr 1 + $$(getconf _NPROCESSORS_ONLN))
 PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
   --durations=25
 
+FLOATS := tests/train tests/nn tests/models tests/inference tests/compare tests/distributed
+
 test: ready
 	$(call say,running the tests that guard a change)
 	@HYPOTHESIS_PROFILE=quick $(PYTEST) -m "not slow" $(ARGS)
@@ -43,6 +45,10 @@ test: ready
 test-all: ready
 	$(call say,running all tests)
 	@HYPOTHESIS_PROFILE=ci $(PYTEST) $(ARGS)
+	$(call say,running tests of floats with the instructions of other CPUs)
+	@for cpu in "ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 OMP_NUM_THREADS=3" \
+	  "ATEN_CPU_CAPABILITY=default MKL_ENABLE_INSTRUCTIONS=SSE4_2 OMP_NUM_THREADS=1"; do \
+	  env $$cpu HYPOTHESIS_PROFILE=quick $(PYTEST) -m "not slow" $(FLOATS) || exit 1; done
 
 # Side by side: installing the tools and checking types take one core each, which the compiler leaves free.
 ready:
