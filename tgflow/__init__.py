@@ -106,6 +106,8 @@ if TYPE_CHECKING:
     from tgflow.tables import FeatureTable as FeatureTable
     from tgflow.tasks.config import TaskConfig as TaskConfig
     from tgflow.tasks.labels import LabelTask as LabelTask
+    from tgflow.testing.check_model import ContractViolation as ContractViolation
+    from tgflow.testing.check_model import check_model as check_model
     from tgflow.train.config import ContinualConfig as ContinualConfig
     from tgflow.train.config import OfflineConfig as OfflineConfig
     from tgflow.train.config import Reuse as Reuse

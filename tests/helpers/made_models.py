@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tgflow.batch import Batch
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.models import MODELS
-from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
 from tgflow.tables import FeatureTable
-from tgflow.train.config import ContinualConfig
-from tgflow.train.plans import make_plan
+from tgflow.testing.check_model import batches_of, made_events, made_plan, scores_of  # noqa: F401
 
 SMALL = {
     "memory_dim": 8,
@@ -54,54 +50,13 @@ def has_parameters(name: str) -> bool:
     return any(True for _ in made_model(name).parameters())
 
 
-def made_events(size: int, *, num_nodes: int = 12, seed: int = 0) -> EventBatch:
-    """A stream in which sources keep coming back to a few destinations, with ties in time."""
-    generator = torch.Generator().manual_seed(seed)
-    half = num_nodes // 2
-    src = torch.randint(half, (size,), generator=generator)
-    dst = half + (src + torch.randint(2, (size,), generator=generator)) % half
-    x = torch.randn(size, X_DIM, generator=generator)
-    return EventBatch(src, dst, torch.arange(size) // 3 * 7, x)
-
-
 def changed(events: EventBatch, **columns: Tensor) -> EventBatch:
     """Return the stream with other columns."""
     return dataclasses.replace(events, **columns)
 
 
-def plan_for(
-    model: TemporalModel,
-    events: EventBatch,
-    *,
-    batch_size: int = 20,
-    num_negatives: int = 2,
-    visibility: str = "event",
-    slices: int = 1,
-    **options: Any,
-) -> Plan:
+def plan_for(model: TemporalModel, events: EventBatch, **options: Any) -> Plan:
     """Return the plan of a stream that trainers would make for `model`."""
-    table = FeatureTable(X_DIM)
-    graph = TemporalGraph("undirected", edge_x=table)
+    graph = TemporalGraph("undirected", edge_x=FeatureTable(X_DIM))
     graph.append(events)
-    how: Any = {"batch_size": batch_size, "visibility": visibility, "slices": slices}
-    config = ContinualConfig(**how)
-    return make_plan(graph, model, config, NegativeSampler(num=num_negatives), seed=3, **options)
-
-
-def batches_of(plan: Plan, epoch: int = 0) -> Iterator[Batch]:
-    """Yield the batches of a plan in order."""
-    return (plan.batch(epoch, index) for index in range(len(plan)))
-
-
-@torch.no_grad()
-def scores_of(model: TemporalModel, batches: Any) -> list[Tensor]:
-    """Score batches in order in evaluation mode, each from what came before: `[B, 1 + m]` each."""
-    model.eval()
-    if model.state is not None:
-        model.state.reset()
-    found = []
-    for batch in batches:
-        scores = model(batch)
-        found.append(torch.cat([scores.positive.unsqueeze(1), scores.negative], dim=1))
-        model.commit(batch, scores)
-    return found
+    return made_plan(model, graph, **options)
