@@ -13,9 +13,7 @@ import torch
 from helpers.live_runs import write_events
 from helpers.records import untimed
 from tgflow.cli import main
-from tgflow.cli.chosen_preset import cuts_at_steps
-from tgflow.cli.compared import preset_line
-from tgflow.cli.lineup import AUTO, chosen
+from tgflow.cli.comparing import AUTO, chosen, cuts_at_steps, preset_line
 from tgflow.compare.outcome import Outcome
 from tgflow.config import ConfigError, load_config
 from tgflow.events import EventBatch

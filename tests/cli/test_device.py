@@ -5,7 +5,7 @@ import torch
 
 from tgflow.cli.errors import MEMORY, exit_code, explain
 from tgflow.config import ConfigError, load_config
-from tgflow.runtime import gpu, resume
+from tgflow.runtime import directory, gpu
 from tgflow.runtime.restore import current_build
 
 NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -75,13 +75,13 @@ def test_a_budget_needs_a_device():
 
 def test_a_plain_resume_may_change_the_device_and_a_strict_one_may_not(monkeypatch):
     before, after = config(), config(**{"run.device": "cuda", "graph.device_budget": "8GB"})
-    changed = resume.changes(before, after)
+    changed = directory.changes(before, after)
     assert [change.key for change in changed] == ["graph.device_budget", "run.device"]
-    assert resume.gravest(changed) == "any_time"
+    assert directory.gravest(changed) == "any_time"
     on_cpu = current_build(2, torch.device("cpu"))
     monkeypatch.setattr("tgflow.runtime.restore.describe_device", lambda device: {"gpu": "H200"})
     on_gpu = current_build(2, torch.device("cuda"))
-    assert resume.differences(on_cpu, on_gpu) == ["device was cpu, is H200"]
+    assert directory.differences(on_cpu, on_gpu) == ["device was cpu, is H200"]
 
 
 def test_a_planner_keeps_the_graph_with_the_host():

@@ -328,7 +328,7 @@ def test_at_the_memory_limit_a_run_pauses_and_ends_with_71(run, tgflow, monkeypa
     if limit == "90%":  # it comes there only in mid-stream
         full = []
         at_step(monkeypatch, 150, lambda run: (full.append(1), time.sleep(0.6)))
-        monkeypatch.setattr("tgflow.runtime.watchdog.rss_bytes", lambda: 960 if full else 100)
+        monkeypatch.setattr("tgflow.runtime.watch.rss_bytes", lambda: 960 if full else 100)
         limit = "1000"
     monkeypatch.setattr(watch, "GRACE_SECONDS", 0.2)
     ran = run("--memory-limit", limit)
@@ -349,7 +349,7 @@ def test_a_run_that_ended_at_the_memory_limit_resumes_with_more(run, resume, mon
 
 def test_memory_that_comes_back_lets_the_stream_flow(run, made, monkeypatch):
     monkeypatch.setattr(
-        "tgflow.runtime.watchdog.rss_bytes", lambda: 960 if time.monotonic() < until else 100
+        "tgflow.runtime.watch.rss_bytes", lambda: 960 if time.monotonic() < until else 100
     )
     until = time.monotonic() + 1.5
     assert run("--memory-limit", "1000").code == 0

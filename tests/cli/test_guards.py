@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tgflow.cli import main
-from tgflow.cli.guards import constant_guard, huge_guard, sides_guard, time_guard
+from tgflow.cli.assemble import constant_guard, huge_guard, sides_guard, time_guard
 
 NOW = 1_714_564_800
 

@@ -10,7 +10,7 @@ import pytest
 
 from helpers.fake_loggers import fake_tensorboard, fake_wandb
 from helpers.live_runs import SMALL
-from tgflow.cli.epoch_progress import EpochProgress
+from tgflow.cli.offline import EpochProgress
 from tgflow.runtime.loggers import RunLoggers
 
 EPOCHS = ("--dim", 8, "--batch-size", 50, "--threads", 1, "--epochs", 3, "--mrr-negatives", 5)

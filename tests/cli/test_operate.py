@@ -12,8 +12,8 @@ import pytest
 from helpers.live_runs import SMALL
 from tgflow.cli import errors
 from tgflow.config import fields
-from tgflow.runtime import health, progress_log, runner
-from tgflow.runtime.exporter import METRICS
+from tgflow.runtime import files, log, runner
+from tgflow.runtime.metrics import METRICS
 from tgflow.setting import Effect
 
 
@@ -87,7 +87,7 @@ def test_a_port_that_is_taken_is_told(tgflow, events_csv):
 
 
 def test_stderr_can_be_json_and_nothing_else(tgflow, events_csv, monkeypatch):
-    monkeypatch.setattr(progress_log, "SECONDS_PER_LINE", 0.0)
+    monkeypatch.setattr(log, "SECONDS_PER_LINE", 0.0)
     ran = tgflow("run", "-s", events_csv, "-o", "out", "--log-format", "json", "--json", *SMALL)
     entries = [json.loads(line) for line in ran.err.splitlines()]
     assert [e["event"] for e in entries if e["event"] != "progress"] == [
@@ -107,16 +107,16 @@ def test_health_is_written_while_it_runs(tgflow, events_csv, monkeypatch):
     def recording(self, step):
         record(self, step)
         if step.stop == 200:
-            monkeypatch.setattr(health, "SECONDS", 0.0)
+            monkeypatch.setattr(files, "HEALTH_SECONDS", 0.0)
             while not found or found[-1]["position"] < 150:
-                found.append(health.read_health(Path("out/health.json")))
+                found.append(files.read_health(Path("out/health.json")))
 
     monkeypatch.setattr(runner.Runner, "_record", recording)
-    monkeypatch.setattr("tgflow.runtime.watchdog.SECONDS", 0.0)
+    monkeypatch.setattr("tgflow.runtime.watch.HEALTH_SECONDS", 0.0)
     assert tgflow("run", "-s", events_csv, "-o", "out", *SMALL).code == 0
     assert found[-1]["alive"]
     assert found[-1]["state"] in ("running", "waiting")
-    assert not health.read_health(Path("out/health.json"))["alive"]
+    assert not files.read_health(Path("out/health.json"))["alive"]
 
 
 def test_info_of_a_run_that_died_says_so_and_how_to_go_on(tgflow, events_csv):
@@ -165,7 +165,7 @@ def test_every_setting_has_an_effect_and_every_error_a_code():
         ("tgflow.peers", "RanksDisagree", 70),
         ("tgflow.peers", "PeerLost", 75),
         ("tgflow.peers", "WorldError", 2),
-        ("tgflow.runtime.memory", "MemoryLimit", 71),
+        ("tgflow.runtime.stream", "MemoryLimit", 71),
         ("tgflow.runtime.restore", "StrictResume", 2),
         ("tgflow.durable.errors", "Locked", 73),
         ("tgflow.durable.errors", "DiskFull", 74),
@@ -174,7 +174,7 @@ def test_every_setting_has_an_effect_and_every_error_a_code():
         ("tgflow.durable.errors", "LogCorrupt", 76),
         ("tgflow.durable.errors", "LogVersion", 76),
         ("tgflow.runtime.micro_batch_ends", "EndsDamaged", 76),
-        ("tgflow.runtime.score_sinks", "ScoresLost", 76),
+        ("tgflow.runtime.scores", "ScoresLost", 76),
         ("tgflow.compare.outcome", "OutcomeDamaged", 76),
         ("tgflow.checkpoint", "NoValidCheckpoint", 76),
         ("tgflow.checkpoint", "CheckpointVersion", 76),

@@ -29,8 +29,9 @@ from tgflow.cli.errors import DATA, INTERNAL, MEMORY, NO_INPUT, UNAVAILABLE, USA
 from tgflow.cli.ranks import check_rank_tables, check_ranks, check_training_ranks, with_slices
 from tgflow.config import ConfigError, load_config
 from tgflow.models.tgn import TGN
-from tgflow.runtime import briefing, rank_watch, watch
-from tgflow.runtime.health import read_health
+from tgflow.runtime import briefing, watch
+from tgflow.runtime import ranks as rank_parts
+from tgflow.runtime.files import read_health
 
 EVENTS = 400
 
@@ -290,7 +291,7 @@ def hold_too_much(rank):
     """Be at the limit of memory, if this is rank 1."""
     watch.GRACE_SECONDS = 0.05
     if rank == 1:
-        rank_watch.rss_bytes = lambda: 1 << 50
+        rank_parts.rss_bytes = lambda: 1 << 50
 
 
 @pytest.mark.slow

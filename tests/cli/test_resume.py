@@ -16,7 +16,7 @@ from helpers import faults
 from helpers.effort import cases, slow
 from helpers.live_runs import SMALL, same_run, signal_at, write_events
 from tgflow.cli import assemble, main
-from tgflow.runtime import checkpoints, open_log, runner
+from tgflow.runtime import checkpoints, ingestion, runner
 from tgflow.streams.open import open_files
 
 STEP = ("--checkpoint-batches", 1)
@@ -290,7 +290,7 @@ def test_clocks_that_jump_change_nothing(tgflow, events_csv, whole, monkeypatch)
 
 
 def small_segments(monkeypatch):
-    monkeypatch.setattr(open_log, "SEGMENT_BYTES", 500)
+    monkeypatch.setattr(ingestion, "SEGMENT_BYTES", 500)
     monkeypatch.setattr(assemble, "open_files", functools.partial(open_files, block_bytes=200))
 
 

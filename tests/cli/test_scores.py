@@ -14,7 +14,7 @@ import pytest
 from helpers.effort import slow
 from helpers.live_runs import SMALL, signal_at
 from tgflow.cli import main
-from tgflow.runtime.saved_scores import SavedScores
+from tgflow.runtime.scores import SavedScores
 from tgflow.train import learner
 
 SIZE = 230

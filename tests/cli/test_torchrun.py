@@ -17,7 +17,7 @@ from helpers.processes import environment
 from helpers.rank_campaign import rank_pids
 from tgflow.cli import main
 from tgflow.cli.errors import DATA
-from tgflow.runtime.health import read_health
+from tgflow.runtime.files import read_health
 
 PATIENCE = 500
 """Seconds for torchrun and all its attempts: each imports torch three times."""

@@ -9,7 +9,7 @@ import pytest
 from helpers.live_runs import SMALL
 from helpers.rank_runs import codes, open_nothing, run_ranks
 from tgflow.checkpoint import read_manifest
-from tgflow.cli.averages import average
+from tgflow.cli.offline import average
 
 FEW = ("--epochs", 2, "--mrr-negatives", 5, *SMALL)
 

@@ -24,7 +24,7 @@ from helpers.worlds import in_world, run_apart
 from tgflow.distributed.control import Order
 from tgflow.graph import TemporalGraph
 from tgflow.peers import Alone, WorldError
-from tgflow.runtime.orders import Orders
+from tgflow.runtime.runner import Orders
 from tgflow.tables import FeatureTable
 from tgflow.train import (
     ContinualConfig,

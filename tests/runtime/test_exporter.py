@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tgflow.runtime.exporter import METRICS, PROCESS, Exporter, RunCollector
+from tgflow.runtime.metrics import METRICS, PROCESS, Exporter, RunCollector
 
 prometheus = pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
 DASHBOARD = Path(__file__).resolve().parents[2] / "examples" / "grafana" / "tgflow.json"

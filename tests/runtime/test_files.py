@@ -11,8 +11,7 @@ import pytest
 from helpers.forged import flip_bit
 from tgflow.checkpoint import Checkpoint, save
 from tgflow.durable import replaced
-from tgflow.runtime.checked_json import DamagedJson
-from tgflow.runtime.files import Records, RunFiles, read_records, to_json
+from tgflow.runtime.files import DamagedJson, Records, RunFiles, read_records, to_json
 
 
 def test_records_can_be_read_while_the_run_goes_on(tmp_path):

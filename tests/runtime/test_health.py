@@ -7,8 +7,8 @@ import math
 
 import pytest
 
-from tgflow.runtime import health
-from tgflow.runtime.health import STATES, read_health, write_health
+from tgflow.runtime import files
+from tgflow.runtime.files import STATES, read_health, write_health
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -24,9 +24,9 @@ def test_states_tell_the_living_from_the_dead(tmp_path, state):
 def test_a_file_that_is_old_or_from_the_future_is_not_alive(tmp_path, monkeypatch):
     path = tmp_path / "health.json"
     for shift in (-3600, 3600):
-        monkeypatch.setattr(health.time, "time", lambda shift=shift: 1e9 + shift)
+        monkeypatch.setattr(files.time, "time", lambda shift=shift: 1e9 + shift)
         write_health(path, "running", {})
-        monkeypatch.setattr(health.time, "time", lambda: 1e9)
+        monkeypatch.setattr(files.time, "time", lambda: 1e9)
         assert not read_health(path)["alive"]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tgflow.distributed.control import Order
 from tgflow.peers import Alone
-from tgflow.runtime.orders import Orders
+from tgflow.runtime.runner import Orders
 from tgflow.train.rank_control import RankControl
 
 WORDS = [Order.NONE, Order.CHECKPOINT, Order.CHECKPOINT | Order.STOP]

@@ -8,12 +8,11 @@ import pytest
 
 from tgflow.distributed.control import Order, RankFigures
 from tgflow.peers import Alone
-from tgflow.runtime import rank_watch
+from tgflow.runtime import ranks
 from tgflow.runtime.log import RunLog
-from tgflow.runtime.memory import MemoryGuard, MemoryLimit
-from tgflow.runtime.orders import Orders
-from tgflow.runtime.rank_watch import RankGuard, RankMetrics, RankWatch
-from tgflow.runtime.stream import FlowControl
+from tgflow.runtime.ranks import RankGuard, RankMetrics, RankWatch
+from tgflow.runtime.runner import Orders
+from tgflow.runtime.stream import FlowControl, MemoryGuard, MemoryLimit
 from tgflow.train.rank_control import RankControl
 
 
@@ -63,8 +62,8 @@ def test_rank_0_ends_all_if_a_rank_is_at_its_limit():
 
 def watched(monkeypatch, run_log, rss, flow, until):
     """Return what a rank has asked for until it has asked for something."""
-    monkeypatch.setattr(rank_watch, "_TICK", 0.001)
-    monkeypatch.setattr(rank_watch, "rss_bytes", lambda: rss)
+    monkeypatch.setattr(ranks, "_TICK", 0.001)
+    monkeypatch.setattr(ranks, "rss_bytes", lambda: rss)
     board = Asked()
     with RankWatch(board, guard(limit=100), flow, run_log):
         while until not in board.heard:
@@ -102,7 +101,7 @@ def test_figures_are_those_that_came_with_the_latest_micro_batch(run_log):
 def test_a_rank_that_is_slow_is_warned_of_once(run_log, tmp_path):
     control = RankControl(Alone(), lambda: 0.0)
     metrics = RankMetrics(control, run_log)
-    for step in range(4 * rank_watch.COMPARED_EVERY):
+    for step in range(4 * ranks.COMPARED_EVERY):
         seconds = (0.1 * step, 0.3 * step)
         figures = tuple(RankFigures(compute_seconds=each) for each in seconds)
         control.hear(Order.NONE, figures)

@@ -9,16 +9,15 @@ import pytest
 
 from helpers.effort import cases
 from tgflow.durable import replaced
-from tgflow.runtime import records
-from tgflow.runtime.files import read_records
-from tgflow.runtime.records import NUMBER, RecordFile
+from tgflow.runtime import files as module
+from tgflow.runtime.files import NUMBER, RecordFile, read_records
 
 
 @pytest.fixture
 def path(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "LATEST", 16)
-    monkeypatch.setattr(records, "EARLIER", 8)
-    monkeypatch.setattr(records, "STEP", 4)
+    monkeypatch.setattr(module, "LATEST", 16)
+    monkeypatch.setattr(module, "EARLIER", 8)
+    monkeypatch.setattr(module, "STEP", 4)
     return tmp_path / "metrics.jsonl"
 
 

@@ -21,10 +21,9 @@ from tgflow.runtime.build import RunInputs, open_runner
 from tgflow.runtime.checkpoints import Checkpoints
 from tgflow.runtime.directory import ResumeOptions, RunDirectory
 from tgflow.runtime.log import RunLog
-from tgflow.runtime.memory import is_out_of_memory
 from tgflow.runtime.model_maker import make_model
 from tgflow.runtime.runner import Runner
-from tgflow.runtime.stream import FlowControl, Stopped
+from tgflow.runtime.stream import FlowControl, Stopped, is_out_of_memory
 from tgflow.streams import open_stream
 from tgflow.streams.errors import SourceUnavailable
 from tgflow.train import learner

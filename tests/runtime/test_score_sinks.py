@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from helpers.forged import flip_bit
-from tgflow.runtime import score_sinks
-from tgflow.runtime.score_sinks import ParquetScores, ScoreMark, ScoresLost
+from tgflow.runtime import scores
+from tgflow.runtime.scores import ParquetScores, ScoreMark, ScoresLost
 
 
 @pytest.fixture
@@ -56,8 +56,8 @@ class CountedBatch:
 
 
 def test_however_small_batches_are_each_is_looked_at_once(monkeypatch):
-    monkeypatch.setattr(score_sinks, "_PARQUET_ROWS", 100)
-    monkeypatch.setattr(score_sinks.pa, "concat_batches", len)
+    monkeypatch.setattr(scores, "_PARQUET_ROWS", 100)
+    monkeypatch.setattr(scores.pa, "concat_batches", len)
     batches = [CountedBatch() for _ in range(250)]
-    assert [*score_sinks._joined(batches)] == [100, 100, 50]
+    assert [*scores._joined(batches)] == [100, 100, 50]
     assert {batch.num_asked for batch in batches} == {1}

@@ -8,7 +8,7 @@ import torch
 from helpers.made_streams import pieces, small_tgn
 from tgflow.events import MICRO_BATCH_END, EventBatch, empty_events
 from tgflow.graph import TemporalGraph
-from tgflow.runtime.time_steps import SteppedStream
+from tgflow.runtime.stream import SteppedStream
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
 

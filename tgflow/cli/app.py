@@ -13,7 +13,6 @@ from tgflow.cli import (
     compare,
     convert,
     doctor,
-    embed,
     errors,
     info,
     plan,
@@ -64,7 +63,7 @@ def _common(
 LEARN, ASK, LOOK = "Learn", "Ask what was learned", "Look and check"
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     LEARN: {"run": run.run, "train": train.train, "compare": compare.compare},
-    ASK: {"predict": predict.predict, "embed": embed.embed, "serve": serve.serve},
+    ASK: {"predict": predict.predict, "embed": predict.embed, "serve": serve.serve},
     LOOK: {
         "playback": playback.playback,
         "info": info.info,

@@ -1,38 +1,88 @@
-"""What `tgflow compare` does: a comparison over a stream, shown, recorded, saved, reported."""
+"""Implementation of `tgflow compare`: presets, models, one pass or offline, and output."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from rich.console import Console
 
 from tgflow.cli import assemble
-from tgflow.cli.chosen_preset import cuts_at_steps, stream_facts
-from tgflow.cli.compared import common_figures, preset_line, print_leaders, write_outcome
-from tgflow.cli.comparing_offline import compare_trained, is_offline, with_offline
-from tgflow.cli.continual import failing_run, printer
-from tgflow.cli.errors import CORRUPT, NO_INPUT, CliError
-from tgflow.cli.hints import hint
-from tgflow.cli.lineup import chosen, entrants, freezing_point
+from tgflow.cli.continual import failing_run, interruptible, printer
+from tgflow.cli.errors import CORRUPT, NO_INPUT, CliError, hint
 from tgflow.compare.analysis import Analysis
 from tgflow.compare.comparison import Comparison
 from tgflow.compare.facts import event_facts
+from tgflow.compare.lineup import LEARNING, Entrant
+from tgflow.compare.offline import compare_offline
 from tgflow.compare.outcome import SUMMARY, Outcome, OutcomeDamaged
 from tgflow.compare.page import comparison_page
-from tgflow.config import Config
-from tgflow.report.table_text import print_stream
+from tgflow.config import Config, ConfigError, replaced
+from tgflow.config.model import WIDTHS, model_settings
+from tgflow.events import concat
+from tgflow.graph import TemporalGraph
+from tgflow.models import MODELS
+from tgflow.presets import MEASURED, Family, StreamFacts, measure, settings_of
+from tgflow.report.formatting import compact, score
+from tgflow.report.table_text import print_stream, print_summary
 from tgflow.runtime.build import RunInputs, open_runner
-from tgflow.runtime.checked_json import DamagedJson
 from tgflow.runtime.directory import ResumeOptions, RunDirectory
-from tgflow.runtime.files import RunFiles, read_figures, run_name, to_json
+from tgflow.runtime.features import check_tables, features_report
+from tgflow.runtime.files import DamagedJson, RunFiles, read_figures, run_name, to_json
+from tgflow.runtime.gpu import (
+    describe_device,
+    device_figures,
+    execution_config,
+    graph_gpu,
+    use_device,
+)
 from tgflow.runtime.log import RunLog
+from tgflow.runtime.machine import describe, peak_rss_bytes
+from tgflow.runtime.model_maker import make_model, own_model
+from tgflow.runtime.open_saves import open_saves
+from tgflow.runtime.restore import current_build
 from tgflow.runtime.runner import RunResult
-from tgflow.runtime.signals import StopSignals
-from tgflow.runtime.stream import FlowControl
+from tgflow.runtime.stream import FlowControl, StopSignals
+from tgflow.streams import playback
+from tgflow.train.config import TrainingConfig
+from tgflow.units import seconds_per_tick
+
+
+def stream_facts(config: Config) -> StreamFacts | None:
+    """Return the facts of the beginning of a stream of files; None if no preset goes by them."""
+    if config.compare.preset == "none":
+        return None
+    source = assemble.open_source(config)
+    batches = list(islice(playback(source, limit=MEASURED), MEASURED))
+    return measure(concat(batches), seconds_per_tick(source.unit))
+
+
+def family_of(config: Config, facts: StreamFacts | None) -> Family | None:
+    """Return the kind of stream that the preset goes by; None if it goes by none."""
+    if facts is None:
+        return None
+    wanted = config.compare.preset
+    return facts.family if wanted == "auto" else wanted  # type: ignore[return-value]
+
+
+def preset_settings(config: Config, facts: StreamFacts | None) -> dict[str, dict[str, Any]]:
+    """Return what the preset sets, by model."""
+    family = family_of(config, facts)
+    if family is None or facts is None:
+        return {}
+    return settings_of(family, facts)
+
+
+def cuts_at_steps(config: Config, facts: StreamFacts | None) -> bool:
+    """Return whether micro-batches end where the time changes."""
+    own = config.compare.cut_at_steps
+    return family_of(config, facts) == "discrete" if own is None else own
 
 
 def compare_stream(config: Config, options: ResumeOptions, *, quick: bool, as_json: bool) -> None:
@@ -167,3 +217,365 @@ def _summary(analysis: Analysis, result: RunResult, directory: RunDirectory) -> 
     if result.stopped:
         console = Console(soft_wrap=True, highlight=False)
         console.print(f"stopped; resume with: tgflow compare --resume --out {directory.path}")
+
+
+QUICK = ("edgebank-tw", "poptrack", "recency", "counts")
+AUTO = (*QUICK, "jodie", "tgn", "tgn+pairs", "graphmixer", "tpnet")
+LINEUPS = {"auto": AUTO, "quick": QUICK}
+"""Line-ups by name, of the models that there are."""
+PAIRS = "+pairs"
+FROZEN = " frozen"
+"""Behind the label of a copy that learns no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """A model as it is named on the command line, with all of its settings."""
+
+    label: str
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    preset: dict[str, Any] = field(default_factory=dict)
+    """Those of its settings that the preset has set."""
+
+
+def chosen(config: Config, facts: StreamFacts | None) -> list[ModelChoice]:
+    """Return the models to compare, with their settings.
+
+    Args:
+        config: The comparison's.
+        facts: Of the stream, by which presets go; None for no preset.
+
+    Raises:
+        ConfigError: If a model or setting is unknown.
+    """
+    found = [_named(text) for text in _texts(config, facts)]
+    labels = [choice.label for choice in found]
+    if twice := sorted({label for label in labels if labels.count(label) > 1}):
+        raise ConfigError(
+            f"--models: {twice[0]} is there twice; give one a label of its own: other={twice[0]}"
+        )
+    own, common = _split(config, labels)
+    known = set(WIDTHS).union(*(_known(choice.name) for choice in found))
+    if unused := [key for key in common if key not in known]:
+        raise ConfigError(f"--model-set: none of the models has a setting {unused[0]!r}")
+    preset = preset_settings(config, facts)
+    return [
+        _with_settings(
+            choice, preset.get(choice.name.removesuffix(PAIRS), {}), common, own[choice.label]
+        )
+        for choice in found
+    ]
+
+
+def left_out(config: Config, facts: StreamFacts | None) -> list[str]:
+    """Return the models that the preset leaves out of a line-up that is asked for by its name."""
+    if family_of(config, facts) != "sparse":
+        return []
+    return [
+        name
+        for text in _stated(config)
+        for name in LINEUPS.get(text, ())
+        if name.endswith(PAIRS)  # where pairs hardly come again, their history says little
+    ]
+
+
+def _stated(config: Config) -> list[str]:
+    return [text.strip() for text in config.compare.models.split(",") if text.strip()]
+
+
+def _texts(config: Config, facts: StreamFacts | None) -> Iterator[str]:
+    """Yield the models as they are named, those of line-ups as far as they are there."""
+    if not _stated(config):
+        raise ConfigError("--models: which? name some, such as --models recency,tgn,tgn+pairs")
+    without = left_out(config, facts)
+    for text in _stated(config):
+        if text not in LINEUPS:
+            yield text
+            continue
+        yield from (name for name in LINEUPS[text] if name in MODELS and name not in without)
+
+
+def _named(text: str) -> ModelChoice:
+    label, equals, name = text.partition("=")
+    name = name if equals else label
+    if ":" not in name and name not in MODELS:
+        raise ConfigError(
+            f"--models: there is no model {name!r}; there are {', '.join(MODELS)}, and your own as "
+            "module:Class"
+        )
+    return ModelChoice(label.rpartition(":")[2], name)
+
+
+def _known(name: str) -> set[str]:
+    """Return the settings that a model has; of an own model those of its dataclass."""
+    kind = MODELS[name].config if name in MODELS else None
+    if kind is None:
+        kind = getattr(own_model(name), "config_type", None)
+    return {each.name for each in fields(kind)} if is_dataclass(kind) else set()
+
+
+def _split(config: Config, labels: list[str]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """Return what is set of one model, as in tgn.memory_dim=32, and what of all that have it."""
+    own: dict[str, dict[str, Any]] = {label: {} for label in labels}
+    common: dict[str, Any] = {}
+    for key, value in model_settings(config.model).items():
+        label, dot, name = key.rpartition(".")
+        if not dot:
+            common[key] = value
+        elif label in own:
+            own[label][name] = value
+        else:
+            raise ConfigError(
+                f"--model-set: {label} does not take part; there are {', '.join(labels)}"
+            )
+    return own, common
+
+
+def _with_settings(
+    choice: ModelChoice,
+    preset: Mapping[str, Any],
+    common: Mapping[str, Any],
+    own: Mapping[str, Any],
+) -> ModelChoice:
+    known = _known(choice.name) | set(LEARNING)
+    stated = {k: v for k, v in common.items() if k in known} | dict(own)
+    left = {key: value for key, value in preset.items() if key not in stated}
+    return replace(choice, settings={**choice.settings, **left, **stated}, preset=left)
+
+
+def freezing_point(config: Config) -> int | None:
+    """Return the event from which on copies learn no more; of a share, the stream is counted."""
+    at = config.compare.frozen_at
+    if at is None or at >= 1:
+        return None if at is None else int(at)
+    source = assemble.open_source(config)
+    return int(at * sum(len(batch) for batch in playback(source, limit=config.stream.limit)))
+
+
+def entrants(
+    config: Config,
+    choices: list[ModelChoice],
+    x_dims: tuple[int, int],
+    device: torch.device,
+    frozen_at: int | None,
+) -> Iterator[Entrant]:
+    """Yield the entrants of a comparison: each model with each seed, and frozen copies.
+
+    A model without parameters has one seed, as others would make no difference.
+    """
+    for choice in choices:
+        for seed in range(config.continual.seed, config.continual.seed + config.compare.seeds):
+            entrant = _entrant(config, choice, seed, x_dims, device)
+            yield entrant
+            if not any(True for _ in entrant.model.parameters()):
+                break
+            if frozen_at is not None:
+                copy = _entrant(config, choice, seed, x_dims, device)
+                yield replace(
+                    copy,
+                    label=choice.label + FROZEN,
+                    frozen_of=choice.label,
+                    frozen_at=frozen_at,
+                )
+
+
+def _entrant(
+    config: Config, choice: ModelChoice, seed: int, x_dims: tuple[int, int], device: torch.device
+) -> Entrant:
+    learning = {key: choice.settings[key] for key in choice.settings if key in LEARNING}
+    training = replace(config.continual, seed=seed)
+    model = make_choice(config, choice, training, x_dims, device)
+    return Entrant(choice.label, seed, model, learning)
+
+
+def make_choice(
+    config: Config,
+    choice: ModelChoice,
+    training: TrainingConfig,
+    x_dims: tuple[int, int],
+    device: torch.device,
+) -> Any:
+    """Return a model, its first parameters drawn with the seed of `training`.
+
+    Args:
+        config: The settings of the comparison.
+        choice: Which model.
+        training: The settings of its trainer.
+        x_dims: Widths of the features of edges and of nodes.
+        device: Where it is to be.
+    """
+    settings = {key: value for key, value in choice.settings.items() if key not in LEARNING}
+    model = type(config.model)(name=choice.name, settings=settings)
+    edge_x_dim, node_x_dim = x_dims
+    return make_model(
+        replace(config, model=model), training, edge_x_dim, device, node_x_dim=node_x_dim
+    )
+
+
+FILES = {
+    "report.html": "who is ahead, and is it chance; open it in a browser",
+    "metrics.json": "all figures",
+    "scores.arrow": "every event by every model",
+    "config.toml": "these settings, for --config",
+}
+
+
+def preset_line(config: Config, facts: StreamFacts | None, choices: list[ModelChoice]) -> str:
+    """Return the line that says what a preset has set, and by which facts of the stream."""
+    wanted, family = config.compare.preset, family_of(config, facts)
+    if family is None and wanted == "none":
+        return "no preset"
+    sets = [
+        f"{choice.label}.{key}={float(f'{value:.4g}') if isinstance(value, float) else value}"
+        for choice in choices
+        for key, value in choice.preset.items()
+    ]
+    if config.compare.cut_at_steps is None and cuts_at_steps(config, facts):
+        sets.append("cut_at_steps=True")
+    measured = "" if facts is None else f" (stream measured: {facts.line()})"
+    without = "".join(f"; leaves out {name}" for name in left_out(config, facts))
+    return f"preset {family or wanted}{measured} sets {', '.join(sets) or 'nothing'}{without}"
+
+
+def common_figures(
+    config: Config, graph: TemporalGraph, preset: str, threads: int, device: torch.device
+) -> dict[str, Any]:
+    """Return what the figures of every comparison say of stream and machine."""
+    return {
+        "command": "compare",
+        "stream": config.stream.path,
+        "preset_line": preset,
+        "seconds_per_tick": seconds_per_tick(graph.time_unit),
+        "threads": threads,
+        "peak_rss_bytes": peak_rss_bytes(),
+        **device_figures(device),
+        "machine": describe() | describe_device(device),
+    }
+
+
+def write_outcome(files: RunFiles, outcome: Outcome, batch_size: int) -> Analysis:
+    """Write what a comparison leaves; return what is made of it.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    files.write_json(SUMMARY, outcome.summary)
+    outcome.write(files.path)
+    analysis = Analysis(outcome, batch_size)
+    if analysis.num_events:
+        files.write_report(comparison_page(analysis))
+    return analysis
+
+
+def print_leaders(analysis: Analysis, path: Path) -> None:
+    """Print the leaderboard, and who dropped out."""
+    summary: Mapping[str, Any] = analysis.outcome.summary
+    rows = []
+    if analysis.num_events:
+        ap = analysis.ap.means
+        rows = [
+            (
+                f"{label} ({analysis.mrr.letters[label]})",
+                score(interval.mean),
+                f"{interval.low:.4f} to {interval.high:.4f}",
+                score(ap[label].mean),
+                compact(analysis.cost(label)),
+            )
+            for label, interval in analysis.mrr.means.items()
+        ]
+    print_summary(
+        ("model", "MRR", "95 %", "AP", "µs an event"),
+        rows,
+        f"{analysis.num_events:,} events are compared, of {summary['num_events']:,} among "
+        f"{summary['num_nodes']:,} nodes; models that share a letter are not told apart\n"
+        f"{summary['protocol_line']}",
+        path,
+        FILES,
+    )
+    console = Console(soft_wrap=True, highlight=False)
+    for key, failure in analysis.failures().items():
+        console.print(f"{key} dropped out: {failure['reason']}", markup=False)
+
+
+def is_offline(config: Config) -> bool:
+    """Return whether a comparison trains its models offline, by its protocol."""
+    return config.compare.protocol in ("dyglib/1", "tgb/1")
+
+
+def with_offline(config: Config, options: ResumeOptions) -> tuple[Config, ResumeOptions]:
+    """Return settings in which what is said of learning is said of offline training, too."""
+    stated = options.stated or {}
+    common = {
+        f"continual.{field.name}": f"offline.{field.name}" for field in fields(TrainingConfig)
+    }
+    found = {common[key]: value for key, value in stated.items() if key in common}
+    return replaced(config, found), replace(options, stated={**stated, **found})
+
+
+def compare_trained(directory: RunDirectory, *, as_json: bool) -> None:
+    """Train models offline on the stream of a run, and compare them on its last part.
+
+    Args:
+        directory: Of the run, which starts or resumes; taken once all events could be read.
+        as_json: Print the figures as JSON, not as a table.
+
+    Raises:
+        ConfigError: If it is to freeze copies or to cut micro-batches, which only a stream can.
+        SourceMismatch: If it resumes, and the events are others than they were.
+    """
+    config = replaced(directory.config, {"compare.cut_at_steps": False})
+    for flag, is_set in (
+        ("--frozen-at", config.compare.frozen_at is not None),
+        ("--cut-at-steps", directory.config.compare.cut_at_steps),
+    ):
+        if is_set:
+            raise ConfigError(
+                f"{flag}: --protocol {config.compare.protocol} trains offline; leave one out"
+            )
+    device, threads = use_device(config), assemble.use_threads(config)
+    source = assemble.open_source(config)
+    directory.config = config = assemble.settle_units(config, source)
+    check_tables(config, source.x_dim, live=False)
+    nodes = assemble.open_node_features(config, source.ids)
+    facts = stream_facts(config)
+    choices = chosen(config, facts)
+    graph = assemble.read_graph(config, source, gpu=graph_gpu(config, device), nodes=nodes)
+    console = Console(stderr=True)
+    preset = preset_line(config, facts, choices)
+    console.print(preset, markup=False, highlight=False, soft_wrap=True)
+    seeded = replace(config, continual=replace(config.continual, seed=config.offline.seed))
+
+    def say(key: str, result: Mapping[str, Any]) -> None:
+        console.print(f"{key}  test AP {score(result.get('test.ap', np.nan))}", markup=False)
+
+    build = current_build(threads, device)
+    with directory:
+        run_log = RunLog(directory.path / "run.log", config.operate.log_format, printer(console))
+        with (
+            failing_run(directory.path, run_log, "compare"),
+            interruptible(directory.path, console, "compare"),
+        ):
+            outcome = compare_offline(
+                entrants(seeded, choices, (source.x_dim, assemble.dim_of(nodes)), device, None),
+                graph,
+                config.offline,
+                execution=execution_config(config),
+                ids=source.ids,
+                saves=open_saves(directory, graph, "compare", build, run_log),
+                on_result=say,
+            )
+            common = common_figures(config, graph, preset, threads, device)
+            said = features_report(graph, nodes, source.ids)
+            common |= {"features": said} if said else {}
+            summary = {**common, **outcome.summary, "batch_size": config.offline.batch_size}
+            outcome = replace(outcome, summary=summary)
+            analysis = write_outcome(directory.files, outcome, config.offline.batch_size)
+        run_log.info("end", "done", exit_code=0)
+        run_log.close()
+    if as_json:
+        sys.stdout.write(to_json(outcome.summary, indent=2) + "\n")
+    else:
+        print_leaders(analysis, directory.path)
+        for line in said.values():
+            hint(line)

@@ -13,9 +13,8 @@ import torch
 from rich.console import Console
 
 from tgflow.cli import assemble
-from tgflow.cli.errors import IO, exit_code, explain, mark_reported
-from tgflow.cli.guards import warn_of_first
-from tgflow.cli.hints import hint
+from tgflow.cli.assemble import warn_of_first
+from tgflow.cli.errors import IO, exit_code, explain, hint, mark_reported
 from tgflow.cli.ranks import check_rank_tables, check_ranks, follow, join_ranks, with_slices
 from tgflow.config import Config
 from tgflow.peers import Peers
@@ -34,13 +33,12 @@ from tgflow.runtime.build import RunInputs, open_runner
 from tgflow.runtime.directory import ResumeOptions, RunDirectory, learn_again
 from tgflow.runtime.files import RunFiles, read_records, run_name, to_json
 from tgflow.runtime.gpu import describe_device, device_figures
-from tgflow.runtime.initial import with_initial_model
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.machine import describe, peak_rss_bytes
 from tgflow.runtime.model_maker import make_model
+from tgflow.runtime.opened_run import with_initial_model
 from tgflow.runtime.runner import RunResult
-from tgflow.runtime.signals import StopSignals
-from tgflow.runtime.stream import FlowControl
+from tgflow.runtime.stream import FlowControl, StopSignals
 from tgflow.streams.errors import TooManyBadRecords
 from tgflow.tables import DamagedFile
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from rich.console import Console
+
 USAGE, DATA, NO_INPUT, INTERNAL, MEMORY, LOCKED, IO = 2, 65, 66, 70, 71, 73, 74
 UNAVAILABLE, CORRUPT, UNTRUSTED = 75, 76, 77
 """After sysexits.h, but for usage, where every shell expects 2."""
@@ -156,3 +158,9 @@ def table() -> str:
 
 def _is_explained(error: BaseException) -> bool:
     return isinstance(error, CliError) or type(error).__name__ in _EXPLAINED
+
+
+def hint(text: str, style: str | None = None) -> None:
+    """Write a line to stderr."""
+    console = Console(stderr=True, highlight=False)
+    console.print(text, style=style, markup=False, soft_wrap=True)

@@ -32,12 +32,12 @@ def info(
     """
     path = Path(config.stream.path)
     if (path / "config.toml").exists():
-        from tgflow.cli.describe_run import describe_run
+        from tgflow.cli.describe import describe_run
 
         describe_run(path, json)
         return
     if path.is_dir() and config.stream.path and not any(path.iterdir()):
         raise CliError(f"{path} is an empty folder: neither a stream nor a run", NO_INPUT)
-    from tgflow.cli.describe_stream import describe_stream
+    from tgflow.cli.describe import describe_stream
 
     describe_stream(config, json)

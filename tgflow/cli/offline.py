@@ -1,29 +1,29 @@
-"""What `tgflow train` does: an offline trainer per seed, shown, recorded, reported."""
+"""Implementation of `tgflow train`: one offline trainer per seed, recorded and reported."""
 
 from __future__ import annotations
 
 import shutil
+import statistics
 import sys
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from math import nan
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
+import numpy as np
 import torch
 from rich.console import Console
 
 from tgflow.checkpoint import save
-from tgflow.checkpoint.parts import Ids
+from tgflow.checkpoint.parts import Ids, SectionReader, SectionWriter
+from tgflow.checkpoint.typed import read_natural
 from tgflow.cli import assemble
-from tgflow.cli.averages import average
+from tgflow.cli.assemble import warn_of_first
 from tgflow.cli.continual import failing_run, interruptible, printer
-from tgflow.cli.epoch_progress import EpochProgress
-from tgflow.cli.guards import warn_of_first
-from tgflow.cli.hints import hint
-from tgflow.cli.labeling import labeled, learn_links, node_figures
+from tgflow.cli.errors import hint
 from tgflow.cli.ranks import (
     check_rank_tables,
     check_ranks,
@@ -32,15 +32,8 @@ from tgflow.cli.ranks import (
     report_as_rank,
     with_slices,
 )
-from tgflow.cli.training_saves import (
-    COMMAND,
-    check_kind,
-    open_training,
-    prepare_directory,
-    result_of,
-)
-from tgflow.compare.offline_saves import OfflineSaves
-from tgflow.config import Config, plain
+from tgflow.compare.offline_saves import OfflineSaves, Trained
+from tgflow.config import Config, ConfigError, plain, replaced
 from tgflow.cuda.device import Device
 from tgflow.distributed.feed import Feed, Followed, heartbeat_of
 from tgflow.graph import TemporalGraph
@@ -48,18 +41,21 @@ from tgflow.ids import NodeIds
 from tgflow.model import feature_widths
 from tgflow.peers import Peers
 from tgflow.report.formatting import compact, duration, reuse_line, score
+from tgflow.report.label_figures import label_score
 from tgflow.report.page import offline_report
 from tgflow.report.table_text import print_feature_tables, print_labels, print_summary
 from tgflow.runtime.briefing import Lead, config_of, hear_words
+from tgflow.runtime.checkpoints import SavedRecords
 from tgflow.runtime.directory import ResumeOptions, RunDirectory
 from tgflow.runtime.features import (
     check_tables,
+    check_unused,
     edge_file,
     features_report,
     open_edge_table,
     with_cache,
 )
-from tgflow.runtime.files import SEEDS, RunFiles, run_name, to_json
+from tgflow.runtime.files import SEEDS, RunFiles, read_records, run_name, to_json
 from tgflow.runtime.gpu import (
     describe_device,
     device_figures,
@@ -72,12 +68,294 @@ from tgflow.runtime.loggers import RunLoggers, check_loggers
 from tgflow.runtime.machine import describe, peak_rss_bytes
 from tgflow.runtime.model_maker import make_model
 from tgflow.runtime.node_features import NodeFeatures
+from tgflow.runtime.open_saves import LoadedPart, open_saves
 from tgflow.runtime.restore import current_build
 from tgflow.runtime.table_stats import HitRates, table_figures
 from tgflow.streams import EventSource
-from tgflow.tasks.labels import make_task
-from tgflow.train.observe import Callback
+from tgflow.tasks.injection import inject
+from tgflow.tasks.labels import count_classes, freeze, make_task
+from tgflow.tasks.node_labels import LabeledNodes, node_label_figures, read_node_labels
+from tgflow.tasks.node_property import asked_at_times, node_property_figures
+from tgflow.tasks.property_labels import PropertyLabels, read_property_labels
+from tgflow.train.config import ExecutionConfig
+from tgflow.train.observe import BatchRecord, Callback, EpochRecord
 from tgflow.train.offline import OfflineTrainer
+from tgflow.train.split import chronological_split
+from tgflow.units import ticks_per_unit
+
+
+def labeled(
+    config: Config, graph: TemporalGraph, ids: NodeIds, rundir: RunFiles
+) -> tuple[Config, TemporalGraph]:
+    """Return settings and graph with what the task's labels add to them.
+
+    That is how many classes there are; or made anomalies, whose positions are left in injected.csv.
+
+    Raises:
+        OSError: If a file of labels cannot be read.
+        ValueError: If labels are missing or all the same, or there are too few events.
+    """
+    task, c = config.task, config.offline
+    if task.has_decoder and task.classes is None:
+        return replaced(config, {"task.classes": count_classes(graph)}), graph
+    _read_labels(config, graph, ids)  # so that what is wrong is said before training
+    if task.inject is None:
+        return config, graph
+    split = chronological_split(
+        graph.log.read(0, graph.num_events),
+        val_ratio=c.val_ratio,
+        test_ratio=c.test_ratio,
+        new_node_ratio=c.new_node_ratio,
+        seed=c.data_seed,
+    )
+    made, places = inject(
+        graph, task.inject, task.inject_share, start=split.test_start, seed=c.data_seed
+    )
+    lines = ["position", *map(str, places.tolist())]
+    (rundir.path / "injected.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return config, made
+
+
+def learn_links(trainer: OfflineTrainer, observer: Callback, execution: ExecutionConfig) -> None:
+    """Let the model of a trainer that learns labels alone learn links before.
+
+    Args:
+        trainer: Of a frozen model, which is frozen again when this returns.
+        observer: Hears of what is learned.
+        execution: How a GPU is used.
+    """
+    trainer.model.requires_grad_(True)
+    links = OfflineTrainer(
+        trainer.model, trainer.graph, trainer.config, observer, execution=execution
+    )
+    links.fit(progress=False)
+    freeze(trainer.model)
+
+
+def node_figures(config: Config, trainer: OfflineTrainer, ids: NodeIds) -> dict[str, float]:
+    """Return how well labels of nodes are predicted, by `test.node.*` or `test.property.*`.
+
+    Nothing without a file. The model's state ends as it was.
+
+    Raises:
+        OSError: If the file cannot be read.
+        ValueError: If it does not have what it should.
+    """
+    found = _read_labels(config, trainer.graph, ids)
+    c = trainer.config
+    if isinstance(found, PropertyLabels):
+        asked = asked_at_times(trainer.model, trainer.graph, c, trainer.split, found)
+        figures = node_property_figures([*asked], found.num_items, seed=c.seed)
+    elif found is not None:
+        figures = node_label_figures(trainer.model, trainer.graph, found, c.data_seed)
+        figures["node.num_unknown"] = found.num_unknown
+    else:
+        figures = {}
+    return {f"test.{name}": value for name, value in figures.items()}
+
+
+def _read_labels(
+    config: Config, graph: TemporalGraph, ids: NodeIds
+) -> LabeledNodes | PropertyLabels | None:
+    """Return the labels of nodes that the settings name; None if they name none."""
+    path = config.task.node_labels
+    if path is None:
+        return None
+    if config.task.kind == "node":
+        return read_node_labels(path, ids)
+    per_unit = ticks_per_unit(config.stream.unit, graph.time_unit)
+    return read_property_labels(path, ids, per_unit.numerator)
+
+
+COMMAND: Final = "train"
+"""Which trainer checkpoints name."""
+
+
+def check_kind(directory: RunDirectory) -> None:
+    """Refuse what another command has left.
+
+    Raises:
+        ConfigError: If it has.
+    """
+    found = directory.newest_meta().get("trainer", COMMAND) if directory.resumed else COMMAND
+    if found != COMMAND:
+        command = "compare" if found == "compare" else "run"
+        raise ConfigError(
+            f"{directory.path} is of tgflow {command}; resume it with tgflow {command} --resume, "
+            "or give another --out"
+        )
+
+
+def prepare_directory(directory: RunDirectory, world: int) -> None:
+    """Make sure that a training may use its directory; files of a killed one are made again.
+
+    Raises:
+        ConfigError: If it resumes among ranks, or names a file of features that is another run's.
+    """
+    config = directory.config
+    if not directory.resumed:
+        check_unused(config)
+        return
+    if world > 1:
+        raise ConfigError(
+            "--resume: what several ranks train together is not kept from epoch to epoch; leave "
+            "out --nproc, or start over with another --out"
+        )
+    if (path := edge_file(config, directory.path)) is not None:
+        path.unlink(missing_ok=True)
+
+
+def open_training(
+    directory: RunDirectory,
+    graph: TemporalGraph,
+    num_seeds: int | None,
+    build: dict[str, Any],
+    run_log: RunLog,
+) -> tuple[OfflineSaves, int]:
+    """Return what keeps a training, with what its newest checkpoint has of it; and how many seeds.
+
+    Args:
+        directory: Taken.
+        graph: All events.
+        num_seeds: How many were asked for; None: one, or as many as before.
+        build: The machine and versions that results depend on.
+        run_log: Gets what was found.
+
+    Raises:
+        ConfigError: If other settings are there, or another number of seeds.
+        SourceMismatch: If the events are others than they were.
+    """
+    seeds = _SavedSeeds(num_seeds)
+    parts: list[LoadedPart] = [SavedRecords(directory.files), seeds]
+    return open_saves(directory, graph, COMMAND, build, run_log, parts), seeds.num
+
+
+def result_of(seed: int, result: Mapping[str, Any]) -> Trained:
+    """Return what a training came to; scores of single events it has none."""
+    return Trained(str(seed), np.empty((0, 3)), result)
+
+
+class _SavedSeeds:
+    """How many seeds there are.
+
+    Args:
+        wanted: How many were asked for; None: one, or as many as before.
+    """
+
+    def __init__(self, wanted: int | None) -> None:
+        self._wanted, self.num = wanted, wanted or 1
+
+    def save(self, writer: SectionWriter) -> None:
+        """Note it."""
+        writer.note("num_seeds", self.num)
+
+    def load(self, reader: SectionReader) -> None:
+        """Be as many as were noted.
+
+        Raises:
+            ConfigError: If others were asked for.
+        """
+        self.num = read_natural(reader.meta, "num_seeds")
+        if self._wanted not in (None, self.num):
+            raise ConfigError(
+                f"--seeds: the training was started with {self.num}, got {self._wanted}; leave it "
+                "out to resume, or give another --out"
+            )
+
+    def clear(self) -> None:
+        """Do nothing."""
+
+    def saved(self) -> None:
+        """Do nothing."""
+
+
+class EpochProgress(Callback):
+    """Says what training does: a line an epoch, and on a terminal the batch in between."""
+
+    def __init__(self, console: Console, epochs: int, rundir: RunFiles, rates: HitRates) -> None:
+        self._console, self._epochs, self._rundir = console, epochs, rundir
+        self._status = console.status("reading") if console.is_terminal else None
+        self.seed = 0
+        self._rates = rates
+        self.records = read_records(rundir.records).kept
+        """Of all epochs, also of those before a resume."""
+        self._logs = True
+        self._loggers: RunLoggers | None = None
+
+    def __enter__(self) -> Self:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    @contextmanager
+    def unlogged(self) -> Iterator[None]:
+        """Enclose what is shown and leaves no record."""
+        self._logs = False
+        yield
+        self._logs = True
+
+    @contextmanager
+    def logging_to(self, loggers: RunLoggers) -> Iterator[None]:
+        """Enclose epochs that are logged there too."""
+        self._loggers = loggers
+        with closing(loggers):
+            yield
+        self._loggers = None
+
+    def on_batch(self, record: BatchRecord) -> None:
+        """Show where training is."""
+        if self._status is not None:
+            self._status.update(
+                f"seed {self.seed}  epoch {record.epoch + 1}/{self._epochs}  {record.stage}"
+                f"  batch {record.index + 1}/{record.num_batches}"
+            )
+
+    def on_epoch(self, record: EpochRecord) -> None:
+        """Print a line and log a record."""
+        if self._logs:
+            self.records.append({"seed": self.seed, **record.to_json(), **self._rates.lately()})
+            self._rundir.log(self.records[-1])
+            if self._loggers is not None:
+                self._loggers.log(record.epoch + 1, self.records[-1])
+                self._loggers.flush()
+        self._console.print(
+            f"seed {self.seed}  epoch {record.epoch + 1:>3}/{self._epochs}"
+            f"  loss {record.loss:.4f}  val AP {score(record.val['ap'])}{label_score(record.val)}"
+            f"{' *' if record.is_best else '  '}  {duration(record.seconds)}"
+            f"  {compact(record.events_per_second)} events/s",
+            highlight=False,
+        )
+
+
+PER_RUN = ("seed", "best_epoch", "num_epochs")
+"""What is another thing in each run, so that its mean says nothing."""
+
+
+def average(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the mean of each figure of several runs, its deviation as `KEY_std`, and the runs.
+
+    The deviation is the sample's (divided by one less than the runs). Of one run: that run.
+    """
+    if len(results) == 1:
+        return {"num_seeds": 1, **results[0]}
+    out: dict[str, Any] = {
+        "num_seeds": len(results),
+        "seeds": [result["seed"] for result in results],
+    }
+    for key, value in results[0].items():
+        values = [result[key] for result in results if key in result]
+        if key in PER_RUN or len(values) < len(results):
+            continue
+        if isinstance(value, float):
+            out[key] = statistics.fmean(values)
+            out[f"{key}_std"] = statistics.stdev(values)
+        else:
+            out[key] = value
+    return out | {"runs": [dict(result) for result in results]}
 
 
 def train_offline(

@@ -56,8 +56,7 @@ def playback(
       tgflow playback events.csv.gz --to kafka://localhost:9092/edges --codec arrow --speed 3600
       tgflow playback wikipedia.csv --format jodie --limit 1000 --to small.jsonl
     """
-    from tgflow.cli.playing import play
-    from tgflow.cli.publishing import publish
+    from tgflow.cli.playing import play, publish
     from tgflow.streams.transports import find_transport
 
     try:

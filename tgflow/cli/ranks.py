@@ -20,10 +20,10 @@ from tgflow.peers import Alone, PeerLost, Peers
 from tgflow.runtime.briefing import RANKS, hear
 from tgflow.runtime.directory import ResumeOptions
 from tgflow.runtime.features import FILED, placement_of
-from tgflow.runtime.follower import open_follower
 from tgflow.runtime.gpu import graph_gpu, use_device
 from tgflow.runtime.log import Level, RunLog
 from tgflow.runtime.model_maker import make_model
+from tgflow.runtime.ranks import open_follower
 from tgflow.runtime.stream import FlowControl
 
 if TYPE_CHECKING:  # a process that is alone needs none of it

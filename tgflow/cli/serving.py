@@ -10,12 +10,11 @@ from rich.console import Console
 from tgflow.cli.continual import printer
 from tgflow.cli.errors import INTERNAL, CliError
 from tgflow.config import Config
-from tgflow.runtime.exporter import RunCollector
-from tgflow.runtime.health import read_health
+from tgflow.runtime.files import read_health
+from tgflow.runtime.metrics import RunCollector
 from tgflow.runtime.opened_run import Run, open_run
 from tgflow.runtime.serving import check_serving
-from tgflow.runtime.signals import StopSignals
-from tgflow.runtime.stream import FlowControl
+from tgflow.runtime.stream import FlowControl, StopSignals
 from tgflow.serve.server import Server
 
 PORT = "8080"

@@ -26,9 +26,8 @@ from tgflow.distributed.feed import LeaderFailed
 from tgflow.distributed.segment import Cause
 from tgflow.distributed.words import share_words
 from tgflow.peers import Alone, PeerLost, Peers
-from tgflow.runtime.directory import RunDirectory
+from tgflow.runtime.directory import RunDirectory, SettingChange
 from tgflow.runtime.files import RunFiles
-from tgflow.runtime.resume import SettingChange
 from tgflow.units import parse_bytes
 
 RANKS = "ranks"

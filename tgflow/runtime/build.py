@@ -31,20 +31,25 @@ from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.peers import Peers
 from tgflow.runtime.briefing import Briefing, Lead
-from tgflow.runtime.checkpoint_parts import LogRetention, SavedIngest, SavedRecords, SavedSettings
-from tgflow.runtime.checkpoints import CheckpointPart, Checkpoints
+from tgflow.runtime.checkpoints import (
+    CheckpointPart,
+    Checkpoints,
+    LogRetention,
+    SavedIngest,
+    SavedRecords,
+    SavedSettings,
+)
 from tgflow.runtime.directory import RunDirectory, learn_again
 from tgflow.runtime.features import edge_file, features_report
 from tgflow.runtime.gpu import CPU, device_figures, graph_gpu
-from tgflow.runtime.ingestion import make_ingest, open_dead_letters
-from tgflow.runtime.initial import find_initial, start_of
-from tgflow.runtime.leader import lead, make_writer
+from tgflow.runtime.ingestion import StreamReport, make_ingest, open_dead_letters, open_log
 from tgflow.runtime.log import RunLog, library_messages
 from tgflow.runtime.loggers import RunLoggers
 from tgflow.runtime.machine import rss_bytes
 from tgflow.runtime.micro_batch_ends import TimedStream, open_ends
 from tgflow.runtime.node_features import NodeFeatures
-from tgflow.runtime.open_log import open_log
+from tgflow.runtime.opened_run import find_initial, start_of
+from tgflow.runtime.ranks import lead, make_writer
 from tgflow.runtime.restore import (
     Start,
     check_build,
@@ -54,13 +59,10 @@ from tgflow.runtime.restore import (
     open_store,
 )
 from tgflow.runtime.runner import Figures, Runner, RunStatus
-from tgflow.runtime.saved_scores import SavedScores, open_scores
-from tgflow.runtime.score_rows import rows_of
+from tgflow.runtime.scores import SavedScores, open_scores, rows_of
 from tgflow.runtime.serving import serve_answers
-from tgflow.runtime.stream import FlowControl, PacedStream
-from tgflow.runtime.stream_report import StreamReport
+from tgflow.runtime.stream import FlowControl, PacedStream, SteppedStream
 from tgflow.runtime.table_stats import HitRates
-from tgflow.runtime.time_steps import SteppedStream
 from tgflow.runtime.watch import (
     collect_metrics,
     make_display,

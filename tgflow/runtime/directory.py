@@ -1,4 +1,4 @@
-"""Create, resume or reject a run directory; one process per directory (file lock)."""
+"""Run directories: locking, settings, and which settings may change on resume."""
 
 from __future__ import annotations
 
@@ -9,14 +9,117 @@ from pathlib import Path
 from typing import Any, Self
 
 from tgflow.checkpoint import CheckpointError, read_manifest
-from tgflow.config import Config, ConfigError, load_config, replaced
+from tgflow.checkpoint.typed import read_as
+from tgflow.config import (
+    Config,
+    ConfigError,
+    fields,
+    flag_of,
+    load_config,
+    plain,
+    quote_json,
+    replaced,
+)
 from tgflow.durable.lock import RunLock
 from tgflow.durable.segments import path_of
-from tgflow.runtime import resume
 from tgflow.runtime.features import FILED, placement_of
 from tgflow.runtime.files import RunFiles
-from tgflow.runtime.resume import SettingChange
 from tgflow.setting import Effect
+
+EFFECTS = {
+    "any_time": "changes no result",
+    "from_now": "counts from here on",
+    "fixed_model": "starts model, optimizer and memory afresh; the events are kept",
+    "fixed": "cannot change within a run: give another --out",
+}
+"""What another value does, in the order of gravity."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingChange:
+    """A setting that has another value than the run was started with."""
+
+    key: str
+    effect: Effect
+    old: Any
+    new: Any
+
+
+def changes(saved: Config, wanted: Config) -> list[SettingChange]:
+    """Return the settings in which `wanted` differs from `saved`, in the schema's order."""
+    old, new = plain(saved), plain(wanted)
+    return [
+        SettingChange(field.key, field.effect, old[section][name], new[section][name])
+        for field in fields()
+        for section, _, name in [field.key.partition(".")]
+        if old[section][name] != new[section][name] and field.key != "run.out"
+    ]
+
+
+def fixed_settings(config: Config) -> dict[str, Any]:
+    """Return the settings that a checkpoint stands for, by "section.key"."""
+    values = plain(config)
+    return {
+        field.key: values[section][name]
+        for field in fields()
+        for section, _, name in [field.key.partition(".")]
+        if field.effect != "any_time"
+    }
+
+
+def saved_settings(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `fixed_settings` were when a checkpoint was written; none if it has none.
+
+    Args:
+        meta: The checkpoint's.
+
+    Raises:
+        UntrustedCheckpoint: If they are nothing that is ever noted.
+    """
+    run = read_as(dict[str, Any], meta.get("run", {}), "run")
+    found: dict[str, Any] = read_as(dict[str, Any], run.get("settings", {}), "run.settings")
+    return found
+
+
+def gravest(changed: Sequence[SettingChange]) -> Effect:
+    """Return the gravest effect among `changed`, "any_time" if there is none."""
+    order: list[Effect] = ["any_time", "from_now", "fixed_model", "fixed"]
+    return max((change.effect for change in changed), key=order.index, default="any_time")
+
+
+def changes_table(changed: Sequence[SettingChange], *, with_effects: bool) -> list[str]:
+    """Return one line for each change that matters: flag, old and new value, perhaps what it does.
+
+    Args:
+        changed: The changes.
+        with_effects: Whether it can be allowed, and so does anything.
+    """
+    rows = [
+        (
+            flag_of(change.key),
+            f"{_cut(change.old)} -> {_cut(change.new)}",
+            EFFECTS[change.effect] if with_effects else "",
+        )
+        for change in changed
+        if change.effect != "any_time"
+    ]
+    widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
+    lines = (f"  {flag:<{widths[0]}}  {values:<{widths[1]}}  {what}" for flag, values, what in rows)
+    return [line.rstrip() for line in lines]
+
+
+def differences(saved: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+    """Return how the machine and build `found` differ from those in `saved`."""
+    return [
+        f"{name} was {saved[name]}, is {found[name]}"
+        for name in found
+        if name in saved and saved[name] != found[name]
+    ]
+
+
+def _cut(value: object) -> str:
+    return quote_json(value, most=40)
+
 
 LOCK, SETTINGS = ".lock", "config.toml"
 
@@ -93,7 +196,7 @@ class RunDirectory:
         lock = RunLock(path / LOCK)
         try:
             unknown: list[str] = []
-            counting = resume.saved_settings(_newest_meta(path))
+            counting = saved_settings(_newest_meta(path))
             saved = _saved(path, counting, unknown)
             wanted = _wanted(saved, config, options)
             changed = _changes(path, saved, wanted, options)
@@ -111,7 +214,7 @@ class RunDirectory:
     @property
     def effect(self) -> Effect:
         """What the changed settings do."""
-        return resume.gravest(self.changed)
+        return gravest(self.changed)
 
     def take(self) -> None:
         """Take the directory, and remove what a run has left there that learned nothing.
@@ -217,14 +320,14 @@ def _changes(
     Raises:
         ConfigError: If that matters, and was not allowed.
     """
-    changed = resume.changes(saved, wanted)
-    gravest = resume.gravest(changed)
-    if gravest == "any_time" or (options.allow_change and gravest != "fixed"):
+    changed = changes(saved, wanted)
+    effect = gravest(changed)
+    if effect == "any_time" or (options.allow_change and effect != "fixed"):
         return changed
     may_allow = options.allow_change is not None
-    lines = "\n".join(resume.table(changed, with_effects=may_allow))
+    lines = "\n".join(changes_table(changed, with_effects=may_allow))
     way_out = "leave them out to resume as it was, or give another --out"
-    if may_allow and gravest != "fixed":
+    if may_allow and effect != "fixed":
         way_out += "; or pass --allow-config-change to do what is said on the right"
     raise ConfigError(f"{path} was started with other settings:\n{lines}\n{way_out}")
 

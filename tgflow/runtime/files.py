@@ -1,21 +1,188 @@
-"""The directory a run leaves behind: settings, records, figures, checkpoint, report."""
+"""Files of a run directory: metrics, records and health, written so that damage is detected.
+
+metrics.jsonl keeps all of the latest records and an even share of the earlier ones. health.json is
+replaced every few seconds while the process lives, with or without events: a monitor takes the run
+for dead if `updated` is older than `stale_after_seconds`, and reads `state` otherwise.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import math
+import os
 import re
 import shutil
-from collections.abc import Mapping
+import time
+import zlib
+from array import array
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tgflow.config import Config, to_toml
-from tgflow.durable.replaced import replace_file
-from tgflow.runtime.checked_json import DamagedJson, checked_text, read_checked
-from tgflow.runtime.records import NUMBER, RecordFile, whole_lines
+from tgflow.durable.appended import AppendedFile
+from tgflow.durable.replaced import replace_file, replacing
+
+LATEST = 1 << 14
+"""Records that are kept, whatever comes."""
+EARLIER = 1 << 14
+"""Records before those that are kept at most."""
+STEP = 1 << 13
+"""Records between two times that the file is thinned out."""
+NUMBER = "number"
+"""The key that has how many records were written before this one."""
+
+
+class RecordFile:
+    """The records of a run, at most `LATEST + EARLIER + STEP` of them.
+
+    Of those before the latest one in every 2, 4, 8, ... is kept, as few as needed. The file is
+    replaced where it is thinned out, so that readers find it whole at any time.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = AppendedFile(path)
+        self._numbers = array("q")
+        self._next = 0
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._file.path
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Append a record, which strict JSON can hold; at once readable by others.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        self._file.write(checked_line({**record, NUMBER: self._next}).encode() + b"\n")
+        self._numbers.append(self._next)
+        self._next += 1
+        if self._next % STEP == 0 and self._next > LATEST:
+            with suppress(OSError):  # a disk that is full will say so where it matters
+                self._thin()
+
+    def sync(self) -> dict[str, int]:
+        """Return what `rewind` needs to come back here, once all records are on the disk.
+
+        Raises:
+            OSError: If that is not certain.
+        """
+        return {"bytes": self._file.sync(), "lines": self._next}
+
+    def rewind(self, mark: Mapping[str, int]) -> None:
+        """Cut off the records that were written after a `sync`; a file with fewer stays as it is.
+
+        Args:
+            mark: What that returned; one without `lines` is of a file that was never thinned out.
+
+        Raises:
+            OSError: If the file cannot be cut.
+        """
+        size, lines = mark["bytes"], mark.get("lines")
+        self.close()
+        self._numbers, end = array("q"), 0
+        for line in _numbered(self.path):
+            if line.end > size if lines is None else line.number >= lines:
+                break
+            self._numbers.append(line.number)
+            end = line.end
+        self._file.rewind(end)
+        last = self._numbers[-1] + 1 if self._numbers else 0
+        self._next = last if lines is None else lines
+
+    def close(self) -> None:
+        """Close the file; it can be written again."""
+        self._file.close()
+
+    def _thin(self) -> None:
+        every = 1
+        while self._next // every > EARLIER:
+            every *= 2
+        first = self._next - LATEST
+        kept = [number >= first or number % every == 0 for number in self._numbers]
+        lines = self.path.read_bytes().splitlines(keepends=True)
+        if all(kept) or len(lines) != len(kept):  # somebody else has written to it
+            return
+        self._file.replace(line for line, is_kept in zip(lines, kept, strict=True) if is_kept)
+        pairs = zip(self._numbers, kept, strict=True)
+        self._numbers = array("q", (number for number, is_kept in pairs if is_kept))
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line of the file: its number among all that were ever written, and the byte after it."""
+
+    number: int
+    end: int
+
+
+def _numbered(path: Path) -> Iterator[_Line]:
+    """Yield the whole lines of a file; one that is damaged has the number after the one before."""
+    number, end = -1, 0
+    for line in whole_lines(path):
+        number, end = number + 1, end + len(line)
+        with suppress(DamagedJson):
+            number = int(read_checked(line).get(NUMBER, number))
+        yield _Line(number, end)
+
+
+def whole_lines(path: Path) -> Iterator[bytes]:
+    """Yield the whole lines of a file, none if it is not there."""
+    if path.exists():
+        with path.open("rb") as file:
+            yield from (line for line in file if line.endswith(b"\n"))
+
+
+KEY = "crc32"
+
+
+class DamagedJson(ValueError):
+    """A text is not JSON, or not what was written."""
+
+
+def checked_line(value: Mapping[str, Any]) -> str:
+    """Return `value`, which strict JSON can hold and has a key, with its checksum, on a line."""
+    text = _compact(value)
+    return f'{text[:-1]},"{KEY}":{zlib.crc32(text.encode())}}}'
+
+
+def checked_text(value: Mapping[str, Any]) -> str:
+    """Return the same with an entry a line, as people read it."""
+    entries = [_compact({key: item})[1:-1] for key, item in value.items()]
+    crc = zlib.crc32(f"{{{','.join(entries)}}}".encode())
+    lines = ",\n".join([*entries, f'"{KEY}":{crc}'])
+    return f"{{\n{lines}\n}}"
+
+
+def read_checked(text: str | bytes) -> dict[str, Any]:
+    """Return the value that a text holds, without its checksum.
+
+    Raises:
+        DamagedJson: If it is not what was written.
+    """
+    try:
+        value = json.loads(text)
+    except ValueError as error:  # of JSON, or of UTF-8
+        raise DamagedJson(f"it is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise DamagedJson("its checksum differs")
+    found = value.pop(KEY, None)
+    if found != zlib.crc32(_compact(value).encode()):
+        raise DamagedJson("its checksum differs")
+    return value
+
+
+def _compact(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
 
 OWN = frozenset({".lock", "run.log", "run.log.1", "health.json", "scores.json"})
 """Files that a run leaves before it has started, or that say which other files are its own."""
@@ -237,3 +404,55 @@ def run_name(config: Config) -> str:
     path = "stdin" if config.stream.path == "-" else config.stream.path
     stem = Path(path).name.split(".")[0] or "stream"
     return f"{stem}-{config.model.name.removesuffix('+pairs').rpartition(':')[2].lower()}"
+
+
+State = Literal[
+    "starting",
+    "recovering",
+    "running",
+    "waiting",
+    "paused",
+    "stopping",
+    "stopped",
+    "done",
+    "failed",
+]
+STATES: tuple[State, ...] = State.__args__  # type: ignore[attr-defined]
+"""`waiting` for events, `paused` near the memory limit or on a full disk, `stopped` by a signal."""
+HEALTH_SECONDS = 5.0
+"""Between two files, at most."""
+STALE_AFTER = 6 * HEALTH_SECONDS
+LIVE: tuple[State, ...] = STATES[:6]
+
+
+def write_health(path: Path, state: State, facts: Mapping[str, Any]) -> bool:
+    """Replace the file `path` at once; return whether the disk let it.
+
+    Args:
+        path: Where to.
+        state: How the run is.
+        facts: What else is known, plain values.
+    """
+    health = {
+        "state": state,
+        "updated": time.time(),
+        "stale_after_seconds": STALE_AFTER,
+        "pid": os.getpid(),
+        **facts,
+    }
+    try:
+        with replacing(path, sync=False) as partial:
+            partial.write_text(json.dumps(finite(health), indent=1, allow_nan=False) + "\n")
+    except OSError:  # a full disk is reported elsewhere
+        return False
+    return True
+
+
+def read_health(path: Path) -> dict[str, Any] | None:
+    """Return what the file says and `alive`: whether a process keeps it fresh; None without one."""
+    try:
+        health: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        fresh = abs(time.time() - health["updated"]) <= health["stale_after_seconds"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return health | {"alive": fresh and health.get("state") in LIVE}

@@ -1,20 +1,18 @@
-"""A run's metrics as they stand, for the exporter and health.json, from any thread.
-
-Each source knows one part of a run; a run without that part has metrics without it.
-"""
+"""Metrics of a run and their Prometheus exporter."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from tgflow.durable.log import DurableLog
 from tgflow.graph import TemporalGraph
 from tgflow.runtime.checkpoints import Checkpoints
+from tgflow.runtime.files import STATES, State
 from tgflow.runtime.gpu import device_figures
-from tgflow.runtime.health import STATES, State
 from tgflow.runtime.machine import rss_bytes
 from tgflow.runtime.runner import RunStatus
 from tgflow.runtime.stream import FlowControl
@@ -24,6 +22,209 @@ from tgflow.streams.ingest.ingest import Ingest
 from tgflow.train.progress import Progress
 from tgflow.train.stream_trainer import StreamTrainer
 from tgflow.units import seconds_per_tick
+
+Values = Mapping[str, Any]
+"""Values by key; one with a label is a mapping from the label's values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric: its name in Prometheus, and where its value comes from."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    help: str
+    key: str
+    label: str | None = None
+
+    @property
+    def exported(self) -> str:
+        """The name that a query uses."""
+        return f"{self.name}_total" if self.kind == "counter" else self.name
+
+
+METRICS = (
+    Metric("tgflow_state", "gauge", "1 for the state the run is in.", "state", "state"),
+    Metric("tgflow_events_read", "counter", "Rows read from the source.", "read", "partition"),
+    Metric("tgflow_events_accepted", "counter", "Rows that are events.", "accepted", "partition"),
+    Metric("tgflow_events_late", "counter", "Events that came too late.", "late", "partition"),
+    Metric("tgflow_events_duplicate", "counter", "Rows that came twice.", "duplicate", "partition"),
+    Metric("tgflow_events_tombstone", "counter", "Records without a value.", "tombstone",
+           "partition"),
+    Metric("tgflow_events_malformed", "counter", "Rows that are no events.", "malformed", "code"),
+    Metric("tgflow_watermarks_forced", "counter", "Watermarks moved as the buffer was full.",
+           "forced", "partition"),
+    Metric("tgflow_source_gaps", "counter", "Stretches of the source that were lost.", "gaps",
+           "partition"),
+    Metric("tgflow_events_buffered", "gauge", "Events that wait to be put in order.", "buffered"),
+    Metric("tgflow_events_released", "counter", "Events put in order.", "released"),
+    Metric("tgflow_events_learned", "counter", "Events predicted, learned and stored.", "position"),
+    Metric("tgflow_events_waiting", "gauge", "Events in order, not learned yet.", "waiting"),
+    Metric("tgflow_events_per_second", "gauge", "Events learned per second since the start.",
+           "events_per_second"),
+    Metric("tgflow_freshness_seconds", "gauge", "From an event's arrival until it was learned.",
+           "freshness_seconds"),
+    Metric("tgflow_watermark_seconds", "gauge", "Stream time up to which events are in order.",
+           "watermark_seconds"),
+    Metric("tgflow_watermark_age_seconds", "gauge",
+           "How far that is behind the clock, where stream time is Unix time.", "watermark_age"),
+    Metric("tgflow_source_lag_records", "gauge", "Records that the source holds beyond.",
+           "source_lag", "partition"),
+    Metric("tgflow_source_rebuilds", "counter", "Consumers rebuilt.", "source.rebuilds"),
+    Metric("tgflow_source_outage_seconds", "counter", "Time the source was out of reach.",
+           "source.outage_seconds"),
+    Metric("tgflow_source_paused_seconds", "counter", "Time a partition was paused.",
+           "source.paused_seconds"),
+    Metric("tgflow_prequential", "gauge", "Mean over all events, predicted before learned.",
+           "prequential", "metric"),
+    Metric("tgflow_running", "gauge", "Mean that forgets old micro-batches.", "running", "metric"),
+    Metric("tgflow_forgetting", "gauge", "How far AP on replayed events is below its highest.",
+           "forgetting"),
+    Metric("tgflow_updates_skipped", "counter", "What was left out as not finite.", "num_skipped"),
+    Metric("tgflow_checkpoints", "counter", "Checkpoints written.", "checkpoint.written"),
+    Metric("tgflow_checkpoint_failures", "counter", "Checkpoints that could not be written.",
+           "checkpoint.failures"),
+    Metric("tgflow_checkpoint_age_seconds", "gauge", "Since the latest checkpoint was taken.",
+           "checkpoint.age"),
+    Metric("tgflow_checkpoint_bytes", "gauge", "Size of the latest checkpoint.",
+           "checkpoint.bytes"),
+    Metric("tgflow_checkpoint_write_seconds", "gauge", "Time it took, beside the training.",
+           "checkpoint.seconds"),
+    Metric("tgflow_checkpoint_copy_seconds", "gauge", "Time the training waited for it.",
+           "checkpoint.copy_seconds"),
+    Metric("tgflow_checkpoint_position", "gauge", "Events that it holds.", "checkpoint.position"),
+    Metric("tgflow_log_bytes", "gauge", "Size of the event log.", "log_bytes"),
+    Metric("tgflow_dead_letter_bytes", "gauge", "Size of the dead letters.", "dead_letter_bytes"),
+    Metric("tgflow_nodes", "gauge", "Nodes seen.", "num_nodes"),
+    Metric("tgflow_store_entries", "gauge", "Neighbors in the block store.", "store.entries"),
+    Metric("tgflow_store_bytes", "gauge", "Memory of the block store.", "store.bytes"),
+    Metric("tgflow_store_tier_bytes", "gauge", "Memory of the block store, by tier.",
+           "store.tier_bytes", "tier"),
+    Metric("tgflow_store_blocks", "gauge", "Blocks in use.", "store.blocks"),
+    Metric("tgflow_store_unused_ratio", "gauge", "Share of the blocks' room that is unused.",
+           "store.slack"),
+    Metric("tgflow_store_hit_ratio", "gauge", "Share of sampled neighbors found in each tier.",
+           "store.hit_rate", "tier"),
+    Metric("tgflow_memory_rows", "gauge", "Rows of node memory, past versions included.",
+           "memory_rows"),
+    Metric("tgflow_edge_rows", "gauge", "Rows of edge features, by where they are.", "edge.rows",
+           "placement"),
+    Metric("tgflow_edge_memory_bytes", "gauge", "Memory that they take, without a cache.",
+           "edge.bytes"),
+    Metric("tgflow_edge_cache_hits", "counter", "Rows asked for and found in the cache.",
+           "edge_cache.hits"),
+    Metric("tgflow_edge_cache_misses", "counter", "Rows asked for and read past the cache.",
+           "edge_cache.misses"),
+    Metric("tgflow_edge_cache_read_bytes", "counter", "Bytes read past the cache.",
+           "edge_cache.bytes_from_table"),
+    Metric("tgflow_edge_cache_bytes", "gauge", "Memory of the cache.", "edge_cache.memory_bytes"),
+    Metric("tgflow_busy_ratio", "gauge", "Share of the run in which a stream of work was busy.",
+           "busy", "stream"),
+    Metric("tgflow_gpu_memory_bytes", "gauge", "GPU memory that tensors take.", "gpu_bytes"),
+    Metric("tgflow_gpu_memory_peak_bytes", "gauge", "The most that they took.", "gpu_peak_bytes"),
+    Metric("tgflow_rank_compute_seconds", "counter", "Forward, backward and optimizer of a rank.",
+           "rank.compute_seconds", "rank"),
+    Metric("tgflow_rank_wait_seconds", "counter", "Time in which a rank waits for others.",
+           "rank.wait_seconds", "rank"),
+    Metric("tgflow_rank_memory_bytes", "gauge", "Memory of a rank's process.", "rank.memory_bytes",
+           "rank"),
+    Metric("tgflow_rank_sent_bytes", "counter", "Sent by a rank to others.", "rank.sent_bytes",
+           "rank"),
+    Metric("tgflow_sent_bytes", "counter", "Sent between ranks, by what it is.", "sent_bytes",
+           "kind"),
+    Metric("tgflow_memory_limit_bytes", "gauge", "Where the run stops.", "memory_limit"),
+    Metric("tgflow_paused_seconds", "counter", "Time the stream was paused for want of memory.",
+           "paused_seconds"),
+)  # fmt: skip
+PROCESS = (
+    "process_resident_memory_bytes",
+    "process_virtual_memory_bytes",
+    "process_cpu_seconds_total",
+    "process_open_fds",
+    "process_max_fds",
+    "process_start_time_seconds",
+)
+"""What `prometheus_client` says of every process."""
+
+
+class RunCollector:
+    """Collects `METRICS` whenever somebody asks.
+
+    Args:
+        metrics: Returns the run's metrics; called from a thread of whoever asks.
+        labels: What `tgflow_run_info` says of the run.
+    """
+
+    def __init__(self, metrics: Callable[[], Values], labels: Mapping[str, str]) -> None:
+        self._metrics, self._labels = metrics, labels
+
+    def describe(self) -> list[Any]:
+        """Return nothing: what there is depends on the run, and registering must not ask it."""
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        """Yield the metrics that have a value now."""
+        from prometheus_client.core import InfoMetricFamily
+
+        yield InfoMetricFamily("tgflow_run", "The run.", dict(self._labels))
+        values = self._metrics()
+        for metric in METRICS:
+            value = values.get(metric.key)
+            if value is not None:
+                yield _family(metric, value)
+
+    def registry(self) -> Any:
+        """Return a registry of prometheus-client with the run's metrics and the process's."""
+        import prometheus_client as prometheus
+
+        registry = prometheus.CollectorRegistry()
+        registry.register(self)
+        prometheus.ProcessCollector(registry=registry)
+        return registry
+
+
+class Exporter:
+    """Serves `METRICS` over HTTP until it is closed.
+
+    Args:
+        collector: Collects them.
+        port: Port; 0 for any that is free.
+        host: Address.
+
+    Raises:
+        ModuleNotFoundError: If prometheus-client is not installed.
+        OSError: If the port is taken.
+    """
+
+    def __init__(self, collector: RunCollector, port: int, host: str = "127.0.0.1") -> None:
+        try:
+            import prometheus_client as prometheus
+        except ModuleNotFoundError:
+            raise ModuleNotFoundError(
+                "--metrics-port needs prometheus-client; pip install 'tgflow-learn[metrics]'"
+            ) from None
+        registry = collector.registry()
+        self._server, self._thread = prometheus.start_http_server(port, host, registry)
+        self.port: int = self._server.server_port
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(timeout=2)
+
+
+def _family(metric: Metric, value: Any) -> Any:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    labels = [] if metric.label is None else [metric.label]
+    family = kind(metric.name, metric.help, labels=labels)
+    rows = [([], value)] if metric.label is None else [([str(k)], v) for k, v in value.items()]
+    for names, number in rows:
+        family.add_metric(names, float(number))
+    return family
+
 
 UNIX_SINCE = 631_152_000
 """1990: stream times after it are taken for Unix time."""
@@ -37,7 +238,7 @@ class MetricSource(Protocol):
         """Return what health.json says of it."""
 
     def metrics(self) -> Mapping[str, Any]:
-        """Return values of `tgflow.runtime.exporter.METRICS` by key; None where there is none."""
+        """Return values of `tgflow.runtime.metrics.METRICS` by key; None where there is none."""
 
 
 class RunMetrics:
@@ -91,7 +292,7 @@ class RunMetrics:
         return out
 
     def metrics(self) -> dict[str, Any]:
-        """Return the values of `tgflow.runtime.exporter.METRICS`; None where there is none."""
+        """Return the values of `tgflow.runtime.metrics.METRICS`; None where there is none."""
         record = self._status.record
         out: dict[str, Any] = {"state": {name: float(name == self.state) for name in STATES}}
         for key in ("events_per_second", "freshness_seconds", "forgetting"):

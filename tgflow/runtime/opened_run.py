@@ -1,23 +1,26 @@
-"""What a run has learned, to be asked: scores, rankings and embeddings by the ids of its stream."""
+"""Runs opened for queries by the ids of their stream, or as the start of another run."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tgflow.checkpoint import Checkpoint, CheckpointDamaged, CheckpointError, load
 from tgflow.checkpoint.parts import Ids
 from tgflow.checkpoint.typed import read_as
-from tgflow.config import Config, load_config, replaced
+from tgflow.config import Config, ConfigError, load_config, replaced
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.inference import Inference
 from tgflow.model import TemporalModel, feature_widths
+from tgflow.runtime.directory import saved_settings
 from tgflow.runtime.model_maker import make_model
-from tgflow.runtime.resume import saved_settings
+from tgflow.runtime.restore import Start
 from tgflow.serve.predictor import Predictor
+from tgflow.streams.ingest.config import BEFORE_ALL
+from tgflow.streams.ingest.state import IngestState
 from tgflow.tasks.labels import make_task
 from tgflow.train.calibration import Calibration
 from tgflow.train.config import TrainingConfig
@@ -186,3 +189,63 @@ def saved_model(checkpoint: Checkpoint) -> dict[str, Any]:
 def _saved_settings(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the settings that a checkpoint stands for, by "section.key"."""
     return saved_model(checkpoint) | saved_settings(checkpoint.meta)
+
+
+def find_initial(config: Config, world: int = 1) -> Checkpoint | None:
+    """Return the checkpoint of the run that this one begins with; None if it begins with nothing.
+
+    Args:
+        config: The settings.
+        world: How many ranks begin.
+
+    Raises:
+        ConfigError: If there are several: they can resume, and not begin so.
+        FileNotFoundError: If there is no such run, or it has no checkpoint.
+        CheckpointError: If it cannot be used.
+    """
+    path = config.start.init_from
+    if path is None:
+        return None
+    if world > 1:
+        raise ConfigError(
+            "--init-from: one process begins with what another run has left; leave out --nproc, "
+            "and resume with as many ranks as you like once there is a checkpoint"
+        )
+    return find_checkpoint(path)[1]
+
+
+def with_initial_model(config: Config, stated: Mapping[str, Any]) -> Config:
+    """Return settings with those of the model that a run begins with, where nothing else is said.
+
+    Args:
+        config: The settings.
+        stated: Those that somebody asked for, by "section.key".
+    """
+    initial = find_initial(config)
+    if initial is None:
+        return config
+    found = {key: value for key, value in saved_model(initial).items() if key not in stated}
+    return replaced(config, found)
+
+
+def start_of(initial: Checkpoint, graph: TemporalGraph, direction: str) -> Start:
+    """Return where ingestion begins, whose events follow those of another run.
+
+    Args:
+        initial: Of the other run.
+        graph: With its events.
+        direction: How events become edges here.
+
+    Raises:
+        ConfigError: If they became other edges there.
+    """
+    if graph.direction != direction:
+        raise ConfigError(
+            f"--init-from: events are {graph.direction} there, and {direction} here; give both the "
+            "same --direction"
+        )
+    ids = NodeIds()
+    Ids(ids).load(initial)
+    last = BEFORE_ALL if graph.log.t_last is None else graph.log.t_last
+    num = graph.num_events
+    return Start(ids, IngestState(num_released=num, watermark=last, last_t=last), history=num)

@@ -1,4 +1,4 @@
-"""What a run resumes from: its newest checkpoint, if that can be used, and the trainer in it."""
+"""Restore a run from its newest checkpoint: settings, build, edge table and trainer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
-from tgflow.checkpoint import Checkpoint, CheckpointStore
+from tgflow.checkpoint import Checkpoint, CheckpointStore, RowsLost
 from tgflow.checkpoint.parts import Ids
 from tgflow.checkpoint.typed import read_as
 from tgflow.choices import Direction
@@ -16,23 +16,24 @@ from tgflow.compare.lineup import Lineup
 from tgflow.config import Config, ConfigError
 from tgflow.cuda.device import Device
 from tgflow.distributed.memory import ShardedMemory
+from tgflow.distributed.rows import ShardedRows
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.model import TemporalModel
 from tgflow.nn import NodeMemory
 from tgflow.peers import Alone, Peers, Shard
-from tgflow.runtime import resume
-from tgflow.runtime.checkpoint_parts import IngestPart
-from tgflow.runtime.directory import RunDirectory
-from tgflow.runtime.edge_table import open_table
-from tgflow.runtime.features import scale_of
+from tgflow.runtime.checkpoints import IngestPart
+from tgflow.runtime.directory import RunDirectory, differences, saved_settings
+from tgflow.runtime.features import check_unused, edge_file, open_edge_table, scale_of, with_cache
 from tgflow.runtime.gpu import describe_device, execution_config
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.machine import describe
 from tgflow.streams.ingest.state import IngestState
-from tgflow.tables import FeatureTable
+from tgflow.tables import DamagedFile, FeatureTable
+from tgflow.tables.protocols import Table
 from tgflow.tasks.labels import make_task
 from tgflow.train.continual import ContinualTrainer
+from tgflow.train.feature_rows import file_of, same_file
 from tgflow.train.state import graph_of, load_model_before_labels
 from tgflow.train.stream_trainer import StreamTrainer
 from tgflow.units import parse_bytes
@@ -76,7 +77,7 @@ def find_newest(
         run_log.warning("checkpoint", problem)
     if found is None:
         return None
-    directory.compare(resume.saved_settings(found[1].meta))
+    directory.compare(saved_settings(found[1].meta))
     return found[1]
 
 
@@ -119,7 +120,7 @@ def check_build(
     Raises:
         StrictResume: If the settings forbid that.
     """
-    differing = [] if saved is None else resume.differences(saved, build)
+    differing = [] if saved is None else differences(saved, build)
     if not differing:
         return
     text = f"{'; '.join(differing)}: results may differ in their last bits from an undisturbed run"
@@ -275,3 +276,59 @@ def _shared_out(model: TemporalModel | Lineup, config: Config, peers: Peers) -> 
         state = model.state
         model.state = ShardedMemory(state, peers) if isinstance(state, NodeMemory) else state
     return peers.shard if config.ranks.graph == "sharded" else None
+
+
+def open_table(
+    directory: RunDirectory,
+    x_dim: int,
+    checkpoint: Checkpoint | None,
+    gpu: Device | None,
+    peers: Peers,
+) -> Table | None:
+    """Return the table, cache and all, as the settings want it; None without features.
+
+    What its file holds and no checkpoint counts comes from log or source again, so it is cut off.
+
+    Args:
+        directory: The run's directory, taken.
+        x_dim: Width of the features.
+        checkpoint: What to resume from; None starts.
+        gpu: With the graph; None where that is on the host.
+        peers: The ranks, of which each has a part of the rows if the settings want that.
+
+    Raises:
+        RowsLost: If its file has not the rows that the checkpoint counts.
+        OSError: If its file cannot be opened.
+    """
+    file = edge_file(directory.config, directory.path)
+    counted = None if checkpoint is None else file_of(checkpoint.meta, "edge_x")
+    if file is not None and not file.exists() and same_file(counted, file):
+        raise RowsLost(f"{file} is gone, and with it the edge features that the checkpoint counts")
+    try:
+        table = open_edge_table(directory.config, x_dim, directory.path, gpu)
+    except DamagedFile as error:
+        raise RowsLost(f"the run's edge features cannot be read: {error}") from None
+    if table is None:
+        return None
+    if counted is None:
+        table.truncate(0)
+    if peers.world > 1 and directory.config.ranks.edge_rows == "sharded":
+        return with_cache(directory.config, ShardedRows(table, peers), "lru", gpu)
+    return with_cache(directory.config, table, "lru", gpu)
+
+
+def check_own(directory: RunDirectory) -> None:
+    """Refuse a file of edge features that may be another run's, which would be cut off or moved.
+
+    A run resumes with a file that the settings did not name before if its checkpoint counts rows in
+    a file: they are looked for there, and nothing is changed if they are others.
+
+    Raises:
+        ConfigError: If the settings name one that is there.
+    """
+    if directory.resumed and not any(
+        change.key == "tables.edge_path" for change in directory.changed
+    ):
+        return
+    if file_of(directory.newest_meta(), "edge_x") is None:
+        check_unused(directory.config)

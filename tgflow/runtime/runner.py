@@ -1,4 +1,4 @@
-"""The runner: micro-batch after micro-batch, saved now and then, until something ends it."""
+"""Main training loop: processes micro-batches, checkpoints periodically, handles shutdown."""
 
 from __future__ import annotations
 
@@ -13,14 +13,43 @@ from tgflow.distributed.control import Order
 from tgflow.distributed.feed import LeaderFailed
 from tgflow.events import EventBatch
 from tgflow.runtime.checkpoints import Saves
-from tgflow.runtime.health import State
-from tgflow.runtime.memory import MemoryLimit, is_out_of_memory
-from tgflow.runtime.orders import Orders
-from tgflow.runtime.stream import FlowControl, Stopped
+from tgflow.runtime.files import State
+from tgflow.runtime.machine import rss_bytes
+from tgflow.runtime.stream import FlowControl, MemoryLimit, Stopped, is_out_of_memory
 from tgflow.runtime.table_stats import table_figures
 from tgflow.streams.errors import StreamError
 from tgflow.train.observe import StepRecord
+from tgflow.train.rank_control import RankControl
 from tgflow.train.stream_trainer import StreamTrainer
+
+
+class Orders:
+    """Lets all ranks agree after each micro-batch; a run that is alone does what it wants.
+
+    Nothing is sent for it: what a rank wants goes along with the next micro-batch, and what rank 0
+    orders has come with this one. How much memory a rank holds is noted here too, to go along.
+
+    Args:
+        control: Of the trainer, where there are other ranks.
+    """
+
+    def __init__(self, control: RankControl | None = None) -> None:
+        self._control = control
+
+    def agree(self, wanted: Order) -> Order:
+        """Return what all ranks do now; a run that is alone: what is wanted.
+
+        Args:
+            wanted: What this rank wants. If that is not what all do now already, they do it after
+                the next micro-batch, or one later if rank 0 has to be asked first.
+        """
+        if self._control is None:
+            return wanted
+        order = self._control.order
+        self._control.memory_bytes = rss_bytes()
+        self._control.asks = wanted & ~order
+        return order
+
 
 Record: TypeAlias = Mapping[str, Any]
 Figures: TypeAlias = Callable[[StepRecord], Record]

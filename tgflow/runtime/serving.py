@@ -9,9 +9,8 @@ from rich.console import Console
 from tgflow.config import Config, ConfigError
 from tgflow.ids import NodeIds
 from tgflow.runtime.directory import RunDirectory
-from tgflow.runtime.exporter import RunCollector
 from tgflow.runtime.log import RunLog
-from tgflow.runtime.metrics import RunMetrics
+from tgflow.runtime.metrics import RunCollector, RunMetrics
 from tgflow.runtime.opened_run import make_engine
 from tgflow.serve.endpoint import Endpoint, read_token
 from tgflow.serve.predictor import Predictor

@@ -1,15 +1,22 @@
-"""The stream as the trainer gets it: up to a limit, when it is due, paused or stopped if need be.
-
-The trainer pulls it from a thread of its own, so everything in here may wait.
-"""
+"""Flow of a stream through a run: pacing, cuts at time steps, stop signals, memory limit."""
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from types import FrameType
+from typing import Any, Literal, Protocol, Self
 
-from tgflow.events import EventBatch
+from torch import OutOfMemoryError
+
+from tgflow.events import MICRO_BATCH_END, EventBatch
+from tgflow.plan.task import BatchError
+from tgflow.report.formatting import num_bytes
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.pacing import num_played, playback
 
@@ -171,3 +178,147 @@ class PacedStream:
             return False
         self._busy.release()
         return True
+
+
+class SteppedStream:
+    """A stream that ends micro-batches with its time steps.
+
+    A step of more events than a micro-batch takes is several, of which only the last may not be
+    full. Where steps end is a function of the events alone, so a run that resumes repeats it.
+
+    Args:
+        stream: Batches of any size, in order of time.
+    """
+
+    def __init__(self, stream: Iterable[EventBatch]) -> None:
+        self.unit = getattr(stream, "unit", None)
+        """What a tick is, if the stream says so."""
+        self._stream = stream
+
+    def __iter__(self) -> Iterator[EventBatch]:
+        """Yield the stream's events, and `MICRO_BATCH_END` between those of two times.
+
+        A step has ended when the first event of the next one comes.
+        """
+        last: int | None = None
+        for events in self._stream:
+            if not len(events):
+                yield events
+                continue
+            if last is not None and int(events.t[0]) != last:
+                yield MICRO_BATCH_END
+            last = int(events.t[-1])
+            changes = (events.t[1:] != events.t[:-1]).nonzero().flatten() + 1
+            for begin, end in pairwise([0, *changes.tolist(), len(events)]):
+                if begin:
+                    yield MICRO_BATCH_END
+                yield events[begin:end]
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopSignals:
+    """While entered, the first of the signals calls `ask`; a second one ends the process at once.
+
+    Ended so, the exit code is 130 or 143, as the shell has it; what is on the disk stays valid, as
+    after a crash. Outside the main thread nothing is done.
+
+    Args:
+        ask: Called with the signal's name in the main thread, between two of its instructions: it
+            only sets a flag.
+    """
+
+    def __init__(self, ask: Callable[[str], None]) -> None:
+        self._ask = ask
+        self._asked = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._asked:
+            os._exit(128 + number)
+        self._asked = True
+        self._ask(signal.Signals(number).name)
+
+
+PAUSE_SHARE = 0.95
+RESUME_SHARE = 0.90
+
+
+class MemoryLimit(RuntimeError):
+    """The process held more memory than it may, for too long."""
+
+
+class Judge(Protocol):
+    """Judges the memory that is held, of this process or of more."""
+
+    def judge(self, rss: int) -> Literal["pause", "resume", "none"]:
+        """Return what to do with the stream, given that this process holds `rss` bytes.
+
+        Raises:
+            MemoryLimit: If it is to end.
+        """
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Return whether a GPU or the host had no memory left, be it to prepare a batch."""
+    cause = error.__cause__ if isinstance(error, BatchError) else error
+    return isinstance(cause, MemoryError | OutOfMemoryError)
+
+
+@dataclass(slots=True)
+class MemoryGuard:
+    """Judges samples of the memory that the process holds.
+
+    Args:
+        limit: Bytes it may hold; None: any.
+        grace: Seconds at the limit before it is an error, half of those just below it.
+        clock: Seconds that never go back.
+    """
+
+    limit: int | None
+    grace: float
+    clock: Callable[[], float] = time.monotonic
+    _since: dict[str, float] = field(default_factory=dict, init=False)
+
+    def judge(self, rss: int) -> Literal["pause", "resume", "none"]:
+        """Return what to do with the stream, given that `rss` bytes are held.
+
+        Raises:
+            MemoryLimit: If that is the limit or more, and was all through the grace time; or if
+                pausing the stream has not helped for twice that.
+        """
+        if self.limit is None:
+            return "none"
+        self._note("full", begins=rss >= self.limit, ends=rss < self.limit)
+        self._note(
+            "paused", begins=rss >= PAUSE_SHARE * self.limit, ends=rss < RESUME_SHARE * self.limit
+        )
+        if self._lasts("full", self.grace) or self._lasts("paused", 2 * self.grace):
+            raise MemoryLimit(
+                f"the process holds {num_bytes(rss)} of memory_limit = {num_bytes(self.limit)}, "
+                f"also after {self.grace:g} s without new events; give it more, or a smaller "
+                "buffer, replay_horizon or batch"
+            )
+        if "paused" in self._since:
+            return "pause"
+        return "resume"
+
+    def _note(self, name: str, *, begins: bool, ends: bool) -> None:
+        if ends:
+            self._since.pop(name, None)
+        elif begins:
+            self._since.setdefault(name, self.clock())
+
+    def _lasts(self, name: str, seconds: float) -> bool:
+        return name in self._since and self.clock() - self._since[name] >= seconds

@@ -1,9 +1,13 @@
-"""The parts that watch a run and show it: metrics, health, memory, progress."""
+"""Monitoring of a run: metrics, health.json, memory limit and progress display."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from pathlib import Path
+from typing import Self
 
 from rich.console import Console
 
@@ -12,21 +16,21 @@ from tgflow.durable.log import DurableLog
 from tgflow.report.display import Display
 from tgflow.runtime.checkpoints import Checkpoints
 from tgflow.runtime.directory import RunDirectory
-from tgflow.runtime.exporter import Exporter, RunCollector
-from tgflow.runtime.log import RunLog
-from tgflow.runtime.memory import Judge, MemoryGuard
+from tgflow.runtime.files import HEALTH_SECONDS, State, write_health
+from tgflow.runtime.log import ProgressLog, RunLog
+from tgflow.runtime.machine import rss_bytes
 from tgflow.runtime.metrics import (
     CheckpointMetrics,
+    Exporter,
     IngestMetrics,
     MetricSource,
     ProcessMetrics,
+    RunCollector,
     RunMetrics,
     TrainerMetrics,
 )
-from tgflow.runtime.progress_log import ProgressLog
 from tgflow.runtime.runner import Observer, RunStatus
-from tgflow.runtime.stream import FlowControl
-from tgflow.runtime.watchdog import Watchdog
+from tgflow.runtime.stream import FlowControl, Judge, MemoryGuard, MemoryLimit
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.train.stream_trainer import StreamTrainer
 from tgflow.units import parse_bytes
@@ -106,3 +110,69 @@ def make_display(
 def _memory_limit(config: Config) -> int | None:
     limit = config.operate.memory_limit
     return None if limit is None else parse_bytes(limit)
+
+
+TICK_SECONDS = 0.25
+
+
+class Watchdog:
+    """Watches a run while it is entered.
+
+    Args:
+        path: health.json.
+        metrics: What it says.
+        memory: Judges the memory.
+        flow: Paused while memory is short; stopped by `MemoryLimit` when it stays so.
+        run_log: Hears of both.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        metrics: RunMetrics,
+        memory: Judge,
+        flow: FlowControl,
+        run_log: RunLog,
+    ) -> None:
+        self._path, self._metrics, self._memory = path, metrics, memory
+        self._flow, self._run_log = flow, run_log
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tgflow-watch", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end.set()
+        self._thread.join()
+        write_health(self._path, self._metrics.state, self._metrics.health())
+
+    def _run(self) -> None:
+        written: State | None = None
+        written_at = 0.0
+        while not self._end.wait(TICK_SECONDS if written else 0.0):
+            try:
+                self._watch_memory()
+                state = self._metrics.state
+                if state != written or time.monotonic() - written_at >= HEALTH_SECONDS:
+                    write_health(self._path, state, self._metrics.health())
+                    written, written_at = state, time.monotonic()
+            except Exception as error:  # a watchdog must not end before what it watches
+                self._run_log.warning("watchdog", f"health could not be written: {error!r}")
+                written, written_at = written or "running", time.monotonic() + HEALTH_SECONDS
+
+    def _watch_memory(self) -> None:
+        if self._flow.stopped:
+            return
+        try:
+            verdict = self._memory.judge(rss_bytes())
+        except MemoryLimit as error:
+            self._flow.stop(error)
+            return
+        if verdict == "pause" and not self._flow.paused:
+            self._flow.pause()
+            self._run_log.warning("memory", "memory is short: the stream is paused")
+        elif verdict == "resume" and self._flow.paused:
+            self._flow.resume()
+            self._run_log.info("memory", "there is memory again: the stream flows")
