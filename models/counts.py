@@ -26,7 +26,7 @@ from tgflow.counts import MAX_DEPTH, Count, Counts
 from tgflow.describe import described
 from tgflow.model import Scores, TemporalModel, make_config
 from tgflow.models.heuristic import latest_age
-from tgflow.nn.one_thread import one_thread
+from tgflow.nn.choice import one_thread
 from tgflow.setting import check_ranges
 
 _NEVER = 2.0

@@ -27,7 +27,7 @@ from tgflow.model import Scores, TemporalModel, make_config
 from tgflow.nn import MergeLayer, Pairs, TimeEncoding
 from tgflow.nn._native import gather_rows
 from tgflow.nn.co_occurrence import CoOccurrenceEncoding, co_occurrence
-from tgflow.nn.transformer import TransformerLayer
+from tgflow.nn.layers import TransformerLayer
 from tgflow.setting import check_ranges
 
 MAX_TOKENS = 1 << 16

@@ -12,8 +12,7 @@ from tgflow.batch import Batch
 from tgflow.counts import Count, Counts
 from tgflow.messages import Messages, NewEvents
 from tgflow.model import Embeddings, Scores, TemporalModel
-from tgflow.nn.choice import Choice, average_precisions
-from tgflow.nn.one_thread import one_thread
+from tgflow.nn.choice import Choice, average_precisions, one_thread
 
 PairDirection = Literal["forward", "both"]
 """Which events of two nodes are a pair's: those in its direction, or those in either."""

@@ -34,9 +34,8 @@ from tgflow.nn import (
     NodeMemory,
     TimeEncoding,
 )
-from tgflow.nn.mail import UpdatedMemory, mail_messages, store_mail
+from tgflow.nn.mail import Aggregator, UpdatedMemory, mail_messages, store_mail
 from tgflow.nn.memory_table import MemoryPlacement, check_memory_placement, memory_table
-from tgflow.nn.messages import Aggregator
 from tgflow.nn.updater import Cell
 from tgflow.setting import Size
 

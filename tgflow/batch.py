@@ -65,7 +65,7 @@ class ReusedRows:
     """Rows of a frontier that are not computed as a block's targets: a ring of rows has them.
 
     The rows of the frontier are those of the block's targets, padding included, and then those that
-    are reused. Decided by `tgflow.plan.reuse`; done by `tgflow.nn.rows`.
+    are reused. Decided by `tgflow.plan.reuse`; done by `tgflow.nn.embedding_ring`.
     """
 
     slot: Tensor

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from itertools import chain
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +15,11 @@ from tgflow.batch import Batch
 from tgflow.choices import Loss, Strategy
 from tgflow.counts import Count
 from tgflow.describe import described, facts_line, table
-from tgflow.graph import TemporalGraph
 from tgflow.messages import Messages, NewEvents
 from tgflow.state import StreamState
+
+if TYPE_CHECKING:
+    from tgflow.graph import TemporalGraph
 
 C = TypeVar("C", bound=Any)
 

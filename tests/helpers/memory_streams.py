@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from helpers.shards import spread
 from tgflow.batch import HostEvents
 from tgflow.messages import Messages, NewEvents
-from tgflow.nn.mail import store_mail
-from tgflow.nn.messages import Aggregator
+from tgflow.nn.mail import Aggregator, store_mail
 from tgflow.share import Share
 
 DIM, MAIL_DIM = 2, 3

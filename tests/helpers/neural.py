@@ -11,7 +11,7 @@ from torch import Tensor
 from tgflow.batch import Block
 from tgflow.nn import TimeEncoding
 from tgflow.nn._native import gru_step
-from tgflow.nn.attend import Attended
+from tgflow.nn.attention import Attended
 
 NUM_EVENTS = 5
 WIDTHS = [(8, 12, 4), (100, 172, 100), (5, 3, 7), (130, 0, 33), (0, 1, 3), (0, 4, 36)]
@@ -41,7 +41,7 @@ def made_block(
 
 @dataclass
 class AttentionCase:
-    """Arguments of `tgflow.nn.attend.attend`, and weights of its results in a loss."""
+    """Arguments of `tgflow.nn.attention.attend`, and weights of its results in a loss."""
 
     query: Tensor
     below: Tensor | None

@@ -14,7 +14,7 @@ from helpers.neural import made_block
 from tgflow import _core
 from tgflow.batch import Block
 from tgflow.nn import AttentionLayer, MergeLayer, TemporalAttention, TimeEncoding
-from tgflow.nn.attend import attend, attend_plain
+from tgflow.nn.attention import attend, attend_plain
 
 
 def plain_attention(

@@ -20,7 +20,7 @@ from helpers.neural import AttentionCase
 from tgflow.cuda.devices import register_device
 from tgflow.nn import AttentionLayer, NodeMemory, TimeEncoding, aggregate
 from tgflow.nn._native import gather_rows, gru_step
-from tgflow.nn.attend import attend
+from tgflow.nn.attention import attend
 
 pytestmark = needs_apart[0]
 

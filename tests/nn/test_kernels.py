@@ -19,7 +19,7 @@ from tgflow.cuda import attention, devices, gru
 from tgflow.cuda.row_lists import row_lists, sum_rows
 from tgflow.nn import AttentionLayer, Dropout, DropoutKeys, TimeEncoding
 from tgflow.nn._native import Attend, gather_rows, gru_step
-from tgflow.nn.attend import attend, attend_plain
+from tgflow.nn.attention import attend, attend_plain
 
 ORDERS = cases([0, 1, 7], [0, 7])
 CPU = torch.device("cpu")

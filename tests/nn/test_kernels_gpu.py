@@ -8,7 +8,7 @@ from helpers.neural import WIDTHS, AttentionCase, check_close, gru_results
 from tgflow.cuda.row_lists import row_lists
 from tgflow.nn import AttentionLayer, Dropout, DropoutKeys, TimeEncoding
 from tgflow.nn._native import gather_rows
-from tgflow.nn.attend import attend
+from tgflow.nn.attention import attend
 
 pytestmark = needs_cuda
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)

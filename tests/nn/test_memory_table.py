@@ -20,8 +20,9 @@ from tgflow.cache.host import HostCache
 from tgflow.cuda.devices import register_device
 from tgflow.models.tgn import TGN, TGNConfig
 from tgflow.nn import NodeMemory, memory
-from tgflow.nn.memory_table import PlacedTable, memory_table
-from tgflow.nn.spill import write_spill
+from tgflow.nn.memory import write_spill
+from tgflow.nn.memory_table import memory_table
+from tgflow.nn.placed_table import PlacedTable
 from tgflow.tables import FeatureTable
 
 STEPS = st.lists(

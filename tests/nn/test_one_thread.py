@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tgflow.nn.one_thread import one_thread
+from tgflow.nn.choice import one_thread
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from helpers.neural import WIDTHS, AttentionCase, check_close
 from tgflow import _core
 from tgflow.nn import Dropout
 from tgflow.nn._native import gelu_dropout, keep_factors
-from tgflow.nn.attend import attend, attend_plain
+from tgflow.nn.attention import attend, attend_plain
 
 LEVELS = _core.simd_levels()
 FUSED = [level for level in LEVELS if level != "baseline"]

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from tgflow.nn.dropout import DropoutKeys
-from tgflow.nn.transformer import TransformerLayer
+from tgflow.nn.layers import TransformerLayer
 
 
 def attended(tokens, keep):

@@ -9,8 +9,14 @@ from helpers.batches import slow_batch
 from tgflow.events import EventBatch
 from tgflow.messages import NewEvents
 from tgflow.nn import Pairs
-from tgflow.nn.signs import random_signs
-from tgflow.nn.walks import WalkProjection, WalkRows, gram_products, num_features, row_times
+from tgflow.nn.walks import (
+    WalkProjection,
+    WalkRows,
+    gram_products,
+    num_features,
+    random_signs,
+    row_times,
+)
 
 NODES, HOPS, DECAY = 6, 3, 0.07
 

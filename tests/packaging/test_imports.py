@@ -353,3 +353,10 @@ def test_idle_threads_of_torch_soon_sleep_unless_somebody_has_said_otherwise(giv
     command = [sys.executable, "-c", code]
     ran = subprocess.run(command, env=settings, capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == expected
+
+
+def test_a_model_needs_fewer_than_50_modules():
+    code = "import sys, tgflow.models.tgn; print(*(m for m in sys.modules if m[:6] == 'tgflow'))"
+    command = [sys.executable, "-c", code]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert len(found) < 50, found

@@ -219,7 +219,7 @@ def structures(
     """
     from tgflow.nn import NodeMemory
     from tgflow.nn.history import LINK_WIDTH, ORIGIN_WIDTH, ROWS_PER_EVENT
-    from tgflow.nn.memory_rows import CLOCK_WIDTH
+    from tgflow.nn.memory import CLOCK_WIDTH
     from tgflow.plan.negatives import PairHistory
     from tgflow.train.stepper import kept_past
 

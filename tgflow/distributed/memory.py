@@ -14,9 +14,7 @@ from tgflow.describe import described
 from tgflow.distributed.parcel import exchange_parcels
 from tgflow.distributed.wanted import MemoryQueries, WantedRows, ask_rows
 from tgflow.nn.history import NODE
-from tgflow.nn.memory import NodeMemory
-from tgflow.nn.memory_parts import HISTORY, merge_parts
-from tgflow.nn.memory_rows import CLOCK_WIDTH, POSITION, MemoryRows
+from tgflow.nn.memory import CLOCK_WIDTH, HISTORY, POSITION, MemoryRows, NodeMemory, merge_parts
 from tgflow.peers import PARTS, Peers
 
 KIND = "memory"

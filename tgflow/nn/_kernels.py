@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
+
 from tgflow.cuda import attention, dropout, gru, row_lists
 from tgflow.cuda.launch import Kernels
 
@@ -38,6 +40,7 @@ class KernelBackend:
         """Take the gradients of that."""
         gru.gru_backward(self._kernels, **arguments)
 
-    def sum_rows(self, **arguments: Any) -> None:
-        """Sum up rows that were picked from the same place."""
-        row_lists.sum_rows(self._kernels, **arguments)
+    def sum_rows(self, rows: Tensor, row: Tensor, out: Tensor) -> None:
+        """Fill each row of `out` with the sum of the `rows` that were picked from it by `row`."""
+        lists = row_lists.row_lists(row, len(out))
+        row_lists.sum_rows(self._kernels, rows=rows, lists=lists, out=out)

@@ -12,13 +12,15 @@ from torch.autograd.function import once_differentiable
 from tgflow import _core
 from tgflow.batch import Block
 from tgflow.cuda.devices import device_of, has_device
-from tgflow.cuda.row_lists import row_lists
-from tgflow.nn._kernels import KernelBackend
 
 
 def backend_of(device: torch.device) -> Any:
     """Return what computes on `device`: kernels on a GPU, the native core on the CPU."""
-    return KernelBackend(device_of(device).kernels) if has_device(device) else _core
+    if not has_device(device):
+        return _core
+    from tgflow.nn._kernels import KernelBackend  # only a model on a GPU needs it
+
+    return KernelBackend(device_of(device).kernels)
 
 
 class Attend(torch.autograd.Function):
@@ -135,8 +137,7 @@ class GatherRows(torch.autograd.Function):
         """Return the gradient of x."""
         (row,) = ctx.saved_tensors
         grad_x = grad.new_empty(ctx.num_rows, grad.shape[1])
-        lists = row_lists(row, ctx.num_rows)
-        backend_of(grad.device).sum_rows(rows=grad.contiguous(), lists=lists, out=grad_x)
+        backend_of(grad.device).sum_rows(rows=grad.contiguous(), row=row, out=grad_x)
         return grad_x, None
 
 

@@ -1,20 +1,86 @@
-"""Multi-head attention of a target over its temporal neighbors, and the layer around it."""
+"""Multi-head attention over temporal neighbors: the operation, a layer and a stack of layers."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
 
 import torch
+from annotated_types import Ge, Lt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tgflow.batch import Block
 from tgflow.model import width_error
-from tgflow.nn._native import gather_rows
-from tgflow.nn.attend import attend
+from tgflow.nn._native import Attend, can_attend, gather_rows
 from tgflow.nn.dropout import Dropout
 from tgflow.nn.layers import MergeLayer, init_split
-from tgflow.nn.time_encoding import TimeEncoding
+from tgflow.nn.tokens import TimeEncoding
+from tgflow.setting import check_ranges
+
+MASKED = -1e30
+"""The score of a missing neighbor: finite, so that a row without any has no NaN."""
+
+
+class Attended(NamedTuple):
+    """What attention leaves of the neighbors of `N` targets, per head."""
+
+    inputs: Tensor
+    """float32 `[H, N, D]`: weighted sums of the inputs [h | edge_x | time], or zeros."""
+    weight: Tensor
+    """float32 `[H, N]`: sums of weights: 1 before dropout, 0 for a target without neighbors."""
+
+
+def attend(
+    query: Tensor, below: Tensor | None, block: Block, time: TimeEncoding, keep: Tensor | None
+) -> Attended:
+    """Return the softmax-weighted sums of each target's neighbors' inputs.
+
+    Args:
+        query: What each head looks for, in input space and scaled: float32 `[H, N, D]`, or
+            `[H, 1, D]` if all targets look for the same.
+        below: The frontier below, float32 `[F, h_dim]`, or None if it has no inputs.
+        block: The neighbors.
+        time: Encodes `block.dt`; with `below` and `block.edge_x` it makes up `D`, in the order
+            [below | edge_x | time].
+        keep: Factors of the weights after the softmax (dropout), float32 `[H, N, k]`, or None.
+
+    In float32 one pass that gathers nothing does it: of the native core on the CPU, of kernels on a
+    GPU, where it does not synchronize and gradients have the same bits at every run.
+    """
+    if not can_attend(query, block):
+        return attend_plain(query, below, block, time, keep)
+    below = None if below is None else below.contiguous()
+    arguments = (query.contiguous(), below, time.frequency, keep, block)
+    return Attended(*Attend.apply(*arguments))  # type: ignore[no-untyped-call]
+
+
+def attend_plain(
+    query: Tensor, below: Tensor | None, block: Block, time: TimeEncoding, keep: Tensor | None
+) -> Attended:
+    """Do the same in torch, for any device and type."""
+    parts = list(_parts(below, block, time))
+    query = query.expand(-1, len(block.target), -1).transpose(0, 1)
+    queries = torch.split(query, [part.shape[-1] for part in parts], dim=-1)
+    scores = torch.stack([q @ x.transpose(1, 2) for q, x in zip(queries, parts, strict=True)]).sum(
+        0
+    )
+    missing = ~block.mask.unsqueeze(1)
+    weight = torch.softmax(scores.masked_fill(missing, MASKED), dim=-1).masked_fill(missing, 0.0)
+    if keep is not None:
+        weight = weight * keep.transpose(0, 1).to(weight.dtype)
+    inputs = torch.cat([weight @ x for x in parts], dim=-1)
+    return Attended(inputs.transpose(0, 1), weight.sum(-1).t())
+
+
+def _parts(below: Tensor | None, block: Block, time: TimeEncoding) -> Iterator[Tensor]:
+    """Yield the parts of the neighbors' inputs, each `[N, k, width]`."""
+    for table, row in ((below, block.neighbor), (block.edge_table, block.edge_row)):
+        if table is not None and row is not None:
+            yield table.index_select(0, row.flatten()).view(*row.shape, table.shape[1])
+    yield time(block.dt)
 
 
 class TemporalAttention(nn.Module):
@@ -135,3 +201,80 @@ class AttentionLayer(nn.Module):
         target = None if below is None else gather_rows(below, block.target)
         merged: Tensor = self.merge(self.attention(target, below, block), target)
         return merged
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionConfig:
+    """Settings of a model whose embeddings are those of an `AttentionStack`."""
+
+    edge_x_dim: Annotated[int, Ge(0)] = 0
+    """Width of the edge features."""
+    node_x_dim: Annotated[int, Ge(0)] = 0
+    """Width of the node features."""
+    time_dim: Annotated[int, Ge(1)] = 100
+    """Width of a time encoding."""
+    embedding_dim: Annotated[int, Ge(1)] = 100
+    """Width of a layer's output."""
+    heads: Annotated[int, Ge(1)] = 2
+    """Attention heads; divides `embedding_dim`."""
+    layers: Annotated[int, Ge(1)] = 1
+    """Layers of attention, which is how many hops are sampled."""
+    neighbors: Annotated[int, Ge(1)] = 10
+    """Neighbors per node and layer."""
+    dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
+    """Share of attention weights dropped in training."""
+    pair_features: bool = True
+    """Whether the decoder also reads the exact history of each pair, see `PairFeatures`; the
+    paper's does not. Shown as NAME+pairs."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.embedding_dim % self.heads:
+            raise ValueError(
+                f"heads must divide embedding_dim, got {self.heads} and {self.embedding_dim}"
+            )
+
+    @property
+    def fanouts(self) -> tuple[int, ...]:
+        """Neighbors per hop, as `TemporalModel.fanouts` has them."""
+        return (self.neighbors,) * self.layers
+
+
+class AttentionStack(nn.Module):
+    """Layers of attention, each from the frontier below to its block's targets.
+
+    Args:
+        config: Widths, heads, layers and dropout.
+        h_dim: Width of the input rows; 0 if nodes have none.
+        time: The time encoding, which all layers share.
+    """
+
+    def __init__(self, config: AttentionConfig, h_dim: int, time: TimeEncoding) -> None:
+        super().__init__()
+        widths = [h_dim] + [config.embedding_dim] * (config.layers - 1)
+        self.layers = nn.ModuleList(  # the roots' first, like the blocks
+            AttentionLayer(
+                time,
+                h_dim=width,
+                edge_x_dim=config.edge_x_dim,
+                dim=config.embedding_dim,
+                heads=config.heads,
+                dropout=config.dropout,
+            )
+            for width in reversed(widths)
+        )
+
+    def forward(self, h: Tensor | None, blocks: Sequence[Block]) -> Tensor:
+        """Return the embeddings of the top frontier, float32 `[N, embedding_dim]`.
+
+        Args:
+            h: Inputs of the lowest frontier, float32 `[U, h_dim]`, or None if `h_dim` is 0.
+            blocks: One for each layer, from the roots down.
+
+        Raises:
+            ValueError: If the inputs or the edge features have another width.
+        """
+        for layer, block in zip(reversed(self.layers), reversed(blocks), strict=True):
+            h = layer(h, block)
+        assert h is not None
+        return h

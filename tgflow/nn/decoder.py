@@ -11,8 +11,7 @@ from tgflow.counts import Count
 from tgflow.model import Scores
 from tgflow.nn._native import gather_rows
 from tgflow.nn.layers import init_split
-from tgflow.nn.pair_features import PairFeatures
-from tgflow.nn.pairs import Pairs
+from tgflow.nn.pairs import PairFeatures, Pairs
 
 PAIR_GAIN, SKIP_GAIN = 4.0, 60.0
 """Factors of W_pair and w_skip, by which Adam's steps of them count more than those of embeddings:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor, nn
 
-from tgflow.cuda.memory import RingBuffers
+if TYPE_CHECKING:
+    from tgflow.cuda.memory import RingBuffers
+
 
 ROWS_PER_EVENT = 2
 """Rows that an event overwrites at most: those of its two nodes."""
@@ -112,6 +114,8 @@ class VersionHistory(nn.Module):
 
     def ring_buffers(self) -> RingBuffers:
         """Return the tensors of a history on a device, which kernels read and append to."""
+        from tgflow.cuda.memory import RingBuffers
+
         return RingBuffers(
             self.rows, self.clock, self.link, self.origin, self.head, self.counts,
             self.capacity, self.num_events,

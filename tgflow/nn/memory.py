@@ -1,23 +1,256 @@
-"""What a model remembers of each node, now and as it was at earlier log positions."""
+"""Memory of nodes: a row per node, now and as it was at earlier log positions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from tgflow.cuda.devices import device_of
-from tgflow.cuda.memory import MemoryBuffers, Versions, read_versions, write_versions
-from tgflow.nn.history import VersionHistory
-from tgflow.nn.memory_parts import HISTORY, MemoryParts, merge_parts
-from tgflow.nn.memory_rows import CLOCK_WIDTH, HAS_MAIL, POSITION, MemoryRows
+from tgflow.nn.history import NODE, ORIGIN_WIDTH, SINCE, VersionHistory
 from tgflow.nn.memory_table import MemoryTable, TensorTable, check_memory_table, grow_to
-from tgflow.nn.saved_memory import check_saved_memory, saved_history
-from tgflow.nn.spill import write_spill
 from tgflow.peers import PARTS
+
+if TYPE_CHECKING:
+    from tgflow.cuda.memory import MemoryBuffers, Versions
+
+LAST_UPDATE, MAIL_T, HAS_MAIL, POSITION = range(4)
+CLOCK_WIDTH = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryRows:
+    """The state of some nodes: copies, without gradients."""
+
+    state: Tensor
+    """float32 `[U, dim + mail_dim]`: memory and mail side by side, zeros where there is none."""
+    clock: Tensor
+    """int64 `[U, 4]`: `last_update`, `mail_t`, `has_mail`, and the version's position."""
+    dim: int
+    """Width of the memory."""
+
+    def __len__(self) -> int:
+        return len(self.clock)
+
+    @property
+    def memory(self) -> Tensor:
+        """float32 `[U, dim]`, a view."""
+        return self.state[:, : self.dim]
+
+    @property
+    def mail(self) -> Tensor:
+        """float32 `[U, mail_dim]`, a view."""
+        return self.state[:, self.dim :]
+
+    @property
+    def last_update(self) -> Tensor:
+        """int64 `[U]`: the tick of the last event in `memory`; of the mail, if there was none."""
+        return self.clock[:, LAST_UPDATE]
+
+    @property
+    def mail_t(self) -> Tensor:
+        """int64 `[U]`: the tick of the mail's last event."""
+        return self.clock[:, MAIL_T]
+
+    @property
+    def has_mail(self) -> Tensor:
+        """Bool `[U]`: whether mail waits to be taken into the memory."""
+        return self.clock[:, HAS_MAIL] != 0
+
+
+def write_spill(pages: Iterable[Tensor], shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+    """Return the pages below each other as one tensor on the CPU, which lies in a file.
+
+    The system keeps of it in memory what there is room for. The file has no name: it goes with the
+    tensor, however the process ends. Where temporary files are, `TMPDIR` says.
+
+    Args:
+        pages: Rows `[n, shape[1]]` on the CPU; each is written before the next is asked for.
+        shape: Of all of them.
+        dtype: Of all of them.
+
+    Raises:
+        OSError: If there is no room for the file.
+    """
+    numel = shape[0] * shape[1]
+    if numel == 0:
+        return torch.empty(shape, dtype=dtype)
+    with tempfile.NamedTemporaryFile(prefix="tgflow-", suffix=".rows") as file:
+        for page in pages:
+            file.write(page.contiguous().view(torch.uint8).numpy().data)
+        file.flush()
+        return torch.from_file(file.name, shared=True, size=numel, dtype=dtype).view(shape)
+
+
+HISTORY = "history."
+"""What the names of a history's tensors begin with."""
+_COLUMNS = ("rows", "clock", "origin")
+
+
+class MemoryParts:
+    """The state of a memory, to be taken part by part before the next event is stored.
+
+    A part ends with its last node that was ever written, so that nodes that were only read, as
+    some ranks do and others do not, leave no trace in it.
+
+    Args:
+        rows: Of each node, `[N, width]`.
+        clock: Of each node, int64 `[N, 4]`.
+        history: Of the memory, if it keeps any.
+        is_copy: Whether nothing changes `rows`, so that views of them do.
+        num_parts: How many parts the nodes are in.
+    """
+
+    def __init__(
+        self,
+        rows: Tensor,
+        clock: Tensor,
+        history: VersionHistory | None,
+        *,
+        is_copy: bool,
+        num_parts: int = PARTS,
+    ) -> None:
+        self._rows, self._clock, self._history = rows, clock, history
+        self._is_copy, self._num_parts = is_copy, num_parts
+        self._sizes = _written_sizes(clock, num_parts)
+        self._slots = [] if history is None else _slots_by_part(history, num_parts)
+
+    def __call__(self, part: int) -> dict[str, Tensor]:
+        """Return the tensors of a part, rows in the order of nodes; nothing changes them."""
+        step = self._num_parts
+        stop = part + step * self._sizes[part]
+        rows = self._rows[part:stop:step]
+        state = {
+            "rows": rows if self._is_copy else rows.clone(),
+            "clock": self._clock[part:stop:step].clone(),
+        }
+        if self._history is not None:
+            kept = self._history.state_dict(self._slots[part])
+            state |= {HISTORY + name: x for name, x in kept.items()}
+        return state
+
+
+def _written_sizes(clock: Tensor, num_parts: int) -> list[int]:
+    """Return how many nodes of each part there are up to the last one that was written."""
+    written = clock[:, HAS_MAIL].nonzero().squeeze(1)
+    sizes = clock.new_zeros(num_parts)
+    sizes.scatter_reduce_(0, written % num_parts, written // num_parts + 1, "amax")
+    return [int(size) for size in sizes.tolist()]
+
+
+def _slots_by_part(history: VersionHistory, num_parts: int) -> Sequence[Tensor]:
+    slots = history.kept_slots()
+    part = history.origin[:, NODE].index_select(0, slots) % num_parts
+    order = part.argsort(stable=True)
+    sizes: list[int] = part.bincount(minlength=num_parts).tolist()
+    return torch.split(slots[order], sizes)
+
+
+def merge_parts(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the state of the memory of all nodes, as `NodeMemory.load_state_dict` takes it.
+
+    Args:
+        parts: What `MemoryParts` gave for each of its parts, in order.
+
+    Raises:
+        KeyError: If a tensor is missing.
+        ValueError: If parts are of different memories.
+    """
+    sizes, step = [len(each["clock"]) for each in parts], len(parts)
+    num_nodes = nodes_of_parts(sizes)
+    state = {}
+    for name in ("rows", "clock"):
+        state[name] = parts[0][name].new_zeros(num_nodes, parts[0][name].shape[1])
+        for part, found in enumerate(parts):
+            state[name][part : part + step * sizes[part] : step] = found[name]
+    if any(HISTORY + "events" in each for each in parts):
+        state |= _merged_history(parts)
+    return state
+
+
+def nodes_of_parts(sizes: Sequence[int]) -> int:
+    """Return how many nodes there are if each part ends with its last one.
+
+    Args:
+        sizes: Nodes of each part.
+    """
+    step = len(sizes)
+    return max((part + step * (size - 1) + 1 for part, size in enumerate(sizes) if size), default=0)
+
+
+def _merged_history(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    events = [each[HISTORY + "events"] for each in parts]
+    if any(not torch.equal(each, events[0]) for each in events):
+        raise ValueError("parts of the saved memory keep histories of different events")
+    columns = {name: torch.cat([each[HISTORY + name] for each in parts]) for name in _COLUMNS}
+    origin = columns["origin"]
+    order = torch.arange(len(origin))
+    for column in (NODE, SINCE):
+        order = order[origin[order, column].argsort(stable=True)]
+    merged = {HISTORY + name: x[order] for name, x in columns.items()}
+    return merged | {HISTORY + "events": events[0]}
+
+
+def check_saved_memory(
+    state: Mapping[str, Tensor], dim: int, dtype: torch.dtype, clock_width: int
+) -> None:
+    """Make sure that a state has the rows and clocks of as many nodes.
+
+    Raises:
+        KeyError: If one is missing.
+        ValueError: If they are not of these widths and dtypes.
+    """
+    _check("rows", state["rows"], dtype, dim)
+    _check("clock", state["clock"], torch.int64, clock_width, len(state["rows"]))
+
+
+def saved_history(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what the state of a memory has of its history: nothing, or all of it, checked.
+
+    Raises:
+        KeyError: If a tensor is missing.
+        ValueError: If it is no history of these nodes.
+    """
+    history = {k.removeprefix(HISTORY): v for k, v in state.items() if k.startswith(HISTORY)}
+    if history:
+        _check_history(history, state["rows"], state["clock"])
+    return history
+
+
+def _check_history(history: Mapping[str, Tensor], rows: Tensor, clock: Tensor) -> None:
+    origin, events = history["origin"], history["events"]
+    _check("history.origin", origin, torch.int64, ORIGIN_WIDTH)
+    _check("history.rows", history["rows"], rows.dtype, rows.shape[1], len(origin))
+    _check("history.clock", history["clock"], torch.int64, clock.shape[1], len(origin))
+    if events.dtype != torch.int64 or events.shape != (2,):
+        raise ValueError(f"history.events is {events.dtype} {tuple(events.shape)}, not int64 (2,)")
+    position, num_events = events.tolist()
+    if num_events < 1 or position < 0:
+        raise ValueError(f"the saved memory keeps a history of {num_events} events to {position}")
+    nodes, since = origin[:, NODE], origin[:, SINCE]
+    if len(nodes) and not 0 <= int(nodes.min()) <= int(nodes.max()) < len(clock):
+        raise ValueError(f"the saved history is of nodes that the saved memory has not: {nodes}")
+    if len(since) and (
+        int(since[0]) < 0 or int(since[-1]) > position or bool((since.diff() < 0).any())
+    ):
+        raise ValueError(f"history.origin has positions that do not rise from 0 to {position}")
+
+
+def _check(
+    name: str, found: Tensor, dtype: torch.dtype, width: int, size: int | None = None
+) -> None:
+    shape = (len(found) if size is None and found.ndim else size, width)
+    if found.dtype != dtype or found.shape != shape:
+        raise ValueError(
+            f"the saved memory's {name} is {found.dtype} {tuple(found.shape)}, this one's "
+            f"{dtype} {shape}; build the model with the saved configuration"
+        )
+
 
 _PAGE_BYTES = 4 << 20
 
@@ -219,12 +452,16 @@ class NodeMemory(nn.Module):
 
     def _read_on_device(self, nodes: Tensor, position: Tensor) -> MemoryRows:
         nodes, position = nodes.contiguous(), position.contiguous()
+        from tgflow.cuda.memory import read_versions  # here: the CPU needs no kernels
+
         rows = None if isinstance(self.table, TensorTable) else self.table.gather(nodes)
         kernels = device_of(nodes.device).kernels
         found = read_versions(kernels, self._kernel_buffers(), nodes, position, rows)
         return MemoryRows(*found, self.dim)
 
     def _kernel_buffers(self) -> MemoryBuffers:
+        from tgflow.cuda.memory import MemoryBuffers
+
         table, past = self.table, self.history
         rows = table.rows if isinstance(table, TensorTable) else None
         return MemoryBuffers(
@@ -272,6 +509,8 @@ class NodeMemory(nn.Module):
         """
         self._cover(nodes, writes=True)
         if not nodes.is_cpu:
+            from tgflow.cuda.memory import Versions
+
             where = position if isinstance(position, Tensor) else nodes.new_full((1,), position)
             versions = Versions(memory, last_update, mail, mail_t, where)
             self._write_on_device(nodes.contiguous(), versions, is_last)
@@ -293,6 +532,8 @@ class NodeMemory(nn.Module):
         self.history.append(nodes, rows, clock, position)
 
     def _write_on_device(self, nodes: Tensor, versions: Versions, is_last: Tensor | None) -> None:
+        from tgflow.cuda.memory import write_versions
+
         rows = None
         if not isinstance(self.table, TensorTable):
             if is_last is not None:

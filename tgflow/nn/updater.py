@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from tgflow.nn._native import gru_step
-from tgflow.nn.memory_rows import MemoryRows
-from tgflow.nn.time_encoding import TimeEncoding
+from tgflow.nn.memory import MemoryRows
+from tgflow.nn.tokens import TimeEncoding
 
 Cell = Literal["gru", "rnn"]
 

@@ -11,13 +11,49 @@ from torch import Tensor
 
 from tgflow.batch import Batch
 from tgflow.messages import Messages, NewEvents
-from tgflow.nn.mail import input_rows
-from tgflow.nn.memory import NodeMemory
-from tgflow.nn.memory_rows import MemoryRows
+from tgflow.nn.mail import aggregate, input_rows
+from tgflow.nn.memory import MemoryRows, NodeMemory
 from tgflow.nn.memory_table import MemoryTable
-from tgflow.nn.messages import aggregate
 from tgflow.nn.pairs import Pairs
-from tgflow.nn.signs import random_signs
+
+_WORD = 64
+_STEP = 0x9E3779B97F4A7C15
+_FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+
+
+def random_signs(nodes: Tensor, dim: int) -> Tensor:
+    """Return rows of +-dim^-1/2, float32 `[N, dim]`: of unit length, orthogonal in expectation.
+
+    Such projections keep inner products as normal ones do (Achlioptas 2003). Does not synchronize.
+
+    Args:
+        nodes: int64 `[N]`; equal nodes have equal rows, in every process.
+        dim: Width, at least 1.
+    """
+    num_words = -(-dim // _WORD)
+    number = torch.arange(num_words, device=nodes.device) + 1
+    bits = mix64(mix64(nodes.unsqueeze(1)) + number * _signed(_STEP))  # [N, words]
+    place = torch.arange(_WORD, device=nodes.device)
+    ones = (bits.unsqueeze(-1) >> place) & 1
+    signs = ones.view(len(nodes), num_words * _WORD)[:, :dim].to(torch.float32)
+    return signs.mul_(2 * dim**-0.5).sub_(dim**-0.5)
+
+
+def mix64(x: Tensor) -> Tensor:
+    """Return int64 of which every bit depends on all of `x`'s: splitmix64's last step."""
+    for shift, factor in zip((30, 27), _FACTORS, strict=True):
+        x = (x ^ _shifted(x, shift)) * _signed(factor)
+    return x ^ _shifted(x, 31)
+
+
+def _shifted(x: Tensor, by: int) -> Tensor:
+    """Return `x >> by` with zeros shifted in."""
+    return (x >> by) & ((1 << (_WORD - by)) - 1)
+
+
+def _signed(bits: int) -> int:
+    return bits - (1 << 64) if bits >> 63 else bits
+
 
 MAX_PAIRS = 4096
 """Pairs whose walks are multiplied at once on the CPU: it bounds memory, and changes no result."""

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from tgflow._native import num_threads, stay_alone
 from tgflow.batch import HotRows, ReuseRecord
-from tgflow.nn.one_thread import one_thread
-from tgflow.nn.rows import EmbeddingRing
+from tgflow.nn.choice import one_thread
+from tgflow.nn.embedding_ring import EmbeddingRing
 from tgflow.plan.layer_inputs import node_features, with_event_features
 from tgflow.plan.plan import Plan
 from tgflow.sampling.expand import Frontier, expand

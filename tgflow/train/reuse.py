@@ -14,7 +14,7 @@ from torch import Tensor
 from tgflow.batch import Batch
 from tgflow.checkpoint.parts import InCheckpoint, SectionReader, SectionWriter
 from tgflow.model import TemporalModel
-from tgflow.nn.rows import EmbeddingRing, RingRows
+from tgflow.nn.embedding_ring import EmbeddingRing, RingRows
 from tgflow.plan._native import ReuseMap
 from tgflow.plan.plan import Plan
 from tgflow.plan.reuse import HopReuse, ReuseProgress, ReuseRule
