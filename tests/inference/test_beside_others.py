@@ -11,7 +11,7 @@ import torch
 
 import tgflow as tg
 from helpers.made_models import X_DIM, made_events, made_model
-from tgflow.inference.turns import Turns
+from tgflow.inference.rw_lock import ReadWriteLock
 from tgflow.tables import FeatureTable
 
 STREAM = made_events(240)
@@ -104,20 +104,20 @@ def test_a_run_that_is_asked_ends_with_the_bits_of_one_that_is_not(name):
     assert all(torch.equal(asked[part], parts[part]) for part in parts)
 
 
-def test_turns_are_taken_in_the_order_of_asking():
-    turns, order = Turns(), []
+def test_the_lock_serves_requests_in_order():
+    lock, order = ReadWriteLock(), []
 
     def take(name, alone):
-        with turns.taken(alone=alone):
+        with lock.write() if alone else lock.read():
             order.append(name)
 
     threads = []
-    with turns.taken(alone=False):
+    with lock.read():
         for name, alone in (("trainer", True), ("asker", False)):
-            before = len(turns._queue)
+            before = len(lock._queue)
             threads.append(threading.Thread(target=take, args=(name, alone)))
             threads[-1].start()
-            while len(turns._queue) == before:
+            while len(lock._queue) == before:
                 pass
         assert order == []  # the asker could share, but the trainer came first
     for thread in threads:
@@ -125,31 +125,31 @@ def test_turns_are_taken_in_the_order_of_asking():
     assert order == ["trainer", "asker"]
 
 
-def test_several_share_and_one_alone_may_ask_within():
-    turns, met = Turns(), threading.Barrier(2, timeout=30)
+def test_readers_share_and_the_writer_reenters():
+    lock, met = ReadWriteLock(), threading.Barrier(2, timeout=30)
 
     def share():
-        with turns.taken(alone=False):
+        with lock.read():
             met.wait()
 
     other = threading.Thread(target=share)
     other.start()
     share()
     other.join()
-    with turns.taken(alone=True), turns.taken(alone=False), turns.taken(alone=True):
-        assert turns._num_sharing == 0
+    with lock.write(), lock.read(), lock.write():
+        assert lock._num_readers == 0
 
 
-def test_who_gives_up_waiting_leaves_the_queue():
-    turns = Turns()
+def test_an_interrupted_wait_leaves_the_queue():
+    lock = ReadWriteLock()
 
     class Interrupted(threading.Condition):
         def wait_for(self, predicate, timeout=None):
             raise KeyboardInterrupt
 
-    turns._changed = Interrupted()
-    with pytest.raises(KeyboardInterrupt), turns.taken(alone=True):
+    lock._changed = Interrupted()
+    with pytest.raises(KeyboardInterrupt), lock.write():
         pass
-    turns._changed = threading.Condition()
-    with turns.taken(alone=True):
-        assert not turns._queue
+    lock._changed = threading.Condition()
+    with lock.write():
+        assert not lock._queue

@@ -50,7 +50,7 @@ def test_a_models_own_fanouts_may_be_given(name):
 
 @pytest.mark.parametrize("name", ["dygformer", "tpnet", "craft", "edgebank", "counts"])
 def test_a_model_that_scores_pairs_alone_says_so(name):
-    with pytest.raises(ValueError, match="defines no embed: ask for score or rank"):
+    with pytest.raises(ValueError, match="defines no embed; use score or rank"):
         engine_for(name).embed(NODES, 5)
 
 
@@ -101,9 +101,9 @@ def test_an_empty_graph_and_parts_of_nothing():
         tg.Inference(model, empty, max_pairs=0)
 
 
-def test_a_memory_that_is_spread_over_ranks():
+def test_sharded_memory_is_refused():
     model = with_sharded_memory(made_model("tgn"), Alone())
-    with pytest.raises(ValueError, match="the model's memory is spread over ranks"):
+    with pytest.raises(ValueError, match="the model's memory is sharded over ranks"):
         tg.Inference(model, plan_for(made_model("tgn"), made_events(30)).graph)
 
 

@@ -1,6 +1,5 @@
-"""Embeddings, scores and rankings of a model, asked while its graph grows and while it learns."""
+"""Embeddings, scores and rankings of a model, also while it learns and its graph grows."""
 
-from tgflow.inference.engine import Inference
-from tgflow.inference.ranking import Ranking
+from tgflow.inference.engine import Inference, Ranking
 
 __all__ = ["Inference", "Ranking"]

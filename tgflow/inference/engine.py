@@ -1,10 +1,10 @@
-"""Inference: what a model says of any nodes and pairs, at any time and log position."""
+"""Inference: embeddings, scores and rankings of any nodes and pairs, at any time and position."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,8 +13,7 @@ from tgflow.batch import Batch
 from tgflow.choices import Strategy
 from tgflow.describe import described
 from tgflow.graph import TemporalGraph
-from tgflow.inference.batches import QueryBatches
-from tgflow.inference.parts import in_parts
+from tgflow.inference.batches import QueryBatches, in_parts
 from tgflow.inference.queries import (
     Fanout,
     checked_fanouts,
@@ -22,8 +21,7 @@ from tgflow.inference.queries import (
     checked_positions,
     checked_times,
 )
-from tgflow.inference.ranking import Ranking
-from tgflow.inference.turns import Turns
+from tgflow.inference.rw_lock import ReadWriteLock
 from tgflow.model import Scores, TemporalModel, device_of_model
 from tgflow.plan.inputs import check_unspread
 from tgflow.plan.negatives import NegativeSampler
@@ -32,30 +30,50 @@ from tgflow.state import DeviceState, SpreadState
 
 
 @described
+class Ranking(NamedTuple):
+    """The candidates with the highest scores, best first.
+
+    Example:
+        >>> best = tg.Inference(tg.TGAT(), graph).rank(torch.tensor([0]), t=50, k=2)
+        >>> sorted(best.nodes[0].tolist()), bool(best.scores[0, 0] >= best.scores[0, 1])
+        ([2, 3], True)
+    """
+
+    nodes: Tensor
+    """int64 `[B, k]`."""
+    scores: Tensor
+    """Float `[B, k]`, on the model's device; of equal scores, the earlier candidate comes first."""
+
+    def merged(self, nodes: Tensor, scores: Tensor, k: int) -> Ranking:
+        """Return the best `k` of these and of later candidates, `[B, n]` each."""
+        nodes = torch.cat([self.nodes, nodes.to(self.nodes.device)], dim=1)
+        ranked = torch.cat([self.scores, scores], dim=1).sort(dim=1, descending=True, stable=True)
+        return Ranking(nodes.gather(1, ranked.indices[:, :k]), ranked.values[:, :k])
+
+
+@described
 class Inference:
-    """Answers from a model and its graph: embeddings, scores of pairs, rankings of destinations.
+    """Computes embeddings, scores of pairs and rankings of destinations with a model and its graph.
 
-    Everything is as of a log position: neighbors, counts of past events and node memory are those
-    that the log's events before it have made; by default all events that there are. A query sees
-    what is strictly earlier than its time, too. With the model's own fan-outs, and its own way of
-    sampling if that draws nothing, an answer has the bits of a trainer's `predict` for the same
-    pairs in one call: as of a batch's start with `visibility="batch"`; of its end, or of each event
-    itself, with `visibility="event"`.
+    Results are as of a log position, by default the end of the log: neighbors, counts of past
+    events and node memory come from the events before it. A query also reads only events strictly
+    before its time. With the model's own fan-outs and deterministic sampling a result has the bits
+    of a trainer's `predict` for the same pairs in one call: as of a batch's start with
+    `visibility="batch"`; of its end, or of each event itself, with `visibility="event"`.
 
-    Safe to use from any number of threads, while one appends to the graph. Whoever changes the
-    model meanwhile, parameters or memory, does so within `changing()`; a `ContinualTrainer` does if
-    its `changing` is the engine's. Models without state answer several threads at a time, models
-    with state one after the other.
+    Thread-safe, also while one thread appends to the graph. Change the model's parameters or state
+    within `changing()` only; a `ContinualTrainer` does if its `changing` is the engine's. Models
+    without state serve several threads at a time, models with state one after the other.
 
-    The model is put in evaluation mode when it is asked. Nothing else of it or of the graph
-    changes: a run that is asked ends with the bits of one that is not.
+    Queries put the model in evaluation mode and change nothing else: a run with queries ends with
+    the bits of a run without.
 
     Args:
-        model: Any model; one that defines no `embed` scores pairs, and that alone.
-        graph: What it was trained on, or another with as wide features.
+        model: Any model; a model without `embed` only scores pairs.
+        graph: The training graph, or another one with features of the same widths.
         fanouts: Neighbors per hop, from the queries down, or "all" for a hop or for all of them:
             whole neighborhoods. None: the model's own; many models take no others.
-        strategy: How neighbors are sampled; None: as the model says.
+        strategy: Sampling strategy; None: the model's.
         span: Ticks: the width of strategy `window`, the half-life of `decayed`.
         seed: Seeds strategies that draw. The same call draws the same at the same position.
         max_pairs: Pairs to score, or nodes to embed, at once: larger calls go in parts.
@@ -88,8 +106,8 @@ class Inference:
             raise ValueError(f"max_pairs must be at least 1, got {max_pairs}")
         if isinstance(model.state, SpreadState):
             raise ValueError(
-                "the model's memory is spread over ranks, and a question is asked of one: ask a "
-                "model that has all of it, as one that is loaded from the run's checkpoint"
+                "the model's memory is sharded over ranks; use a model with all of it, such as one "
+                "loaded from the run's checkpoint"
             )
         check_unspread(graph)
         self.model, self.graph = model, graph
@@ -108,7 +126,7 @@ class Inference:
             counts=model.counts,
         )
         self._batches = QueryBatches(self._spec, self.fanouts)
-        self._turns = Turns()
+        self._lock = ReadWriteLock()
 
     def _facts(self) -> dict[str, object]:
         return {
@@ -139,8 +157,8 @@ class Inference:
         name = type(self.model).__name__
         if type(self.model).embed is TemporalModel.embed:
             raise ValueError(
-                f"{name} scores the two nodes of a pair together and makes no embeddings of single "
-                "nodes, it defines no embed: ask for score or rank"
+                f"{name} scores the two nodes of a pair together and defines no embed; use score "
+                "or rank"
             )
         nodes = checked_nodes("nodes", nodes, self.graph, 1)
         with self._asking():
@@ -234,7 +252,7 @@ class Inference:
             return self._ranked(src, times, positions, candidates, k)
 
     def destinations(self, src: int | None = None, *, as_of: int | None = None) -> Tensor:
-        """Return whom `rank` chooses among if it is given no candidates, or whom a node has met.
+        """Return the default candidates of `rank`, or the destinations of one source.
 
         Args:
             src: A source whose events alone count; None: all.
@@ -255,32 +273,33 @@ class Inference:
         return pairs.destinations_of(src, latest)
 
     def holding(self) -> AbstractContextManager[None]:
-        """Enclose questions that are to be answered from the same model: nobody changes it between.
+        """Return a context in which all queries of this thread use the same model.
 
-        Waits for a change that is being made, and for others who ask. Within it the thread may ask,
-        and enter it again.
+        Waits for changes and for queries of other threads. Reentrant.
 
         Example:
             >>> with engine.holding():
             ...     now = trainer.position
             ...     engine.score(src, dst, t, as_of=now)
         """
-        return self._turns.taken(alone=True)
+        return self._lock.write()
 
     def changing(self) -> AbstractContextManager[None]:
         """Return a context in which the model's parameters or state may change.
 
-        Waits for queries in progress, and holds up others. Appending to the graph does not need it.
+        Waits for queries in progress and blocks new ones. Appending to the graph does not need it.
 
         Example:
             >>> with engine.changing():
             ...     optimizer.step()
         """
-        return self._turns.taken(alone=True)
+        return self._lock.write()
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        with self._turns.taken(alone=self.model.state is not None), torch.no_grad():
+        # a state is read as of the graph's size, by one thread at a time
+        lock = self._lock.read() if self.model.state is None else self._lock.write()
+        with lock, torch.no_grad():
             if self.model.training:  # a trainer sets it again
                 self.model.eval()
             yield
@@ -303,7 +322,7 @@ class Inference:
         return best
 
     def _scored(self, src: Tensor, dst: Tensor, t: Tensor, as_of: Tensor) -> Tensor:
-        """Return the logits of pairs, `[B, n]`, as many at a time as may be."""
+        """Return the logits of pairs, `[B, n]`, computed in parts of at most `max_pairs`."""
         if dst.shape[1] > self.max_pairs:
             parts = torch.split(dst, self.max_pairs, dim=1)
             return torch.cat([self._scored(src, part, t, as_of) for part in parts], dim=1)
@@ -339,7 +358,7 @@ class Inference:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Enclose what reads the state: that leaves no trace of who has read it."""
+        """Enclose reads of the state, which leave no trace in it."""
         state = self.model.state
         if not isinstance(state, DeviceState):
             yield

@@ -1,4 +1,4 @@
-"""What an engine is asked, checked: every mistake is a sentence before anything is computed."""
+"""Checks of the arguments of inference queries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Fanout = int | Literal["all"]
 def checked_fanouts(
     model: TemporalModel, fanouts: Sequence[Fanout] | Literal["all"] | None
 ) -> tuple[Fanout, ...]:
-    """Return the fan-outs that a model is to be asked with; None: its own.
+    """Return the fan-outs of queries; None: the model's.
 
     Raises:
         TypeError: If one is neither a whole number nor "all".

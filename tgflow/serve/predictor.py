@@ -21,7 +21,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.graph.log import NodeCount
 from tgflow.ids import NodeIds, UnknownNode
 from tgflow.inference import Inference
-from tgflow.inference.ranking import Ranking
+from tgflow.inference.engine import Ranking
 from tgflow.iso import EXAMPLE, iso_seconds
 from tgflow.serve.scored_pairs import ScoredPairs
 from tgflow.train.calibration import Calibration
