@@ -8,7 +8,6 @@ import sys
 import tracemalloc
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -147,16 +146,14 @@ def test_all_loggers_are_closed_though_one_cannot_be_made_or_closed(tmp_path, mo
         raise OSError("no room")
 
     runs = fake_wandb(monkeypatch)
-    both = SimpleNamespace(operate=SimpleNamespace(log_to=("csv", "wandb")))
     with monkeypatch.context() as disk:
         disk.setattr(tg.callbacks.CSVLogger, "close", full)
-        loggers = RunLoggers(both, tmp_path, 0)
+        loggers = RunLoggers(("csv", "wandb"), tmp_path, 0)
         with pytest.raises(OSError, match="no room"):
             loggers.close()
-    both.operate.log_to = ("wandb", "csv")
     (tmp_path / "metrics.csv").write_text("src,dst\n")
     with pytest.raises(ValueError, match="no file of figures"):
-        RunLoggers(both, tmp_path, 0)
+        RunLoggers(("wandb", "csv"), tmp_path, 0)
     assert [run.is_finished for run in runs] == [True, True]
 
 

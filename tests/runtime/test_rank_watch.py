@@ -105,7 +105,7 @@ def test_a_rank_that_is_slow_is_warned_of_once(run_log, tmp_path):
         seconds = (0.1 * step, 0.3 * step)
         figures = tuple(RankFigures(compute_seconds=each) for each in seconds)
         control.hear(Order.NONE, figures)
-        metrics.after_step({})
+        metrics.on_step({})
     text = (tmp_path / "run.log").read_text()
     assert text.count("rank 1 computes 3.0 times as long as the median") == 1
 

@@ -18,7 +18,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.models.tgn import TGN
 from tgflow.plan import BatchError, Plan
 from tgflow.runtime.build import RunInputs, open_runner
-from tgflow.runtime.checkpoints import Checkpoints
+from tgflow.runtime.checkpoints import Checkpoints, Component
 from tgflow.runtime.directory import ResumeOptions, RunDirectory
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.model_maker import make_model
@@ -92,6 +92,13 @@ def plain_runner(config, batches, path, **parts):
     return Runner(trainer, batches, checkpoints, services=[checkpoints], **parts)
 
 
+class Observer(Component):
+    """Calls a function with each record."""
+
+    def __init__(self, call):
+        self.on_step = call
+
+
 def newest(path):
     found = CheckpointStore(path).newest()
     assert found is not None
@@ -107,7 +114,7 @@ def test_a_runner_without_ingestion_learns_and_saves_the_same(config, tmp_path):
         config,
         open_stream(config.stream.path),
         tmp_path / "plain",
-        observers=[lambda record: losses.append(record["loss"])],
+        components=[Observer(lambda record: losses.append(record["loss"]))],
     )
     result = runner.run()
     assert runner.status.state == "done"
@@ -134,7 +141,7 @@ def test_a_runner_without_ingestion_resumes_with_the_same_bits(config, tmp_path)
             runner.flow.stop()
 
     batches = list(open_stream(config.stream.path))
-    runner = plain_runner(config, batches, tmp_path / "cut", observers=[until_100])
+    runner = plain_runner(config, batches, tmp_path / "cut", components=[Observer(until_100)])
     assert runner.run().stopped
     assert runner.status.state == "stopped"
     [events] = batches
@@ -156,14 +163,19 @@ def test_parts_add_to_each_record_and_are_left_in_reverse(config, tmp_path):
         def __exit__(self, *error):
             seen.append(f"-{self.name}")
 
+    class Half(Component):
+        def figures(self, step):
+            return {"half": step.stop / 2}
+
+        def report(self):
+            return {"end": {"at": seen.append("report")}}
+
     runner = plain_runner(
         config,
         open_stream(config.stream.path),
         tmp_path / "run",
-        figures=[lambda step: {"half": step.stop / 2}],
-        observers=[lambda record: seen.append(record["half"])],
+        components=[Half(), Observer(lambda record: seen.append(record["half"]))],
         display=Service("display"),
-        reports={"end": lambda: {"at": seen.append("report")}},
     )
     runner.services = [*runner.services, Service("a"), Service("b")]
     assert "end" in runner.run().reports

@@ -204,8 +204,8 @@ def check_together(config: Config) -> None:
     if order.dedup_window and stream.event_id is None:
         raise ConfigError("--dedup-window: by which ids? name their column: --event-id COLUMN")
     check_scores(config)
-    check_serving(config)
-    check_loggers(config)
+    check_serving(config.serve)
+    check_loggers(config.operate.log_to)
     if config.task.freeze and config.start.init_from is None:
         raise ConfigError("--freeze: a model that has learned links is needed: --init-from RUN")
     if config.task.node_labels is not None or config.task.inject is not None:

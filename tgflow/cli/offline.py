@@ -437,7 +437,7 @@ def _read(directory: RunDirectory, lead: Lead) -> _Inputs:
     """Check the settings of a training, and read all events."""
     config, world = directory.config, lead.peers.world
     prepare_directory(directory, world)
-    check_loggers(config)
+    check_loggers(config.operate.log_to)
     device = use_device(config)
     check_ranks(config, config.offline.slices, world)
     check_training_ranks(config, world)
@@ -529,7 +529,7 @@ def _fitted(
     if not saves.resume(trainer) and config.task.freeze:
         with progress.unlogged():
             learn_links(trainer, progress, execution_config(config))
-    with progress.logging_to(RunLoggers(config, logs, trainer.num_epochs)):
+    with progress.logging_to(RunLoggers(config.operate.log_to, logs, trainer.num_epochs)):
         result = trainer.fit(partial(saves.after_epoch, trainer), progress=False)
     result |= node_figures(config, trainer, ids)
     checkpoint = trainer.checkpoint()

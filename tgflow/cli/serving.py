@@ -30,7 +30,7 @@ def serve_run(path: Path, config: Config) -> None:
     """
     at = PORT if config.serve.at is None else config.serve.at
     config = replace(config, serve=replace(config.serve, at=at))
-    where = check_serving(config)
+    where = check_serving(config.serve)
     assert where is not None
     say, flow = printer(Console(stderr=True)), FlowControl()
     with StopSignals(flow.stop_for):

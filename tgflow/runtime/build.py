@@ -6,11 +6,11 @@ composition: see `tests/runtime/test_runner.py` for one without ingestion and di
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
@@ -26,14 +26,16 @@ from tgflow.compare.lineup import Lineup
 from tgflow.config import Config
 from tgflow.distributed.words import share_words
 from tgflow.durable.errors import LogCorrupt
+from tgflow.durable.log import DurableLog
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
+from tgflow.ids import NodeIds
 from tgflow.model import TemporalModel
 from tgflow.peers import Peers
 from tgflow.runtime.briefing import Briefing, Lead
 from tgflow.runtime.checkpoints import (
-    CheckpointPart,
     Checkpoints,
+    Component,
     LogRetention,
     SavedIngest,
     SavedRecords,
@@ -46,7 +48,7 @@ from tgflow.runtime.ingestion import StreamReport, make_ingest, open_dead_letter
 from tgflow.runtime.log import RunLog, library_messages
 from tgflow.runtime.loggers import RunLoggers
 from tgflow.runtime.machine import rss_bytes
-from tgflow.runtime.micro_batch_ends import TimedStream, open_ends
+from tgflow.runtime.micro_batch_ends import MicroBatchEnds, TimedStream, open_ends
 from tgflow.runtime.node_features import NodeFeatures
 from tgflow.runtime.opened_run import find_initial, start_of
 from tgflow.runtime.ranks import lead, make_writer
@@ -58,7 +60,7 @@ from tgflow.runtime.restore import (
     make_trainer,
     open_store,
 )
-from tgflow.runtime.runner import Figures, Runner, RunStatus
+from tgflow.runtime.runner import Runner, RunStatus
 from tgflow.runtime.scores import SavedScores, open_scores, rows_of
 from tgflow.runtime.serving import serve_answers
 from tgflow.runtime.stream import FlowControl, PacedStream, SteppedStream
@@ -74,6 +76,7 @@ from tgflow.runtime.watch import (
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.rows.partitioned import PartitionedSource
 from tgflow.train.continual import ContinualTrainer
+from tgflow.train.observe import StepRecord
 from tgflow.train.stream_trainer import StreamTrainer
 
 
@@ -155,7 +158,112 @@ def _compose(
     console: Console,
     opened: ExitStack,
 ) -> Runner:
-    """Make the parts, in this order, and the runner; all that is open is in `opened` meanwhile."""
+    """Make the runner; `opened` closes what is open if a later part cannot be made."""
+    config, source, peers = directory.config, inputs.source, inputs.lead.peers
+    state = _restore(directory, inputs, run_log, opened)
+    trainer, start, store, newest = state.trainer, state.start, state.store, state.newest
+    position = trainer.position
+
+    dead_letters = open_dead_letters(directory)
+    opened.callback(_close_quietly, dead_letters.close)
+    ingest = make_ingest(config, source, start, position, dead_letters, state.log, flow)
+    stream = PacedStream(
+        ingest,
+        flow,
+        limit=config.stream.limit,
+        speed=config.stream.speed,
+        learned=position - start.history,
+    )
+    settings = SavedSettings(
+        directory,
+        state.build,
+        source.name,
+        elapsed=start.elapsed,
+        history=start.history,
+        changed=bool(directory.changed) or start.build != state.build,
+    )
+    loggers = RunLoggers(config.operate.log_to, directory.path, position)
+    opened.callback(_close_quietly, loggers.close)
+    ends = open_ends(directory, position, store)
+    if ends is not None:
+        opened.callback(_close_quietly, ends.close)
+    name = inputs.title or config.model.name
+    title = inputs.title or name.upper()
+    display, shown = make_display(config, title, console, stream.num_events, run_log)
+    components: list[Component | None] = [
+        settings,
+        state.records,
+        SavedIngest(ingest, trainer, start.state),
+        StreamReport(ingest, trainer, directory.files, partial(run_log.warning, "stream")),
+        _open_scores(directory, ingest, trainer, newest, opened),
+        loggers,
+        ends,
+        LogRetention(state.log, store, run_log)
+        if state.log is not None and not config.checkpoint.keep_log
+        else None,
+        RunFigures(trainer.graph, settings, stream, inputs, ingest.ids),
+        shown,
+    ]
+    parts = [component for component in components if component is not None]
+
+    checkpoints = _make_checkpoints(
+        trainer, store, run_log, config, parts, None if newest is None else position, peers
+    )
+    opened.enter_context(checkpoints)
+    opened.enter_context(stream)
+    leader = lead(
+        peers,
+        _cut(stream, ends, inputs, config, trainer, ingest.ids),
+        trainer,
+        flow,
+        run_log,
+        config.ranks.timeout,
+    )
+
+    status = RunStatus()
+    metrics = make_metrics(
+        status, flow, config, trainer, ingest, checkpoints, state.log, directory, leader.sources
+    )
+    collector = collect_metrics(metrics, directory, name, source.name)
+    serve_metrics(collector, directory, run_log, opened)
+    serve_answers(directory, trainer, ingest.ids, metrics, collector, run_log, console, opened)
+    judge = leader.judge(memory_guard(config.operate))
+    watchdog = make_watchdog(directory, metrics, judge, flow, run_log)
+
+    what = f"resumes at event {position:,}" if directory.resumed else "starts"
+    text = f"{config.model.name} {what}, stream {source.name}"
+    run_log.info("start", text, position=position, **state.build)
+    return Runner(
+        trainer,
+        leader.stream,
+        checkpoints,
+        resumed=directory.resumed,
+        flow=flow,
+        orders=leader.orders,
+        status=status,
+        services=[library_messages(run_log), opened.pop_all(), watchdog, *leader.services],
+        display=display,
+        components=[*parts, *leader.components],
+        warn=lambda text: run_log.warning("checkpoint", text),
+    )
+
+
+class _State(NamedTuple):
+    """State of a run at its beginning, or at its newest checkpoint."""
+
+    store: CheckpointStore
+    newest: Checkpoint | None
+    start: Start
+    build: dict[str, Any]
+    log: DurableLog | None
+    trainer: StreamTrainer
+    records: SavedRecords
+
+
+def _restore(
+    directory: RunDirectory, inputs: RunInputs, run_log: RunLog, opened: ExitStack
+) -> _State:
+    """Open checkpoints, log and records, brief the other ranks, and make the trainer."""
     config, source = directory.config, inputs.source
     store = open_store(directory)
     newest = find_newest(store, directory, run_log)
@@ -179,7 +287,6 @@ def _compose(
             direction=inputs.direction,
         )
     )
-    peers = inputs.lead.peers
     trainer = make_trainer(
         source,
         inputs.direction,
@@ -188,7 +295,7 @@ def _compose(
         newest,
         run_log,
         gpu,
-        peers,
+        inputs.lead.peers,
         initial,
         inputs.node_x_dim,
     )
@@ -200,81 +307,63 @@ def _compose(
         records.clear()
     else:
         records.load(newest)
-    dead_letters = open_dead_letters(directory)
-    opened.callback(_close_quietly, dead_letters.close)
-    ingest = make_ingest(config, source, start, trainer.position, dead_letters, log, flow)
-    settings = SavedSettings(
-        directory,
-        build,
-        source.name,
-        elapsed=start.elapsed,
-        history=start.history,
-        changed=bool(directory.changed) or start.build != build,
-    )
-    saves: list[CheckpointPart] = [settings, records, SavedIngest(ingest, trainer, start.state)]
-    scores = _open_scores(directory, ingest, trainer, newest, opened)
-    saves += [] if scores is None else [scores]
-    loggers = RunLoggers(config, directory.path, trainer.position)
-    opened.callback(_close_quietly, loggers.close)
-    saves.append(loggers)
-    ends = open_ends(directory, trainer.position, store)
+    return _State(store, newest, start, build, log, trainer, records)
+
+
+def _cut(
+    stream: PacedStream,
+    ends: MicroBatchEnds | None,
+    inputs: RunInputs,
+    config: Config,
+    trainer: StreamTrainer,
+    ids: NodeIds,
+) -> Iterable[EventBatch]:
+    """Return the stream cut into micro-batches, with the features of its nodes."""
+    cut: Iterable[EventBatch] = stream
     if ends is not None:
-        opened.callback(_close_quietly, ends.close)
-        saves.append(ends)
-    if log is not None and not config.checkpoint.keep_log:
-        saves.append(LogRetention(log, store, run_log))
-    saved = None if newest is None else trainer.position
-    checkpoints = _make_checkpoints(trainer, store, run_log, config, saves, saved, peers)
-    opened.enter_context(checkpoints)
-    stream = _make_stream(ingest, flow, config, trainer.position - start.history)
-    opened.enter_context(stream)
-    timed = stream if ends is None else TimedStream.of(stream, ends, config, trainer.position)
-    cut: Iterable[EventBatch] = SteppedStream(timed) if inputs.cut_at_steps else timed
-    if inputs.nodes is not None:
-        cut = inputs.nodes.along(cut, trainer.graph, ids=ingest.ids)
-    parts = lead(peers, cut, trainer, flow, run_log, config.ranks.timeout)
-    metrics = make_metrics(
-        status := RunStatus(),
-        flow,
-        config,
-        trainer,
-        ingest,
-        checkpoints,
-        log,
-        directory,
-        parts.sources,
-    )
-    name = inputs.title or config.model.name
-    title = inputs.title or name.upper()
-    collector = collect_metrics(metrics, directory, name, source.name)
-    serve_metrics(collector, directory, run_log, opened)
-    serve_answers(directory, trainer, ingest.ids, metrics, collector, run_log, console, opened)
-    judge = parts.judge(memory_guard(config))
-    watchdog = make_watchdog(directory, metrics, judge, flow, run_log)
-    display, show = make_display(config, title, console, stream.num_events, run_log)
-    _log_start(directory, source.name, trainer.position, build, run_log)
-    return Runner(
-        trainer,
-        parts.stream,
-        checkpoints,
-        resumed=directory.resumed,
-        flow=flow,
-        orders=parts.orders,
-        status=status,
-        services=[library_messages(run_log), opened.pop_all(), watchdog, *parts.services],
-        display=display,
-        figures=_make_figures(trainer.graph, settings, stream, inputs.device),
-        observers=[directory.files.log, loggers.hear, show, *parts.observers],
-        reports={
-            "stream": StreamReport(
-                ingest, trainer, directory.files, partial(run_log.warning, "stream")
-            ).write,
-            **({} if scores is None else {"scores": scores.finish}),
-            "features": partial(features_report, trainer.graph, inputs.nodes, ingest.ids),
-            **parts.reports,
-        },
-        warn=lambda text: run_log.warning("checkpoint", text),
-    )
+        cut = TimedStream.of(stream, ends, config, trainer.position)
+    if inputs.cut_at_steps:
+        cut = SteppedStream(cut)
+    return cut if inputs.nodes is None else inputs.nodes.along(cut, trainer.graph, ids=ids)
+
+
+class RunFigures(Component):
+    """Adds hit rates, elapsed time, memory and progress to records, and reports on features.
+
+    Args:
+        graph: With the features.
+        settings: Counts the elapsed seconds.
+        stream: Knows how many events there will be.
+        inputs: Device and node features.
+        ids: Of the stream.
+    """
+
+    def __init__(
+        self,
+        graph: TemporalGraph,
+        settings: SavedSettings,
+        stream: PacedStream,
+        inputs: RunInputs,
+        ids: NodeIds,
+    ) -> None:
+        self._graph, self._settings, self._stream = graph, settings, stream
+        self._device, self._nodes, self._ids = inputs.device, inputs.nodes, ids
+        self._rates = HitRates(graph)
+
+    def figures(self, step: StepRecord) -> Mapping[str, Any]:
+        """Return the figures of a record that are not the trainer's."""
+        share = self._stream.share(step.stop)
+        return {
+            **self._rates.lately(),
+            "elapsed": self._settings.elapsed,
+            "rss_bytes": rss_bytes(),
+            **device_figures(self._device),
+            **({} if share is None else {"progress": share}),
+        }
+
+    def report(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return `features`: a sentence about each feature table."""
+        return {"features": features_report(self._graph, self._nodes, self._ids)}
 
 
 def _open_scores(
@@ -300,7 +389,7 @@ def _make_checkpoints(
     store: CheckpointStore,
     run_log: RunLog,
     config: Config,
-    parts: list[CheckpointPart],
+    parts: list[Component],
     saved: int | None,
     peers: Peers,
 ) -> Checkpoints:
@@ -316,35 +405,6 @@ def _make_checkpoints(
         shard=peers.shard,
         announce=partial(share_words, peers) if trainer.is_spread else None,
     )
-
-
-def _make_stream(ingest: Ingest, flow: FlowControl, config: Config, learned: int) -> PacedStream:
-    c = config.stream
-    return PacedStream(ingest, flow, limit=c.limit, speed=c.speed, learned=learned)
-
-
-def _make_figures(
-    graph: TemporalGraph, settings: SavedSettings, stream: PacedStream, device: torch.device
-) -> list[Figures]:
-    rates = HitRates(graph)
-    return [
-        lambda step: rates.lately(),
-        lambda step: {"elapsed": settings.elapsed, "rss_bytes": rss_bytes()},
-        lambda step: device_figures(device),
-        lambda step: {} if (share := stream.share(step.stop)) is None else {"progress": share},
-    ]
-
-
-def _log_start(
-    directory: RunDirectory,
-    source: str,
-    position: int,
-    build: dict[str, Any],
-    run_log: RunLog,
-) -> None:
-    what = f"resumes at event {position:,}" if directory.resumed else "starts"
-    text = f"{directory.config.model.name} {what}, stream {source}"
-    run_log.info("start", text, position=position, **build)
 
 
 def _close_table(graph: TemporalGraph) -> None:

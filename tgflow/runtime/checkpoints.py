@@ -25,27 +25,42 @@ from tgflow.runtime.files import RunFiles
 from tgflow.runtime.log import RunLog
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.state import IngestState
+from tgflow.train.observe import StepRecord
 from tgflow.train.stream_trainer import StreamTrainer
 
 
-class CheckpointPart(Protocol):
-    """What belongs in a run's checkpoints beside its trainer, or depends on them."""
+class Component:
+    """Part of a run. Subclasses override the hooks that they need; the defaults do nothing.
 
-    def after_step(self) -> None:
-        """Hear that another micro-batch was learned."""
+    The main loop calls `figures` and `on_step` after each micro-batch, and `report` once all is
+    saved. Checkpoints call `changed`, `save` and `saved`. A component that holds a resource is
+    closed by the `ExitStack` that has opened it.
+    """
+
+    def figures(self, step: StepRecord) -> Mapping[str, Any]:
+        """Return what the component adds to the record of a micro-batch."""
+        return {}
+
+    def on_step(self, record: Mapping[str, Any]) -> None:
+        """Process the record of a micro-batch that was learned."""
 
     def changed(self) -> bool:
-        """Whether a checkpoint taken now would hold something else than the newest on the disk."""
+        """Whether a checkpoint would differ from the newest one although no event came."""
+        return False
 
     def save(self, writer: SectionWriter) -> None:
-        """Save what it is now; what it becomes later does not change what was saved."""
+        """Save the current state; later changes do not alter what was saved."""
 
     def saved(self) -> None:
-        """Hear that the checkpoint of the latest `save` is on the disk.
+        """Follow up on the checkpoint of the latest `save`, which is on the disk now.
 
         Raises:
             OSError: If what follows from it cannot be written.
         """
+
+    def report(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return final reports by name; may write them too."""
+        return {}
 
 
 class Saves(Protocol):
@@ -91,7 +106,7 @@ class Checkpoints:
         *,
         every: float = 0.0,
         every_batches: int | None = None,
-        parts: Sequence[CheckpointPart] = (),
+        parts: Sequence[Component] = (),
         saved: int | None = None,
         shard: Shard | None = None,
         announce: Callable[[bool], object] | None = None,
@@ -142,8 +157,6 @@ class Checkpoints:
             Unbalanced: If a row got lost.
         """
         self._batches += 1
-        for part in self._parts:
-            part.after_step()
         if self._writer.busy:
             return False
         self._settle()
@@ -241,7 +254,7 @@ MOST_LINES = 1 << 53
 """Of metrics.jsonl, more than any run writes."""
 
 
-class SavedSettings:
+class SavedSettings(Component):
     """Settings, machine and elapsed time of a run; config.toml follows the checkpoints.
 
     Args:
@@ -272,9 +285,6 @@ class SavedSettings:
         """Seconds that the run took, over all resumes."""
         return self._before + time.monotonic() - self._started
 
-    def after_step(self) -> None:
-        """Do nothing."""
-
     def changed(self) -> bool:
         """Whether the newest checkpoint holds other settings, or another build."""
         return self._changed
@@ -298,7 +308,7 @@ class SavedSettings:
         self._directory.commit_settings()
 
 
-class SavedRecords:
+class SavedRecords(Component):
     """The lines of metrics.jsonl, which are outside of checkpoints.
 
     Args:
@@ -310,12 +320,9 @@ class SavedRecords:
     def __init__(self, files: RunFiles) -> None:
         self._files = files
 
-    def after_step(self) -> None:
-        """Do nothing."""
-
-    def changed(self) -> bool:
-        """Return False: what has no micro-batch has no line."""
-        return False
+    def on_step(self, record: Mapping[str, Any]) -> None:
+        """Append the record to metrics.jsonl."""
+        self._files.log(record)
 
     def save(self, writer: SectionWriter) -> None:
         """Note how many lines there are; they are on the disk when this returns."""
@@ -332,9 +339,6 @@ class SavedRecords:
     def clear(self) -> None:
         """Cut off all lines: the run begins."""
         self._files.rewind_records({"bytes": 0})
-
-    def saved(self) -> None:
-        """Do nothing."""
 
 
 class IngestPart(InCheckpoint):
@@ -371,7 +375,7 @@ class IngestPart(InCheckpoint):
             raise UntrustedCheckpoint(str(error)) from None
 
 
-class SavedIngest:
+class SavedIngest(Component):
     """What ingestion knows at the trainer's position: ids, positions, events held back.
 
     Args:
@@ -388,8 +392,8 @@ class SavedIngest:
         self._saved = None if state is None else state.to_json()
         self._pending: IngestState | None = None
 
-    def after_step(self) -> None:
-        """Let go of what only earlier positions need."""
+    def on_step(self, record: Mapping[str, Any]) -> None:
+        """Release what only earlier positions need."""
         self._ingest.forget_before(self._trainer.position)
 
     def changed(self) -> bool:
@@ -409,7 +413,7 @@ class SavedIngest:
         self._ingest.committed(self._pending)
 
 
-class LogRetention:
+class LogRetention(Component):
     """Removes the log before the oldest checkpoint that is kept; adds nothing to checkpoints.
 
     Args:
@@ -420,16 +424,6 @@ class LogRetention:
 
     def __init__(self, log: DurableLog, store: CheckpointStore, run_log: RunLog) -> None:
         self._log, self._store, self._run_log = log, store, run_log
-
-    def after_step(self) -> None:
-        """Do nothing."""
-
-    def changed(self) -> bool:
-        """Return False: it is in no checkpoint."""
-        return False
-
-    def save(self, writer: SectionWriter) -> None:
-        """Do nothing."""
 
     def saved(self) -> None:
         """Remove what no checkpoint needs any more."""

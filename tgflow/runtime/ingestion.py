@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from tgflow.config import Config
 from tgflow.durable.errors import LogCorrupt
 from tgflow.durable.log import DurableLog
+from tgflow.runtime.checkpoints import Component
 from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.files import DamagedJson, RunFiles
 from tgflow.runtime.log import RunLog
@@ -151,7 +152,7 @@ def open_log(
 FILE = "stream.json"
 
 
-class StreamReport:
+class StreamReport(Component):
     """Writes what became of the rows, and how many events wait to be learned.
 
     Args:
@@ -171,7 +172,7 @@ class StreamReport:
         self._ingest, self._trainer, self._files = ingest, trainer, files
         self._warn = warn
 
-    def write(self) -> dict[str, Any]:
+    def report(self) -> Mapping[str, Mapping[str, Any]]:
         """Write and return the report.
 
         A run that resumes with nothing left to learn polls nothing: its earlier report holds.
@@ -181,11 +182,11 @@ class StreamReport:
         """
         report = self._ingest.report()
         if not self._ingest.has_polled and (before := self._before()):
-            return before
+            return {"stream": before}
         learned = self._trainer.position
         report |= {"num_learned": learned, "num_waiting": max(0, report["num_released"] - learned)}
         self._files.write_json(FILE, report)
-        return report
+        return {"stream": report}
 
     def _before(self) -> dict[str, Any] | None:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,8 @@ from typing import Any
 from tgflow.callbacks import CSVLogger, Logger, TensorBoard, WandB
 from tgflow.callbacks.logger import package
 from tgflow.checkpoint.parts import SectionWriter
-from tgflow.config import Config
 from tgflow.config.schema import LogTo
+from tgflow.runtime.checkpoints import Component
 from tgflow.runtime.files import LOGS
 
 _MAKERS: Mapping[LogTo, Callable[[Path, int], Logger]] = {
@@ -21,18 +21,18 @@ _MAKERS: Mapping[LogTo, Callable[[Path, int], Logger]] = {
 }
 
 
-def check_loggers(config: Config) -> None:
+def check_loggers(kinds: Sequence[LogTo] | None) -> None:
     """Raise ModuleNotFoundError, with the way out, if what a logger needs is not installed."""
-    for kind in config.operate.log_to or ():
+    for kind in kinds or ():
         if kind != "csv":
             package(kind)
 
 
-class RunLoggers:
+class RunLoggers(Component):
     """All that a run logs to; part of its checkpoints, as what is logged must not be behind them.
 
     Args:
-        config: The run's settings.
+        kinds: Which loggers; None for none.
         path: The directory for what they write.
         step: Where the run is: what was logged of later steps is forgotten.
 
@@ -41,11 +41,10 @@ class RunLoggers:
         OSError: If nothing can be written there.
     """
 
-    def __init__(self, config: Config, path: Path, step: int) -> None:
+    def __init__(self, kinds: Sequence[LogTo] | None, path: Path, step: int) -> None:
         with ExitStack() as opened:
             self._loggers = [
-                opened.enter_context(closing(_MAKERS[kind](path, step)))
-                for kind in config.operate.log_to or ()
+                opened.enter_context(closing(_MAKERS[kind](path, step))) for kind in kinds or ()
             ]
             self._opened = opened.pop_all()
 
@@ -54,7 +53,7 @@ class RunLoggers:
         for each in self._loggers:
             each.log(step, record)
 
-    def hear(self, record: Mapping[str, Any]) -> None:
+    def on_step(self, record: Mapping[str, Any]) -> None:
         """Log the record of a micro-batch, by the events learned so far."""
         self.log(record["stop"], record)
 
@@ -67,16 +66,6 @@ class RunLoggers:
         """Close all of them, even where one cannot be."""
         self._opened.close()
 
-    def after_step(self) -> None:
-        """Do nothing."""
-
-    def changed(self) -> bool:
-        """Return False: what has no micro-batch is not logged."""
-        return False
-
     def save(self, writer: SectionWriter) -> None:
         """Have all that was logged on the disk; a checkpoint notes nothing of it."""
         self.flush()
-
-    def saved(self) -> None:
-        """Do nothing."""

@@ -18,6 +18,7 @@ from tgflow.config import Config
 from tgflow.durable.appended import AppendedFile
 from tgflow.durable.errors import LogCorrupt
 from tgflow.events import MICRO_BATCH_END, EventBatch
+from tgflow.runtime.checkpoints import Component
 from tgflow.runtime.directory import RunDirectory
 from tgflow.streams.prefetch import Ended, Prefetcher
 from tgflow.units import parse_seconds
@@ -37,7 +38,7 @@ class EndsDamaged(LogCorrupt):
     """Where micro-batches have ended cannot be read."""
 
 
-class MicroBatchEnds:
+class MicroBatchEnds(Component):
     """A file of the log positions at which the micro-batches of a run have ended, a line each.
 
     Behind each stands the CRC-32 of its digits. A part of checkpoints that is outside of them: ends
@@ -81,13 +82,6 @@ class MicroBatchEnds:
         """
         with self._writing:
             self._file.write(line_of(position))
-
-    def after_step(self) -> None:
-        """Do nothing."""
-
-    def changed(self) -> bool:
-        """Return False: it is in no checkpoint."""
-        return False
 
     def save(self, writer: SectionWriter) -> None:
         """Return once all ends are on the disk."""

@@ -28,11 +28,12 @@ from tgflow.events import EventBatch
 from tgflow.model import TemporalModel
 from tgflow.peers import PeerLost, Peers
 from tgflow.runtime.briefing import Briefing
+from tgflow.runtime.checkpoints import Component
 from tgflow.runtime.log import RunLog, library_messages
 from tgflow.runtime.machine import rss_bytes
 from tgflow.runtime.metrics import MetricSource
 from tgflow.runtime.restore import make_trainer
-from tgflow.runtime.runner import Observer, Orders, Report, Runner
+from tgflow.runtime.runner import Orders, Runner
 from tgflow.runtime.stream import FlowControl, Judge, MemoryGuard, MemoryLimit, Stopped
 from tgflow.runtime.watch import memory_guard
 from tgflow.train.rank_control import RankControl
@@ -133,7 +134,7 @@ class RankGuard:
             return {}
 
 
-class RankMetrics:
+class RankMetrics(Component):
     """What there is to say of all ranks, on rank 0.
 
     Args:
@@ -146,16 +147,16 @@ class RankMetrics:
         self._slow = SlowRank()
         self._steps = 0
 
-    def figures(self) -> dict[int, RankFigures]:
+    def by_rank(self) -> dict[int, RankFigures]:
         """Return the figures of each rank, as of the latest micro-batch; empty before the first."""
         return dict(enumerate(self._control.figures))
 
-    def after_step(self, record: Mapping[str, Any]) -> None:
-        """Hear of a micro-batch; now and then compare the ranks."""
+    def on_step(self, record: Mapping[str, Any]) -> None:
+        """Compare the seconds of the ranks every `COMPARED_EVERY` micro-batches."""
         self._steps += 1
         if self._steps % COMPARED_EVERY:
             return
-        found = self._slow.find(self.figures())
+        found = self._slow.find(self.by_rank())
         if found is not None:
             rank, times = found
             self._run_log.warning(
@@ -170,13 +171,17 @@ class RankMetrics:
         """Return `ranks`: the figures of each, by its number."""
         return {"ranks": self.describe()}
 
+    def report(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return `ranks`, as `health` does."""
+        return {"ranks": self.describe()}
+
     def describe(self) -> dict[str, Any]:
         """Return the figures of each rank as plain values, by its number."""
-        return {str(rank): _plain(figures) for rank, figures in self.figures().items()}
+        return {str(rank): _plain(figures) for rank, figures in self.by_rank().items()}
 
     def metrics(self) -> Mapping[str, Any]:
         """Return values by rank."""
-        everyone = self.figures()
+        everyone = self.by_rank()
         out: dict[str, Any] = {
             f"rank.{name}": {str(rank): getattr(each, name) for rank, each in everyone.items()}
             for name in ("compute_seconds", "wait_seconds", "memory_bytes")
@@ -298,8 +303,7 @@ class LeaderParts:
     orders: Orders = field(default_factory=Orders)
     services: Sequence[AbstractContextManager[object]] = ()
     sources: Sequence[MetricSource] = ()
-    observers: Sequence[Observer] = ()
-    reports: Mapping[str, Report] = field(default_factory=dict)
+    components: Sequence[Component] = ()
     judge: Callable[[MemoryGuard], Judge] = lambda guard: guard
 
 
@@ -334,8 +338,7 @@ def lead(
         Orders(trainer.control),
         services=[feed],
         sources=[metrics],
-        observers=[metrics.after_step],
-        reports={"ranks": metrics.describe},
+        components=[metrics],
         judge=lambda guard: RankGuard(guard, board, flow),
     )
 
@@ -423,7 +426,7 @@ def open_follower(
         library_messages(run_log),
         checkpoints,
         followed,
-        RankWatch(Board.of(peers), memory_guard(directory.config), flow, run_log),
+        RankWatch(Board.of(peers), memory_guard(directory.config.operate), flow, run_log),
     ]
 
     run_log.info("start", f"rank {peers.rank} follows at event {trainer.position:,}")

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from tgflow.distributed.control import Order
 from tgflow.distributed.feed import LeaderFailed
 from tgflow.events import EventBatch
-from tgflow.runtime.checkpoints import Saves
+from tgflow.runtime.checkpoints import Component, Saves
 from tgflow.runtime.files import State
 from tgflow.runtime.machine import rss_bytes
 from tgflow.runtime.stream import FlowControl, MemoryLimit, Stopped, is_out_of_memory
@@ -52,12 +52,6 @@ class Orders:
 
 
 Record: TypeAlias = Mapping[str, Any]
-Figures: TypeAlias = Callable[[StepRecord], Record]
-"""Returns what a record says of a micro-batch beside the trainer's own figures."""
-Observer: TypeAlias = Callable[[Record], None]
-"""Gets the record of each micro-batch."""
-Report: TypeAlias = Callable[[], Record]
-"""Returns, and may write, what there is to say once all is saved."""
 
 
 @dataclass(slots=True)
@@ -90,7 +84,7 @@ class RunResult:
 
 @dataclass(slots=True)
 class Runner:
-    """Learns from a stream and saves what it learned; all else is done by its parts, if it has any.
+    """Learns from a stream and saves what it learned; components do all the rest.
 
     Args:
         trainer: What learns.
@@ -103,9 +97,8 @@ class Runner:
         services: Entered before the first micro-batch, in order, and left when all is saved, or
             something failed.
         display: Entered while the run learns.
-        figures: Add to the record of each micro-batch, in order.
-        observers: Get the record of each micro-batch, in order.
-        reports: Called once all is saved, also before an error of the stream ends the run.
+        components: Called in order: `figures` and `on_step` after each micro-batch, `report` once
+            all is saved, also before an error of the stream ends the run.
         warn: Gets a warning if what was learned last cannot be saved, where an error ends the run.
     """
 
@@ -118,9 +111,7 @@ class Runner:
     status: RunStatus = field(default_factory=RunStatus)
     services: Sequence[AbstractContextManager[object]] = ()
     display: AbstractContextManager[object] = field(default_factory=nullcontext)
-    figures: Sequence[Figures] = ()
-    observers: Sequence[Observer] = ()
-    reports: Mapping[str, Report] = field(default_factory=dict)
+    components: Sequence[Component] = ()
     warn: Callable[[str], None] = lambda text: None
 
     def run(self) -> RunResult:
@@ -166,7 +157,7 @@ class Runner:
             state_sha256=digest,
             metrics=self.trainer.result(),
             tables=table_figures(self.trainer.graph),
-            reports={name: report() for name, report in self.reports.items()},
+            reports=self._reports(),
         )
 
     def _learn(self) -> bool:
@@ -216,13 +207,20 @@ class Runner:
 
     def _record(self, step: StepRecord) -> None:
         record = step.to_json()
-        for figures in self.figures:
-            record |= figures(step)
+        for component in self.components:
+            record |= component.figures(step)
         self.status.record, self.status.stepped_at = record, time.monotonic()
         if self.status.state == "recovering":
             self.status.state = "running"
-        for observer in self.observers:
-            observer(record)
+        for component in self.components:
+            component.on_step(record)
+
+    def _reports(self) -> dict[str, Record]:
+        return {
+            name: report
+            for component in self.components
+            for name, report in component.report().items()
+        }
 
     def _can_save_before(self, error: Exception) -> bool:
         """Return whether what was learned can be saved: by all ranks, if each has a part of it.
@@ -242,8 +240,7 @@ class Runner:
             if not self.trainer.is_whole:
                 raise _Unfinished("the latest micro-batch has changed the model in part")
             self.checkpoints.finish()
-            for report in self.reports.values():
-                report()
+            self._reports()
         except Exception as failed:
             if not (isinstance(failed, OSError | _Unfinished) or is_out_of_memory(failed)):
                 raise

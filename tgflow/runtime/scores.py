@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,6 +21,7 @@ from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.config import Config, ConfigError
 from tgflow.durable.appended import AppendedFile
 from tgflow.ids import NodeIds
+from tgflow.runtime.checkpoints import Component
 from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.files import DamagedJson
 from tgflow.runtime.ingestion import keeps_event_ids, section_of
@@ -357,7 +358,7 @@ def _array(column: Tensor) -> pa.Array:
 _WRITTEN = ("csv", "tsv", "jsonl", "parquet")
 
 
-class SavedScores:
+class SavedScores(Component):
     """The rows of scores that a run has written, of which a checkpoint counts those it stands for.
 
     Args:
@@ -396,28 +397,18 @@ class SavedScores:
         self._mark = mark
         self._sink.rewind(mark)
 
-    def after_step(self) -> None:
-        """Do nothing."""
-
-    def changed(self) -> bool:
-        """Return False: what has no micro-batch has no rows."""
-        return False
-
     def save(self, writer: SectionWriter) -> None:
         """Note how much there is of what was learned; it is safe when this returns."""
         self._sink.sync()
         noted = {"to": self._to, "columns": self._rows.columns, "mark": asdict(self._learned())}
         writer.note(self.name, noted)
 
-    def saved(self) -> None:
-        """Do nothing."""
-
-    def finish(self) -> dict[str, Any]:
-        """Have readers find the rows of all that was learned, and of nothing else; say where."""
+    def report(self) -> Mapping[str, Mapping[str, Any]]:
+        """Complete the file with the rows of all events learned, and no others; return where."""
         self._mark = self._learned()
         self._sink.rewind(self._mark)
         self._sink.finish()
-        return {"to": self._to, "num_rows": self._mark.num_rows}
+        return {"scores": {"to": self._to, "num_rows": self._mark.num_rows}}
 
     def close(self) -> None:
         """Give back what is held."""

@@ -6,7 +6,8 @@ from contextlib import ExitStack
 
 from rich.console import Console
 
-from tgflow.config import Config, ConfigError
+from tgflow.config import ConfigError
+from tgflow.config.schema import ServeConfig
 from tgflow.ids import NodeIds
 from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.log import RunLog
@@ -20,7 +21,7 @@ from tgflow.train.continual import ContinualTrainer
 from tgflow.train.stream_trainer import StreamTrainer
 
 
-def check_serving(config: Config) -> tuple[Endpoint, str | None] | None:
+def check_serving(serve: ServeConfig) -> tuple[Endpoint, str | None] | None:
     """Return where a run is to be served, and the token; None if it is not.
 
     Raises:
@@ -28,11 +29,11 @@ def check_serving(config: Config) -> tuple[Endpoint, str | None] | None:
         ModuleNotFoundError: If what serving needs is not installed.
         OSError: If the token's file cannot be read.
     """
-    if config.serve.at is None:
+    if serve.at is None:
         return None
     try:
-        endpoint = Endpoint.parse(config.serve.at)
-        token = read_token(endpoint, config.serve.token_file)
+        endpoint = Endpoint.parse(serve.at)
+        token = read_token(endpoint, serve.token_file)
     except ValueError as error:
         raise ConfigError(f"--serve: {error}") from None
     check_installed()
@@ -55,7 +56,7 @@ def serve_answers(
         OSError: If the address is taken.
     """
     config = directory.config
-    where = check_serving(config)
+    where = check_serving(config.serve)
     if where is None or not isinstance(trainer, ContinualTrainer):
         return
     engine = make_engine(config.continual, trainer.model, trainer.graph)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 
 from tgflow.config import Config
+from tgflow.config.schema import OperateConfig
 from tgflow.durable.log import DurableLog
 from tgflow.report.display import Display
-from tgflow.runtime.checkpoints import Checkpoints
+from tgflow.runtime.checkpoints import Checkpoints, Component
 from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.files import HEALTH_SECONDS, State, write_health
 from tgflow.runtime.log import ProgressLog, RunLog
@@ -29,7 +30,7 @@ from tgflow.runtime.metrics import (
     RunMetrics,
     TrainerMetrics,
 )
-from tgflow.runtime.runner import Observer, RunStatus
+from tgflow.runtime.runner import RunStatus
 from tgflow.runtime.stream import FlowControl, Judge, MemoryGuard, MemoryLimit
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.train.stream_trainer import StreamTrainer
@@ -56,7 +57,7 @@ def make_metrics(
         TrainerMetrics(trainer),
         CheckpointMetrics(checkpoints, log, directory.path / "dead-letters"),
         rows,
-        ProcessMetrics(flow, _memory_limit(config)),
+        ProcessMetrics(flow, _memory_limit(config.operate)),
         *others,
     ]
     size = config.continual.batch_size
@@ -70,9 +71,9 @@ def make_watchdog(
     return Watchdog(directory.path / "health.json", metrics, judge, flow, run_log)
 
 
-def memory_guard(config: Config) -> MemoryGuard:
+def memory_guard(operate: OperateConfig) -> MemoryGuard:
     """Return what judges the memory of this process."""
-    return MemoryGuard(_memory_limit(config), GRACE_SECONDS)
+    return MemoryGuard(_memory_limit(operate), GRACE_SECONDS)
 
 
 def collect_metrics(
@@ -98,17 +99,32 @@ def serve_metrics(
 
 def make_display(
     config: Config, name: str, console: Console, num_events: int | None, run_log: RunLog
-) -> tuple[AbstractContextManager[object], Observer]:
+) -> tuple[AbstractContextManager[object], Component]:
     """Return what shows the micro-batches to people, or logs them now and then for machines."""
     if config.operate.log_format == "json":
-        return nullcontext(), ProgressLog(run_log).update
+        return nullcontext(), _Shown(ProgressLog(run_log).update)
     title = f"{name} learning from {config.stream.path}"
     display = Display(console, title, num_events)
-    return display, display.update
+    return display, _Shown(display.update)
 
 
-def _memory_limit(config: Config) -> int | None:
-    limit = config.operate.memory_limit
+class _Shown(Component):
+    """Passes each record to a display.
+
+    Args:
+        show: Updates the display.
+    """
+
+    def __init__(self, show: Callable[[Mapping[str, Any]], None]) -> None:
+        self._show = show
+
+    def on_step(self, record: Mapping[str, Any]) -> None:
+        """Show the record."""
+        self._show(record)
+
+
+def _memory_limit(operate: OperateConfig) -> int | None:
+    limit = operate.memory_limit
     return None if limit is None else parse_bytes(limit)
 
 
