@@ -13,6 +13,8 @@ from tgflow import checkpoint as ckpt
 from tgflow.events import EventBatch, concat
 from tgflow.graph import TemporalGraph
 from tgflow.model import Scores, TemporalModel
+from tgflow.models import SmoothedCounts
+from tgflow.streams import open_stream
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.finite import TrainingDiverged
@@ -386,3 +388,35 @@ def test_a_model_without_memory_goes_on_with_the_same_bits(tmp_path, model_of):
     second = ContinualTrainer.from_checkpoint(model_of(), ckpt.load(tmp_path / "c"))
     assert untimed(second.run([events[80:]])) == untimed(result)
     assert_same_state(straight, second)
+
+
+def rows_of(names, start):
+    src, dst = zip(*names, strict=True)
+    return {"src": src, "dst": dst, "t": [start + i for i in range(len(names))]}
+
+
+def test_a_later_stream_continues_with_the_ids_of_the_first():
+    days = [("ann", "bob"), ("bob", "cy"), ("ann", "cy")], [("dan", "ann"), ("eve", "dan")]
+    first, second = (
+        open_stream(rows_of(names, 10 * i), time_unit="s") for i, names in enumerate(days)
+    )
+    trainer = ContinualTrainer(SmoothedCounts(), TemporalGraph())
+    trainer.run(first)
+    assert trainer.run(second)["num_nodes"] == 5
+    assert trainer.ids is first.ids is second.ids
+    assert trainer.ids.decode(trainer.graph.log.read(3, 5).src) == ["dan", "eve"]
+
+
+def test_ids_that_do_not_continue_are_refused():
+    names = [("ann", "bob"), ("bob", "cy")]
+    trainer = ContinualTrainer(SmoothedCounts(), TemporalGraph())
+    trainer.run(open_stream(rows_of(names, 0), time_unit="s"))
+    read = open_stream(rows_of(names, 10), time_unit="s")
+    list(read)
+    with pytest.raises(ValueError, match=r"open it with those of this trainer.*ids=trainer\.ids"):
+        trainer.run(read)
+    with pytest.raises(ValueError, match="so its nodes would be taken for others"):
+        trainer.run(open_stream(rows_of(names, 10), time_unit="s", bipartite=True))
+    other = ContinualTrainer(SmoothedCounts(), trainer.graph)
+    with pytest.raises(ValueError, match="the graph has 3 nodes and the stream has ids of 0"):
+        other.run(open_stream(rows_of(names, 10), time_unit="s"))

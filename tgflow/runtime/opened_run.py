@@ -88,6 +88,7 @@ class Run(Predictor):
             )
         else:
             trainer = ContinualTrainer(self.model, self.graph, settings, scores=scores, task=task)
+        trainer.ids = self.ids
         self.model = trainer.model
         self.follow(trainer, make_engine(self._training(), trainer.model, trainer.graph))
         return trainer

@@ -21,6 +21,7 @@ from tgflow.distributed.segment import MOST_BATCHES
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.graph.node_rows import check_ids
+from tgflow.ids import NodeIds
 from tgflow.model import TemporalModel
 from tgflow.peers import Alone, Peers
 from tgflow.plan.counts import CountHistory
@@ -88,6 +89,8 @@ class StreamTrainer(ABC):
         self.graph = graph
         self.position = graph.num_events
         """Events predicted, learned and stored (or history); the graph's others wait their turn."""
+        self.ids: NodeIds | None = None
+        """The ids of the nodes: those of the first stream, with which later streams continue."""
         self.device = device
         """Where models are, and batches come to."""
         self.changing: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -208,10 +211,12 @@ class StreamTrainer(ABC):
             TrainingDiverged: If a loss or score is not finite.
             BatchError: If a batch cannot be prepared.
             LeaderFailed: On other ranks than 0, what that raises of its stream.
-            ValueError: If the stream has another time unit than the graph, or the graph rows of
+            ValueError: If the stream has another time unit than the graph, or ids that do not
+                continue those of the streams before, or the graph rows of
                 nodes that the stream has not numbered yet; and what either raises, such as for a
                 time that decreases.
         """
+        self._continue_ids(stream)
         callbacks, c = Callbacks(observer), self.config
         bar = progress_bar(self._peers.rank == 0 and progress, stream)
         read = read_by_rank_0(self._peers, stream, c.batch_size, self.graph.time_unit)
@@ -230,6 +235,7 @@ class StreamTrainer(ABC):
         Where the stream yields `tgflow.events.MICRO_BATCH_END`, a micro-batch ends before it is
         full, as at the end of the stream. Each of several ranks is given the same stream.
         """
+        self._continue_ids(stream)
         self.graph.check_time_unit(stream)
         check_ids(self.graph.node_x, stream)
         batches = iter(stream)
@@ -238,6 +244,33 @@ class StreamTrainer(ABC):
         while not part.is_last:
             part = StreamPart(batches)
             yield from self._steps(part)
+
+    def _continue_ids(self, stream: Iterable[EventBatch]) -> None:
+        """Adopt the ids of the first stream, and let a later one continue with them.
+
+        A stream without `ids`, such as a list of batches, has dense ids already.
+
+        Raises:
+            ValueError: If the stream numbers its nodes otherwise than the graph's nodes.
+        """
+        ids = getattr(stream, "ids", None)
+        if ids is None or ids is self.ids:
+            return
+        if self.ids is None:
+            if len(ids) < self.graph.num_nodes:
+                raise ValueError(
+                    f"the graph has {self.graph.num_nodes} nodes and the stream has ids of "
+                    f"{len(ids)}, so its nodes would be taken for others: open it with the ids of "
+                    "the stream before, tg.open_stream(..., ids=before.ids)"
+                )
+            self.ids = ids
+            return
+        if len(ids) or ids.bipartite != self.ids.bipartite or not hasattr(stream, "first"):
+            raise ValueError(
+                "the stream has ids of its own, so its nodes would be taken for others: open it "
+                "with those of this trainer, tg.open_stream(..., ids=trainer.ids)"
+            )
+        stream.ids = self.ids  # type: ignore[attr-defined]
 
     def _steps(self, stream: Iterable[EventBatch]) -> Iterator[StepRecord]:
         """Do what `steps` does with a stream in which micro-batches are full, but for the last."""
