@@ -128,7 +128,7 @@ class CRAFT(TemporalModel):
         return [self.table.seen]
 
     def _age(self, block: Block, row: Tensor) -> Tensor:
-        """Return what each row's latest event says by its age, `[P, dim]`."""
+        """Return the encoded age of each row's latest event, `[P, dim]`."""
         seconds, ever = block.dt[:, :1].index_select(0, row), block.mask[:, :1].index_select(0, row)
         age: Tensor = self.age_norm(torch.where(ever, self.age(seconds.log1p() / 16), self.never))
         return age

@@ -1,4 +1,4 @@
-"""What rules without parameters share: candidates, of which the one that was best so far scores."""
+"""Base class of heuristic baselines: of several candidates the best one so far scores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Heuristic(TemporalModel):
     Scores are float64.
 
     Args:
-        candidates: The rules; `rate` knows what they mean.
+        candidates: The rules, as `rate` takes them.
         counts: What they read.
     """
 
@@ -40,7 +40,7 @@ class Heuristic(TemporalModel):
         self.candidates, self.counts = tuple(candidates), tuple(counts)
         self.state = Choice(len(self.candidates)) if len(self.candidates) > 1 else None
         never = torch.tensor(NEVER, dtype=torch.float64)
-        self.register_buffer("never", never, persistent=False)  # it says where the model is
+        self.register_buffer("never", never, persistent=False)  # gives the device of the model
         self.never: Tensor
 
     def rate(

@@ -101,7 +101,7 @@ class QueryBatches:
         self._preparer = preparer_of(spec)
 
     def of_roots(self, roots: Roots) -> Batch:
-        """Return the batch of what is asked.
+        """Return the batch of some roots.
 
         Raises:
             TooManyNeighbors: If the whole neighborhoods of these roots are too large.

@@ -217,7 +217,7 @@ class Inference:
         Args:
             src: int64 `[B]`.
             t: As in `embed`.
-            candidates: int64 `[n]` for all sources, or `[B, n]`; each is to be there once. None:
+            candidates: int64 `[n]` for all sources, or `[B, n]`; each must occur once. None:
                 all destinations of the events before the largest `as_of`.
             k: How many to return; all candidates, if there are fewer.
             as_of: As in `embed`.

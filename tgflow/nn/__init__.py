@@ -1,4 +1,4 @@
-"""The parts that models are built of."""
+"""Layers, memories and decoders that models are built of."""
 
 from tgflow.nn.attention import AttentionConfig, AttentionLayer, AttentionStack, TemporalAttention
 from tgflow.nn.decoder import LinkDecoder

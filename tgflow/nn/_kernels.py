@@ -1,4 +1,4 @@
-"""The native core's calls for tensors on a GPU, by kernels."""
+"""Operations of models on a GPU, with the signatures of the native core."""
 
 from __future__ import annotations
 

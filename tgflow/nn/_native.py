@@ -15,7 +15,7 @@ from tgflow.cuda.devices import device_of, has_device
 
 
 def backend_of(device: torch.device) -> Any:
-    """Return what computes on `device`: kernels on a GPU, the native core on the CPU."""
+    """Return the implementation for `device`: kernels on a GPU, the native core on the CPU."""
     if not has_device(device):
         return _core
     from tgflow.nn._kernels import KernelBackend  # only a model on a GPU needs it
@@ -189,8 +189,8 @@ class GeluDropout(torch.autograd.Function):
 def gelu_dropout(x: Tensor, key: Tensor, rate: float) -> Tensor:
     """Return the GELU of `x`, contiguous float32 on the CPU, with elements dropped by `key`.
 
-    They are those that `keep_factors(key, rate, (1, *x.shape))` drops. `x` must be read by nobody
-    else: it is overwritten.
+    Drops the elements that `keep_factors(key, rate, (1, *x.shape))` drops. Overwrites `x`, so no
+    other operation may read it.
     """
     out: Tensor = GeluDropout.apply(x, key, rate)  # type: ignore[no-untyped-call]
     return out

@@ -1,4 +1,4 @@
-"""Which of several ways to score has ranked events best so far, as of any log position."""
+"""Online selection among candidate scorers by average precision, as of any log position."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tgflow.nn import _native
 
 
 class one_thread:  # noqa: N801
-    """Encloses torch's work on a batch's few thousand values, which it would share among threads.
+    """Context in which torch uses one thread, for operations on a few thousand values.
 
-    From some hundred values on torch wakes its other threads for logarithms and the like, and waits
-    for them while a loader's keep the cores busy, for longer than the work takes. What is computed
-    value by value, or summed along short rows, has the same bits.
+    From some hundred values on torch wakes its other threads for logarithms and the like. While a
+    loader's threads keep the cores busy, waiting for them takes longer than the operation. Results
+    that are computed by element, or summed along short rows, have the same bits.
 
     Example:
         >>> with one_thread():

@@ -1,4 +1,4 @@
-"""How often the neighbors of two nodes are neighbors of each: counts, and their encoding."""
+"""Counts of the neighbors that two nodes share, and their encoding."""
 
 from __future__ import annotations
 

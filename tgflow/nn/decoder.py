@@ -1,4 +1,4 @@
-"""From the embeddings of two nodes to the logit of an event between them."""
+"""Link decoder: the embeddings of two nodes to the logit of an event between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dropout by key: a draw depends on the step and on the place in the model, on every device."""
+"""Dropout whose draws are keyed by step and place, the same on every device."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class Dropout(nn.Module):
     def of_gelu(self, x: Tensor) -> Tensor:
         """Return GELU(x) with elements dropped: float `[N, ...]`.
 
-        On the CPU, where gradients are recorded, one pass does both and leaves the slope in the
-        place of `x`: nobody else may read that.
+        On the CPU, while gradients are recorded, one pass does both and overwrites `x` with the
+        slope, so no other operation may read `x`.
         """
         if not (is_fused(x) and x.requires_grad and x.is_contiguous()):
             dropped: Tensor = self(F.gelu(x))

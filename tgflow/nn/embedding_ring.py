@@ -1,4 +1,4 @@
-"""Rows of a layer that are kept for a few batches, and take the place of computing them again."""
+"""Ring buffer of embeddings that later batches reuse instead of recomputing them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RingRows(NamedTuple):
 
 
 class EmbeddingRing:
-    """Rows of one layer in slots, which `tgflow.plan.reuse` assigns to them.
+    """Rows of one layer in slots, which `tgflow.plan.reuse` assigns.
 
     A row that is taken is a constant: no gradient reaches what it was made of. One that is computed
     although it could have been taken has a gradient that stands for those that were, see
@@ -102,7 +102,7 @@ class EmbeddingRing:
 
 
 class _Weighted(torch.autograd.Function):
-    """Rows as they are, whose gradients are multiplied by a weight each."""
+    """Identity whose gradients are multiplied by a weight per row."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The overwritten versions of a node memory: a ring of rows, linked per node."""
+"""Overwritten versions of a node memory: a ring of rows, linked per node."""
 
 from __future__ import annotations
 

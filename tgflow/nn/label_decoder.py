@@ -1,4 +1,4 @@
-"""From the embeddings of an event's two nodes to the logits of its label."""
+"""Label decoder: the embeddings of an event's two nodes to the logits of its label."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ NUM_PASTS = 4
 COPY_GAIN = 10.0
 """Factor of the weights of copies, by which Adam's steps of them count more than others'."""
 _COPIED = (2.0, 0.5, 1.0, 0.5)
-"""What the newest label of each list adds to the logit of its class at first; half of it for the
-one before, and so on: what is not trained yet says about what the pair's last label was."""
+"""Initial weight of the newest label of each list in the logit of its class, halved per earlier
+label: an untrained decoder predicts about the pair's last label."""
 _FADING = 0.7
 """How much less each earlier label counts in the sum of their embeddings."""
 
@@ -24,10 +24,10 @@ _FADING = 0.7
 class LabelDecoder(nn.Module):
     """W2 relu(W_src z_src + W_dst z_dst + W_x x + W_age age + sum of E_past + b1) + b2 + copies.
 
-    The event's own features are read as sign(x) log(1 + |x|), so that amounts of any size may come.
-    A copy adds a weight of its own to the logit of the class that an earlier label has: a head that
-    cannot say "as last time" loses to that rule, however good the embeddings are. At first it says
-    nothing else: W2 and b2 start as zeros.
+    The event's own features enter as sign(x) log(1 + |x|), so that amounts may have any size. A
+    copy adds a trained weight to the logit of the class of an earlier label: without copies a
+    decoder loses to the baseline "the last label again", however good the embeddings are. W2 and
+    b2 start at zero, so that an untrained decoder is that baseline.
 
     Args:
         dim: Width of an embedding.

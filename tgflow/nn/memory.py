@@ -64,10 +64,10 @@ class MemoryRows:
 
 
 def write_spill(pages: Iterable[Tensor], shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
-    """Return the pages below each other as one tensor on the CPU, which lies in a file.
+    """Return the concatenation of pages as one tensor on the CPU, memory-mapped from a file.
 
-    The system keeps of it in memory what there is room for. The file has no name: it goes with the
-    tensor, however the process ends. Where temporary files are, `TMPDIR` says.
+    The operating system caches as much of it as fits. The file is unlinked: it is freed with the
+    tensor, however the process ends. `TMPDIR` sets the folder of temporary files.
 
     Args:
         pages: Rows `[n, shape[1]]` on the CPU; each is written before the next is asked for.
@@ -256,19 +256,18 @@ _PAGE_BYTES = 4 << 20
 
 
 class NodeMemory(nn.Module):
-    """A row of memory and mail per node, in versions: each holds from a log position on.
+    """A row of memory and mail per node, versioned: a version is valid from a log position on.
 
-    Rows start at zero, at position 0, and appear as nodes do. After `keep_past` a row that is
-    written over moves into a bounded history, from which replayed events read their nodes as they
-    were. A version that has left it reads as the initial state, never as a later one: what is
-    forgotten may cost accuracy, but nothing leaks from the future.
+    Rows start at zero, at position 0, and are added with new nodes. After `keep_past` an
+    overwritten row moves into a bounded history, from which replayed events read their nodes'
+    earlier versions. A version that has left the history reads as the initial state, never as a
+    later one: this may cost accuracy, but nothing leaks from the future.
 
-    Rows are in a table; the default one is a buffer that follows `Module.to`, as clocks (32 bytes
+    Rows are in a table; the default table is a buffer that follows `Module.to`, as clocks (32 bytes
     a node) and history always do. Another table stays where it is, so that memory may be larger
-    than a GPU's; what is read never depends on it.
+    than a GPU's; results do not depend on it.
 
-    On a device, reading and writing waits for nothing while the host knows how many nodes there
-    are (`covering`), and rows are with the module.
+    On a device, reads and writes do not synchronize within `covering`, if rows are with the module.
 
     Args:
         dim: Width of the memory, at least 1.
@@ -408,7 +407,7 @@ class NodeMemory(nn.Module):
 
     @contextmanager
     def unless(self, is_lost: Tensor) -> Iterator[None]:
-        """Let `write` leave everything as it is if `is_lost`, which nobody waits for.
+        """Make `write` a no-op if `is_lost`; does not synchronize.
 
         Args:
             is_lost: bool `[]` on the memory's device.

@@ -1,4 +1,4 @@
-"""Where the rows of a node memory are: with the model, or in a table of their own."""
+"""Storage of the rows of a node memory: with the model, or in a table."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def memory_table(dim: int, placement: MemoryPlacement, cache: int | str | None) 
             that the model is on; None for none.
 
     Raises:
-        CudaError: If the placement needs a GPU and none can be used; the message says why.
+        CudaError: If the placement needs a GPU and none can be used.
         ValueError: If there is no such placement, or it takes no cache.
     """
     check_memory_placement(placement, cache)
@@ -130,7 +130,7 @@ def check_memory_table(table: MemoryTable, width: int) -> None:
     if table.placement == "disk":
         raise ValueError(
             "memory cannot be in a table on disk, whose rows never change; "
-            'use placement="uva" or "host", with a cache on the GPU in front if it is to be faster'
+            'use placement="uva" or "host", with a cache on the GPU in front'
         )
     if table.dim != width or table.dtype != torch.float32 or len(table) > 0:
         raise ValueError(

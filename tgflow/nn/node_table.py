@@ -1,4 +1,4 @@
-"""A trained row for each node, in a table of a fixed size."""
+"""Trained node embeddings in a table of fixed size."""
 
 from __future__ import annotations
 

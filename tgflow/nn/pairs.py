@@ -81,7 +81,7 @@ _LOG_SCALE = 1 / 16
 
 
 class PairFeatures(nn.Module):
-    """What the log knows of each pair (u, v) that a batch scores: 24 columns, zeros for never.
+    """Features of the past events of each scored pair (u, v): 24 columns, zeros for never.
 
     Six each of events from u to v, of those from v to u, of those in either direction, and of those
     to v from anywhere: whether there are any, log(1 + number), log(1 + age of the latest) / 16, and

@@ -39,7 +39,7 @@ class PlacedTable(nn.Module):
         """The table, which is made if it is not there.
 
         Raises:
-            CudaError: If the placement needs a GPU and none can be used; the message says why.
+            CudaError: If the placement needs a GPU and none can be used.
         """
         if self._table is None:
             at = self._device.device
@@ -79,7 +79,7 @@ def placed_table(dim: int, placement: Placement, cache: int | str | None) -> Pla
     """Return an empty table, as `memory_table`.
 
     Raises:
-        CudaError: If the placement needs a GPU and none can be used; the message says why.
+        CudaError: If the placement needs a GPU and none can be used.
     """
     if placement in ("device", "uva"):
         require_device(torch.device("cuda"))

@@ -1,4 +1,4 @@
-"""The recurrent cell that turns a node's mail into its next memory."""
+"""Recurrent cell that applies a node's mail to its memory."""
 
 from __future__ import annotations
 
