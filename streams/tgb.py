@@ -57,7 +57,8 @@ def convert_tgb(
 
     Node ids become TGB's integers: of lists in JODIE's form (wiki, subreddit, ...) the destinations
     follow the sources; of others, whose columns are time, source, destination and more, nodes are
-    numbered from 0 on in the order in which they appear. The pickles are never unpickled.
+    numbered from 0 on in the order in which they appear. Of the
+    pickles only integer arrays are read.
 
     Args:
         folder: Has NAME_edgelist*.csv, NAME_val_ns*.pkl and NAME_test_ns*.pkl, one of each.

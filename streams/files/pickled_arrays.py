@@ -1,17 +1,18 @@
-"""Reads pickled dicts of arrays, as TGB publishes its negatives, without unpickling anything.
+"""Unpickler of dicts of integer arrays, the form in which TGB publishes its negatives.
 
-The opcodes of the file are interpreted one by one. The constructors of arrays, dtypes and scalars
-that NumPy's pickles name are implemented here; anything else is refused by name, so that a hostile
-file can only fail.
+Only NumPy's array constructors are called, and only with the arguments that NumPy writes. A hostile
+file is refused; nothing that it names is imported.
 """
 
 from __future__ import annotations
 
 import mmap
+import pickle
 import pickletools
+import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +23,9 @@ Key = tuple[int, int, int]
 Array = npt.NDArray[np.generic]
 
 MAX_GROWTH = 16
-"""Bytes that a file's arrays may come to for each of its own, as one may stand in many places."""
-_MARK = object()
+"""Maximum bytes of arrays per byte of the file; one array may be the value of many keys."""
 _CORES = ("numpy.core", "numpy._core")
-_GLOBALS = {
+_CONSTRUCTORS = {
     **{f"{core}.multiarray _reconstruct": "reconstruct" for core in _CORES},
     **{f"{core}.multiarray scalar": "scalar" for core in _CORES},
     **{f"{core}.numeric _frombuffer": "frombuffer" for core in _CORES},
@@ -34,207 +34,173 @@ _GLOBALS = {
     "_codecs encode": "encode",
     "__builtin__ bytes": "bytes",
 }
-_CONSTANTS = ("NONE", "NEWTRUE", "NEWFALSE")
-_VALUES = {
+_OPCODES = {
+    *("PROTO", "FRAME", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE"),
     *("BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT"),
     *("BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"),
     *("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"),
+    *("EMPTY_TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "TUPLE", "EMPTY_DICT", "SETITEM", "SETITEMS"),
+    *("BINPUT", "LONG_BINPUT", "MEMOIZE", "BINGET", "LONG_BINGET"),
+    *("GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD"),
 }
-_TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-_PUTS = {"BINPUT", "LONG_BINPUT"}
-_GETS = {"BINGET", "LONG_BINGET"}
-_NOTHING = {"PROTO", "FRAME"}
+_DTYPES = ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
+_DAMAGE = (
+    *(ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError, MemoryError),
+    *(EOFError, struct.error, pickle.UnpicklingError),
+)
 
 
-class _Global(str):
-    """The name of a constructor."""
+class _Constructor(str):
+    """A permitted constructor, by its short name."""
 
     __slots__ = ()
 
 
-class _DType:
-    """A dtype: its code, and its byte order once it is built."""
-
-    def __init__(self, code: str) -> None:
-        self.code, self.order = code, "="
-
-    def of(self, data: bytes) -> Array:
-        """Return `data` as an array of one dimension."""
-        if self.code not in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8"):
-            raise _Refused(f"the dtype {self.code!r:.20}")
-        return np.frombuffer(data, np.dtype(self.order + self.code))
-
-
-class _Reconstructed:
-    """An array, once it is built."""
-
-    values: Array | None = None
-
-
 class _Refused(Exception):
-    """What a file may not hold."""
+    """Raised when a file holds anything but a dict of (src, dst, t) to arrays."""
 
 
 def read_pickled_arrays(path: Path) -> dict[Key, Array]:
-    """Return the arrays of a pickled dict by their keys: three whole numbers each.
-
-    Nothing is imported, called or executed that the file names.
+    """Return the arrays of a pickled dict by their keys, three integers each.
 
     Args:
-        path: A pickle of any protocol from 2 on: `{(src, dst, t): ndarray}`.
+        path: A pickle of protocol 2 or later: `{(src, dst, t): ndarray}`.
 
     Raises:
-        StreamError: If it is not, or is damaged; the message says what was found, and where.
-        OSError: If it cannot be read.
+        StreamError: If the file holds anything else, or is damaged; with the byte where.
+        OSError: If the file cannot be read.
     """
-    machine = _Machine(path.stat().st_size)
-    place = 0
-    try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            for opcode, argument, position in pickletools.genops(cast(IO[bytes], data)):
-                place = position or 0
-                machine.step(opcode.name, argument)
-    except _Refused as error:
-        text = f"it holds {error}, where a dict of (src, dst, t) to arrays is expected"
-        raise StreamError(f"{path}, byte {place}", "syntax", text) from None
-    except (ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError) as error:
-        text = f"it is no whole pickle: {type(error).__name__} {error!s:.100}"
-        raise StreamError(f"{path}, byte {place}", "syntax", text) from None
-    if not isinstance(machine.result, dict):
+    if not path.stat().st_size:  # an empty file cannot be mapped
+        raise StreamError(f"{path}, byte 0", "syntax", "it is no whole pickle: the file is empty")
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        try:
+            found = _ArrayUnpickler(data).load()
+        except _Refused as error:
+            text = f"it holds {error}, where a dict of (src, dst, t) to arrays is expected"
+            raise StreamError(f"{path}, byte {data.tell()}", "syntax", text) from None
+        except _DAMAGE as error:
+            text = f"it is no whole pickle: {type(error).__name__} {error!s:.100}"
+            raise StreamError(f"{path}, byte {data.tell()}", "syntax", text) from None
+    if not isinstance(found, dict):
         raise StreamError(str(path), "syntax", "it holds no dict of (src, dst, t) to arrays")
-    return machine.result
+    return found
 
 
-class _Machine:
-    """A stack, and what is remembered; see `pickletools` for what each opcode means."""
+# The unpickler in Python, not the one in C: its opcodes can be replaced. The one in C hashes a key
+# before it can be checked (a tuple nested deep enough overflows the C stack) and allocates what a
+# memo index or a length asks for.
+class _ArrayUnpickler(pickle._Unpickler):
+    """Unpickler restricted to `_OPCODES` and `_CONSTRUCTORS`."""
 
-    def __init__(self, num_bytes: int) -> None:
-        self.result: Any = None
-        self._stack: list[Any] = []
-        self._memo: dict[int, Any] = {}
-        self._room = MAX_GROWTH * num_bytes
-        self._steps: dict[str, Callable[[Any], None]] = {
-            "MARK": lambda _: self._stack.append(_MARK),
-            "EMPTY_DICT": lambda _: self._stack.append({}),
-            "TUPLE": lambda _: self._tuple(self._since_mark()),
-            "MEMOIZE": lambda _: self._put(len(self._memo)),
-            "GLOBAL": self._global,
-            "STACK_GLOBAL": lambda _: self._global(" ".join(self._top(2, str))),
-            "REDUCE": lambda _: self._reduce(),
-            "BUILD": lambda _: self._build(),
-            "SETITEM": lambda _: self._set(self._top(2)),
-            "SETITEMS": lambda _: self._set(self._since_mark()),
-            "STOP": lambda _: self._stop(),
-        }
+    stack: list[Any]
+    pop_mark: Callable[[], list[Any]]
 
-    def step(self, name: str, argument: Any) -> None:
-        """Do what one opcode says."""
-        if name in _VALUES:
-            self._stack.append(argument)
-        elif name in _GETS:
-            self._stack.append(self._memo[argument])
-        elif name in _PUTS:
-            self._put(argument)
-        elif name in _TUPLES:
-            self._tuple(self._top(_TUPLES[name]))
-        elif name in _CONSTANTS:
-            self._stack.append({"NONE": None, "NEWTRUE": True, "NEWFALSE": False}[name])
-        elif name in self._steps:
-            self._steps[name](argument)
-        elif name not in _NOTHING:
-            raise _Refused(f"the opcode {name}")
+    def __init__(self, data: mmap.mmap) -> None:
+        super().__init__(data)
+        self._data = data
 
-    def _top(self, num: int, kind: type = object) -> list[Any]:
-        """Take the last values from the stack."""
-        taken = self._stack[len(self._stack) - num :] if num else []
-        if len(taken) < num or any(each is _MARK or not isinstance(each, kind) for each in taken):
-            raise _Refused("an opcode without its values")
-        del self._stack[len(self._stack) - num :]
-        return taken
+    def load(self) -> Any:
+        found = super().load()
+        if not isinstance(found, dict):
+            return found
+        # Only now: the state of an array may also be set after the array became a value.
+        if sum(value.nbytes for value in found.values()) > MAX_GROWTH * len(self._data):
+            raise _Refused(f"arrays of more than {MAX_GROWTH} times its size")
+        return found
 
-    def _since_mark(self) -> list[Any]:
-        size = len(self._stack)
-        place = next((i for i in range(size - 1, -1, -1) if self._stack[i] is _MARK), -1)
-        if place < 0:
-            raise _Refused("an opcode without its mark")
-        taken = self._stack[place + 1 :]
-        del self._stack[place:]
-        return taken
+    def find_class(self, module: str, name: str) -> _Constructor:
+        full_name = f"{module} {name}"
+        if full_name not in _CONSTRUCTORS:
+            raise _Refused(f"the name {full_name!r:.80}")
+        return _Constructor(_CONSTRUCTORS[full_name])
 
-    def _put(self, place: int) -> None:
-        [top] = self._top(1)
-        self._stack.append(top)
-        self._memo[place] = top
+    def load_frame(self) -> None:
+        self._data.read(8)  # the frame's length; a frame is not copied, so that tell() is exact
 
-    def _tuple(self, items: list[Any]) -> None:
-        inner = [item for item in items if isinstance(item, tuple)]
-        if any(isinstance(each, tuple) for item in inner for each in item):
-            raise _Refused("tuples three deep")
-        self._stack.append(tuple(items))
+    def load_bytearray8(self) -> None:
+        [size] = struct.unpack("<Q", self._data.read(8))
+        self.stack.append(self._data.read(min(size, len(self._data))))
 
-    def _global(self, name: str) -> None:
-        if name not in _GLOBALS:
-            raise _Refused(f"the name {name!r:.80}")
-        self._stack.append(_Global(_GLOBALS[name]))
-
-    def _reduce(self) -> None:
-        name, arguments = self._top(2)
-        if not isinstance(name, _Global) or not isinstance(arguments, tuple):
+    def load_reduce(self) -> None:
+        arguments, constructor = self.stack.pop(), self.stack.pop()
+        if not isinstance(constructor, _Constructor):
             raise _Refused("a call of what is no constructor")
-        match str(name), arguments:
+        match str(constructor), arguments:
             case "encode", (str() as text, "latin1"):
                 made: Any = text.encode("latin1")
             case "bytes", ():
                 made = b""
             case "dtype", (str() as code, False, bool()):
-                made = _DType(code)
+                if code not in _DTYPES:
+                    raise _Refused(f"the dtype {code!r:.20}")
+                made = np.dtype(code, False, True)  # a copy, as load_build sets its byte order
             case "reconstruct", ("ndarray", (0,), b"b"):
-                made = _Reconstructed()
-            case "scalar", (_DType() as dtype, bytes() as data):
-                [made] = dtype.of(data).tolist()
-            case "frombuffer", (bytes() | bytearray() as data, _DType() as dtype, (int(),), "C"):
-                made = _Reconstructed()
-                made.values = _shaped(dtype, bytes(data), arguments[2])
+                made = np.empty(0, dtype=np.int8)
+            case "scalar", (np.dtype() as dtype, bytes() as data):
+                [made] = np.frombuffer(data, dtype).tolist()
+            case "frombuffer", (bytes() as data, np.dtype() as dtype, (int() as size,), "C"):
+                made = np.frombuffer(data, dtype)
+                _check_array(made, size)
             case _:
-                raise _Refused(f"a call of {name} with other arguments than NumPy's")
-        self._stack.append(made)
+                raise _Refused(f"a call of {constructor} with other arguments than NumPy's")
+        self.stack.append(made)
 
-    def _build(self) -> None:
-        made, state = self._top(2)
+    def load_build(self) -> None:
+        state, made = self.stack.pop(), self.stack[-1]
         match made, state:
-            case _DType(), (3, "<" | ">" | "|" | "=" as order, None, None, None, -1, -1, 0):
-                made.order = order
-            case _Reconstructed(), (
-                1,
-                (int(),) as shape,
-                _DType() as dtype,
-                False,
-                bytes() as data,
+            case (np.dtype(), (3, "<" | ">" | "=", None, None, None, -1, -1, 0)) | (
+                np.dtype(itemsize=1),
+                (3, "|", None, None, None, -1, -1, 0),
             ):
-                made.values = _shaped(dtype, data, shape)
+                pass
+            case np.ndarray(), (1, (int() as size,), np.dtype() as dtype, False, bytes() as data):
+                _check_array(np.frombuffer(data, dtype), size)
             case _:
                 raise _Refused("a state of other form than NumPy's")
-        self._stack.append(made)
+        made.__setstate__(state)
+
+    def load_setitem(self) -> None:
+        value, key = self.stack.pop(), self.stack.pop()
+        self._set([key, value])
+
+    def load_setitems(self) -> None:
+        self._set(self.pop_mark())
 
     def _set(self, items: list[Any]) -> None:
-        [found] = self._top(1, dict)
-        if len(items) % 2:
+        found = self.stack[-1]
+        if not isinstance(found, dict) or len(items) % 2:
             raise _Refused("a key without its value")
         for key, value in zip(items[::2], items[1::2], strict=True):
-            if not isinstance(value, _Reconstructed) or value.values is None:
+            if not isinstance(value, np.ndarray):
                 raise _Refused("a value that is no array")
-            self._room -= value.values.nbytes
-            if self._room < 0:
-                raise _Refused(f"arrays of more than {MAX_GROWTH} times its size")
-            found[_key(key)] = value.values
-        self._stack.append(found)
-
-    def _stop(self) -> None:
-        [self.result] = self._top(1)
+            found[_checked_key(key)] = value
 
 
-def _key(key: Any) -> Key:
-    """Return a key as whole numbers; never hashes what a file has nested."""
+def _refusal(opcode: str) -> Callable[[Any], None]:
+    def refuse(_: Any) -> None:
+        raise _Refused(f"the opcode {opcode}")
+
+    return refuse
+
+
+def _dispatch() -> dict[int, Callable[[Any], None]]:
+    """Return the method of each opcode: this class's, else pickle's, else a refusal."""
+    found: dict[int, Callable[[Any], None]] = {}
+    for opcode in pickletools.opcodes:
+        code = ord(opcode.code)
+        if opcode.name in _OPCODES:
+            inherited = pickle._Unpickler.dispatch[code]
+            found[code] = getattr(_ArrayUnpickler, inherited.__name__, inherited)
+        else:
+            found[code] = _refusal(opcode.name)
+    return found
+
+
+_ArrayUnpickler.dispatch = _dispatch()
+
+
+def _checked_key(key: Any) -> Key:
+    """Return a key as integers; must not hash it before, as it may be nested at any depth."""
     if not (isinstance(key, tuple) and len(key) == 3):
         raise _Refused("a key that is no (src, dst, t)")
     if any(type(part) not in (int, float) or part != int(part) for part in key):
@@ -243,8 +209,6 @@ def _key(key: Any) -> Key:
     return src, dst, t
 
 
-def _shaped(dtype: _DType, data: bytes, shape: tuple[int]) -> Array:
-    values = dtype.of(data)
-    if shape != (len(values),) or values.dtype.kind not in "iu":
+def _check_array(values: Array, size: int) -> None:
+    if size != len(values) or values.dtype.kind not in "iu":
         raise _Refused("an array that is no list of whole numbers")
-    return values
