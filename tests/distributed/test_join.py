@@ -23,6 +23,7 @@ from helpers.worlds import results_of, run_apart
 from tgflow.distributed import handshake
 from tgflow.distributed import join as joining
 from tgflow.distributed.greeter import Greeter, Greeting, listen
+from tgflow.distributed.join import call_within
 from tgflow.peers import Alone, PeerLost, WorldError
 
 
@@ -308,3 +309,23 @@ def test_ranks_that_were_killed_and_restarted_find_each_other_again(launcher, tm
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "killed").exists()
     assert [(tmp_path / f"done-{rank}").read_text() for rank in range(2)] == ["[0, 1]"] * 2
+
+
+def test_call_within_returns_the_result():
+    assert call_within(20.0, lambda: 3, "late") == 3
+
+
+def test_call_within_raises_peer_lost_after_the_timeout():
+    held = threading.Event()
+    with pytest.raises(PeerLost, match="rank 0 is late"):
+        call_within(0.02, held.wait, "rank 0 is late")
+    held.set()
+
+
+@pytest.mark.parametrize("error", [ValueError("other settings"), TimeoutError("a socket's own")])
+def test_call_within_passes_errors_on(error):
+    def act():
+        raise error
+
+    with pytest.raises(type(error), match=str(error)):
+        call_within(20.0, act, "late")

@@ -39,7 +39,7 @@ GROUND = ["tgflow._core", "tgflow.choices", "tgflow.describe", "tgflow.units", "
 # Plans, trainers and models may know of ranks the protocol, and what is written over it alone;
 # process groups, and whoever starts them, are for those who put the rooms together.
 OVER_PEERS = ("parcel", "reduce", "control")
-ASKING = ("asking", "hop_parcel", "vectors")
+ASKING = ("asking", "hop_parcel")
 TO_OWNERS = ("mail_routes",)
 FEEDING = ("feed", "segment")
 LAYERS = {
@@ -58,7 +58,7 @@ LAYERS = {
     },
     **{
         f"tgflow.distributed.{name}": [
-            *(f"tgflow.distributed.{other}" for other in ASKING),
+            *(f"tgflow.distributed.{other}" for other in (*ASKING, "parcel")),
             *("tgflow.graph", "tgflow.sampler", "tgflow.sampling", "tgflow.events"),
         ]
         for name in ASKING

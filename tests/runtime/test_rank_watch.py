@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +11,7 @@ from tgflow.distributed.control import Order, RankFigures
 from tgflow.peers import Alone
 from tgflow.runtime import ranks
 from tgflow.runtime.log import RunLog
-from tgflow.runtime.ranks import RankGuard, RankMetrics, RankWatch
+from tgflow.runtime.ranks import Board, RankGuard, RankMetrics, RankWatch
 from tgflow.runtime.runner import Orders
 from tgflow.runtime.stream import FlowControl, MemoryGuard, MemoryLimit
 from tgflow.train.rank_control import RankControl
@@ -83,9 +84,9 @@ def test_a_rank_at_its_limit_asks_for_the_end_and_logs_why(monkeypatch, run_log,
     assert "memory_limit = 100 B" in (tmp_path / "run.log").read_text()
 
 
-def test_figures_are_those_that_came_with_the_latest_micro_batch(run_log):
+def test_figures_are_those_that_came_with_the_latest_micro_batch():
     control = RankControl(Alone(), lambda: 0.0)
-    metrics = RankMetrics(control, run_log)
+    metrics = RankMetrics(control)
     assert metrics.describe() == {}
     one = RankFigures(1.5, 0.5, 2**30, 10, 20, 30, 40)
     control.hear(Order.NONE, (RankFigures(), one))
@@ -98,20 +99,28 @@ def test_figures_are_those_that_came_with_the_latest_micro_batch(run_log):
     assert metrics.metrics()["rank.sent_bytes"] == {"0": 0, "1": 100}
 
 
-def test_a_rank_that_is_slow_is_warned_of_once(run_log, tmp_path):
-    control = RankControl(Alone(), lambda: 0.0)
-    metrics = RankMetrics(control, run_log)
-    for step in range(4 * ranks.COMPARED_EVERY):
-        seconds = (0.1 * step, 0.3 * step)
-        figures = tuple(RankFigures(compute_seconds=each) for each in seconds)
-        control.hear(Order.NONE, figures)
-        metrics.on_step({})
-    text = (tmp_path / "run.log").read_text()
-    assert text.count("rank 1 computes 3.0 times as long as the median") == 1
-
-
 def test_the_memory_of_a_rank_goes_along_with_its_figures():
     control = RankControl(Alone(), lambda: 0.0)
     assert control.own_figures().memory_bytes == 0
     Orders(control).agree(Order.NONE)
     assert control.own_figures().memory_bytes > 1 << 20
+
+
+class Values(dict):
+    """Stands in for the store of torch.distributed."""
+
+    def set(self, key, value):
+        self[key] = value.encode()
+
+    def check(self, keys):
+        return all(key in self for key in keys)
+
+
+def test_board_returns_the_last_request_of_each_rank():
+    store = Values()
+    boards = [Board(SimpleNamespace(store=store, rank=rank, world=4)) for rank in range(4)]
+    boards[2].ask(Order.HOLD)
+    boards[2].ask(Order.HOLD | Order.STOP)
+    boards[3].ask(Order.STOP_FOR_MEMORY)
+    boards[3].ask(Order.NONE)
+    assert boards[0].read() == {2: Order.HOLD | Order.STOP, 3: Order.NONE}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tgflow.distributed.hop_parcel import HopHeader, SentQueries, filled_slots
-from tgflow.distributed.vectors import exchange_vectors
+from tgflow.distributed.parcel import exchange_vectors
 from tgflow.graph import Neighbors, TemporalGraph
 from tgflow.peers import Peers, RanksDisagree
 from tgflow.sampler import Sampler

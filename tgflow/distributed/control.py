@@ -1,4 +1,4 @@
-"""What rank 0 orders, what the others report, and what all must hold alike: part of each parcel."""
+"""Control messages between ranks: orders of rank 0, figures and requests of all, checksums."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from tgflow.distributed._stores import Store, TCPStore
+from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
+
 from tgflow.distributed.facts import Facts, find_disagreement, find_other_bits
 from tgflow.distributed.greeter import Greeter, Greeting, ask, listen
 from tgflow.distributed.launch import Launch

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import os
+import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
-from tgflow.distributed._stores import PrefixStore
 from tgflow.distributed.facts import Facts, find_other_bits, have_own_devices
 from tgflow.distributed.handshake import ANSWER_SECONDS, Terms, follow, lead
 from tgflow.distributed.interfaces import choose_interface
 from tgflow.distributed.launch import read_launch
 from tgflow.distributed.meeting import meeting_of
-from tgflow.distributed.patience import call_within
 from tgflow.distributed.ranks import Ranks
 from tgflow.peers import Alone, PeerLost, Peers
+
+Found = TypeVar("Found")
 
 
 def join(
@@ -97,3 +100,29 @@ def join(
     if launch.rank == 0 or nccl:  # a thread has a current device of its own
         return make()
     return call_within(timeout + ANSWER_SECONDS, make, silent)
+
+
+def call_within(seconds: float, act: Callable[[], Found], lost: str) -> Found:
+    """Return the result of `act`, which runs in a daemon thread.
+
+    torch's store waits without a timeout for a reply, so a stopped rank 0 would block its callers.
+    After a timeout the thread is left behind and ends with the process.
+
+    Raises:
+        PeerLost: With the text `lost`, if `act` takes longer. Errors of `act` pass unchanged.
+    """
+    found: Future[Found] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(act())
+        except BaseException as error:
+            found.set_exception(error)
+
+    threading.Thread(target=run, name="within", daemon=True).start()
+    try:
+        return found.result(seconds)
+    except TimeoutError:
+        if found.done():  # it is what `act` has raised
+            raise
+        raise PeerLost(lost) from None

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from typing import Protocol
+
+from torch.distributed import Store  # type: ignore[attr-defined]
 
 from tgflow.distributed.launch import Launch
 from tgflow.distributed.meeting import open_agent_store
@@ -32,19 +33,6 @@ class EarlierFailure(RuntimeError):
         self.exit_code = code
 
 
-class OnceStore(Protocol):
-    """Keys and values, as `torch.distributed.Store` is one."""
-
-    def get(self, key: str) -> bytes:
-        """Return the value of a key that has one."""
-
-    def check(self, keys: list[str]) -> bool:
-        """Return whether all keys have values."""
-
-    def compare_set(self, key: str, expected: str, desired: str) -> object:
-        """Let `key` have the value `desired`, if it has `expected`: "" if it has none."""
-
-
 class LastingFailures:
     """What has ended an attempt for good; of launchers without a store of their own, nothing.
 
@@ -52,7 +40,7 @@ class LastingFailures:
         store: Of the agents; None: there is none.
     """
 
-    def __init__(self, store: OnceStore | None) -> None:
+    def __init__(self, store: Store | None) -> None:
         self._store = store
 
     def check(self) -> None:

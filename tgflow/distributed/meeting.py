@@ -8,7 +8,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Protocol, Self
 
-from tgflow.distributed._stores import Store, TCPStore
+from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
+
 from tgflow.distributed.launch import Launch
 from tgflow.durable.replaced import replacing
 

@@ -1,10 +1,12 @@
-"""Tensors of known shapes in one buffer for each rank, under a header that says what they are."""
+"""Messages between ranks: parcels of tensors under a checked header, vectors, and JSON values."""
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Mapping, Sequence
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -121,3 +123,50 @@ def exchange_parcels(
         layout.unpack(step, parcel, rank)
         for rank, (layout, parcel) in enumerate(zip(incoming, arrived, strict=True))
     ]
+
+
+def exchange_vectors(
+    peers: Peers, sends: Sequence[Tensor], sizes: Sequence[int], *, kind: str, group: Group = "plan"
+) -> list[Tensor]:
+    """Send each rank a vector, and return the vectors received from each rank.
+
+    Args:
+        peers: The ranks.
+        sends: One vector per rank, contiguous, of one dtype and device.
+        sizes: Number of elements received from each rank; must be exact.
+        kind: Name under which `Traffic` counts it.
+        group: Process group that orders this call.
+
+    Raises:
+        PeerLost: If another rank is gone.
+    """
+    receives = [sends[0].new_empty(size) for size in sizes]
+    peers.exchange(
+        [each.view(torch.uint8) for each in sends],
+        [each.view(torch.uint8) for each in receives],
+        kind=kind,
+        group=group,
+    )
+    return receives
+
+
+def broadcast_json(peers: Peers, value: Any = None) -> Any:
+    """Return on all ranks the `value` of rank 0, sent as JSON. Waits for rank 0.
+
+    Args:
+        peers: The ranks; all of them call this together.
+        value: Plain values that JSON can represent; read on rank 0 only.
+
+    Raises:
+        PeerLost: If another rank is gone.
+    """
+    text = bytearray(json.dumps(value).encode() if peers.rank == 0 else b"")
+    size = torch.tensor([len(text)])
+    peers.broadcast(size, kind="json")
+    data = (
+        torch.frombuffer(text, dtype=torch.uint8)
+        if peers.rank == 0
+        else torch.zeros(int(size), dtype=torch.uint8)
+    )
+    peers.broadcast(data, kind="json")
+    return json.loads(bytes(data.numpy()))

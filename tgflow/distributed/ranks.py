@@ -11,9 +11,9 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import Store  # type: ignore[attr-defined]
 
 from tgflow.describe import described
-from tgflow.distributed._stores import Store
 from tgflow.distributed.roster import Member, find_lost
 from tgflow.peers import (
     Group,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tgflow.describe import described
-from tgflow.distributed.vectors import exchange_vectors
+from tgflow.distributed.parcel import exchange_vectors
 from tgflow.peers import Peers
 from tgflow.tables import FeatureTable
 from tgflow.tables.feature_table import check_unique

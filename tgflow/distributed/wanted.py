@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tgflow.batch import Batch
-from tgflow.distributed.vectors import exchange_vectors
+from tgflow.distributed.parcel import exchange_vectors
 from tgflow.peers import Peers, Shard
 from tgflow.sampling.expand import Frontier, distinct
 

@@ -23,8 +23,8 @@ from tgflow.checkpoint import Checkpoint, CheckpointDamaged, load
 from tgflow.choices import Direction
 from tgflow.config import Config, plain, replaced
 from tgflow.distributed.feed import LeaderFailed
+from tgflow.distributed.parcel import broadcast_json
 from tgflow.distributed.segment import Cause
-from tgflow.distributed.words import share_words
 from tgflow.peers import Alone, PeerLost, Peers
 from tgflow.runtime.directory import RunDirectory, SettingChange
 from tgflow.runtime.files import RunFiles
@@ -170,7 +170,7 @@ class Lead:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None and not self._is_over and self.peers.failure is None:
             with suppress(PeerLost):  # who is gone needs none, and `error` is what ends this rank
-                share_words(self.peers, {"failure": asdict(Cause.of(error))})
+                broadcast_json(self.peers, {"failure": asdict(Cause.of(error))})
 
     def brief(self, briefing: Briefing) -> None:
         """Let all others know the run.
@@ -189,7 +189,7 @@ class Lead:
     def send_words(self, words: Any) -> None:
         """Let all others know something that is less than a run: plain values."""
         self._is_over = True
-        share_words(self.peers, {"words": words})
+        broadcast_json(self.peers, {"words": words})
 
 
 def hear(peers: Peers) -> Briefing:
@@ -212,7 +212,7 @@ def hear_words(peers: Peers) -> Any:
         LeaderFailed: If it failed before.
         PeerLost: If it is gone.
     """
-    said = share_words(peers)
+    said = broadcast_json(peers)
     if "failure" in said:
         raise LeaderFailed(Cause(**said["failure"]))
     return said["words"]

@@ -24,7 +24,7 @@ from tgflow.checkpoint import (
 from tgflow.choices import Direction
 from tgflow.compare.lineup import Lineup
 from tgflow.config import Config
-from tgflow.distributed.words import share_words
+from tgflow.distributed.parcel import broadcast_json
 from tgflow.durable.errors import LogCorrupt
 from tgflow.durable.log import DurableLog
 from tgflow.events import EventBatch
@@ -216,7 +216,6 @@ def _compose(
         _cut(stream, ends, inputs, config, trainer, ingest.ids),
         trainer,
         flow,
-        run_log,
         config.ranks.timeout,
     )
 
@@ -403,7 +402,7 @@ def _make_checkpoints(
         parts=parts,
         saved=saved,
         shard=peers.shard,
-        announce=partial(share_words, peers) if trainer.is_spread else None,
+        announce=partial(broadcast_json, peers) if trainer.is_spread else None,
     )
 
 

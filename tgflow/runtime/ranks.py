@@ -12,18 +12,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from tgflow.checkpoint import CheckpointStore, CheckpointWriter
 from tgflow.checkpoint.notices import Notices
 from tgflow.checkpoint.rank_checkpoint import RankCheckpoint
 from tgflow.checkpoint.sharded import FollowingStore, LeadingStore
 from tgflow.cuda.device import Device
-from tgflow.distributed.board import Board
 from tgflow.distributed.control import Order, RankFigures
 from tgflow.distributed.feed import Feed, FeedClosed, Followed, LeaderFailed, heartbeat_of
-from tgflow.distributed.slow_rank import SlowRank
-from tgflow.distributed.words import share_words
+from tgflow.distributed.parcel import broadcast_json
 from tgflow.events import EventBatch
 from tgflow.model import TemporalModel
 from tgflow.peers import PeerLost, Peers
@@ -39,12 +37,48 @@ from tgflow.runtime.watch import memory_guard
 from tgflow.train.rank_control import RankControl
 from tgflow.train.stream_trainer import StreamTrainer
 
-COMPARED_EVERY = 100
-"""Micro-batches over which the ranks' seconds are compared."""
+if TYPE_CHECKING:
+    from tgflow.distributed.ranks import Ranks
+
 KINDS = {"gradient": "gradient", "rows": "rows", "queries": "query", "other": "other"}
 """What is sent, and what `RankFigures` calls it."""
 _TICK = 0.25
 _GRACE = 1.0
+
+
+class Board:
+    """Requests of all ranks to rank 0, in the store that all ranks share. Thread-safe.
+
+    Other figures travel with the parcels of micro-batches. A signal and a memory limit must also
+    reach rank 0 while no events arrive.
+
+    Args:
+        ranks: The ranks that have joined.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._store, self._rank, self._world = ranks.store, ranks.rank, ranks.world
+
+    @classmethod
+    def of(cls, peers: Peers) -> Self:
+        """Return the board of ranks that have joined."""
+        from tgflow.distributed.ranks import Ranks
+
+        assert isinstance(peers, Ranks)
+        return cls(peers)
+
+    def ask(self, order: Order) -> None:
+        """Replace the request of this rank. Raises RuntimeError if the store is gone."""
+        self._store.set(_key(self._rank), str(int(order)))
+
+    def read(self) -> dict[int, Order]:
+        """Return the requests by rank. Raises RuntimeError if the store is gone."""
+        asking = [rank for rank in range(self._world) if self._store.check([_key(rank)])]
+        return {rank: Order(int(self._store.get(_key(rank)))) for rank in asking}
+
+
+def _key(rank: int) -> str:
+    return f"asks/{rank}"
 
 
 class RankWatch:
@@ -135,37 +169,18 @@ class RankGuard:
 
 
 class RankMetrics(Component):
-    """What there is to say of all ranks, on rank 0.
+    """Figures of all ranks for health, metrics and report, on rank 0.
 
     Args:
-        control: Gets the figures of all ranks with each micro-batch.
-        run_log: Hears of a rank that is slow.
+        control: Receives the figures of all ranks with each micro-batch.
     """
 
-    def __init__(self, control: RankControl, run_log: RunLog) -> None:
-        self._control, self._run_log = control, run_log
-        self._slow = SlowRank()
-        self._steps = 0
+    def __init__(self, control: RankControl) -> None:
+        self._control = control
 
     def by_rank(self) -> dict[int, RankFigures]:
         """Return the figures of each rank, as of the latest micro-batch; empty before the first."""
         return dict(enumerate(self._control.figures))
-
-    def on_step(self, record: Mapping[str, Any]) -> None:
-        """Compare the seconds of the ranks every `COMPARED_EVERY` micro-batches."""
-        self._steps += 1
-        if self._steps % COMPARED_EVERY:
-            return
-        found = self._slow.find(self.by_rank())
-        if found is not None:
-            rank, times = found
-            self._run_log.warning(
-                "ranks",
-                f"rank {rank} computes {times:.1f} times as long as the median of the ranks, and "
-                "all wait for it: see what else its host does",
-                rank=rank,
-                times=times,
-            )
 
     def health(self) -> Mapping[str, Any]:
         """Return `ranks`: the figures of each, by its number."""
@@ -273,7 +288,7 @@ class FollowedSaves:
         """
         with suppress(OSError, PeerLost):
             self._wait()
-        if self._trainer.is_spread and share_words(self._peers):
+        if self._trainer.is_spread and broadcast_json(self._peers):
             with suppress(OSError, PeerLost):
                 self.take()
                 self._wait()
@@ -312,7 +327,6 @@ def lead(
     stream: Iterable[EventBatch],
     trainer: StreamTrainer,
     flow: FlowControl,
-    run_log: RunLog,
     timeout: float,
 ) -> LeaderParts:
     """Return the parts by which rank 0 leads, or those of a run that is alone.
@@ -328,7 +342,7 @@ def lead(
     if peers.world == 1:
         return LeaderParts(stream)
     assert trainer.control is not None
-    metrics = RankMetrics(trainer.control, run_log)
+    metrics = RankMetrics(trainer.control)
     heartbeat = heartbeat_of(timeout)
     size = trainer.config.batch_size
     feed = Feed(peers, stream, size, lost=flow.stop, heartbeat=heartbeat)
