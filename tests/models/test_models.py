@@ -81,15 +81,6 @@ def test_model_of_no_events(name, dim):
     assert scores.negative.shape == (0, 1)
 
 
-@for_each_encoder
-def test_forward_is_deterministic_and_changes_no_state(name):
-    events, model = made_events(60), made_model(name).eval()
-    for index in range(2):
-        take_in(model, slow_batch(events, index, 20, model.fanouts))
-    batch = slow_batch(events, 2, 20, model.fanouts)
-    assert torch.equal(model(batch).positive, model(batch).positive)
-
-
 @pytest.mark.parametrize("aggregator", ["last", "mean"])
 def test_commit_leaves_mail_for_the_new_events_alone(aggregator):
     events = EventBatch(
