@@ -17,9 +17,9 @@ from tgflow.plan.loader import Loader
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
 from tgflow.train.config import OfflineConfig, Reuse
-from tgflow.train.learner import Learner
 from tgflow.train.plans import make_plan
 from tgflow.train.reuse import reuse_of
+from tgflow.train.step import TrainStep
 
 BATCH = 200
 NEIGHBORS = 10
@@ -47,7 +47,7 @@ class TimedTraining:
         self.seconds: list[float] = []
         self.num_rows: list[int] = []
         """Of each batch, the rows of the lower layer that were computed."""
-        self._learner = Learner(model, seed=0, learning_rate=1e-4)
+        self._learner = TrainStep(model, seed=0, learning_rate=1e-4)
         self.reuse = reuse_of(config, self._learner, plan, num_ranks=1)
         tasks = ((0, index) for index in range(len(plan)))
         loader = Loader.of_tasks(plan, tasks, num_threads=num_threads)

@@ -21,7 +21,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.models.tgn import TGN
 from tgflow.plan.spec import PlanSpec
 from tgflow.runtime import restore
-from tgflow.train import learner, results
+from tgflow.train import results, step
 
 pytestmark = needs_apart
 SIZE, BATCH = 40, 10
@@ -132,8 +132,8 @@ def whole(tmp_path_factory):
 @pytest.mark.parametrize(
     ("owner", "name", "error", "kept"),
     [
-        (learner.Learner, "_descend", None, 20),
-        slow(learner.Learner, "predict", None, 20),
+        (step.TrainStep, "backward", None, 20),
+        slow(step.TrainStep, "predict", None, 20),
         slow(PlanSpec, "draw", None, 10),  # of which a micro-batch has two
         slow(TemporalGraph, "append", NO_ROOM, 20),
         slow(torch.optim.Adam, "step", None, None),

@@ -23,7 +23,7 @@ from tgflow.streams.errors import SourceCorrupt, SourceExpired, SourceUnavailabl
 from tgflow.streams.files.file_source import FileSource
 from tgflow.streams.ingest import ingest
 from tgflow.train.finite import TrainingDiverged
-from tgflow.train.learner import Learner
+from tgflow.train.step import TrainStep
 
 STEP = ("--checkpoint-batches", 1)
 
@@ -290,14 +290,14 @@ def test_where_nothing_can_be_written_is_said_before_training(tgflow, made, tmp_
 
 
 def test_a_loss_that_is_not_finite_keeps_the_last_good_checkpoint(run, resume, monkeypatch):
-    learn = Learner.learn
+    learn = TrainStep.learn
 
     def diverging(self, batch, **settings):
         if batch.index == 5:
             raise TrainingDiverged("events [250, 300): the loss is nan; lower it", (250, 300))
         return learn(self, batch, **settings)
 
-    monkeypatch.setattr(Learner, "learn", diverging)
+    monkeypatch.setattr(TrainStep, "learn", diverging)
     ran = run("--checkpoint-batches", 2)
     assert ran.code == 70
     assert "events [250, 300): the loss is nan" in ran.err
@@ -310,14 +310,14 @@ def test_a_loss_that_is_not_finite_keeps_the_last_good_checkpoint(run, resume, m
 
 
 def test_a_loss_that_is_not_finite_can_be_left_out_and_counted(run, monkeypatch):
-    learn = Learner.learn
+    learn = TrainStep.learn
 
     def diverging(self, batch, **settings):
         if batch.index == 5:
             raise TrainingDiverged("events [250, 300): the loss is nan", (250, 300))
         return learn(self, batch, **settings)
 
-    monkeypatch.setattr(Learner, "learn", diverging)
+    monkeypatch.setattr(TrainStep, "learn", diverging)
     ran = run("--on-nan", "skip", "--json")
     assert ran.code == 0
     assert ran.json["num_skipped"] == 1

@@ -15,7 +15,7 @@ from helpers.effort import slow
 from helpers.live_runs import SMALL, signal_at
 from tgflow.cli import main
 from tgflow.runtime.scores import SavedScores
-from tgflow.train import learner
+from tgflow.train import step
 
 SIZE = 230
 NAMES = ["position", "src", "dst", "t", "event_id", "logit", "probability", "rank", "anomaly"]
@@ -97,7 +97,7 @@ def test_a_run_that_was_stopped_leaves_the_same_rows(tgflow, made, monkeypatch, 
 
 def test_a_step_that_fails_leaves_no_rows_of_what_was_not_learned(tgflow, made, monkeypatch):
     flags = ("-s", made / "pay.csv", "-o", "out", *FLAGS, "--id-kind", "string")
-    plain, calls = learner.Learner._descend, []
+    plain, calls = step.TrainStep.backward, []
 
     def failing(self, loss):
         calls.append(loss)
@@ -105,10 +105,10 @@ def test_a_step_that_fails_leaves_no_rows_of_what_was_not_learned(tgflow, made, 
             raise MemoryError("no room")
         plain(self, loss)
 
-    monkeypatch.setattr(learner.Learner, "_descend", failing)
+    monkeypatch.setattr(step.TrainStep, "backward", failing)
     assert tgflow("run", *flags, "--scores", "s.csv").code == 71
     assert len(table("s.csv")) == 100
-    monkeypatch.setattr(learner.Learner, "_descend", plain)
+    monkeypatch.setattr(step.TrainStep, "backward", plain)
     assert tgflow("run", "--resume", "-o", "out").code == 0
     assert_same_rows(table("s.csv"), table(made / "whole.csv"))
 

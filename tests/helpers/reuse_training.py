@@ -20,12 +20,12 @@ from tgflow.model import TemporalModel
 from tgflow.models import TGAT
 from tgflow.plan import Loader, NegativeSampler, Plan
 from tgflow.train.config import ExecutionConfig, OfflineConfig
-from tgflow.train.learner import Learner
 from tgflow.train.observe import Callback
 from tgflow.train.offline import OfflineTrainer
 from tgflow.train.plans import make_plan
 from tgflow.train.reuse import TrainingReuse
 from tgflow.train.state import load_learner, save_learner
+from tgflow.train.step import TrainStep
 
 EVENTS = made_events(280)
 REUSE = tg.Reuse(staleness=4, refresh=0.3)
@@ -66,7 +66,7 @@ class Pass:
         graph = TemporalGraph.from_events(EVENTS, device=device)
         config = OfflineConfig(batch_size=20)
         self.plan = make_plan(graph, self.model, config, NegativeSampler(), seed=3)
-        self.learner = Learner(self.model, seed=1, learning_rate=1e-2, execution=EAGER)
+        self.learner = TrainStep(self.model, seed=1, learning_rate=1e-2, execution=EAGER)
         self.reuse = TrainingReuse(reuse, self.model, self.plan, self.learner.device)
         self.num_threads = num_threads
 

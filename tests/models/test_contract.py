@@ -28,7 +28,7 @@ from tgflow.plan.loader import Loader
 from tgflow.testing.check_model import CHECKS, ContractViolation, check_model
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.continual import ContinualTrainer
-from tgflow.train.learner import Learner
+from tgflow.train.step import TrainStep
 
 for_each_model = pytest.mark.parametrize("name", NAMES)
 LEARNING = [name for name in NAMES if has_parameters(name)]
@@ -91,7 +91,7 @@ def test_one_batch_can_be_learned_by_heart(name):
     x = torch.randn(7, X_DIM, generator=torch.Generator().manual_seed(0))[pair]
     events = EventBatch(pair, 7 + pair, torch.arange(100) * 7, x)
     before, batch = batches_of(plan_for(model, events, batch_size=50, num_negatives=1))
-    learner = Learner(model, seed=0, learning_rate=1e-2)
+    learner = TrainStep(model, seed=0, learning_rate=1e-2)
     learner.commit(before, learner.predict(before))
     labels = [1] * 50 + [0] * 50
     for step in range(300):

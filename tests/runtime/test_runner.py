@@ -26,7 +26,7 @@ from tgflow.runtime.runner import Runner
 from tgflow.runtime.stream import FlowControl, Stopped, is_out_of_memory
 from tgflow.streams import open_stream
 from tgflow.streams.errors import SourceUnavailable
-from tgflow.train import learner
+from tgflow.train import step
 from tgflow.train.continual import ContinualTrainer
 
 FULL_ONLY = {"ids", "reorder"}
@@ -217,8 +217,8 @@ NO_MEMORY = torch.OutOfMemoryError("CUDA out of memory")
 @pytest.mark.parametrize(
     ("owner", "name", "error", "kept", "said"),
     [
-        (learner.Learner, "_descend", NO_MEMORY, 100, None),
-        (learner.Learner, "_descend", MemoryError("asked"), 100, None),
+        (step.TrainStep, "backward", NO_MEMORY, 100, None),
+        (step.TrainStep, "backward", MemoryError("asked"), 100, None),
         (Plan, "batch", NO_MEMORY, 50, None),
         (torch.optim.Adam, "step", NO_MEMORY, None, "has changed the model in part"),
         (TGN, "commit", NO_MEMORY, None, "has changed the model in part"),
@@ -251,7 +251,7 @@ def test_a_checkpoint_that_finds_no_memory_either_leaves_the_one_before(
     runner = plain_runner(
         config, open_stream(config.stream.path), tmp_path / "run", warn=warnings.append
     )
-    fails_at(monkeypatch, learner.Learner, "_descend", 4, NO_MEMORY)
+    fails_at(monkeypatch, step.TrainStep, "backward", 4, NO_MEMORY)
     fails_at(monkeypatch, ContinualTrainer, "save", 2, MemoryError("no room"))
     with pytest.raises(torch.OutOfMemoryError):
         runner.run()

@@ -14,7 +14,7 @@ from tgflow.train import captured
 from tgflow.train.captured import CapturedCalls
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.continual import ContinualTrainer
-from tgflow.train.learner import Learner
+from tgflow.train.step import TrainStep
 
 for_each_place = pytest.mark.parametrize("device", [apart, cuda])
 
@@ -115,14 +115,14 @@ class Noting(TGN):
 def test_scores_that_carry_nothing_are_stored_for_their_own_batch(device, monkeypatch):
     monkeypatch.setattr(captured, "WARM_UPS", 1)
     model, place = Noting(), place_of(device)
-    learner = Learner(model.to(place), seed=0, learning_rate=1e-2, num_nodes=lambda: 32)
+    learner = TrainStep(model.to(place), seed=0, learning_rate=1e-2, num_nodes=lambda: 32)
     graph = TemporalGraph.from_events(made_events(60))
     batch = Plan.for_model(model, graph, batch_size=10).batch(0, 5).to(place)
     later = batch.map(torch.clone)
     later.blocks[0].dt.mul_(7)
     for _ in range(3):
         first, second = learner.predict(batch), learner.predict(later)
-    assert learner._calls.was_replay
+    assert learner._whole.calls.was_replay
     assert not torch.equal(first.positive.cpu(), second.positive.cpu())
     learner.commit(batch, first)
     assert torch.equal(model.noted[-1].cpu(), first.positive.cpu())

@@ -34,8 +34,8 @@ from helpers.reuse_training import (
 from tgflow.graph import TemporalGraph
 from tgflow.tables import FeatureTable
 from tgflow.train import producer as rooms
-from tgflow.train.learner import Learner
 from tgflow.train.reuse import check_host_graph
+from tgflow.train.step import TrainStep
 
 AHEAD = tg.Reuse(staleness=5, refresh=0.3, producer="cpu")
 SIZE = AHEAD.super_batch
@@ -146,7 +146,7 @@ def test_where_all_rows_are_refreshed_gradients_are_those_without_reuse():
     run = ahead(model=recent_tgat(dropout=0.0), reuse=replace(AHEAD, refresh=1.0))
     for batch in islice(run.batches(), 8):
         plain = copy.deepcopy(run.model)
-        Learner(plain, seed=1, learning_rate=1e-2).learn(run.plan.batch(0, batch.index))
+        TrainStep(plain, seed=1, learning_rate=1e-2).learn(run.plan.batch(0, batch.index))
         run.reuse.learn(run.learner, batch)
         for found, expected in zip(run.model.parameters(), plain.parameters(), strict=True):
             torch.testing.assert_close(found.grad, expected.grad, rtol=1e-3, atol=1e-6)

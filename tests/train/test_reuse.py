@@ -32,9 +32,9 @@ from tgflow.models import TGAT
 from tgflow.plan import reuse as reuse_plan
 from tgflow.plan.reuse import ReuseProgress
 from tgflow.tables import FeatureTable
-from tgflow.train.learner import Learner
 from tgflow.train.observe import Callback
 from tgflow.train.reuse import reuse_of
+from tgflow.train.step import TrainStep
 
 
 def test_without_staleness_training_is_what_it_is_without_reuse():
@@ -51,7 +51,7 @@ def test_where_all_rows_are_refreshed_gradients_are_those_without_reuse(layers):
     run = Pass(recent_tgat(dropout=0.0, layers=layers), reuse=replace(REUSE, refresh=1.0))
     for batch in islice(run.batches(), 8):
         plain = copy.deepcopy(run.model)
-        Learner(plain, seed=1, learning_rate=1e-2).learn(run.plan.batch(0, batch.index))
+        TrainStep(plain, seed=1, learning_rate=1e-2).learn(run.plan.batch(0, batch.index))
         run.reuse.learn(run.learner, batch)
         for found, expected in zip(run.model.parameters(), plain.parameters(), strict=True):
             torch.testing.assert_close(found.grad, expected.grad, rtol=1e-3, atol=1e-6)

@@ -24,7 +24,7 @@ from tgflow.plan import ExperienceReplay
 from tgflow.share import Share
 from tgflow.train import ContinualConfig, ContinualTrainer, OfflineConfig, OfflineTrainer
 from tgflow.train.finite import TrainingDiverged
-from tgflow.train.learner import Learner
+from tgflow.train.step import TrainStep
 
 EVENTS = made_events(66)
 """The last of the micro-batches has two events, fewer than there are slices."""
@@ -81,8 +81,8 @@ def assert_ranks_have(expected: tuple[Any, ...], found: list[tuple[Any, ...]]) -
         assert other[1] == [(loss, {}) for loss, _ in expected[1]]
 
 
-def learner_of(name: str, **options: Any) -> Learner:
-    return Learner(model_of(name), seed=3, learning_rate=1e-2, **options)
+def learner_of(name: str, **options: Any) -> TrainStep:
+    return TrainStep(model_of(name), seed=3, learning_rate=1e-2, **options)
 
 
 @pytest.mark.parametrize("name", ["tgn+pairs", "tgat", "craft"])
@@ -136,12 +136,12 @@ def test_slices_learn_about_what_the_batch_does(slices: int) -> None:
 def test_each_slice_drops_by_a_key_of_its_own() -> None:
     learner = learner_of("tgn")
     seen = []
-    learner._dropout.keyed = seen_keys(learner._dropout.keyed, seen)  # type: ignore[method-assign]
+    learner.dropout.keyed = seen_keys(learner.dropout.keyed, seen)  # type: ignore[method-assign]
     plan = plan_for(learner.model, EVENTS, slices=3)
     learner.learn(plan.share(0, 1, range(3)))
     alone = learner_of("tgn")
     alone_seen: list[int] = []
-    alone._dropout.keyed = seen_keys(alone._dropout.keyed, alone_seen)  # type: ignore[method-assign]
+    alone.dropout.keyed = seen_keys(alone.dropout.keyed, alone_seen)  # type: ignore[method-assign]
     alone.learn(plan.batch(0, 1))
     assert len({*seen, *alone_seen}) == 4
 

@@ -18,7 +18,7 @@ from tgflow.plan.loader import BatchSource, Loader
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
 from tgflow.tables import FeatureTable
-from tgflow.train.learner import Learner
+from tgflow.train.step import TrainStep
 
 M = TypeVar("M", bound=TemporalModel)
 
@@ -56,7 +56,7 @@ class Own:
         )
         self.source: BatchSource = self.plan
         """Where the batches come from."""
-        self.learner = Learner(
+        self.learner = TrainStep(
             model.to(graph.device),
             seed=task.seed,
             learning_rate=task.lr,

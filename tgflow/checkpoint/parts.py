@@ -8,6 +8,8 @@ writer, to which the same parts are saved; so is what one of several ranks write
 from __future__ import annotations
 
 import functools
+import itertools
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -150,7 +152,17 @@ class Optimizer(InCheckpoint):
     def save(self, writer: SectionWriter) -> None:
         """Save copies, named "{parameter's number}.{name}"."""
         state = self._optimizer.state_dict()["state"]
-        named = {f"{i}.{name}": x for i, entry in state.items() for name, x in entry.items()}
+        named = {
+            f"{i}.{name}": x
+            for i, entry in state.items()
+            for name, x in entry.items()
+            if x is not None  # SGD without momentum
+        }
+        for name, x in named.items():
+            if not isinstance(x, torch.Tensor):
+                raise ValueError(
+                    f"optimizer state {name!r} is a {type(x).__name__}; only tensors can be saved"
+                )
         writer.put(self.name, _copied(named))
 
     def load(self, reader: SectionReader) -> None:
@@ -165,20 +177,61 @@ class Optimizer(InCheckpoint):
         for name, tensor in found.items():
             index, _, key = name.partition(".")
             state.setdefault(int(index) if index.isdecimal() else -1, {})[key] = tensor
-        check_like(self.name, found, self._expected(state))
+        check_like(self.name, found, self._expected(state, found))
         groups = self._optimizer.state_dict()["param_groups"]
         self._optimizer.load_state_dict({"state": state, "param_groups": groups})
 
-    def _expected(self, state: Mapping[int, Tensors]) -> Tensors:
-        """Return what Adam keeps of each parameter in `state`, by its name in the section."""
+    def _expected(self, state: Mapping[int, Tensors], found: Tensors) -> Tensors:
+        """Return what the optimizer keeps of each parameter in `state`, by its section name.
+
+        `step` is a number; all else that torch's optimizers keep has the parameter's shape. Only of
+        Adam are the names known; another optimizer looks up those that it has.
+        """
         groups = self._optimizer.param_groups
         parameters = [each for group in groups for each in group["params"]]
+        is_adam = isinstance(self._optimizer, torch.optim.Adam)
         return {
             f"{i}.{key}": torch.empty((), dtype=torch.float32) if key == "step" else parameter
             for i, parameter in enumerate(parameters)
             if i in state
-            for key in ("step", "exp_avg", "exp_avg_sq")
+            for key in (self._adam_keys(i) if is_adam else state[i])
         }
+
+    def _adam_keys(self, number: int) -> tuple[str, ...]:
+        sizes = [len(group["params"]) for group in self._optimizer.param_groups]
+        group = next(i for i, stop in enumerate(itertools.accumulate(sizes)) if number < stop)
+        amsgrad = self._optimizer.param_groups[group]["amsgrad"]
+        return "step", "exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if amsgrad else ())
+
+
+class Schedule(InCheckpoint):
+    """A learning rate schedule and the settings of its optimizer that it changes."""
+
+    name = "lr_scheduler"
+    _changed = ("lr", "initial_lr", "momentum", "betas")
+
+    def __init__(self, scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
+        self._scheduler = scheduler
+
+    def save(self, writer: SectionWriter) -> None:
+        """Note its state; ValueError if JSON cannot hold it."""
+        groups = [
+            {key: group[key] for key in self._changed if key in group}
+            for group in self._scheduler.optimizer.param_groups
+        ]
+        try:
+            state = json.loads(json.dumps(self._scheduler.state_dict()))
+            writer.note(self.name, {"state": state, "groups": json.loads(json.dumps(groups))})
+        except TypeError as error:
+            raise ValueError(f"the lr_scheduler's state_dict cannot be saved: {error}") from None
+
+    def load(self, reader: SectionReader) -> None:
+        """Continue the schedule."""
+        saved = reader.meta[self.name]
+        self._scheduler.load_state_dict(saved["state"])
+        groups = self._scheduler.optimizer.param_groups
+        for group, found in zip(groups, saved["groups"], strict=True):
+            group.update((key, found[key]) for key in self._changed if key in found)
 
 
 class ModelState(InCheckpoint):

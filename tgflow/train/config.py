@@ -2,14 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
 from tgflow.choices import Loss, NegativeKind, Precision, Strategy, Visibility
 from tgflow.describe import described
 from tgflow.setting import Setting, Size, check_ranges
+
+OPTIMIZERS: Mapping[str, str] = MappingProxyType(
+    {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "rmsprop": "RMSprop", "adagrad": "Adagrad"}
+)
+"""Named optimizers: classes of `torch.optim`."""
+LR_SCHEDULERS: Mapping[str, str] = MappingProxyType(
+    {
+        "constant": "ConstantLR",
+        "linear": "LinearLR",
+        "exponential": "ExponentialLR",
+        "step": "StepLR",
+        "cosine": "CosineAnnealingLR",
+        "cosine_restarts": "CosineAnnealingWarmRestarts",
+    }
+)
+"""Named learning rate schedules: classes of `torch.optim.lr_scheduler`."""
+
+
+def parse_named(
+    field: str, given: str | Mapping[str, Any], names: Mapping[str, str]
+) -> tuple[str, dict[str, Any]]:
+    """Return the name and the settings of "sgd:momentum=0.9" or {"name": "sgd", "momentum": 0.9}.
+
+    Args:
+        field: Name of the setting, for messages.
+        given: A name with settings, which are numbers, true or false.
+        names: The names that there are.
+
+    Raises:
+        ValueError: If the name is unknown, or a setting is not KEY=VALUE with a number or a bool.
+    """
+    if isinstance(given, str):
+        name, _, rest = given.partition(":")
+        settings = dict(_parse_pair(field, pair) for pair in rest.split(",")) if rest else {}
+    else:
+        settings = dict(given)
+        name = str(settings.pop("name", ""))
+    if name not in names:
+        raise ValueError(f"{field} must be one of {', '.join(names)}, got {name!r}")
+    return name, settings
+
+
+def _parse_pair(field: str, pair: str) -> tuple[str, bool | int | float]:
+    key, _, value = (part.strip() for part in pair.partition("="))
+    if value in ("true", "false"):
+        return key, value == "true"
+    for number in (int, float):
+        try:
+            return key, number(value)
+        except ValueError:
+            continue
+    raise ValueError(
+        f"{field} takes settings as NAME:KEY=VALUE,KEY=VALUE with numbers, true or false, "
+        f"got {pair!r}"
+    )
 
 
 @described
@@ -37,9 +94,15 @@ class TrainingConfig:
     slices: Annotated[int, Ge(1)] = 1
     """Slices of a batch, computed one by one and added up: what several can share."""
     learning_rate: Annotated[float, Gt(0), Setting(flags=("--learning-rate", "--lr"))] = 1e-3
-    """Adam's learning rate."""
+    """Learning rate of the optimizer."""
     weight_decay: Annotated[float, Ge(0)] = 0.0
-    """Adam's weight decay."""
+    """Weight decay of the optimizer."""
+    optimizer: str = "adam"
+    """adam, adamw, sgd, rmsprop or adagrad, with settings of torch's class such as
+    sgd:momentum=0.9."""
+    lr_scheduler: str | None = None
+    """constant, linear, exponential, step, cosine or cosine_restarts, with settings of torch's
+    class such as cosine:T_max=10000; unset: a constant learning rate."""
     grad_clip: Annotated[float, Gt(0)] | None = None
     """Largest norm of all gradients; unset: not clipped."""
     loss: Loss | None = None
@@ -61,7 +124,7 @@ class TrainingConfig:
     """Batches to prepare ahead; auto: 4, or more for a cache that plans ahead."""
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        _check(self)
 
 
 @described
@@ -155,7 +218,7 @@ class OfflineConfig(TrainingConfig):
     protocol: Literal["dyglib/1", "tgb/1"] | None = None
     """A named protocol: its settings are then the defaults, and what differs is printed."""
     learning_rate: Annotated[float, Gt(0), Setting(flags=("--learning-rate", "--lr"))] = 1e-4
-    """Adam's learning rate."""
+    """Learning rate of the optimizer."""
     data_seed: Annotated[int, Ge(0), Setting(expert=True)] = 0
     """Seed of what compared runs share: which nodes are new, and the negatives of evaluation."""
     epochs: Annotated[int, Ge(1)] = 100
@@ -192,7 +255,7 @@ class OfflineConfig(TrainingConfig):
     """Rows of lower layers that training takes from the batches before."""
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        _check(self)
         if not self.negatives:
             raise ValueError('negatives must name at least one kind, such as ("random",)')
         if self.eval_neighbors is not None and min(self.eval_neighbors, default=0) < 1:
@@ -207,3 +270,11 @@ class OfflineConfig(TrainingConfig):
                 "fixed_negatives take the place of negatives, and are of all events in one pass; "
                 f"got negatives={', '.join(self.negatives)} and inductive={self.inductive}"
             )
+
+
+def _check(config: TrainingConfig) -> None:
+    """Raise ValueError if a field is out of its range, or names no optimizer or schedule."""
+    check_ranges(config)
+    parse_named("optimizer", config.optimizer, OPTIMIZERS)
+    if config.lr_scheduler is not None:
+        parse_named("lr_scheduler", config.lr_scheduler, LR_SCHEDULERS)

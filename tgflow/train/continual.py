@@ -26,7 +26,9 @@ from tgflow.tables.protocols import Table
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.event_scores import EventScorer
 from tgflow.train.learning_task import LearningTask, TaskLabels
+from tgflow.train.losses import LossLike
 from tgflow.train.observe import StepRecord
+from tgflow.train.optimizers import OptimizerLike, SchedulerLike
 from tgflow.train.pending_steps import DivergedStep, MicroBatch
 from tgflow.train.progress import Progress
 from tgflow.train.protocols import continual_line
@@ -68,6 +70,12 @@ class ContinualTrainer(StreamTrainer):
             Each micro-batch is then waited for before it is learned.
         task: What is learned and measured beside links, such as labels of events, each once its
             event has been predicted, or later; None: nothing.
+        optimizer: A name such as "adamw", a mapping such as {"name": "sgd", "momentum": 0.9}, or a
+            function from parameters to an optimizer; None: `config.optimizer`.
+        lr_scheduler: Likewise, such as {"name": "cosine", "T_max": 10_000}, or a function from the
+            optimizer to a schedule, which is stepped after each update; None:
+            `config.lr_scheduler`.
+        loss: A name, or a function from `tgflow.Scores` to a loss; None: `config.loss`.
 
     Raises:
         ValueError: If features of the graph are cached with `policy="belady"`, which needs to know
@@ -95,6 +103,9 @@ class ContinualTrainer(StreamTrainer):
         peers: Peers | None = None,
         scores: bool = False,
         task: LearningTask | None = None,
+        optimizer: OptimizerLike | None = None,
+        lr_scheduler: SchedulerLike | None = None,
+        loss: LossLike | None = None,
     ) -> None:
         config = ContinualConfig() if config is None else config
         if task is not None:
@@ -123,6 +134,9 @@ class ContinualTrainer(StreamTrainer):
             scorer=self.scorer,
             task=task,
             figures=self._figures,
+            optimizer=optimizer,
+            lr_scheduler=lr_scheduler,
+            loss=loss,
         )
         self._learner = self._stepper.learner
         self._counts = CountHistory(graph, model.counts)
@@ -259,6 +273,9 @@ class ContinualTrainer(StreamTrainer):
         peers: Peers | None = None,
         scores: bool = False,
         task: LearningTask | None = None,
+        optimizer: OptimizerLike | None = None,
+        lr_scheduler: SchedulerLike | None = None,
+        loss: LossLike | None = None,
         keep_model: bool = True,
         device: str | torch.device | Device = "cpu",
         device_budget: int | str | None = None,
@@ -281,6 +298,10 @@ class ContinualTrainer(StreamTrainer):
                 kept.
             task: As the class; its figures go on if the model is kept. Labels that were not known
                 yet are those of the checkpoint's events: nothing else is saved of them.
+            optimizer: As the class; give again what is not in the settings, as `lr_scheduler` and
+                `loss`.
+            lr_scheduler: As the class.
+            loss: As the class.
             device: Where the graph is to be, as `TemporalGraph` takes it. Checkpoints do not
                 depend on it.
             device_budget: As `TemporalGraph` takes it.
@@ -308,7 +329,16 @@ class ContinualTrainer(StreamTrainer):
         saved: ContinualConfig = read_as(ContinualConfig, meta.get("config"), "config")
         settings = saved if config is None else config
         trainer = cls(
-            model, graph, settings, execution=execution, peers=peers, scores=scores, task=task
+            model,
+            graph,
+            settings,
+            execution=execution,
+            peers=peers,
+            scores=scores,
+            task=task,
+            optimizer=optimizer,
+            lr_scheduler=lr_scheduler,
+            loss=loss,
         )
         if keep_model:
             load_learner(trainer._learner, checkpoint)

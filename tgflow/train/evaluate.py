@@ -15,9 +15,9 @@ from tgflow.metrics import LinkMetrics
 from tgflow.plan.parts import BatchPart
 from tgflow.share import AnyBatch
 from tgflow.train.finite import BatchPlace
-from tgflow.train.learner import Learner
 from tgflow.train.reducer import score_values
 from tgflow.train.results import Results
+from tgflow.train.step import TrainStep
 
 INDUCTIVE = "inductive."
 """Prefix of metrics over the events that touch a new node."""
@@ -77,7 +77,7 @@ def evaluate(
 
 
 def scores_of(
-    learner: Learner, batches: Iterable[AnyBatch], parts: Iterable[BatchPart] | None = None
+    learner: TrainStep, batches: Iterable[AnyBatch], parts: Iterable[BatchPart] | None = None
 ) -> Iterator[Scored]:
     """Predict each batch, then store it in memory; yield its scores once they are on the host.
 
@@ -100,7 +100,7 @@ def scores_of(
 
 
 def _scored_parts(
-    learner: Learner, batches: Iterable[tuple[AnyBatch, BatchPart]]
+    learner: TrainStep, batches: Iterable[tuple[AnyBatch, BatchPart]]
 ) -> Iterator[tuple[BatchPart, Scored]]:
     """As `_scored`, with which part it was."""
     parts: deque[BatchPart] = deque()
@@ -116,7 +116,7 @@ def _scored_parts(
 
 
 def _scored(
-    learner: Learner, batches: Iterable[tuple[AnyBatch, BatchPart | None]]
+    learner: TrainStep, batches: Iterable[tuple[AnyBatch, BatchPart | None]]
 ) -> Iterator[Scored]:
     results: Results[BatchPlace] = learner.new_results()
     for batch, part in batches:
@@ -134,7 +134,7 @@ def _scored(
 
 
 def _checked(
-    learner: Learner, results: Results[BatchPlace], *, everything: bool = False
+    learner: TrainStep, results: Results[BatchPlace], *, everything: bool = False
 ) -> Iterator[Scored]:
     for place, values in results.take(everything=everything):
         positive, negative = values["positive"], values["negative"]

@@ -1,8 +1,9 @@
-"""What a step of learning descends: losses of the scores of events and of their negatives."""
+"""Training losses of the scores of events and their negatives."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -37,13 +38,18 @@ def bpr(scores: Scores) -> Tensor:
 LOSSES: dict[Loss, Callable[[Scores], Tensor]] = {"bce": bce, "softmax": softmax, "bpr": bpr}
 """Each makes float `[]` of the scores of at least one event with at least one negative."""
 
+LossLike: TypeAlias = Loss | Callable[[Scores], Tensor]
+"""Name of a loss, or a function from scores to float `[]`, the mean over its rows."""
 
-def loss_of(name: Loss) -> Callable[[Scores], Tensor]:
-    """Return the loss called `name`.
+
+def loss_of(loss: LossLike) -> Callable[[Scores], Tensor]:
+    """Return the loss of that name; a callable is returned as it is.
 
     Raises:
-        ValueError: If there is none; it names those there are.
+        ValueError: If there is no such loss.
     """
-    if name not in LOSSES:
-        raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {name!r}")
-    return LOSSES[name]
+    if callable(loss):
+        return loss
+    if loss not in LOSSES:
+        raise ValueError(f"loss must be one of {', '.join(LOSSES)}, or a callable, got {loss!r}")
+    return LOSSES[loss]

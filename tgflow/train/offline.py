@@ -31,14 +31,15 @@ from tgflow.train.caches import first_rows, isolate_evaluation
 from tgflow.train.config import ExecutionConfig, OfflineConfig
 from tgflow.train.evaluate import INDUCTIVE, HearScores, Scored, prefix_metrics
 from tgflow.train.finite import BatchPlace
-from tgflow.train.learner import Learner
 from tgflow.train.learning_task import LearningTask
+from tgflow.train.losses import LossLike
 from tgflow.train.observe import Callback, Callbacks, Stage
 from tgflow.train.offline_labels import OfflineLabels, also_measured, check_task
 from tgflow.train.offline_loading import OfflineLoading, notifier
 from tgflow.train.offline_plans import OfflinePlans, check_eval_neighbors
 from tgflow.train.offline_progress import BestEpoch, OfflineProgress
 from tgflow.train.offline_summary import epoch_record, pass_figures, protocol_figures
+from tgflow.train.optimizers import OptimizerLike, SchedulerLike
 from tgflow.train.progress_bar import progress_bar
 from tgflow.train.rank_control import RankControl
 from tgflow.train.rank_reducer import reducer_of
@@ -46,6 +47,7 @@ from tgflow.train.reducer import check_sliceable, score_values
 from tgflow.train.reuse import enclose_pass, reuse_of
 from tgflow.train.split import chronological_split
 from tgflow.train.state import graph_of, load_learner, save_learner, save_state
+from tgflow.train.step import TrainStep
 
 
 @described
@@ -72,6 +74,12 @@ class OfflineTrainer:
             process. Rank 0 alone has metrics, and chooses the epoch for all. Batches that come in
             parts, for their many negatives, are computed by every rank.
         task: What is learned and measured beside links, such as labels of events; None: nothing.
+        optimizer: A name such as "adamw", a mapping such as {"name": "sgd", "momentum": 0.9}, or a
+            function from parameters to an optimizer; None: `config.optimizer`.
+        lr_scheduler: Likewise, such as {"name": "cosine", "T_max": 10_000}, or a function from the
+            optimizer to a schedule, which is stepped after each update; None:
+            `config.lr_scheduler`.
+        loss: A name, or a function from `tgflow.Scores` to a loss; None: `config.loss`.
 
     Raises:
         ValueError: If a part would have no events, fixed negatives are of other events,
@@ -102,6 +110,9 @@ class OfflineTrainer:
         ids: NodeIds | None = None,
         peers: Peers | None = None,
         task: LearningTask | None = None,
+        optimizer: OptimizerLike | None = None,
+        lr_scheduler: SchedulerLike | None = None,
+        loss: LossLike | None = None,
     ) -> None:
         self.config = c = OfflineConfig() if config is None else config
         check_sliceable(model, c.slices)
@@ -125,13 +136,15 @@ class OfflineTrainer:
             new_node_ratio=c.new_node_ratio,
             seed=c.data_seed,
         )
-        self._learner = Learner(
+        self._learner = TrainStep(
             model,
             seed=c.seed,
             learning_rate=c.learning_rate,
             weight_decay=c.weight_decay,
             grad_clip=c.grad_clip,
-            loss=c.loss,
+            loss=c.loss if loss is None else loss,
+            optimizer=c.optimizer if optimizer is None else optimizer,
+            lr_scheduler=c.lr_scheduler if lr_scheduler is None else lr_scheduler,
             execution=execution,
             num_nodes=lambda: graph.num_nodes,
             reducer=reducer_of(peers, c.slices, model, device_of_model(model), control),
@@ -256,6 +269,9 @@ class OfflineTrainer:
         execution: ExecutionConfig | None = None,
         ids: NodeIds | None = None,
         task: LearningTask | None = None,
+        optimizer: OptimizerLike | None = None,
+        lr_scheduler: SchedulerLike | None = None,
+        loss: LossLike | None = None,
         device: str | torch.device | Device = "cpu",
         edge_x: Table | None = None,
         node_x: Table | None = None,
@@ -270,6 +286,10 @@ class OfflineTrainer:
             execution: As the class.
             ids: As the class.
             task: As the class.
+            optimizer: As the class; give again what is not in the settings, as `lr_scheduler` and
+                `loss`.
+            lr_scheduler: As the class.
+            loss: As the class.
             device: Where the graph is to be, as `TemporalGraph` takes it.
             edge_x: The table to have the edge features; None: host memory.
             node_x: The table to have the node features, likewise.
@@ -282,7 +302,18 @@ class OfflineTrainer:
             raise CheckpointError("there is no epoch to go on after: it was not taken within fit")
         if config is None:
             config = read_as(OfflineConfig, checkpoint.meta.get("config"), "config")
-        trainer = cls(model, graph, config, observer, execution=execution, ids=ids, task=task)
+        trainer = cls(
+            model,
+            graph,
+            config,
+            observer,
+            execution=execution,
+            ids=ids,
+            task=task,
+            optimizer=optimizer,
+            lr_scheduler=lr_scheduler,
+            loss=loss,
+        )
         trainer.load_progress(checkpoint)
         return trainer
 

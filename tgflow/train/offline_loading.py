@@ -14,8 +14,8 @@ from tgflow.plan.task import Task
 from tgflow.share import AnyBatch
 from tgflow.train.config import OfflineConfig
 from tgflow.train.finite import BatchPlace
-from tgflow.train.learner import Learner
 from tgflow.train.observe import BatchRecord, Callback, Stage
+from tgflow.train.step import TrainStep
 
 
 class OfflineLoading:
@@ -29,7 +29,7 @@ class OfflineLoading:
     """
 
     def __init__(
-        self, config: OfflineConfig, learner: Learner, captures: bool, clock: WorkClock
+        self, config: OfflineConfig, learner: TrainStep, captures: bool, clock: WorkClock
     ) -> None:
         self._config, self._learner = config, learner
         self._captures, self._clock = captures, clock

@@ -14,12 +14,12 @@ from tgflow.cuda.clock import WorkClock
 from tgflow.metrics import average_precision, batch_metrics, mrr, ranks
 from tgflow.train.event_scores import EventScores
 from tgflow.train.finite import BatchPlace, TrainingDiverged
-from tgflow.train.learner import Learner
 from tgflow.train.learning_task import TaskFigures
 from tgflow.train.observe import StepRecord
 from tgflow.train.progress import Progress
 from tgflow.train.reducer import AnyScores, score_values
 from tgflow.train.results import Results, Values
+from tgflow.train.step import TrainStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class PendingSteps:
 
     def __init__(
         self,
-        learner: Learner,
+        learner: TrainStep,
         preparation: WorkClock,
         num_hist: int = 0,
         warmup: int = 0,

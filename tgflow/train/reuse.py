@@ -21,9 +21,8 @@ from tgflow.plan.reuse import HopReuse, ReuseProgress, ReuseRule
 from tgflow.plan.reusing import BatchReuse, ReusingPlan, check_reusable
 from tgflow.share import AnyBatch
 from tgflow.train.config import Reuse
-from tgflow.train.learner import Learner
 from tgflow.train.producer import RowProducer
-from tgflow.train.slice_steps import StepResult
+from tgflow.train.step import StepResult, TrainStep
 from tgflow.units import parse_bytes
 
 
@@ -147,8 +146,8 @@ class TrainingReuse(InCheckpoint):
             ring.rows_since(progress.oldest(self._rule.staleness)),
         )  # fmt: skip
 
-    def learn(self, learner: Learner, batch: AnyBatch) -> StepResult:
-        """Take a step from a batch, whose rows are completed and stored; see `Learner.learn`."""
+    def learn(self, learner: TrainStep, batch: AnyBatch) -> StepResult:
+        """Take a step from a batch, whose rows are completed and stored; see `TrainStep.learn`."""
         assert isinstance(batch, Batch)
         with self._completing(batch):
             return learner.learn(batch)
@@ -193,7 +192,7 @@ class TrainingReuse(InCheckpoint):
             self.producer.restore(saved)
 
 
-def reuse_of(config: Reuse, learner: Learner, plan: Plan, num_ranks: int) -> TrainingReuse | None:
+def reuse_of(config: Reuse, learner: TrainStep, plan: Plan, num_ranks: int) -> TrainingReuse | None:
     """Return what reuses rows in training, None if nothing is to be reused.
 
     Args:
@@ -217,9 +216,9 @@ def reuse_of(config: Reuse, learner: Learner, plan: Plan, num_ranks: int) -> Tra
 
 @contextmanager
 def enclose_pass(
-    learner: Learner, reuse: TrainingReuse | None
+    learner: TrainStep, reuse: TrainingReuse | None
 ) -> Iterator[Callable[[AnyBatch], StepResult]]:
-    """Enclose a pass, and give what takes a step from each of its batches: see `Learner.learn`."""
+    """Enclose a pass, and yield the function that takes a step: see `TrainStep.learn`."""
     if reuse is None:
         yield learner.learn
         return

@@ -12,6 +12,7 @@ from tgflow.checkpoint.parts import (
     Optimizer,
     Parameters,
     Part,
+    Schedule,
     SectionReader,
     SectionWriter,
 )
@@ -25,11 +26,11 @@ from tgflow.tables import FeatureTable
 from tgflow.tables.protocols import Table
 from tgflow.train.feature_rows import FeatureRows
 from tgflow.train.graph_parts import CacheContents, Events, Scaling
-from tgflow.train.learner import Learner
+from tgflow.train.step import TrainStep
 
 
 def save_state(
-    writer: SectionWriter, learner: Learner, graph: TemporalGraph, position: int, slices: int = 1
+    writer: SectionWriter, learner: TrainStep, graph: TemporalGraph, position: int, slices: int = 1
 ) -> None:
     """Save a trainer that has stored `position` events.
 
@@ -44,7 +45,7 @@ def save_state(
     save_graph(writer, graph, position, by_part=slices > 1)
 
 
-def save_learner(writer: SectionWriter, learner: Learner, *, by_part: bool = False) -> None:
+def save_learner(writer: SectionWriter, learner: TrainStep, *, by_part: bool = False) -> None:
     """Save model, its state and the optimizer, as `load_learner` takes them.
 
     Args:
@@ -72,9 +73,10 @@ def save_graph(
         part.save(writer)
 
 
-def _learner_parts(learner: Learner, *, by_part: bool = False) -> list[Part]:
-    optimizer = [] if learner.optimizer is None else [Optimizer(learner.optimizer)]
-    return [*_model_parts(learner.model, by_part=by_part), *optimizer]
+def _learner_parts(learner: TrainStep, *, by_part: bool = False) -> list[Part]:
+    optimizer: list[Part] = [] if learner.optimizer is None else [Optimizer(learner.optimizer)]
+    schedule = [] if learner.lr_scheduler is None else [Schedule(learner.lr_scheduler)]
+    return [*_model_parts(learner.model, by_part=by_part), *optimizer, *schedule]
 
 
 def _model_parts(model: TemporalModel, *, by_part: bool = False) -> list[Part]:
@@ -201,7 +203,7 @@ def load_model_before_labels(model: TemporalModel, checkpoint: SectionReader) ->
         model.label_decoder = decoder
 
 
-def load_learner(learner: Learner, checkpoint: SectionReader) -> None:
+def load_learner(learner: TrainStep, checkpoint: SectionReader) -> None:
     """Give `learner` the model, its state and the optimizer of `checkpoint`.
 
     Raises:

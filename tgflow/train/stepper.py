@@ -16,8 +16,9 @@ from tgflow.share import AnyBatch
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.event_scores import EventScorer, EventScores
 from tgflow.train.finite import BatchPlace, TrainingDiverged
-from tgflow.train.learner import Learner
 from tgflow.train.learning_task import LearningTask, TaskFigures
+from tgflow.train.losses import LossLike
+from tgflow.train.optimizers import OptimizerLike, SchedulerLike
 from tgflow.train.pending_steps import (
     LearnedStep,
     MicroBatch,
@@ -27,7 +28,7 @@ from tgflow.train.pending_steps import (
 )
 from tgflow.train.progress import Progress
 from tgflow.train.reducer import AnyScores, SliceReducer, check_sliceable, score_values
-from tgflow.train.slice_steps import StepResult
+from tgflow.train.step import StepResult, TrainStep
 
 Answer = TypeVar("Answer")
 
@@ -52,6 +53,9 @@ class Stepper:
             waited for; None: nobody does.
         task: What is learned beside links; batches then come with `targets`.
         figures: Measures what was predicted of it.
+        optimizer: As `ContinualTrainer`.
+        lr_scheduler: As `ContinualTrainer`.
+        loss: As `ContinualTrainer`.
 
     Raises:
         ValueError: If batches are cut into slices, and the model takes whole ones alone.
@@ -69,17 +73,22 @@ class Stepper:
         scorer: EventScorer | None = None,
         task: LearningTask | None = None,
         figures: TaskFigures | None = None,
+        optimizer: OptimizerLike | None = None,
+        lr_scheduler: SchedulerLike | None = None,
+        loss: LossLike | None = None,
     ) -> None:
         check_sliceable(model, config.slices)
         self.model = model
         self.config = c = config
-        self.learner = Learner(
+        self.learner = TrainStep(
             model,
             seed=c.seed,
             learning_rate=c.learning_rate,
             weight_decay=c.weight_decay,
             grad_clip=c.grad_clip,
-            loss=c.loss,
+            loss=c.loss if loss is None else loss,
+            optimizer=c.optimizer if optimizer is None else optimizer,
+            lr_scheduler=c.lr_scheduler if lr_scheduler is None else lr_scheduler,
             execution=execution,
             num_nodes=lambda: graph.num_nodes,
             checks_at_once=c.on_nan == "skip",

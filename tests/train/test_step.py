@@ -9,8 +9,8 @@ from helpers.made_streams import made_events, small_tgn
 from tgflow.graph import TemporalGraph
 from tgflow.plan.plan import Plan
 from tgflow.train.finite import TrainingDiverged
-from tgflow.train.learner import Learner
 from tgflow.train.losses import LOSSES
+from tgflow.train.step import TrainStep
 
 
 def some_batch(model, index=3, epoch=0):
@@ -21,7 +21,7 @@ def some_batch(model, index=3, epoch=0):
 
 def test_predicting_changes_nothing():
     model = small_tgn()
-    learner = Learner(model, seed=0, learning_rate=1e-2)
+    learner = TrainStep(model, seed=0, learning_rate=1e-2)
     batch = some_batch(model)
     before = {name: x.clone() for name, x in model.state_dict().items()}
     first, second = learner.predict(batch), learner.predict(batch)
@@ -33,7 +33,7 @@ def test_predicting_changes_nothing():
 
 def test_learning_lowers_the_loss_of_the_same_batch():
     model = small_tgn(dropout=0.0)
-    learner = Learner(model, seed=0, learning_rate=1e-2, grad_clip=1.0)
+    learner = TrainStep(model, seed=0, learning_rate=1e-2, grad_clip=1.0)
     batch = some_batch(model)
     losses = [learner.learn(batch).loss for _ in range(60)]
     assert losses[-1] < 0.7 * losses[0]
@@ -46,10 +46,10 @@ def test_dropout_is_keyed_and_leaves_the_callers_draws_alone():
         torch.rand(draws)
         model = small_tgn(dropout=0.5)
         state = torch.get_rng_state()
-        outcomes.append(Learner(model, seed=4, learning_rate=1e-2).learn(some_batch(model)).loss)
+        outcomes.append(TrainStep(model, seed=4, learning_rate=1e-2).learn(some_batch(model)).loss)
         assert torch.equal(torch.get_rng_state(), state)
     model = small_tgn(dropout=0.5)
-    other = Learner(model, seed=4, learning_rate=1e-2).learn(some_batch(model, epoch=1)).loss
+    other = TrainStep(model, seed=4, learning_rate=1e-2).learn(some_batch(model, epoch=1)).loss
     assert outcomes[0] == outcomes[1] != other
 
 
@@ -62,7 +62,9 @@ def test_a_models_draws_by_torch_are_keyed_as_well():
         )
         torch.rand(3 * epoch)
         state = torch.get_rng_state()
-        lost = Learner(model, seed=4, learning_rate=1e-2).learn(some_batch(model, epoch=epoch)).loss
+        lost = (
+            TrainStep(model, seed=4, learning_rate=1e-2).learn(some_batch(model, epoch=epoch)).loss
+        )
         assert torch.equal(torch.get_rng_state(), state)
         return lost
 
@@ -72,7 +74,7 @@ def test_a_models_draws_by_torch_are_keyed_as_well():
 @pytest.mark.parametrize("step", ["predict", "learn"])
 def test_scores_that_are_not_finite_stop_the_run_by_place(step):
     model = small_tgn()
-    learner = Learner(model, seed=0, learning_rate=1e-2)
+    learner = TrainStep(model, seed=0, learning_rate=1e-2)
     next(model.decoder.parameters()).data.fill_(math.nan)
     before = {name: x.clone() for name, x in model.state_dict().items()}
     with pytest.raises(
@@ -88,7 +90,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(monkeypatch):
     model = small_tgn()
     monkeypatch.setitem(LOSSES, "bce", lambda scores: scores.positive.sum() * math.inf)
     with pytest.raises(TrainingDiverged, match=r"the loss is -?inf; lower the learning rate"):
-        Learner(model, seed=0, learning_rate=1e-2).learn(some_batch(model))
+        TrainStep(model, seed=0, learning_rate=1e-2).learn(some_batch(model))
 
 
 def test_the_loss_is_the_models_unless_settings_say_otherwise():
@@ -96,12 +98,14 @@ def test_the_loss_is_the_models_unless_settings_say_otherwise():
         model = small_tgn(dropout=0.0)
         model.loss = paper
         return (
-            Learner(model, seed=0, learning_rate=1e-2, loss=setting).learn(some_batch(model)).loss
+            TrainStep(model, seed=0, learning_rate=1e-2, loss=setting).learn(some_batch(model)).loss
         )
 
     assert loss("bpr", None) == loss("bce", "bpr") != loss("bpr", "bce")
 
 
 def test_an_unknown_loss_is_refused():
-    with pytest.raises(ValueError, match="loss must be one of bce, softmax, bpr, got 'hinge'"):
-        Learner(small_tgn(), seed=0, learning_rate=1e-2, loss="hinge")
+    with pytest.raises(
+        ValueError, match="loss must be one of bce, softmax, bpr, or a callable, got 'hinge'"
+    ):
+        TrainStep(small_tgn(), seed=0, learning_rate=1e-2, loss="hinge")

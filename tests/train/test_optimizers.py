@@ -1,0 +1,139 @@
+"""Optimizers, learning rate schedules and losses of the user's choice."""
+
+import hashlib
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch.nn.functional import softplus
+from torch.optim import lr_scheduler
+
+from helpers.made_streams import made_events, pieces, small_tgn
+from tgflow import checkpoint as ckpt
+from tgflow.graph import TemporalGraph
+from tgflow.train.config import ContinualConfig, OfflineConfig
+from tgflow.train.continual import ContinualTrainer
+from tgflow.train.losses import bce
+from tgflow.train.offline import OfflineTrainer
+
+CONFIG = ContinualConfig(batch_size=20, learning_rate=1e-2, mrr_negatives=5)
+
+
+def trainer_of(config=CONFIG, **options):
+    return ContinualTrainer(small_tgn(), TemporalGraph("undirected", 2), config, **options)
+
+
+def state_sha256(trainer):
+    digest = hashlib.sha256()
+    for section, tensors in sorted(trainer.checkpoint().sections.items()):
+        for name, tensor in sorted(tensors.items()):
+            digest.update(f"{section} {name} {tensor.shape}".encode() + tensor.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def digest_after(trainer, events):
+    trainer.run(pieces(events, 30))
+    return state_sha256(trainer)
+
+
+def half_as_fast(optimizer):
+    return lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 if step > 3 else 1.0)
+
+
+@pytest.mark.parametrize(
+    ("by_name", "by_settings", "by_callable"),
+    [
+        ("adam", {"name": "adam"}, partial(torch.optim.Adam, lr=1e-2, fused=True)),
+        (
+            "sgd:momentum=0.9,nesterov=true",
+            {"name": "sgd", "momentum": 0.9, "nesterov": True},
+            partial(torch.optim.SGD, lr=1e-2, momentum=0.9, nesterov=True),
+        ),
+        (
+            "rmsprop:lr=0.005",
+            {"name": "rmsprop", "lr": 0.005},
+            partial(torch.optim.RMSprop, lr=0.005),
+        ),
+    ],
+)
+def test_optimizer_by_name_settings_or_callable_is_the_same(by_name, by_settings, by_callable):
+    events = made_events(100)
+    expected = digest_after(trainer_of(optimizer=by_callable), events)
+    assert digest_after(trainer_of(replace(CONFIG, optimizer=by_name)), events) == expected
+    assert digest_after(trainer_of(optimizer=by_settings), events) == expected
+
+
+def test_scheduler_changes_the_learning_rate_after_each_update():
+    trainer = trainer_of(optimizer="sgd", lr_scheduler={"name": "step", "step_size": 2})
+    trainer.run(pieces(made_events(100), 30))  # 5 micro-batches, 1 update each
+    assert trainer._learner.optimizer.param_groups[0]["lr"] == pytest.approx(1e-4)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "scheduler"),
+    [
+        ("sgd:momentum=0.9", "cosine:T_max=12"),
+        ("sgd", half_as_fast),
+        ("adamw:amsgrad=true", "exponential:gamma=0.9"),
+        ("rmsprop:momentum=0.5,centered=true", None),
+        ("adagrad", "linear:total_iters=5"),
+    ],
+)
+def test_resume_continues_optimizer_and_schedule_bit_for_bit(tmp_path, optimizer, scheduler):
+    events, options = made_events(200), {"optimizer": optimizer, "lr_scheduler": scheduler}
+    trainer = trainer_of(**options)
+    for record in trainer.steps(pieces(events, 30)):
+        if record.stop == 80:
+            ckpt.save(tmp_path / "c", trainer.checkpoint())
+    saved = ckpt.load(tmp_path / "c")
+    again = ContinualTrainer.from_checkpoint(small_tgn(seed=9), saved, **options)
+    assert digest_after(again, events[80:]) == state_sha256(trainer)
+    rates = [t._learner.optimizer.param_groups[0]["lr"] for t in (trainer, again)]
+    assert rates[0] == rates[1]
+
+
+def test_loss_by_callable_is_that_of_its_name():
+    events = made_events(100)
+    expected = digest_after(trainer_of(replace(CONFIG, loss="bce")), events)
+    assert digest_after(trainer_of(loss=bce), events) == expected
+    only_positive = digest_after(trainer_of(loss=lambda s: softplus(-s.positive).mean()), events)
+    assert only_positive != expected
+
+
+def test_offline_trainer_takes_optimizer_scheduler_and_loss():
+    graph = TemporalGraph.from_events(made_events(200))
+    config = OfflineConfig(epochs=1, batch_size=20)
+    trainer = OfflineTrainer(
+        small_tgn(), graph, config, optimizer="sgd", lr_scheduler="exponential:gamma=0.5", loss=bce
+    )
+    trainer.fit()
+    assert type(trainer._learner.optimizer) is torch.optim.SGD
+    assert trainer._learner.lr_scheduler.last_epoch > 0
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("optimizer", "lion", "optimizer must be one of adam, .*, got 'lion'"),
+        ("optimizer", "sgd:momentum", "NAME:KEY=VALUE.*got 'momentum'"),
+        ("lr_scheduler", "warm", "lr_scheduler must be one of constant, .*, got 'warm'"),
+    ],
+)
+def test_config_refuses_unknown_names(field, value, message):
+    with pytest.raises(ValueError, match=message):
+        ContinualConfig(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"optimizer": "sgd:betas=3"}, "optimizer 'sgd': .*betas"),
+        ({"optimizer": lambda parameters: None}, "must return a torch.optim.Optimizer, got None"),
+        ({"lr_scheduler": "cosine"}, "lr_scheduler 'cosine': .*T_max"),
+        ({"lr_scheduler": lambda optimizer: 1}, "must return an LRScheduler, got int"),
+    ],
+)
+def test_trainer_refuses_what_torch_refuses(options, message):
+    with pytest.raises(ValueError, match=message):
+        trainer_of(**options)

@@ -1,0 +1,95 @@
+"""Optimizers and learning rate schedules: by name with settings, or by a callable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+from torch.optim.lr_scheduler import LRScheduler
+
+from tgflow.train.config import LR_SCHEDULERS, OPTIMIZERS, parse_named
+
+OptimizerLike: TypeAlias = (
+    str | Mapping[str, Any] | Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
+)
+"""As `optimizer_of` takes it."""
+SchedulerLike: TypeAlias = str | Mapping[str, Any] | Callable[[torch.optim.Optimizer], LRScheduler]
+"""As `scheduler_of` takes it."""
+
+
+def optimizer_of(
+    optimizer: OptimizerLike,
+    parameters: Sequence[nn.Parameter],
+    *,
+    learning_rate: float,
+    weight_decay: float,
+) -> torch.optim.Optimizer:
+    """Return an optimizer of `parameters`.
+
+    Args:
+        optimizer: A name ("adamw"), a name with settings of the torch class ("sgd:momentum=0.9" or
+            {"name": "sgd", "momentum": 0.9}), or a function from parameters to an optimizer.
+        parameters: What is learned, on one device, at least one.
+        learning_rate: Learning rate of a named optimizer, unless its settings have `lr`.
+        weight_decay: Weight decay of a named optimizer, unless its settings have `weight_decay`.
+
+    Raises:
+        ValueError: If there is no such optimizer, or torch refuses its settings.
+    """
+    if callable(optimizer):
+        made = optimizer(parameters)
+        if not isinstance(made, torch.optim.Optimizer):
+            raise ValueError(
+                f"optimizer must return a torch.optim.Optimizer, got {type(made).__name__}"
+            )
+        return made
+    name, settings = parse_named("optimizer", optimizer, OPTIMIZERS)
+    settings = {"lr": learning_rate, "weight_decay": weight_decay, **settings}
+    if name in ("adam", "adamw"):
+        settings = {"fused": True, "capturable": parameters[0].is_cuda, **settings}
+    try:
+        made = getattr(torch.optim, OPTIMIZERS[name])(parameters, **settings)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"optimizer {name!r}: {error}") from None
+    assert isinstance(made, torch.optim.Optimizer)
+    return made
+
+
+def scheduler_of(
+    scheduler: SchedulerLike | None, optimizer: torch.optim.Optimizer
+) -> LRScheduler | None:
+    """Return the learning rate schedule of an optimizer; None: a constant learning rate.
+
+    Args:
+        scheduler: A name with settings of the torch class ("cosine:T_max=10000" or
+            {"name": "step", "step_size": 1000, "gamma": 0.5}), or a function from the optimizer to
+            a `torch.optim.lr_scheduler.LRScheduler`.
+        optimizer: Its learning rate is changed after each step.
+
+    Raises:
+        ValueError: If there is no such schedule, or torch refuses its settings.
+    """
+    if scheduler is None:
+        return None
+    if callable(scheduler):
+        made = scheduler(optimizer)
+        if not isinstance(made, LRScheduler):
+            raise ValueError(f"lr_scheduler must return an LRScheduler, got {type(made).__name__}")
+        return made
+    name, settings = parse_named("lr_scheduler", scheduler, LR_SCHEDULERS)
+    try:
+        made = getattr(lr_scheduler, LR_SCHEDULERS[name])(optimizer, **settings)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"lr_scheduler {name!r}: {error}") from None
+    assert isinstance(made, LRScheduler)
+    return made
+
+
+def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether `optimizer` leaves a step out where `found_inf` is set on its device."""
+    return isinstance(optimizer, torch.optim.Adam) and all(
+        group.get("fused") for group in optimizer.param_groups
+    )

@@ -1,0 +1,600 @@
+"""One training step: score, loss, backward, clip, optimizer step, store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from tgflow.batch import Batch
+from tgflow.cuda.clock import clock_of
+from tgflow.cuda.devices import device_of, has_device
+from tgflow.keys import KeyDomain, derive_key
+from tgflow.messages import Messages, NewEvents
+from tgflow.model import Scores, TemporalModel, device_of_model
+from tgflow.nn.dropout import DropoutKeys
+from tgflow.share import AnyBatch, Share
+from tgflow.state import DeviceState
+from tgflow.train.captured import CapturedCalls, tensors_of
+from tgflow.train.config import ExecutionConfig
+from tgflow.train.draws import seeded_draws
+from tgflow.train.finite import BatchPlace, TrainingDiverged, check_finite, elsewhere
+from tgflow.train.learning_task import LearningTask
+from tgflow.train.leaves import Leaves
+from tgflow.train.losses import LossLike, loss_of
+from tgflow.train.optimizers import (
+    OptimizerLike,
+    SchedulerLike,
+    optimizer_of,
+    scheduler_of,
+    skips_on_device,
+)
+from tgflow.train.reducer import AnyScores, LocalReducer, ShareScores, SliceReducer
+from tgflow.train.results import ReadyResults, ResultRing, Results
+from tgflow.tree_sum import TreeSum
+
+_MATMUL_PRECISION = {"fp32": "highest", "tf32": "high"}
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """Loss and scores of one update."""
+
+    loss: Tensor
+    """float32 `[]`: of the batch before the update; see `tgflow.train.losses`."""
+    scores: AnyScores
+    """Detached logits in training mode (with dropout), and what `messages` needs."""
+
+
+class TrainStep:
+    """Trains a model batch by batch: `predict`, `learn` and `commit`, in this order or part of it.
+
+    For parameter-free models `learn` only returns loss and scores.
+
+    How a batch is computed is an `Execution`: plain; captured, which replays recurring shapes as
+    CUDA graphs; or sliced, for a `Share`. Each slice is computed by itself, with its own key for
+    dropout; gradients and losses are added over slices in one order (`tgflow.tree_sum`), followed
+    by one optimizer step. The result is therefore the same whichever ranks compute which slices.
+
+    Dropout (`tgflow.nn.Dropout`) is keyed by (seed, epoch, index), so a step is the same on every
+    device and after a resume. torch's default generators are seeded for the step and restored
+    afterwards, so another thread that draws from them meanwhile needs its own generator. Captured
+    steps cannot seed them: such draws differ after a resume.
+
+    On the CPU a value that is not finite raises `TrainingDiverged` before anything has changed. On
+    a device nothing waits for that check: from the first such batch on `is_lost` is set there, and
+    no step changes parameters, optimizer or state. `check_late` then raises for the batch once its
+    scores and loss are on the host.
+
+    Args:
+        model: Model to train, on its device; batches are moved there.
+        seed: Seeds dropout.
+        learning_rate: Learning rate of the optimizer, above 0.
+        weight_decay: Weight decay of the optimizer, at least 0.
+        grad_clip: Largest norm of all gradients together, or None.
+        loss: Name of a loss, or a function from `Scores` to a loss, float `[]`; None: the model's.
+        optimizer: Optimizer, as `tgflow.train.optimizers.optimizer_of` takes it.
+        lr_scheduler: Learning rate schedule, as `tgflow.train.optimizers.scheduler_of` takes it,
+            stepped after each optimizer step; None: constant.
+        execution: How a GPU is used. Steps are captured only with Adam and AdamW, and without an
+            `lr_scheduler`.
+        num_nodes: Returns a bound of the nodes in batches, as `TemporalGraph.num_nodes` is; None:
+            a state on a device waits for the largest one at each step.
+        checks_at_once: Wait at each step, on a device too, and raise there.
+        reducer: Combines slices of several ranks; None: all slices are computed here.
+        task: What is learned beside links, of whole batches with `targets`; None: nothing. Its
+            steps are not captured.
+
+    Raises:
+        ValueError: If there is no such loss, optimizer or schedule, or its settings are invalid.
+    """
+
+    def __init__(
+        self,
+        model: TemporalModel,
+        *,
+        seed: int,
+        learning_rate: float,
+        weight_decay: float = 0.0,
+        grad_clip: float | None = None,
+        loss: LossLike | None = None,
+        optimizer: OptimizerLike = "adam",
+        lr_scheduler: SchedulerLike | None = None,
+        execution: ExecutionConfig | None = None,
+        num_nodes: Callable[[], int] | None = None,
+        checks_at_once: bool = False,
+        reducer: SliceReducer | None = None,
+        task: LearningTask | None = None,
+    ) -> None:
+        self.model = model
+        self.task = task
+        self.seed = seed
+        self.grad_clip = grad_clip
+        self.reducer: SliceReducer = LocalReducer() if reducer is None else reducer
+        self.loss = loss_of(model.loss if loss is None else loss)
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.device = device_of_model(model)
+        """Where the model's parameters are, or else its buffers; the CPU for a model of neither."""
+        is_cuda = self.device.type == "cuda"
+        self.optimizer: torch.optim.Optimizer | None = None
+        """None for a model without parameters that can be learned."""
+        self.lr_scheduler: torch.optim.lr_scheduler.LRScheduler | None = None
+        """None for a constant learning rate."""
+        if self.parameters:
+            self.optimizer = optimizer_of(
+                optimizer, self.parameters, learning_rate=learning_rate, weight_decay=weight_decay
+            )
+            self.lr_scheduler = scheduler_of(lr_scheduler, self.optimizer)
+        execution = ExecutionConfig() if execution is None else execution
+        self._precision = _MATMUL_PRECISION[execution.precision] if is_cuda else None
+        self._num_nodes = num_nodes
+        state = model.state
+        self.state = state if isinstance(state, DeviceState) else None
+        waits = self.device.type == "cpu" or checks_at_once or state is not self.state
+        waits |= not isinstance(self.reducer, LocalReducer)  # what others send is waited for
+        # Only fused Adam and AdamW can leave a step out on the device (`found_inf`), and a schedule
+        # must not advance for a step that was left out.
+        waits |= self.optimizer is not None and not skips_on_device(self.optimizer)
+        waits |= self.lr_scheduler is not None
+        self.is_lost = None if waits else torch.zeros((), dtype=torch.bool, device=self.device)
+        """bool `[]` on the device: whether something was not finite; None where that raises."""
+        self.dropout = DropoutKeys(model)
+        self._checked = False
+        self._clock = clock_of(self.device)
+        self.has_changed = False
+        """Whether parameters or state have changed since this was last set to False."""
+        calls = None
+        if execution.capture and task is None:  # targets are computed on the host
+            calls = self._captured_calls()
+        self._whole: Execution = PlainExecution(self)
+        if calls is not None:
+            self._whole = CapturedExecution(self, calls)
+        self._sliced: Execution = SlicedExecution(self)
+
+    def _execution(self, batch: AnyBatch) -> Execution:
+        return self._sliced if isinstance(batch, Share) else self._whole
+
+    def predict(self, batch: AnyBatch) -> AnyScores:
+        """Return the logits of `batch` in evaluation mode, without gradients; changes nothing.
+
+        Raises:
+            TrainingDiverged: If a score is not finite, unless `is_lost` notes it.
+            ValueError: If the model reads features of other widths than the batch has.
+        """
+        return self._execution(batch).predict(batch)
+
+    def settle(self, batch: AnyBatch) -> None:
+        """Complete the exchange of a share's slices, such as scores, between ranks.
+
+        Raises:
+            TrainingDiverged: Late, if what another rank has predicted is not finite.
+        """
+        if isinstance(batch, Share):
+            self.reducer.settle(batch)
+
+    def learn(self, batch: AnyBatch, *, stores: bool = True) -> StepResult:
+        """Take one optimizer step on all events of `batch`; memory is left as it is.
+
+        Args:
+            batch: The batch.
+            stores: Whether `commit` follows with the scores that this returns: the messages of a
+                share's slices are then sent with their gradients.
+
+        Raises:
+            TrainingDiverged: If the loss or a score is not finite, unless `is_lost` notes it; the
+                parameters are unchanged.
+            ValueError: If the model reads features of other widths than the batch has.
+        """
+        result = self._execution(batch).learn(batch, stores)
+        # Outside of the execution: a replayed CUDA graph runs no Python.
+        if self.lr_scheduler is not None:
+            self.lr_scheduler.step()
+        return result
+
+    def commit(self, batch: AnyBatch, scores: AnyScores | None) -> None:
+        """Store the batch's new events in the model's state.
+
+        Args:
+            batch: The batch.
+            scores: What `predict` or `learn` returned of it; None, if that was not finite, stores
+                what the model computes now.
+        """
+        self._execution(batch).commit(batch, scores)
+
+    def score(self, batch: Batch) -> Scores:
+        """Return the model's scores of a batch, checked."""
+        scores: Scores = self.model(batch)
+        self.check_finite(batch, scores)
+        return scores
+
+    def descend(self, batch: Batch) -> StepResult:
+        """Score a batch and take an optimizer step by the gradients of its loss."""
+        scores = self.model(batch)
+        loss = self.loss(scores)
+        if self.task is not None:
+            loss = self.task.loss(loss, scores, batch)
+        self.check_finite(batch, scores, loss)
+        self.backward(loss)
+        return StepResult(loss.detach(), detach_scores(scores))
+
+    def backward(self, loss: Tensor) -> None:
+        """Compute gradients and take an optimizer step, if there are parameters."""
+        if self.optimizer is None:
+            return
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.update()
+
+    def _captured_calls(self) -> CapturedCalls | None:
+        """Return what captures steps, if nothing in them waits or moves."""
+        state = self.state
+        if self.is_lost is None or not has_device(self.device):
+            return None
+        if state is not None and not (isinstance(state, nn.Module) and state.capturable):
+            return None
+        tensors = (list) if state is None else (lambda: list(state.buffers()))
+        return CapturedCalls(device_of(self.device), tensors)
+
+    @property
+    def learns(self) -> bool:
+        """Whether there is anything to learn; else one pass over the events is as good as many."""
+        return self.optimizer is not None
+
+    @property
+    def compute_seconds(self) -> float:
+        """Time in forward, backward and optimizer; all else is a trainer's overhead."""
+        return self._clock.seconds
+
+    @contextmanager
+    def evaluating(self, batch: Batch) -> Iterator[None]:
+        """Enclose the scoring of `batch` in evaluation mode, without gradients."""
+        self.check_batch(batch)
+        self.set_mode(training=False)
+        with torch.no_grad(), self.computing():
+            yield
+
+    def check_batch(self, batch: Batch) -> None:
+        """Refuse the first batch if its features have other widths than the model's."""
+        if not self._checked:
+            self.model.check_widths(batch)
+            self._checked = True
+
+    def update(self) -> None:
+        """Take a step of the optimizer by the parameters' gradients, if there are parameters."""
+        if self.optimizer is None:
+            return
+        if self.grad_clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.grad_clip)
+        if self.is_lost is not None:
+            self.optimizer.found_inf = self.is_lost.float()  # type: ignore[attr-defined]
+        self.has_changed = True
+        self.optimizer.step()
+
+    def new_results(self) -> Results[Any]:
+        """Return what brings scores and losses to the host: behind the steps on a device."""
+        return ReadyResults() if self.is_lost is None else ResultRing(self.device)
+
+    def check_late(
+        self,
+        place: BatchPlace,
+        positive: Tensor,
+        negative: Tensor,
+        loss: Tensor | None = None,
+        classes: Tensor | None = None,
+    ) -> None:
+        """Check what has come to the host of a step whose values nothing has waited for.
+
+        Raises:
+            TrainingDiverged: If a value is not finite. No step since then has changed the model;
+                from now on steps do again.
+        """
+        if self.is_lost is None:
+            return
+        try:
+            check_finite(place, positive, negative, loss, classes)
+        except TrainingDiverged:
+            self.is_lost.zero_()
+            raise
+
+    def lost(
+        self, batch: Batch, scores: Scores, loss: Tensor | None = None
+    ) -> TrainingDiverged | None:
+        """Return the error that names what is not finite, or on a device note it there."""
+        try:
+            self.check_finite(batch, scores, loss)
+        except TrainingDiverged as error:
+            return error
+        return None
+
+    def check_finite(self, batch: Batch, scores: Scores, loss: Tensor | None = None) -> None:
+        """Raise if a value is not finite, or on a device note it there."""
+        if self.is_lost is None:
+            place = BatchPlace.of(batch)
+            check_finite(place, scores.positive, scores.negative, loss, scores.classes)
+            return
+        values = scores.positive, scores.negative, scores.classes, loss
+        flat = torch.cat([x.detach().flatten() for x in values if x is not None])
+        self.is_lost.logical_or_(flat.isfinite().all().logical_not_())
+
+    def set_mode(self, *, training: bool) -> None:
+        """Put the model in training or evaluation mode."""
+        if self.model.training != training:  # a walk over all modules
+            self.model.train(training)
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Enclose what the model computes: timed, on a device with its precision and state."""
+        with self._clock.measuring():
+            if self.device.type == "cpu":
+                yield
+            else:
+                with self.touching_state(), _matmul_precision(self._precision):
+                    yield
+
+    @contextmanager
+    def touching_state(self) -> Iterator[None]:
+        """Enclose reading or writing the model's state: on a device without waiting for it."""
+        with ExitStack() as stack:
+            if self.state is not None and self.device.type != "cpu":
+                if self._num_nodes is not None:
+                    stack.enter_context(self.state.covering(self._num_nodes()))
+                if self.is_lost is not None:
+                    stack.enter_context(self.state.unless(self.is_lost))
+            yield
+
+
+@contextmanager
+def _matmul_precision(precision: str | None) -> Iterator[None]:
+    """Let torch multiply float32 matrices with this precision; None: as it does."""
+    if precision is None:
+        yield
+        return
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+class Execution(Protocol):
+    """Computes the parts of a step for one kind of batch."""
+
+    def predict(self, batch: Any, /) -> AnyScores:
+        """Return the scores of a batch; see `TrainStep.predict`."""
+        ...
+
+    def learn(self, batch: Any, /, stores: bool) -> StepResult:
+        """Take an optimizer step; see `TrainStep.learn`."""
+        ...
+
+    def commit(self, batch: Any, /, scores: Any) -> None:
+        """Store a batch's new events; see `TrainStep.commit`."""
+        ...
+
+
+class PlainExecution:
+    """Computes a whole batch eagerly."""
+
+    def __init__(self, step: TrainStep) -> None:
+        self._step = step
+
+    def predict(self, batch: Batch) -> Scores:
+        """Return the scores of a batch."""
+        with self._step.evaluating(batch):
+            return self._step.score(batch)
+
+    def learn(self, batch: Batch, stores: bool) -> StepResult:
+        """Take an optimizer step."""
+        with self._learning(batch) as key, seeded_draws(key, self._step.device):
+            return self._step.descend(batch)
+
+    @contextmanager
+    def _learning(self, batch: Batch) -> Iterator[int]:
+        """Enclose a step in training mode, with dropout of its key."""
+        step = self._step
+        step.check_batch(batch)
+        step.set_mode(training=True)
+        key = derive_key(step.seed, batch.epoch, batch.index)
+        with step.dropout.keyed(key), step.computing():
+            yield key
+
+    def commit(self, batch: Batch, scores: Scores | None) -> None:
+        """Store a batch's new events."""
+        step = self._step
+        if scores is None:
+            with step.evaluating(batch):
+                now: Scores = step.model(batch)
+            scores = now
+        with step.touching_state():
+            step.has_changed = True
+            self._store(batch, scores)
+
+    def _store(self, batch: Batch, scores: Scores) -> None:
+        self._step.model.commit(batch, scores)
+
+
+class CapturedExecution(PlainExecution):
+    """Computes whole batches of recurring shapes by replaying CUDA graphs."""
+
+    def __init__(self, step: TrainStep, calls: CapturedCalls) -> None:
+        super().__init__(step)
+        self.calls = calls
+        self._replayed: tuple[str, Scores, Scores] | None = None
+        """If a replay made the latest scores: of what, as it left them, and as returned."""
+
+    def predict(self, batch: Batch) -> Scores:
+        """Return the scores of a batch."""
+        with self._step.evaluating(batch):
+            scores = self.calls.call("predict", batch, self._step.score, tensors_of)
+            return self._kept("predict", scores)
+
+    def learn(self, batch: Batch, stores: bool) -> StepResult:
+        """Take an optimizer step."""
+        step = self._step
+        with self._learning(batch):
+            result = self.calls.call("learn", batch, step.descend, _result_tensors)
+            step.has_changed |= step.learns  # a replay does not set it
+            assert isinstance(result.scores, Scores)
+            return StepResult(result.loss.clone(), self._kept("learn", result.scores))
+
+    def _kept(self, name: str, scores: Scores) -> Scores:
+        """Return scores that no replay overwrites; note which replay their carry belongs to."""
+        kept = Scores(scores.positive.clone(), scores.negative.clone(), scores.carry)
+        self._replayed = (name, scores, kept) if self.calls.was_replay else None
+        return kept
+
+    def _store(self, batch: Batch, scores: Scores) -> None:
+        replayed, step = self._replayed, self._step
+        if replayed is None or step.state is None or scores is not replayed[2]:
+            super()._store(batch, scores)
+            return
+        name, found, _ = replayed  # found: where a replay of the commit reads
+        commit = partial(step.model.commit, found=found)
+        self.calls.call(f"commit {name}", batch, commit, lambda nothing: [], follows=True)
+
+
+def _result_tensors(result: StepResult) -> list[Tensor]:
+    assert isinstance(result.scores, Scores)
+    return [result.loss, *tensors_of(result.scores)]
+
+
+class SlicedExecution:
+    """Computes the slices of a `Share` one by one; a reducer combines them over ranks."""
+
+    def __init__(self, step: TrainStep) -> None:
+        self._step, self._reducer = step, step.reducer
+
+    @contextmanager
+    def _reading(self, batch: Batch) -> Iterator[None]:
+        """Enclose what reads the state for a slice: that leaves no trace of who has read it."""
+        if self._step.state is None or not batch.nodes.is_cpu:
+            yield
+            return
+        with self._step.state.covering(int(batch.nodes.max()) + 1 if len(batch.nodes) else 0):
+            yield
+
+    def predict(self, share: Share) -> ShareScores:
+        """Return the scores of a share."""
+        _fetch(share)
+        own: dict[int, Scores] = {}
+        error: TrainingDiverged | None = None
+        for number, batch in share.computed():
+            with self._step.evaluating(batch), self._reading(batch):
+                own[number] = self._step.model(batch)
+                found = self._step.lost(batch, own[number])
+                error = found if error is None else error
+        self._reducer.agree(share, error)
+        return ShareScores(own, self._reducer.scores(share, own))
+
+    def learn(self, share: Share, stores: bool) -> StepResult:
+        """Take an optimizer step by the sum of the slices' gradients."""
+        self._step.check_batch(share.slices[0])
+        _fetch(share)
+        self._step.set_mode(training=True)
+        leaves = Leaves(self._step.parameters, self._step.model.marks(), self._step.device)
+        tree, own = TreeSum(share.num_slices), dict[int, Scores]()
+        error: TrainingDiverged | None = None
+        computed = dict(share.computed())
+        for number in share.numbers:
+            leaf, found = leaves.none(), None
+            if number in computed:
+                own[number], leaf, found = self._slice_leaf(leaves, computed[number], len(share))
+            error = found if error is None else error
+            tree.add(range(number, number + 1), leaf)
+        scores = ShareScores(own, self._reducer.scores(share, own))
+        if stores:
+            scores.messages = self._messages(share, own)
+        with self._step.computing():
+            figures = leaves.spread(self._total(share, leaves, tree))
+            if self._step.is_lost is not None:
+                self._step.is_lost.logical_or_(figures.is_lost)
+            elif bool(figures.is_lost):
+                leaves.rewind()
+                raise elsewhere(BatchPlace.of(share)) if error is None else error
+            self._step.update()
+        return StepResult(figures.loss.clone(), scores)
+
+    def _total(self, share: Share, leaves: Leaves, tree: TreeSum) -> Tensor:
+        try:
+            return self._reducer.total(share, tree)
+        except TrainingDiverged:  # of what was predicted: then nothing is learned
+            leaves.rewind()
+            raise
+
+    def _slice_leaf(
+        self, leaves: Leaves, batch: Batch, num_rows: int
+    ) -> tuple[Scores, Tensor, TrainingDiverged | None]:
+        """Return the scores and the leaf of a slice of `num_rows` rows, and what is not finite."""
+        key = derive_key(self._step.seed, batch.epoch, batch.index)
+        if batch.slice is not None:
+            key = derive_key(key, KeyDomain.SLICE, batch.slice.number)
+        with (
+            self._step.dropout.keyed(key),
+            self._step.computing(),
+            seeded_draws(key, self._step.device),
+        ):
+            leaves.rewind()
+            with self._reading(batch):
+                scores: Scores = self._step.model(batch)
+            if not len(batch):
+                return detach_scores(scores), leaves.none(), None
+            loss = self._step.loss(scores) * (len(batch) / num_rows)
+            error = self._step.lost(batch, scores, loss)
+            if self._step.learns:
+                loss.backward()  # type: ignore[no-untyped-call]
+            leaf = leaves.leaf(
+                loss, error is not None if self._step.is_lost is None else self._step.is_lost
+            )
+        return detach_scores(scores), leaf, error
+
+    def _messages(self, share: Share, own: Mapping[int, Scores]) -> Callable[[], Messages] | None:
+        """Return what gives the messages of the whole batch; None if the model stores nothing."""
+        made: dict[int, Messages] = {}
+        with torch.no_grad():
+            for number, batch in share.computed():
+                messages = self._step.model.messages(batch, own[number])
+                if messages is None:
+                    return None
+                made[number] = messages
+        return self._reducer.messages(share, made)
+
+    def commit(self, share: Share, scores: ShareScores | None) -> None:
+        """Store a share's new events."""
+        if scores is not None and scores.messages is not None:
+            messages: Callable[[], Messages] | None = scores.messages
+        else:
+            own = self._scores_now(share) if scores is None else scores.own
+            messages = self._messages(share, own)
+        self._reducer.settle(share)
+        with self._step.touching_state(), torch.no_grad():
+            self._step.has_changed = True
+            if messages is not None:
+                events = NewEvents.of_host(share.host, share.num_new, self._step.device)
+                self._step.model.store(events, messages())
+
+    def _scores_now(self, share: Share) -> dict[int, Scores]:
+        """Return what the model makes of the slices now, finite or not."""
+        _fetch(share)
+        own = {}
+        for number, batch in share.computed():
+            with self._step.evaluating(batch), self._reading(batch):
+                own[number] = self._step.model(batch)
+        return own
+
+
+def _fetch(share: Share) -> None:
+    """Have here what the slices read of a state that is spread over ranks."""
+    if share.fetch is not None:
+        share.fetch()
+
+
+def detach_scores(scores: Scores) -> Scores:
+    """Return scores without what their gradients need."""
+    classes = None if scores.classes is None else scores.classes.detach()
+    return Scores(scores.positive.detach(), scores.negative.detach(), scores.carry, classes)
