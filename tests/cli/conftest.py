@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import pytest
 import typer
 
-from helpers.live_runs import write_events
+from helpers.live_runs import Killed, write_events
 from tgflow.cli import main
+from tgflow.compare.offline_saves import OfflineSaves
 
 made_once = functools.cache(typer.main.get_command)
 
@@ -50,3 +51,24 @@ def resume(tgflow):
 def events_csv(tmp_path):
     """Return a file of 400 events among 20 nodes that mostly write to the node after them."""
     return write_events(tmp_path / "made.csv")
+
+
+@pytest.fixture
+def kill_after(monkeypatch):
+    """Return a function that lets offline training be killed after some epochs.
+
+    Epochs of all seeds and models count.
+    """
+
+    def arm(epochs):
+        original, left = OfflineSaves.after_epoch, iter(range(epochs - 1))
+
+        def killing(self, trainer):
+            original(self, trainer)
+            if next(left, None) is None:
+                monkeypatch.setattr(OfflineSaves, "after_epoch", original)
+                raise Killed
+
+        monkeypatch.setattr(OfflineSaves, "after_epoch", killing)
+
+    return arm

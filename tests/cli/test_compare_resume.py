@@ -13,38 +13,15 @@ import numpy as np
 import pytest
 
 from helpers.campaign import ENVIRONMENT
-from helpers.live_runs import write_events
+from helpers.live_runs import Killed, write_events
 from helpers.processes import environment
 from helpers.records import untimed
-from tgflow.compare.offline_saves import OfflineSaves
 from tgflow.compare.outcome import Outcome
 
 SMALL = ("--dim", 8, "--batch-size", 50, "--threads", 1, "--seeds", 1, "--epochs", 3)
 MODELS = ("--models", "recency,jodie,slow=tgn+pairs", "--model-set", "slow.learning_rate=0.0001")
 EVERY_EPOCH = ("--checkpoint-every", 1e-6)
 FLAGS = ("--protocol", "dyglib/1", "--learning-rate", 0.01, *MODELS, *SMALL, *EVERY_EPOCH)
-
-
-class Killed(BaseException):
-    """In place of a signal: nothing catches it."""
-
-
-@pytest.fixture
-def kill_after(monkeypatch):
-    """Let a comparison end after some epochs, all models counted."""
-
-    def arm(epochs):
-        original, left = OfflineSaves.after_epoch, iter(range(epochs - 1))
-
-        def killing(self, trainer):
-            original(self, trainer)
-            if next(left, None) is None:
-                monkeypatch.setattr(OfflineSaves, "after_epoch", original)
-                raise Killed
-
-        monkeypatch.setattr(OfflineSaves, "after_epoch", killing)
-
-    return arm
 
 
 def participants(directory):

@@ -124,7 +124,11 @@ def test_a_table_can_be_anywhere(tgflow, stream, placement):
     ("command", "flags", "text"),
     [
         ("run", ("--cache-policy", "belady", "--edge-cache", "1MiB"), "a live stream has no"),
-        ("run", ("--edge-cache", "10%"), "--edge-cache 10%: of how many rows?"),
+        (
+            "run",
+            ("--edge-cache", "10%"),
+            "--edge-cache 10%: a percentage needs a known number of rows",
+        ),
         ("run", ("--cache-policy", "lru"), "--cache-policy: of which cache?"),
         ("train", ("--edge-budget", "1GiB"), "--edge-budget: it is for --edge-table auto"),
         ("run", ("--edge-path", "x.rows"), "--edge-path: it is for --edge-table disk or auto"),

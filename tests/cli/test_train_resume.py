@@ -13,36 +13,13 @@ import pytest
 
 import tgflow as tg
 from helpers.campaign import ENVIRONMENT
-from helpers.live_runs import write_features
+from helpers.live_runs import Killed, write_features
 from helpers.processes import environment
 from helpers.records import untimed
-from tgflow.compare.offline_saves import OfflineSaves
 
 SMALL = ("--dim", 8, "--batch-size", 50, "--threads", 1, "--epochs", 3, "--mrr-negatives", 5)
 FLAGS = (*SMALL, "--learning-rate", 0.01, "--checkpoint-every", 1e-6)
 TIMED = ("machine", "tables", "threads", "stream")
-
-
-class Killed(BaseException):
-    """In place of a signal: nothing catches it."""
-
-
-@pytest.fixture
-def kill_after(monkeypatch):
-    """Let a training end after some epochs, all seeds counted."""
-
-    def arm(epochs):
-        original, left = OfflineSaves.after_epoch, iter(range(epochs - 1))
-
-        def killing(self, trainer):
-            original(self, trainer)
-            if next(left, None) is None:
-                monkeypatch.setattr(OfflineSaves, "after_epoch", original)
-                raise Killed
-
-        monkeypatch.setattr(OfflineSaves, "after_epoch", killing)
-
-    return arm
 
 
 def figures(directory):

@@ -21,6 +21,10 @@ MACHINE = (
 )
 
 
+class Killed(BaseException):
+    """Raised in place of SIGKILL: nothing catches it."""
+
+
 def write_events(path: Path, size: int = 400, nodes: int = 20) -> Path:
     """Write events among a few nodes that mostly write to the node after them."""
     rng = random.Random(5)

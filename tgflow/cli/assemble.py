@@ -203,7 +203,7 @@ def check_together(config: Config) -> None:
         )
     if order.dedup_window and stream.event_id is None:
         raise ConfigError("--dedup-window: by which ids? name their column: --event-id COLUMN")
-    check_scores(config)
+    check_scores(config.scores.to)
     check_serving(config.serve)
     check_loggers(config.operate.log_to)
     if config.task.freeze and config.start.init_from is None:
@@ -303,7 +303,7 @@ def grow_graph(
         node_x=FeatureTable(node_x_dim) if node_x_dim else None,
         device="cpu" if gpu is None else gpu,
         device_budget=config.graph.device_budget,
-        feature_scale=scale_of(config, x_dim, freeze_at),
+        feature_scale=scale_of(config.graph.feature_scale, x_dim, freeze_at),
     )
     for batch in stream:
         graph.append(batch)

@@ -23,6 +23,8 @@ from tgflow.streams.rows.limits import Checks
 from tgflow.tasks.config import TaskConfig
 from tgflow.train.config import ContinualConfig, OfflineConfig, Reuse
 
+ScaleKind = Literal["auto", "standard", "log", "none"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class GraphConfig:
@@ -30,7 +32,7 @@ class GraphConfig:
 
     direction: Direction = "undirected"
     """Who is whose neighbor; bipartite: two name spaces of ids."""
-    feature_scale: Literal["auto", "standard", "log", "none"] = "none"
+    feature_scale: ScaleKind = "none"
     """Features to mean 0 and deviation 1 by the events so far, frozen after 10,000 or the training
     part; log: as signed logarithm; auto: that where they are skewed; none: as they are."""
     node_features: Annotated[str | None, Setting(resume="any_time")] = None

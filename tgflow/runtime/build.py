@@ -1,7 +1,7 @@
-"""The runner of a run from the command line, at its beginning or where it was saved.
+"""Compose the runner of a run, which starts or resumes.
 
-Each part is made by one function from what it needs. A runner of another kind is another
-composition: see `tests/runtime/test_runner.py` for one without ingestion and display.
+A runner of another kind is another composition: see `tests/runtime/test_runner.py` for one
+without ingestion and display.
 """
 
 from __future__ import annotations
@@ -78,20 +78,21 @@ from tgflow.streams.rows.partitioned import PartitionedSource
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.observe import StepRecord
 from tgflow.train.stream_trainer import StreamTrainer
+from tgflow.units import parse_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class RunInputs:
-    """What a run is made of that is not in its directory.
+    """Inputs of a run that are not in its directory.
 
     Args:
-        source: Where events come from, not started.
+        source: Source of events, not started.
         direction: How they become edges.
         model: The model, its first parameters drawn by the seed; or the models to compare.
         threads: CPU threads in use.
         device: Where the model is.
-        title: What learns, in words; None: the name of the model.
-        lead: Briefs other ranks on the run, if there are any.
+        title: Name of the models for people; None: the name of the model.
+        lead: Briefs the other ranks, if there are any.
         cut_at_steps: Whether micro-batches also end where the time changes.
         nodes: Features of the stream's nodes, if there are any.
     """
@@ -115,13 +116,13 @@ class RunInputs:
 def open_runner(
     directory: RunDirectory, inputs: RunInputs, run_log: RunLog, flow: FlowControl, console: Console
 ) -> Runner:
-    """Return the runner of the run in `directory`, which starts or resumes.
+    """Return the runner of the run in `directory`, at its beginning or newest checkpoint.
 
     Args:
         directory: Taken.
-        inputs: What else it is made of.
-        run_log: Gets what was found.
-        flow: Stops the stream; it may be stopped already.
+        inputs: Source, model and other inputs.
+        run_log: Gets warnings about settings, checkpoints and the log.
+        flow: Stops the stream; may be stopped already.
         console: Shows progress to people.
 
     Raises:
@@ -143,7 +144,7 @@ def open_runner(
 
 
 def _way_out(error: Exception, directory: RunDirectory) -> str:
-    """Return what can be done about files that are damaged or gone."""
+    """Return the fix for files that are damaged or gone."""
     if isinstance(error, LogCorrupt):
         return "bring files back from a copy, or start over with another --out"
     lost = edge_file(directory.config, directory.path) if isinstance(error, RowsLost) else None
@@ -268,7 +269,7 @@ def _restore(
     newest = find_newest(store, directory, run_log)
     build = current_build(inputs.threads, inputs.device)
     start = Start.of(newest)
-    check_build(start.build, build, config, run_log)
+    check_build(start.build, build, strict=config.checkpoint.strict_resume, run_log=run_log)
     directory.accept_settings()
     log = None
     if config.checkpoint.log:
@@ -319,8 +320,14 @@ def _cut(
 ) -> Iterable[EventBatch]:
     """Return the stream cut into micro-batches, with the features of its nodes."""
     cut: Iterable[EventBatch] = stream
-    if ends is not None:
-        cut = TimedStream.of(stream, ends, config, trainer.position)
+    if ends is not None and config.scores.max_wait is not None:
+        cut = TimedStream(
+            stream,
+            ends,
+            position=trainer.position,
+            batch_size=config.continual.batch_size,
+            max_wait=parse_seconds(config.scores.max_wait),
+        )
     if inputs.cut_at_steps:
         cut = SteppedStream(cut)
     return cut if inputs.nodes is None else inputs.nodes.along(cut, trainer.graph, ids=ids)
@@ -372,7 +379,7 @@ def _open_scores(
     checkpoint: Checkpoint | None,
     opened: ExitStack,
 ) -> SavedScores | None:
-    """Let the scores of the trainer go where the settings say; None if nowhere."""
+    """Write the scores of the trainer to the place in the settings; None without one."""
     if not isinstance(trainer, ContinualTrainer) or trainer.scorer is None:
         return None
     rows = rows_of(directory.config, ingest, says_labels=trainer.scorer.says_labels)
@@ -412,6 +419,6 @@ def _close_table(graph: TemporalGraph) -> None:
 
 
 def _close_quietly(close: Callable[[], None]) -> None:
-    """Close what an earlier error has spoken for, or the run ends by what matters more."""
+    """Close a part, ignoring disk errors: another error ends the run already."""
     with suppress(OSError):
         close()

@@ -9,6 +9,7 @@ from tgflow.cache import CachedTable, cached
 from tgflow.cache.engine import CachedSource
 from tgflow.cache.policy import Policy
 from tgflow.config import Config, ConfigError
+from tgflow.config.schema import ScaleKind
 from tgflow.cuda.device import Device
 from tgflow.cuda.requirements import CudaError
 from tgflow.graph import TemporalGraph
@@ -89,8 +90,8 @@ def _check_live(config: Config) -> None:
         )
     if t.edge_cache and t.edge_cache.endswith("%"):
         raise ConfigError(
-            f"--edge-cache {t.edge_cache}: of how many rows? nobody knows how many a stream will "
-            "bring; give bytes, such as 256MiB"
+            f"--edge-cache {t.edge_cache}: a percentage needs a known number of rows; for a "
+            "stream give a size such as 256MiB"
         )
 
 
@@ -117,15 +118,14 @@ def _check_machine(placement: Placement) -> None:
         raise ConfigError(f"--edge-table {placement}: {error}; or use host or disk") from None
 
 
-def scale_of(config: Config, x_dim: int, freeze_at: int = FREEZE_AT) -> FeatureScale | None:
+def scale_of(kind: ScaleKind, x_dim: int, freeze_at: int = FREEZE_AT) -> FeatureScale | None:
     """Return a new scale of features, None where they stay as they are.
 
     Args:
-        config: The settings.
+        kind: The setting `feature_scale`.
         x_dim: Width of the features of edges, and of nodes; 0 for none.
         freeze_at: Events after which its figures stay.
     """
-    kind = config.graph.feature_scale
     return None if kind == "none" or x_dim == 0 else FeatureScale(kind, freeze_at)
 
 

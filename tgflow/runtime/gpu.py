@@ -29,9 +29,7 @@ def use_device(config: Config) -> torch.device:
     name = config.run.device
     if name == "cpu":
         if config.graph.device_budget is not None:
-            raise ConfigError(
-                "--device-budget: it is of a GPU's memory; add --device cuda, or leave it out"
-            )
+            raise ConfigError("--device-budget requires --device cuda")
         return CPU
     try:
         device = require_device(_device_of_rank(torch.device(name)))

@@ -10,18 +10,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
 
 from tgflow.checkpoint import CheckpointStore
 from tgflow.checkpoint.parts import SectionWriter
-from tgflow.config import Config
 from tgflow.durable.appended import AppendedFile
 from tgflow.durable.errors import LogCorrupt
 from tgflow.events import MICRO_BATCH_END, EventBatch
 from tgflow.runtime.checkpoints import Component
 from tgflow.runtime.directory import RunDirectory
 from tgflow.streams.prefetch import Ended, Prefetcher
-from tgflow.units import parse_seconds
 
 FILE = "micro-batches.txt"
 _AHEAD = 2
@@ -208,16 +205,6 @@ class TimedStream:
         self._batch_size, self._max_wait, self._clock = batch_size, max_wait, clock
         self._since = 0.0
         """When the first event of the micro-batch that fills up was received."""
-
-    @classmethod
-    def of(
-        cls, stream: Iterable[EventBatch], ends: MicroBatchEnds, config: Config, position: int
-    ) -> Self:
-        """Return the stream of a run, whose settings say how long an event waits."""
-        max_wait, size = config.scores.max_wait, config.continual.batch_size
-        assert max_wait is not None
-        seconds = parse_seconds(max_wait)
-        return cls(stream, ends, position=position, batch_size=size, max_wait=seconds)
 
     def __iter__(self) -> Iterator[EventBatch]:
         """Yield the stream's batches, and `MICRO_BATCH_END` where one ends early.

@@ -114,7 +114,9 @@ def open_saves(
             part.clear()
         else:
             part.load(newest)
-    check_build(start.build, build, directory.config, run_log)
+    check_build(
+        start.build, build, strict=directory.config.checkpoint.strict_resume, run_log=run_log
+    )
     directory.accept_settings()
     path = directory.config.stream.path
     settings = SavedSettings(directory, build, path, elapsed=start.elapsed)

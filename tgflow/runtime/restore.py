@@ -113,7 +113,7 @@ class Start:
 
 
 def check_build(
-    saved: dict[str, Any] | None, build: dict[str, Any], config: Config, run_log: RunLog
+    saved: dict[str, Any] | None, build: dict[str, Any], *, strict: bool, run_log: RunLog
 ) -> None:
     """Warn where bits could differ from those of the machine that wrote the checkpoint.
 
@@ -124,7 +124,7 @@ def check_build(
     if not differing:
         return
     text = f"{'; '.join(differing)}: results may differ in their last bits from an undisturbed run"
-    if config.checkpoint.strict_resume:
+    if strict:
         raise StrictResume(f"{text}, and strict_resume is set; resume as it was, or unset it")
     run_log.warning("other build", text)
 
@@ -200,7 +200,7 @@ def make_trainer(
             device=device,
             device_budget=budget,
             shard=shard,
-            feature_scale=scale_of(directory.config, source.x_dim + node_x_dim),
+            feature_scale=scale_of(directory.config.graph.feature_scale, source.x_dim + node_x_dim),
         )
         if isinstance(model, TemporalModel):
             return ContinualTrainer(

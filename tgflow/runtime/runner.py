@@ -24,13 +24,13 @@ from tgflow.train.stream_trainer import StreamTrainer
 
 
 class Orders:
-    """Lets all ranks agree after each micro-batch; a run that is alone does what it wants.
+    """Agreement of all ranks on orders after each micro-batch; a single process follows its own.
 
-    Nothing is sent for it: what a rank wants goes along with the next micro-batch, and what rank 0
-    orders has come with this one. How much memory a rank holds is noted here too, to go along.
+    Sends nothing itself: requests travel with the next micro-batch, orders of rank 0 arrive with
+    the current one. The memory that the rank holds is noted here too, to travel along.
 
     Args:
-        control: Of the trainer, where there are other ranks.
+        control: Control channel of the trainer; None in a single process.
     """
 
     def __init__(self, control: RankControl | None = None) -> None:
@@ -56,7 +56,7 @@ Record: TypeAlias = Mapping[str, Any]
 
 @dataclass(slots=True)
 class RunStatus:
-    """How a run stands, written by its runner and read by any thread."""
+    """State of a run, written by its runner and read by any thread."""
 
     state: State = "starting"
     record: Record = field(default_factory=dict)
@@ -68,10 +68,10 @@ class RunStatus:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """How a run ended, with all of it saved."""
+    """Result of a run whose state is saved."""
 
     stopped: bool
-    """By a signal: there may be more to come."""
+    """Whether a signal stopped it before the end of the stream."""
     state_sha256: str | None
     """Digest of model, optimizer, memory and events, and of what the run adds to them."""
     metrics: Record
@@ -115,11 +115,11 @@ class Runner:
     warn: Callable[[str], None] = lambda text: None
 
     def run(self) -> RunResult:
-        """Learn until the stream ends, a signal stops it, or something fails.
+        """Learn until the stream ends, a signal stops it, or an error occurs.
 
-        Whatever can be saved is: after all of these but a failing disk, a loss that is not finite
-        and faults of ours, the newest checkpoint holds every micro-batch learned. Where memory has
-        ended in the middle of changing the model it is the one before, and `warn` hears of it.
+        Afterwards the newest checkpoint holds every micro-batch learned, except after a disk error,
+        a loss that is not finite or an internal error. If memory ran out while the model was being
+        changed, the newest checkpoint is the one before, and `warn` is called.
 
         Raises:
             StreamError: What the source raises; `SourceUnavailable` if it was out of reach for too
@@ -177,7 +177,7 @@ class Runner:
         return False
 
     def _wanted(self) -> Order:
-        """Return what this run wants after a micro-batch."""
+        """Return the order that this rank requests after a micro-batch."""
         wanted = Order.CHECKPOINT if self.checkpoints.after_step() else Order.NONE
         if self.flow.stopped:
             is_short = isinstance(self.flow.error, MemoryLimit)
@@ -185,7 +185,7 @@ class Runner:
         return wanted
 
     def _obey(self, order: Order) -> None:
-        """Do what all ranks do.
+        """Execute the order of all ranks.
 
         Raises:
             Stopped: If all stop; or what the stream is to stop by.
@@ -201,7 +201,7 @@ class Runner:
         raise Stopped
 
     def _drain(self) -> None:
-        """Record what was learned and is not recorded yet, as a GPU is ahead of its records."""
+        """Record the steps that are learned but not recorded: a GPU runs ahead of its records."""
         for step in self.trainer.drain():
             self._record(step)
 
@@ -223,9 +223,9 @@ class Runner:
         }
 
     def _can_save_before(self, error: Exception) -> bool:
-        """Return whether what was learned can be saved: by all ranks, if each has a part of it.
+        """Return whether the state can be saved after `error`.
 
-        Then all of them must have ended by the same error, after the same micro-batch.
+        With a sharded state all ranks must have ended by the same error, at the same position.
         """
         if not self.trainer.is_spread:
             return isinstance(error, StreamError | MemoryLimit) or is_out_of_memory(error)
@@ -233,7 +233,7 @@ class Runner:
         return not _ENDING_ALL.isdisjoint(kinds)
 
     def _save_before(self, error: Exception) -> None:
-        """Save what was learned before `error` ends the run."""
+        """Save the state before `error` ends the run."""
         traceback.clear_frames(error.__traceback__)  # which hold the memory of the step that failed
         try:
             self._drain()
@@ -248,7 +248,7 @@ class Runner:
             self.warn(f"{text}; {self._standing()}; the run ends because of: {error}")
 
     def _standing(self) -> str:
-        """Return which checkpoint a run that resumes has."""
+        """Return a sentence on where a resumed run starts."""
         saved = self.checkpoints.saved
         if saved is None:
             return "there is no checkpoint yet, and a run that resumes starts with the first event"
@@ -263,4 +263,4 @@ def _kinds_of(error: Exception) -> list[str]:
 
 
 class _Unfinished(Exception):
-    """The model is in no state that an undisturbed run has been in."""
+    """The model was changed in part and must not be saved."""

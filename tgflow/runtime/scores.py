@@ -421,13 +421,12 @@ class SavedScores(Component):
         return self._mark
 
 
-def check_scores(config: Config) -> None:
+def check_scores(to: str | None) -> None:
     """Refuse a place that scores cannot go to, before anything is made.
 
     Raises:
         ConfigError: If it is one.
     """
-    to = config.scores.to
     if to is None:
         return
     try:
