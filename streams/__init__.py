@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from tgflow.streams.clock import Clock as Clock
     from tgflow.streams.clock import SystemClock as SystemClock
     from tgflow.streams.errors import StreamError as StreamError
+    from tgflow.streams.open import StreamOptions as StreamOptions
     from tgflow.streams.open import open_files as open_files
     from tgflow.streams.open import open_stream as open_stream
     from tgflow.streams.pacing import playback as playback

@@ -1,15 +1,15 @@
-"""The front door: from a path or a table to a source."""
+"""Open files, folders and tables as sources of events."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tgflow.ids import NodeIds
 from tgflow.streams.files.blocks import BLOCK_BYTES
-from tgflow.streams.files.file_list import Files
 from tgflow.streams.files.file_source import FileSource
 from tgflow.streams.files.found_files import find_files
 from tgflow.streams.files.layout import TextLayout
@@ -20,45 +20,11 @@ from tgflow.streams.rows.times import Times
 from tgflow.streams.source import EventSource
 
 
-def open_stream(
-    source: Any,
-    *,
-    src: str = "src",
-    dst: str = "dst",
-    t: str = "t",
-    label: str | None = None,
-    features: str | Sequence[str] | None = None,
-    time_unit: str | None = None,
-    tick_unit: str | None = None,
-    format: str | None = None,
-    header: bool | None = None,
-    columns: str | Sequence[str] | None = None,
-    sep: str | None = None,
-    comment: str | None = None,
-    id_kind: IdKind | None = None,
-    fill_missing: float | None = None,
-    bipartite: bool | None = None,
-    sort: bool = False,
-    ids: NodeIds | None = None,
-) -> EventSource:
-    """Return the events of a file, a folder, or a table in memory as one ordered stream.
-
-    Files are CSV, TSV, JSON lines (each also compressed: `.gz`, `.zst`, `.bz2`), Parquet, Arrow IPC
-    and Feather. JODIE's CSV files are read as they are published: their columns are called src,
-    dst, t, label, f0, f1, ..., the stream is bipartite and its features are read. A folder is read
-    file after file in order of name, where digits count as numbers (`part-2` before `part-10`);
-    names that start with `.` or `_` are skipped. Tables are pyarrow tables and batches, data frames
-    that offer the Arrow C stream (pandas, polars, also lazy ones), dicts of columns (NumPy, torch,
-    lists), tuples of them (src, dst, t, and perhaps x), iterables of dicts, one a row, and
-    `TemporalData` of PyTorch Geometric, whose features are `features="msg"`.
-
-    As they are published: DyGLib's `ml_NAME.csv` with the features in `ml_NAME.npy`, SNAP's `.txt`
-    (src, dst, t), Network Repository's `.edges` and KONECT's `out.NAME` (src, dst, weight, t)
-    without headers; and `.npz` and
-    `.pt`, arrays and tensors by name, in which nothing is ever unpickled or run.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StreamOptions:
+    """How the rows of a source become events; the keyword arguments of `open_stream`.
 
     Args:
-        source: A path, a list of paths, or a table; "-" is stdin, CSV unless `format` says another.
         src: Name of the column of source nodes: integers or strings.
         dst: Name of the column of destination nodes.
         t: Name of the column of times: numbers in `time_unit`, or a timestamp column.
@@ -87,9 +53,93 @@ def open_stream(
         fill_missing: What features are that are empty, null or NaN; None: such a row is no event.
         bipartite: Whether sources and destinations are separate name spaces; None: where the file
             says so, as JODIE's and some of KONECT's do.
+
+    Raises:
+        ValueError: If an option is out of its choices.
+    """
+
+    src: str = "src"
+    dst: str = "dst"
+    t: str = "t"
+    label: str | None = None
+    features: str | Sequence[str] | None = None
+    time_unit: str | None = None
+    tick_unit: str | None = None
+    format: str | None = None
+    header: bool | None = None
+    columns: str | Sequence[str] | None = None
+    sep: str | None = None
+    comment: str | None = None
+    id_kind: IdKind | None = None
+    fill_missing: float | None = None
+    bipartite: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.id_kind not in (None, "int", "string"):
+            raise ValueError(f"unknown id_kind {self.id_kind!r}; choose 'int', 'string' or None")
+        if self.fill_missing is not None and not math.isfinite(self.fill_missing):
+            raise ValueError(f"fill_missing must be a finite number, got {self.fill_missing}")
+
+    def reader_of(
+        self,
+        source: Any,
+        *,
+        event_id: str | None = None,
+        checks: Checks | None = None,
+        max_file_bytes: int | None = None,
+        block_bytes: int = BLOCK_BYTES,
+        follow: bool = False,
+    ) -> tuple[str, Reader, bool]:
+        """Return the name of a source, its reader, and whether its stream is bipartite.
+
+        The arguments are those of `open_files`.
+        """
+        schema = Schema(
+            self.src,
+            self.dst,
+            self.t,
+            self.label,
+            self.features,
+            self.id_kind,
+            event_id,
+            self.fill_missing,
+        )
+        layout = TextLayout(self.header, self.columns, self.sep, self.comment)
+        files = find_files(source, self.format, layout, max_file_bytes, block_bytes, follow=follow)
+        times = Times(self.time_unit, self.tick_unit)
+        reader = Reader(files, schema, times, checks or Checks())
+        bipartite = self.bipartite
+        if bipartite is None:
+            bipartite = any(decoder.bipartite for decoder in files.decoders)
+        name = str(source) if isinstance(source, str | os.PathLike) else files.names[0]
+        return name, reader, bipartite
+
+
+def open_stream(
+    source: Any, *, sort: bool = False, ids: NodeIds | None = None, **options: Any
+) -> EventSource:
+    """Return the events of a file, a folder, or a table in memory as one ordered stream.
+
+    Files are CSV, TSV, JSON lines (each also compressed: `.gz`, `.zst`, `.bz2`), Parquet, Arrow IPC
+    and Feather. JODIE's CSV files are read as they are published: their columns are called src,
+    dst, t, label, f0, f1, ..., the stream is bipartite and its features are read. A folder is read
+    file after file in order of name, where digits count as numbers (`part-2` before `part-10`);
+    names that start with `.` or `_` are skipped. Tables are pyarrow tables and batches, data frames
+    that offer the Arrow C stream (pandas, polars, also lazy ones), dicts of columns (NumPy, torch,
+    lists), tuples of them (src, dst, t, and perhaps x), iterables of dicts, one a row, and
+    `TemporalData` of PyTorch Geometric, whose features are `features="msg"`.
+
+    As they are published: DyGLib's `ml_NAME.csv` with the features in `ml_NAME.npy`, SNAP's `.txt`
+    (src, dst, t), Network Repository's `.edges` and KONECT's `out.NAME` (src, dst, weight, t)
+    without headers; and `.npz` and
+    `.pt`, arrays and tensors by name, in which nothing is ever unpickled or run.
+
+    Args:
+        source: A path, a list of paths, or a table; "-" is stdin, CSV unless `format` says another.
         sort: Read everything first and sort it by time, ties in file order. Without it times must
             not decrease.
         ids: A map that has ids already, or None for a new one. `bipartite` is then the map's.
+        **options: Fields of `StreamOptions`: the columns, their units, the format, ...
 
     Returns:
         A source that can be iterated again and again, in bounded memory unless `sort`.
@@ -98,7 +148,8 @@ def open_stream(
         FileNotFoundError: If there is no such file or folder.
         StreamError: If a file is of no known format, or lacks a column. Iterating raises it at the
             first row that is no event, naming file and line (or row, from 0).
-        ValueError: If an argument is out of its choices.
+        TypeError: If there is no such option.
+        ValueError: If an option is out of its choices.
 
     Example:
         >>> payments = {"src": ["ann", "bob"], "dst": ["shop", "shop"], "t": [5, 7]}
@@ -106,38 +157,19 @@ def open_stream(
         >>> [batch.t.tolist() for batch in source], source.ids.decode(torch.tensor([1]))
         ([[5, 7]], ['shop'])
     """
-    schema = _schema(src, dst, t, label, features, id_kind, None, fill_missing)
-    layout = TextLayout(header, columns, sep, comment)
-    files = find_files(source, format, layout, None, BLOCK_BYTES)
-    if ids is None:
-        ids = NodeIds(_is_bipartite(files) if bipartite is None else bipartite)
-    reader = Reader(files, schema, Times(time_unit, tick_unit), Checks())
-    return EventSource(_name(source, files), reader, ids, sort)
+    name, reader, bipartite = StreamOptions(**options).reader_of(source)
+    return EventSource(name, reader, NodeIds(bipartite) if ids is None else ids, sort)
 
 
 def open_files(
     source: Any,
     *,
-    src: str = "src",
-    dst: str = "dst",
-    t: str = "t",
-    label: str | None = None,
-    features: str | Sequence[str] | None = None,
-    time_unit: str | None = None,
-    tick_unit: str | None = None,
-    format: str | None = None,
-    header: bool | None = None,
-    columns: str | Sequence[str] | None = None,
-    sep: str | None = None,
-    comment: str | None = None,
-    id_kind: IdKind | None = None,
-    fill_missing: float | None = None,
     event_id: str | None = None,
-    bipartite: bool | None = None,
     checks: Checks | None = None,
     max_file_bytes: int | None = None,
     block_bytes: int = BLOCK_BYTES,
     follow: bool = False,
+    **options: Any,
 ) -> FileSource:
     """Return a file, a folder or a table as a source that can resume at any position.
 
@@ -145,64 +177,29 @@ def open_files(
     text, or the row) and its bytes. Times may come in any order; `Ingest` sorts them.
 
     Args:
-        source: As for `open_stream`, and so are the arguments that are not named below.
-        src: Name of the column of source nodes.
-        dst: Name of the column of destination nodes.
-        t: Name of the column of times.
-        label: Name of the column of labels, or None.
-        features: Names of the feature columns, the prefix they share, or None.
-        time_unit: Unit of the file's times; None goes by the first rows.
-        tick_unit: Unit of the stream's ticks.
-        format: The format, None to go by the name's ending.
-        header: Whether the first line of delimited text names the columns.
-        columns: Names of the columns of delimited text in order.
-        sep: What stands between two values of delimited text.
-        comment: What lines begin with that are no rows.
-        id_kind: "int" or "string"; None goes by the first row that can be read.
-        fill_missing: What features are that are missing; None: such a row is no event.
+        source: As for `open_stream`.
         event_id: Name of a column of texts or integers by which events that come twice are found,
             if `OrderConfig.dedup_window` says so; None reads none.
-        bipartite: Whether sources and destinations are separate name spaces.
         checks: Limits on the values; None for those of `Checks()`.
         max_file_bytes: How many bytes of text a compressed file may hold; None for 1 GiB, or 200
             times its own size where that is more.
         block_bytes: How much of a text file to parse at a time. It does not change what is read.
         follow: Read on as the file grows by whole lines, or as whole files are moved to the folder,
             and never end. What there is to be found out, the first row alone shows.
+        **options: Fields of `StreamOptions`.
 
     Raises:
         FileNotFoundError: If there is no such file or folder.
         StreamError: If a file is of no known format, or lacks a column.
-        ValueError: If an argument is out of its choices.
+        TypeError: If there is no such option.
+        ValueError: If an option is out of its choices.
     """
-    schema = _schema(src, dst, t, label, features, id_kind, event_id, fill_missing)
-    layout = TextLayout(header, columns, sep, comment)
-    files = find_files(source, format, layout, max_file_bytes, block_bytes, follow=follow)
-    reader = Reader(files, schema, Times(time_unit, tick_unit), checks or Checks())
-    bipartite = _is_bipartite(files) if bipartite is None else bipartite
-    return FileSource(_name(source, files), reader, NodeIds(bipartite))
-
-
-def _schema(
-    src: str,
-    dst: str,
-    t: str,
-    label: str | None,
-    features: str | Sequence[str] | None,
-    id_kind: IdKind | None,
-    event_id: str | None,
-    fill_missing: float | None,
-) -> Schema:
-    if id_kind not in (None, "int", "string"):
-        raise ValueError(f"unknown id_kind {id_kind!r}; choose 'int', 'string' or None")
-    if fill_missing is not None and not math.isfinite(fill_missing):
-        raise ValueError(f"fill_missing must be a finite number, got {fill_missing}")
-    return Schema(src, dst, t, label, features, id_kind, event_id, fill_missing)
-
-
-def _name(source: Any, files: Files) -> str:
-    return str(source) if isinstance(source, str | os.PathLike) else files.names[0]
-
-
-def _is_bipartite(files: Files) -> bool:
-    return any(decoder.bipartite for decoder in files.decoders)
+    name, reader, bipartite = StreamOptions(**options).reader_of(
+        source,
+        event_id=event_id,
+        checks=checks,
+        max_file_bytes=max_file_bytes,
+        block_bytes=block_bytes,
+        follow=follow,
+    )
+    return FileSource(name, reader, NodeIds(bipartite))
