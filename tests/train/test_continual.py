@@ -420,3 +420,10 @@ def test_ids_that_do_not_continue_are_refused():
     other = ContinualTrainer(SmoothedCounts(), trainer.graph)
     with pytest.raises(ValueError, match="the graph has 3 nodes and the stream has ids of 0"):
         other.run(open_stream(rows_of(names, 10), time_unit="s"))
+
+
+def test_events_seen_counts_the_history_of_the_graph():
+    events = made_events(60)
+    graph = TemporalGraph.from_events(events[:20])
+    trainer = ContinualTrainer(small_tgn(), graph, ContinualConfig(batch_size=20))
+    assert [step.events_seen for step in trainer.steps([events[20:]])] == [40, 60]

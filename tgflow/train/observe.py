@@ -104,6 +104,11 @@ class StepRecord:
     `scores=True`, and on ranks other than 0."""
 
     @property
+    def events_seen(self) -> int:
+        """Events predicted, learned and stored so far, history included; `stop`."""
+        return self.stop
+
+    @property
     def eid(self) -> Tensor:
         """Log positions of its events, int64 `[B]`."""
         import torch
