@@ -24,7 +24,7 @@ from helpers.caches import (
 )
 from helpers.devices import for_each_device, opened
 from helpers.effort import cases
-from tgflow.cache import CacheCounters, Schedule, ScheduleMismatch, cached
+from tgflow.cache import CacheCounters, CacheSchedule, ScheduleMismatch, cached
 from tgflow.cache.policy import POLICIES, Policy, lfu_period
 
 PADDED = torch.cat([made_rows(SIZE), torch.zeros(1, 3)])
@@ -341,7 +341,7 @@ def test_memory_is_within_the_budget_after_many_gathers(policy):
 @for_each_device
 def test_a_preload_takes_slots_that_scripts_have_left_free(device):
     cache, reference = made_cache(2, "belady", device), ReferenceCache(2, "belady")
-    schedule = Schedule(torch.tensor([0]), torch.tensor([-1]), torch.tensor([0]))
+    schedule = CacheSchedule(torch.tensor([0]), torch.tensor([-1]), torch.tensor([0]))
     cache.apply(schedule, int64([0], device))
     reference.apply(schedule, [0])
     cache.preload(int64([1], device))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tgflow.cache.counters import CacheCounters
 from tgflow.cache.policy import LFU_MOST, Policy, lfu_period
-from tgflow.cache.schedule import Schedule
+from tgflow.cache.schedule import CacheSchedule
 
 
 @dataclass
@@ -71,7 +71,7 @@ class ReferenceCache:
         self.batch += 1
         self.counters.written += self._admit(wanted, [], wanted)
 
-    def apply(self, schedule: Schedule, ids: list[int]) -> None:
+    def apply(self, schedule: CacheSchedule, ids: list[int]) -> None:
         """Do what a schedule says."""
         wanted, found, admit = (
             part.tolist() for part in (schedule.ids, schedule.hit, schedule.admit)

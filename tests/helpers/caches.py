@@ -8,7 +8,7 @@ from torch import Tensor
 
 from helpers.cache_reference import ReferenceCache, distinct
 from helpers.devices import opened, place_of
-from tgflow.cache import CachedTable, Schedule, cached
+from tgflow.cache import CachedTable, CacheSchedule, cached
 from tgflow.cache.policy import POLICIES, Policy
 from tgflow.tables import FeatureTable
 
@@ -79,7 +79,7 @@ def check(cache: CachedTable, reference: ReferenceCache) -> None:
     assert counters == reference.counters
 
 
-def any_schedule(reference: ReferenceCache, ids: list[int], choice: list[int]) -> Schedule:
+def any_schedule(reference: ReferenceCache, ids: list[int], choice: list[int]) -> CacheSchedule:
     """A schedule that fits the contents: `choice` says where misses go."""
     wanted = distinct(ids)
     hit = [-1 if (slot := reference.slot_of(row)) is None else slot for row in wanted]
@@ -89,4 +89,4 @@ def any_schedule(reference: ReferenceCache, ids: list[int], choice: list[int]) -
         goes = slot < 0 and 0 <= target < reference.capacity and target not in taken
         admit.append(target if goes else -1)
         taken.add(target)
-    return Schedule(*(torch.tensor(part, dtype=torch.int64) for part in (wanted, hit, admit)))
+    return CacheSchedule(*(torch.tensor(part, dtype=torch.int64) for part in (wanted, hit, admit)))

@@ -23,7 +23,7 @@ from tgflow.cuda.row_lists import row_lists
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.nn import NodeMemory, aggregate
-from tgflow.nn._native import KernelBackend
+from tgflow.nn._kernels import KernelBackend
 from tgflow.sampling import Sampler, sample_neighbors
 
 SAMPLERS = [

@@ -15,7 +15,7 @@ from torch import Tensor
 from helpers.cache_reference import ReferenceCache
 from helpers.effort import cases, tries
 from tgflow.cache.policy import POLICIES
-from tgflow.cache.schedule import Schedule
+from tgflow.cache.schedule import CacheSchedule
 from tgflow.plan.belady import BeladyPlanner, plan_all
 
 
@@ -40,7 +40,7 @@ def most_hits(
     return max(reached.values())
 
 
-def apply(schedules: Iterable[Schedule], contents: list[int]) -> int:
+def apply(schedules: Iterable[CacheSchedule], contents: list[int]) -> int:
     """Make the moves of `schedules` on `contents`, the id per slot; return the hits.
 
     Raises:

@@ -131,16 +131,16 @@ def test_historical_negatives_have_no_say():
 
 def test_what_was_skipped_as_not_finite_has_no_scores():
     trainer = trainer_of(replace(CONFIG, on_nan="skip"))
-    predict = trainer._learner._predicted
+    predict = trainer._learner.score
 
     def lost(batch):
         scores = predict(batch)
         if batch.index == 1:
             scores = Scores(scores.positive * torch.nan, scores.negative, scores.carry)
-            trainer._learner._check_finite(batch, scores)
+            trainer._learner.check_finite(batch, scores)
         return scores
 
-    trainer._learner._predicted = lost
+    trainer._learner.score = lost
     records = list(trainer.steps([made_events(48)]))
     assert [bool(r.scores.logit.isnan().all()) for r in records] == [False, True, False]
     assert len(records[1].scores.rank) == 16

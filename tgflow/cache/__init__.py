@@ -3,7 +3,7 @@
 from tgflow.cache._native import ScheduleMismatch as ScheduleMismatch
 from tgflow.cache.counters import CacheCounters as CacheCounters
 from tgflow.cache.engine import CacheSnapshot as CacheSnapshot
-from tgflow.cache.schedule import Schedule as Schedule
+from tgflow.cache.schedule import CacheSchedule as CacheSchedule
 from tgflow.cache.table import CachedTable as CachedTable
 from tgflow.cache.table import cache_of as cache_of
 from tgflow.cache.table import cached as cached

@@ -15,7 +15,7 @@ from tgflow.cache.counters import CacheCounters
 from tgflow.cache.device_index import CacheBatch, CacheIndex, LookupPurpose, TableSize
 from tgflow.cache.engine import CachedSource, CacheSnapshot
 from tgflow.cache.policy import POLICIES, Policy
-from tgflow.cache.schedule import Schedule
+from tgflow.cache.schedule import CacheSchedule
 from tgflow.cuda.device import Device, StreamEvent
 from tgflow.tables.pending_gather import PendingGather
 
@@ -77,11 +77,11 @@ class DeviceCache:
             self._index.admit(batch, admits)
             self._index.copy(batch, out)
 
-    def start(self, schedule: Schedule) -> None:
+    def start(self, schedule: CacheSchedule) -> None:
         """Read nothing ahead: only `apply` knows the slots on the device that are free."""
 
     def apply(
-        self, schedule: Schedule, ids: Tensor, out: Tensor, missed: PendingGather | None = None
+        self, schedule: CacheSchedule, ids: Tensor, out: Tensor, missed: PendingGather | None = None
     ) -> None:
         """Fill `out` and make the schedule's moves; synchronizes, to compare what is planned."""
         assert missed is None, "nothing was started"
@@ -241,7 +241,7 @@ class _Turns:
             gpu.synchronize()
 
 
-def _matched(batch: CacheBatch, schedule: Schedule) -> Tensor:
+def _matched(batch: CacheBatch, schedule: CacheSchedule) -> Tensor:
     """Return the slot that each id of the batch goes to, int32, or raise ScheduleMismatch."""
     first = batch.first().cpu()
     asked, found = batch.ids.cpu().view(-1)[first], batch.source.cpu()[first].clamp(min=-1)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from torch import Tensor
 
 from tgflow.cache.counters import CacheCounters
-from tgflow.cache.schedule import Schedule
+from tgflow.cache.schedule import CacheSchedule
 from tgflow.tables.pending_gather import PendingGather
 from tgflow.tables.protocols import Table
 
@@ -57,11 +57,11 @@ class Engine(Protocol):
     def gather(self, ids: Tensor, out: Tensor) -> None:
         """Fill `out` with the rows of `ids`, both on one device."""
 
-    def start(self, schedule: Schedule) -> PendingGather | None:
+    def start(self, schedule: CacheSchedule) -> PendingGather | None:
         """Begin to read what a schedule will miss; None where the engine reads it in its turn."""
 
     def apply(
-        self, schedule: Schedule, ids: Tensor, out: Tensor, missed: PendingGather | None = None
+        self, schedule: CacheSchedule, ids: Tensor, out: Tensor, missed: PendingGather | None = None
     ) -> None:
         """Gather, and do with the contents what the schedule says.
 

@@ -12,7 +12,7 @@ from tgflow.cache import _native
 from tgflow.cache.counters import CacheCounters
 from tgflow.cache.engine import CachedSource, CacheSnapshot
 from tgflow.cache.policy import Policy
-from tgflow.cache.schedule import Schedule
+from tgflow.cache.schedule import CacheSchedule
 from tgflow.tables.pending_gather import PendingGather
 
 
@@ -48,14 +48,14 @@ class HostCache:
         self._rows.look_up(ids, size, lookup)
         self._bring(lookup, out)
 
-    def start(self, schedule: Schedule) -> PendingGather | None:
+    def start(self, schedule: CacheSchedule) -> PendingGather | None:
         """Begin to read from a disk: rows in memory are there at once, and may still change."""
         if self._table.placement != "disk":
             return None
         return self._table.start_gather(schedule.ids[schedule.hit < 0])
 
     def apply(
-        self, schedule: Schedule, ids: Tensor, out: Tensor, missed: PendingGather | None = None
+        self, schedule: CacheSchedule, ids: Tensor, out: Tensor, missed: PendingGather | None = None
     ) -> None:
         """Fill `out` and make the schedule's moves."""
         if not ids.is_cpu:

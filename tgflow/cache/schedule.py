@@ -8,11 +8,11 @@ from torch import Tensor
 
 from tgflow.cache._native import ScheduleMismatch
 
-__all__ = ["Schedule", "ScheduleMismatch"]
+__all__ = ["CacheSchedule", "ScheduleMismatch"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Schedule:
+class CacheSchedule:
     """One batch's moves, to be applied in the order in which they were planned.
 
     Args:

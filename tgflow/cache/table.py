@@ -15,7 +15,7 @@ from tgflow.cache.counters import CacheCounters
 from tgflow.cache.engine import CachedSource, CacheSnapshot, Engine
 from tgflow.cache.host import HostCache
 from tgflow.cache.policy import POLICIES, Policy
-from tgflow.cache.schedule import Schedule
+from tgflow.cache.schedule import CacheSchedule
 from tgflow.describe import described
 from tgflow.tables.pending_gather import PendingGather
 from tgflow.tables.protocols import SpreadTable, Table
@@ -186,7 +186,7 @@ class CachedTable:
 
     def apply(
         self,
-        schedule: Schedule,
+        schedule: CacheSchedule,
         ids: Tensor,
         out: Tensor | None = None,
         *,
@@ -214,7 +214,7 @@ class CachedTable:
         self._engine.apply(schedule, ids, out, missed)
         return out
 
-    def start(self, schedule: Schedule) -> PendingGather | None:
+    def start(self, schedule: CacheSchedule) -> PendingGather | None:
         """Begin to read what a schedule will miss, before its turn; None where that is of no use.
 
         It is of use for a table on disk, whose rows come meanwhile and never change, behind a cache

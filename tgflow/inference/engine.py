@@ -157,8 +157,8 @@ class Inference:
         name = type(self.model).__name__
         if type(self.model).embed is TemporalModel.embed:
             raise ValueError(
-                f"{name} scores the two nodes of a pair together and defines no embed; use score "
-                "or rank"
+                f"{name} makes no embeddings of single nodes, it defines no embed; use score or "
+                "rank"
             )
         nodes = checked_nodes("nodes", nodes, self.graph, 1)
         with self._asking():

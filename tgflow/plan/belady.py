@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-from tgflow.cache.schedule import Schedule
+from tgflow.cache.schedule import CacheSchedule
 from tgflow.plan._native import Belady
 
 
@@ -64,7 +64,7 @@ class BeladyPlanner:
         """
         self._native.observe(ids.contiguous())
 
-    def plan(self) -> Schedule:
+    def plan(self) -> CacheSchedule:
         """Return what the cache is to do at the first batch not yet planned, and count on it.
 
         Raises:
@@ -76,7 +76,7 @@ class BeladyPlanner:
         hit = torch.empty(len(ids), dtype=torch.int32)
         admit = torch.empty_like(hit)
         self._native.plan_next(ids, hit, admit)
-        return Schedule(ids, hit, admit)
+        return CacheSchedule(ids, hit, admit)
 
     def contents(self) -> Tensor:
         """Return the id in each slot after all that was planned, -1 for none."""
@@ -87,7 +87,7 @@ class BeladyPlanner:
 
 def plan_all(
     planner: BeladyPlanner, batches: Iterable[Tensor], lookahead: int | None = None
-) -> Iterator[Schedule]:
+) -> Iterator[CacheSchedule]:
     """Yield a schedule for each of `batches`, knowing `lookahead` of them at a time; None: all."""
     for ids in batches:
         planner.observe(ids)

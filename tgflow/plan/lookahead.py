@@ -20,7 +20,7 @@ from typing import Literal
 from torch import Tensor
 
 from tgflow.batch import Batch
-from tgflow.cache import CachedTable, Schedule, ScheduleMismatch
+from tgflow.cache import CachedTable, CacheSchedule, ScheduleMismatch
 from tgflow.plan.belady import BeladyPlanner
 from tgflow.plan.in_order import ordered_map, prefetch, until_failure
 from tgflow.plan.inputs import FeatureInput, feature_inputs
@@ -76,7 +76,7 @@ class _Scheduled:
     task: Task
     pending: PendingBatch | None
     """None: it would have taken too much room, and is to be made again."""
-    schedules: tuple[Schedule, ...]
+    schedules: tuple[CacheSchedule, ...]
     """Of each planned table."""
 
 
@@ -86,7 +86,7 @@ class _Started:
 
     task: Task
     pending: PendingBatch
-    schedules: tuple[Schedule, ...]
+    schedules: tuple[CacheSchedule, ...]
     missed: list[PendingGather | None]
     """Of each planned table the rows that it misses, on their way."""
     rows: dict[Feature, Tensor]
@@ -248,7 +248,7 @@ def _gather(steps: Generator[_Started], planned: list[_Planned]) -> Generator[Ba
 
 
 def _apply(
-    one: _Planned, step: _Started, schedule: Schedule, missed: PendingGather | None
+    one: _Planned, step: _Started, schedule: CacheSchedule, missed: PendingGather | None
 ) -> Tensor:
     """Return the rows of a planned table, and make its cache's moves."""
     try:
