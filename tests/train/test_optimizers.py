@@ -137,3 +137,48 @@ def test_config_refuses_unknown_names(field, value, message):
 def test_trainer_refuses_what_torch_refuses(options, message):
     with pytest.raises(ValueError, match=message):
         trainer_of(**options)
+
+
+def damage(path, change):
+    """Return a checkpoint whose note of the schedule has been changed."""
+    found = ckpt.load(path)
+    change(found.meta["lr_scheduler"])
+    return found
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda note: note.pop("state"),
+        lambda note: note["state"].pop("base_lrs"),
+        lambda note: note["state"].update(base_lrs=0.5),
+        lambda note: note["state"].update(step=1),
+        lambda note: note.update(groups=[]),
+        lambda note: note["groups"][0].update(params=[1]),
+    ],
+)
+def test_a_damaged_schedule_is_refused(tmp_path, change):
+    how = {"lr_scheduler": "step:step_size=2"}
+    trainer = trainer_of(**how)
+    trainer.run(pieces(made_events(40), 30))
+    path = ckpt.save(tmp_path / "c", trainer.checkpoint())
+    with pytest.raises(ckpt.CheckpointError):
+        ContinualTrainer.from_checkpoint(small_tgn(), damage(path, change), **how)
+
+
+def test_a_checkpoint_needs_its_schedule(tmp_path):
+    with_schedule, without = {"lr_scheduler": "step:step_size=2"}, {}
+    for made, loaded in ((with_schedule, without), (without, with_schedule)):
+        trainer = trainer_of(**made)
+        trainer.run(pieces(made_events(40), 30))
+        checkpoint = trainer.checkpoint()
+        with pytest.raises(ckpt.CheckpointError, match="lr_scheduler"):
+            ContinualTrainer.from_checkpoint(small_tgn(), checkpoint, **loaded)
+
+
+def test_a_schedule_that_cannot_be_saved_is_refused_at_once():
+    def several(optimizer):
+        return lr_scheduler.MultiStepLR(optimizer, [3, 5])
+
+    with pytest.raises(ValueError, match="the state of MultiStepLR cannot be saved as JSON"):
+        trainer_of(lr_scheduler=several)

@@ -19,6 +19,7 @@ from torch import nn
 from tgflow.checkpoint.content import Tensors, part_section
 from tgflow.checkpoint.errors import UntrustedCheckpoint
 from tgflow.checkpoint.tensors import check_like
+from tgflow.checkpoint.typed import read_as
 from tgflow.ids import NodeIds
 from tgflow.peers import PARTS
 from tgflow.state import PartedState, StreamState
@@ -214,24 +215,59 @@ class Schedule(InCheckpoint):
         self._scheduler = scheduler
 
     def save(self, writer: SectionWriter) -> None:
-        """Note its state; ValueError if JSON cannot hold it."""
-        groups = [
+        """Note its state, which `check_schedule` has found fit for JSON."""
+        note = {"state": self._scheduler.state_dict(), "groups": self._groups()}
+        writer.note(self.name, json.loads(json.dumps(note)))
+
+    def load(self, reader: SectionReader) -> None:
+        """Continue the schedule.
+
+        Raises:
+            CheckpointError: If the note is damaged, or of another schedule.
+        """
+        if self.name not in reader.meta:
+            raise ValueError("it has no lr_scheduler: build the trainer without one")
+        saved = read_as(dict[str, Any], reader.meta[self.name], self.name)
+        state = read_as(dict[str, Any], saved.get("state"), f"{self.name}.state")
+        groups = read_as(list[dict[str, Any]], saved.get("groups"), f"{self.name}.groups")
+        own = {"state": self._scheduler.state_dict(), "groups": self._groups()}
+        if _shape(own) != _shape({"state": state, "groups": groups}):
+            raise ValueError(
+                f"its lr_scheduler is not a {type(self._scheduler).__name__} of this optimizer: "
+                "give the lr_scheduler that the checkpoint was made with"
+            )
+        self._scheduler.load_state_dict(state)
+        for group, found in zip(self._scheduler.optimizer.param_groups, groups, strict=True):
+            group.update(found)
+
+    def _groups(self) -> list[dict[str, Any]]:
+        return [
             {key: group[key] for key in self._changed if key in group}
             for group in self._scheduler.optimizer.param_groups
         ]
-        try:
-            state = json.loads(json.dumps(self._scheduler.state_dict()))
-            writer.note(self.name, {"state": state, "groups": json.loads(json.dumps(groups))})
-        except TypeError as error:
-            raise ValueError(f"the lr_scheduler's state_dict cannot be saved: {error}") from None
 
-    def load(self, reader: SectionReader) -> None:
-        """Continue the schedule."""
-        saved = reader.meta[self.name]
-        self._scheduler.load_state_dict(saved["state"])
-        groups = self._scheduler.optimizer.param_groups
-        for group, found in zip(groups, saved["groups"], strict=True):
-            group.update((key, found[key]) for key in self._changed if key in found)
+
+def check_schedule(scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
+    """Raise ValueError unless the state of a schedule survives JSON, in which it is saved."""
+    state = scheduler.state_dict()
+    try:
+        survives = json.loads(json.dumps(state)) == state
+    except (TypeError, ValueError):
+        survives = False
+    if not survives:
+        raise ValueError(
+            f"the state of {type(scheduler).__name__} cannot be saved as JSON, so that a run could "
+            "not resume: use a schedule whose state has numbers and lists alone, such as StepLR"
+        )
+
+
+def _shape(value: Any) -> Any:
+    """Return JSON with its numbers and texts replaced by their kinds."""
+    if isinstance(value, dict):
+        return {key: _shape(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shape(each) for each in value]
+    return "number" if isinstance(value, int | float) else type(value).__name__
 
 
 class ModelState(InCheckpoint):

@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
+from tgflow.checkpoint.parts import check_schedule
 from tgflow.train.config import LR_SCHEDULERS, OPTIMIZERS, parse_named
 
 OptimizerLike: TypeAlias = (
@@ -70,7 +71,8 @@ def scheduler_of(
         optimizer: Its learning rate is changed after each step.
 
     Raises:
-        ValueError: If there is no such schedule, or torch refuses its settings.
+        ValueError: If there is no such schedule, torch refuses its settings, or its state cannot be
+            saved.
     """
     if scheduler is None:
         return None
@@ -78,6 +80,7 @@ def scheduler_of(
         made = scheduler(optimizer)
         if not isinstance(made, LRScheduler):
             raise ValueError(f"lr_scheduler must return an LRScheduler, got {type(made).__name__}")
+        check_schedule(made)
         return made
     name, settings = parse_named("lr_scheduler", scheduler, LR_SCHEDULERS)
     try:

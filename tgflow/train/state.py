@@ -209,6 +209,10 @@ def load_learner(learner: TrainStep, checkpoint: SectionReader) -> None:
     Raises:
         CheckpointError: If they do not fit it.
     """
+    if Schedule.name in checkpoint.meta and learner.lr_scheduler is None:
+        raise CheckpointError(
+            "the checkpoint was made with an lr_scheduler: give the same one (--lr-scheduler)"
+        )
     _load(_learner_parts(learner), checkpoint)
 
 
