@@ -17,7 +17,7 @@ from tgflow.checkpoint.errors import (
     RowsLost,
     UntrustedCheckpoint,
 )
-from tgflow.checkpoint.store import CheckpointStore, Entry
+from tgflow.checkpoint.store import CheckpointStore, Entry, list_checkpoints
 from tgflow.checkpoint.tensors import check_like
 from tgflow.checkpoint.writer import CheckpointWriter, WriterStats
 
@@ -37,6 +37,7 @@ __all__ = [
     "UntrustedCheckpoint",
     "WriterStats",
     "check_like",
+    "list_checkpoints",
     "load",
     "read_manifest",
     "save",

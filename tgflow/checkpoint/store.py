@@ -46,6 +46,28 @@ class Entry:
     path: Path
 
 
+def checkpoint_name(step: int, attempt: int = 0) -> str:
+    """Return the name of a checkpoint's directory."""
+    return f"ckpt-{step:012d}" + (f"-{attempt}" if attempt else "")
+
+
+def list_checkpoints(directory: Path) -> list[Entry]:
+    """Return the checkpoints in a directory, oldest first, valid or not; none if it is missing.
+
+    Raises:
+        UntrustedCheckpoint: If one is a link, or not a directory.
+    """
+    found = []
+    for path in directory.iterdir() if directory.is_dir() else ():
+        name = _NAME.fullmatch(path.name)
+        if name is None:
+            continue
+        if path.is_symlink() or not path.is_dir():
+            raise UntrustedCheckpoint(f"{path} is a link, or no directory")
+        found.append(Entry(int(name[1]), int(name[2] or 0), path))
+    return sorted(found)
+
+
 class CheckpointStore:
     """The checkpoints of a run. Only one process may have it open (see `RunLock`).
 
@@ -104,7 +126,7 @@ class CheckpointStore:
         if previous is not None:
             old = previous.manifest["lineage"]
             lineage = {"generation": old["generation"], "age": old["age"] + 1}
-        target = self.directory / f"ckpt-{step:012d}"
+        target = self.directory / checkpoint_name(step)
         with directories.prepared(
             self._fs, target, checkpoint, previous, others, step=step, lineage=lineage
         ) as temporary:
@@ -150,20 +172,8 @@ class CheckpointStore:
         return None
 
     def entries(self) -> list[Entry]:
-        """Return the checkpoints there are, oldest first, whether valid or not.
-
-        Raises:
-            UntrustedCheckpoint: If one is a link, or no directory.
-        """
-        found = []
-        for path in self.directory.iterdir():
-            name = _NAME.fullmatch(path.name)
-            if name is None:
-                continue
-            if path.is_symlink() or not path.is_dir():
-                raise UntrustedCheckpoint(f"{path} is a link, or no directory")
-            found.append(Entry(int(name[1]), int(name[2] or 0), path))
-        return sorted(found)
+        """Return the checkpoints there are, as `list_checkpoints` does."""
+        return list_checkpoints(self.directory)
 
     def oldest_kept(self) -> dict[str, Any] | None:
         """Return the meta of the oldest checkpoint with a readable manifest; None without any.
@@ -216,9 +226,7 @@ class CheckpointStore:
 
     def _free_name(self, step: int) -> Path:
         attempts = [entry.attempt for entry in self.entries() if entry.step == step]
-        if not attempts:
-            return self.directory / f"ckpt-{step:012d}"
-        return self.directory / f"ckpt-{step:012d}-{max(attempts) + 1}"
+        return self.directory / checkpoint_name(step, max(attempts, default=-1) + 1)
 
     def _manifest(self, path: Path) -> Manifest:
         if path not in self._manifests:

@@ -90,13 +90,13 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _checkpoints(directory: Path) -> list[dict[str, Any]]:
     """Return what each checkpoint of a run is, the newest first; reads and checks all of them."""
-    from tgflow.checkpoint import CheckpointError, load, read_manifest
+    from tgflow.checkpoint import CheckpointError, list_checkpoints, load, read_manifest
+    from tgflow.checkpoint.store import CORRUPT
     from tgflow.checkpoint.typed import read_as, read_natural
 
     found = []
-    for path in sorted(directory.glob("*ckpt-*"), reverse=True):
-        if path.name.startswith("."):
-            continue
+    valid = [entry.path for entry in reversed(list_checkpoints(directory))]
+    for path in (*valid, *sorted(directory.glob(f"{CORRUPT}*"), reverse=True)):
         entry: dict[str, Any] = {"name": path.name, "bytes": _size(path), "problem": None}
         entry["trainer"] = None
         try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from tgflow.checkpoint import CheckpointError, read_manifest
+from tgflow.checkpoint import CheckpointError, list_checkpoints, read_manifest
 from tgflow.checkpoint.typed import read_as
 from tgflow.config import (
     Config,
@@ -290,9 +290,9 @@ class RunDirectory:
 
 
 def _newest_meta(path: Path) -> dict[str, Any]:
-    for entry in sorted((path / "checkpoints").glob("ckpt-*"), reverse=True):
+    for entry in reversed(list_checkpoints(path / "checkpoints")):
         with suppress(CheckpointError, OSError, LookupError):
-            found: dict[str, Any] = read_manifest(entry)["meta"]
+            found: dict[str, Any] = read_manifest(entry.path)["meta"]
             return found
     return {}
 

@@ -373,12 +373,14 @@ def _has_learned(path: Path) -> bool:
     records = path / "metrics.jsonl"
     if records.exists() and records.stat().st_size > 0:
         return True
-    return any(_is_of_more(entry) for entry in (path / "checkpoints").glob("ckpt-*"))
+    from tgflow.checkpoint import list_checkpoints  # the help needs no torch
+
+    return any(_is_of_more(entry.path) for entry in list_checkpoints(path / "checkpoints"))
 
 
 def _is_of_more(checkpoint: Path) -> bool:
     """Return whether something was learned before a checkpoint; of a damaged one, that it was."""
-    from tgflow.checkpoint import CheckpointError, read_manifest  # the help needs no torch
+    from tgflow.checkpoint import CheckpointError, read_manifest
     from tgflow.checkpoint.typed import read_as, read_natural
 
     try:

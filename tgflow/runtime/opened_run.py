@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tgflow.checkpoint import Checkpoint, CheckpointDamaged, CheckpointError, load
+from tgflow.checkpoint import (
+    Checkpoint,
+    CheckpointDamaged,
+    CheckpointError,
+    list_checkpoints,
+    load,
+)
 from tgflow.checkpoint.parts import Ids
 from tgflow.checkpoint.typed import read_as
 from tgflow.config import Config, ConfigError, load_config, replaced
@@ -155,9 +161,9 @@ def find_checkpoint(path: str | os.PathLike[str]) -> tuple[Path, Checkpoint]:
 def _newest(home: Path) -> Checkpoint:
     """Return the newest checkpoint that is whole; others may come and go meanwhile."""
     error: Exception | None = None
-    for entry in sorted((home / "checkpoints").glob("ckpt-*"), reverse=True):
+    for entry in reversed(list_checkpoints(home / "checkpoints")):
         try:
-            return load(entry)
+            return load(entry.path)
         except (CheckpointDamaged, OSError) as damaged:
             error = damaged
     if error is not None:
