@@ -47,7 +47,8 @@ def main() -> None:
     print("model        MRR    95 % of resamples")
     for label, interval in found.means.items():
         span = f"{interval.low:.4f} to {interval.high:.4f}"
-        print(f"{label:<10} {interval.mean:.4f}  {span}  {found.letters[label]}")
+        p = found.p_of_best(label)
+        print(f"{label:<10} {interval.mean:.4f}  {span}  {'best' if p is None else f'p {p:.4f}'}")
     for each in found.differences:
         print(
             f"{each.first} is ahead of {each.second}: chance {each.chance:.3f}, p {each.p_holm:.4f}"

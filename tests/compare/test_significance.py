@@ -1,14 +1,12 @@
-"""Intervals that hold what they say, pairs that are told apart when they should be, and letters."""
+"""Tests of intervals and p-values of differences between models."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from helpers.wandering import wandering
-from tgflow.compare.significance import block_length, compare_means, holm, letters
+from tgflow.compare.significance import block_length, compare_means, holm
 from tgflow.resampling import Resampling
 
 
@@ -20,7 +18,8 @@ def test_two_copies_of_a_model_differ_by_exactly_nothing():
     assert (interval.mean, interval.low, interval.high) == (0.0, 0.0, 0.0)
     assert difference.chance == 0.5
     assert difference.p_holm == 1.0
-    assert found.letters == {"one": "a", "two": "a"}
+    assert found.p_of_best("one") is None
+    assert found.p_of_best("two") == 1.0
 
 
 def test_a_better_model_is_found():
@@ -32,7 +31,8 @@ def test_a_better_model_is_found():
     assert (difference.first, difference.second) == ("better", "plain")
     assert difference.is_significant
     assert 0 < difference.interval.low < 0.02 < difference.interval.high
-    assert found.letters == {"better": "a", "plain": "b"}
+    assert found.p_of_best("better") is None
+    assert found.p_of_best("plain") == difference.p_holm < 0.05
     # unpaired, it would be lost in the noise that both have
     assert found.means["better"].low < found.means["plain"].high
 
@@ -98,24 +98,6 @@ def test_holm_by_hand():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.5, 0.9]) == [1.0, 1.0]
     assert holm([]) == []
-
-
-def test_letters_by_hand():
-    assert letters("abc", {("a", "c")}) == {"a": "a", "b": "ab", "c": "b"}
-    assert letters("abc", {("a", "b"), ("a", "c"), ("b", "c")}) == {"a": "a", "b": "b", "c": "c"}
-    assert letters("ab", set()) == {"a": "a", "b": "a"}
-
-
-@settings(max_examples=60)
-@given(st.integers(2, 6), st.data())
-def test_two_share_a_letter_exactly_if_they_are_not_told_apart(num, data):
-    names = [str(i) for i in range(num)]
-    pairs = [(x, y) for x in names for y in names if x < y]
-    apart = set(data.draw(st.lists(st.sampled_from(pairs), unique=True)))
-    found = letters(names, apart)
-    for first, second in pairs:
-        shared = set(found[first]) & set(found[second])
-        assert bool(shared) == ((first, second) not in apart)
 
 
 def test_values_of_other_events_are_refused():

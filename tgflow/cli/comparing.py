@@ -476,19 +476,20 @@ def print_leaders(analysis: Analysis, path: Path) -> None:
         ap = analysis.ap.means
         rows = [
             (
-                f"{label} ({analysis.mrr.letters[label]})",
+                label,
                 score(interval.mean),
                 f"{interval.low:.4f} to {interval.high:.4f}",
+                "best" if (p := analysis.mrr.p_of_best(label)) is None else f"{p:.4f}",
                 score(ap[label].mean),
                 compact(analysis.cost(label)),
             )
             for label, interval in analysis.mrr.means.items()
         ]
     print_summary(
-        ("model", "MRR", "95 %", "AP", "µs an event"),
+        ("model", "MRR", "95 %", "p", "AP", "µs an event"),
         rows,
         f"{analysis.num_events:,} events are compared, of {summary['num_events']:,} among "
-        f"{summary['num_nodes']:,} nodes; models that share a letter are not told apart\n"
+        f"{summary['num_nodes']:,} nodes; p: no difference from the best, all pairs\n"
         f"{summary['protocol_line']}",
         path,
         FILES,

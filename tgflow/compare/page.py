@@ -36,8 +36,8 @@ def comparison_page(analysis: Analysis) -> str:
         f"Every model was asked about the same {analysis.num_events:,} events and the same "
         f"negatives, {'each with one seed' if seeds == 1 else f'with up to {seeds} seeds'}. "
         "Intervals hold 95 % of resamples of blocks of "
-        f"{analysis.mrr.block:,} consecutive events ({analysis.mrr.num_blocks} blocks); models "
-        "that share a letter are not told apart at 5 %, all pairs together."
+        f"{analysis.mrr.block:,} consecutive events ({analysis.mrr.num_blocks} blocks); "
+        "p is that of no difference from the best model, corrected for all pairs (Holm)."
     )
     parts = [
         f'<dl class="tiles">{tiles_html(_tiles(analysis, best))}</dl>',
@@ -82,7 +82,7 @@ def _tiles(analysis: Analysis, best: str) -> list[tuple[str, str, str]]:
 
 
 def _leaderboard(analysis: Analysis) -> str:
-    head = ("model", "MRR", "", "AP", "", "seeds", "µs an event", "state", "parameters")
+    head = ("model", "MRR", "p", "AP", "p", "seeds", "µs an event", "state", "parameters")
     rows = []
     for label, interval in analysis.mrr.means.items():
         every = analysis.outcome.summary["participants"]
@@ -91,9 +91,9 @@ def _leaderboard(analysis: Analysis) -> str:
             (
                 label,
                 _with_interval(interval) + _spread(analysis.reciprocal_ranks[label].mean(axis=1)),
-                escape(analysis.mrr.letters[label]),
+                _p(analysis.mrr.p_of_best(label)),
                 _with_interval(analysis.ap.means[label]),
-                escape(analysis.ap.letters[label]),
+                _p(analysis.ap.p_of_best(label)),
                 str(len(analysis.keys[label])),
                 f"{compact(analysis.cost(label))}{_small(_cost_parts(first['microseconds']))}",
                 num_bytes(sum(first["bytes"].values())),
@@ -105,6 +105,10 @@ def _leaderboard(analysis: Analysis) -> str:
         for key, failure in analysis.failures().items()
     )
     return _table(head, rows) + dropped
+
+
+def _p(value: float | None) -> str:
+    return "best" if value is None else f"{value:.4f}"
 
 
 def _cost_parts(microseconds: Mapping[str, float]) -> str:

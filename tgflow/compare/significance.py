@@ -53,14 +53,17 @@ class Significance:
     """By model, the best one first."""
     differences: list[Difference]
     """Of every pair, the better one first."""
-    letters: dict[str, str]
-    """Models that share a letter are not told apart."""
     block: int
     num_blocks: int
 
     def between(self, first: str, second: str) -> Difference:
         """Return the difference of a pair, whichever is named first."""
         return next(d for d in self.differences if {d.first, d.second} == {first, second})
+
+    def p_of_best(self, label: str) -> float | None:
+        """Return Holm's p-value of no difference from the best model; None for the best itself."""
+        best = next(iter(self.means))
+        return None if label == best else self.between(best, label).p_holm
 
 
 def compare_means(
@@ -85,8 +88,8 @@ def compare_means(
     Example:
         >>> ranks = torch.rand(1, 300, generator=torch.Generator().manual_seed(0)).double().numpy()
         >>> found = tg.compare_means({"tgn": ranks + 0.1, "tgat": ranks})
-        >>> found.letters, found.between("tgn", "tgat").is_significant
-        ({'tgn': 'a', 'tgat': 'b'}, True)
+        >>> list(found.means), found.between("tgn", "tgat").is_significant
+        (['tgn', 'tgat'], True)
     """
     sizes = {values.shape[1] for values in scores.values()}
     if len(sizes) != 1:
@@ -97,11 +100,9 @@ def compare_means(
     means = {label: float(values.mean()) for label, values in scores.items()}
     order = sorted(scores, key=lambda label: (-means[label], label))
     differences = _differences(order, means, resampled)
-    apart = {(d.first, d.second) for d in differences if d.is_significant}
     return Significance(
         {label: Interval.of(means[label], resampled[label]) for label in order},
         differences,
-        letters(order, apart),
         resampling.length,
         resampling.num_blocks,
     )
@@ -135,29 +136,3 @@ def holm(ps: Sequence[float]) -> list[float]:
         highest = max(highest, min(1.0, (len(ps) - rank) * ps[number]))
         out[number] = highest
     return out
-
-
-def letters(order: Sequence[str], apart: set[tuple[str, str]]) -> dict[str, str]:
-    """Return letters such that two share one exactly if they are not told apart (Piepho, 2004).
-
-    Args:
-        order: Who, the best first, who has an "a".
-        apart: Pairs that are told apart, in any order.
-    """
-    groups: list[set[str]] = [set(order)]
-    for first, second in apart:
-        split = [group for group in groups if {first, second} <= group]
-        groups = [group for group in groups if group not in split]
-        for part in (part for group in split for part in (group - {first}, group - {second})):
-            if not any(part <= group for group in groups):
-                groups = [group for group in groups if not group < part] + [part]
-    place = {label: number for number, label in enumerate(order)}
-    groups.sort(key=lambda group: sorted(place[label] for label in group))
-    return {
-        label: "".join(_letter(i) for i, group in enumerate(groups) if label in group)
-        for label in order
-    }
-
-
-def _letter(number: int) -> str:
-    return chr(ord("a") + number) if number < 26 else f"({number})"
