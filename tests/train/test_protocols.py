@@ -16,11 +16,11 @@ from tgflow.keys import derive_key
 from tgflow.metrics import ranks
 from tgflow.plan.negative_sources import NegativesOfBoth, PooledNegatives
 from tgflow.plan.negatives import NegativeSampler, PairHistory
-from tgflow.train.best import is_better
 from tgflow.train.config import ContinualConfig, OfflineConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.evaluate import scores_of
 from tgflow.train.offline import OfflineTrainer
+from tgflow.train.offline_progress import is_better
 from tgflow.train.protocols import (
     PROTOCOLS,
     continual_line,

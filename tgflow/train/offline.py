@@ -26,7 +26,6 @@ from tgflow.share import AnyBatch
 from tgflow.state import SpreadState
 from tgflow.tables.protocols import Table
 from tgflow.train import evaluate as passes
-from tgflow.train.best import chosen_epoch
 from tgflow.train.caches import first_rows, isolate_evaluation
 from tgflow.train.config import ExecutionConfig, OfflineConfig
 from tgflow.train.evaluate import INDUCTIVE, HearScores, Scored, prefix_metrics
@@ -37,8 +36,14 @@ from tgflow.train.observe import Callback, Callbacks, Stage
 from tgflow.train.offline_labels import OfflineLabels, also_measured, check_task
 from tgflow.train.offline_loading import OfflineLoading, notifier
 from tgflow.train.offline_plans import OfflinePlans, check_eval_neighbors
-from tgflow.train.offline_progress import BestEpoch, OfflineProgress
-from tgflow.train.offline_summary import epoch_record, pass_figures, protocol_figures
+from tgflow.train.offline_progress import (
+    BestEpoch,
+    OfflineProgress,
+    chosen_epoch,
+    epoch_record,
+    pass_figures,
+    protocol_figures,
+)
 from tgflow.train.optimizers import OptimizerLike, SchedulerLike
 from tgflow.train.progress_bar import progress_bar
 from tgflow.train.rank_control import RankControl

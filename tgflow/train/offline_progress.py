@@ -1,18 +1,24 @@
-"""How far an offline training is: how many epochs, what they took, and the best of them."""
+"""Progress of an offline training: epochs, their cost, the best one, and the result's figures."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+import torch
 from torch import Tensor
 
 from tgflow.checkpoint.parts import InCheckpoint, SectionReader, SectionWriter
 from tgflow.checkpoint.typed import read_as, read_natural
+from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
+from tgflow.peers import Peers
+from tgflow.train.config import OfflineConfig
+from tgflow.train.observe import EpochRecord
+from tgflow.train.protocols import offline_line
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,3 +115,83 @@ class OfflineProgress(InCheckpoint):
         epoch = read_natural(noted, "epoch", most=max(totals.epochs - 1, 0))
         state = reader.get(self.state_name) if has_state else None
         self.totals, self.best = totals, BestEpoch(epoch, val, reader.get(self.name), state)
+
+
+def is_better(select: str, found: Mapping[str, float], best: Mapping[str, float]) -> bool:
+    """Return whether an epoch's validation is better than the best one's.
+
+    Args:
+        select: `ap` or `mrr`: higher than the best. `ap+auc`: both at least as high, as in DyGLib,
+            where an epoch that gains in one and loses in the other counts as no better.
+        found: Metrics of the epoch.
+        best: Metrics of the best epoch.
+    """
+    if select == "ap+auc":
+        return found["ap"] >= best["ap"] and found["auc"] >= best["auc"]
+    return found[select] > best[select]
+
+
+def chosen_epoch(
+    peers: Peers, select: str, epoch: int, val: Mapping[str, float], best: BestEpoch | None
+) -> int:
+    """Return the best epoch so far, as rank 0 finds it.
+
+    Args:
+        peers: All of them call this together.
+        select: As `is_better`.
+        epoch: The latest one.
+        val: Its metrics; of rank 0 alone.
+        best: The best one before it; None without any.
+    """
+    leads = peers.rank == 0
+    keeps = best is not None and not (leads and is_better(select, val, best.val))
+    chosen = torch.tensor(best.epoch if best is not None and keeps else epoch)
+    peers.broadcast(chosen, kind="epoch")
+    return int(chosen)
+
+
+def protocol_figures(
+    config: OfflineConfig, graph: TemporalGraph, select: str | None
+) -> dict[str, Any]:
+    """Return what figures of a training are to be compared by; `select` as `offline_line`."""
+    tied = graph.log.tied_share(graph.num_events)
+    is_published = (config.val_ratio, config.test_ratio) == (0.15, 0.15)
+    return {
+        "protocol": config.protocol or ("offline 70/15/15" if is_published else "offline"),
+        "protocol_line": offline_line(config, tied, select),
+        "tied_share": tied,
+        "visibility": config.visibility,
+        "negatives": "fixed" if config.fixed_negatives else config.negatives[0],
+        "seed": config.seed,
+    }
+
+
+def epoch_record(
+    epoch: int, loss: float, val: dict[str, float], took: PassTotals, *, is_best: bool
+) -> EpochRecord:
+    """Return the record of an epoch, whose training pass took this."""
+    return EpochRecord(
+        epoch=epoch,
+        loss=loss,
+        val=val,
+        is_best=is_best,
+        seconds=took.seconds,
+        events_per_second=took.events / took.seconds,
+        overhead_share=1 - took.compute_seconds / took.seconds,
+    )
+
+
+def pass_figures(progress: OfflineProgress) -> dict[str, Any]:
+    """Return what the passes over the training part took."""
+    totals, best = progress.totals, progress.best
+    assert best is not None
+    figures = {
+        "best_epoch": best.epoch,
+        "num_epochs": totals.epochs,
+        "epoch_seconds": totals.seconds / totals.epochs,
+        "events_per_second": totals.events / totals.seconds,
+        "overhead_share": 1 - totals.compute_seconds / totals.seconds,
+    }
+    if totals.preparation_seconds:
+        figures["preparation_share"] = totals.preparation_seconds / totals.seconds
+    return figures

@@ -22,7 +22,6 @@ from tgflow.share import AnyBatch, Share
 from tgflow.state import DeviceState
 from tgflow.train.captured import CapturedCalls, tensors_of
 from tgflow.train.config import ExecutionConfig
-from tgflow.train.draws import seeded_draws
 from tgflow.train.finite import BatchPlace, TrainingDiverged, check_finite, elsewhere
 from tgflow.train.learning_task import LearningTask
 from tgflow.train.leaves import Leaves
@@ -38,6 +37,7 @@ from tgflow.train.reducer import AnyScores, LocalReducer, ShareScores, SliceRedu
 from tgflow.train.results import ReadyResults, ResultRing, Results
 from tgflow.tree_sum import TreeSum
 
+_MASK_63_BITS = (1 << 63) - 1
 _MATMUL_PRECISION = {"fp32": "highest", "tf32": "high"}
 
 
@@ -598,3 +598,29 @@ def detach_scores(scores: Scores) -> Scores:
     """Return scores without what their gradients need."""
     classes = None if scores.classes is None else scores.classes.detach()
     return Scores(scores.positive.detach(), scores.negative.detach(), scores.carry, classes)
+
+
+@contextmanager
+def seeded_draws(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's default generators of the CPU and of `device`, and restore them afterwards.
+
+    Draws of other threads from these generators are seeded, too. Does not synchronize.
+    """
+    # Not torch.manual_seed: without a GPU it takes milliseconds, to record its call for CUDA.
+    generators = _default_generators(device)
+    callers = [generator.get_state() for generator in generators]
+    for generator in generators:
+        generator.manual_seed(seed & _MASK_63_BITS)
+    try:
+        yield
+    finally:
+        for generator, state in zip(generators, callers, strict=True):
+            generator.set_state(state)
+
+
+def _default_generators(device: torch.device) -> list[torch.Generator]:
+    """Return the default generators of the CPU and of `device`."""
+    if device.type != "cuda":
+        return [torch.default_generator]
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return [torch.default_generator, torch.cuda.default_generators[index]]

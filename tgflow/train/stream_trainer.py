@@ -46,7 +46,6 @@ from tgflow.train.progress import Progress
 from tgflow.train.progress_bar import progress_bar
 from tgflow.train.rank_control import RankControl
 from tgflow.train.reducer import LocalReducer, SliceReducer
-from tgflow.train.spread import check_spread
 
 
 @described
@@ -79,7 +78,7 @@ class StreamTrainer(ABC):
         peers: Peers | None = None,
     ) -> None:
         check_unplanned(graph)
-        check_spread(graph, device)
+        _check_spread(graph, device)
         self._peers: Peers = Alone() if peers is None else peers
         self.config = ContinualConfig() if config is None else config
         self._execution = ExecutionConfig() if execution is None else execution
@@ -431,3 +430,19 @@ class StreamTrainer(ABC):
         """Go on where `_save_place` was called, with micro-batches of the same size."""
         self._segment_start = read_natural(reader.meta, "segment_start", most=self.position)
         self._index = read_natural(reader.meta, "index")
+
+
+def _check_spread(graph: TemporalGraph, device: torch.device) -> None:
+    """Raise ValueError if a sharded graph or sharded features meet a model on a GPU."""
+    if graph.gpu is None and device.type == "cpu":
+        return
+    if graph.shard.world > 1:
+        raise ValueError(
+            f"a sharded graph is for models on the CPU, and this one is on {device}; leave out "
+            "TemporalGraph(shard=)"
+        )
+    if spread_table(graph.edge_x) is not None:
+        raise ValueError(
+            f"sharded rows are for models on the CPU, and this one is on {device}; leave out "
+            "ShardedRows"
+        )
