@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from tgflow.durable.fs import Fs, RealFs
+from tgflow.durable.fs import RealFs
 from tgflow.streams.errors import MAX_MESSAGE
 from tgflow.streams.rows.row_batch import BadRow, Location
 from tgflow.text import printable
@@ -107,7 +107,7 @@ class DeadLetterFiles:
     """
 
     def __init__(
-        self, directory: Path, *, fs: Fs | None = None, segment_bytes: int = 64 << 20
+        self, directory: Path, *, fs: RealFs | None = None, segment_bytes: int = 64 << 20
     ) -> None:
         self._directory = directory
         self._fs = fs or RealFs()

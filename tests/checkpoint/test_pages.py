@@ -5,7 +5,7 @@ import torch
 
 from helpers.devices import apart, cuda, place_of
 from tgflow.checkpoint import tensors
-from tgflow.checkpoint.pages import pages
+from tgflow.checkpoint.tensors import pages
 
 for_each_place = pytest.mark.parametrize("device", ["cpu", apart, cuda])
 

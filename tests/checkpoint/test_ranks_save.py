@@ -8,10 +8,8 @@ import torch
 from helpers.savers import FEW, Savers, check, filler
 from helpers.worlds import in_world, run_apart
 from tgflow.checkpoint import CheckpointStore, CheckpointWriter, load, read_manifest
-from tgflow.checkpoint.notices import Notices
-from tgflow.checkpoint.rank_checkpoint import RankCheckpoint
-from tgflow.checkpoint.sharded import FollowingStore, LeadingStore
-from tgflow.checkpoint.shares import AttemptKeys
+from tgflow.checkpoint.checkpoint import RankCheckpoint
+from tgflow.checkpoint.ranks import AttemptKeys, FollowingStore, LeadingStore, Notices
 
 
 def writer_of(peers, directory):

@@ -15,8 +15,8 @@ from tgflow.checkpoint import (
     CheckpointStore,
     read_manifest,
 )
-from tgflow.checkpoint.notices import Notices
-from tgflow.checkpoint.rank_checkpoint import RankCheckpoint
+from tgflow.checkpoint.checkpoint import RankCheckpoint
+from tgflow.checkpoint.ranks import Notices
 from tgflow.durable.errors import DiskFull
 from tgflow.durable.fs import RealFs
 from tgflow.peers import PeerLost, RanksDisagree

@@ -61,7 +61,7 @@ DURABLE = {
     "checkpoint.before_sync": Point(f"{FS}.sync", "_try_to_write"),
     "checkpoint.after_file": Point(f"{DIRECTORY}:_try_to_write", is_after=True),
     "checkpoint.before_link": Point(f"{FS}.link", "_link"),
-    "checkpoint.before_manifest": Point("tgflow.checkpoint.manifest:make", "prepared"),
+    "checkpoint.before_manifest": Point("tgflow.checkpoint.directory:make_manifest", "prepared"),
     "checkpoint.before_directory_sync": Point(f"{FS}.sync_directory", "prepared"),
     "checkpoint.before_rename": Point(f"{FS}.rename", "CheckpointStore.save"),
     "checkpoint.after_rename": Point(f"{FS}.sync_directory", "sync_names"),
@@ -70,7 +70,7 @@ DURABLE = {
     "checkpoint.before_set_aside": Point(f"{FS}.rename", "CheckpointStore._set_aside"),
 }
 """Those of the log and the checkpoints; a test fails each in every way."""
-RANKS, NOTICES = "tgflow.distributed.ranks:Ranks", "tgflow.checkpoint.notices:Notices"
+RANKS, NOTICES = "tgflow.distributed.ranks:Ranks", "tgflow.checkpoint.ranks:Notices"
 BETWEEN_RANKS = {
     f"ranks.{when}_{call}": Point(f"{owner}.{name}", is_after=when == "after")
     for when in ("before", "after")

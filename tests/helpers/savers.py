@@ -9,12 +9,10 @@ from pathlib import Path
 import torch
 
 from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter, WriterStats
-from tgflow.checkpoint.content import part_section
-from tgflow.checkpoint.notices import Notices
+from tgflow.checkpoint.checkpoint import RankCheckpoint, part_section
 from tgflow.checkpoint.parts import put_pieces
-from tgflow.checkpoint.rank_checkpoint import RankCheckpoint
-from tgflow.checkpoint.sharded import FollowingStore, LeadingStore
-from tgflow.durable.fs import Fs
+from tgflow.checkpoint.ranks import FollowingStore, LeadingStore, Notices
+from tgflow.durable.fs import RealFs
 from tgflow.peers import PARTS, Alone, Shard
 
 PIECE = 4
@@ -101,7 +99,7 @@ class Savers:
     def __init__(
         self,
         directories: Iterable[Path],
-        fs: Callable[[int], Fs | None] = lambda rank: None,
+        fs: Callable[[int], RealFs | None] = lambda rank: None,
         timeout: float = 20.0,
         **store: int,
     ) -> None:

@@ -10,7 +10,7 @@ import torch
 from hypothesis import strategies as st
 
 from tgflow.checkpoint import Checkpoint
-from tgflow.checkpoint.content import is_of_part
+from tgflow.checkpoint.checkpoint import is_of_part
 from tgflow.distributed.memory import ShardedMemory
 from tgflow.distributed.rows import ShardedRows
 from tgflow.events import EventBatch

@@ -7,8 +7,7 @@ from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from helpers.savers import Savers
 from tgflow.cache import cached
 from tgflow.checkpoint import Checkpoint, CheckpointError, CheckpointStore, load, read_manifest
-from tgflow.checkpoint.content import part_section
-from tgflow.checkpoint.rank_checkpoint import RankCheckpoint
+from tgflow.checkpoint.checkpoint import RankCheckpoint, part_section
 from tgflow.graph import TemporalGraph
 from tgflow.peers import PARTS, Shard
 from tgflow.tables import FeatureTable

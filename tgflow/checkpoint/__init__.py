@@ -3,11 +3,13 @@
 A checkpoint is a directory with one `.safetensors` file per section and a `manifest.json` that
 names each file's size and SHA-256 and carries its own. It is written beside its target and renamed
 into place; reading checks every digest before anything is parsed. Nothing in it can run code.
+
+`checkpoint.py` holds the contents, `parts.py` what a model, optimizer and ids save, `directory.py`
+the files of one checkpoint, `store.py` the checkpoints of a run, `ranks.py` those of many ranks.
 """
 
-from tgflow.checkpoint.content import Checkpoint, Tensors
-from tgflow.checkpoint.directory import load, read_manifest, save
-from tgflow.checkpoint.errors import (
+from tgflow.checkpoint.checkpoint import (
+    Checkpoint,
     CheckpointDamaged,
     CheckpointDurabilityUnknown,
     CheckpointError,
@@ -15,11 +17,18 @@ from tgflow.checkpoint.errors import (
     CheckpointVersion,
     NoValidCheckpoint,
     RowsLost,
+    Tensors,
     UntrustedCheckpoint,
 )
-from tgflow.checkpoint.store import CheckpointStore, Entry, list_checkpoints
+from tgflow.checkpoint.directory import load, read_manifest, save
+from tgflow.checkpoint.store import (
+    CheckpointStore,
+    CheckpointWriter,
+    Entry,
+    WriterStats,
+    list_checkpoints,
+)
 from tgflow.checkpoint.tensors import check_like
-from tgflow.checkpoint.writer import CheckpointWriter, WriterStats
 
 __all__ = [
     "Checkpoint",

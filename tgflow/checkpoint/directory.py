@@ -1,32 +1,151 @@
-"""One checkpoint's directory: written whole or not at all, and read with nothing believed."""
+"""The files of one checkpoint: written whole or not at all, and read without trust.
+
+A manifest names each file's size and SHA-256, and begins with the SHA-256 of all that follows in
+it, so that damage is found before anything is parsed.
+"""
 
 from __future__ import annotations
 
 import errno
 import functools
 import hashlib
+import json
 import os
+import re
 import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tgflow.checkpoint import manifest as manifests
+import numpy as np
+import torch
+
 from tgflow.checkpoint import tensors
-from tgflow.checkpoint.content import Checkpoint, is_of_part
-from tgflow.checkpoint.errors import (
+from tgflow.checkpoint.checkpoint import (
+    Checkpoint,
     CheckpointDamaged,
     CheckpointDurabilityUnknown,
     CheckpointNotCommitted,
+    CheckpointVersion,
     UntrustedCheckpoint,
+    is_of_part,
 )
-from tgflow.checkpoint.manifest import Files, Manifest
-from tgflow.checkpoint.others import NOBODY, Others
 from tgflow.durable.errors import FULL, DiskFull
-from tgflow.durable.fs import Fs, RealFs, make_directories
+from tgflow.durable.fs import RealFs, make_directories
+
+FORMAT = 2
+MANIFEST = "manifest.json"
+MAX_MANIFEST_BYTES = 16 << 20
+MAX_ELEMENTS = 1 << 18
+"""Commas: parsed, small values take many times the bytes they have in the file."""
+SECTION = re.compile(r"[a-z0-9][a-z0-9_-]{0,50}")
+SUFFIX = ".safetensors"
+_START, _AFTER = b'{"sha256": "', b'",'
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+Manifest = dict[str, Any]
+Files = dict[str, dict[str, Any]]
+
+
+def make_manifest(checkpoint: Checkpoint, files: Files, **more: Any) -> bytes:
+    """Return the bytes of the manifest of `checkpoint`, written as `files`.
+
+    Raises:
+        ValueError: If the checkpoint's meta is not JSON, or too large.
+    """
+    manifest = {
+        "format": FORMAT,
+        "versions": {"tgflow": _own_version(), "torch": torch.__version__, "numpy": np.__version__},
+        **more,
+        "state_sha256": state_sha256(files, checkpoint),
+        "files": files,
+        "meta": checkpoint.meta,
+    }
+    rest = json.dumps(manifest, indent=1, allow_nan=False)[1:].encode()
+    data = _START + hashlib.sha256(rest).hexdigest().encode() + _AFTER + rest
+    if len(data) > MAX_MANIFEST_BYTES or data.count(b",") > MAX_ELEMENTS:
+        raise ValueError(
+            f"meta makes a manifest of {len(data)} bytes and {data.count(b',')} values, at most "
+            f"{MAX_MANIFEST_BYTES} and {MAX_ELEMENTS} are read; keep large tables as tensors"
+        )
+    return data
+
+
+def state_sha256(files: Files, checkpoint: Checkpoint) -> str:
+    """Return one digest of all sections that are a function of the data alone."""
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        if name.removesuffix(SUFFIX) not in checkpoint.volatile:
+            digest.update(f"{name} {files[name]['sha256']}\n".encode())
+    return digest.hexdigest()
+
+
+def parse_manifest(what: str, data: bytes) -> Manifest:
+    """Return the manifest in `data`.
+
+    Args:
+        what: The file, for messages.
+        data: All of the file.
+
+    Raises:
+        CheckpointDamaged: If it is not what was written.
+        CheckpointVersion: If its format is not one this tgflow reads.
+        UntrustedCheckpoint: If it is what was written, but not by tgflow.
+    """
+    after = len(_START) + 64
+    sealed = data.startswith(_START) and data[after : after + len(_AFTER)] == _AFTER
+    digest = hashlib.sha256(memoryview(data)[after + len(_AFTER) :]).hexdigest()
+    if sealed and data[len(_START) : after] != digest.encode():
+        raise CheckpointDamaged(f"{what} is not what was written; use an older checkpoint")
+    if len(data) > MAX_MANIFEST_BYTES or data.count(b",") > MAX_ELEMENTS:
+        raise UntrustedCheckpoint(
+            f"{what} has {len(data)} bytes and {data.count(b',')} values, at most "
+            f"{MAX_MANIFEST_BYTES} and {MAX_ELEMENTS} are read"
+        )
+    try:
+        manifest = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointDamaged(f"{what} is not JSON: {error}") from None
+    found = manifest.get("format") if isinstance(manifest, dict) else None
+    if type(found) is not int or found != FORMAT:
+        raise CheckpointVersion(
+            f"{what} has format {found!r}, this tgflow reads {FORMAT}; use the tgflow that wrote it"
+        )
+    if not sealed:
+        raise CheckpointDamaged(f"{what} lacks its own digest; use an older checkpoint")
+    _check_manifest(what, manifest)
+    return manifest  # type: ignore[no-any-return]
+
+
+def _check_manifest(what: str, manifest: Manifest) -> None:
+    files, meta = manifest.get("files"), manifest.get("meta")
+    if not isinstance(files, dict) or not isinstance(meta, dict):
+        raise UntrustedCheckpoint(f"{what} lacks files or meta")
+    for name, entry in files.items():
+        section = name.removesuffix(SUFFIX)
+        if not SECTION.fullmatch(section) or name == section:
+            raise UntrustedCheckpoint(f"{what} names a file {name!r:.80} that no checkpoint has")
+        if not (
+            isinstance(entry, dict)
+            and type(entry.get("bytes")) is int
+            and entry["bytes"] >= 0
+            and isinstance(entry.get("sha256"), str)
+            and _DIGEST.fullmatch(entry["sha256"])
+            and type(entry.get("sealed")) is bool
+        ):
+            raise UntrustedCheckpoint(f"{what} lacks size or digest of {name}")
+
+
+def _own_version() -> str | None:
+    try:
+        return version("tgflow-learn")
+    except PackageNotFoundError:  # run from the sources
+        return None
+
 
 TEMPORARY = ".tmp-"
 ROOM = 1.2
@@ -42,6 +161,33 @@ class Written:
 
     path: Path
     manifest: Manifest
+
+
+class OtherWriters:
+    """Other processes that write files of a checkpoint that this one commits; here none."""
+
+    def announce(self, directory: Path, linkable: Path | None) -> None:
+        """Start the others.
+
+        Args:
+            directory: Where to write; it exists.
+            linkable: The checkpoint whose sealed files this one shares; None: all are written.
+        """
+
+    def wait(self) -> None:
+        """Return once none of them writes, or after a timeout."""
+
+    def files(self, directory: Path) -> Files:
+        """Return their files, all of them on the disk; after `wait`.
+
+        Raises:
+            OSError: If one of them has failed, or a file is missing.
+        """
+        return {}
+
+
+ALONE = OtherWriters()
+"""No other process writes."""
 
 
 def save(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Path:
@@ -125,7 +271,7 @@ def read(
         )
     checkpoint = Checkpoint({}, manifest["meta"])
     for name, entry in manifest["files"].items():
-        section, file = name.removesuffix(manifests.SUFFIX), path / name
+        section, file = name.removesuffix(SUFFIX), path / name
         if entry["sealed"] or is_of_part(section):
             if check_all:
                 _read_section(file, entry, tensors.check)
@@ -148,21 +294,21 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
         CheckpointVersion: If its format is not one this tgflow reads.
         UntrustedCheckpoint: If it is what was written, but not by tgflow.
     """
-    file = Path(path) / manifests.NAME
+    file = Path(path) / MANIFEST
     with open_plain_file(file) as (descriptor, size):
-        if size > manifests.MAX_BYTES:
-            raise UntrustedCheckpoint(f"{file} has {size} bytes, at most {manifests.MAX_BYTES} fit")
-        data = os.pread(descriptor, manifests.MAX_BYTES, 0)
-    return manifests.parse(str(file), data)
+        if size > MAX_MANIFEST_BYTES:
+            raise UntrustedCheckpoint(f"{file} has {size} bytes, at most {MAX_MANIFEST_BYTES} fit")
+        data = os.pread(descriptor, MAX_MANIFEST_BYTES, 0)
+    return parse_manifest(str(file), data)
 
 
 @contextmanager
 def prepared(
-    fs: Fs,
+    fs: RealFs,
     path: Path,
     checkpoint: Checkpoint,
     linkable: Written | None = None,
-    others: Others = NOBODY,
+    others: OtherWriters = ALONE,
     **more: Any,
 ) -> Iterator[Path]:
     """Yield a directory beside `path`, complete and on the disk, that is to be renamed to it.
@@ -178,8 +324,8 @@ def prepared(
             files = _write_sections(fs, temporary, checkpoint, linkable)
             others.wait()
             files |= others.files(temporary)
-            data = manifests.make(checkpoint, files, **more)
-            _write_file(fs, temporary / manifests.NAME, lambda: [data])
+            data = make_manifest(checkpoint, files, **more)
+            _write_file(fs, temporary / MANIFEST, lambda: [data])
             fs.sync_directory(temporary)
             yield temporary
         except BaseException:
@@ -191,7 +337,7 @@ def prepared(
 
 
 def write_share(
-    fs: Fs, directory: Path, checkpoint: Checkpoint, linkable: Written | None = None
+    fs: RealFs, directory: Path, checkpoint: Checkpoint, linkable: Written | None = None
 ) -> Files:
     """Write the sections of `checkpoint` into a directory that is another's; they are on the disk.
 
@@ -219,7 +365,7 @@ def _failing_as_uncommitted(path: Path) -> Iterator[None]:
         raise CheckpointNotCommitted(error.errno, text, str(path)) from error
 
 
-def sync_names(fs: Fs, path: Path) -> None:
+def sync_names(fs: RealFs, path: Path) -> None:
     """Return once the checkpoint's new name `path` is on the disk.
 
     Raises:
@@ -233,23 +379,23 @@ def sync_names(fs: Fs, path: Path) -> None:
 
 
 def _write_sections(
-    fs: Fs, directory: Path, checkpoint: Checkpoint, linkable: Written | None
+    fs: RealFs, directory: Path, checkpoint: Checkpoint, linkable: Written | None
 ) -> Files:
     """Write all sections into `directory`, and have what they refer to made durable."""
     sections = checkpoint.sections | {name: read() for name, read in checkpoint.unread.items()}
     for section in (*sections, *checkpoint.sealed):
-        if not manifests.SECTION.fullmatch(section):
-            raise ValueError(f"section {section!r} must match {manifests.SECTION.pattern}")
+        if not SECTION.fullmatch(section):
+            raise ValueError(f"section {section!r} must match {SECTION.pattern}")
     if twice := sections.keys() & checkpoint.sealed.keys():
         raise ValueError(f"sections {sorted(twice)} are sealed and not sealed")
     encoded = {name: tensors.encode(value) for name, value in sections.items()}
     _require_room(directory, sum(each.num_bytes for each in encoded.values()))
     files = {}
     for section, content in encoded.items():
-        name = section + manifests.SUFFIX
+        name = section + SUFFIX
         files[name] = _write_tensors(fs, directory / name, content, sealed=False)
     for section, make in checkpoint.sealed.items():
-        name = section + manifests.SUFFIX
+        name = section + SUFFIX
         entry = None if linkable is None else _link(fs, linkable, directory / name)
         if entry is None:
             content = tensors.encode(make())
@@ -261,12 +407,14 @@ def _write_sections(
     return files
 
 
-def _write_tensors(fs: Fs, file: Path, content: tensors.Encoded, *, sealed: bool) -> dict[str, Any]:
+def _write_tensors(
+    fs: RealFs, file: Path, content: tensors.Encoded, *, sealed: bool
+) -> dict[str, Any]:
     digest = _write_file(fs, file, content.chunks)
     return {"bytes": content.num_bytes, "sha256": digest, "sealed": sealed}
 
 
-def _write_file(fs: Fs, file: Path, chunks: Callable[[], Iterable[bytes | memoryview]]) -> str:
+def _write_file(fs: RealFs, file: Path, chunks: Callable[[], Iterable[bytes | memoryview]]) -> str:
     """Write a file, wait until it is on the disk, and return its SHA-256.
 
     After an error that may pass it is written once more: what a failed sync left cannot be relied
@@ -282,7 +430,7 @@ def _write_file(fs: Fs, file: Path, chunks: Callable[[], Iterable[bytes | memory
         return _try_to_write(fs, file, chunks())
 
 
-def _try_to_write(fs: Fs, file: Path, chunks: Iterable[bytes | memoryview]) -> str:
+def _try_to_write(fs: RealFs, file: Path, chunks: Iterable[bytes | memoryview]) -> str:
     digest = hashlib.sha256()
     fd = fs.create(file)
     try:
@@ -295,7 +443,7 @@ def _try_to_write(fs: Fs, file: Path, chunks: Iterable[bytes | memoryview]) -> s
     return digest.hexdigest()
 
 
-def _link(fs: Fs, written: Written, file: Path) -> dict[str, Any] | None:
+def _link(fs: RealFs, written: Written, file: Path) -> dict[str, Any] | None:
     """Give a sealed file of `written` its second name `file`; None if it must be written."""
     entry: dict[str, Any] | None = written.manifest["files"].get(file.name)
     source = written.path / file.name

@@ -16,8 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from tgflow.checkpoint.content import Tensors, part_section
-from tgflow.checkpoint.errors import UntrustedCheckpoint
+from tgflow.checkpoint.checkpoint import Tensors, UntrustedCheckpoint, part_section
 from tgflow.checkpoint.tensors import check_like
 from tgflow.checkpoint.typed import read_as
 from tgflow.ids import NodeIds

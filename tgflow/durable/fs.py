@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 from pathlib import Path
-from typing import Protocol
 
 
 def sync_data(fd: int) -> None:
@@ -16,60 +15,8 @@ def sync_data(fd: int) -> None:
         fcntl.fcntl(fd, getattr(fcntl, "F_FULLFSYNC"))  # noqa: B009
 
 
-class Fs(Protocol):
-    """File operations; all but `read` raise `OSError` and none retries."""
-
-    def create(self, path: Path) -> int:
-        """Make a file that must not be there, and return a descriptor to write it by."""
-        ...
-
-    def append_to(self, path: Path) -> int:
-        """Return a descriptor that writes at the end of a file that is there."""
-        ...
-
-    def write(self, fd: int, data: bytes | memoryview) -> None:
-        """Write all of `data`."""
-        ...
-
-    def sync(self, fd: int) -> None:
-        """Return once all that was written is on the disk."""
-        ...
-
-    def close(self, fd: int) -> None:
-        """Close a descriptor."""
-        ...
-
-    def truncate(self, path: Path, size: int) -> None:
-        """Cut a file to `size` bytes, and wait until that is on the disk."""
-        ...
-
-    def make_directory(self, path: Path) -> None:
-        """Make a directory that must not be there."""
-        ...
-
-    def link(self, source: Path, target: Path) -> None:
-        """Give a file a second name."""
-        ...
-
-    def rename(self, source: Path, target: Path) -> None:
-        """Give a file or directory another name; a file there is replaced."""
-        ...
-
-    def unlink(self, path: Path) -> None:
-        """Remove a file."""
-        ...
-
-    def remove_directory(self, path: Path) -> None:
-        """Remove a directory and all files in it."""
-        ...
-
-    def sync_directory(self, path: Path) -> None:
-        """Return once the names in a directory are on the disk."""
-        ...
-
-
 class RealFs:
-    """The operating system's."""
+    """File operations of the operating system; tests replace some. All may raise OSError."""
 
     def create(self, path: Path) -> int:
         """Make a file that must not be there, and return a descriptor to write it by."""
@@ -133,7 +80,7 @@ class RealFs:
             os.close(fd)
 
 
-def make_directories(fs: Fs, path: Path) -> None:
+def make_directories(fs: RealFs, path: Path) -> None:
     """Make a directory and those above it that are missing, names on the disk; or do nothing."""
     if path.is_dir():
         return

@@ -23,7 +23,7 @@ import pyarrow as pa
 from tgflow.durable import frames, reading, segments
 from tgflow.durable.errors import FULL, WAY_OUT, DiskFull, LogCorrupt
 from tgflow.durable.frames import BadFrame, Body
-from tgflow.durable.fs import Fs, RealFs, make_directories
+from tgflow.durable.fs import RealFs, make_directories
 from tgflow.durable.kept import KeptFrames
 from tgflow.durable.position import LogPosition
 
@@ -59,14 +59,14 @@ class DurableLog:
         self,
         directory: Path,
         *,
-        fs: Fs | None = None,
+        fs: RealFs | None = None,
         segment_bytes: int = 256 << 20,
         sync_ms: float = 100,
         needed: LogPosition | None = None,
         check: bool = False,
     ) -> None:
         self.directory = Path(directory)
-        self._fs: Fs = RealFs() if fs is None else fs
+        self._fs: RealFs = RealFs() if fs is None else fs
         self._segment_bytes = segment_bytes
         self._sync_seconds = sync_ms / 1e3
         self._lock = threading.RLock()

@@ -11,10 +11,10 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from tgflow.checkpoint import CheckpointStore, CheckpointWriter, UntrustedCheckpoint, read_manifest
+from tgflow.checkpoint.checkpoint import RankCheckpoint
 from tgflow.checkpoint.parts import Ids, InCheckpoint, SectionReader, SectionWriter
-from tgflow.checkpoint.rank_checkpoint import RankCheckpoint
+from tgflow.checkpoint.store import WriterStats
 from tgflow.checkpoint.typed import read_as, read_natural
-from tgflow.checkpoint.writer import WriterStats
 from tgflow.config import plain
 from tgflow.durable.log import DurableLog
 from tgflow.durable.position import LogPosition

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from tgflow.checkpoint import CheckpointStore, CheckpointWriter
-from tgflow.checkpoint.notices import Notices
-from tgflow.checkpoint.rank_checkpoint import RankCheckpoint
-from tgflow.checkpoint.sharded import FollowingStore, LeadingStore
+from tgflow.checkpoint.checkpoint import RankCheckpoint
+from tgflow.checkpoint.ranks import FollowingStore, LeadingStore, Notices
 from tgflow.cuda.device import Device
 from tgflow.distributed.control import Order, RankFigures
 from tgflow.distributed.feed import Feed, FeedClosed, Followed, LeaderFailed, heartbeat_of

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tgflow.checkpoint import Tensors, check_like
-from tgflow.checkpoint.content import part_section
+from tgflow.checkpoint.checkpoint import part_section
 from tgflow.checkpoint.parts import SectionReader, SectionWriter, pieces_of, put_pieces
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.peers import PARTS

@@ -1,4 +1,4 @@
-"""What a checkpoint holds."""
+"""The contents of a checkpoint, and the errors of reading and writing one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,40 @@ from typing import Any
 from torch import Tensor
 
 from tgflow.describe import described
+from tgflow.peers import Shard
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that cannot be used. The message says why, and the way out."""
+
+
+class CheckpointDamaged(CheckpointError):
+    """It is missing, incomplete, or not what was written."""
+
+
+class CheckpointVersion(CheckpointError):
+    """Its format is not one this tgflow reads; most likely a newer one wrote it."""
+
+
+class UntrustedCheckpoint(CheckpointError):
+    """It holds what tgflow never writes: someone made it so. Nothing of it was used."""
+
+
+class NoValidCheckpoint(CheckpointError):
+    """There are checkpoints, but all are damaged; to start afresh is for a person to decide."""
+
+
+class RowsLost(CheckpointError):
+    """A file of rows that it refers to does not have what it had; nothing in it was changed."""
+
+
+class CheckpointNotCommitted(OSError):
+    """The disk refused; everything is as it was."""
+
+
+class CheckpointDurabilityUnknown(OSError):
+    """The checkpoint is in place, but a crash of the machine may undo that."""
+
 
 Tensors = dict[str, Tensor]
 
@@ -114,3 +148,49 @@ class Checkpoint:
         """
         make = self.sealed.get(name, self.unread.get(name))
         return self.sections[name] if make is None else make()
+
+
+@described
+@dataclass(frozen=True, slots=True)
+class RankCheckpoint(Checkpoint):
+    """What one rank writes of a checkpoint: a writer of sections that keeps what is its own.
+
+    It keeps the parts of ids that the rank owns, and other sealed sections in turn; rank 0 has all
+    else, the notes among it. All ranks know the names of what others than rank 0 keep.
+    """
+
+    shard: Shard = field(default_factory=Shard)
+    """Which rank it is, of how many."""
+
+    def put(self, name: str, tensors: Tensors, *, volatile: bool = False) -> None:
+        """Keep a section, at rank 0. See `SectionWriter.put`."""
+        if self._is_own(name, 0, volatile=volatile):
+            self.sections[name] = tensors
+
+    def put_part(
+        self, name: str, part: int, make: Callable[[], Tensors], *, volatile: bool = False
+    ) -> None:
+        """Keep the section of a part of ids, at its owner. See `SectionWriter.put_part`."""
+        section = part_section(name, part)
+        if self._is_own(section, self.shard.owner(part), volatile=volatile):
+            self.sections[section] = make()
+
+    def put_sealed(
+        self,
+        name: str,
+        make: Callable[[], Tensors],
+        *,
+        turn: int = 0,
+        part: int | None = None,
+        volatile: bool = False,
+    ) -> None:
+        """Keep a section that never changes, if its part is this rank's, or it is its turn."""
+        rank = turn % self.shard.world if part is None else self.shard.owner(part)
+        if self._is_own(name, rank, volatile=volatile):
+            self.sealed[name] = make
+
+    def _is_own(self, name: str, rank: int, *, volatile: bool) -> bool:
+        self._add_volatile(name, volatile)
+        if rank > 0:
+            self.elsewhere.add(name)
+        return rank == self.shard.rank

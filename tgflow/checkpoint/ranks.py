@@ -1,0 +1,364 @@
+"""Checkpoints that many ranks write together, and that one of them commits.
+
+All ranks save at the same position, each to a `RankCheckpoint`, which keeps what is this rank's to
+write. Their writers, beside the training, write that into one temporary directory, sync it, and
+post names, sizes and digests; rank 0 waits for all, writes the manifest and renames the directory.
+If anything fails anywhere there is no checkpoint, and every rank's writer counts one failure.
+
+Which files there are, and what is in them, does not depend on how many ranks there are.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from tgflow.checkpoint import directory as directories
+from tgflow.checkpoint.checkpoint import (
+    Checkpoint,
+    CheckpointDurabilityUnknown,
+    CheckpointError,
+    CheckpointNotCommitted,
+)
+from tgflow.checkpoint.directory import SUFFIX, Files, OtherWriters, Written
+from tgflow.checkpoint.store import CheckpointStore
+from tgflow.durable.errors import DiskFull
+from tgflow.durable.fs import RealFs
+from tgflow.peers import PeerLost, Peers, RanksDisagree
+
+_SHORTEST, _LONGEST = 0.002, 0.1
+"""Seconds between two looks. A look is short, since it holds up whoever else uses the store."""
+
+
+class KeyStore(Protocol):
+    """Keys and values that all ranks see, from any thread, as `torch.distributed.Store` is one."""
+
+    def set(self, key: str, value: str) -> None:
+        """Let `key` have this value."""
+
+    def get(self, key: str) -> bytes:
+        """Return the value of a key that has one."""
+
+    def check(self, keys: list[str]) -> bool:
+        """Return whether all keys have values."""
+
+    def delete_key(self, key: str) -> bool:
+        """Let `key` have no value; return whether it had one."""
+
+
+class Notices:
+    """What one rank posts and the others find. Every method may be called from any thread.
+
+    Args:
+        store: Where; nobody else uses keys that start with `prefix`.
+        peers: This rank among the others.
+        prefix: What keys start with.
+
+    Raises:
+        PeerLost: By every method, if the store is gone, or another rank is.
+    """
+
+    def __init__(self, store: KeyStore, peers: Peers, prefix: str) -> None:
+        self._store, self._prefix = store, prefix
+        self.peers = peers
+
+    def post(self, key: str, word: Any) -> None:
+        """Let all ranks find `word`, which is fit for JSON."""
+        try:
+            self._store.set(self._prefix + key, json.dumps(word))
+        except RuntimeError as error:
+            raise self._lost(error) from error
+
+    def find(self, *keys: str, by: int | None = None, until: float | None = None) -> Any:
+        """Return the word under the first of `keys` that has one; waits for it.
+
+        Args:
+            keys: Where to look.
+            by: The rank that posts it, which is lost if its process has ended before; None: rank 0,
+                without which there is no store.
+            until: By `time.monotonic()`; None waits as long as all ranks are there.
+
+        Returns:
+            The word; None if there is none by then.
+        """
+        pause = _SHORTEST
+        while True:
+            # asked before the look: what a process has posted is there once it has ended
+            is_gone = by is not None and self.peers.is_gone(by)
+            try:
+                for key in keys:
+                    if self._store.check([self._prefix + key]):
+                        return json.loads(self._store.get(self._prefix + key))
+            except RuntimeError as error:
+                raise self._lost(error) from error
+            if self.peers.failure is not None:
+                raise PeerLost(str(self.peers.failure))
+            if is_gone:
+                raise PeerLost(f"rank {by} has ended, and has not said what it has written")
+            if until is not None and time.monotonic() >= until:
+                return None
+            time.sleep(pause)
+            pause = min(1.5 * pause, _LONGEST)
+
+    def remove(self, keys: Iterable[str]) -> None:
+        """Take down what was posted under these keys, if anything was."""
+        try:
+            for key in keys:
+                self._store.delete_key(self._prefix + key)
+        except RuntimeError as error:
+            raise self._lost(error) from error
+
+    def _lost(self, error: RuntimeError) -> PeerLost:
+        first = str(error).partition("\n")[0]
+        return PeerLost(f"rank {self.peers.rank} cannot reach the store of the ranks: {first}")
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptKeys:
+    """The keys of an attempt to write a checkpoint; the same attempt has the same number."""
+
+    attempt: int
+
+    @property
+    def place(self) -> str:
+        """Where to write, by rank 0."""
+        return f"{self.attempt}/place"
+
+    @property
+    def end(self) -> str:
+        """What has become of it, by rank 0."""
+        return f"{self.attempt}/end"
+
+    def of(self, rank: int) -> str:
+        """Return the key of what a rank has written."""
+        return f"{self.attempt}/{rank}"
+
+    def all(self, world: int) -> list[str]:
+        """Return all of them."""
+        return [self.place, self.end, *(self.of(rank) for rank in range(1, world))]
+
+
+class Shares(OtherWriters):
+    """The files that the other ranks write of one checkpoint, for rank 0."""
+
+    def __init__(
+        self, notices: Notices, attempt: int, step: int, expected: set[str], timeout: float
+    ) -> None:
+        self._notices, self._key, self._step = notices, AttemptKeys(attempt), step
+        self._expected, self._timeout = expected, timeout
+        self._until: float | None = None
+        self._is_announced = False
+        self._found: dict[int, Any] = {}
+
+    @property
+    def are_complete(self) -> bool:
+        """Whether every rank has said what it has written, or why not."""
+        return len(self._found) == self._notices.peers.world - 1
+
+    def announce(self, directory: Path, linkable: Path | None) -> None:
+        """Have all ranks begin."""
+        name = None if linkable is None else linkable.name
+        word = {"step": self._step, "directory": directory.name, "linkable": name}
+        self._notices.post(self._key.place, word)
+        self._is_announced = True
+
+    def wait(self) -> None:
+        """Return once all ranks have said how it went, or some have not in time.
+
+        Raises:
+            PeerLost: If a rank is gone.
+        """
+        if not self._is_announced:
+            return
+        if self._until is None:
+            self._until = time.monotonic() + self._timeout
+        for rank in range(1, self._notices.peers.world):
+            if rank not in self._found:
+                word = self._notices.find(self._key.of(rank), by=rank, until=self._until)
+                if word is not None:
+                    self._found[rank] = word
+
+    def files(self, directory: Path) -> Files:
+        """Return the files of all other ranks.
+
+        Raises:
+            OSError: If a rank has failed, or was not heard of; or a file is not there.
+        """
+        files: Files = {}
+        for rank in range(1, self._notices.peers.world):
+            word = self._found.get(rank, _SILENT)
+            if "files" not in word:
+                raise failure_of(word, directory.parent, f"rank {rank}: ")
+            for name, entry in word["files"].items():
+                _check_file(directory / name, entry["bytes"], rank)
+            files |= word["files"]
+        names = {name.removesuffix(SUFFIX) for name in files}
+        if names != self._expected:
+            wrong = ", ".join(sorted(names ^ self._expected)[:3])
+            text = f"ranks disagree about which sections are whose: {wrong}"
+            raise CheckpointNotCommitted(errno.EIO, text, str(directory.parent))
+        return files
+
+
+_SILENT = {
+    "kind": "CheckpointNotCommitted",
+    "errno": errno.ETIMEDOUT,
+    "text": "the checkpoint was not written: nothing was heard of it in time",
+}
+
+
+def _check_file(file: Path, num_bytes: int, rank: int) -> None:
+    """Raise unless this rank sees a file as another one has written it."""
+    try:
+        found = file.lstat().st_size
+    except FileNotFoundError:
+        found = None
+    if found != num_bytes:
+        text = (
+            f"the checkpoint was not written: rank {rank} has written {num_bytes} bytes to "
+            f"{file.name}, and rank 0 sees {'no such file' if found is None else found}"
+        )
+        raise CheckpointNotCommitted(errno.EIO, text, str(file.parent.parent))
+
+
+_KINDS = {kind.__name__: kind for kind in (CheckpointNotCommitted, CheckpointDurabilityUnknown)}
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """Return what other ranks hear of a failure."""
+    text = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+    number = getattr(error, "errno", None) or errno.EIO
+    return {"kind": type(error).__name__, "errno": number, "text": text}
+
+
+def failure_of(word: Any, directory: Path, who: str = "") -> OSError:
+    """Return the failure that `describe` has described, as one of a checkpoint."""
+    text = who + word["text"]
+    if word["kind"] == DiskFull.__name__:
+        return DiskFull(text, directory)
+    kind = _KINDS.get(word["kind"], CheckpointNotCommitted)
+    return kind(word["errno"], text, str(directory))
+
+
+class LeadingStore:
+    """The checkpoints of a run of many ranks, at rank 0: for its `CheckpointWriter`.
+
+    Args:
+        store: The run's.
+        notices: Of the ranks, and for this alone.
+        timeout: Seconds to wait for the other ranks, once this one has written what is its own.
+    """
+
+    def __init__(self, store: CheckpointStore, notices: Notices, timeout: float) -> None:
+        self._store, self._notices, self._timeout = store, notices, timeout
+        self._attempt = 0
+        self._posted: list[str] = []
+
+    def save(self, step: int, checkpoint: Checkpoint) -> Path:
+        """Write and commit a checkpoint, once all other ranks have saved at the same step.
+
+        One that has nothing elsewhere rank 0 writes by itself: the others do not save it.
+
+        Raises:
+            DiskFull: If there is no room at some rank; nothing was changed.
+            CheckpointNotCommitted: If a disk refuses, or a rank has not written its sections in
+                time; nothing was changed.
+            CheckpointDurabilityUnknown: If it is in place, but a crash may undo that.
+            PeerLost: If a rank is gone.
+        """
+        if not checkpoint.elsewhere:
+            return self._store.save(step, checkpoint)
+        self._attempt += 1
+        shares = Shares(self._notices, self._attempt, step, checkpoint.elsewhere, self._timeout)
+        end = AttemptKeys(self._attempt).end
+        with suppress(OSError):  # of an attempt that a rank was too slow for
+            self._store.remove_unfinished()
+        try:
+            path = self._store.save(step, checkpoint, shares)
+        except BaseException as error:
+            self._notices.post(end, describe(error))
+            raise
+        finally:
+            self._tidy(shares)
+        self._notices.post(end, {"name": path.name})
+        return path
+
+    def size_of(self, path: Path) -> int:
+        """Return the size in bytes of a checkpoint that `save` has written, all of it."""
+        return self._store.size_of(path)
+
+    def _tidy(self, shares: Shares) -> None:
+        """Take down what all ranks have read: they have come to this attempt."""
+        if shares.are_complete:
+            self._notices.remove(self._posted)
+            self._posted = []
+        self._posted += AttemptKeys(self._attempt).all(self._notices.peers.world)
+
+
+class FollowingStore:
+    """The checkpoints of a run of many ranks, at the ranks after the first, as `LeadingStore`.
+
+    Args:
+        directory: Where rank 0 has them; the same directory, perhaps on another host.
+        notices: As `LeadingStore`.
+        fs: File operations.
+    """
+
+    def __init__(self, directory: Path, notices: Notices, *, fs: RealFs | None = None) -> None:
+        self._directory, self._notices = Path(directory), notices
+        self._fs: RealFs = RealFs() if fs is None else fs
+        self._attempt = 0
+        self._num_bytes = 0
+
+    def save(self, step: int, checkpoint: Checkpoint) -> Path:
+        """Write this rank's sections, and wait until rank 0 has committed them.
+
+        Raises:
+            OSError: As `LeadingStore.save`, whichever rank has failed.
+            PeerLost: If a rank is gone.
+            RanksDisagree: If rank 0 saves another step.
+        """
+        self._attempt += 1
+        key = AttemptKeys(self._attempt)
+        word = self._notices.find(key.place, key.end)
+        if "directory" in word:
+            self._write(key, word, step, checkpoint)
+            word = self._notices.find(key.end)
+        if "name" not in word:
+            raise failure_of(word, self._directory)
+        return self._directory / Path(word["name"]).name
+
+    def size_of(self, path: Path) -> int:
+        """Return the size in bytes of what this rank has in the latest checkpoint."""
+        return self._num_bytes
+
+    def _write(self, key: AttemptKeys, place: Any, step: int, checkpoint: Checkpoint) -> None:
+        """Write, and post what was written, or why it was not."""
+        rank = self._notices.peers.rank
+        try:
+            if place["step"] != step:
+                raise RanksDisagree(f"rank 0 saves step {place['step']}, rank {rank} step {step}")
+            directory = self._directory / Path(place["directory"]).name
+            linkable = self._linkable(place["linkable"])
+            files = directories.write_share(self._fs, directory, checkpoint, linkable)
+        except BaseException as error:
+            self._notices.post(key.of(rank), describe(error))
+            if not isinstance(error, OSError):
+                raise
+        else:
+            self._num_bytes = sum(entry["bytes"] for entry in files.values())
+            self._notices.post(key.of(rank), {"files": files})
+
+    def _linkable(self, name: str | None) -> Written | None:
+        """Return the checkpoint whose sealed files are shared; None if it cannot be read here."""
+        if name is not None:
+            path = self._directory / Path(name).name
+            with suppress(CheckpointError, OSError):
+                return Written(path, directories.read_manifest(path))
+        return None
