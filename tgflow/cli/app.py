@@ -35,12 +35,12 @@ app = typer.Typer(
         "keeps learning.\n\n"
         "[bold]Start here[/bold]\n\n"
         "  tgflow run --stream examples/data/collegemsg.csv.gz\n\n"
-        "It learns from the stream as it arrives, and leaves a report. `tgflow COMMAND --help` has "
-        "examples for each command."
+        "This learns from the stream as it arrives and writes a report. `tgflow COMMAND --help` "
+        "shows examples for each command."
     ),
     epilog=(
         f"Exit codes: {errors.table()}. `--traceback` with any command (or TGFLOW_TRACEBACK=1) "
-        "shows where an error arose."
+        "shows the traceback of an error."
     ),
 )
 
@@ -54,13 +54,16 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _common(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which version.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
     """Hold the options that come before a command."""
 
 
-LEARN, ASK, LOOK = "Learn", "Ask what was learned", "Look and check"
+LEARN, ASK, LOOK = "Train", "Inference", "Data and diagnostics"
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     LEARN: {"run": run.run, "train": train.train, "compare": compare.compare},
     ASK: {"predict": predict.predict, "embed": predict.embed, "serve": serve.serve},

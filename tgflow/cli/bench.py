@@ -131,7 +131,7 @@ def _help(benchmarks: Mapping[str, Benchmark], call: str) -> str:
         f"  {call} train --data wikipedia.csv.gz --events 40000",
     ]
     parts = [
-        "Measure tgflow on this machine and compare with the figures to reach.",
+        "Measure the speed of tgflow on this machine and compare it with the targets.",
         *("[bold]Names[/bold]", "\n".join(lines)),
         *("[bold]Examples[/bold]", "\n".join(examples)),
     ]

@@ -32,14 +32,18 @@ def compare(
     *,
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="As --models quick: baselines.", rich_help_panel=OUTPUT),
+        typer.Option(
+            "--quick",
+            help="Compare baselines only; same as --models quick.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = False,
     report: Annotated[
         Path | None,
         typer.Option(
             "--report",
             metavar="DIR",
-            help="Draw the page of a comparison again, and do nothing else.",
+            help="Only redraw the report of a finished comparison.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
@@ -47,7 +51,7 @@ def compare(
         bool,
         typer.Option(
             "--resume",
-            help="Resume the comparison in --out, if there is one, as if it had never stopped.",
+            help="Resume the comparison in --out if it exists; otherwise start one.",
             rich_help_panel="Resuming",
         ),
     ] = False,
@@ -55,24 +59,23 @@ def compare(
         bool,
         typer.Option(
             "--json",
-            help="Print metrics.json to stdout, and nothing else.",
+            help="Print only metrics.json to stdout.",
             rich_help_panel=OUTPUT,
         ),
     ] = False,
 ) -> None:
-    """Compare models on a stream: all predict and learn the same events, in one pass.
+    """Compare models on a stream: all predict and learn the same events in one pass.
 
-    All are asked about the same events and negatives, and models whose needs agree share the
-    batches that are prepared; each has the scores that `tgflow run` would give it. One that
-    diverges drops out, and the others go on. Leaves scores.arrow (every event by every model),
-    events.arrow (what is known of each event), metrics.json and a report.html: who is ahead and
-    whether that is chance, what an event costs, where each is good, and how all drift.
+    All models score the same events and negatives, and each gets the scores that `tgflow run` would
+    give it. A model that diverges drops out; the others continue. Writes scores.arrow (each model's
+    scores of each event), events.arrow (attributes of each event), metrics.json and report.html:
+    the ranking and its significance, the cost of an event, and accuracy by slice and over time.
 
-    Some settings go by the kind of stream, which is measured and printed (--preset): whatever is
-    set otherwise stays.
+    Presets (--preset) choose some settings by the kind of stream, which is measured and printed;
+    settings that are given explicitly take precedence.
 
-    With --protocol dyglib/1 or tgb/1 each model is trained offline, in epochs, and what is compared
-    is the test; --resume keeps those that are done, and goes on after the newest epoch saved.
+    With --protocol dyglib/1 or tgb/1 each model is trained offline, in epochs, and compared on the
+    test split; --resume keeps finished models and continues from the latest saved epoch.
 
     [bold]Examples[/bold]
 

@@ -17,7 +17,7 @@ def convert(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write to.")],
     time_unit: Annotated[Unit, typer.Option("--time-unit", help="Unit of the times.")] = "s",
 ) -> None:
-    """Write a benchmark's data set as Parquet and safetensors; its pickles are never unpickled.
+    """Convert a benchmark's data set to Parquet and safetensors without running its pickles.
 
     [bold]Examples[/bold]
 

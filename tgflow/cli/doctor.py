@@ -22,7 +22,7 @@ def doctor(
         typer.Option("--json", help="Print JSON to stdout.", rich_help_panel="Output"),
     ] = False,
 ) -> None:
-    """Check this installation: versions, the native core, threads, GPU; say what to do if not.
+    """Check this installation (versions, native core, threads, GPU) and suggest fixes.
 
     [bold]Examples[/bold]
 

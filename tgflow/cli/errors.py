@@ -1,4 +1,4 @@
-"""What went wrong, in one sentence, and the exit code that says it to a script."""
+"""Error messages and exit codes of the command line."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ UNAVAILABLE, CORRUPT, UNTRUSTED = 75, 76, 77
 """After sysexits.h, but for usage, where every shell expects 2."""
 
 EXIT_CODES = {
-    0: "done, or stopped by a signal with all of it kept",
-    USAGE: "wrong usage or settings",
-    DATA: "bad data",
-    NO_INPUT: "no input, or not what it was",
-    INTERNAL: "a loss that is not finite, or a fault of ours",
-    MEMORY: "the memory limit, or no memory",
-    LOCKED: "another process has the run",
-    IO: "reading or writing failed",
-    UNAVAILABLE: "the source or another rank cannot be reached: try again",
-    CORRUPT: "log, checkpoint or source damaged",
-    UNTRUSTED: "a file that is not trusted",
+    0: "success, or stopped by a signal with all progress saved",
+    USAGE: "invalid usage or settings",
+    DATA: "invalid data",
+    NO_INPUT: "input missing or changed",
+    INTERNAL: "non-finite loss or internal error",
+    MEMORY: "memory limit reached or out of memory",
+    LOCKED: "run in use by another process",
+    IO: "read or write error",
+    UNAVAILABLE: "source or rank unreachable (retry)",
+    CORRUPT: "damaged log, checkpoint or source",
+    UNTRUSTED: "untrusted file",
 }
 
 _CODES = {

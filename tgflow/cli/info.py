@@ -22,7 +22,7 @@ def info(
         bool, typer.Option("--json", help="Print JSON to stdout.", rich_help_panel="Output")
     ] = False,
 ) -> None:
-    """Look into a stream (nodes, times, ties, repeats, degrees) or into a run directory.
+    """Describe a stream (nodes, times, ties, repeats, degrees) or a run directory.
 
     [bold]Examples[/bold]
 

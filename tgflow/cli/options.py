@@ -171,7 +171,7 @@ def _name(field: Field) -> str:
 
 def _config_file() -> inspect.Parameter:
     info = typer.Option(
-        "--config", "-c", help="TOML file of settings; flags win over it.",
+        "--config", "-c", help="TOML file of settings; flags override it.",
         exists=True, dir_okay=False, rich_help_panel=FILE_PANEL,
     )  # fmt: skip
     kind = inspect.Parameter.KEYWORD_ONLY
@@ -190,7 +190,7 @@ def _one_stream(file: str, stated: str | None) -> str:
 
 
 def _file() -> inspect.Parameter:
-    info = typer.Argument(metavar="FILE", help="The stream, as --stream")
+    info = typer.Argument(metavar="FILE", help="Stream to read; same as --stream")
     kind = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(FILE, kind, default=None, annotation=Annotated[str | None, info])
 

@@ -97,7 +97,7 @@ def plan(
         bool, typer.Option("--json", help="Print JSON to stdout.", rich_help_panel="Output")
     ] = False,
 ) -> None:
-    """Print the load and the memory of each rank, counted from the stream on this machine.
+    """Estimate the load and memory of each rank from the stream, without training.
 
     The rows of a batch that a rank computes follow from the stream and the settings, so they are
     counted batch by batch, and nothing is trained. Graph and memory may be replicated or sharded:

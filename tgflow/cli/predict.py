@@ -49,10 +49,10 @@ def predict(
     to: To = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON to stdout")] = False,
 ) -> None:
-    """Ask a run: whom a source will meet next, or how likely pairs are.
+    """Predict with a run: rank the next destinations of a source, or score pairs.
 
-    Ids are those of the stream. Nothing in the run is changed, which may go on meanwhile: the
-    answer is as of its newest checkpoint.
+    Ids are those of the stream. The run is not modified and may continue meanwhile; answers use its
+    latest checkpoint.
 
     [bold]Examples[/bold]
 
@@ -87,9 +87,9 @@ def embed(
         ),
     ] = None,
 ) -> None:
-    """Write the embeddings of a run's nodes: a row each, with its id, and e0, e1, ...
+    """Write the embeddings of a run's nodes: one row per node, with its id and e0, e1, ...
 
-    Nothing in the run is changed, which may go on meanwhile. Without --to rows go to stdout as CSV.
+    The run is not modified and may continue meanwhile. Without --to, rows go to stdout as CSV.
 
     [bold]Examples[/bold]
 

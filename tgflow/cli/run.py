@@ -29,7 +29,7 @@ def run(
         bool,
         typer.Option(
             "--resume",
-            help="Resume the run in --out, if there is one, as if it had never stopped.",
+            help="Resume the run in --out if it exists; otherwise start one.",
             rich_help_panel=RESUME,
         ),
     ] = False,
@@ -37,7 +37,7 @@ def run(
         bool,
         typer.Option(
             "--allow-config-change",
-            help="Resume with other settings too; without this, a table says what they reset.",
+            help="Allow changed settings on resume; without it, a table lists what they reset.",
             rich_help_panel=RESUME,
         ),
     ] = False,
@@ -45,20 +45,20 @@ def run(
         bool,
         typer.Option(
             "--json",
-            help="Print metrics.json to stdout, and nothing else.",
+            help="Print only metrics.json to stdout.",
             rich_help_panel="Output",
         ),
     ] = False,
 ) -> None:
-    """Learn continually from a stream: predict each micro-batch, learn it, store it.
+    """Learn continually from a stream: predict, learn and store each micro-batch.
 
-    Leaves a run directory with config.toml, metrics.jsonl, metrics.json, checkpoints/ and a
-    report.html to open in a browser. Kill it at any moment: with --resume it continues, and ends
-    with exactly the model it would have had. Ctrl-C (or SIGTERM) stops it after the current
-    micro-batch and saves everything; a second one stops it at once.
+    Writes a run directory with config.toml, metrics.jsonl, metrics.json, checkpoints/ and
+    report.html. A run that was killed continues with --resume and ends with exactly the same model.
+    Ctrl-C (or SIGTERM) stops it after the current micro-batch and saves all progress; a second one
+    stops it immediately.
 
-    The default model, tgn+pairs, reads the exact history of each pair beside the inputs of TGN;
-    -m tgn is the paper's model.
+    The default model, tgn+pairs, is TGN with the exact history of each pair as an additional input;
+    -m tgn selects the model of the paper.
 
     [bold]Examples[/bold]
 

@@ -9,7 +9,7 @@ from tgflow.config import Config
 
 @with_config(("serve",))
 def serve(config: Config, *, run: RunPath) -> None:
-    """Answer questions about a run over HTTP: scores, rankings and embeddings, by its own ids.
+    """Serve scores, rankings and embeddings of a run over HTTP.
 
     Without --serve it listens on port 8080 of this machine alone. POST /score, /top-k and
     /embedding take JSON, and many questions in one request; /docs explains them, /healthz says how

@@ -34,13 +34,15 @@ def train(
     nproc: Nproc = None,
     seeds: Annotated[
         int | None,
-        typer.Option("--seeds", min=1, help="Train N times, with seeds --seed, +1, +2, ...; or 1"),
+        typer.Option(
+            "--seeds", min=1, help="Train N times, with seeds --seed, --seed + 1, ...; default: 1"
+        ),
     ] = None,
     resume: Annotated[
         bool,
         typer.Option(
             "--resume",
-            help="Resume the training in --out, if there is one, as if it had never stopped.",
+            help="Resume the training in --out if it exists; otherwise start one.",
             rich_help_panel="Resuming",
         ),
     ] = False,
@@ -48,21 +50,21 @@ def train(
         bool,
         typer.Option(
             "--json",
-            help="Print metrics.json to stdout, and nothing else.",
+            help="Print only metrics.json to stdout.",
             rich_help_panel="Output",
         ),
     ] = False,
 ) -> None:
-    """Train on the first 70 % of a stream, choose the epoch on 15 %, test on the last 15 %.
+    """Train offline: 70 % of the stream for training, 15 % for validation, 15 % for testing.
 
-    This is the protocol under which figures are published (DyGLib's defaults: batches of 200, Adam
-    at 1e-4, at most 100 epochs, patience 20). Leaves metrics.json, metrics.jsonl (an epoch a line),
-    checkpoint/ and report.html. With several seeds the figures are means over them. The
-    default model is tgn+pairs, as in run; -m tgn is the paper's model.
+    This is the protocol of most published results (DyGLib's defaults: batches of 200, Adam at 1e-4,
+    at most 100 epochs, patience 20). Writes metrics.json, metrics.jsonl (one line per epoch),
+    checkpoint/ and report.html. With several seeds, metrics are means over them. The default model
+    is tgn+pairs; -m tgn selects the model of the paper.
 
-    Kill it at any moment: with --resume it goes on after the newest epoch that was saved (see
-    --checkpoint-every), and ends with exactly the model it would have had. Several ranks
-    (--nproc) keep nothing until they are done.
+    A training that was killed continues with --resume from the latest saved epoch (see
+    --checkpoint-every) and ends with exactly the same model. Training with several ranks (--nproc)
+    saves nothing until it is done.
 
     [bold]Examples[/bold]
 

@@ -33,8 +33,7 @@ class GraphConfig:
     direction: Direction = "undirected"
     """Who is whose neighbor; bipartite: two name spaces of ids."""
     feature_scale: ScaleKind = "none"
-    """Features to mean 0 and deviation 1 by the events so far, frozen after 10,000 or the training
-    part; log: as signed logarithm; auto: that where they are skewed; none: as they are."""
+    """Scale features by the events so far: standard, log (signed logarithm), auto or none."""
     node_features: Annotated[str | None, Setting(resume="any_time")] = None
     """File of node features, a row a node, by the ids of the stream: CSV, TSV, JSON lines, Parquet
     or Arrow. Nodes without a row have --fill-missing, or are refused."""
@@ -56,10 +55,9 @@ class ModelConfig:
     """The model: its name, the settings that most models share, and those of its own."""
 
     name: Annotated[str, Setting(flags=("--model", "-m"))] = "tgn+pairs"
-    """tgn, tgat, jodie and graphmixer, as in their papers; tgn+pairs, tgat+pairs, jodie+pairs and
-    graphmixer+pairs, which also read the exact history of each pair; dygformer, tpnet, craft,
-    counts; heuristic baselines: recency, poptrack, edgebank, edgebank-tw; or your own as
-    module:Class."""
+    """tgn, tgat, jodie, graphmixer, or these with +pairs (tgn+pairs, tgat+pairs, jodie+pairs,
+    graphmixer+pairs) to read pair history; dygformer, tpnet, craft, counts; baselines recency,
+    poptrack, edgebank, edgebank-tw; or module:Class."""
     dim: Annotated[int, Ge(1)] | None = None
     """Width of memory, embedding and time encoding; unset: the model's default (100)."""
     heads: Annotated[int, Ge(1)] | None = None
@@ -126,7 +124,7 @@ class RunConfig:
     threads: Annotated[int, Ge(1)] | None = None
     """CPU threads; unset: one per core, shared by the slices of a batch."""
     device: str = "cpu"
-    """Where model, memory and graph are: cpu, cuda, or cuda:N for the Nth GPU."""
+    """Device of model, memory and graph: cpu, cuda, or cuda:N for the Nth GPU."""
     capture: bool = True
     """GPU: replay steps of recurring shapes as CUDA graphs."""
 
@@ -172,8 +170,7 @@ class ScoresConfig:
     """What a run says of each event before it learns it."""
 
     to: Annotated[str | None, Setting(flags=("--scores",), resume="any_time")] = None
-    """File (.parquet, .csv, .tsv or .jsonl) or kafka://HOST/TOPIC for the score of each event,
-    written before the event is learned."""
+    """Write each event's score here: .parquet, .csv, .tsv, .jsonl or kafka://HOST/TOPIC."""
     max_wait: Duration | None = None
     """Learn what has come when its first event has waited this long, such as 1s or 500ms; unset:
     wait for a full batch."""
@@ -256,13 +253,11 @@ class CompareConfig:
     """A comparison of models."""
 
     models: str = "auto"
-    """Which, with commas between: names, LABEL=NAME for one with settings of its own, or
-    module:Class; auto: a line-up of baselines and models; quick: what is done in minutes."""
+    """Models, comma-separated: NAME, LABEL=NAME or module:Class; auto, or quick for baselines."""
     protocol: Literal["prequential/1", "dyglib/1", "tgb/1"] | None = None
-    """A named protocol: its settings are then the defaults, and what differs is printed; dyglib/1
-    and tgb/1 train offline, in epochs, and compare on the test."""
+    """Named protocol, which sets defaults; dyglib/1 and tgb/1 train offline, in epochs."""
     seeds: Annotated[int, Ge(1)] = 3
-    """Seeds of each model that has parameters, from --seed on."""
+    """Number of seeds for each model that has parameters, starting at --seed."""
     frozen_at: Annotated[float, Gt(0)] | None = None
     """Also copies of the models that learn no more from here on: a share of the events below 1, or
     a number of events."""

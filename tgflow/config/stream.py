@@ -23,8 +23,7 @@ class StreamConfig:
     """Where the events come from and how they are read."""
 
     path: Annotated[str, Setting(flags=("--stream", "--data", "-s"), resume="from_now")] = ""
-    """File or folder (CSV, Parquet, Arrow or JSONL; also .gz), - for stdin, or
-    kafka://HOST/TOPIC."""
+    """File or folder (CSV, Parquet, Arrow, JSONL; .gz), - for stdin, or kafka://HOST/TOPIC."""
     format: FileFormat | None = None
     """Format; unset: by the name's ending."""
     header: bool | None = None
@@ -44,13 +43,12 @@ class StreamConfig:
     label: str | None = None
     """Column of the edge type or label."""
     features: list[str] | None = None
-    """Columns of edge features, each one a name or a prefix such as f*."""
+    """Edge feature columns: names, or a prefix such as f*."""
     fill_missing: float | None = None
     """What features are that are empty, null or NaN, and those of nodes without a row of their own;
     unset: such a row is refused."""
     time_unit: Unit | None = None
-    """Unit of the time column's numbers; unset: ms, us or ns if the first rows are dates in it,
-    else s. Times such as 2024-05-01 12:00:00+02:00 are read too; without a zone they are UTC."""
+    """Unit of numeric times; unset: detected from the first rows. ISO 8601 times need none."""
     tick_unit: Unit | None = None
     """Unit to keep times in; finer than time_unit if they have decimals; unset: time_unit, or what
     the first dates need."""
