@@ -18,7 +18,7 @@ import torch
 DATA = Path(__file__).parent / "data" / "collegemsg.csv.gz"
 
 
-def ask(engine: tg.Inference, stream: tg.Source, done: threading.Event) -> None:
+def ask(engine: tg.Inference, stream: tg.streams.Source, done: threading.Event) -> None:
     """Say now and then whom the latest sender is likely to write to next, and who is like them."""
     graph = engine.graph
     while graph.num_events == 0 and not done.wait(0.05):

@@ -2,14 +2,13 @@
 
     python examples/cached_features.py [--limit EVENTS]
 
-Shows: `tg.cached` in front of `tg.FeatureTable(placement="disk")`, once for the rows of edges and
-once for those of nodes, each with its own budget. Protocol: OfflineTrainer's, one epoch of TGN on
-made features; first with all rows in memory, then on disk with caches of a tenth of the edges' rows
-and three tenths of the nodes', under LRU and as Belady plans it: what the next batches will read is
-known, as a plan is a pure function. Expect: the same test AP to the last bit; of the edges' rows
-27 % and of the nodes' 45 % found in their caches under "lru", 40 % and 50 % under "belady"; in
-about 15 seconds on 2 cores.
-"""
+Shows: `tg.cache.cached` in front of `tg.tables.FeatureTable(placement="disk")`, once for the rows
+of edges and once for those of nodes, each with its own budget. Protocol: OfflineTrainer's, one
+epoch of TGN on made features; first with all rows in memory, then on disk with caches of a tenth
+of the edges' rows and three tenths of the nodes', under LRU and as Belady plans it: what the next
+batches will read is known, as a plan is a pure function. Expect: the same test AP to the last
+bit; of the edges' rows 27 % and of the nodes' 45 % found in their caches under "lru", 40 % and 50
+% under "belady"; in about 15 seconds on 2 cores."""
 
 import argparse
 from pathlib import Path
@@ -44,15 +43,17 @@ def main() -> None:
     node_x = torch.randn(num_nodes, NODE_DIM, generator=torch.Generator().manual_seed(2))
 
     in_memory = test_ap(
-        tg.TemporalGraph.from_events(events, node_x=tg.FeatureTable.from_tensor(node_x))
+        tg.TemporalGraph.from_events(events, node_x=tg.tables.FeatureTable.from_tensor(node_x))
     )
     print(f"all in memory       test AP {in_memory:.6f}")
 
     for policy in ("lru", "belady"):
         rows = len(events) // 10
-        edges = tg.cached(tg.FeatureTable(EDGE_DIM, placement="disk"), rows=rows, policy=policy)
-        nodes = tg.cached(
-            tg.FeatureTable.from_tensor(node_x, placement="disk"), share=0.3, policy=policy
+        edges = tg.cache.cached(
+            tg.tables.FeatureTable(EDGE_DIM, placement="disk"), rows=rows, policy=policy
+        )
+        nodes = tg.cache.cached(
+            tg.tables.FeatureTable.from_tensor(node_x, placement="disk"), share=0.3, policy=policy
         )
 
         graph = tg.TemporalGraph.from_events(events, edge_x=edges, node_x=nodes)

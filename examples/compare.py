@@ -30,19 +30,19 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2)
     args = parser.parse_args()
 
-    lineup = [tg.Entrant("recency", 0, Recency())]
+    lineup = [tg.compare.Entrant("recency", 0, Recency())]
     for seed in range(args.seeds):
         lineup += [
-            tg.Entrant("tgn", seed, tgn(seed, False)),
-            tg.Entrant("tgn+pairs", seed, tgn(seed, True)),
+            tg.compare.Entrant("tgn", seed, tgn(seed, False)),
+            tg.compare.Entrant("tgn+pairs", seed, tgn(seed, True)),
         ]
-    comparison = tg.Comparison(lineup, tg.TemporalGraph(), tg.ContinualConfig())
+    comparison = tg.compare.Comparison(lineup, tg.TemporalGraph(), tg.ContinualConfig())
     comparison.run(tg.playback(tg.open_stream(DATA, time_unit="s"), limit=args.limit))
 
     ranks: dict[str, list[torch.Tensor]] = {}
     for each in comparison.participants:
         ranks.setdefault(each.entrant.label, []).append(each.scores.rows[:, 0].double())
-    found = tg.compare_means({label: torch.stack(x).numpy() for label, x in ranks.items()})
+    found = tg.compare.compare_means({label: torch.stack(x).numpy() for label, x in ranks.items()})
 
     print("model        MRR    95 % of resamples")
     for label, interval in found.means.items():

@@ -38,7 +38,7 @@ def main() -> None:
     limit = parser.parse_args().limit
 
     torch.manual_seed(0)
-    task = tg.LabelTask(tg.TaskConfig(kind="edge", target="is_fraud", label_delay="1d"))
+    task = tg.tasks.LabelTask(tg.tasks.TaskConfig(kind="edge", target="is_fraud", label_delay="1d"))
     graph = tg.TemporalGraph(edge_x_dim=1)
     model = tg.TGN.for_graph(graph)
     task.add_decoder(model, x_dim=1)

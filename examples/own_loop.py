@@ -37,9 +37,9 @@ class Network(nn.Module):
         )
         self.score = nn.Sequential(nn.Linear(2 * dim, dim), nn.ReLU(), nn.Linear(dim, 1))
 
-    def forward(self, hops: tg.Hops) -> Tensor:
+    def forward(self, hops: tg.sampling.Hops) -> Tensor:
         """Return an embedding per query."""
-        layers = tg.to_pyg(hops)
+        layers = tg.sampling.to_pyg(hops)
         h = self.start.expand(layers[0].num_nodes, -1)
         for data, conv in zip(layers, self.convs, strict=True):
             age = self.time(data.dt.float())

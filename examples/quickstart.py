@@ -44,7 +44,7 @@ def main() -> None:
     # The graph answers on its own, too: whom did the busiest node hear of last, and when?
     events = graph.log.read(0, graph.num_events)
     busiest = torch.cat([events.src, events.dst]).bincount().argmax().reshape(1)
-    latest = tg.recent_neighbors(graph, busiest, events.t[-1:] + 1, k=3)
+    latest = tg.sampling.recent_neighbors(graph, busiest, events.t[-1:] + 1, k=3)
     names = stream.ids.decode(latest.nodes.flatten())
     print(f"{stream.ids.decode(busiest)[0]} was last in touch with {names}")
 

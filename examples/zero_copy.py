@@ -2,7 +2,7 @@
 
     python examples/zero_copy.py [--rows ROWS] [--steps STEPS]
 
-Shows: `tg.FeatureTable.from_tensor` instead of a tensor of features, in a plain PyTorch
+Shows: `tg.tables.FeatureTable.from_tensor` instead of a tensor of features, in a plain PyTorch
 loop that tgflow knows nothing of (after PyTorch-Direct, arXiv:2101.07956). With a GPU the rows stay
 in pinned host memory, and a kernel reads those of a batch over the bus; without one the table
 gathers them on the CPU. Protocol: the same batches of made rows in both loops. Expect: the same
@@ -55,7 +55,7 @@ def main() -> None:
 
     before, slow = train(lambda ids: x[ids].to(DEVICE), y, args.steps)
 
-    x = tg.FeatureTable.from_tensor(
+    x = tg.tables.FeatureTable.from_tensor(
         x, placement="uva" if DEVICE == "cuda" else "host"
     )  # the first line
     after, fast = train(lambda ids: x[ids.to(DEVICE)], y, args.steps)  # and the second

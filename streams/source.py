@@ -23,7 +23,7 @@ class Source(Protocol):
 
     Example:
         >>> source = tg.open_stream({"src": ["ann"], "dst": ["bob"], "t": [5]}, time_unit="s")
-        >>> isinstance(source, tg.Source), source.unit, source.x_dim
+        >>> isinstance(source, tg.streams.Source), source.unit, source.x_dim
         (True, 's', 0)
     """
 

@@ -49,7 +49,7 @@ class Count:
         ValueError: If an argument is out of range, or `depth` or `clock` does nothing here.
 
     Example:
-        >>> asked = [tg.Count("pair"), tg.Count("dst", half_life=3600)]
+        >>> asked = [tg.counts.Count("pair"), tg.counts.Count("dst", half_life=3600)]
         >>> len(tg.Plan.for_model(model, graph, counts=asked).batch(0, 0).counts)
         2
     """
@@ -81,7 +81,7 @@ class Counts(NamedTuple):
     """The answers to one `Count`, of a batch's pairs: column 0 is the event, 1..m its negatives.
 
     Example:
-        >>> plan = tg.Plan.for_model(model, graph, counts=[tg.Count("dst")], batch_size=2)
+        >>> plan = tg.Plan.for_model(model, graph, counts=[tg.counts.Count("dst")], batch_size=2)
         >>> [found] = plan.batch(0, 1).counts
         >>> found.num[:, 0].tolist(), found.age[:, 0].tolist()
         ([1, 1], [10, 30])

@@ -19,7 +19,7 @@ class NewEvents:
     """The new events of a whole batch, in order: those that a state takes in.
 
     Example:
-        >>> tg.NewEvents.of(plan.batch(0, 1)).dst.tolist()
+        >>> tg.messages.NewEvents.of(plan.batch(0, 1)).dst.tolist()
         [3, 2]
     """
 
@@ -63,7 +63,7 @@ class Messages:
     Example:
         >>> batch = plan.batch(0, 1)
         >>> messages = model.messages(batch, model(batch))
-        >>> model.store(tg.NewEvents.of(batch), messages)
+        >>> model.store(tg.messages.NewEvents.of(batch), messages)
     """
 
     columns: tuple[Tensor, ...] = ()

@@ -74,7 +74,7 @@ class TemporalModel(nn.Module):
     Example:
         >>> class Popular(tg.TemporalModel):
         ...     fanouts, strategy, reads_nodes = (), "recent", False
-        ...     counts = (tg.Count("dst"),)
+        ...     counts = (tg.counts.Count("dst"),)
         ...
         ...     def forward(self, batch):
         ...         num = batch.counts[0].num.float()

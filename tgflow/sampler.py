@@ -25,7 +25,8 @@ class Sampler:
 
     Example:
         >>> nodes, t = torch.tensor([0]), torch.tensor([40])
-        >>> tg.sample_neighbors(graph, tg.Sampler.window(width=15), nodes, t, k=2).nodes.tolist()
+        >>> sampler = tg.Sampler.window(width=15)
+        >>> tg.sampling.sample_neighbors(graph, sampler, nodes, t, k=2).nodes.tolist()
         [[3, -1]]
     """
 

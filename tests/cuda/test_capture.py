@@ -140,9 +140,9 @@ def test_sampling_on_another_stream_while_inserting():
 @pytest.mark.parametrize("placement", ["uva", "device"])
 def test_a_captured_gather_through_a_cache_is_like_any_other(policy, placement):
     rows, generator = torch.randn(5_000, 100), torch.Generator().manual_seed(0)
-    reference = tg.cached(tg.FeatureTable.from_tensor(rows), rows=300, policy=policy)
-    cache = tg.cached(
-        tg.FeatureTable.from_tensor(rows, placement=placement, device="cuda"),
+    reference = tg.cache.cached(tg.tables.FeatureTable.from_tensor(rows), rows=300, policy=policy)
+    cache = tg.cache.cached(
+        tg.tables.FeatureTable.from_tensor(rows, placement=placement, device="cuda"),
         rows=300,
         policy=policy,
         device="cuda",

@@ -57,30 +57,32 @@ def _of_the_graph(graph: tg.TemporalGraph) -> dict[str, Any]:
     nodes, t = torch.tensor([0, 1, 2]), torch.tensor([2_000_000_000] * 3)
     ids = tg.NodeIds()
     ids.encode(["ann", "bob"], ["cy", "di"])
-    table = tg.FeatureTable.from_tensor(torch.randn(8, 3))
+    table = tg.tables.FeatureTable.from_tensor(torch.randn(8, 3))
     peers = tg.join()
     return {
-        "CachedTable": tg.cached(table, rows=4),
-        "Count": tg.Count("pair"),
-        "Counts": tg.Counts(torch.tensor([[1, 0]]), torch.tensor([[7, -1]]), None),
+        "CachedTable": tg.cache.cached(table, rows=4),
+        "Count": tg.counts.Count("pair"),
+        "Counts": tg.counts.Counts(torch.tensor([[1, 0]]), torch.tensor([[7, -1]]), None),
         "EventBatch": graph.log.read(0, 60),
         "EventLog": graph.log,
-        "FeatureScale": tg.FeatureScale(),
+        "FeatureScale": tg.graph.FeatureScale(),
         "FeatureTable": table,
         "Hops": tg.sample_hops(graph, nodes, t, [3, 2]),
-        "Neighbors": tg.recent_neighbors(graph, nodes, t, 3),
+        "Neighbors": tg.sampling.recent_neighbors(graph, nodes, t, 3),
         "NodeFeatures": tg.NodeFeatures({"id": ["ann", "bob"], "age": [31, 47]}),
         "NodeIds": ids,
         "Sampler": tg.Sampler.window(width=60),
-        "ShardedMemory": tg.ShardedMemory(NodeMemory(8, 8), peers),
-        "ShardedRows": tg.ShardedRows(tg.FeatureTable(X_DIM, placement="host"), peers),
+        "ShardedMemory": tg.distributed.ShardedMemory(NodeMemory(8, 8), peers),
+        "ShardedRows": tg.distributed.ShardedRows(
+            tg.tables.FeatureTable(X_DIM, placement="host"), peers
+        ),
         "TemporalGraph": graph,
     }
 
 
 def _of_plans(graph: tg.TemporalGraph) -> dict[str, Any]:
     model = tg.TGN.for_graph(graph, **WIDTHS).eval()
-    negatives, replay = tg.NegativeSampler(num=2), tg.ExperienceReplay(ratio=0.5)
+    negatives, replay = tg.plan.NegativeSampler(num=2), tg.plan.ExperienceReplay(ratio=0.5)
     plan = tg.Plan.for_model(model, graph, batch_size=20, negatives=negatives, replay=replay)
     batch = plan.batch(0, 1)
     scores = model(batch)
@@ -92,10 +94,10 @@ def _of_plans(graph: tg.TemporalGraph) -> dict[str, Any]:
         "Loader": tg.Loader(plan),
         "Messages": model.messages(batch, scores),
         "NegativeSampler": negatives,
-        "NewEvents": tg.NewEvents.of(batch),
+        "NewEvents": tg.messages.NewEvents.of(batch),
         "Plan": plan,
-        "Ranking": tg.Ranking(torch.tensor([[4, 3]]), torch.tensor([[0.5, -1.0]])),
-        "ScoredPairs": tg.ScoredPairs(
+        "Ranking": tg.inference.Ranking(torch.tensor([[4, 3]]), torch.tensor([[0.5, -1.0]])),
+        "ScoredPairs": tg.serve.ScoredPairs(
             ["<b>", "c"], ["d", "e"], torch.tensor([0.5, 1.0]), *torch.rand(2, 2).double()
         ),
         "Scores": scores,
@@ -108,18 +110,18 @@ def _of_trainers(graph: tg.TemporalGraph) -> dict[str, Any]:
         tg.TGN.for_graph(graph, **WIDTHS), tg.TemporalGraph(edge_x_dim=X_DIM), config
     )
     trainer.run([made_events(40, x_dim=X_DIM)])
-    entrant = tg.Entrant("tgn", 0, tg.TGN.for_graph(graph, **WIDTHS))
-    task = tg.TaskConfig(kind="edge", target="is_fraud")
+    entrant = tg.compare.Entrant("tgn", 0, tg.TGN.for_graph(graph, **WIDTHS))
+    task = tg.tasks.TaskConfig(kind="edge", target="is_fraud")
     return {
         "Checkpoint": trainer.checkpoint(),
-        "Comparison": tg.Comparison([entrant], tg.TemporalGraph(edge_x_dim=X_DIM), config),
+        "Comparison": tg.compare.Comparison([entrant], tg.TemporalGraph(edge_x_dim=X_DIM), config),
         "ContinualConfig": config,
         "ContinualTrainer": trainer,
         "Entrant": entrant,
-        "LabelTask": tg.LabelTask(task),
+        "LabelTask": tg.tasks.LabelTask(task),
         "OfflineConfig": tg.OfflineConfig(),
         "OfflineTrainer": tg.OfflineTrainer(tg.TGN.for_graph(graph, **WIDTHS), graph),
-        "Reuse": tg.Reuse(),
+        "Reuse": tg.train.Reuse(),
         "TaskConfig": task,
     }
 
@@ -133,4 +135,4 @@ def _run() -> dict[str, Any]:
     trainer.run(source)
     checkpoint = trainer.checkpoint()
     Ids(source.ids).save(checkpoint)
-    return {"Run": tg.Run(Path("runs/pay"), config, checkpoint)}
+    return {"Run": tg.runtime.Run(Path("runs/pay"), config, checkpoint)}

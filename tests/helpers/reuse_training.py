@@ -28,7 +28,7 @@ from tgflow.train.state import load_learner, save_learner
 from tgflow.train.step import TrainStep
 
 EVENTS = made_events(280)
-REUSE = tg.Reuse(staleness=4, refresh=0.3)
+REUSE = tg.train.Reuse(staleness=4, refresh=0.3)
 EAGER = ExecutionConfig(capture=False)  # an emulated device does what it captures
 
 
@@ -59,7 +59,7 @@ class Pass:
         self,
         model: TGAT | None = None,
         num_threads: int = 0,
-        reuse: tg.Reuse = REUSE,
+        reuse: tg.train.Reuse = REUSE,
         device: str | Device = "cpu",
     ) -> None:
         self.model = recent_tgat() if model is None else model
@@ -121,7 +121,7 @@ def rows_at(layer: nn.Module, plan: Plan, nodes: Tensor, t: Tensor) -> Tensor:
 
 
 def check_resumes_after_an_epoch(
-    reuse: tg.Reuse, num_events: int
+    reuse: tg.train.Reuse, num_events: int
 ) -> tuple[OfflineTrainer, OfflineTrainer, dict[str, Any]]:
     """Assert that a training resumed after an epoch ends as a whole one.
 

@@ -62,13 +62,13 @@ def gather_rows(device: str | Device) -> None:
         rows = torch.arange(300 * row_bytes).to(torch.uint8).view(300, row_bytes)
         expected = torch.cat([rows, torch.zeros_like(rows[:1])])[ids]
         for placement in ("device", "uva"):
-            table = tg.FeatureTable.from_tensor(rows, placement=placement, device=device)
+            table = tg.tables.FeatureTable.from_tensor(rows, placement=placement, device=device)
             there = ids.to(device if isinstance(device, str) else device.device)
             assert torch.equal(table[there].cpu(), expected), (placement, row_bytes)
             table.close()
 
 
-def on_of(cache: tg.CachedTable, device: str | Device) -> torch.device:
+def on_of(cache: tg.cache.CachedTable, device: str | Device) -> torch.device:
     """Where a cache takes its ids."""
     if cache.placement == "host":
         return torch.device("cpu")
@@ -81,8 +81,8 @@ def gather_cached(device: str | Device) -> None:
         for dim in (1, 2, 4, 8, 16, 690):
             rows = torch.arange(200 * dim).to(torch.uint8).view(200, dim)
             caches = [
-                tg.cached(
-                    tg.FeatureTable.from_tensor(rows, placement=placement, device=on),
+                tg.cache.cached(
+                    tg.tables.FeatureTable.from_tensor(rows, placement=placement, device=on),
                     rows=40,
                     policy=policy,
                     device=on,

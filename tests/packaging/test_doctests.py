@@ -13,15 +13,22 @@ import tgflow as tg
 from helpers.effort import slow
 from tgflow.cli import main
 
-NAMES = [*tg.__all__, *(f"callbacks.{name}" for name in tg.callbacks.__all__)]
+
+def _exported(module: str) -> list[str]:
+    return [f"{module}.{name}" for name in getattr(getattr(tg, module), "__all__", ())]
+
+
+MODULES = [name for name in tg.__all__ if inspect.ismodule(getattr(tg, name))]
+FURTHER = [name for module in MODULES for name in _exported(module)]
+NAMES = [name for name in tg.__all__ if name not in MODULES] + _exported("callbacks")
 NEED = {
-    "to_dgl": "dgl",
-    "to_pyg": "torch_geometric",
+    "sampling.to_dgl": "dgl",
+    "sampling.to_pyg": "torch_geometric",
     "callbacks.TensorBoard": "tensorboard",
     "callbacks.WandB": "wandb",
 }
 """Names whose examples need packages that may not be there."""
-LONG = {"OfflineTrainer", "Run", "open_run", *NEED}
+LONG = {"OfflineTrainer", "runtime.Run", "open_run", *NEED}
 """Names whose examples take a second."""
 
 
@@ -77,7 +84,7 @@ def test_every_public_name_has_an_example():
     "name",
     [
         slow(name) if name in LONG else name
-        for name in ["", *NAMES]
+        for name in ["", *dict.fromkeys(NAMES + FURTHER)]
         if not name or ">>> " in text_of(name)
     ],
 )
@@ -85,7 +92,7 @@ def test_examples_run(name, tmp_path, monkeypatch, capsys):
     if name in NEED:
         pytest.importorskip(NEED[name], reason=f"{NEED[name]} is not installed")
     monkeypatch.chdir(tmp_path)
-    if name in ("Run", "open_run"):
+    if name in ("runtime.Run", "open_run", "runtime.open_run"):
         make_run(capsys)
     threads, names = tg.num_threads(), dict[str, Any]()
     try:

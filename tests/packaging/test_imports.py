@@ -35,7 +35,10 @@ ALLOWED = {
     },
 }
 # From the ground up: a package imports itself, what stands before it, and nothing else of tgflow.
-GROUND = ["tgflow._core", "tgflow.choices", "tgflow.describe", "tgflow.units", "tgflow.peers"]
+GROUND = [
+    *("tgflow._core", "tgflow.choices", "tgflow.describe", "tgflow.lazy", "tgflow.units"),
+    "tgflow.peers",
+]
 # Plans, trainers and models may know of ranks the protocol, and what is written over it alone;
 # process groups, and whoever starts them, are for those who put the rooms together.
 OVER_PEERS = ("parcel", "reduce", "control")

@@ -34,7 +34,7 @@ STREAM = (["a", "b", "a"], ["b", "c", "c"], [1, 2, 3])
 
 def appended(nodes, stream, graph=None):
     """Return a graph with the events of a stream, and the features of their nodes."""
-    graph = tg.TemporalGraph(node_x=tg.FeatureTable(nodes.dim)) if graph is None else graph
+    graph = tg.TemporalGraph(node_x=tg.tables.FeatureTable(nodes.dim)) if graph is None else graph
     for events in nodes.along(stream):
         graph.append(events)
     return graph
@@ -117,7 +117,9 @@ def test_whatever_the_table_and_the_batches_a_node_has_what_a_dictionary_says(da
     nodes = NodeFeatures(table, side="side" if bipartite else None, fill_missing=-1.0)
     columns = [[name(e[0]) for e in events], [name(e[1]) for e in events], range(len(events))]
     stream = tg.open_stream(tuple(map(list, columns)), bipartite=bipartite)
-    graph = tg.TemporalGraph("bipartite" if bipartite else "undirected", node_x=tg.FeatureTable(2))
+    graph = tg.TemporalGraph(
+        "bipartite" if bipartite else "undirected", node_x=tg.tables.FeatureTable(2)
+    )
     whole = concat(list(stream))
     cuts = sorted(data.draw(st.sets(st.integers(0, len(events)), max_size=4)))
     parts = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(events)], strict=True)]
@@ -166,7 +168,7 @@ def test_no_node_comes_without_its_row_before_one_that_has_none():
     ids = tg.NodeIds()
     ids.encode(["a", "nobody", "c"], ["b", "a", "z"])
     src, dst = torch.tensor([[0, 3, 2], [1, 4, 0]])
-    graph = tg.TemporalGraph(node_x=tg.FeatureTable(1))
+    graph = tg.TemporalGraph(node_x=tg.tables.FeatureTable(1))
     events = EventBatch(src, dst, torch.arange(3))
     found = iter(tg.NodeFeatures(TABLE).along([events], graph, ids=ids))
     graph.append(next(found))
@@ -244,7 +246,7 @@ def test_sources_and_destinations_with_ids_of_their_own_need_a_side():
     stream = ([1, 2], [2, 1], [0, 1])
     table = {"id": [1, 2, 1, 2], "of": ["src", "src", "dst", "dst"], "x": [1.0, 2.0, 3.0, 4.0]}
     both = tg.open_stream(stream, bipartite=True)
-    graph = tg.TemporalGraph("bipartite", node_x=tg.FeatureTable(1))
+    graph = tg.TemporalGraph("bipartite", node_x=tg.tables.FeatureTable(1))
     assert rows_of(appended(tg.NodeFeatures(table, side="of"), both, graph)) == [
         [1.0], [4.0], [2.0], [3.0],
     ]  # fmt: skip
@@ -271,7 +273,7 @@ def test_rows_of_a_tensor_are_of_the_ids_that_are_their_numbers():
 
 
 def test_a_table_by_number_of_appearance_is_refused_where_nobody_knows_that_number():
-    table = tg.FeatureTable.from_tensor(torch.rand(3, 1))
+    table = tg.tables.FeatureTable.from_tensor(torch.rand(3, 1))
     trainer = tg.ContinualTrainer(
         small_tgn(edge_x_dim=0, node_x_dim=1), tg.TemporalGraph(node_x=table)
     )
@@ -285,7 +287,7 @@ def test_a_table_by_number_of_appearance_is_refused_where_nobody_knows_that_numb
 
 
 def test_rows_that_nobody_knows_do_not_stay_where_others_come():
-    table = tg.FeatureTable.from_tensor(torch.rand(3, 1))
+    table = tg.tables.FeatureTable.from_tensor(torch.rand(3, 1))
     nodes, graph = tg.NodeFeatures(TABLE), tg.TemporalGraph(node_x=table)
     [events] = nodes.along(tg.open_stream(STREAM))
     with pytest.raises(ValueError, match="come with the first batch, and node_x has 3 already"):
@@ -313,7 +315,7 @@ def test_a_graph_takes_only_the_rows_that_come_next():
         rows = torch.tensor(x).unsqueeze(1)
         return EventBatch(*torch.tensor([[src], [dst], [0]]), new_nodes=NewNodes(start, rows))
 
-    graph = tg.TemporalGraph(node_x=tg.FeatureTable(1))
+    graph = tg.TemporalGraph(node_x=tg.tables.FeatureTable(1))
     graph.append(batch(0, 1, 0, 1.0, 2.0))
     graph.append(batch(0, 2, 1, 2.0, 3.0))  # node 1 is known
     with pytest.raises(ValueError, match="rows of nodes from 4 on come with the batch, and node_x"):

@@ -27,8 +27,8 @@ def made():
 
 
 def trainer_of(scale=None):
-    scale = None if scale is None else tg.FeatureScale(scale, freeze_at=25)
-    graph = tg.TemporalGraph(node_x=tg.FeatureTable(2), feature_scale=scale)
+    scale = None if scale is None else tg.graph.FeatureScale(scale, freeze_at=25)
+    graph = tg.TemporalGraph(node_x=tg.tables.FeatureTable(2), feature_scale=scale)
     config = tg.ContinualConfig(batch_size=20, learning_rate=1e-2, mrr_negatives=3)
     return tg.ContinualTrainer(small_tgn(edge_x_dim=0, node_x_dim=2), graph, config)
 
@@ -68,13 +68,13 @@ def test_a_trainer_goes_on_with_the_same_bits(scale, cut, tmp_path):
 def test_features_are_scaled_by_the_nodes_that_appeared_before_alone():
     columns, table = made()
     graph = tg.TemporalGraph(
-        node_x=tg.FeatureTable(2), feature_scale=tg.FeatureScale("auto", freeze_at=25)
+        node_x=tg.tables.FeatureTable(2), feature_scale=tg.graph.FeatureScale("auto", freeze_at=25)
     )
     stream = tg.open_stream(columns)
     for events in tg.NodeFeatures(table).along(stream):
         graph.append(events)
     raw = tg.NodeFeatures(table).rows(stream.ids)
-    expected, _ = tg.FeatureScale("auto", freeze_at=25).scaled(raw)
+    expected, _ = tg.graph.FeatureScale("auto", freeze_at=25).scaled(raw)
     assert torch.equal(graph.node_x.read(0, len(raw)), expected)
     assert graph.node_scale.line("node features", "nodes").endswith("25 nodes (frozen)")
 

@@ -157,7 +157,7 @@ def test_rows_on_disk_do_not_change(path):
 
 def test_rows_come_ahead_of_their_use(path):
     rows = some_rows(5_000, 40)
-    for table in (on_disk(path, 40), tg.FeatureTable.from_tensor(rows)):
+    for table in (on_disk(path, 40), tg.tables.FeatureTable.from_tensor(rows)):
         if len(table) == 0:
             table.append(rows)
         asked = [torch.randint(-1, 5_000, (300,)) for _ in range(20)]

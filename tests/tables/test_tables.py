@@ -154,11 +154,11 @@ def test_rows_that_torch_has_not_resolved_yet(placement, device):
 
 def test_a_table_is_not_pickled():
     with pytest.raises(TypeError, match="a table is not pickled or copied"):
-        pickle.dumps(tg.FeatureTable.from_tensor(some_rows(2, 2)))
+        pickle.dumps(tg.tables.FeatureTable.from_tensor(some_rows(2, 2)))
 
 
 def test_an_id_that_is_not_there_is_an_error_at_once_on_the_cpu():
-    table = tg.FeatureTable.from_tensor(some_rows(5, 2))
+    table = tg.tables.FeatureTable.from_tensor(some_rows(5, 2))
     with pytest.raises(IndexError, match="id 5 is not in a table of 5 rows"):
         table.gather(torch.tensor([0, 5]))
 
@@ -225,19 +225,19 @@ def test_an_empty_table_gives_zeros_for_nobody(placement, device):
 
 def test_a_table_of_an_array():
     x = np.arange(12, dtype=np.int16).reshape(4, 3)
-    table = tg.FeatureTable.from_tensor(x)
+    table = tg.tables.FeatureTable.from_tensor(x)
     assert (len(table), table.dim, table.dtype, table.placement) == (4, 3, torch.int16, "host")
     assert table[torch.tensor([2])].tolist() == [[6, 7, 8]]
     read_only = np.frombuffer(x.tobytes(), np.int16).reshape(4, 3)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert tg.FeatureTable.from_tensor(read_only).read(0, 4).tolist() == x.tolist()
+        assert tg.tables.FeatureTable.from_tensor(read_only).read(0, 4).tolist() == x.tolist()
     with pytest.raises(ValueError, match=r"x must be \[N, dim\], got \[3\]"):
-        tg.FeatureTable.from_tensor(np.zeros(3))
+        tg.tables.FeatureTable.from_tensor(np.zeros(3))
 
 
 def test_a_closed_table_is_of_no_use():
-    table = tg.FeatureTable.from_tensor(some_rows(3, 2))
+    table = tg.tables.FeatureTable.from_tensor(some_rows(3, 2))
     for _ in range(2):
         table.close()
     assert (len(table), table.nbytes) == (0, 0)

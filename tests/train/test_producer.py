@@ -37,7 +37,7 @@ from tgflow.train import producer as rooms
 from tgflow.train.reuse import check_host_graph
 from tgflow.train.step import TrainStep
 
-AHEAD = tg.Reuse(staleness=5, refresh=0.3, producer="cpu")
+AHEAD = tg.train.Reuse(staleness=5, refresh=0.3, producer="cpu")
 SIZE = AHEAD.super_batch
 
 
@@ -308,4 +308,4 @@ def test_a_graph_on_a_gpu_is_refused():
 @pytest.mark.parametrize("staleness", [0, 2])
 def test_a_staleness_without_super_batches_is_refused(staleness):
     with pytest.raises(ValueError, match="must be at least 3, got"):
-        tg.Reuse(staleness=staleness, producer="cpu")
+        tg.train.Reuse(staleness=staleness, producer="cpu")

@@ -40,7 +40,7 @@ from tgflow.train.step import TrainStep
 def test_without_staleness_training_is_what_it_is_without_reuse():
     settings = {"graph": TemporalGraph.from_events(EVENTS[:160]), "epochs": 1}
     off = trainer_of(**settings)
-    other = trainer_of(reuse=tg.Reuse(staleness=0, refresh=0.7), **settings)
+    other = trainer_of(reuse=tg.train.Reuse(staleness=0, refresh=0.7), **settings)
     assert untimed(off.fit()) == untimed(other.fit())
     assert torch.equal(parameters(off.model), parameters(other.model))
     assert other.reuse is None
@@ -153,7 +153,7 @@ def test_it_learns_with_rows_of_old_parameters():
     events = made_events(600, noise=0.05)
     plain, reusing = (
         trainer_of(graph=TemporalGraph.from_events(events), reuse=reuse, **settings).fit()
-        for reuse in (tg.Reuse(), tg.Reuse(staleness=8))
+        for reuse in (tg.train.Reuse(), tg.train.Reuse(staleness=8))
     )
     assert reusing["test.ap"] > plain["test.ap"] - 0.05
     assert plain["test.ap"] > 0.6
@@ -229,7 +229,11 @@ class Narrow(torch.nn.Module):
         (lambda: small_tgat(strategy="uniform"), {}, "uniform draws for a node depends"),
         (recent_tgat, {"strategy": "uniform"}, "uniform draws for a node depends"),
         (recent_tgat, {"slices": 2}, r"leave out replay and slices \(slices=1\)"),
-        (recent_tgat, {"reuse": tg.Reuse(staleness=1, budget="100B")}, "no room for a row of 8"),
+        (
+            recent_tgat,
+            {"reuse": tg.train.Reuse(staleness=1, budget="100B")},
+            "no room for a row of 8",
+        ),
     ],
 )
 def test_models_and_settings_that_cannot_reuse_rows_are_refused(model, settings, message):
@@ -275,7 +279,7 @@ def test_a_layer_must_say_how_wide_its_rows_are():
 )
 def test_settings_out_of_range_are_refused(settings, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        tg.Reuse(**settings)
+        tg.train.Reuse(**settings)
 
 
 def test_a_checkpoint_with_more_rows_than_there_is_room_for_is_refused():

@@ -24,10 +24,10 @@ class Baseline(Protocol):
         """Add events that follow."""
 
     def recent(self, nodes: Tensor, t: Tensor, k: int) -> Neighbors:
-        """Answer as `tgflow.recent_neighbors` does."""
+        """Answer as `tgflow.sampling.recent_neighbors` does."""
 
     def uniform(self, nodes: Tensor, t: Tensor, k: int, *, key: int) -> Neighbors:
-        """Answer as `tgflow.uniform_neighbors` does, draw for draw."""
+        """Answer as `tgflow.sampling.uniform_neighbors` does, draw for draw."""
 
 
 NewBaseline = Callable[[], Baseline] | None

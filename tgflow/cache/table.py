@@ -31,7 +31,7 @@ _SLOT_BYTES = 144
 
 @described
 class CachedTable:
-    """Rows of a table, of which the cache in front holds some. Made by `tgflow.cached`.
+    """Rows of a table, of which the cache in front holds some. Made by `tgflow.cache.cached`.
 
     What is read is byte-equal to the table, always: `append`, `scatter_` and `truncate`, which are
     to be called here and not on the table itself, change the cache as well.
@@ -44,7 +44,7 @@ class CachedTable:
     rows never do.
 
     Example:
-        >>> table = tg.cached(tg.FeatureTable.from_tensor(torch.eye(4)), rows=2)
+        >>> table = tg.cache.cached(tg.tables.FeatureTable.from_tensor(torch.eye(4)), rows=2)
         >>> _ = table.gather(torch.tensor([1, 1, 3]))
         >>> table.counters.misses, table.contents().tolist()
         (2, [1, 3])
@@ -345,7 +345,8 @@ def cached(
         ValueError: If an argument is none of these.
 
     Example:
-        >>> table = tg.cached(tg.FeatureTable.from_tensor(torch.eye(4)), share=0.5, policy="lfu")
+        >>> rows = tg.tables.FeatureTable.from_tensor(torch.eye(4))
+        >>> table = tg.cache.cached(rows, share=0.5, policy="lfu")
         >>> table.capacity
         2
     """

@@ -70,7 +70,8 @@ class Checkpoint:
     `CheckpointWriter` has it, nobody may change its tensors.
 
     Example:
-        >>> checkpoint = tg.Checkpoint({"model": {"weight": torch.ones(2)}}, {"epoch": 3})
+        >>> sections = {"model": {"weight": torch.ones(2)}}
+        >>> checkpoint = tg.checkpoint.Checkpoint(sections, {"epoch": 3})
         >>> checkpoint.get("model")["weight"].tolist()
         [1.0, 1.0]
     """

@@ -247,7 +247,8 @@ def load(
         UntrustedCheckpoint: If it holds what tgflow never writes, or is too large.
 
     Example:
-        >>> _ = tg.save("saved/some", tg.Checkpoint({"model": {"weight": torch.ones(2)}}))
+        >>> sections = {"model": {"weight": torch.ones(2)}}
+        >>> _ = tg.save("saved/some", tg.checkpoint.Checkpoint(sections))
         >>> tg.load("saved/some").get("model")["weight"].tolist()
         [1.0, 1.0]
     """

@@ -1,1 +1,14 @@
-"""Several models in one pass over one stream, and what can be said of their differences."""
+"""Comparisons of several models over one stream."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tgflow.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from tgflow.compare.comparison import Comparison as Comparison
+    from tgflow.compare.lineup import Entrant as Entrant
+    from tgflow.compare.significance import compare_means as compare_means
+
+__all__, __getattr__, __dir__ = lazy_names(__name__)

@@ -51,8 +51,9 @@ class Comparison(StreamTrainer):
         ValueError: As `check_lineup` and `StreamTrainer`.
 
     Example:
-        >>> lineup = [tg.Entrant("tgn", 0, tg.TGN()), tg.Entrant("tgat", 0, tg.TGAT())]
-        >>> comparison = tg.Comparison(lineup, tg.TemporalGraph())
+        >>> models = {"tgn": tg.TGN(), "tgat": tg.TGAT()}
+        >>> lineup = [tg.compare.Entrant(name, 0, model) for name, model in models.items()]
+        >>> comparison = tg.compare.Comparison(lineup, tg.TemporalGraph())
         >>> sorted(comparison.run([events])["participants"])
         ['tgat/0', 'tgn/0']
     """

@@ -33,7 +33,7 @@ class Entrant:
         ValueError: If `learning` has another setting, or a frozen copy is of nobody or of no time.
 
     Example:
-        >>> tg.Entrant("tgn", seed=0, model=tg.TGN(), learning={"learning_rate": 1e-4}).key
+        >>> tg.compare.Entrant("tgn", seed=0, model=tg.TGN(), learning={"learning_rate": 1e-4}).key
         'tgn/0'
     """
 

@@ -87,7 +87,7 @@ def compare_means(
 
     Example:
         >>> ranks = torch.rand(1, 300, generator=torch.Generator().manual_seed(0)).double().numpy()
-        >>> found = tg.compare_means({"tgn": ranks + 0.1, "tgat": ranks})
+        >>> found = tg.compare.compare_means({"tgn": ranks + 0.1, "tgat": ranks})
         >>> list(found.means), found.between("tgn", "tgat").is_significant
         (['tgn', 'tgat'], True)
     """

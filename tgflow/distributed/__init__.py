@@ -1,5 +1,14 @@
-"""Worlds of many ranks: how they meet, what they send each other, and how they are started.
+"""Ranks that learn together: joining and messages, over `torch.distributed`."""
 
-`parcel`, `reduce` and `control` are written over the protocol `tgflow.peers.Peers` alone; `ranks`
-and what is behind `join` over `torch.distributed`.
-"""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tgflow.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from tgflow.distributed.join import join as join
+    from tgflow.distributed.memory import ShardedMemory as ShardedMemory
+    from tgflow.distributed.rows import ShardedRows as ShardedRows
+
+__all__, __getattr__, __dir__ = lazy_names(__name__)

@@ -30,7 +30,7 @@ class ShardedRows:
     All ranks `append` the same rows, of which each keeps its own: that sends nothing. They gather
     together, one thread each, as many times as another, of any ids: each asks owners once for each
     id, in three exchanges of the group "plan", of 8 bytes to each rank, 8 an id and a row an id.
-    Rows never change, so a cache in front, `tgflow.cached`, is coherent by itself.
+    Rows never change, so a cache in front, `tgflow.cache.cached`, is coherent by itself.
 
     Args:
         table: Empty; it becomes this rank's rows. Not on a GPU.
@@ -40,7 +40,8 @@ class ShardedRows:
         ValueError: If the table has rows already, or is on a GPU.
 
     Example:
-        >>> rows = tg.ShardedRows(tg.FeatureTable(2, placement="host"), tg.join())
+        >>> table = tg.tables.FeatureTable(2, placement="host")
+        >>> rows = tg.distributed.ShardedRows(table, tg.join())
         >>> graph = tg.TemporalGraph(edge_x=rows)
         >>> rows.append(torch.ones(3, 2))
         0

@@ -86,7 +86,7 @@ class FeatureScale:
         ValueError: If `kind` is unknown, or `freeze_at` below 1.
 
     Example:
-        >>> graph = tg.TemporalGraph(edge_x_dim=1, feature_scale=tg.FeatureScale("auto"))
+        >>> graph = tg.TemporalGraph(edge_x_dim=1, feature_scale=tg.graph.FeatureScale("auto"))
     """
 
     def __init__(self, kind: FeatureScaling = "auto", freeze_at: int = FREEZE_AT) -> None:

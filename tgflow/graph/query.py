@@ -44,7 +44,7 @@ class Neighbors:
     Missing slots come last and hold `NO_NODE`, time 0 and event -1.
 
     Example:
-        >>> found = tg.recent_neighbors(graph, torch.tensor([0]), torch.tensor([40]), k=3)
+        >>> found = tg.sampling.recent_neighbors(graph, torch.tensor([0]), torch.tensor([40]), k=3)
         >>> found.nodes.tolist(), found.t.tolist(), found.count.tolist()
         ([[3, 2, -1]], [[30, 10, 0]], [2])
     """

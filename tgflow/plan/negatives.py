@@ -119,7 +119,7 @@ class NegativeSampler:
         ValueError: If an argument is out of range, does not fit `kind`, or `since` is missing.
 
     Example:
-        >>> drawn = tg.Plan.for_model(model, graph, negatives=tg.NegativeSampler(num=3))
+        >>> drawn = tg.Plan.for_model(model, graph, negatives=tg.plan.NegativeSampler(num=3))
         >>> drawn.batch(0, 0).negative_dst.shape
         torch.Size([4, 3])
     """

@@ -80,7 +80,7 @@ class Plan(PlanSpec):
         ...     fanouts=[10],
         ...     strategy="recent",
         ...     visibility="event",
-        ...     negatives=tg.NegativeSampler(),
+        ...     negatives=tg.plan.NegativeSampler(),
         ...     with_memory=True,
         ... )  # see `for_model` for the plan of a model
         >>> len(plan), plan.batch(epoch=0, index=1).src.tolist()

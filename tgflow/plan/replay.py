@@ -30,7 +30,7 @@ class ExperienceReplay:
             1e-6.
 
     Example:
-        >>> replay = tg.ExperienceReplay(ratio=0.5, horizon=50)
+        >>> replay = tg.plan.ExperienceReplay(ratio=0.5, horizon=50)
         >>> past = replay.draw(key=1, before=100, num_new=10)
         >>> len(past), bool(past.min() >= 50)
         (5, True)

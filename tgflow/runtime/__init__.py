@@ -1,1 +1,14 @@
-"""A continual run that resumes after a crash: runner, checkpoints, streams, watchdog, metrics."""
+"""`tgflow run`: a stream, a trainer and a run directory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tgflow.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from tgflow.runtime.node_features import NodeFeatures as NodeFeatures
+    from tgflow.runtime.opened_run import Run as Run
+    from tgflow.runtime.opened_run import open_run as open_run
+
+__all__, __getattr__, __dir__ = lazy_names(__name__)

@@ -194,7 +194,7 @@ class NodeFeatures:
     Example:
         >>> nodes = tg.NodeFeatures({"id": ["a", "b"], "age": [31, 47]}, id="id")
         >>> stream = tg.open_stream((["b"], ["a"], [1]))
-        >>> graph = tg.TemporalGraph(node_x=tg.FeatureTable(nodes.dim))
+        >>> graph = tg.TemporalGraph(node_x=tg.tables.FeatureTable(nodes.dim))
         >>> for events in nodes.along(stream):
         ...     _ = graph.append(events)
         >>> graph.node_x.read(0, 2).tolist()

@@ -44,7 +44,8 @@ def recent_neighbors(
             an event has no label in [0, 65535].
 
     Example:
-        >>> tg.recent_neighbors(graph, torch.tensor([0, 1]), torch.tensor([40, 40]), k=1).t.tolist()
+        >>> nodes, t = torch.tensor([0, 1]), torch.tensor([40, 40])
+        >>> tg.sampling.recent_neighbors(graph, nodes, t, k=1).t.tolist()
         [[30], [20]]
     """
     return sample_neighbors(graph, _RECENT, nodes, t, k, as_of=as_of, types=types, out=out)
@@ -83,7 +84,8 @@ def uniform_neighbors(
         ValueError: As in `recent_neighbors`, or if the key is out of range.
 
     Example:
-        >>> found = tg.uniform_neighbors(graph, torch.tensor([0]), torch.tensor([40]), k=2, key=1)
+        >>> nodes, t = torch.tensor([0]), torch.tensor([40])
+        >>> found = tg.sampling.uniform_neighbors(graph, nodes, t, k=2, key=1)
         >>> sorted(found.nodes[0].tolist())
         [2, 3]
     """
@@ -125,7 +127,7 @@ def window_neighbors(
 
     Example:
         >>> nodes, t = torch.tensor([0]), torch.tensor([40])
-        >>> tg.window_neighbors(graph, nodes, t, k=2, width=15, key=1).t.tolist()
+        >>> tg.sampling.window_neighbors(graph, nodes, t, k=2, width=15, key=1).t.tolist()
         [[30, 0]]
     """
     sampler = Sampler.window(width=width)
@@ -169,7 +171,7 @@ def decayed_neighbors(
 
     Example:
         >>> nodes, t = torch.tensor([0]), torch.tensor([40])
-        >>> tg.decayed_neighbors(graph, nodes, t, k=2, half_life=10, key=1).count.tolist()
+        >>> tg.sampling.decayed_neighbors(graph, nodes, t, k=2, half_life=10, key=1).count.tolist()
         [2]
     """
     sampler = Sampler.decayed(half_life=half_life)

@@ -38,7 +38,7 @@ def sample_neighbors(
 
     Example:
         >>> nodes, t = torch.tensor([0, 1]), torch.tensor([40, 40])
-        >>> tg.sample_neighbors(graph, tg.Sampler.recent(), nodes, t, k=1).nodes.tolist()
+        >>> tg.sampling.sample_neighbors(graph, tg.Sampler.recent(), nodes, t, k=1).nodes.tolist()
         [[3], [3]]
     """
     if k < 1:

@@ -26,7 +26,7 @@ def to_dgl(hops: Hops) -> list[Any]:
 
     Example:
         >>> hops = tg.sample_hops(graph, torch.tensor([0]), torch.tensor([50]), fanouts=[2, 2])
-        >>> [block.num_dst_nodes() for block in tg.to_dgl(hops)]
+        >>> [block.num_dst_nodes() for block in tg.sampling.to_dgl(hops)]
         [3, 1]
     """
     dgl = import_dgl()

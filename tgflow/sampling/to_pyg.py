@@ -23,7 +23,7 @@ def to_pyg(hops: Hops) -> list[Any]:
 
     Example:
         >>> hops = tg.sample_hops(graph, torch.tensor([0]), torch.tensor([50]), fanouts=[2, 2])
-        >>> [data.num_targets for data in tg.to_pyg(hops)]
+        >>> [data.num_targets for data in tg.sampling.to_pyg(hops)]
         [3, 1]
     """
     try:

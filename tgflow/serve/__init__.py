@@ -1,1 +1,12 @@
-"""What a run says, by the ids and times of its stream: in Python, and over HTTP."""
+"""Answers of a run over HTTP."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tgflow.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from tgflow.serve.scored_pairs import ScoredPairs as ScoredPairs
+
+__all__, __getattr__, __dir__ = lazy_names(__name__)

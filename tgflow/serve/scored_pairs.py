@@ -19,7 +19,7 @@ class ScoredPairs:
 
     Example:
         >>> logit, probability, anomaly = torch.tensor([[0.5, -0.5], [0.75, 0.25], [10.0, 60.0]])
-        >>> pairs = tg.ScoredPairs(["ann", "ann"], ["bob", "cy"], logit, probability, anomaly)
+        >>> pairs = tg.serve.ScoredPairs(["ann", "ann"], ["bob", "cy"], logit, probability, anomaly)
         >>> pairs[:1].to_arrow().to_pylist()
         [{'src': 'ann', 'dst': 'bob', 'logit': 0.5, 'probability': 0.75, 'anomaly': 10.0}]
     """

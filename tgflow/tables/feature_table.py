@@ -55,7 +55,7 @@ class FeatureTable:
         ValueError: If an argument is none of these, or the file holds other rows.
 
     Example:
-        >>> table = tg.FeatureTable(3)
+        >>> table = tg.tables.FeatureTable(3)
         >>> table.append(torch.eye(3))
         0
         >>> table[torch.tensor([2, -1])].tolist()
@@ -312,7 +312,7 @@ class FeatureTable:
         raise TypeError(
             "a table is not pickled or copied, nor is what holds one, such as a model whose memory "
             "is in a table; make a new one of its rows: "
-            "tg.FeatureTable.from_tensor(table.read(0, len(table)))"
+            "tg.tables.FeatureTable.from_tensor(table.read(0, len(table)))"
         )
 
     def _check_open(self) -> None:

@@ -1,5 +1,17 @@
-"""What is learned and measured of a stream beside which events come: its labels.
+"""Labels of events and nodes as targets of learning.
 
-A task is targets (which event has which label, and from when it may be seen), a decoder, a loss,
-figures and baselines. Trainers know `tgflow.train.learning_task` alone.
+A task has targets (the label of each event, and the position from which it may be seen), a decoder,
+a loss, metrics and baselines. Trainers depend on `tgflow.train.learning_task` only.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tgflow.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from tgflow.tasks.config import TaskConfig as TaskConfig
+    from tgflow.tasks.labels import LabelTask as LabelTask
+
+__all__, __getattr__, __dir__ = lazy_names(__name__)

@@ -21,7 +21,7 @@ class TaskConfig:
     """What is to be learned of the events.
 
     Example:
-        >>> tg.TaskConfig(kind="edge", target="is_fraud", label_delay="1d").has_decoder
+        >>> tg.tasks.TaskConfig(kind="edge", target="is_fraud", label_delay="1d").has_decoder
         True
     """
 

@@ -32,7 +32,7 @@ class LabelTask:
     Example:
         >>> labeled = tg.EventBatch(many.src, many.dst, many.t, label=many.src % 2)
         >>> graph, model = tg.TemporalGraph.from_events(labeled), tg.TGN()
-        >>> task = tg.LabelTask(tg.TaskConfig(kind="edge", target="is_odd"))
+        >>> task = tg.tasks.LabelTask(tg.tasks.TaskConfig(kind="edge", target="is_odd"))
         >>> task.add_decoder(model)
         >>> trainer = tg.OfflineTrainer(model, graph, tg.OfflineConfig(epochs=1), task=task)
         >>> 0 <= trainer.fit()["test.edge.auc"] <= 1

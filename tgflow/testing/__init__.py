@@ -1,0 +1,13 @@
+"""Tests of a model's contract, and a Kafka broker to try streams with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tgflow.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from tgflow.testing.check_model import ContractViolation as ContractViolation
+    from tgflow.testing.check_model import check_model as check_model
+
+__all__, __getattr__, __dir__ = lazy_names(__name__)

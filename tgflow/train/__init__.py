@@ -9,6 +9,7 @@ from tgflow.lazy import lazy_names
 if TYPE_CHECKING:
     from tgflow.train.config import ContinualConfig as ContinualConfig
     from tgflow.train.config import OfflineConfig as OfflineConfig
+    from tgflow.train.config import Reuse as Reuse
     from tgflow.train.continual import ContinualTrainer as ContinualTrainer
     from tgflow.train.finite import TrainingDiverged as TrainingDiverged
     from tgflow.train.observe import BatchRecord as BatchRecord

@@ -176,7 +176,7 @@ class Reuse:
     rows. Where less than a tenth of the rows recurs it switches itself off until the next epoch.
 
     Example:
-        >>> tg.OfflineConfig(reuse=tg.Reuse(staleness=8)).reuse.refresh
+        >>> tg.OfflineConfig(reuse=tg.train.Reuse(staleness=8)).reuse.refresh
         0.2
     """
 

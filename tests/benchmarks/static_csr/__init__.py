@@ -39,13 +39,13 @@ class StaticCsr:
         self._native.insert(*(x.cpu().contiguous() for x in (events.src, events.dst, events.t)))
 
     def recent(self, nodes: Tensor, t: Tensor, k: int, before: int | None = None) -> Neighbors:
-        """Answer as `tgflow.recent_neighbors` does."""
+        """Answer as `tgflow.sampling.recent_neighbors` does."""
         return self._sample(nodes, t, k, before, None)
 
     def uniform(
         self, nodes: Tensor, t: Tensor, k: int, *, key: int, before: int | None = None
     ) -> Neighbors:
-        """Answer as `tgflow.uniform_neighbors` does, draw for draw."""
+        """Answer as `tgflow.sampling.uniform_neighbors` does, draw for draw."""
         return self._sample(nodes, t, k, before, key)
 
     def _sample(
