@@ -30,7 +30,6 @@ from tgflow.cache.policy import POLICIES, Policy, lfu_period
 PADDED = torch.cat([made_rows(SIZE), torch.zeros(1, 3)])
 
 
-@for_each_device
 @given(
     capacity=capacities,
     policy=policies,
@@ -38,58 +37,55 @@ PADDED = torch.cat([made_rows(SIZE), torch.zeros(1, 3)])
     batches=st.lists(ids_lists, max_size=12),
     far=st.booleans(),
 )
-def test_any_gathers_match_the_reference(device, capacity, policy, first, batches, far):
+def test_any_gathers_match_the_reference(capacity, policy, first, batches, far):
     cache, reference = (
-        made_cache(capacity, policy, device, far=far),
+        made_cache(capacity, policy, far=far),
         ReferenceCache(capacity, policy),
     )
-    cache.preload(int64(first, device))
+    cache.preload(int64(first))
     reference.preload(first)
     for ids in batches:
-        assert torch.equal(cache.gather(int64(ids, device)).cpu(), PADDED[ids])
+        assert torch.equal(cache.gather(int64(ids)).cpu(), PADDED[ids])
         reference.gather(ids)
         check(cache, reference)
 
 
-@for_each_device
 @given(
     capacity=capacities,
     batches=st.lists(st.tuples(ids_lists, st.lists(st.integers(-1, 12), max_size=8)), max_size=10),
     far=st.booleans(),
 )
-def test_any_schedules_are_applied(device, capacity, batches, far):
+def test_any_schedules_are_applied(capacity, batches, far):
     cache, reference = (
-        made_cache(capacity, "belady", device, far=far),
+        made_cache(capacity, "belady", far=far),
         ReferenceCache(capacity, "belady"),
     )
     for ids, choice in batches:
         schedule = any_schedule(reference, ids, choice)
-        assert torch.equal(cache.apply(schedule, int64(ids, device)).cpu(), PADDED[ids])
+        assert torch.equal(cache.apply(schedule, int64(ids)).cpu(), PADDED[ids])
         reference.apply(schedule, ids)
         check(cache, reference)
 
 
-@for_each_device
-def test_lfu_counts_age(device):
+def test_lfu_counts_age():
     """Rows that were hot long ago make room in the end."""
-    cache, reference = made_cache(3, "lfu", device, size=40), ReferenceCache(3, "lfu")
+    cache, reference = made_cache(3, "lfu", size=40), ReferenceCache(3, "lfu")
     batches = [[0]] * 9 + [[1], [2]] + [[row, row - 1] for row in range(4, 40)] * 3
     for ids in batches:
-        cache.gather(int64(ids, device))
+        cache.gather(int64(ids))
         reference.gather(ids)
         check(cache, reference)
     assert 0 not in reference.contents()
     assert reference.admissions > 3 * lfu_period(3)
 
 
-@for_each_device
-def test_counters_by_hand(device):
-    cache = made_cache(2, "lru", device)
-    cache.gather(int64([3, -1, 3, 5, 7], device))  # 3 and 5 come in, 7 finds no room
+def test_counters_by_hand():
+    cache = made_cache(2, "lru")
+    cache.gather(int64([3, -1, 3, 5, 7]))  # 3 and 5 come in, 7 finds no room
     counters = cache.counters
     assert (counters.hits, counters.misses) == (0, 3)
     assert (counters.admitted, counters.evicted, counters.bypassed) == (2, 0, 1)
-    cache.gather(int64([5, 9, 1], device))  # 5 stays, 9 takes the place of 3
+    cache.gather(int64([5, 9, 1]))  # 5 stays, 9 takes the place of 3
     counters = cache.counters
     assert (counters.hits, counters.misses) == (1, 5)
     assert (counters.admitted, counters.evicted, counters.bypassed) == (3, 1, 2)
@@ -100,43 +96,41 @@ def test_counters_by_hand(device):
     assert (cache.counters.hits, cache.counters.hit_rate) == (0, 0)
 
 
-@for_each_device
 @pytest.mark.parametrize("policy", POLICIES)
-def test_evaluation_leaves_the_contents_as_they_were(device, policy: Policy):
-    cache = made_cache(4, policy, device)
-    cache.preload(int64([1, 2, 3, 4], device))
-    cache.gather(int64([2, 3], device))
+def test_evaluation_leaves_the_contents_as_they_were(policy: Policy):
+    cache = made_cache(4, policy)
+    cache.preload(int64([1, 2, 3, 4]))
+    cache.gather(int64([2, 3]))
     before = cache.snapshot()
     with cache.restored():
-        cache.gather(int64([7, 8, 9, 2], device))
+        cache.gather(int64([7, 8, 9, 2]))
     after = cache.snapshot()
     assert torch.equal(before.ids, after.ids)
     assert torch.equal(before.keys, after.keys)
-    ids = int64([1, 2, 3, 4, 7, -1], device)
+    ids = int64([1, 2, 3, 4, 7, -1])
     assert torch.equal(cache.gather(ids).cpu(), PADDED[ids.cpu()])
 
 
-@for_each_device
 @pytest.mark.parametrize("far", [False, True])
 @pytest.mark.parametrize("policy", ["lru", "lfu", "fifo"])
-def test_a_new_cache_goes_on_from_the_snapshot_of_an_older_one(device, policy: Policy, far):
-    old, new = (made_cache(4, policy, device, far=far) for _ in range(2))
+def test_a_new_cache_goes_on_from_the_snapshot_of_an_older_one(policy: Policy, far):
+    old, new = (made_cache(4, policy, far=far) for _ in range(2))
     reference = ReferenceCache(4, policy)
     for ids in ([1, 2, 3, 4], [2, 4], [4, 1, 4]) * 5:
-        old.gather(int64(ids, device))
+        old.gather(int64(ids))
         reference.gather(ids)
     new.restore(old.snapshot())
     new.reset_counters()
     reference.counters = CacheCounters()
     for ids in ([1, 7], [8, 2], [7, 9], [1, 2, 3]):
-        assert torch.equal(new.gather(int64(ids, device)).cpu(), made_rows(SIZE)[ids])
+        assert torch.equal(new.gather(int64(ids)).cpu(), made_rows(SIZE)[ids])
         reference.gather(ids)
         check(new, reference)
 
 
 @for_each_device
 def test_what_a_change_of_the_table_does(device):
-    cache = made_cache(6, "lru", device)
+    cache = made_cache(6, device=device)
     cache.gather(int64([0, 1, 10, 11], device))
     cache.scatter_(int64([1, 5], device), torch.full((2, 3), -1.0))
     assert cache[int64([1, 5], device)].cpu().unique().tolist() == [-1]
@@ -149,26 +143,24 @@ def test_what_a_change_of_the_table_does(device):
     assert max(cache.contents().tolist()) < 5
 
 
-@for_each_device
 @pytest.mark.parametrize("policy", ["lru", "lfu", "fifo", "static", "belady"])
 @pytest.mark.parametrize("num_bytes", [12, 4096, 12_000], ids=["one row", "one page", "all"])
-def test_bytes_are_the_tables_under_any_budget(device, policy: Policy, num_bytes):
-    cache = made_cache(num_bytes // 12, policy, device, size=1_000)
+def test_bytes_are_the_tables_under_any_budget(policy: Policy, num_bytes):
+    cache = made_cache(num_bytes // 12, policy, size=1_000)
     rows = torch.cat([made_rows(1_000), torch.zeros(1, 3)])
     generator = torch.Generator().manual_seed(0)
-    cache.preload(int64([5, 7, 5, 999], device))
+    cache.preload(int64([5, 7, 5, 999]))
     for size in (1, 30, 900, 300):
         ids = torch.rand(size, generator=generator).pow(3).mul(1_001).long() - 1
-        assert torch.equal(cache.gather(ids.to(int64([], device).device)).cpu(), rows[ids])
+        assert torch.equal(cache.gather(ids).cpu(), rows[ids])
     found = cache.counters.hits
     assert found > 0 or num_bytes == 12 or policy in ("static", "belady")
 
 
-@for_each_device
 @pytest.mark.parametrize("policy", ["lru", "lfu", "fifo"])
-def test_what_is_appended_is_written_through(device, policy: Policy):
-    cache = made_cache(4, policy, device, far=True)
-    cache.gather(int64([0, 1, 2], device))
+def test_what_is_appended_is_written_through(policy: Policy):
+    cache = made_cache(4, policy, far=True)
+    cache.gather(int64([0, 1, 2]))
     reads = cache.table.num_reads
     new = torch.arange(18.0).view(6, 3)
     assert cache.append(new[:2]) == SIZE  # into the free slot, and over 0, the oldest
@@ -176,31 +168,29 @@ def test_what_is_appended_is_written_through(device, policy: Policy):
     assert cache.append(new[2:]) == SIZE + 2
     held = [SIZE + 2 + i for i in range(4)]
     assert sorted(cache.contents().tolist()) == held
-    assert torch.equal(cache.gather(int64(held, device)).cpu(), new[2:])
+    assert torch.equal(cache.gather(int64(held)).cpu(), new[2:])
     assert cache.table.num_reads == reads
     counters = cache.counters
     assert (counters.written, counters.admitted, counters.evicted) == (6, 9, 5)
     assert (counters.misses, counters.preloaded) == (3, 0)
-    cache.gather(int64([5], device))  # 14, the first of the new ones, makes room
+    cache.gather(int64([5]))  # 14, the first of the new ones, makes room
     assert SIZE + 2 not in cache.contents().tolist()
 
 
-@for_each_device
-def test_only_the_last_rows_of_many_come_in(device):
-    cache = made_cache(3, "lru", device)
+def test_only_the_last_rows_of_many_come_in():
+    cache = made_cache(3, "lru")
     rows = made_rows(7) + 500
     cache.append(rows)
     assert cache.contents().tolist() == [SIZE + 4, SIZE + 5, SIZE + 6]
     assert cache.counters.written == 3
-    ids = int64(list(range(SIZE, SIZE + 7)), device)
+    ids = int64(list(range(SIZE, SIZE + 7)))
     assert torch.equal(cache.gather(ids).cpu(), rows)
 
 
-@for_each_device
 @pytest.mark.parametrize("policy", ["static", "belady"])
-def test_planned_contents_stay_when_rows_are_appended(device, policy: Policy):
-    cache = made_cache(4, policy, device)
-    cache.preload(int64([1, 2], device))
+def test_planned_contents_stay_when_rows_are_appended(policy: Policy):
+    cache = made_cache(4, policy)
+    cache.preload(int64([1, 2]))
     cache.append(made_rows(3))
     assert cache.contents().tolist() == [1, 2, -1, -1]
     assert cache.counters.written == 0
@@ -208,8 +198,8 @@ def test_planned_contents_stay_when_rows_are_appended(device, policy: Policy):
 
 @for_each_device
 def test_an_append_that_fails_changes_nothing(device, monkeypatch):
-    cache = made_cache(4, "lru", device)
-    cache.gather(int64([0, 1], device))
+    cache = made_cache(4, device=device)
+    cache.preload(int64([0, 1], device))
     with pytest.raises(ValueError, match="rows must be float32"):
         cache.append(torch.zeros(2, 5))
 
@@ -226,7 +216,7 @@ def test_an_append_that_fails_changes_nothing(device, monkeypatch):
 @for_each_device
 @pytest.mark.parametrize("shape", [(), (0,), (0, 3), (2, 3)])
 def test_ids_of_any_shape_into_a_given_tensor(device, shape):
-    cache = made_cache(3, "lru", device)
+    cache = made_cache(3, device=device)
     ids = int64([2, 2, 4, -1, 0, 4], device)[: torch.Size(shape).numel()].reshape(shape)
     out = torch.full((*shape, 3), torch.nan, device=ids.device)
     assert cache.gather(ids, out) is out
@@ -266,8 +256,8 @@ def test_a_script_of_another_batch_raises_and_changes_nothing():
 
 @for_each_device
 def test_a_table_that_fails_leaves_a_cache_that_is_right(device):
-    cache = made_cache(4, "lru", device, far=True)
-    cache.gather(int64([0, 1], device))
+    cache = made_cache(4, device=device, far=True)
+    cache.preload(int64([0, 1], device))
     cache.table.fails = True
     for call in (cache.gather, cache.preload):
         with pytest.raises(OSError, match="the disk is gone"):
@@ -338,13 +328,12 @@ def test_memory_is_within_the_budget_after_many_gathers(policy):
     gc.collect()
 
 
-@for_each_device
-def test_a_preload_takes_slots_that_scripts_have_left_free(device):
-    cache, reference = made_cache(2, "belady", device), ReferenceCache(2, "belady")
+def test_a_preload_takes_slots_that_scripts_have_left_free():
+    cache, reference = made_cache(2, "belady"), ReferenceCache(2, "belady")
     schedule = CacheSchedule(torch.tensor([0]), torch.tensor([-1]), torch.tensor([0]))
-    cache.apply(schedule, int64([0], device))
+    cache.apply(schedule, int64([0]))
     reference.apply(schedule, [0])
-    cache.preload(int64([1], device))
+    cache.preload(int64([1]))
     reference.preload([1])
     assert cache.contents().tolist() == [0, 1]
     check(cache, reference)

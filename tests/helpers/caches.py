@@ -55,7 +55,7 @@ def made_table(rows: Tensor, *, far: bool = False, device=None) -> FeatureTable:
 
 def made_cache(
     capacity: int,
-    policy: Policy = "lru",
+    policy: Policy | None = None,
     device: str = "cpu",
     *,
     far: bool = False,

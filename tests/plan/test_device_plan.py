@@ -129,7 +129,7 @@ def test_features_come_from_wherever_they_are(gpu: str, placement: Any, is_cache
     on_gpu = {"device": device} if placement in ("device", "uva") else {}
     table: Any = FeatureTable(2, placement=placement, **on_gpu)
     if is_cached:
-        table = cached(table, rows=30, policy="lru", device=device)
+        table = cached(table, rows=30, device=device)
     graph = TemporalGraph.from_events(EVENTS[:120], edge_x=table, device=device)
     plans = [plan_of(g) for g in (graph, TemporalGraph.from_events(EVENTS[:120]))]
     assert_same_batches(*plans, range(0, 12, 3))

@@ -79,17 +79,14 @@ def test_batches_hold_the_rows_of_their_nodes(data: st.DataObject) -> None:
 
 @for_each_gpu
 @pytest.mark.parametrize("placement", ["device", "uva"])
-@pytest.mark.parametrize("policy", ["lru", "belady"])
-def test_rows_may_be_where_a_gpu_reads_them_and_so_may_caches(
-    gpu: str, placement: Any, policy: Any
-) -> None:
+def test_rows_may_be_where_a_gpu_reads_them_and_so_may_caches(gpu: str, placement: Any) -> None:
     device = opened(gpu)
     node_x = FeatureTable(3, placement=placement, device=device)
     node_x.append(NODE_X[:20])
     graph = TemporalGraph.from_events(
         EVENTS[:50],
-        edge_x=cached(FeatureTable(2), rows=20, policy=policy),
-        node_x=cached(node_x, rows=7, policy=policy, device=device),
+        edge_x=cached(FeatureTable(2), rows=20),
+        node_x=cached(node_x, rows=7, device=device),
     )
     plain = plan_of(TemporalGraph.from_events(EVENTS[:50]))
     for batch in Loader(plan_of(graph)):

@@ -13,6 +13,7 @@ from helpers.emulator.device import EmulatedDevice
 from helpers.emulator.tensors import watching
 from helpers.made_tables import expected_rows, some_rows
 from tgflow.cache import cached
+from tgflow.cache.device import CachePurpose, Lookup
 from tgflow.tables import FeatureTable, host
 from tgflow.tables.host import HostRows
 
@@ -87,10 +88,12 @@ def test_a_captured_gather_through_a_cache_sees_the_table_grow():
     table = FeatureTable(4, placement="device", device=gpu)
     table.append(some_rows(10, 4))
     cache = cached(table, rows=8, device=gpu)
-    size = cache._engine._size()
+    found = Lookup(torch.tensor([2_000, 3_010]))
+    engine = cache._engine
+    captured = engine._batch(found, CachePurpose.GATHER)
     cache.append(some_rows(3_000, 4))
-    batch = cache._engine._index.look_up(torch.tensor([2_000, 3_010]), size)
-    assert batch.found[1].tolist() == [1, 0]
+    gpu.kernels.launch("cache_look_up", 1, 256, engine._args(), captured)
+    assert cache.counters.misses == 1
 
 
 @for_each_gpu

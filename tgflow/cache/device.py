@@ -1,51 +1,133 @@
-"""A cache in a GPU's memory: index, order and rows are there, and no gather waits for the host."""
+"""A set-associative cache in a GPU's memory with CLOCK replacement (csrc/cuda/cache.cu)."""
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from ctypes import c_int64 as _number
+from ctypes import c_uint64 as _word
+from enum import IntEnum
 
 import torch
 from torch import Tensor
 
-from tgflow.cache._native import ScheduleMismatch
 from tgflow.cache.counters import CacheCounters
-from tgflow.cache.device_index import CacheBatch, CacheIndex, LookupPurpose, TableSize
 from tgflow.cache.engine import CachedSource, CacheSnapshot
-from tgflow.cache.policy import POLICIES, Policy
 from tgflow.cache.schedule import CacheSchedule
 from tgflow.cuda.device import Device, StreamEvent
+from tgflow.cuda.launch import Argument
 from tgflow.tables.pending_gather import PendingGather
 
+WAYS = 8
+"""Slots of a set: `kWays` of csrc/cuda/cache.cu."""
 _IN_REACH = ("device", "uva")
 """Places whose rows kernels read."""
-_NOT_ADMITTED = ("static", "belady")
-_USES_SHIFT = 48
+_THREADS = 256
+_PIECE = 16
+_BLOCKS = 8
+_MOST_IDS = 2**31 - 1
+_MOST_SLOTS = 2**31 - 1
+
+
+class CachePurpose(IntEnum):
+    """Why rows are looked up: `CachePurpose`."""
+
+    GATHER = 0
+    PRELOAD = 5
+    APPEND = 6
+
+
+class _Cache(ctypes.Structure):
+    """`ClockCache`."""
+
+    _fields_ = (
+        ("id", _word),
+        ("used", _word),
+        ("hand", _word),
+        ("claim", _word),
+        ("clock", _word),
+        ("counts", _word),
+        ("rows", _word),
+        ("capacity", _number),
+        ("row_bytes", _number),
+        ("stride", _number),
+    )
+
+
+class _Batch(ctypes.Structure):
+    """`CacheBatch`."""
+
+    _fields_ = (
+        ("id", _word),
+        ("size", _number),
+        ("table_size", _number),
+        ("table", _word),
+        ("source", _word),
+        ("admit", _word),
+        ("miss", _word),
+        ("purpose", _number),
+    )
+
+
+class _Copy(ctypes.Structure):
+    """`CacheCopy`."""
+
+    _fields_ = (
+        ("source", _word),
+        ("admit", _word),
+        ("size", _number),
+        ("out", _word),
+        ("lanes", _number),
+    )
+
+
+class Lookup:
+    """The ids of one gather, and where their rows are and go."""
+
+    def __init__(self, ids: Tensor) -> None:
+        self.ids = ids
+        self.source, self.admit = ids.new_empty(2, ids.numel(), dtype=torch.int32).unbind(0)
+        """The slot in which each row is, and the one into which it goes; -1: none."""
+        self.miss = ids.new_empty(ids.numel())
+        """The ids that the table is asked for, -1 elsewhere."""
 
 
 class DeviceCache:
-    """`capacity` rows of `table` in a GPU's memory; the contents are those of a `HostCache`.
+    """`capacity` rows of `table` in a GPU's memory, in sets of 8 slots with CLOCK replacement.
+
+    Each gather admits at most one row per set, the first that is missing; rows that a gather finds
+    are not evicted by it. Counters count every id asked for, repeated ones as well.
 
     Gathers take and return tensors on the GPU. They do not synchronize where kernels can read
     the table; else the misses are listed, read by the table in one batch and copied, which does.
-    Applying a schedule, preloading such a table, snapshots, restoring and counters synchronize.
-    Gathers on several streams wait for each other on the device.
+    Snapshots, restoring, counters, and preloading a table out of reach synchronize. Gathers on
+    several streams wait for each other on the device.
 
     A gather from a table that kernels can read may be captured in a CUDA graph, after one that was
-    not: no launch depends on what is asked for, nor on what was asked before. Its replays are
-    gathers like others, in order with these if they run on the same stream, and see the rows that
-    the table has by then, wherever a growing table has put them.
+    not. Its replays are gathers like others, in order with these if they run on the same stream,
+    and see the rows that the table has by then, wherever a growing table has put them.
     """
 
-    def __init__(self, table: CachedSource, capacity: int, policy: Policy, gpu: Device) -> None:
-        self._table = table
+    def __init__(self, table: CachedSource, capacity: int, gpu: Device) -> None:
+        if capacity > _MOST_SLOTS:
+            raise ValueError(f"a cache on a GPU has at most {_MOST_SLOTS} rows, got {capacity}")
+        self._table, self._gpu = table, gpu
         self.capacity = capacity
-        self._policy = policy
-        self._gpu = gpu
-        row_bytes = table.dim * table.dtype.itemsize
-        self._index = CacheIndex(capacity, row_bytes, POLICIES.index(policy), gpu)
+        self._row_bytes = table.dim * table.dtype.itemsize
+        self._stride = -(-self._row_bytes // _PIECE) * _PIECE
+        self._rows = gpu.allocate(capacity * self._stride)
+        self._id = torch.full((capacity,), -1, dtype=torch.int64, device=gpu.device)
+        """Per slot; -1: free."""
+        self._used = torch.zeros_like(self._id)
+        """Per slot: the gather that used it last; 0: not since the hand passed."""
+        self._claim = self._id.new_zeros(-(-capacity // WAYS))
+        self._hand = torch.zeros_like(self._claim, dtype=torch.uint8)
+        self._clock = self._id.new_ones(1)
+        """The number of the gather. On the device: replayed gathers count as well."""
+        self._counts = self._id.new_zeros(7)
         self._lock = threading.RLock()
         self._turns = _Turns(gpu.current_stream())
         finalizer = weakref.finalize(self, self._turns.wait, gpu)
@@ -58,8 +140,9 @@ class DeviceCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of device memory held: rows, index and order."""
-        return self._index.nbytes
+        """Bytes of device memory held: rows and index."""
+        parts = (self._rows, self._id, self._used, self._claim, self._hand)
+        return sum(part.nbytes for part in parts)
 
     def gather(self, ids: Tensor, out: Tensor) -> None:
         """Fill `out`, on the current stream."""
@@ -68,91 +151,117 @@ class DeviceCache:
             self.gather(ids.to(there.device), there)
             out.copy_(there)
             return
-        admits = self._policy not in _NOT_ADMITTED
         with self._turn():
-            batch = self._index.look_up(ids, self._size())
-            batch.count()
-            with self._chosen(batch) if admits else nullcontext():
-                self._read_misses(batch, out)
-            self._index.admit(batch, admits)
-            self._index.copy(batch, out)
+            found = self._look_up(ids, CachePurpose.GATHER)
+            self._read_misses(found, out)
+            self._admit(found, CachePurpose.GATHER)
+            self._copy(found.source, found.admit, out)
 
-    def start(self, schedule: CacheSchedule) -> None:
-        """Read nothing ahead: only `apply` knows the slots on the device that are free."""
+    def start(self, schedule: CacheSchedule) -> PendingGather | None:
+        """Raise ValueError: schedules are for caches in host memory."""
+        raise ValueError("schedules are for caches in host memory; give no device")
 
     def apply(
         self, schedule: CacheSchedule, ids: Tensor, out: Tensor, missed: PendingGather | None = None
     ) -> None:
-        """Fill `out` and make the schedule's moves; synchronizes, to compare what is planned."""
-        assert missed is None, "nothing was started"
-        if ids.device != self._gpu.device:
-            there = self._empty(ids)
-            self.apply(schedule, ids.to(there.device), there)
-            out.copy_(there)
-            return
-        with self._turn():
-            batch = self._index.look_up(ids, self._size())
-            admit = _matched(batch, schedule)
-            self._read_misses(batch, out)
-            self._index.copy(batch, out, puts=False)
-            batch.admit.copy_(admit)
-            self._index.place(batch)
-            self._index.copy(batch, out, reads=False)
+        """Raise ValueError, as `start`."""
+        self.start(schedule)
 
     def preload(self, ids: Tensor) -> None:
-        """Read what is not there and fits."""
+        """Admit the rows that fit in their sets, the first ones first."""
         ids = ids.to(self._gpu.device)
         out = self._empty(ids)
         with self._turn():
-            batch = self._index.look_up(ids, self._size(), LookupPurpose.PRELOAD)
-            batch.count()
-            batch.ask_for_admitted_only()
-            with self._chosen(batch):
-                self._read_misses(batch, out)
-            self._index.admit(batch, True)
-            self._index.copy(batch, out, reads=False)
+            for _ in range(WAYS):  # a set admits one row in each pass
+                found = self._look_up(ids, CachePurpose.PRELOAD)
+                self._admit(found, CachePurpose.PRELOAD)
+                stays_out = (found.admit < 0) & (found.miss < len(self._table))
+                found.miss.masked_fill_(stays_out, -1)
+                try:
+                    self._read_misses(found, out)
+                except BaseException:
+                    self._id[found.admit[found.admit >= 0].long()] = -1
+                    raise
+                self._copy(None, found.admit, out)
 
     def append(self, first: int, rows: Tensor) -> None:
         """Admit the last of the rows that the table has just been given, id `first` and on."""
         num = min(len(rows), self.capacity)
-        if num == 0 or self._policy in _NOT_ADMITTED:
+        if num == 0:
             return
         device, end = self._gpu.device, first + len(rows)
         with self._turn():
             ids = torch.arange(end - num, end, device=device)
-            batch = self._index.look_up(ids, self._size(), LookupPurpose.APPEND)
-            batch.count()
-            batch.choose_room()
-            self._index.admit(batch, True)
             there = rows[len(rows) - num :].detach().to(device).contiguous()
-            self._index.copy(batch, there, reads=False)
+            for _ in range(min(-(-num // len(self._claim)), WAYS)):
+                found = self._look_up(ids, CachePurpose.APPEND)
+                self._admit(found, CachePurpose.APPEND)
+                self._copy(None, found.admit, there)
 
-    def _size(self) -> TableSize:
+    def _look_up(self, ids: Tensor, purpose: CachePurpose) -> Lookup:
+        """Find where the rows of `ids`, contiguous int64, are."""
+        if ids.numel() > _MOST_IDS:
+            raise ValueError(f"a gather has at most {_MOST_IDS} ids, got {ids.numel()}")
+        found = Lookup(ids)
+        self._clock += 1
+        self._launch("cache_look_up", ids.numel(), self._batch(found, purpose))
+        return found
+
+    def _admit(self, found: Lookup, purpose: CachePurpose) -> None:
+        self._launch("cache_admit", found.ids.numel(), self._batch(found, purpose))
+
+    def _batch(self, found: Lookup, purpose: CachePurpose) -> _Batch:
         view = self._table.view
-        return TableSize(len(self._table), 0 if view is None else view.address)
+        return _Batch(
+            found.ids.data_ptr(),
+            found.ids.numel(),
+            len(self._table),
+            0 if view is None else view.address,
+            found.source.data_ptr(),
+            found.admit.data_ptr(),
+            found.miss.data_ptr(),
+            purpose,
+        )
 
-    @contextmanager
-    def _chosen(self, batch: CacheBatch) -> Iterator[None]:
-        """Choose who makes room, and put all in order again if the rows do not come."""
-        batch.choose_room()
-        try:
-            yield
-        except BaseException:
-            self._index.put_in_order()
-            raise
-
-    def _read_misses(self, batch: CacheBatch, out: Tensor) -> None:
-        """Have the table write the rows that are missing to where they belong."""
+    def _read_misses(self, found: Lookup, out: Tensor) -> None:
+        """Have the table write the rows that are missing to where they belong, zeros elsewhere."""
         if self._table.placement in _IN_REACH:
-            self._table.gather(batch.miss.view(batch.ids.shape), out)
+            self._table.gather(found.miss.view(found.ids.shape), out)
             return
-        asked = batch.miss.cpu()
+        asked = found.miss.cpu()
         where = asked.ge(0).nonzero().view(-1)
-        shape = (len(where), self._table.dim)
-        rows = torch.empty(shape, dtype=out.dtype, pin_memory=out.is_cuda)
-        self._table.gather(asked[where], rows)
-        there = rows.to(out.device, non_blocking=True)
-        out.view(-1, self._table.dim).index_copy_(0, where.to(out.device), there)
+        distinct, row = asked[where].unique(return_inverse=True)
+        rows = self._table.gather(distinct)[row]
+        out.zero_()
+        out.view(-1, self._table.dim).index_copy_(0, where.to(out.device), rows.to(out.device))
+
+    def _copy(self, source: Tensor | None, admit: Tensor | None, out: Tensor) -> None:
+        """Read rows that were found to `out`, and put rows there that are admitted into slots."""
+        size = out.numel() // max(self._table.dim, 1)
+        if size == 0:
+            return
+        address = self._row_bytes | out.data_ptr()
+        width = next(w for w in (16, 4, 1) if address % w == 0)
+        lanes = min(1 << (self._row_bytes // width - 1).bit_length(), 32)
+        args = _Copy(
+            0 if source is None else source.data_ptr(),
+            0 if admit is None else admit.data_ptr(),
+            size,
+            out.data_ptr(),
+            lanes,
+        )
+        blocks = min(-(-size * lanes // _THREADS), self._gpu.multiprocessors * _BLOCKS)
+        self._gpu.kernels.launch(f"cache_copy_by_{width}", blocks, _THREADS, self._args(), args)
+
+    def _args(self) -> _Cache:
+        parts = (self._id, self._used, self._hand, self._claim, self._clock, self._counts)
+        addresses = (part.data_ptr() for part in (*parts, self._rows))
+        return _Cache(*addresses, self.capacity, self._row_bytes, self._stride)
+
+    def _launch(self, kernel: str, size: int, *args: Argument) -> None:
+        if size > 0:
+            blocks = -(-size // _THREADS)
+            self._gpu.kernels.launch(kernel, blocks, _THREADS, self._args(), *args)
 
     def _empty(self, ids: Tensor) -> Tensor:
         shape, device = (*ids.shape, self._table.dim), self._gpu.device
@@ -181,55 +290,47 @@ class DeviceCache:
 
     def write(self, ids: Tensor, rows: Tensor) -> None:
         """Overwrite those of the rows that are held."""
-        device = self._gpu.device
-        if len(ids) > 0:
-            self._index.write(ids.to(device), rows.detach().to(device).contiguous())
+        ids = ids.to(self._gpu.device).contiguous()
+        slots = ids.new_empty(len(ids), dtype=torch.int32)
+        where = _word(ids.data_ptr()), _number(len(ids)), _word(slots.data_ptr())
+        self._launch("cache_find", len(ids), *where)
+        self._copy(None, slots, rows.detach().to(ids.device).contiguous())
 
     def truncate(self, size: int) -> None:
         """Forget the ids from `size` on."""
-        self._index.set_contents(self._index.id.where(self._index.id < size, -1))
+        self._id.masked_fill_(self._id >= size, -1)
 
     def snapshot(self) -> CacheSnapshot:
-        """Return what is held. Synchronizes."""
+        """Return what is held; keys are 1 for slots used since the hand passed. Synchronizes."""
         with self._turn():
-            index = self._index
-            keys = index.came if self._policy in ("fifo", *_NOT_ADMITTED) else index.used
-            if self._policy == "lfu":
-                keys = keys + (index.uses.long() << _USES_SHIFT)
-            keys = keys.where(index.id >= 0, 0)
-            return CacheSnapshot(index.id.to("cpu", copy=True), keys.to("cpu", copy=True))
+            keys = (self._used > 0) & (self._id >= 0)
+            return CacheSnapshot(self._id.to("cpu", copy=True), keys.long().cpu())
 
     def restore(self, snapshot: CacheSnapshot) -> None:
         """Hold that again; reads from the table what is no longer where it was. Synchronizes."""
         with self._turn():
-            index = self._index
+            device = self._gpu.device
             ids = snapshot.ids.where(snapshot.ids < len(self._table), -1)
-            slots = ((ids >= 0) & (ids != index.id.cpu())).nonzero().view(-1)
-            rows = self._table.gather(ids[slots]).to(self._gpu.device)
-            keys = snapshot.keys.to(self._gpu.device)
-            index.used.copy_(keys & (1 << _USES_SHIFT) - 1)
-            index.came.copy_(index.used)
-            index.uses.copy_(keys >> _USES_SHIFT)
-            index.pass_positions(index.used)
-            index.set_contents(ids.to(self._gpu.device))
-            index.put(slots.to(self._gpu.device), rows)
-            index.counts[5] += len(slots)
+            slots = ((ids >= 0) & (ids != self._id.cpu())).nonzero().view(-1)
+            rows = self._table.gather(ids[slots]).to(device).contiguous()
+            self._id.copy_(ids)
+            self._used.copy_(snapshot.keys.clamp(0, 1))
+            self._copy(None, slots.to(device, torch.int32), rows)
+            self._counts[5] += len(slots)
 
     def counters(self) -> CacheCounters:
         """Return what was counted since the last reset. Synchronizes."""
         with self._turn():
-            counters = CacheCounters(*self._index.counts[:7].tolist())
-        counters.row_bytes = self._index.row_bytes
-        return counters
+            return CacheCounters(*self._counts.tolist(), row_bytes=self._row_bytes)
 
     def reset_counters(self) -> None:
         """Count from 0."""
         with self._turn():
-            self._index.counts[:7] = 0
+            self._counts.zero_()
 
 
 class _Turns:
-    """Who had the last turn at a cache: each waits for the one before."""
+    """The last turn at a cache: each waits for the one before."""
 
     def __init__(self, stream: int) -> None:
         self.made_on = self.stream = stream
@@ -239,24 +340,3 @@ class _Turns:
         """Have the host wait for it: memory is free at once for the stream that it was made on."""
         if self.stream != self.made_on and self.last is not None and not self.last.query():
             gpu.synchronize()
-
-
-def _matched(batch: CacheBatch, schedule: CacheSchedule) -> Tensor:
-    """Return the slot that each id of the batch goes to, int32, or raise ScheduleMismatch."""
-    first = batch.first().cpu()
-    asked, found = batch.ids.cpu().view(-1)[first], batch.source.cpu()[first].clamp(min=-1)
-    hit, goes = schedule.hit.to(torch.int32), schedule.admit.to(torch.int32)
-    if not torch.equal(asked, schedule.ids):
-        raise ScheduleMismatch("the distinct ids asked for are not the ones that were planned")
-    if not torch.equal(found, hit):
-        row = int((found != hit).nonzero()[0])
-        raise ScheduleMismatch(
-            f"row {row} (id {int(asked[row])}) is in slot {int(found[row])}, "
-            f"not in {int(hit[row])} as planned"
-        )
-    taken = goes[goes >= 0].tolist()
-    if len(set(taken)) < len(taken) or bool((goes[hit >= 0] >= 0).any()):
-        raise ScheduleMismatch("two rows were planned for one slot")
-    admit = torch.full((batch.ids.numel(),), -1, dtype=torch.int32)
-    admit[first] = goes
-    return admit.to(batch.ids.device)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-Policy = Literal["lru", "lfu", "fifo", "static", "belady"]
+HostPolicy = Literal["lru", "lfu", "fifo", "static", "belady"]
+Policy = HostPolicy | Literal["clock"]
+"""Of a cache in host memory, or "clock", of one on a GPU."""
 
-POLICIES: tuple[Policy, ...] = get_args(Policy)
+POLICIES: tuple[HostPolicy, ...] = get_args(HostPolicy)
 
 LFU_MOST = 255
 """Where counts of use stop."""

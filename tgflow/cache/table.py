@@ -144,9 +144,9 @@ class CachedTable:
         """Add rows to the table, and write them through to the cache; return the first one's id.
 
         A live stream has no future that could be planned for, and its newest rows are asked for
-        next: under "lru", "lfu" and "fifo" the last `capacity` of them come in as rows admitted
-        just now, in the order of their ids, and nobody reads them from the table. "static" and
-        "belady" keep what they hold. Gathers continue meanwhile; other changes wait.
+        next: under all policies but "static" and "belady", which keep what they hold, the last
+        `capacity` of them come in as rows admitted just now, in the order of their ids, and are
+        not read from the table. Gathers continue meanwhile; other changes wait.
 
         Raises:
             MemoryError, OSError, ValueError: As `FeatureTable.append`; nothing has changed then.
@@ -323,7 +323,7 @@ def cached(
     rows: int | None = None,
     bytes: int | str | None = None,
     share: float | None = None,
-    policy: Policy = "lru",
+    policy: Policy | None = None,
     device: str | torch.device | Device | None = None,
 ) -> CachedTable:
     """Put a cache in front of a table; exactly one of `rows`, `bytes` and `share` is its size.
@@ -336,7 +336,8 @@ def cached(
         policy: "lru": the row used longest ago makes room. "lfu": the one used least, counts being
             halved after every 4 * rows admissions. "fifo": the one that came first. "static": none,
             only `preload` brings rows in. "belady": `apply` does as a planner says, and `gather`
-            admits nothing.
+            admits nothing. These are for host memory, by default "lru". "clock", the only one on a
+            GPU: in sets of 8 slots, the next row not used since the hand passed it makes room.
         device: Where the cache is: None for host memory; "cuda", "cuda:1" or any
             `tgflow.cuda.device.Device` for a GPU's, whose gathers take and return tensors there.
 
@@ -350,10 +351,28 @@ def cached(
         >>> table.capacity
         2
     """
-    if policy not in POLICIES:
+    on_host = device is None or (
+        isinstance(device, str | torch.device) and torch.device(device).type == "cpu"
+    )
+    if policy is None:
+        policy = "lru" if on_host else "clock"
+    if policy not in (*POLICIES, "clock"):
         raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
+    if (policy == "clock") == on_host:
+        raise ValueError(
+            f"policy={policy!r} is for a cache {'on a GPU' if on_host else 'in host memory'}; "
+            f"use policy={'lru' if on_host else 'clock'!r}, or leave it out"
+        )
     capacity = _capacity(table, rows, bytes, share)
-    return CachedTable(table, _engine(table, capacity, policy, device), policy)
+    if on_host:
+        return CachedTable(table, HostCache(table, capacity, policy), policy)
+    from tgflow.cache.device import DeviceCache
+    from tgflow.cuda.device import CudaDevice
+
+    if isinstance(device, str | torch.device):
+        device = CudaDevice(torch.device(device))
+    assert device is not None
+    return CachedTable(table, DeviceCache(table, capacity, device), policy)
 
 
 def _capacity(
@@ -371,19 +390,3 @@ def _capacity(
     if rows < 0:
         raise ValueError(f"rows must be at least 0, got {rows}")
     return rows
-
-
-def _engine(
-    table: CachedSource,
-    capacity: int,
-    policy: Policy,
-    device: str | torch.device | Device | None,
-) -> Engine:
-    if device is None or (isinstance(device, str | torch.device) and str(device) == "cpu"):
-        return HostCache(table, capacity, policy)
-    from tgflow.cache.device import DeviceCache
-    from tgflow.cuda.device import CudaDevice
-
-    if isinstance(device, str | torch.device):
-        device = CudaDevice(torch.device(device))
-    return DeviceCache(table, capacity, policy, device)

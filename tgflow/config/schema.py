@@ -92,8 +92,8 @@ class TablesConfig:
     edge_cache: str | None = None
     """Cache in front: its memory, such as 256MiB; train: also a share, such as 10%."""
     cache_policy: Literal["lru", "lfu", "fifo", "belady"] | None = None
-    """Which rows it keeps; belady, for train, plans ahead; unset: the best there is (run lru, train
-    belady)."""
+    """Which rows it keeps in host memory; belady, for train, plans ahead; unset: the best there is
+    (run lru, train belady; clock on a GPU)."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

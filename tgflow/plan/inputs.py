@@ -94,7 +94,7 @@ class FeatureInput:
     def is_in_reach_of_a_gpu(self) -> bool:
         """Whether kernels gather the rows by ids on a GPU, for which no host has to wait."""
         cache = cache_of(self.base_table)
-        is_there = cache is None or (cache.gpu is not None and cache.policy != "belady")
+        is_there = cache is None or cache.gpu is not None
         return is_there and self.table.placement in ("device", "uva")
 
     @property

@@ -64,6 +64,10 @@ def check_tables(config: Config, x_dim: int, *, live: bool) -> None:
         raise ConfigError(
             "--cache-policy: of which cache? give its size: --edge-cache 256MiB, or leave it out"
         )
+    if has_gpu_graph(config) and t.cache_policy:
+        raise ConfigError(
+            f"--cache-policy {t.cache_policy}: a cache on a GPU has the policy clock; leave it out"
+        )
     has_none = x_dim == 0 and config.graph.node_features is None
     if has_none and config.graph.feature_scale != "none":
         raise ConfigError(
@@ -221,9 +225,11 @@ def with_cache(
     t = config.tables
     if t.edge_cache is None:
         return table
-    policy = t.cache_policy or policy
+    named: Policy | None = t.cache_policy or policy
+    if gpu is not None and t.cache_policy is None:
+        named = None  # a GPU has a policy of its own
     if t.edge_cache.endswith("%"):
         size: dict[str, Any] = {"share": float(t.edge_cache[:-1]) / 100}
     else:
         size = {"bytes": t.edge_cache}
-    return cached(table, **size, policy=policy, device=gpu)
+    return cached(table, **size, policy=named, device=gpu)
