@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from helpers.effort import tries
 from helpers.shards import STRIDE, spread
 from helpers.thread_peers import ThreadPeers, in_threads
-from tgflow.batch import HostEvents
+from tgflow.batch import HostEvents, Share
 from tgflow.distributed.mail_routes import MailRoutes
 from tgflow.distributed.memory import ShardedMemory
 from tgflow.distributed.parcel import exchange_parcels
@@ -26,7 +26,6 @@ from tgflow.nn.mail import Aggregator, store_mail
 from tgflow.nn.memory import NodeMemory
 from tgflow.peers import PARTS, Alone, Peers, RanksDisagree, Shard
 from tgflow.schedule import SliceSchedule
-from tgflow.share import Share
 
 DIM, MAIL_DIM = 2, 3
 SLICES = 4

@@ -14,16 +14,15 @@ from helpers.plan_reference import assert_same_batch
 from helpers.plan_variants import VARIANTS, made_events, plan_of
 from helpers.shards import STRIDE
 from helpers.thread_peers import ThreadPeers, in_threads
+from tgflow.batch import Share
 from tgflow.distributed.asking import AskingSampler
 from tgflow.graph import TemporalGraph
 from tgflow.peers import RanksDisagree, Shard
+from tgflow.plan.in_order import BatchError
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
-from tgflow.plan.task import BatchError
-from tgflow.plan.turn_gate import TurnGate, TurnsOver
-from tgflow.plan.turns import SharePreparer, WalksHere, shares_by_turns
+from tgflow.plan.turns import SharePreparer, TurnGate, TurnsOver, WalksHere, shares_by_turns
 from tgflow.schedule import SliceSchedule
-from tgflow.share import Share
 from tgflow.tables import FeatureTable
 
 MADE = made_events(41)

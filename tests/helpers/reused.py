@@ -10,8 +10,7 @@ import torch
 
 from tgflow.batch import Batch
 from tgflow.plan import Loader, Plan
-from tgflow.plan.reuse import HopReuse, ReuseProgress, ReuseRule
-from tgflow.plan.reusing import BatchReuse, ReusingPlan, Walk
+from tgflow.plan.reuse import BatchReuse, HopReuse, ReuseProgress, ReuseRule, ReusingPlan, Walk
 
 NO_ROWS = (torch.empty(0, dtype=torch.int64),) * 4
 

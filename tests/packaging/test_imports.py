@@ -68,7 +68,7 @@ LAYERS = {
     },
     **{
         f"tgflow.distributed.{name}": [
-            *("tgflow.distributed.parcel", "tgflow.schedule", "tgflow.share", "tgflow.messages"),
+            *("tgflow.distributed.parcel", "tgflow.schedule", "tgflow.batch", "tgflow.messages"),
         ]
         for name in TO_OWNERS
     },

@@ -16,7 +16,7 @@ from helpers.cache_reference import ReferenceCache
 from helpers.effort import cases, tries
 from tgflow.cache.policy import POLICIES
 from tgflow.cache.schedule import CacheSchedule
-from tgflow.plan.belady import BeladyPlanner, plan_all
+from tgflow.plan.lookahead import BeladyPlanner, plan_all
 
 
 def most_hits(

@@ -26,7 +26,7 @@ from tgflow.cuda.device import Device
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.plan import Loader, NegativeSampler, Plan
-from tgflow.plan.device_batches import OwnedBatches
+from tgflow.plan.device import OwnedBatches
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.sampling import STRATEGIES
 from tgflow.tables import FeatureTable

@@ -24,7 +24,7 @@ from tgflow.choices import Strategy
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.plan import Loader, NegativeSampler, Plan
-from tgflow.plan.fixed_negatives import FixedNegatives
+from tgflow.plan.negatives import FixedNegatives
 from tgflow.plan.padding import shape_of
 from tgflow.plan.parts import PartedPlan
 from tgflow.plan.replay import ExperienceReplay

@@ -16,7 +16,7 @@ from helpers.plan_reference import assert_same_batch
 from helpers.reused import asked_of, batches_of, fail_at, reusing
 from tgflow.graph import TemporalGraph
 from tgflow.plan import reuse
-from tgflow.plan.hot_rows import AskedRows, recurring_rows
+from tgflow.plan.reuse import AskedRows, recurring_rows
 from tgflow.sampling.expand import Frontier, expand
 from tgflow.sampling.rows import sample_neighbors
 

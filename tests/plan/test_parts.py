@@ -7,9 +7,8 @@ from safetensors.torch import save_file
 from helpers.made_streams import made_events
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
-from tgflow.plan.fixed_negatives import FixedNegatives
 from tgflow.plan.loader import Loader
-from tgflow.plan.negatives import NegativeSampler
+from tgflow.plan.negatives import FixedNegatives, NegativeSampler
 from tgflow.plan.parts import PartedPlan
 from tgflow.plan.plan import Plan
 from tgflow.plan.replay import ExperienceReplay

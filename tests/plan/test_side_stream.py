@@ -27,10 +27,10 @@ from tgflow.cuda.clock import HostClock
 from tgflow.cuda.pinned import PinnedPool
 from tgflow.graph import TemporalGraph
 from tgflow.plan import Loader, NegativeSampler
-from tgflow.plan.copying import PinnedCopies
+from tgflow.plan.host import PinnedCopies
+from tgflow.plan.loader import SideStream
 from tgflow.plan.padding import shape_of
 from tgflow.plan.replay import ExperienceReplay
-from tgflow.plan.side_stream import SideStream
 from tgflow.tables import FeatureTable
 
 pytestmark = pytest.mark.timeout(60)

@@ -26,9 +26,9 @@ from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.peers import Shard
 from tgflow.plan import NegativeSampler, Plan
+from tgflow.plan.host import KEPT_SLABS, SlabPreparer, slab_preparer_of
 from tgflow.plan.loader import Loader
-from tgflow.plan.negative_sources import PooledNegatives
-from tgflow.plan.slabs import KEPT_SLABS, SlabPreparer, slab_preparer_of
+from tgflow.plan.negatives import PooledNegatives
 from tgflow.sampling import Sampler
 from tgflow.tables import FeatureTable
 

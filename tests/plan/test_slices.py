@@ -21,15 +21,14 @@ from helpers.plan_reference import (
     expected_rows,
 )
 from helpers.plan_variants import each_variant, made_events, plan_of, plans, spec_of
-from tgflow.batch import Batch
+from tgflow.batch import Batch, Share
 from tgflow.cache import cached
 from tgflow.counts import Count
 from tgflow.events import EventBatch, concat
 from tgflow.graph import TemporalGraph
 from tgflow.keys import KeyDomain, derive_key
 from tgflow.plan import BatchError, ExperienceReplay, Loader, NegativeSampler
-from tgflow.plan.slices import joined_shares, sliced_tasks
-from tgflow.share import Share
+from tgflow.plan.loader import joined_shares, sliced_tasks
 from tgflow.tables import FeatureTable
 
 COUNTS = (Count("pair"), Count("dst", half_life=30.0))

@@ -14,8 +14,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.keys import derive_key
 from tgflow.metrics import ranks
-from tgflow.plan.negative_sources import NegativesOfBoth, PooledNegatives
-from tgflow.plan.negatives import NegativeSampler, PairHistory
+from tgflow.plan.negatives import NegativeSampler, NegativesOfBoth, PairHistory, PooledNegatives
 from tgflow.train.config import ContinualConfig, OfflineConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.evaluate import scores_of

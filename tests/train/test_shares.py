@@ -17,11 +17,11 @@ from helpers.effort import cases
 from helpers.made_models import X_DIM, made_events, made_model, plan_for
 from helpers.records import Losses
 from helpers.thread_peers import in_threads
+from tgflow.batch import Share
 from tgflow.graph import TemporalGraph
 from tgflow.model import Scores, TemporalModel
 from tgflow.models import MODELS
 from tgflow.plan import ExperienceReplay
-from tgflow.share import Share
 from tgflow.train import ContinualConfig, ContinualTrainer, OfflineConfig, OfflineTrainer
 from tgflow.train.finite import TrainingDiverged
 from tgflow.train.step import TrainStep

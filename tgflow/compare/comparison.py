@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from tgflow.batch import AnyBatch
 from tgflow.checkpoint import CheckpointError
 from tgflow.checkpoint.parts import SectionReader, SectionWriter
 from tgflow.checkpoint.typed import read_as
@@ -20,7 +21,6 @@ from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.plan.loader import BatchSource
-from tgflow.share import AnyBatch
 from tgflow.tables.protocols import Table
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.finite import TrainingDiverged

@@ -17,7 +17,7 @@ from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.plan.counts import CountHistory
-from tgflow.plan.device_batches import DeviceBatches
+from tgflow.plan.device import DeviceBatches
 from tgflow.train.config import ContinualConfig
 from tgflow.train.microbatch import PREDICT, MicroBatchPlans
 

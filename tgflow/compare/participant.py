@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tgflow.batch import Batch
+from tgflow.batch import AnyBatch, Batch, Share
 from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.parts import SectionReader, SectionWriter
 from tgflow.checkpoint.typed import read_as
@@ -20,7 +20,6 @@ from tgflow.compare.score_log import ScoreLog
 from tgflow.cuda.clock import WorkClock, clock_of
 from tgflow.graph import TemporalGraph
 from tgflow.plan.counts import CountHistory
-from tgflow.share import AnyBatch, Share
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.finite import TrainingDiverged
 from tgflow.train.pending_steps import DivergedStep, MicroBatch

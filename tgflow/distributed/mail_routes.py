@@ -8,11 +8,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from tgflow.batch import Share
 from tgflow.distributed.parcel import Spec
 from tgflow.messages import Messages
 from tgflow.peers import Shard
 from tgflow.schedule import SliceSchedule
-from tgflow.share import Share
 
 
 class MailRoutes:

@@ -11,8 +11,8 @@ from torch import Tensor
 from tgflow.batch import Batch
 from tgflow.graph import Neighbors, TemporalGraph
 from tgflow.inference.queries import Fanout
-from tgflow.plan.assembly import assemble_hops, walk_of
-from tgflow.plan.preparer import preparer_of, with_features
+from tgflow.plan.assembly import assemble_hops, walk_of, with_features
+from tgflow.plan.plan import preparer_of
 from tgflow.plan.spec import PlanSpec, Roots
 from tgflow.sampler import Sampler
 from tgflow.sampling.hops import HopQueries, answer_walk

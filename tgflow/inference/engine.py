@@ -23,8 +23,8 @@ from tgflow.inference.queries import (
 )
 from tgflow.inference.rw_lock import ReadWriteLock
 from tgflow.model import Scores, TemporalModel, device_of_model
-from tgflow.plan.inputs import check_unspread
 from tgflow.plan.negatives import NegativeSampler
+from tgflow.plan.pending import check_unspread
 from tgflow.plan.spec import PlanSpec
 from tgflow.state import DeviceState, SpreadState
 

@@ -1,10 +1,10 @@
 """The plan: batches that are pure functions of (seed, epoch, index), prepared ahead of need."""
 
 from tgflow.plan.counts import CountHistory
+from tgflow.plan.in_order import BatchError
 from tgflow.plan.loader import Loader
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
 from tgflow.plan.replay import ExperienceReplay
-from tgflow.plan.task import BatchError
 
 __all__ = ["BatchError", "CountHistory", "ExperienceReplay", "Loader", "NegativeSampler", "Plan"]

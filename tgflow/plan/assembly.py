@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tgflow.batch import Batch
 from tgflow.events import NO_NODE
-from tgflow.plan.pending import PendingBatch, pending_batch
+from tgflow.plan.pending import PendingBatch, feature_inputs, pending_batch
 from tgflow.plan.spec import PlanSpec, Roots
 from tgflow.sampling import Frontier
 from tgflow.sampling.expand import distinct
@@ -124,3 +124,9 @@ def _positions(inputs: Frontier, begin: Tensor | int, with_memory: bool) -> Tens
     if inputs.num_used is None:
         return inputs.position
     return torch.where(inputs.nodes == NO_NODE, begin, inputs.position)
+
+
+def with_features(spec: PlanSpec, batch: PendingBatch) -> Batch:
+    """Return a batch with the rows of all tables, gathered where the batch is."""
+    rows = {each.name: each.gather(batch) for each in feature_inputs(spec.graph)}
+    return batch.with_features(rows)

@@ -1,17 +1,22 @@
-"""Negatives: the events that did not happen, drawn from what a prefix of the log knows."""
+"""Negatives of a batch: drawn from a prefix of the log, from a pool, or given for each event."""
 
 from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Protocol, get_args
+from pathlib import Path
+from typing import Any, Protocol, get_args
 
+import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from tgflow.choices import NegativeKind
 from tgflow.describe import described
 from tgflow.graph.log import EventLog
+from tgflow.ids import NodeIds
+from tgflow.keys import derive_key
 from tgflow.plan._native import PairIndex
 
 
@@ -187,3 +192,163 @@ class NegativeSampler:
     def pairs_from(self) -> int:
         """The log position from which on the pairs that are drawn were first seen."""
         return self.since or 0 if self.kind == "inductive" else 0
+
+
+class PooledNegatives:
+    """The event's source with a destination of a given pool, uniformly over the distinct ones.
+
+    Args:
+        pool: The destinations, int64 `[N]`, at least one; what comes twice counts once.
+        num: Negatives per event, at least 1.
+        collide: Whether a negative may be the event itself.
+
+    Raises:
+        ValueError: If the pool is empty.
+    """
+
+    def __init__(self, pool: Tensor, num: int = 1, *, collide: bool = False) -> None:
+        if not len(pool):
+            raise ValueError("negatives need a pool of at least one destination, got none")
+        self.num = num
+        self._collide = collide
+        self._index = PairIndex()
+        self._index.append(pool, pool)
+
+    def draw(
+        self, history: PairHistory, key: int, src: Tensor, dst: Tensor, *, start: Tensor, stop: int
+    ) -> Negatives:
+        """Return `num` negatives for each event; `history`, `start` and `stop` do not matter.
+
+        Raises:
+            ValueError: If the pool has the event's destination alone, and they may not collide.
+        """
+        size = len(self._index)
+        cut = torch.full_like(src, size)
+        drawn = self._index.draw_destinations(
+            key, src, dst, cut, self.num, size, collide=self._collide
+        )
+        return Negatives(src.unsqueeze(1).expand(-1, self.num), *drawn, own_sources=True)
+
+
+class NegativesOfBoth:
+    """Negatives of two kinds side by side: first those of one source, then those of another.
+
+    What the first draws is what it draws alone.
+
+    Args:
+        first: Of the first `first.num` columns.
+        second: Of the others.
+    """
+
+    def __init__(self, first: NegativeSource, second: NegativeSource) -> None:
+        self.num = first.num + second.num
+        self._sources = first, second
+
+    def draw(
+        self, history: PairHistory, key: int, src: Tensor, dst: Tensor, *, start: Tensor, stop: int
+    ) -> Negatives:
+        """Return the negatives of both for each event; see `NegativeSampler.draw`."""
+        first, second = self._sources
+        left = first.draw(history, key, src, dst, start=start, stop=stop)
+        right = second.draw(history, derive_key(key, 2), src, dst, start=start, stop=stop)
+        return Negatives(
+            torch.cat([left.src, right.src], dim=1),
+            torch.cat([left.dst, right.dst], dim=1),
+            left.num_fallbacks + right.num_fallbacks,
+            own_sources=left.own_sources and right.own_sources,
+        )
+
+
+_CAUSE = "are they of another version of the data set, or was it read with a limit or sorted?"
+
+
+class FixedNegatives:
+    """The same negatives for an event whoever asks: the event's source with given destinations.
+
+    Events may have different numbers of them: rows are padded to the most that any event has, and
+    `Negatives.mask` says which are negatives.
+
+    Args:
+        first_eid: Log position of the first event that has negatives; the others follow it.
+        start: Where the negatives of each event start in `dst`, int64 `[n + 1]`, never decreasing;
+            the last is where they end.
+        dst: Nodes, int64 `[M]`.
+
+    Raises:
+        ValueError: If the arguments do not fit together.
+    """
+
+    def __init__(self, first_eid: int, start: Tensor, dst: Tensor) -> None:
+        if not len(start) or int(start[0]) != 0 or int(start[-1]) != len(dst):
+            raise ValueError(f"start must go from 0 to the {len(dst)} negatives that there are")
+        counts = start.diff()
+        if bool((counts < 0).any()):
+            raise ValueError("start must never decrease")
+        self.first_eid, self.start, self.dst = first_eid, start, dst
+        self.num = max(1, int(counts.max())) if len(counts) else 1
+        self._is_ragged = bool((counts != self.num).any())
+
+    def __len__(self) -> int:
+        """Return how many events have negatives."""
+        return len(self.start) - 1
+
+    @classmethod
+    def load(cls, path: Path, ids: NodeIds, first_eid: int) -> FixedNegatives:
+        """Return what `tgflow convert tgb` wrote to a file.
+
+        Args:
+            path: The file, NAME.val.negatives.safetensors or NAME.test.negatives.safetensors.
+            ids: Of the stream, all of which has been read.
+            first_eid: Log position of the first event of that part.
+
+        Raises:
+            OSError: If there is no such file.
+            ValueError: If it is no such file, or names a node that the stream does not have.
+        """
+        try:
+            with safe_open(path, framework="np") as file:
+                start, dst = (_column(file, name) for name in ("start", "dst"))
+        except SafetensorError as error:
+            raise ValueError(f"{path} is no file of negatives: {error!s:.100}") from None
+        found = ids.find(dst, "dst")
+        if bool((found < 0).any()):
+            unknown = int(dst[int((found < 0).nonzero()[0])])
+            raise ValueError(f"{path}: node {unknown} is not in the stream; {_CAUSE}")
+        return cls(first_eid, start, found)
+
+    def draw(
+        self, history: PairHistory, key: int, src: Tensor, dst: Tensor, *, start: Tensor, stop: int
+    ) -> Negatives:
+        """Return the negatives of the events at the positions before `stop`; nothing is drawn.
+
+        Raises:
+            ValueError: If an event has no negatives, or events are replayed.
+        """
+        row = torch.arange(stop - len(src), stop) - self.first_eid
+        if len(start) and int(start[0]) > stop - len(src):
+            raise ValueError("fixed negatives are of new events; they have none for replayed ones")
+        outside = (row < 0) | (row >= len(self))
+        if bool(outside.any()):
+            eid = int(row[outside][0]) + self.first_eid
+            last = self.first_eid + len(self)
+            raise ValueError(
+                f"event {eid} has no fixed negatives, which are of events {self.first_eid} to "
+                f"{last - 1}; {_CAUSE}"
+            )
+        place = self.start[row].unsqueeze(1) + torch.arange(self.num)
+        mask = place < self.start[row + 1].unsqueeze(1)
+        found = self.dst[place.clamp_(max=max(0, len(self.dst) - 1))] if len(self.dst) else place
+        return Negatives(
+            src.unsqueeze(1).expand(-1, self.num),
+            torch.where(mask, found, dst.unsqueeze(1)),
+            0,
+            own_sources=True,
+            mask=mask if self._is_ragged else None,
+        )
+
+
+def _column(file: Any, name: str) -> Tensor:
+    values = np.asarray(file.get_tensor(name))
+    if values.dtype != np.int64 or values.ndim != 1:
+        raise ValueError(f"{name} must be a list of int64, got {values.dtype} {values.shape}")
+    return torch.from_numpy(values)

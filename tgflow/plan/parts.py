@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from tgflow.batch import Batch
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
-from tgflow.plan.copying import PinnedCopies
-from tgflow.plan.device_batches import DeviceBatches, OwnedBatches
+from tgflow.plan.device import DeviceBatches, OwnedBatches
+from tgflow.plan.host import PinnedCopies
 from tgflow.plan.plan import Plan
 
 

@@ -6,22 +6,28 @@ from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
-from tgflow.batch import Batch
+from tgflow.batch import Batch, Share
 from tgflow.choices import Visibility
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
-from tgflow.plan.captured import CapturedBatches, CapturedPreparer
-from tgflow.plan.copying import CopyingPreparer
-from tgflow.plan.device_batches import DeviceBatches, OwnedBatches
-from tgflow.plan.inputs import FeatureInput, feature_inputs
+from tgflow.plan.device import (
+    CapturedBatches,
+    CapturedPreparer,
+    DeviceBatches,
+    DevicePreparer,
+    OwnedBatches,
+)
+from tgflow.plan.host import (
+    CopyingPreparer,
+    HostPreparer,
+    SlabCopies,
+    SlabPreparer,
+    slab_preparer_of,
+)
 from tgflow.plan.negatives import NegativeSampler, NegativeSource
-from tgflow.plan.pending import PendingBatch
-from tgflow.plan.preparer import DevicePreparer, Preparer, preparer_of
-from tgflow.plan.slab_copies import SlabCopies
-from tgflow.plan.slabs import SlabPreparer, slab_preparer_of
+from tgflow.plan.pending import FeatureInput, PendingBatch, feature_inputs
 from tgflow.plan.spec import PlanSpec
-from tgflow.share import Share
 
 if TYPE_CHECKING:
     from tgflow.model import TemporalModel
@@ -134,7 +140,7 @@ class Plan(PlanSpec):
         )
 
     @cached_property
-    def preparer(self) -> Preparer:
+    def preparer(self) -> HostPreparer | DevicePreparer:
         """What makes the batches where the graph is."""
         return preparer_of(copy(self))  # not self: a circle would keep the graph's files open
 
@@ -247,3 +253,9 @@ class Plan(PlanSpec):
         if number is None and self._slabs is not None:
             return self._slabs.pending(epoch, index)
         return self.preparer.pending(self.draw(epoch, index, number))
+
+
+def preparer_of(spec: PlanSpec) -> HostPreparer | DevicePreparer:
+    """Return what prepares batches where the graph of `spec` is."""
+    gpu = spec.graph.gpu
+    return HostPreparer(spec) if gpu is None else DevicePreparer(spec, gpu)

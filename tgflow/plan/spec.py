@@ -18,8 +18,8 @@ from tgflow.events import NO_EVENT, EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.keys import KeyDomain, derive_key
 from tgflow.plan.counts import CountHistory
-from tgflow.plan.inputs import check_preparable
 from tgflow.plan.negatives import Negatives, NegativeSource, PairHistory
+from tgflow.plan.pending import check_preparable
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.sampling import Frontier, Sampler
 from tgflow.schedule import rows_of_slice

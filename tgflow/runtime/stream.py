@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, Self
 from torch import OutOfMemoryError
 
 from tgflow.events import MICRO_BATCH_END, EventBatch
-from tgflow.plan.task import BatchError
+from tgflow.plan.in_order import BatchError
 from tgflow.report.formatting import num_bytes
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.pacing import num_played, playback

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from tgflow.cache import CachedTable, cache_of
 from tgflow.graph import TemporalGraph
-from tgflow.plan.inputs import feature_inputs
-from tgflow.plan.pending import Feature
+from tgflow.plan.pending import Feature, feature_inputs
 from tgflow.plan.plan import Plan
 
 

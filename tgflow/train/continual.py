@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tgflow.batch import Batch
+from tgflow.batch import AnyBatch, Batch
 from tgflow.checkpoint.parts import SectionReader, SectionWriter
 from tgflow.checkpoint.tensors import check_like
 from tgflow.checkpoint.typed import read_as, read_natural
@@ -18,9 +18,8 @@ from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel, device_of_model
 from tgflow.peers import Alone, Peers, Shard
 from tgflow.plan.counts import CountHistory
+from tgflow.plan.in_order import Task
 from tgflow.plan.loader import BatchSource
-from tgflow.plan.task import Task
-from tgflow.share import AnyBatch
 from tgflow.state import SpreadState
 from tgflow.tables.protocols import Table
 from tgflow.train.config import ContinualConfig, ExecutionConfig

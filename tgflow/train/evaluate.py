@@ -10,10 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tgflow.batch import HostEvents
+from tgflow.batch import AnyBatch, HostEvents
 from tgflow.metrics import LinkMetrics
 from tgflow.plan.parts import BatchPart
-from tgflow.share import AnyBatch
 from tgflow.train.finite import BatchPlace
 from tgflow.train.reducer import score_values
 from tgflow.train.results import Results

@@ -8,8 +8,7 @@ from typing import Self
 
 from torch import Tensor
 
-from tgflow.batch import HostEvents
-from tgflow.share import AnyBatch
+from tgflow.batch import AnyBatch, HostEvents
 
 _WAY_OUT = "lower the learning rate, set grad_clip, or look for features that are not finite"
 

@@ -13,9 +13,9 @@ from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
 from tgflow.events import MICRO_BATCH_END, EventBatch, empty_events
 from tgflow.graph import TemporalGraph
-from tgflow.plan.device_batches import BatchesByEpoch, DeviceBatches
+from tgflow.plan.device import BatchesByEpoch, DeviceBatches
+from tgflow.plan.in_order import Task
 from tgflow.plan.plan import Plan
-from tgflow.plan.task import Task
 
 PREDICT = 0
 """Epoch of the batches to predict; update `u` of a micro-batch, from 1, is epoch `u`."""

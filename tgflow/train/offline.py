@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tgflow.batch import AnyBatch
 from tgflow.checkpoint import Checkpoint, CheckpointError
 from tgflow.checkpoint.parts import Part, SectionReader, SectionWriter
 from tgflow.checkpoint.typed import read_as
@@ -20,9 +21,8 @@ from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.model import TemporalModel, device_of_model
 from tgflow.peers import Alone, Peers
-from tgflow.plan.inputs import check_unspread
+from tgflow.plan.pending import check_unspread
 from tgflow.plan.plan import Plan
-from tgflow.share import AnyBatch
 from tgflow.state import SpreadState
 from tgflow.tables.protocols import Table
 from tgflow.train import evaluate as passes

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from tgflow.batch import AnyBatch
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
-from tgflow.share import AnyBatch
 from tgflow.train.config import OfflineConfig
 from tgflow.train.evaluate import HearScores, Scored
 from tgflow.train.learning_task import LearningTask, TaskFigures, TaskLabels

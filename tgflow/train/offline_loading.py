@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from tgflow.batch import AnyBatch
 from tgflow.cuda.clock import WorkClock
-from tgflow.plan.loader import BatchSource, Loader
+from tgflow.plan.in_order import Task
+from tgflow.plan.loader import BatchSource, Loader, joined_shares, sliced_tasks
 from tgflow.plan.parts import BatchPart, PartedPlan
 from tgflow.plan.plan import Plan
-from tgflow.plan.slices import joined_shares, sliced_tasks
-from tgflow.plan.task import Task
-from tgflow.share import AnyBatch
 from tgflow.train.config import OfflineConfig
 from tgflow.train.finite import BatchPlace
 from tgflow.train.observe import BatchRecord, Callback, Stage

@@ -10,9 +10,7 @@ from tgflow.ids import NodeIds
 from tgflow.keys import derive_key
 from tgflow.model import TemporalModel
 from tgflow.plan.counts import CountHistory
-from tgflow.plan.fixed_negatives import FixedNegatives
-from tgflow.plan.negative_sources import PooledNegatives
-from tgflow.plan.negatives import NegativeSampler, NegativeSource
+from tgflow.plan.negatives import FixedNegatives, NegativeSampler, NegativeSource, PooledNegatives
 from tgflow.plan.plan import Plan
 from tgflow.tables.row_view import RowView
 from tgflow.train.config import OfflineConfig

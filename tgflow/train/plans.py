@@ -11,8 +11,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.keys import derive_key
 from tgflow.model import TemporalModel
 from tgflow.plan.counts import CountHistory
-from tgflow.plan.negative_sources import NegativesOfBoth
-from tgflow.plan.negatives import NegativeSampler, NegativeSource, PairHistory
+from tgflow.plan.negatives import NegativeSampler, NegativesOfBoth, NegativeSource, PairHistory
 from tgflow.plan.plan import Plan
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.train.config import ContinualConfig, TrainingConfig

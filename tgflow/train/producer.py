@@ -20,8 +20,8 @@ from tgflow._native import num_threads, stay_alone
 from tgflow.batch import HotRows, ReuseRecord
 from tgflow.nn.choice import one_thread
 from tgflow.nn.embedding_ring import EmbeddingRing
-from tgflow.plan.layer_inputs import node_features, with_event_features
 from tgflow.plan.plan import Plan
+from tgflow.plan.reuse import node_features, with_event_features
 from tgflow.sampling.expand import Frontier, expand
 from tgflow.sampling.rows import sample_neighbors
 

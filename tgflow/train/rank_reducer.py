@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from tgflow.batch import Share
 from tgflow.distributed.control import (
     CHECKED_EVERY,
     CHECKSUM_SPEC,
@@ -24,7 +25,6 @@ from tgflow.messages import Messages
 from tgflow.model import Scores, TemporalModel
 from tgflow.peers import Peers
 from tgflow.schedule import SliceSchedule
-from tgflow.share import Share
 from tgflow.state import SpreadState
 from tgflow.train.finite import BatchPlace, TrainingDiverged, elsewhere
 from tgflow.train.rank_control import RankControl

@@ -9,9 +9,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from tgflow.batch import Share
 from tgflow.messages import Messages
 from tgflow.model import Scores, TemporalModel
-from tgflow.share import Share
 from tgflow.train.finite import TrainingDiverged
 from tgflow.tree_sum import TreeSum
 
@@ -138,7 +138,7 @@ class ShareScores:
 
 
 AnyScores = Scores | ShareScores
-"""Of `tgflow.share.AnyBatch`."""
+"""Of `tgflow.batch.AnyBatch`."""
 
 
 def score_values(scores: AnyScores) -> dict[str, Tensor]:

@@ -11,15 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tgflow.batch import Batch
+from tgflow.batch import AnyBatch, Batch
 from tgflow.checkpoint.parts import InCheckpoint, SectionReader, SectionWriter
 from tgflow.model import TemporalModel
 from tgflow.nn.embedding_ring import EmbeddingRing, RingRows
 from tgflow.plan._native import ReuseMap
 from tgflow.plan.plan import Plan
-from tgflow.plan.reuse import HopReuse, ReuseProgress, ReuseRule
-from tgflow.plan.reusing import BatchReuse, ReusingPlan, check_reusable
-from tgflow.share import AnyBatch
+from tgflow.plan.reuse import (
+    BatchReuse,
+    HopReuse,
+    ReuseProgress,
+    ReuseRule,
+    ReusingPlan,
+    check_reusable,
+)
 from tgflow.train.config import Reuse
 from tgflow.train.producer import RowProducer
 from tgflow.train.step import StepResult, TrainStep

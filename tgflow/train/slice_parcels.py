@@ -9,12 +9,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from tgflow.batch import Share
 from tgflow.distributed.mail_routes import MailRoutes
 from tgflow.distributed.parcel import Spec
 from tgflow.messages import Messages
 from tgflow.model import Scores
 from tgflow.peers import Shard
-from tgflow.share import Share
 from tgflow.train.reducer import joined_scores
 
 

@@ -11,14 +11,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from tgflow.batch import Batch
+from tgflow.batch import AnyBatch, Batch, Share
 from tgflow.cuda.clock import clock_of
 from tgflow.cuda.devices import device_of, has_device
 from tgflow.keys import KeyDomain, derive_key
 from tgflow.messages import Messages, NewEvents
 from tgflow.model import Scores, TemporalModel, device_of_model
 from tgflow.nn.dropout import DropoutKeys
-from tgflow.share import AnyBatch, Share
 from tgflow.state import DeviceState
 from tgflow.train.captured import CapturedCalls, tensors_of
 from tgflow.train.config import ExecutionConfig

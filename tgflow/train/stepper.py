@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from tgflow.batch import AnyBatch
 from tgflow.cuda.clock import WorkClock
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
-from tgflow.share import AnyBatch
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.event_scores import EventScorer, EventScores
 from tgflow.train.finite import BatchPlace, TrainingDiverged

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from tgflow.batch import AnyBatch, Share
 from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.parts import SectionReader, SectionWriter
 from tgflow.checkpoint.typed import read_natural
@@ -25,16 +26,13 @@ from tgflow.ids import NodeIds
 from tgflow.model import TemporalModel
 from tgflow.peers import Alone, Peers
 from tgflow.plan.counts import CountHistory
-from tgflow.plan.inputs import check_unplanned
-from tgflow.plan.loader import BatchSource, Loader
+from tgflow.plan.in_order import Task
+from tgflow.plan.loader import BatchSource, Loader, joined_shares, sliced_tasks
 from tgflow.plan.lookahead import PREFETCH_BATCHES
 from tgflow.plan.negatives import PairHistory
-from tgflow.plan.slices import joined_shares, sliced_tasks
-from tgflow.plan.task import Task
-from tgflow.plan.turn_gate import TurnGate
-from tgflow.plan.turns import SharePreparer, Walker, WalksHere, shares_by_turns
+from tgflow.plan.pending import check_unplanned
+from tgflow.plan.turns import SharePreparer, TurnGate, Walker, WalksHere, shares_by_turns
 from tgflow.schedule import SliceSchedule
-from tgflow.share import AnyBatch, Share
 from tgflow.state import SpreadState
 from tgflow.tables.protocols import spread_table
 from tgflow.train.config import ContinualConfig, ExecutionConfig
