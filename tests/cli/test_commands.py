@@ -12,9 +12,7 @@ import pytest
 
 from helpers.live_runs import SMALL
 from tgflow.bench.row import Row
-from tgflow.cli.bench import BENCHMARKS
-from tgflow.cli.errors import EXIT_CODES, exit_code
-from tgflow.config import ConfigError
+from tgflow.cli.errors import EXIT_CODES
 
 COMMANDS = ("run", "train", "playback", "info", "plan", "bench", "doctor")
 
@@ -133,12 +131,6 @@ def test_doctor_reports_the_core(tgflow):
     assert "threads" in tgflow("doctor").out
 
 
-def test_bench_names_its_benchmarks(tgflow):
-    ran = tgflow("bench", "samples")
-    assert ran.code == 2
-    assert f"there is no benchmark 'samples'; choose from {', '.join(BENCHMARKS)}" in ran.err
-
-
 def test_bench_prints_a_table_or_json(tgflow, monkeypatch):
     rows = [
         Row("recent", 2e7, "roots/s", {"k": 10, "entries": 1000}, 1e7, 5e6),
@@ -156,55 +148,3 @@ def test_bench_prints_a_table_or_json(tgflow, monkeypatch):
     assert "recent roots/s k=10 " in text
     assert " 1000 20M 5M 4.00x ✓ 10M" in text
     assert " 2M 1M 5M 0.20x ✗ 10M" in text
-
-
-def test_bench_asks_for_sizes_that_are_numbers(tgflow):
-    assert "must be numbers such as 1e6" in tgflow("bench", "store", "--entries", "1e6,big").err
-    assert "must be at least 10,000" in tgflow("bench", "store", "--entries", "10").err
-
-
-@pytest.mark.parametrize(
-    ("args", "code", "text"),
-    [
-        (["run"], 66, "name a file of events: --stream events.csv"),
-        (["run", "-s", "nowhere.csv"], 66, "no file or folder 'nowhere.csv'"),
-        (["run", "-s", "made.csv", "--batch-size", "0"], 2, "continual.batch_size must be a"),
-        (["run", "-s", "made.csv", "--model", "tgm"], 2, "--model: model.name must be one of "),
-        (["run", "-s", "made.csv", "--model-set", "x=3"], 2, "'node_x_dim', 'pair_features'"),
-        (["run", "-s", "made.csv", "--task", "edge", "--target", "kind"], 65, "with --target ..."),
-        (["run", "-s", "made.csv", "--heads", "3"], 2, "heads must divide embedding_dim"),
-        (["run", "-s", "made.csv", "--src", "from"], 65, "'from'"),
-        (["run", "-s", "bad.csv"], 65, "bad.csv: 2 of all rows are bad"),
-        (["run", "-s", "bad.csv"], 65, "are in runs/bad-tgn/dead-letters"),
-        (["run", "-s", "made.csv", "-c", "bad.toml"], 2, "did you mean --learning-rate?"),
-        (["run", "--strem", "x"], 2, "No such option: --strem"),
-        (["fly"], 2, "No such command"),
-        (["playback", "made.csv", "--to", "out.xyz"], 2, "has no known ending"),
-        (["playback", "made.csv", "--to", "no/such/out.csv"], 66, "no/such"),
-    ],
-)
-def test_what_is_wrong_is_said_in_a_line(tgflow, events_csv, tmp_path, args, code, text):
-    (tmp_path / "bad.csv").write_text("src,dst,t\n1,2,x\n1,2,y\n")
-    (tmp_path / "bad.toml").write_text("[continual]\nlearning_rat = 1\n")
-    ran = tgflow(*args)
-    assert text in plain(ran.err)
-    assert ran.code == code
-    assert "Traceback" not in ran.err
-    assert not ran.out
-
-
-def test_traceback_on_demand(tgflow):
-    with pytest.raises(ConfigError):
-        tgflow("run", "-s", "x", "--batch-size", "0", "--traceback")
-
-
-def test_traceback_by_the_environment(tgflow, monkeypatch):
-    monkeypatch.setenv("TGFLOW_TRACEBACK", "1")
-    with pytest.raises(ConfigError):
-        tgflow("run", "-s", "x", "--batch-size", "0")
-
-
-def test_faults_of_ours_and_of_the_disk_have_their_codes():
-    assert exit_code(KeyError("x")) == 70
-    assert exit_code(OSError(28, "No space left on device")) == 74
-    assert exit_code(FileNotFoundError(2, "No such file", "x")) == 66

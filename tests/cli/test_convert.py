@@ -25,10 +25,3 @@ def test_what_is_converted_can_be_trained_on_under_its_protocol(tgflow, tmp_path
     assert "fixed negatives of tgbl-made" in metrics["protocol_line"]
     assert "tgb/1: 70/15/15" in ran.out
     assert "tgb/1: 70/15/15" in (tmp_path / "out" / "report.html").read_text()
-
-
-def test_what_cannot_be_converted_is_named(tgflow, tmp_path):
-    assert "convert knows tgb, got 'ogb'" in tgflow("convert", "ogb", ".", "--out", "data").err
-    ran = tgflow("convert", "tgb", ".", "--out", "data")
-    assert ran.code == 66
-    assert "_edgelist*.csv" in ran.err

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from tgflow.cli.errors import MEMORY, exit_code, explain
 from tgflow.config import ConfigError, load_config
 from tgflow.runtime import directory, gpu
 from tgflow.runtime.restore import current_build
@@ -93,32 +92,6 @@ def test_settings_reach_the_trainer():
     asked = config(**{"model.precision": "tf32", "run.capture": False})
     execution = gpu.execution_config(asked)
     assert (execution.precision, execution.capture) == ("tf32", False)
-
-
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (
-            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ..."),
-            "the GPU has no memory left: CUDA out of memory. Tried to allocate 2.00 GiB; "
-            "set a smaller --device-budget, ",
-        ),
-        (MemoryError("asked cuda:0 for 9 bytes; set a smaller device_budget"), "asked cuda:0 for "),
-    ],
-)
-def test_no_memory_is_said_in_a_sentence_that_names_the_setting(error, expected):
-    assert exit_code(error) == MEMORY
-    assert explain(error).startswith(expected)
-
-
-@NO_CUDA
-@pytest.mark.parametrize("command", ["run", "train"])
-def test_a_command_ends_before_anything_is_made(command, tgflow, events_csv, tmp_path):
-    ran = tgflow(command, "--stream", events_csv, "--out", "out", "--device", "cuda")
-    assert ran.code == 2
-    assert ran.err.startswith("tgflow: --device cuda: torch ")
-    assert ran.err.count("\n") == 1
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.gpu

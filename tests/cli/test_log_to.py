@@ -110,12 +110,6 @@ def test_a_missing_package_is_said_before_anything_is_made(
     assert not (tmp_path / "out").exists()
 
 
-def test_another_logger_is_refused(tgflow, events_csv):
-    ran = tgflow("run", "-s", events_csv, "-o", "out", "--log-to", "mlflow")
-    assert ran.code == 2
-    assert "--log-to" in ran.err
-
-
 def test_loggers_may_change_when_a_run_resumes(tgflow, events_csv, tmp_path):
     flags = ["-o", "out", *SMALL]
     assert tgflow("run", "-s", events_csv, *flags, "--limit", 200).code == 0

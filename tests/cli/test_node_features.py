@@ -131,25 +131,6 @@ def test_a_comparison_resumes_with_the_same_bits(tgflow, stream):
     assert found["state_sha256"] == whole["state_sha256"]
 
 
-@pytest.mark.parametrize(
-    ("flags", "code", "message"),
-    [
-        (("--node-side", "of"), 2, "--node-side: of which file? name it: --node-features"),
-        (("--node-columns", "age"), 2, "--node-columns: of which file?"),
-        (("--node-features", "no.csv"), 66, "there is no file 'no.csv'; --node-features takes"),
-        (NODES[:2], 65, "no column 'id'; the columns are who, balance, age, city: choose with "
-                        "--node-id ..."),
-        (NODES, 65, "column 'city' holds no numbers; the columns are balance, age, city: choose "
-                    "numbers with --node-columns ..."),
-        ((*FLAGS, "--direction", "bipartite"), 65, '"src" and "dst", --node-side ...'),
-        ((*FLAGS, "--node-side", "city"), 65, 'a side is "src" or "dst", got \'here\''),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_is_a_sentence(tgflow, stream, flags, code, message):
-    ran = tgflow("run", "-s", stream, *flags, "-m", "recency", "--batch-size", 50, "--threads", 1)
-    assert (ran.code, message in ran.err) == (code, True), ran.err
-
-
 def test_a_file_that_has_changed_does_not_go_on(tgflow, stream):
     flags = ("-s", stream, *FLAGS, "-m", "recency", "--batch-size", 50, "--threads", 1)
     assert tgflow("run", *flags, "-o", "out", "--limit", 100).code == 0

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from helpers.live_runs import write_events, write_features
+from helpers.live_runs import write_features
 
 
 def made_plan(tgflow, path, *more):
@@ -61,24 +59,3 @@ def test_a_larger_stream_needs_more_and_may_not_fit(tgflow, events_csv):
     assert "node ids: 56 GB, all of it on rank 0" in ran.out
     fits = made_plan(tgflow, events_csv, "--world", 4, "--memory-limit", "1GB")
     assert "fits in 1 GB a rank, replicated" in fits.out
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (("--world", 65), "a world has 1 to 64 ranks, got 65"),
-        (("--world", 0), "a world has 1 to 64 ranks, got 0"),
-        (("--world", 4, "--slices", 2), "a batch has 2 slices, so at most 2 of 4 ranks"),
-    ],
-)
-def test_worlds_that_cannot_be_are_refused(tgflow, events_csv, flags, said):
-    ran = made_plan(tgflow, events_csv, *flags)
-    assert ran.code == 2
-    assert said in ran.err
-
-
-def test_a_stream_without_events_is_refused(tgflow, tmp_path):
-    path = write_events(tmp_path / "none.csv", size=0)
-    ran = made_plan(tgflow, path, "--world", 2)
-    assert ran.code == 65
-    assert "no events to plan" in ran.err

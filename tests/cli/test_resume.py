@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import re
 import shutil
 import signal
@@ -116,16 +115,6 @@ def test_resume_of_nothing_begins(tgflow, events_csv, whole):
     same_run(whole, whole.parent / "out")
     assert tgflow("run", "-s", events_csv, "-o", "out", "--resume", *SMALL).code == 0
     same_run(whole, whole.parent / "out")
-
-
-def test_resume_needs_a_directory_that_is_a_run(tgflow, events_csv, tmp_path):
-    ran = tgflow("run", "-s", events_csv, "--resume", *SMALL)
-    assert (ran.code, "--resume needs the run's directory" in ran.err) == (2, True)
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "notes.txt").write_text("mine")
-    ran = tgflow("run", "-s", events_csv, "--resume", "-o", "other", *SMALL)
-    assert (ran.code, "holds files already" in ran.err) == (74, True)
-    assert os.listdir(tmp_path / "other") == ["notes.txt"]
 
 
 def test_the_limit_counts_from_the_beginning(tgflow, events_csv, whole):

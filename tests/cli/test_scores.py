@@ -139,32 +139,6 @@ def test_rows_that_a_crash_left_are_cut_back(tgflow, made, crash_at):
     assert_same_rows(table("s.csv"), table(made / "whole.csv"))
 
 
-@pytest.mark.parametrize(
-    ("to", "said"),
-    [
-        ("s.xlsx", "--scores: 's.xlsx' has no ending that rows can be written to; end it in"),
-        ("s.csv.gz", "'s.csv.gz' has no ending"),
-        ("nowhere/s.csv", "--scores: there is no folder nowhere to write to; make it first"),
-        ("amqp://host/q", "--scores: 'amqp://host/q' has an unknown scheme"),
-        ("kafka://host", "--scores: "),
-    ],
-)
-def test_a_place_that_cannot_be_is_refused_before_anything_is_made(tgflow, made, to, said):
-    ran = tgflow("run", "-s", made / "pay.csv", "-o", "out", *FLAGS, "--scores", to)
-    assert ran.code == 2
-    assert said in ran.err
-    assert not Path("out").exists()
-
-
-def test_a_file_that_is_there_is_not_written_over(tgflow, made):
-    Path("s.csv").write_text("mine\n")
-    ran = tgflow("run", "-s", made / "pay.csv", "-o", "out", *FLAGS, "--scores", "s.csv")
-    assert ran.code == 74
-    assert "s.csv is there already" in ran.err
-    assert "--scores" in ran.err
-    assert Path("s.csv").read_text() == "mine\n"
-
-
 def test_rows_of_scores_that_are_damaged_are_said_to_be(tgflow, made):
     flags = ("-s", made / "pay.csv", *FLAGS, "--id-kind", "string", "--scores", "s.parquet")
     assert tgflow("run", *flags, "-o", "out", "--limit", 100).code == 0
@@ -242,9 +216,3 @@ def test_info_says_how_rows_of_scores_and_dead_letters_grow(tgflow, tmp_path):
     said = tgflow("info", "out").out
     for name in ("dead letters", "scores"):
         assert re.search(rf"{name} +\S+ .?B, \S+ .B a day so far", said)
-
-
-def test_a_span_that_is_none_is_refused(tgflow, made):
-    ran = tgflow("run", "-s", made / "pay.csv", "-o", "out", *FLAGS, "--max-wait", "soon")
-    assert ran.code == 2
-    assert "--max-wait: scores.max_wait: a span of time is more than 0, such as" in ran.err

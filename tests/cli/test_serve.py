@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 import tgflow as tg
-from helpers.effort import slow
 from helpers.http_client import Client
 from helpers.live_runs import SMALL, same_run, write_events
 from helpers.processes import environment
@@ -70,26 +69,6 @@ def test_a_run_that_is_asked_says_what_its_checkpoint_says_and_learns_the_same(
     assert tgflow("run", *flags, "-o", "part", "--limit", 200).code == 0
     asked = json.dumps(tg.open_run("part").score(*PAIR.values()).to_arrow().to_pylist())
     assert json.dumps(answer["scores"]) == asked
-
-
-@pytest.mark.parametrize(
-    ("flags", "code", "said"),
-    [
-        (["--serve", "0.0.0.0:0"], 2, "clients must show a token: name a file"),
-        (["--serve", "http"], 2, "--serve: 'http' is neither a port nor HOST:PORT"),
-        slow(["--serve", "0", "--serve-token-file", "short"], 2, "at least 16 characters"),
-        slow(["--serve", "0", "--serve-token-file", "none"], 66, "none: No such file"),
-        slow(["--serve", "203.0.113.7:0", "--serve-token-file", "long"], 74, "cannot listen on"),
-        slow(["--serve", "0", "--serve-max-pairs", "0"], 2, "--serve-max-pairs"),
-    ],
-)
-def test_what_cannot_be_served_is_a_sentence(tgflow, events_csv, monkeypatch, flags, code, said):
-    monkeypatch.delenv("TGFLOW_SERVE_TOKEN", raising=False)
-    Path("short").write_text("secret")
-    Path("long").write_text(TOKEN)
-    ran = tgflow("run", "-s", events_csv, *SMALL, "-o", "out", *flags)
-    assert ran.code == code
-    assert said in ran.err
 
 
 def start(*words, **variables):

@@ -120,40 +120,6 @@ def test_a_table_can_be_anywhere(tgflow, stream, placement):
     assert ran.json["tables"]["edge_x"]["placement"] == ("host" if placement == "host" else "disk")
 
 
-@pytest.mark.parametrize(
-    ("command", "flags", "text"),
-    [
-        ("run", ("--cache-policy", "belady", "--edge-cache", "1MiB"), "a live stream has no"),
-        (
-            "run",
-            ("--edge-cache", "10%"),
-            "--edge-cache 10%: a percentage needs a known number of rows",
-        ),
-        ("run", ("--cache-policy", "lru"), "--cache-policy: of which cache?"),
-        ("train", ("--edge-budget", "1GiB"), "--edge-budget: it is for --edge-table auto"),
-        ("run", ("--edge-path", "x.rows"), "--edge-path: it is for --edge-table disk or auto"),
-        ("run", ("--edge-table", "disk", "--edge-path", "no/x.rows"), "no is no directory"),
-        ("train", ("--edge-table", "disk", "--edge-path", "made.csv"), "made.csv is there already"),
-        ("run", ("--edge-table", "disk", "--edge-path", "made.csv"), "made.csv is there already"),
-        ("run", ("--edge-cache", "9"), "--edge-cache 9: a row of edge features takes 8 bytes"),
-        ("run", ("--edge-cache", "9GB", "--memory-limit", "8GB"), "all of --memory-limit 8GB"),
-        ("run", ("--edge-cache", "a lot"), "--edge-cache: tables.edge_cache: a size is bytes"),
-        ("run", ("--edge-cache", "120%"), "at most 100%, got '120%'"),
-    ],
-)
-def test_what_cannot_be_is_told_before_anything_is_made(tgflow, stream, command, flags, text):
-    ran = tgflow(command, "-s", stream, "-o", "out", *FEATURES, *SMALL, *flags)
-    assert (ran.code, text in ran.err) == (2, True), ran.err
-    assert not Path("out").exists()
-
-
-def test_a_stream_without_features_needs_no_table(tgflow, events_csv):
-    ran = tgflow("run", "-s", events_csv, "-o", "out", "--edge-table", "disk", *SMALL)
-    assert ran.code == 2
-    assert "--edge-table: the stream has no edge features" in ran.err
-    assert not Path("out").exists()
-
-
 def test_a_stream_that_cannot_be_read_leaves_no_table(tgflow, stream):
     stream.write_text(stream.read_text() + "1,2,soon,1,2\n")
     ran = tgflow("train", "-s", stream, "-o", "out", *FEATURES, "--edge-table", "disk", *SMALL)

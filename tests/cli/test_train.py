@@ -59,14 +59,6 @@ def test_kinds_of_negatives_are_tested_one_by_one(tgflow, events_csv):
 def test_evaluation_may_read_more_neighbors_than_training(tgflow, events_csv):
     ran = tgflow("train", "-s", events_csv, "--eval-neighbors", "7", "--json", *FEW)
     assert "evaluated with 7 neighbors" in ran.json["protocol_line"]
-    for flag, code, message in (
-        ("7,7", 65, "--eval-neighbors: TGN takes fan-outs for as many hops as its own"),
-        ("7,x", 2, "offline.eval_neighbors must be a list of whole numbers at least 1"),
-        ("0", 2, "--eval-neighbors: offline.eval_neighbors must be"),
-    ):
-        ran = tgflow("train", "-s", events_csv, "--eval-neighbors", flag, *FEW)
-        assert ran.code == code
-        assert message in ran.err
 
 
 def test_rows_of_lower_layers_may_be_reused(tgflow, events_csv):
@@ -78,16 +70,6 @@ def test_rows_of_lower_layers_may_be_reused(tgflow, events_csv):
     ran = tgflow(*tgat, "--reuse-staleness", "4", "--reuse-producer", "cpu")
     assert "rows reused, at most" in ran.out
     assert "hot ones 2 batches ahead" in ran.out
-    for flags, code, message in (
-        (("--reuse-staleness", "-1"), 2, "--reuse-staleness: reuse.staleness must be"),
-        (("--reuse-producer", "cpu"), 2, "set it to 8, or --reuse-producer inline"),
-        (("--reuse-staleness", "4", "-m", "tgn"), 65, "leave reuse out (--reuse-staleness 0)"),
-        (("--reuse-staleness", "4", "--strategy", "uniform"), 65, "reuse is for strategy recent"),
-        (("--reuse-staleness", "4", "--slices", "2"), 65, "slices (--slices 1)"),
-    ):
-        ran = tgflow(*tgat, *flags)
-        assert ran.code == code
-        assert message in ran.err
 
 
 @pytest.mark.slow
@@ -102,12 +84,6 @@ def test_ranks_train_as_one_process_does_and_rank_0_alone_opens_the_stream(
     found, expected = (read_manifest(run / "checkpoint") for run in (one, two))
     assert found["files"] == expected["files"]
     assert found["state_sha256"] == expected["state_sha256"]
-
-
-def test_too_few_events_to_split_is_bad_data(tgflow, events_csv):
-    ran = tgflow("train", "-s", events_csv, "--limit", 2, *FEW)
-    assert ran.code == 65
-    assert "leaves no" in ran.err
 
 
 def test_average_leaves_out_what_has_no_mean():

@@ -80,21 +80,6 @@ def test_a_setting_that_no_longer_exists_is_left_out(run, resume):
     assert "a setting that no longer exists, left out: order.old_one" in ran.err
 
 
-@pytest.mark.parametrize(
-    ("flags", "text"),
-    [
-        (("--idle-timeout", 5, "--no-log"), "--idle-timeout: it needs the log"),
-        (("--sort", "--allowed-lateness", 5), "--sort: all events are put in order"),
-        (("--sort", "--late", "drop"), "--sort: all events are put in order"),
-        (("--dedup-window", 5), "--dedup-window: by which ids?"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_told_first(run, flags, text):
-    ran = run(*flags)
-    assert (ran.code, text in ran.err) == (2, True), ran.err
-    assert not Path("out").exists()
-
-
 def test_any_int64_is_a_node_id(tgflow, tmp_path):
     (tmp_path / "wide.csv").write_text(f"src,dst,t\n{2**62},{2**31},1\n1,2,2\n3,{2**62},3\n")
     assert tgflow("run", "-s", "wide.csv", "-o", "out", "--json", *SMALL).json["num_events"] == 3

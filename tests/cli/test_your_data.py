@@ -37,8 +37,6 @@ def test_a_file_is_an_argument_of_run_and_train(tgflow, plain):
     ran = tgflow("run", plain, *LAYOUT, "--json", *CHEAP)
     assert (ran.code, ran.json["num_events"]) == (0, 120)
     assert tgflow("train", plain, *LAYOUT, "-m", "recency", "--json").json["num_events"] == 120
-    two = tgflow("run", plain, "-s", "other.csv", *CHEAP)
-    assert (two.code, "FILE is" in two.err, "--stream other.csv" in two.err) == (2, True, True)
 
 
 def test_what_was_found_out_is_said_kept_and_not_found_out_again(tgflow, plain, tmp_path):
@@ -49,35 +47,6 @@ def test_what_was_found_out_is_said_kept_and_not_found_out_again(tgflow, plain, 
     assert load_config(tmp_path / "out/config.toml").stream.time_unit == "ms"
     again = tgflow("run", "-o", "out", "--resume", "--limit", 120)
     assert (again.code, "times are read" in again.err) == (0, False)
-
-
-def test_a_missing_header_is_proposed_in_flags(tgflow, tmp_path):
-    (tmp_path / "a.csv").write_text("1,2,3\n4,5,6\n")
-    ran = tgflow("info", "a.csv")
-    assert ran.code == 65
-    assert "is the first line a row? --no-header --columns src,dst,t reads it as one" in ran.err
-    (tmp_path / "b.csv").write_text("1;2;3\n4;5;6\n")
-    ran = tgflow("info", "b.csv")
-    assert ran.code == 65
-    assert "does another character stand between values? --sep ';'; or is the first" in ran.err
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--sep", "ab"), "sep must be one character"),
-        (("--columns", "src,src,t"), "'src' is there twice"),
-        (("--time-unit", "ms", "--tick-unit", "s"), "--tick-unit s is coarser"),
-        (("--format", "parquet", "--no-header"), "are for delimited text"),
-        (("--follow", "--sort"), "--sort: a file that is followed has no end"),
-        (("--feature-scale", "auto"), "--feature-scale: the stream has no edge features"),
-    ],
-)
-def test_wrong_flags_are_usage_errors(tgflow, plain, flags, message):
-    layout = () if flags[0] == "--columns" else ("--columns", "src,dst,amount,t")
-    sep = () if flags[0] == "--sep" else ("--sep", ";")
-    ran = tgflow("run", plain, *layout, *sep, *flags, *CHEAP)
-    assert (ran.code, message in ran.err) == (2, True), ran.err
 
 
 def test_stdin_is_a_stream(tgflow, plain, monkeypatch, tmp_path):

@@ -1,0 +1,353 @@
+"""Exit code and message of each error: what is wrong, the value received, and the fix."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from importlib import import_module
+from pathlib import Path
+from typing import get_args
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from helpers.effort import slow
+from helpers.live_runs import write_events, write_features
+from tgflow.cli.bench import BENCHMARKS
+from tgflow.cli.errors import EXIT_CODES, MEMORY, exit_code, explain
+from tgflow.config import ConfigError, fields
+from tgflow.setting import Effect
+
+NODES = "--node-features nodes.parquet --node-id who"
+PLAIN = "run plain.log --no-header --columns src,dst,amount,t --sep ;"
+ROWS = "run features.csv --features f*"
+FEW = "--epochs 1 --dim 8 --neighbors 3 --batch-size 50 --threads 1"
+TGAT = f"train made.csv -m tgat {FEW}"
+KAFKA = "run -s kafka://localhost:9092/edges"
+
+USAGE = [
+    ("run made.csv --batch-size 0", "continual.batch_size must be a"),
+    ("run made.csv --model tgm", "--model: model.name must be one of "),
+    ("run made.csv --model-set x=3", "'node_x_dim', 'pair_features'"),
+    ("run made.csv --heads 3", "heads must divide embedding_dim"),
+    ("run made.csv -c bad.toml", "did you mean --learning-rate?"),
+    ("run made.csv -m mine:Yours", "cannot build model 'mine:Yours'"),
+    ("run made.csv -s other.csv", "FILE is", "--stream other.csv"),
+    ("run --strem x", "No such option: --strem"),
+    ("fly", "No such command"),
+    ("playback made.csv --to out.xyz", "has no known ending"),
+    ("bench samples", f"there is no benchmark 'samples'; choose from {', '.join(BENCHMARKS)}"),
+    ("bench store --entries 1e6,big", "must be numbers such as 1e6"),
+    ("bench store --entries 10", "must be at least 10,000"),
+    ("convert ogb . --out data", "convert knows tgb, got 'ogb'"),
+    # Layout of files
+    (f"{PLAIN[:-1]} ab", "sep must be one character"),
+    ("run plain.log --sep ; --columns src,src,t", "'src' is there twice"),
+    (f"{PLAIN} --time-unit ms --tick-unit s", "--tick-unit s is coarser"),
+    (f"{PLAIN} --format parquet --no-header", "are for delimited text"),
+    (f"{PLAIN} --feature-scale auto", "--feature-scale: the stream has no edge features"),
+    # Order
+    (f"{PLAIN} --follow --sort", "--sort: a file that is followed has no end"),
+    ("run made.csv --idle-timeout 5 --no-log", "--idle-timeout: it needs the log"),
+    ("run made.csv --sort --allowed-lateness 5", "--sort: all events are put in order"),
+    ("run made.csv --sort --late drop", "--sort: all events are put in order"),
+    ("run made.csv --dedup-window 5", "--dedup-window: by which ids?"),
+    # Sampling
+    ("run made.csv --strategy window", "strategy window needs a span: its width in ticks"),
+    ("run made.csv --span 5", "strategy recent takes no span, got 5"),
+    # Scores and serving
+    ("run made.csv --scores s.xlsx", "--scores: 's.xlsx' has no ending that rows can be written "
+     "to; end it in"),
+    ("run made.csv --scores s.csv.gz", "'s.csv.gz' has no ending"),
+    ("run made.csv --scores nowhere/s.csv", "--scores: there is no folder nowhere to write to; "
+     "make it first"),
+    ("run made.csv --scores amqp://host/q", "--scores: 'amqp://host/q' has an unknown scheme"),
+    ("run made.csv --scores kafka://host", "--scores: "),
+    ("run made.csv --max-wait soon", "--max-wait: scores.max_wait: a span of time is more than 0, "
+     "such as"),
+    ("run made.csv --serve 0.0.0.0:0", "clients must show a token: name a file"),
+    ("run made.csv --serve http", "--serve: 'http' is neither a port nor HOST:PORT"),
+    ("run made.csv --serve 0 --serve-token-file short", "at least 16 characters"),
+    ("run made.csv --serve 0 --serve-max-pairs 0", "--serve-max-pairs"),
+    ("run made.csv --log-to mlflow", "--log-to"),
+    # Features
+    ("run made.csv --edge-table disk", "--edge-table: the stream has no edge features"),
+    (f"{ROWS} --cache-policy belady --edge-cache 1MiB", "a live stream has no"),
+    (f"{ROWS} --edge-cache 10%", "--edge-cache 10%: a percentage needs a known number of rows"),
+    (f"{ROWS} --cache-policy lru", "--cache-policy: of which cache?"),
+    ("train features.csv --features f* --edge-budget 1GiB", "--edge-budget: it is for --edge-table "
+     "auto"),
+    (f"{ROWS} --edge-path x.rows", "--edge-path: it is for --edge-table disk or auto"),
+    (f"{ROWS} --edge-table disk --edge-path no/x.rows", "no is no directory"),
+    (f"{ROWS} --edge-table disk --edge-path made.csv", "made.csv is there already"),
+    ("train features.csv --features f* --edge-table disk --edge-path made.csv",
+     "made.csv is there already"),
+    (f"{ROWS} --edge-cache 9", "--edge-cache 9: a row of edge features takes 8 bytes"),
+    (f"{ROWS} --edge-cache 9GB --memory-limit 8GB", "all of --memory-limit 8GB"),
+    (f"{ROWS} --edge-cache 'a lot'", "--edge-cache: tables.edge_cache: a size is bytes"),
+    (f"{ROWS} --edge-cache 120%", "at most 100%, got '120%'"),
+    ("run pay.csv --node-side of", "--node-side: of which file? name it: --node-features"),
+    ("run pay.csv --node-columns age", "--node-columns: of which file?"),
+    # Tasks
+    (f"train fraud.csv {FEW} --task edge", "target must say where the labels of the task edge are"),
+    (f"train fraud.csv {FEW} --target is_fraud", "target is nothing that the task link has"),
+    ("run fraud.csv --task edge --target is_fraud --label-delay 1d --replay-ratio 0",
+     "learned with replayed events"),
+    ("run fraud.csv --task node --node-labels nodes.csv", "--node-labels: it is measured when a "
+     "training is done"),
+    ("run fraud.csv -m jodie --task node --target is_fraud --freeze", "--freeze: a model that has "
+     "learned links is needed"),
+    # Training
+    (f"train made.csv {FEW} --eval-neighbors 7,x", "offline.eval_neighbors must be a list of whole "
+     "numbers at least 1"),
+    (f"train made.csv {FEW} --eval-neighbors 0", "--eval-neighbors: offline.eval_neighbors must "
+     "be"),
+    (f"{TGAT} --reuse-staleness -1", "--reuse-staleness: reuse.staleness must be"),
+    (f"{TGAT} --reuse-producer cpu", "set it to 8, or --reuse-producer inline"),
+    ("compare -s made.csv --models recency --protocol dyglib/1 --frozen-at 0.5",
+     "--frozen-at: --protocol dyglib/1 trains offline"),
+    # Ranks
+    ("plan --data made.csv --world 65", "a world has 1 to 64 ranks, got 65"),
+    ("plan --data made.csv --world 0", "a world has 1 to 64 ranks, got 0"),
+    ("plan --data made.csv --world 4 --slices 2", "a batch has 2 slices, so at most 2 of 4 ranks"),
+    ("run made.csv --resume", "--resume needs the run's directory"),
+    ("train made.csv --resume", "--resume needs the run's directory"),
+]  # fmt: skip
+KAFKA_USAGE = [
+    (KAFKA, "--max-time-jump: order.max_time_jump must be given for a stream"),
+    (f"{KAFKA} --max-time-jump 5 --sort", "--sort: a topic has no end to wait for"),
+    (f"{KAFKA} --max-time-jump 5 --kafka-option x", "'x' is not of the form KEY=VALUE"),
+    (f"{KAFKA} --max-time-jump 5 --kafka-option check_crcs=false",
+     "the Kafka option check_crcs is always True"),
+]  # fmt: skip
+DATA = [
+    ("run made.csv --src from", "'from'"),
+    ("run made.csv --task edge --target kind", "with --target ..."),
+    ("info a.csv", "is the first line a row? --no-header --columns src,dst,t reads it as one"),
+    ("info b.csv", "does another character stand between values? --sep ';'; or is the first"),
+    (f"train made.csv {FEW} --limit 2", "leaves no"),
+    (f"train made.csv {FEW} --eval-neighbors 7,7", "--eval-neighbors: TGN takes fan-outs for as "
+     "many hops as its own"),
+    (f"{TGAT} --reuse-staleness 4 -m tgn", "leave reuse out (--reuse-staleness 0)"),
+    (f"{TGAT} --reuse-staleness 4 --strategy uniform", "reuse is for strategy recent"),
+    (f"{TGAT} --reuse-staleness 4 --slices 2", "slices (--slices 1)"),
+    (f"train fraud.csv {FEW} --task edge --target nothing", "there is no column 'nothing'"),
+    ("plan --data none.csv --world 2", "no events to plan"),
+    ("run pay.csv --node-features nodes.parquet", "no column 'id'; the columns are who, balance, "
+     "age, city: choose with --node-id ..."),
+    (f"run pay.csv {NODES}", "column 'city' holds no numbers; the columns are balance, age, city: "
+     "choose numbers with --node-columns ..."),
+    (f"run pay.csv {NODES} --node-columns age --direction bipartite", '"src" and "dst", '
+     "--node-side ..."),
+    (f"run pay.csv {NODES} --node-columns age --node-side city",
+     "a side is \"src\" or \"dst\", got 'here'"),
+]  # fmt: skip
+NO_INPUT = [
+    ("run", "name a file of events: --stream events.csv"),
+    ("run -s nowhere.csv", "no file or folder 'nowhere.csv'"),
+    ("playback made.csv --to no/such/out.csv", "no/such"),
+    ("run pay.csv --node-features no.csv", "there is no file 'no.csv'; --node-features takes"),
+    ("run made.csv --serve 0 --serve-token-file none", "none: No such file"),
+    ("convert tgb . --out data", "_edgelist*.csv"),
+    ("compare --report nowhere", "nowhere has no comparison that came to an end; make one: tgflow "
+     "compare --out nowhere"),
+]  # fmt: skip
+IO = [
+    ("run made.csv -o taken", "holds files already", "--resume"),
+    ("run made.csv -o taken --resume", "holds files already"),
+    ("train made.csv -o taken", "resume it if it is a run: --resume"),
+]
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    """Return a folder with the files that commands name."""
+    folder = tmp_path_factory.mktemp("files")
+    write_events(folder / "made.csv")
+    write_events(folder / "none.csv", size=0)
+    write_features(folder / "features.csv", 300)
+    pay = "".join(f"acc_{i % 9},shop_{i * i % 7},{60 * i}\n" for i in range(100))
+    fraud = "".join(f"a{i % 20},s{i % 9},{3600 * i},{i % 4},{i % 5 // 4}\n" for i in range(99))
+    layout = "".join(f"{i % 10};{10 + i % 4};{i * 250};{9_000_000 + i}\n" for i in range(99))
+    texts = {
+        "plain.log": layout,
+        "pay.csv": "src,dst,t\n" + pay,
+        "fraud.csv": "src,dst,t,amount,is_fraud\n" + fraud,
+        "nodes.csv": "node,label\n" + "".join(f"a{i},{i % 2}\n" for i in range(20)),
+        "late.csv": "src,dst,t\n1,2,10\n1,2,5\n1,2,20\n",
+        "bad.csv": "src,dst,t\n1,2,x\n1,2,y\n",
+        "a.csv": "1,2,3\n4,5,6\n",
+        "b.csv": "1;2;3\n4;5;6\n",
+        "bad.toml": "[continual]\nlearning_rat = 1\n",
+        "mine.py": "",
+        "short": "secret",
+        "long": "0123456789abcdef",
+        "a-file": "",
+    }  # fmt: skip
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    (folder / "taken").mkdir()
+    (folder / "taken" / "notes.csv").write_text("mine\n")
+    names = [*(f"acc_{i}" for i in range(9)), *(f"shop_{i}" for i in range(7))]
+    columns = {"who": names, "balance": [1.5] * 16, "age": [*range(16)], "city": ["here"] * 16}
+    pq.write_table(pa.table(columns), folder / "nodes.parquet")
+    return folder
+
+
+@pytest.fixture
+def refused(tgflow, template, tmp_path, monkeypatch):
+    """Return a function that runs a command, and returns its exit code and its error."""
+    shutil.copytree(template, tmp_path, dirs_exist_ok=True)
+    monkeypatch.delenv("TGFLOW_SERVE_TOKEN", raising=False)
+
+    def run(line):
+        ran = tgflow(*shlex.split(line))
+        assert "Traceback" not in ran.err
+        assert not ran.out
+        return ran.code, plain(ran.err)
+
+    return run
+
+
+def plain(text):
+    """Return text without colors, frames and line breaks."""
+    return re.sub(r"[\s│╭╮╰╯─]+", " ", re.sub(r"\x1b\[[0-9;]*m", "", text))
+
+
+def table(rows, code):
+    return [pytest.param(line, code, words, id=line) for line, *words in rows]
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "words"),
+    [*table(USAGE, 2), *table(DATA, 65), *table(NO_INPUT, 66), *table(IO, 74)],
+)
+def test_an_error_has_a_code_and_names_the_fix(refused, line, code, words):
+    before = {path: path.stat().st_mtime_ns for path in Path().rglob("*")}
+    found, err = refused(line)
+    assert [word for word in words if word not in err] == [], err
+    assert found == code, err
+    if code != 65:  # found before anything is made
+        assert {path: path.stat().st_mtime_ns for path in Path().rglob("*")} == before
+
+
+@pytest.mark.parametrize(("line", "code", "words"), table(KAFKA_USAGE, 2))
+def test_an_error_in_settings_of_kafka_names_the_fix(refused, line, code, words):
+    pytest.importorskip("kafka", reason="kafka-python is not installed")
+    found, err = refused(line)
+    assert (found, words[0] in err) == (code, True), err
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "word"),
+    [
+        ("run bad.csv", 65, "bad.csv: 2 of all rows are bad"),
+        ("run bad.csv", 65, "are in runs/bad-tgn/dead-letters"),
+        ("run late.csv -m recency", 65, "set late to dead_letter or drop"),
+        ("run made.csv -m recency -o out --scores taken/notes.csv", 74,
+         "notes.csv is there already"),
+        ("run fraud.csv --features amount --task edge --target is_fraud -m dygformer", 2,
+         "--task edge: DyGFormer makes no embeddings"),
+        slow("run made.csv --serve 203.0.113.7:0 --serve-token-file long", 74, "cannot listen on"),
+    ],
+)  # fmt: skip
+def test_an_error_after_the_start_of_a_run_names_the_fix(refused, line, code, word):
+    found, err = refused(line)
+    assert (found, word in err) == (code, True), err
+    assert Path("taken/notes.csv").read_text() == "mine\n"
+
+
+@pytest.mark.parametrize("out", ["a-file/out", "/proc/none/out", "/dev/null"])
+@pytest.mark.parametrize("more", ["", "--resume"])
+def test_a_directory_that_cannot_be_written_is_refused_before_training(refused, out, more):
+    code, err = refused(f"run made.csv -o {out} {more}")
+    assert code in (66, 74)
+    assert err.startswith("tgflow: ")
+    assert "learning from" not in err
+
+
+@pytest.mark.parametrize("command", ["run", "train"])
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_missing_gpu_is_refused_before_anything_is_made(refused, command):
+    code, err = refused(f"{command} made.csv --out out --device cuda")
+    assert (code, err.startswith("tgflow: --device cuda: torch ")) == (2, True), err
+    assert not Path("out").exists()
+
+
+def test_a_traceback_is_shown_on_demand(tgflow, monkeypatch):
+    with pytest.raises(ConfigError):
+        tgflow("run", "-s", "x", "--batch-size", "0", "--traceback")
+    monkeypatch.setenv("TGFLOW_TRACEBACK", "1")
+    with pytest.raises(ConfigError):
+        tgflow("run", "-s", "x", "--batch-size", "0")
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("tgflow.config.ConfigError", 2),
+        ("tgflow.runtime.restore.StrictResume", 2),
+        ("tgflow.peers.WorldError", 2),
+        ("tgflow.streams.errors.TooManyBadRecords", 65),
+        ("tgflow.streams.errors.LateEvent", 65),
+        ("tgflow.streams.errors.StreamError", 65),
+        ("tgflow.streams.errors.SourceExpired", 66),
+        ("tgflow.streams.errors.SourceTruncated", 66),
+        ("tgflow.streams.errors.SourceMismatch", 66),
+        ("tgflow.streams.kafka.consumer.NoTopicError", 66),
+        ("tgflow.streams.ingest.accounting.Unbalanced", 70),
+        ("tgflow.train.finite.TrainingDiverged", 70),
+        ("tgflow.peers.RanksDisagree", 70),
+        ("tgflow.runtime.stream.MemoryLimit", 71),
+        ("tgflow.durable.errors.Locked", 73),
+        ("tgflow.durable.errors.DiskFull", 74),
+        ("tgflow.checkpoint.CheckpointNotCommitted", 74),
+        ("tgflow.checkpoint.CheckpointDurabilityUnknown", 74),
+        ("tgflow.streams.errors.SourceUnavailable", 75),
+        ("tgflow.peers.PeerLost", 75),
+        ("tgflow.streams.errors.SourceCorrupt", 76),
+        ("tgflow.durable.errors.LogCorrupt", 76),
+        ("tgflow.durable.errors.LogVersion", 76),
+        ("tgflow.runtime.micro_batch_ends.EndsDamaged", 76),
+        ("tgflow.runtime.scores.ScoresLost", 76),
+        ("tgflow.compare.outcome.OutcomeDamaged", 76),
+        ("tgflow.checkpoint.NoValidCheckpoint", 76),
+        ("tgflow.checkpoint.CheckpointVersion", 76),
+        ("tgflow.checkpoint.CheckpointDamaged", 76),
+        ("tgflow.checkpoint.UntrustedCheckpoint", 77),
+    ],
+)
+def test_a_class_of_errors_has_its_exit_code(name, code):
+    module, _, kind = name.rpartition(".")
+    error = getattr(import_module(module), kind)
+    assert exit_code(error.__new__(error)) == code
+    assert code in EXIT_CODES
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (KeyError("x"), 70, "KeyError: 'x' (a fault in tgflow; --traceback shows where)"),
+        (OSError(28, "No space left on device"), 74, "[Errno 28] No space left on device"),
+        (FileNotFoundError(2, "No such file", "x"), 66, "x: No such file"),
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ..."),
+            MEMORY,
+            "the GPU has no memory left: CUDA out of memory. Tried to allocate 2.00 GiB; "
+            "set a smaller --device-budget, ",
+        ),
+        (MemoryError("asked cuda:0 for 9 bytes; set a smaller device_budget"), MEMORY,
+         "asked cuda:0 for "),
+    ],
+)  # fmt: skip
+def test_a_builtin_error_has_its_exit_code_and_one_line(error, code, text):
+    assert exit_code(error) == code
+    assert explain(error).startswith(text)
+
+
+def test_every_setting_has_an_effect_on_resume():
+    assert {field.effect for field in fields()} <= set(get_args(Effect))
