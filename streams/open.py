@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from tgflow.ids import NodeIds
@@ -157,8 +157,12 @@ def open_stream(
         >>> [batch.t.tolist() for batch in source], source.ids.decode(torch.tensor([1]))
         ([[5, 7]], ['shop'])
     """
-    name, reader, bipartite = StreamOptions(**options).reader_of(source)
-    return EventSource(name, reader, NodeIds(bipartite) if ids is None else ids, sort)
+    wanted = StreamOptions(**options)
+    name, reader, bipartite = wanted.reader_of(source)
+    stream = EventSource(name, reader, NodeIds(bipartite) if ids is None else ids, sort)
+    path = str(source) if isinstance(source, str | os.PathLike) else ""
+    stream.origin = {"path": path, "sort": sort, **asdict(wanted)} if path else {}
+    return stream
 
 
 def open_files(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from tgflow.describe import described
 from tgflow.events import EventBatch, concat
@@ -78,6 +78,8 @@ class EventSource:
         """What the columns of the features are called."""
         self.progress = 0.0
         """Which share of the data the latest iteration has read, 0 to 1."""
+        self.origin: dict[str, Any] = {}
+        """Path and options of `open_stream`; empty for a table in memory."""
         self._name = name
         self._reader = reader
         self._order = OrderConfig(

@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     from tgflow.plan import Plan as Plan
     from tgflow.prequential import evaluate as evaluate
     from tgflow.runtime.node_features import NodeFeatures as NodeFeatures
-    from tgflow.runtime.opened_run import open_run as open_run
+    from tgflow.runtime.saved_run import open_run as open_run
     from tgflow.sampling import Sampler as Sampler
     from tgflow.sampling import sample_hops as sample_hops
     from tgflow.streams import open_stream as open_stream

@@ -14,7 +14,7 @@ import tgflow as tg
 from helpers.live_runs import SMALL, same_run, signal_at
 from tgflow.cli import main
 from tgflow.config import ConfigError, load_config
-from tgflow.runtime.opened_run import find_initial
+from tgflow.runtime.saved_run import find_initial
 
 OLD, NEW = 120, 130
 

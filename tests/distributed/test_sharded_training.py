@@ -192,7 +192,7 @@ def test_what_is_sharded_goes_on_with_any_number_of_ranks(
                 )
             trainer.run([events])
             checkpoint = OwnParts({}, shard=peers.shard)
-            trainer.save(checkpoint)
+            trainer.save_to(checkpoint)
             return checkpoint
 
         parts = in_threads(world, work)

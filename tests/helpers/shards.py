@@ -68,7 +68,7 @@ class OwnParts(Checkpoint):
 def sections_of(trainer: Any, shard: Shard) -> dict[str, Any]:
     """Return what a trainer saves that is on this rank, but for what a cache holds."""
     checkpoint = OwnParts({}, shard=shard if trainer.is_spread else Shard())
-    trainer.save(checkpoint)
+    trainer.save_to(checkpoint)
     return {
         name: x
         for name, x in checkpoint.sections.items()

@@ -133,13 +133,13 @@ def test_one_digest_for_any_number_of_ranks(sliced, tmp_path):
     path = CheckpointStore(tmp_path / "plain").save(160, sliced.checkpoint())
     digests = {read_manifest(path)["state_sha256"]}
     for world in (1, 2, 3, 4):
-        path = Savers([tmp_path / str(world)] * world).save(160, sliced.save)
+        path = Savers([tmp_path / str(world)] * world).save(160, sliced.save_to)
         digests.add(read_manifest(path)["state_sha256"])
     assert len(digests) == 1
 
 
 def test_what_ranks_have_saved_goes_on_with_the_same_bits(sliced, tmp_path):
-    found = load(Savers([tmp_path] * 3).save(160, sliced.save))
+    found = load(Savers([tmp_path] * 3).save(160, sliced.save_to))
     assert_same(ContinualTrainer.from_checkpoint(small_tgn(seed=9), found), sliced)
     again = ContinualTrainer.from_checkpoint(small_tgn(seed=9), found)
     undisturbed = trained(slices=4)
@@ -153,7 +153,7 @@ def test_ranks_copy_no_more_than_is_theirs(sliced):
     copied = []
     for rank in range(4):
         own = RankCheckpoint({}, shard=Shard(rank, 4))
-        sliced.save(own)
+        sliced.save_to(own)
         parts = PART_NAMES & own.sections.keys()
         assert len(parts) == PARTS // 4
         copied.append(sum(x.nbytes for name in parts for x in own.get(name).values()))

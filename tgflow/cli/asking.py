@@ -20,7 +20,7 @@ from tgflow.cli.errors import USAGE, CliError
 from tgflow.iso import EXAMPLE, iso_seconds
 from tgflow.report.formatting import score
 from tgflow.report.table_text import print_table
-from tgflow.runtime.opened_run import Run, open_run
+from tgflow.runtime.saved_run import Run, open_run
 from tgflow.serve.scored_pairs import ScoredPairs
 from tgflow.streams.files.formats import format_of
 from tgflow.streams.write import encode_rows, write_rows

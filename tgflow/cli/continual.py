@@ -36,8 +36,8 @@ from tgflow.runtime.gpu import describe_device, device_figures
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.machine import describe, peak_rss_bytes
 from tgflow.runtime.model_maker import make_model
-from tgflow.runtime.opened_run import with_initial_model
 from tgflow.runtime.runner import RunResult
+from tgflow.runtime.saved_run import with_initial_model
 from tgflow.runtime.stream import FlowControl, StopSignals
 from tgflow.streams.errors import TooManyBadRecords
 from tgflow.tables import DamagedFile

@@ -12,7 +12,7 @@ from tgflow.cli.errors import INTERNAL, CliError
 from tgflow.config import Config
 from tgflow.runtime.files import read_health
 from tgflow.runtime.metrics import RunCollector
-from tgflow.runtime.opened_run import Run, open_run
+from tgflow.runtime.saved_run import Run, open_run
 from tgflow.runtime.serving import check_serving
 from tgflow.runtime.stream import FlowControl, StopSignals
 from tgflow.serve.server import Server

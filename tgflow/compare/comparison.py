@@ -132,7 +132,7 @@ class Comparison(StreamTrainer):
             },
         }
 
-    def save(self, writer: SectionWriter) -> None:
+    def save_to(self, writer: SectionWriter) -> None:
         """Save the stream so far once, and what each participant has of its own."""
         self._collect(everything=True)
         save_graph(writer, self.graph, self.position)

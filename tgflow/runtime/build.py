@@ -50,7 +50,6 @@ from tgflow.runtime.loggers import RunLoggers
 from tgflow.runtime.machine import rss_bytes
 from tgflow.runtime.micro_batch_ends import MicroBatchEnds, TimedStream, open_ends
 from tgflow.runtime.node_features import NodeFeatures
-from tgflow.runtime.opened_run import find_initial, start_of
 from tgflow.runtime.ranks import lead, make_writer
 from tgflow.runtime.restore import (
     Start,
@@ -61,6 +60,7 @@ from tgflow.runtime.restore import (
     open_store,
 )
 from tgflow.runtime.runner import Runner, RunStatus
+from tgflow.runtime.saved_run import find_initial, start_of
 from tgflow.runtime.scores import SavedScores, open_scores, rows_of
 from tgflow.runtime.serving import serve_answers
 from tgflow.runtime.stream import FlowControl, PacedStream, SteppedStream

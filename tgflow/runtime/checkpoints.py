@@ -209,7 +209,7 @@ class Checkpoints:
         """Copy what `shard` keeps of the state, and begin to write it."""
         start = time.monotonic()
         checkpoint = RankCheckpoint({}, shard=shard)
-        self._trainer.save(checkpoint)
+        self._trainer.save_to(checkpoint)
         for part in self._parts:
             part.save(checkpoint)
         self.copy_seconds = time.monotonic() - start

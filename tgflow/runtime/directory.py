@@ -321,6 +321,8 @@ def _changes(
         ConfigError: If that matters, and was not allowed.
     """
     changed = changes(saved, wanted)
+    if not saved.stream.path:  # a trainer whose stream was in memory: now it has a name
+        changed = [each for each in changed if not each.key.startswith("stream.")]
     effect = gravest(changed)
     if effect == "any_time" or (options.allow_change and effect != "fixed"):
         return changed

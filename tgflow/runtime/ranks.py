@@ -274,7 +274,7 @@ class FollowedSaves:
             PeerLost: If a rank is gone.
         """
         checkpoint = RankCheckpoint({}, shard=self._peers.shard)
-        self._trainer.save(checkpoint)
+        self._trainer.save_to(checkpoint)
         self._wait()
         if checkpoint.elsewhere:  # else rank 0 writes all of it
             self._writer.submit(self._trainer.position, checkpoint)

@@ -12,7 +12,7 @@ from tgflow.ids import NodeIds
 from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.metrics import RunCollector, RunMetrics
-from tgflow.runtime.opened_run import make_engine
+from tgflow.runtime.saved_run import make_engine
 from tgflow.serve.endpoint import Endpoint, read_token
 from tgflow.serve.predictor import Predictor
 from tgflow.serve.server import Server, check_installed

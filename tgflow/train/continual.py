@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import asdict
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -244,7 +246,31 @@ class ContinualTrainer(StreamTrainer):
             out |= {f"prequential.{name}": value for name, value in labels.items()}
         return out
 
-    def save(self, writer: SectionWriter) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a run directory, which `open_run`, `tgflow predict`, `info` and `run` read.
+
+        It has the ids of the stream's nodes. `tgflow run --resume --out PATH` continues the latest
+        stream after the events that were learned; give `--stream` if that was not a file.
+
+        Args:
+            path: The directory; one that an earlier `save` of this trainer has written is updated.
+
+        Raises:
+            FileExistsError: If it holds other files, or a later state.
+            ValueError: If the model cannot be built from its class and its `config`.
+            OSError: If it cannot be written.
+
+        Example:
+            >>> trainer = tg.ContinualTrainer(tg.TGN(), tg.TemporalGraph())
+            >>> _ = trainer.run(tg.open_stream((["ann", "bob"], ["cy", "ann"], [1, 2])))
+            >>> trainer.save("runs/saved")
+            >>> tg.open_run("runs/saved").score("ann", "cy").dst
+            ['cy']
+        """
+        # the runtime is built on trainers: imported by name, as trainers do not need it
+        import_module("tgflow.runtime.saved_run").save_trainer(self, path)
+
+    def save_to(self, writer: SectionWriter) -> None:
         """Save to `writer` what `checkpoint` holds; what is learned later does not change it.
 
         Waits for the device, as the figures of all that was learned belong to it.
@@ -287,7 +313,7 @@ class ContinualTrainer(StreamTrainer):
         Args:
             model: Built with the configuration it had then; its parameters are overwritten.
             checkpoint: From `checkpoint()`, by way of `save` and `load`; or another reader of what
-                the trainer's `save` has written.
+                the trainer's `save_to` has written.
             config: Settings to continue with, None for those it had. Others give other bits;
                 another `batch_size` counts micro-batches from here. A larger `replay_horizon`
                 reaches further back as the run continues, as far as the model's state was kept.

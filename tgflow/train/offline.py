@@ -250,10 +250,10 @@ class OfflineTrainer:
         Of one taken within `fit`, see its `after_epoch`, `from_checkpoint` goes on.
         """
         checkpoint = Checkpoint({})
-        self.save(checkpoint)
+        self.save_to(checkpoint)
         return checkpoint
 
-    def save(self, writer: SectionWriter) -> None:
+    def save_to(self, writer: SectionWriter) -> None:
         """Save to `writer` what `checkpoint` holds."""
         save_state(writer, self._learner, self.graph, self.graph.num_events, self.config.slices)
         writer.note("trainer", "offline")

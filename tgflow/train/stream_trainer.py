@@ -94,6 +94,10 @@ class StreamTrainer(ABC):
         """Encloses each micro-batch, from its prediction until it is stored and counted: set to
         `tgflow.Inference.changing`, so that an engine that other threads ask answers between two,
         and never from one half made."""
+        self.stream: Any = None
+        """The latest stream with ids, as it was given."""
+        self.stream_start = self.position
+        """Events before those of the latest stream."""
         self._preparation = clock_of(device)
         self._pairs = PairHistory(graph.log)
         self._catches_up = False
@@ -154,7 +158,7 @@ class StreamTrainer(ABC):
         """Return the metrics so far, flat or nested, and fit for JSON."""
 
     @abstractmethod
-    def save(self, writer: SectionWriter) -> None:
+    def save_to(self, writer: SectionWriter) -> None:
         """Save all that is needed to continue with the same bits.
 
         What is learned later does not change what was saved. Waits for the device, as the figures
@@ -251,6 +255,8 @@ class StreamTrainer(ABC):
             ValueError: If the stream numbers its nodes otherwise than the graph's nodes.
         """
         ids = getattr(stream, "ids", None)
+        if stream is not self.stream:
+            self.stream, self.stream_start = stream, self.graph.num_events
         if ids is None or ids is self.ids:
             return
         if self.ids is None:
@@ -378,7 +384,7 @@ class StreamTrainer(ABC):
         thread writes it. Nothing is drawn and no bit of the trainer changes.
         """
         checkpoint = Checkpoint({})
-        self.save(checkpoint)
+        self.save_to(checkpoint)
         return checkpoint
 
     def _advance(self, batch: AnyBatch, feeder: MicroBatcher) -> MicroBatch:

@@ -1,29 +1,38 @@
-"""Runs opened for queries by the ids of their stream, or as the start of another run."""
+"""Saved runs: trainers saved as run directories, and runs opened to query or to begin with."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
+
+import torch
 
 from tgflow.checkpoint import (
     Checkpoint,
     CheckpointDamaged,
     CheckpointError,
+    CheckpointStore,
     list_checkpoints,
     load,
 )
 from tgflow.checkpoint.parts import Ids
 from tgflow.checkpoint.typed import read_as
-from tgflow.config import Config, ConfigError, load_config, replaced
+from tgflow.config import Config, ConfigError, StreamConfig, load_config, plain, replaced, to_toml
+from tgflow.config.schema import GraphConfig, ModelConfig
+from tgflow.durable.replaced import replace_file
 from tgflow.graph import TemporalGraph
+from tgflow.graph.log import NodeCount
 from tgflow.ids import NodeIds
 from tgflow.inference import Inference
 from tgflow.model import TemporalModel, feature_widths
-from tgflow.runtime.directory import saved_settings
+from tgflow.models import MODELS, name_of
+from tgflow.runtime.checkpoints import IngestPart
+from tgflow.runtime.directory import fixed_settings, saved_settings
 from tgflow.runtime.model_maker import make_model
-from tgflow.runtime.restore import Start
+from tgflow.runtime.restore import Start, current_build
 from tgflow.serve.predictor import Predictor
 from tgflow.streams.ingest.config import BEFORE_ALL
 from tgflow.streams.ingest.state import IngestState
@@ -112,13 +121,23 @@ def make_engine(config: TrainingConfig, model: TemporalModel, graph: TemporalGra
     return Inference(model, graph, strategy=config.strategy, span=config.span, seed=config.seed)
 
 
-def open_run(path: str | os.PathLike[str]) -> Run:
-    """Return what `tgflow run` or `tgflow train` has left in a directory, to be asked.
+@overload
+def open_run(path: ContinualTrainer) -> Predictor: ...
+
+
+@overload
+def open_run(path: str | os.PathLike[str]) -> Run: ...
+
+
+def open_run(path: str | os.PathLike[str] | ContinualTrainer) -> Predictor:
+    """Return a run to query: of a directory, or of a trainer that goes on learning.
 
     Nothing in the directory is changed: it may be of a run that goes on. All events are read.
 
     Args:
-        path: The run's directory; of `train` with several seeds such as `runs/x/checkpoint/0`.
+        path: The directory that `tgflow run`, `tgflow train` or `trainer.save` has written; of
+            `train` with several seeds such as `runs/x/checkpoint/0`. Or a trainer: answers then
+            follow what it learns, by the ids of its streams.
 
     Raises:
         FileNotFoundError: If there is no run, or it has no checkpoint yet.
@@ -130,9 +149,106 @@ def open_run(path: str | os.PathLike[str]) -> Run:
         >>> run.top_k("acc_1", k=3).to_arrow().column_names
         ['src', 'dst', 'place', 'logit', 'probability', 'anomaly']
     """
+    if isinstance(path, ContinualTrainer):
+        engine = make_engine(path.config, path.model, path.graph)
+        stream, ids = _stream_of(path), _ids_of(path)
+        run = Predictor("the trainer", stream, ids, path.graph, engine, Calibration())
+        run.follow(path, engine)
+        return run
     home, found = find_checkpoint(path)
     config = replaced(load_config(home / "config.toml", unknown=[]), _saved_settings(found))
     return Run(home, config, found)
+
+
+def save_trainer(trainer: ContinualTrainer, path: str | os.PathLike[str]) -> None:
+    """Write a trainer as the directory of a run; see `ContinualTrainer.save`."""
+    home, position = Path(path), trainer.position
+    there = {entry.name for entry in home.iterdir()} if home.exists() else set()
+    if not there <= {"config.toml", "checkpoints"}:
+        raise FileExistsError(f"{home} holds files already; choose another path, or remove it")
+    if any(entry.step > position for entry in list_checkpoints(home / "checkpoints")):
+        raise FileExistsError(f"{home} holds a later state; choose another path, or remove it")
+    config = _config_of(trainer)
+    checkpoint, start = trainer.checkpoint(), trainer.stream_start
+    last = int(trainer.graph.log.read(start - 1, start).t) if start else BEFORE_ALL
+    Ids(_ids_of(trainer), NodeCount(trainer.graph.log).upto(position)).save(checkpoint)
+    IngestPart(IngestState(num_released=start, watermark=last, last_t=last)).save(checkpoint)
+    checkpoint.note("records", {"bytes": 0, "lines": 0})
+    checkpoint.note("model", plain(config)["model"])
+    run = {
+        "build": current_build(torch.get_num_threads(), trainer.device),
+        "elapsed": 0.0,
+        "history": start,
+        "source": config.stream.path,
+        "settings": fixed_settings(config),
+    }
+    checkpoint.note("run", run)
+    CheckpointStore(home / "checkpoints").save(position, checkpoint)
+    replace_file(home / "config.toml", [to_toml(config).encode()])
+
+
+def _config_of(trainer: ContinualTrainer) -> Config:
+    """Return the settings with which `tgflow run` continues a trainer.
+
+    Raises:
+        ValueError: If they build another model.
+    """
+    model, graph, scale = trainer.model, trainer.graph, trainer.graph.feature_scale
+    name = name_of(model)
+    fixed: Mapping[str, Any] = MODELS[name].settings if name in MODELS else {}
+    if name not in MODELS:
+        name = f"{type(model).__module__}:{type(model).__qualname__}"
+    own = getattr(model, "config", None)
+    left_out = {"edge_x_dim", "node_x_dim", *fixed}
+    settings = (
+        {}
+        if own is None
+        else {
+            field.name: asdict(own)[field.name]
+            for field in fields(own)
+            if field.name not in left_out and getattr(own, field.name) != field.default
+        }
+    )
+    config = Config(
+        stream=_stream_of(trainer),
+        graph=GraphConfig(
+            direction=graph.direction, feature_scale="none" if scale is None else scale.kind
+        ),
+        model=ModelConfig(name=name, settings=settings),
+        continual=trainer.config,
+    )
+    edge_x_dim, node_x_dim = feature_widths(graph).values()
+    again = make_model(config, trainer.config, edge_x_dim, node_x_dim=node_x_dim)
+    shapes = [{k: v.shape for k, v in each.state_dict().items()} for each in (model, again)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            f"{name} built from its config has other parameters; use tg.save(path, "
+            "trainer.checkpoint()), which needs the model to be built in Python"
+        )
+    return config
+
+
+def _stream_of(trainer: ContinualTrainer) -> StreamConfig:
+    """Return the settings of a trainer's latest stream; without a path if that was no file."""
+    origin = dict(getattr(trainer.stream, "origin", {}))
+    origin.pop("bipartite", None)
+    if isinstance(origin.get("features"), str):
+        origin["features"] = [origin["features"] + "*"]
+    if origin.get("columns") is not None and not isinstance(origin["columns"], str):
+        origin["columns"] = ",".join(origin["columns"])
+    tick = trainer.graph.time_unit
+    unit = getattr(trainer.stream, "time_unit", tick)
+    origin |= {"time_unit": unit, "tick_unit": None if unit == tick else tick}
+    return StreamConfig(**origin)
+
+
+def _ids_of(trainer: ContinualTrainer) -> NodeIds:
+    """Return the ids of a trainer's nodes; the numbers of its batches if no stream had ids."""
+    if trainer.ids is not None:
+        return trainer.ids
+    ids, numbers = NodeIds(), torch.arange(trainer.graph.num_nodes)
+    ids.encode(numbers, numbers)
+    return ids
 
 
 def find_checkpoint(path: str | os.PathLike[str]) -> tuple[Path, Checkpoint]:
