@@ -116,6 +116,8 @@ KNOW_ADDRESSES = [
     "tgflow.bench",
 ]
 NOT_BETWEEN_RANKS = r"dist\.(\w+_object|\w*reduce\w*)|torch\.(save|load)\b"
+# Imported within a function by what it is built on: `ContinualTrainer.save` writes a run directory.
+WITHIN = {("tgflow.train.continual", "tgflow.runtime.saved_run")}
 # These put the rooms together, or test that they fit.
 COMPOSERS = (
     "tgflow.datasets",
@@ -205,6 +207,7 @@ def known_modules():
     for _, name, path in modules():
         lazy = path.name == "__init__.py" and "TYPE_CHECKING" in path.read_text()
         known[name] = set() if lazy else {nearest(m, names) for m in imports(name, path)} - {name}
+        known[name] -= {other for importer, other in WITHIN if importer == name}
     return known
 
 

@@ -10,6 +10,7 @@ import torch
 import tgflow as tg
 from helpers.live_runs import write_events
 from tgflow.cli import main
+from tgflow.tables import FeatureTable
 
 CONFIG = tg.ContinualConfig(batch_size=50)
 
@@ -63,3 +64,64 @@ def test_a_trainer_does_not_overwrite_other_files_or_a_later_state(saved, tmp_pa
     young = tg.ContinualTrainer(tg.TGN(memory_dim=8), tg.TemporalGraph())
     with pytest.raises(FileExistsError, match="holds a later state"):
         young.save(path)
+
+
+IN_MEMORY = (["ann", "bob", "ann", "cy"], ["bob", "cy", "dan", "ann"], [1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("bipartite", [False, True])
+@pytest.mark.parametrize("with_features", [False, True])
+def test_streams_in_memory_are_opened_again_by_their_own_ids(tmp_path, bipartite, with_features):
+    direction = "bipartite" if bipartite else "undirected"
+    nodes = None
+    graph = tg.TemporalGraph(direction)
+    if with_features:
+        table = {"id": ["ann", "bob", "cy", "dan"], "age": [1, 2, 3, 4]}
+        if bipartite:
+            table = {name: values * 2 for name, values in table.items()}
+            table["side"] = ["src"] * 4 + ["dst"] * 4
+        nodes = tg.NodeFeatures(table, side="side" if bipartite else None)
+        graph = tg.TemporalGraph(direction, node_x=FeatureTable(nodes.dim))
+    model = tg.TGN(memory_dim=8, node_x_dim=0 if nodes is None else nodes.dim)
+    trainer = tg.ContinualTrainer(model, graph, CONFIG)
+    stream = tg.open_stream(IN_MEMORY, bipartite=bipartite)
+    trainer.run(stream if nodes is None else nodes.along(stream))
+    trainer.save(tmp_path / "run")
+    live, opened = tg.open_run(trainer), tg.open_run(tmp_path / "run")
+    assert torch.equal(live.score("ann", "dan").logit, opened.score("ann", "dan").logit)
+    assert opened.top_k("ann", k=3).dst == live.top_k("ann", k=3).dst
+    assert opened.ids.bipartite is bipartite
+    assert torch.equal(opened.embed("cy"), live.embed("cy"))
+
+
+class Own(tg.TGAT):
+    def __init__(self, **settings):
+        super().__init__(embedding_dim=8, time_dim=4, neighbors=2)
+
+
+class NeedsMore(tg.TGAT):
+    def __init__(self, width):
+        super().__init__(embedding_dim=width, time_dim=4, neighbors=2)
+
+
+def test_own_model_class_is_opened_again_or_refused_with_a_way_out(tmp_path):
+    def trainer_of(model, **given):
+        trainer = tg.ContinualTrainer(model, tg.TemporalGraph(), CONFIG, **given)
+        trainer.run(tg.open_stream(IN_MEMORY))
+        return trainer
+
+    class Local(tg.TGAT):
+        pass
+
+    trainer = trainer_of(Own())
+    trainer.save(tmp_path / "own")
+    opened = tg.open_run(tmp_path / "own")
+    assert torch.equal(
+        opened.score("ann", "cy").logit, tg.open_run(trainer).score("ann", "cy").logit
+    )
+    for model in (NeedsMore(8), Local(embedding_dim=8, time_dim=4, neighbors=2)):
+        with pytest.raises(ValueError, match=r"needs a model that can be built again.*tg\.save"):
+            trainer_of(model).save(tmp_path / "other")
+    with pytest.raises(ValueError, match=r"cannot hold loss of this trainer.*tg\.save"):
+        trainer_of(tg.TGN(memory_dim=8), loss="bpr").save(tmp_path / "other")
+    assert not (tmp_path / "other").exists()

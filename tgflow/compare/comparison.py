@@ -202,7 +202,7 @@ class Comparison(StreamTrainer):
             entrant,
             self.graph,
             self.config,
-            self._execution,
+            self.execution,
             self._preparation,
             group.watch,
             group.counts,

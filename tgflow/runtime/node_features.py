@@ -423,7 +423,8 @@ class FeaturedStream:
         """What a tick is, if the stream says so."""
         self.ids = ids
         """Of its nodes."""
-        self._features, self._stream, self._known = features, stream, known
+        self.stream = stream
+        self._features, self._known = features, known
 
     def __iter__(self) -> Iterator[EventBatch]:
         """Yield the stream's batches.
@@ -433,7 +434,7 @@ class FeaturedStream:
                 before it come first.
         """
         known = self._known
-        for events in self._stream:
+        for events in self.stream:
             last = int(torch.maximum(events.src.max(), events.dst.max())) if len(events) else -1
             if last < known:
                 yield events

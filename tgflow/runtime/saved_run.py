@@ -21,7 +21,7 @@ from tgflow.checkpoint import (
 from tgflow.checkpoint.parts import Ids
 from tgflow.checkpoint.typed import read_as
 from tgflow.config import Config, ConfigError, StreamConfig, load_config, plain, replaced, to_toml
-from tgflow.config.schema import GraphConfig, ModelConfig
+from tgflow.config.schema import GraphConfig, ModelConfig, RunConfig
 from tgflow.durable.replaced import replace_file
 from tgflow.graph import TemporalGraph
 from tgflow.graph.log import NodeCount
@@ -32,6 +32,7 @@ from tgflow.models import MODELS, name_of
 from tgflow.runtime.checkpoints import IngestPart
 from tgflow.runtime.directory import fixed_settings, saved_settings
 from tgflow.runtime.model_maker import make_model
+from tgflow.runtime.node_features import FeaturedStream
 from tgflow.runtime.restore import Start, current_build
 from tgflow.serve.predictor import Predictor
 from tgflow.streams.ingest.config import BEFORE_ALL
@@ -191,8 +192,13 @@ def _config_of(trainer: ContinualTrainer) -> Config:
     """Return the settings with which `tgflow run` continues a trainer.
 
     Raises:
-        ValueError: If they build another model.
+        ValueError: If they do not describe the trainer, or build another model.
     """
+    if trainer.not_in_config:
+        raise ValueError(
+            f"a run directory cannot hold {', '.join(trainer.not_in_config)} of this trainer; set "
+            f"it in the trainer's config, or use {_BY_HAND}"
+        )
     model, graph, scale = trainer.model, trainer.graph, trainer.graph.feature_scale
     name = name_of(model)
     fixed: Mapping[str, Any] = MODELS[name].settings if name in MODELS else {}
@@ -214,30 +220,42 @@ def _config_of(trainer: ContinualTrainer) -> Config:
         graph=GraphConfig(
             direction=graph.direction, feature_scale="none" if scale is None else scale.kind
         ),
-        model=ModelConfig(name=name, settings=settings),
+        model=ModelConfig(name=name, settings=settings, precision=trainer.execution.precision),
         continual=trainer.config,
+        run=RunConfig(device=str(trainer.device), capture=trainer.execution.capture),
     )
     edge_x_dim, node_x_dim = feature_widths(graph).values()
-    again = make_model(config, trainer.config, edge_x_dim, node_x_dim=node_x_dim)
+    try:
+        again = make_model(config, trainer.config, edge_x_dim, node_x_dim=node_x_dim)
+    except (ConfigError, ImportError, TypeError) as error:
+        raise ValueError(
+            f"a run directory needs a model that can be built again: {error}; use {_BY_HAND}"
+        ) from None
     shapes = [{k: v.shape for k, v in each.state_dict().items()} for each in (model, again)]
     if shapes[0] != shapes[1]:
         raise ValueError(
-            f"{name} built from its config has other parameters; use tg.save(path, "
-            "trainer.checkpoint()), which needs the model to be built in Python"
+            f"{name} built from its config has other parameters; keep all its settings in its "
+            f"config, or use {_BY_HAND}"
         )
     return config
 
 
+_BY_HAND = "tg.save(path, trainer.checkpoint()) and build the model in Python"
+
+
 def _stream_of(trainer: ContinualTrainer) -> StreamConfig:
     """Return the settings of a trainer's latest stream; without a path if that was no file."""
-    origin = dict(getattr(trainer.stream, "origin", {}))
+    stream = trainer.stream
+    if isinstance(stream, FeaturedStream):
+        stream = stream.stream
+    origin = dict(getattr(stream, "origin", {}))
     origin.pop("bipartite", None)
     if isinstance(origin.get("features"), str):
         origin["features"] = [origin["features"] + "*"]
     if origin.get("columns") is not None and not isinstance(origin["columns"], str):
         origin["columns"] = ",".join(origin["columns"])
     tick = trainer.graph.time_unit
-    unit = getattr(trainer.stream, "time_unit", tick)
+    unit = getattr(stream, "time_unit", tick)
     origin |= {"time_unit": unit, "tick_unit": None if unit == tick else tick}
     return StreamConfig(**origin)
 

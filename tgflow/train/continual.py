@@ -6,7 +6,6 @@ import os
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import asdict
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -121,6 +120,14 @@ class ContinualTrainer(StreamTrainer):
         reducer = reducer_of(peers, config.slices, model, device, self.control)
         super().__init__(graph, config, execution, device, reducer, peers)
         self.model = model
+        given = {
+            "task": task,
+            "optimizer": optimizer,
+            "lr_scheduler": lr_scheduler,
+            "loss": loss,
+        }
+        self.not_in_config = [name for name, value in given.items() if value is not None]
+        """Arguments that were given and that `config` does not hold."""
         self._labels = None if task is None else task.labels_of(graph)
         self.scorer = EventScorer(config.hist_negatives, self._labels) if scores else None
         """Makes `StepRecord.scores`; its `hear` is called before a micro-batch is learned."""
@@ -129,7 +136,7 @@ class ContinualTrainer(StreamTrainer):
             model,
             graph,
             config,
-            self._execution,
+            self.execution,
             self._preparation,
             reducer=reducer,
             scorer=self.scorer,
@@ -257,7 +264,8 @@ class ContinualTrainer(StreamTrainer):
 
         Raises:
             FileExistsError: If it holds other files, or a later state.
-            ValueError: If the model cannot be built from its class and its `config`.
+            ValueError: If the model cannot be built from its class and its `config`, or a task,
+                optimizer, schedule or loss was given beside the trainer's `config`.
             OSError: If it cannot be written.
 
         Example:
@@ -267,8 +275,9 @@ class ContinualTrainer(StreamTrainer):
             >>> tg.open_run("runs/saved").score("ann", "cy").dst
             ['cy']
         """
-        # the runtime is built on trainers: imported by name, as trainers do not need it
-        import_module("tgflow.runtime.saved_run").save_trainer(self, path)
+        from tgflow.runtime.saved_run import save_trainer  # which is built on trainers
+
+        save_trainer(self, path)
 
     def save_to(self, writer: SectionWriter) -> None:
         """Save to `writer` what `checkpoint` holds; what is learned later does not change it.

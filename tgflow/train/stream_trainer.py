@@ -79,7 +79,7 @@ class StreamTrainer(ABC):
         _check_spread(graph, device)
         self._peers: Peers = Alone() if peers is None else peers
         self.config = ContinualConfig() if config is None else config
-        self._execution = ExecutionConfig() if execution is None else execution
+        self.execution = ExecutionConfig() if execution is None else execution
         reducer = LocalReducer() if reducer is None else reducer
         self._wanted = reducer.wanted(self.config.slices)
         """The slices of each batch that are computed here."""
@@ -306,7 +306,7 @@ class StreamTrainer(ABC):
                 num_threads=c.num_threads,
                 lookahead=self._ahead * self.num_batches * len(self._wanted),
                 device=self.device,
-                captures=self._execution.capture,
+                captures=self.execution.capture,
                 clock=self._preparation,
             )
         )
