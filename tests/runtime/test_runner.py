@@ -252,7 +252,7 @@ def test_a_checkpoint_that_finds_no_memory_either_leaves_the_one_before(
         config, open_stream(config.stream.path), tmp_path / "run", warn=warnings.append
     )
     fails_at(monkeypatch, step.TrainStep, "backward", 4, NO_MEMORY)
-    fails_at(monkeypatch, ContinualTrainer, "save", 2, MemoryError("no room"))
+    fails_at(monkeypatch, ContinualTrainer, "save_to", 2, MemoryError("no room"))
     with pytest.raises(torch.OutOfMemoryError):
         runner.run()
     assert "saved: no room; the newest checkpoint has 100 events" in warnings[0]
