@@ -8,7 +8,7 @@ from tgflow.lazy import lazy_names
 
 if TYPE_CHECKING:
     from tgflow.runtime.node_features import NodeFeatures as NodeFeatures
-    from tgflow.runtime.opened_run import Run as Run
-    from tgflow.runtime.opened_run import open_run as open_run
+    from tgflow.runtime.saved_run import Run as Run
+    from tgflow.runtime.saved_run import open_run as open_run
 
 __all__, __getattr__, __dir__ = lazy_names(__name__)
