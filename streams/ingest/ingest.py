@@ -334,7 +334,7 @@ class Ingest:
         for rows in released:
             start = max(0, self._skip_to - first)
             for at in range(start, len(rows), MAX_BATCH):
-                yield rows.events.stretch(at, min(at + MAX_BATCH, len(rows)))
+                yield rows.events.take(slice(at, at + MAX_BATCH))
             first += len(rows)
 
     def _has_waited(self, seconds: float) -> bool:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tgflow.streams.rows.checks import Int64s
-from tgflow.streams.rows.columns import EventColumns
+from tgflow.streams.rows.columns import EventColumns, joined
 from tgflow.streams.rows.schema import IdKind
 
 SEQ_BITS = 44
 MAX_PARTITION = (1 << (63 - SEQ_BITS)) - 1
 _SEQ_MASK = (1 << SEQ_BITS) - 1
 _KEY_BYTES = 24
+_ARROW = ("src", "dst", "event_id")
+"""Columns that stay Arrow arrays; all others are NumPy arrays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +45,8 @@ class Rows:
         """Times in ticks."""
         return self.events.t
 
-    def take(self, rows: Int64s) -> Rows:
-        """Return the rows numbered so, in that order."""
+    def take(self, rows: slice | Int64s) -> Rows:
+        """Return the rows at `rows`, in that order; a slice with step 1 copies nothing."""
         ids = None if self.event_ids is None else self.event_ids[rows]
         return Rows(self.rank[rows], self.events.take(rows), ids)
 
@@ -57,9 +61,8 @@ class Rows:
         Texts of event ids do not count: whether they are kept must not change any order.
         """
         e = self.events
-        fixed = (
-            _KEY_BYTES + (0 if e.label is None else 8) + (0 if e.x is None else 4 * e.x.shape[1])
-        )
+        numbers = [c for n, c in e.columns().items() if n != "t" and isinstance(c, np.ndarray)]
+        fixed = _KEY_BYTES + sum(c.itemsize * math.prod(c.shape[1:]) for c in numbers)
         if pa.types.is_integer(e.src.type):
             return fixed + 16
         lengths = pc.add(pc.binary_length(e.src), pc.binary_length(e.dst))
@@ -67,25 +70,15 @@ class Rows:
         return fixed + 8 + sizes
 
     def to_batch(self) -> pa.RecordBatch:
-        """Return them as columns: partition, seq, src, dst, t and, where there, label, x, ids."""
-        e = self.events
-        columns = {
-            "partition": pa.array(partitions(self.rank).astype(np.int32)),
-            "seq": pa.array(sequence(self.rank)),
-            "src": e.src,
-            "dst": e.dst,
-            "t": pa.array(e.t),
+        """Return them as columns: partition, seq, those of `EventColumns`, and event_id_hash."""
+        columns: dict[str, Any] = {
+            "partition": partitions(self.rank).astype(np.int32),
+            "seq": sequence(self.rank),
+            **self.events.columns(),
         }
-        if e.label is not None:
-            columns["label"] = pa.array(e.label)
-        if e.x is not None:
-            values = pa.array(np.ascontiguousarray(e.x).reshape(-1))
-            columns["x"] = pa.FixedSizeListArray.from_arrays(values, e.x.shape[1])
         if self.event_ids is not None:
-            columns["event_id"] = pa.array(self.event_ids)
-        if e.event_id is not None:
-            columns["event_id_text"] = e.event_id
-        return pa.record_batch(columns)
+            columns["event_id_hash"] = self.event_ids
+        return pa.record_batch({name: _to_arrow(column) for name, column in columns.items()})
 
     @classmethod
     def from_batch(cls, batch: pa.RecordBatch) -> Rows:
@@ -94,19 +87,31 @@ class Rows:
         Raises:
             KeyError: If a column is missing.
         """
-        names = set(batch.schema.names)
-
-        def ints(name: str) -> Int64s | None:
-            return batch[name].to_numpy().astype(np.int64, copy=False) if name in names else None
-
-        x = None
-        if "x" in names:
-            x = batch["x"].flatten().to_numpy().reshape(len(batch), batch["x"].type.list_size)
-        t = batch["t"].to_numpy()
-        texts = batch["event_id_text"] if "event_id_text" in names else None
-        events = EventColumns(batch["src"], batch["dst"], t, ints("label"), x, texts)
+        names = {field.name for field in fields(EventColumns)} & {*batch.schema.names}
+        found = {name: _from_arrow(batch[name], name not in _ARROW) for name in names}
+        if missing := {"src", "dst", "t"} - names:
+            raise KeyError(min(missing))
+        events = EventColumns(**{"label": None, "x": None} | found)
         rank = ranks(batch["partition"].to_numpy().astype(np.int64), batch["seq"].to_numpy())
-        return cls(rank, events, ints("event_id"))
+        has_ids = "event_id_hash" in batch.schema.names
+        return cls(rank, events, batch["event_id_hash"].to_numpy() if has_ids else None)
+
+
+def _to_arrow(column: Any) -> pa.Array:
+    if isinstance(column, pa.Array):
+        return column
+    if column.ndim == 1:
+        return pa.array(column)
+    values = pa.array(np.ascontiguousarray(column).reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(values, column.shape[1])
+
+
+def _from_arrow(array: pa.Array, is_number: bool) -> Any:
+    if not is_number:
+        return array
+    if pa.types.is_fixed_size_list(array.type):
+        return array.flatten().to_numpy().reshape(len(array), array.type.list_size)
+    return array.to_numpy()
 
 
 def ranks(partition: int | Int64s, seq: Int64s) -> Int64s:
@@ -143,7 +148,7 @@ def concat(parts: Sequence[Rows]) -> Rows:
         return parts[0]
     ids = [part.event_ids for part in parts if part.event_ids is not None]
     return Rows(
-        np.concatenate([part.rank for part in parts]),
+        joined([part.rank for part in parts]),
         EventColumns.concat([part.events for part in parts]),
-        np.concatenate(ids) if ids else None,
+        joined(ids) if ids else None,
     )

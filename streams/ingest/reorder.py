@@ -10,9 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from sortedcontainers import SortedKeyList
 
-from tgflow.streams.ingest import payload
-from tgflow.streams.ingest.ordered_rows import SEQ_BITS, Rows, partitions, total_bytes
-from tgflow.streams.ingest.payload import SLAB_BITS, Payload, Slabs
+from tgflow.streams.ingest.ordered_rows import SEQ_BITS, Rows, concat, partitions, total_bytes
 from tgflow.streams.rows.checks import Int64s
 
 FANOUT_BITS = 3
@@ -23,58 +21,49 @@ LONG_RUN = 4096
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SortedRun:
-    """Keys in their order, (t, rank), and where the events are that they belong to."""
+    """Rows sorted by (t, rank)."""
 
-    t: Int64s
-    rank: Int64s
-    index: Int64s
+    rows: Rows
     room: int
-    """Length of the arrays that hold it, of which it may be the rest."""
+    """Length of the arrays that hold the rows, of which they may be a view."""
 
     def __len__(self) -> int:
-        return len(self.t)
+        return len(self.rows)
 
     @property
     def first(self) -> tuple[int, int]:
         """The key it begins with."""
-        return int(self.t[0]), int(self.rank[0])
+        return int(self.rows.t[0]), int(self.rows.rank[0])
 
     @property
     def last(self) -> tuple[int, int]:
         """The key it ends with."""
-        return int(self.t[-1]), int(self.rank[-1])
+        return int(self.rows.t[-1]), int(self.rows.rank[-1])
 
     @property
     def level(self) -> int:
-        """How many digits its length has."""
+        """Number of base-8 digits of its length."""
         return len(self).bit_length() // FANOUT_BITS
 
-    def head(self, size: int) -> SortedRun:
-        """Return the first `size` keys."""
-        return SortedRun(self.t[:size], self.rank[:size], self.index[:size], self.room)
-
     def tail(self, size: int) -> SortedRun:
-        """Return all but the first `size` keys; if they are few, without holding the others."""
-        rest = self.t[size:], self.rank[size:], self.index[size:]
-        if 4 * len(rest[0]) < self.room:
-            t, rank, index = (column.copy() for column in rest)
-            return SortedRun(t, rank, index, len(t))
-        return SortedRun(*rest, self.room)
+        """Return all but the first `size` rows; a copy if few are left, to free the others."""
+        if 4 * (len(self) - size) < self.room:
+            return SortedRun(self.rows.take(np.arange(size, len(self))), len(self) - size)
+        return SortedRun(self.rows.take(slice(size, None)), self.room)
 
 
 @dataclass(frozen=True, slots=True)
 class BufferSnapshot:
-    """What a buffer held at one moment; nothing in it ever changes."""
+    """Immutable contents of a buffer at one moment."""
 
-    runs: tuple[SortedRun, ...]
-    slabs: Slabs
+    runs: tuple[SortedRun, ...] = ()
 
     def __len__(self) -> int:
         return sum(map(len, self.runs))
 
     def rows(self) -> Rows | None:
         """Return the rows in their order, None if there are none."""
-        return _gather(self.slabs, merged(self.runs)) if self.runs else None
+        return merged([run.rows for run in self.runs]) if self.runs else None
 
 
 class ReorderBuffer:
@@ -86,8 +75,7 @@ class ReorderBuffer:
     """
 
     def __init__(self) -> None:
-        self._runs = SortedKeyList(key=lambda run: int(run.t[0]))
-        self._payload = Payload()
+        self._runs = SortedKeyList(key=lambda run: run.first[0])
         self._num_rows: Counter[int] = Counter()
         self._num_bytes: Counter[int] = Counter()
         self._size = 0
@@ -106,49 +94,45 @@ class ReorderBuffer:
         return self._num_bytes[partition]
 
     def add(self, rows: Rows) -> None:
-        """Take rows in, in any order."""
+        """Add rows in any order."""
         if not len(rows):
             return
         self._tally(rows, 1)
-        self._runs.add(_sorted(rows, self._payload.add(rows)))
+        self._runs.add(SortedRun(_sorted(rows), len(rows)))
         self._merge_alike()
 
     def release(self, watermark: int) -> list[Rows]:
-        """Take out all rows with `t < watermark` and return them in order, in pieces.
+        """Remove all rows with `t < watermark` and return them in order, in pieces.
 
-        Long runs that do not overlap, as those of a file in order, come one after the other as they
-        are. Pieces may share memory with rows still in it, which never changes.
+        Long runs that do not overlap, as those of a file in order, come one after the other without
+        a copy. Pieces may share memory with rows still in the buffer, which never changes.
         """
         num_runs = self._runs.bisect_key_left(watermark)
         touched = list(self._runs[:num_runs])
         del self._runs[:num_runs]
         heads = []
         for run in touched:
-            size = int(np.searchsorted(run.t, watermark))
-            heads.append(run.head(size))
+            size = int(np.searchsorted(run.rows.t, watermark))
+            heads.append(SortedRun(run.rows.take(slice(0, size)), run.room))
             if size < len(run):
                 self._runs.add(run.tail(size))
-        pieces = []
-        for run in _in_sequence(heads):
-            pieces.append(_gather(self._payload.slabs, run))
-            self._payload.forget(run.index)
-            self._tally(pieces[-1], -1)
-        if self._payload.num_rows > 4 * self._size + (2 << SLAB_BITS):
-            self._compact()
+        pieces = _in_sequence(heads)
+        for rows in pieces:
+            self._tally(rows, -1)
         return pieces
 
     def rows_since(self, partition: int, t: int) -> Rows | None:
         """Return the rows of a partition at or after `t`, None if there are none."""
         found = []
         for run in self._runs:
-            wanted = (partitions(run.rank) == partition) & (run.t >= t)
-            found.append(SortedRun(run.t[wanted], run.rank[wanted], run.index[wanted], 0))
-        found = [run for run in found if len(run)]
-        return _gather(self._payload.slabs, merged(found)) if found else None
+            rows = np.flatnonzero((partitions(run.rows.rank) == partition) & (run.rows.t >= t))
+            if len(rows):
+                found.append(run.rows.take(rows))
+        return merged(found) if found else None
 
     def held(self) -> BufferSnapshot:
         """Return what is in it now."""
-        return BufferSnapshot(tuple(self._runs), dict(self._payload.slabs))
+        return BufferSnapshot(tuple(self._runs))
 
     def _tally(self, rows: Rows, sign: int) -> None:
         """Count rows that came in, or with sign -1 went out."""
@@ -169,16 +153,8 @@ class ReorderBuffer:
             alike = [run for run in self._runs if run.level == full[0]]
             for run in alike:
                 self._runs.remove(run)
-            self._runs.add(merged(alike))
-
-    def _compact(self) -> None:
-        """Move the payload together: most of what its slabs hold is no longer wanted."""
-        old, self._payload = self._payload, Payload()
-        runs = list(self._runs)
-        self._runs.clear()
-        for run in runs:
-            rows = _gather(old.slabs, run)
-            self._runs.add(SortedRun(run.t, run.rank, self._payload.add(rows, copy=True), run.room))
+            rows = merged([run.rows for run in alike])
+            self._runs.add(SortedRun(rows, len(rows)))
 
 
 def per_partition(rank: Int64s, sizes: int | Int64s = 0) -> Iterable[tuple[int, int, int]]:
@@ -199,42 +175,39 @@ def per_partition(rank: Int64s, sizes: int | Int64s = 0) -> Iterable[tuple[int, 
     return zip(*(column.tolist() for column in columns), strict=True)
 
 
-def _in_sequence(runs: Sequence[SortedRun]) -> Sequence[SortedRun]:
+def _in_sequence(runs: Sequence[SortedRun]) -> list[Rows]:
     """Return runs as they are if they are long and do not overlap, else as one."""
     runs = sorted(runs, key=lambda run: run.first)
     is_long = sum(map(len, runs)) >= LONG_RUN * len(runs)
     if is_long and not any(a.last > b.first for a, b in itertools.pairwise(runs)):
-        return runs
-    return [merged(runs)] if runs else []
+        return [run.rows for run in runs]
+    return [merged([run.rows for run in runs])] if runs else []
 
 
-def merged(runs: Sequence[SortedRun]) -> SortedRun:
-    """Return the keys of at least one run as one run."""
-    if len(runs) == 1:
-        return runs[0]
-    runs = sorted(runs, key=lambda run: run.first)
-    t, rank, index = (
-        np.concatenate([getattr(run, name) for run in runs]) for name in ("t", "rank", "index")
-    )
-    if any(a.last > b.first for a, b in itertools.pairwise(runs)):
-        order = _settled(np.argsort(t, kind="stable"), t, rank)  # fast, as the runs are in order
-        t, rank, index = t[order], rank[order], index[order]
-    return SortedRun(t, rank, index, len(t))
+def merged(parts: Sequence[Rows]) -> Rows:
+    """Return at least one sorted part as one."""
+    if len(parts) == 1:
+        return parts[0]
+    rows = concat(sorted(parts, key=lambda part: (int(part.t[0]), int(part.rank[0]))))
+    if _is_sorted(rows):
+        return rows
+    return rows.take(_settled(np.argsort(rows.t, kind="stable"), rows.t, rows.rank))
 
 
-def _sorted(rows: Rows, index: Int64s) -> SortedRun:
-    """Return the keys of rows in order."""
+def _sorted(rows: Rows) -> Rows:
+    if _is_sorted(rows):
+        return rows
+    order = np.argsort(rows.t)  # the fastest, but not stable
+    t = rows.t[order]
+    if (t[:-1] == t[1:]).any():
+        order = _settled(np.argsort(rows.t, kind="stable"), rows.t, rows.rank)
+    return rows.take(order)
+
+
+def _is_sorted(rows: Rows) -> bool:
     t, rank = rows.t, rows.rank
     before, after = t[:-1], t[1:]
-    in_order = (before < after) | ((before == after) & (rank[:-1] < rank[1:]))
-    if not in_order.all():
-        order = np.argsort(t)  # the fastest, but not stable
-        t = t[order]
-        if (t[:-1] == t[1:]).any():
-            order = _settled(np.argsort(rows.t, kind="stable"), rows.t, rank)
-            t = rows.t[order]
-        rank, index = rank[order], index[order]
-    return SortedRun(t, rank, index, len(t))
+    return bool(((before < after) | ((before == after) & (rank[:-1] < rank[1:]))).all())
 
 
 def _settled(order: Int64s, t: Int64s, rank: Int64s) -> Int64s:
@@ -249,7 +222,3 @@ def _settled(order: Int64s, t: Int64s, rank: Int64s) -> Int64s:
     rows = order[some]
     order[some] = rows[np.lexsort((rank[rows], t[rows]))]
     return order
-
-
-def _gather(slabs: Slabs, run: SortedRun) -> Rows:
-    return Rows(run.rank, payload.take(slabs, run.index, run.t))

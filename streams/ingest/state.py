@@ -46,7 +46,7 @@ class IngestState:
     watermark: int = BEFORE_ALL
     last_t: int = BEFORE_ALL
     partitions: Mapping[int, PartitionState] = field(default_factory=dict)
-    held: BufferSnapshot = field(default_factory=lambda: BufferSnapshot((), {}))
+    held: BufferSnapshot = field(default_factory=BufferSnapshot)
     windows: Mapping[int, DedupWindow] = field(default_factory=dict)
     counts: Mapping[str, Any] = field(default_factory=dict)
     breaker: Mapping[str, Any] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -29,10 +29,10 @@ AS_TEXT = "pass id_kind='string' to take ids as text"
 
 @dataclass(frozen=True, slots=True)
 class EventColumns:
-    """Events before their ids are mapped: `src` and `dst` are Arrow int64 or string arrays.
+    """Events before their ids are mapped: a field for each column, None for one that is missing.
 
-    `event_id` has what identifies each event, as text, where the stream says it and somebody wants
-    it.
+    `src` and `dst` are Arrow int64 or string arrays. `event_id` is the id of each event as text, if
+    the stream has one and it is kept. All methods apply to every field.
     """
 
     src: pa.Array
@@ -45,29 +45,14 @@ class EventColumns:
     def __len__(self) -> int:
         return len(self.t)
 
-    def stretch(self, start: int, stop: int) -> EventColumns:
-        """Return the events from `start` to `stop`, as views."""
-        if start == 0 and stop == len(self):
-            return self
-        return EventColumns(
-            self.src.slice(start, stop - start),
-            self.dst.slice(start, stop - start),
-            self.t[start:stop],
-            None if self.label is None else self.label[start:stop],
-            None if self.x is None else self.x[start:stop],
-            None if self.event_id is None else self.event_id.slice(start, stop - start),
-        )
+    def columns(self) -> dict[str, Any]:
+        """Return the columns that are present, by name."""
+        found = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return {name: column for name, column in found if column is not None}
 
     def take(self, rows: slice | Int64s) -> EventColumns:
         """Return the events at `rows`, in that order; a slice with step 1 copies nothing."""
-        return EventColumns(
-            _taken(self.src, rows),
-            _taken(self.dst, rows),
-            self.t[rows],
-            None if self.label is None else self.label[rows],
-            None if self.x is None else self.x[rows],
-            None if self.event_id is None else _taken(self.event_id, rows),
-        )
+        return replace(self, **{n: taken(column, rows) for n, column in self.columns().items()})
 
     def keeping_ids(self, keep: bool) -> EventColumns:
         """Return the events with their ids, null where they are not known; or without any."""
@@ -80,21 +65,22 @@ class EventColumns:
         """Return at least one part, one after another; all have the same columns."""
         if len(parts) == 1:
             return parts[0]
-        label = [part.label for part in parts if part.label is not None]
-        x = [part.x for part in parts if part.x is not None]
-        ids = [part.event_id for part in parts if part.event_id is not None]
-        return cls(
-            pa.concat_arrays([part.src for part in parts]),
-            pa.concat_arrays([part.dst for part in parts]),
-            np.concatenate([part.t for part in parts]),
-            np.concatenate(label) if label else None,
-            np.concatenate(x) if x else None,
-            pa.concat_arrays(ids) if ids else None,
-        )
+        columns = [part.columns() for part in parts]
+        return replace(parts[0], **{n: joined([c[n] for c in columns]) for n in columns[0]})
 
 
-def _taken(array: pa.Array, rows: slice | Int64s) -> pa.Array:
-    return array[rows] if isinstance(rows, slice) else array.take(pa.array(rows))
+def taken(column: Any, rows: slice | Int64s) -> Any:
+    """Return the values at `rows` of an Arrow or NumPy column."""
+    if isinstance(column, np.ndarray) or isinstance(rows, slice):
+        return column[rows]
+    return column.take(pa.array(rows))
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """Return Arrow or NumPy columns of one type as one column."""
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    return pa.concat_arrays(parts)
 
 
 def id_column(array: pa.Array, name: str, kind: IdKind, max_id: int) -> pa.Array:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from helpers.order_reference import judge_rows
 from helpers.partitioned import Row
-from tgflow.streams.ingest import payload, reorder
+from tgflow.streams.ingest import reorder
 from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL, OrderConfig
 from tgflow.streams.ingest.dedup import RecentIds, Seen
 from tgflow.streams.ingest.ordered_rows import (
@@ -99,14 +99,12 @@ def test_a_bounded_window_forces_the_watermark_over_its_earliest():
     at=st.lists(st.integers(0, 60), max_size=8),
     watermarks=st.lists(SMALL, min_size=9, max_size=9),
     columns=st.tuples(st.booleans(), st.booleans(), st.booleans()),
-    slab_rows=st.sampled_from([4, 1 << 18]),
+    long_run=st.sampled_from([4, 1 << 18]),
 )
-def test_a_buffer_releases_what_sorting_everything_would(rows, at, watermarks, columns, slab_rows):
+def test_a_buffer_releases_what_sorting_everything_would(rows, at, watermarks, columns, long_run):
     buffer, waiting, total = ReorderBuffer(), [], 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(payload, "MIN_SLAB_ROWS", slab_rows)
-        patch.setattr(payload, "SLAB_BYTES", slab_rows)
-        patch.setattr(reorder, "LONG_RUN", slab_rows)
+        patch.setattr(reorder, "LONG_RUN", long_run)
         numbered = [(t, p, seq) for seq, (t, p) in enumerate(rows)]
         for piece, watermark in zip(cut(numbered, at), watermarks, strict=False):
             buffer.add(made_rows(piece, *columns))
@@ -155,7 +153,7 @@ def content(rows):
     return keys(rows), e.src.to_pylist(), e.dst.to_pylist(), *optional
 
 
-def test_a_buffer_of_few_rows_keeps_no_large_slabs():
+def test_a_buffer_of_few_rows_frees_the_released_ones():
     buffer = ReorderBuffer()
     for i in range(60):  # of each poll one row stays for long
         n = 50_000
@@ -164,7 +162,7 @@ def test_a_buffer_of_few_rows_keeps_no_large_slabs():
         buffer.add(Rows(ranks(0, np.arange(i * n, (i + 1) * n)), events_at(t)))
         buffer.release(i + 1)
     assert len(buffer) == 60
-    assert buffer._payload.num_rows < 4 * 60 + (2 << 18) + n
+    assert sum(run.room for run in buffer.held().runs) <= 4 * 60
     [rows] = buffer.release(AFTER_ALL)
     assert sequence(rows.rank).tolist() == list(range(0, 60 * 50_000, 50_000))
 
@@ -179,7 +177,7 @@ def test_polls_in_order_are_released_as_they_came_without_a_copy():
         assert [len(rows) for rows in released] == ([1, n - 1] if i else [n - 1])
         assert np.shares_memory(released[-1].events.src.to_numpy(), events.src.to_numpy())
     assert [rows.t.tolist() for rows in buffer.release(AFTER_ALL)] == [[3 * n - 1]]
-    assert buffer._payload.num_rows == 0
+    assert not buffer.held().runs
 
 
 def events_at(t):
