@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from tgflow import graph as graph
     from tgflow import inference as inference
     from tgflow import messages as messages
+    from tgflow import metrics as metrics
     from tgflow import models as models
     from tgflow import nn as nn
     from tgflow import peers as peers

@@ -34,6 +34,8 @@ CountClock = Literal["seconds", "events"]
 """What the half-life of a count is in."""
 Loss = Literal["bce", "softmax", "bpr"]
 """What learning descends; see `tgflow.train.losses`."""
+METRIC_TITLES = {"ap": "AP", "auc": "AUC", "mrr": "MRR", "mrr_hist": "MRR, historical"}
+"""Titles of the built-in metrics that summaries show, by their names in results."""
 Precision = Literal["fp32", "tf32"]
 """How a GPU multiplies matrices of float32."""
 Injection = Literal["structural", "temporal"]

@@ -8,16 +8,23 @@ of many gains by NDCG@k.
 Scores of mathematically equal inputs differ in their last bits with the size of a batch, the number
 of threads and the CPU. AP, AUC and ranks therefore count float32 scores as tied that differ by at
 most `TIED * max(1, abs(score))`. float64 scores are tied only if they are equal.
+
+    >>> tg.metrics.roc_auc(torch.tensor([0.9, 0.8]), torch.tensor([0.1, 0.85]))
+    0.75
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from tgflow import _native
+from tgflow.choices import METRIC_TITLES
+from tgflow.lazy import import_named
 
 HITS = (1, 10)
 """The `k` of each Hits@k."""
@@ -27,6 +34,100 @@ MAX_PENDING = 1 << 22
 """Scores that `LinkMetrics.gather` leaves on their device before it fetches them."""
 UNDEFINED = float("nan")
 """What a metric of nothing is: no positives, or no negatives."""
+MEAN_OVER_BATCHES = ("ap", "auc")
+"""Metrics averaged over batches; the others are averaged over events."""
+RESERVED = (*METRIC_TITLES, "ap_pooled", "auc_pooled", "loss", "num_events", "replay_ap")
+"""Names in results that no registered metric can have."""
+
+
+class BatchMetric(Protocol):
+    """A metric of one's own: one instance measures one batch.
+
+    Trainers call `update` and then `compute` once each, and average the values over events.
+    """
+
+    def update(self, positive: Tensor, negative: Tensor) -> None:
+        """Take the scores of a batch, on the CPU; must not change them.
+
+        Args:
+            positive: Scores of its events, float `[B]`, `B` at least 1; higher is likelier.
+            negative: Scores of their negatives, float `[B, m]`, `m` at least 1.
+        """
+
+    def compute(self) -> float:
+        """Return the value of the batch; one that is not finite is left out."""
+
+
+Metrics: TypeAlias = Mapping[str, Callable[[], BatchMetric]]
+"""Metrics of one's own by their names in results."""
+_registered: dict[str, Callable[[], BatchMetric]] = {}
+
+
+def register(name: str, metric: Callable[[], BatchMetric]) -> None:
+    """Give a metric a name for `TrainingConfig.metrics`; replaces one of that name.
+
+    Args:
+        name: An identifier, by which results name it, too.
+        metric: Makes one `BatchMetric` for each batch, such as its class.
+
+    Raises:
+        ValueError: If the name is no identifier, or that of a built-in metric.
+    """
+    _check_name(name)
+    _registered[name] = metric
+
+
+def find_metrics(names: Sequence[str]) -> Metrics:
+    """Return the metrics of names given to `register`, or of classes as `module:Class`.
+
+    Raises:
+        ValueError: If there is none, or two have one name.
+    """
+    found: dict[str, Callable[[], BatchMetric]] = {}
+    for each in names:
+        name = each.rpartition(":")[2]
+        if name in found:
+            raise ValueError(f"two metrics are named {name!r}; rename one")
+        if ":" in each:
+            _check_name(name)
+            found[name] = import_named(each)
+        elif each in _registered:
+            found[name] = _registered[each]
+        else:
+            known = ", ".join(_registered) or "none"
+            raise ValueError(
+                f"there is no metric {each!r} (registered: {known}); give module:Class, or call "
+                "tg.metrics.register first"
+            )
+        if not all(callable(getattr(found[name](), method, None)) for method in _METHODS):
+            raise ValueError(f"metric {each!r} must have the methods update and compute")
+    return found
+
+
+_METHODS = ("update", "compute")
+
+
+def _check_name(name: str) -> None:
+    if not name.isidentifier() or name in RESERVED:
+        raise ValueError(
+            f"a metric's name must be an identifier other than {', '.join(RESERVED)}, got {name!r}"
+        )
+
+
+def measure(metrics: Metrics, positive: Tensor, negative: Tensor) -> dict[str, float]:
+    """Return the finite values of metrics over the scores of one batch, by name.
+
+    Args:
+        metrics: As `find_metrics` returns them.
+        positive: As `BatchMetric.update`, also none.
+        negative: Likewise.
+    """
+    values: dict[str, float] = {}
+    for name, make in metrics.items() if negative.numel() else ():
+        metric = make()
+        metric.update(positive, negative)
+        values[name] = float(metric.compute())
+    return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 def average_precision(positive: Tensor, negative: Tensor) -> float:
@@ -140,13 +241,16 @@ class LinkMetrics:
     """Collects scores batch by batch and sums them up both ways: per batch and pooled.
 
     Keeps two scores an event, for the pooled AP and AUC.
+
+    Args:
+        metrics: Metrics of one's own, to take beside the built-in ones.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: Metrics | None = None) -> None:
+        self._metrics = {} if metrics is None else metrics
         self._num_events = 0
-        self._num_batches = 0
-        self._num_ranked = 0
-        self._sums: dict[str, float] = {}
+        self._sums: dict[str, tuple[float, int]] = {}
+        """Weighted sum and weight by name."""
         self._pool: list[tuple[Tensor, Tensor]] = []
         self._pending: list[tuple[Tensor, Tensor]] = []
         self._num_pending = 0
@@ -203,12 +307,12 @@ class LinkMetrics:
             return {}
         rank = ranks(positive, negative)
         batch = batch_metrics(positive, negative, rank)
+        batch |= measure(self._metrics, positive, negative)
         self._num_events += len(positive)
-        self._num_batches += 1
-        self._num_ranked += len(rank) if negative.shape[1] > 1 else 0
         for name, value in batch.items():
-            weight = 1 if name in ("ap", "auc") else len(rank)
-            self._sums[name] = self._sums.get(name, 0.0) + value * weight
+            weight = 1 if name in MEAN_OVER_BATCHES else len(rank)
+            total, weights = self._sums.get(name, (0.0, 0))
+            self._sums[name] = total + value * weight, weights + weight
         self._pool.append((positive.clone(), negative[:, 0].clone()))
         return batch
 
@@ -216,13 +320,10 @@ class LinkMetrics:
         """Return the means so far; no key for what is undefined.
 
         `ap` and `auc` are means over batches, `ap_pooled` and `auc_pooled` take all scores as one,
-        `mrr` and `hits@k` are means over events. Synchronizes.
+        `mrr`, `hits@k` and metrics of one's own are means over events. Synchronizes.
         """
         self._fetch()
-        out = {
-            name: total / (self._num_batches if name in ("ap", "auc") else self._num_ranked)
-            for name, total in self._sums.items()
-        }
+        out = {name: total / weight for name, (total, weight) in self._sums.items()}
         if self._pool:
             positive, negative = (torch.cat(part) for part in zip(*self._pool, strict=True))
             out["ap_pooled"] = average_precision(positive, negative)

@@ -445,6 +445,7 @@ def common_figures(
     return {
         "command": "compare",
         "stream": config.stream.path,
+        "metrics": list((config.offline if is_offline(config) else config.continual).metric_names),
         "preset_line": preset,
         "seconds_per_tick": seconds_per_tick(graph.time_unit),
         "threads": threads,
@@ -471,7 +472,7 @@ def write_outcome(files: RunFiles, outcome: Outcome, batch_size: int) -> Analysi
 def print_leaders(analysis: Analysis, path: Path) -> None:
     """Print the leaderboard, and who dropped out."""
     summary: Mapping[str, Any] = analysis.outcome.summary
-    rows = []
+    rows, own = [], analysis.own_metrics
     if analysis.num_events:
         ap = analysis.ap.means
         rows = [
@@ -481,12 +482,13 @@ def print_leaders(analysis: Analysis, path: Path) -> None:
                 f"{interval.low:.4f} to {interval.high:.4f}",
                 "best" if (p := analysis.mrr.p_of_best(label)) is None else f"{p:.4f}",
                 score(ap[label].mean),
+                *(score(analysis.own_metric(label, name)) for name in own),
                 compact(analysis.cost(label)),
             )
             for label, interval in analysis.mrr.means.items()
         ]
     print_summary(
-        ("model", "MRR", "95 %", "p", "AP", "µs an event"),
+        ("model", "MRR", "95 %", "p", "AP", *own, "µs an event"),
         rows,
         f"{analysis.num_events:,} events are compared, of {summary['num_events']:,} among "
         f"{summary['num_nodes']:,} nodes; p: no difference from the best, all pairs\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import nan
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from tgflow.choices import METRIC_TITLES
 from tgflow.cli import assemble
 from tgflow.cli.assemble import warn_of_first
 from tgflow.cli.errors import IO, exit_code, explain, hint, mark_reported
@@ -108,7 +109,7 @@ def _learn(directory: RunDirectory, as_json: bool, flow: FlowControl, lead: Lead
     if as_json:
         sys.stdout.write(to_json(metrics, indent=2) + "\n")
     else:
-        _summary(metrics, result, directory)
+        _summary(metrics, result, directory, config.continual.metric_names)
 
 
 @contextmanager
@@ -202,19 +203,19 @@ def _write_report(
     files.write_report(page)
 
 
-def _summary(metrics: Mapping[str, Any], result: RunResult, directory: RunDirectory) -> None:
+def _summary(
+    metrics: Mapping[str, Any],
+    result: RunResult,
+    directory: RunDirectory,
+    own_metrics: Sequence[str],
+) -> None:
     rows = [
         (
             name,
             score(metrics.get(f"prequential.{key}", nan)),
             score(metrics.get(f"test.{key}", nan)),
         )
-        for name, key in (
-            ("AP", "ap"),
-            ("AUC", "auc"),
-            ("MRR", "mrr"),
-            ("MRR, historical", "mrr_hist"),
-        )
+        for key, name in (METRIC_TITLES | {own: own for own in own_metrics}).items()
         if key != "mrr_hist" or "prequential.mrr_hist" in metrics
     ]
     print_summary(

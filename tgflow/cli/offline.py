@@ -20,6 +20,7 @@ from rich.console import Console
 from tgflow.checkpoint import save
 from tgflow.checkpoint.parts import Ids, SectionReader, SectionWriter
 from tgflow.checkpoint.typed import read_natural
+from tgflow.choices import METRIC_TITLES
 from tgflow.cli import assemble
 from tgflow.cli.assemble import warn_of_first
 from tgflow.cli.continual import failing_run, interruptible, printer
@@ -420,7 +421,7 @@ def _train(directory: RunDirectory, num_seeds: int | None, as_json: bool, lead: 
     if as_json:
         sys.stdout.write(to_json(metrics, indent=2) + "\n")
     else:
-        _summary(metrics, directory.path)
+        _summary(metrics, directory.path, directory.config.offline.metric_names)
 
 
 class _Inputs(NamedTuple):
@@ -614,11 +615,12 @@ def _trainer(
     )
 
 
-def _summary(metrics: Mapping[str, Any], path: Path) -> None:
+def _summary(metrics: Mapping[str, Any], path: Path, own_metrics: Sequence[str]) -> None:
     parts = ("val", "test", "inductive.test")
     rows = [
         (name, *(_figure(metrics, f"{part}.{key}") for part in parts))
-        for name, key in (("AP", "ap"), ("AUC", "auc"), ("MRR", "mrr"))
+        for key, name in (METRIC_TITLES | {own: own for own in own_metrics}).items()
+        if key != "mrr_hist"  # of continual learning alone
     ]
     seeds = metrics.get("seeds") or [metrics["seed"]]
     reuses = "reuse.reused" in metrics

@@ -152,6 +152,17 @@ class Analysis:
         """Return a figure that a participant has in the summary; NaN if it has not."""
         return float(self.outcome.summary["participants"][key].get(name, np.nan))
 
+    @property
+    def own_metrics(self) -> Sequence[str]:
+        """Names of metrics of one's own."""
+        names: Sequence[str] = self.outcome.summary.get("metrics", ())
+        return names
+
+    def own_metric(self, label: str, name: str) -> float:
+        """Return a metric of one's own, the mean over seeds: of all events, or of the test."""
+        part = "test" if "negatives" in self.outcome.summary else "prequential"
+        return float(np.mean([self.figure(key, f"{part}.{name}") for key in self.keys[label]]))
+
     def cost(self, label: str) -> float:
         """Return the microseconds that an event takes, the mean over seeds."""
         every = self.outcome.summary["participants"]

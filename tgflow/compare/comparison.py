@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -294,7 +294,7 @@ class Comparison(StreamTrainer):
             self._queues[each.key].extend(each.stepper.steps.records())
         while active and all(self._queues[each.key] for each in active):
             records = {each.key: self._queues[each.key].popleft() for each in active}
-            self._ready.append(_joined(records))
+            self._ready.append(_joined(records, self.config.metric_names))
 
 
 @dataclass(slots=True)
@@ -311,7 +311,7 @@ class _Group:
         return 1 + max(each.num_updates for each in self.participants)
 
 
-def _joined(records: dict[str, StepRecord]) -> StepRecord:
+def _joined(records: dict[str, StepRecord], metrics: Sequence[str]) -> StepRecord:
     """Return the record of whoever is best so far, with the prequential figures of all."""
 
     def ap(record: StepRecord) -> float:
@@ -321,7 +321,7 @@ def _joined(records: dict[str, StepRecord]) -> StepRecord:
     figures = {
         f"{key}.{name}": record.prequential[name]
         for key, record in records.items()
-        for name in ("ap", "mrr")
+        for name in ("ap", "mrr", *metrics)
         if name in record.prequential
     }
     return replace(best, prequential=best.prequential | figures)

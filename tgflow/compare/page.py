@@ -82,7 +82,8 @@ def _tiles(analysis: Analysis, best: str) -> list[tuple[str, str, str]]:
 
 
 def _leaderboard(analysis: Analysis) -> str:
-    head = ("model", "MRR", "p", "AP", "p", "seeds", "µs an event", "state", "parameters")
+    own = analysis.own_metrics
+    head = ("model", "MRR", "p", "AP", "p", *own, "seeds", "µs an event", "state", "parameters")
     rows = []
     for label, interval in analysis.mrr.means.items():
         every = analysis.outcome.summary["participants"]
@@ -94,6 +95,7 @@ def _leaderboard(analysis: Analysis) -> str:
                 _p(analysis.mrr.p_of_best(label)),
                 _with_interval(analysis.ap.means[label]),
                 _p(analysis.ap.p_of_best(label)),
+                *(score(analysis.own_metric(label, name)) for name in own),
                 str(len(analysis.keys[label])),
                 f"{compact(analysis.cost(label))}{_small(_cost_parts(first['microseconds']))}",
                 num_bytes(sum(first["bytes"].values())),

@@ -32,9 +32,13 @@ class Display:
         console: Where to; stderr, so that stdout stays free for results.
         title: What is running, one line.
         total: Events to come, or None if unknown.
+        metrics: Names of metrics to show beside AP and MRR.
     """
 
-    def __init__(self, console: Console, title: str, total: int | None) -> None:
+    def __init__(
+        self, console: Console, title: str, total: int | None, metrics: Sequence[str] = ()
+    ) -> None:
+        self._metrics = metrics
         self._console, self._title, self._total = console, title, total
         self._history: dict[str, list[float]] = {key: [] for key in SHOWN}
         self._last: Record = {}
@@ -101,6 +105,7 @@ class Display:
             f"  {compact(self._value('events_per_second'))} events/s  {self._lag()}"
             f"  loss {score(self._value('running.loss'))}"
             f"  AP {score(self._value('running.ap'))}  MRR {score(self._value('running.mrr'))}"
+            + "".join(f"  {name} {score(self._value(f'running.{name}'))}" for name in self._metrics)
         )
 
     def _panel(self) -> Panel:
@@ -115,8 +120,13 @@ class Display:
             Align(ProgressBar(total=1.0, completed=self._done, pulse=not known), vertical="middle"),
             Text(f"{self._events()} · {clock if known else duration(elapsed)}", style="dim"),
         )
+        own = (
+            f"{name} {score(self._value(f'running.{name}'))}, "
+            f"{score(self._value(f'prequential.{name}'))} since start"
+            for name in self._metrics
+        )
         return Panel(
-            Group(bar, Text(), self._figures()),
+            Group(bar, Text(), self._figures(), *(Text(line, style="dim") for line in own)),
             title=f"[bold]{self._title}[/bold]",
             title_align="left",
             border_style="dim",

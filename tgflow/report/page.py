@@ -125,6 +125,11 @@ def _continual_tiles(flat: Mapping[str, Any], config: Config) -> list[Tile]:
             f"1 against {config.continual.hist_negatives} pairs of the past",
         ),
         *_tile(flat, "prequential.auc", "AUC", score),
+        *(
+            tile
+            for name in config.continual.metric_names
+            for tile in _tile(flat, f"prequential.{name}", name, score, "mean over events")
+        ),
         *_tile(flat, "events_per_second", "Events per second", compact, "predict + learn + store"),
         *_tile(flat, "num_events", "Events", compact, "in stream order"),
         *_tile(flat, "num_nodes", "Nodes", compact),
@@ -149,6 +154,13 @@ def _offline_tiles(flat: Mapping[str, Any], config: Config) -> list[Tile]:
         *_tile(flat, "test.ap", "Test AP", score, _spread(flat, "test.ap_std")),
         *_tile(flat, "test.auc", "Test AUC", score, _spread(flat, "test.auc_std")),
         *_tile(flat, "test.mrr", "Test MRR", score, f"1 against {negatives} negatives"),
+        *(
+            tile
+            for name in config.offline.metric_names
+            for tile in _tile(
+                flat, f"test.{name}", f"Test {name}", score, _spread(flat, f"test.{name}_std")
+            )
+        ),
         *_tile(flat, "val.ap", "Validation AP", score),
         *_tile(flat, "events_per_second", "Events per second", compact, "while training"),
         *_tile(flat, "epoch_seconds", "Epoch", duration),
@@ -182,6 +194,10 @@ def _continual_charts(records: Sequence[Record], config: Config) -> list[Chart]:
                f"mean of the last {events:,} events; dashed: since the start", wide=True),
         _curve(records, "metrics.mrr", "Mean reciprocal rank", window, 2, over_time,
                f"1 against {config.continual.mrr_negatives} negatives"),
+        *(
+            _curve(records, f"metrics.{name}", name, window, 2, over_time, "a metric of your own")
+            for name in config.continual.metric_names
+        ),
         _curve(records, "loss", "Loss", window, 3, over_events, "of the new and replayed events"),
         _curve(records, "rate", "Throughput", window, 1, over_events,
                "events per second, all steps", low=0.0, show_y=compact),

@@ -287,6 +287,14 @@ class RunMetrics:
             "events_per_second": record.get("events_per_second"),
             "prequential_ap": record.get("prequential.ap"),
         }
+        names = (
+            key.removeprefix("prequential.") for key in record if key.startswith("prequential.")
+        )
+        out |= {
+            f"prequential_{name}": record[f"prequential.{name}"]
+            for name in names
+            if name.isidentifier()
+        }
         for source in self._sources:
             out |= source.health()
         return out

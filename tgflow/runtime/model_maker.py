@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import os
-import sys
 from dataclasses import is_dataclass
 from typing import Any
 
@@ -13,6 +10,8 @@ import torch
 
 from tgflow.config import Config, ConfigError
 from tgflow.config.model import WIDTHS, model_settings, validate_model
+from tgflow.lazy import import_named
+from tgflow.metrics import find_metrics
 from tgflow.model import TemporalModel
 from tgflow.models import MODELS, ModelEntry
 from tgflow.runtime.gpu import CPU
@@ -46,6 +45,10 @@ def make_model(
     Raises:
         ConfigError: If there is no such model, or its settings do not fit together.
     """
+    try:
+        find_metrics(training.metrics)
+    except ValueError as error:
+        raise ConfigError(f"--metric: {error}") from None
     name = config.model.name
     stated = model_settings(config.model)
     if ":" in name:
@@ -122,22 +125,10 @@ def _known_model(name: str) -> ModelEntry:
 def own_model(name: str) -> Any:
     """Import `module:Class` from the working directory or the path.
 
-    What the module itself imports later, in a function, is not looked for in the working directory.
-
     Raises:
         ConfigError: If there is none.
     """
-    module, _, attribute = name.partition(":")
-    sys.path.insert(0, os.getcwd())
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except ModuleNotFoundError as error:
-        if error.name != module:
-            raise  # of an import within the module
+        return import_named(name)
+    except ValueError as error:
         raise ConfigError(f"cannot build model {name!r}: {error}") from None
-    except AttributeError as error:
-        if not str(error).startswith(f"module {module!r}"):
-            raise
-        raise ConfigError(f"cannot build model {name!r}: {error}") from None
-    finally:
-        sys.path.pop(0)

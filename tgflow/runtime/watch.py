@@ -104,7 +104,7 @@ def make_display(
     if config.operate.log_format == "json":
         return nullcontext(), _Shown(ProgressLog(run_log).update)
     title = f"{name} learning from {config.stream.path}"
-    display = Display(console, title, num_events)
+    display = Display(console, title, num_events, config.continual.metric_names)
     return display, _Shown(display.update)
 
 

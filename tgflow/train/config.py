@@ -108,6 +108,9 @@ class TrainingConfig:
     loss: Loss | None = None
     """What is learned: bce, each score alone; softmax, the event among its negatives; bpr, pairs of
     the two; unset: as in the model's paper."""
+    metrics: Annotated[tuple[str, ...], Setting(flags=("--metric",), resume="from_now")] = ()
+    """Metrics of your own beside AP, AUC, MRR and Hits@k: module:Class, or a name given to
+    tg.metrics.register."""
     mrr_negatives: Annotated[int, Ge(1), Le(1_000_000)] = 20
     """Negatives per event to rank it among; AP and AUC use the first of them."""
     visibility: Visibility = "event"
@@ -125,6 +128,11 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         _check(self)
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """Names of `metrics` in results: `Recall` of `module:Recall`."""
+        return tuple(each.rpartition(":")[2] for each in self.metrics)
 
 
 @described

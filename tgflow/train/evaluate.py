@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tgflow.batch import AnyBatch, HostEvents
-from tgflow.metrics import LinkMetrics
+from tgflow.metrics import LinkMetrics, Metrics
 from tgflow.plan.parts import BatchPart
 from tgflow.train.finite import BatchPlace
 from tgflow.train.reducer import score_values
@@ -43,6 +43,7 @@ def evaluate(
     touches_new: Tensor,
     batch_size: int,
     on_batch: Callable[[BatchPlace], None],
+    own: Metrics | None = None,
 ) -> dict[str, float]:
     """Return metrics of all events and of those of new nodes.
 
@@ -52,13 +53,14 @@ def evaluate(
         batch_size: Events over which AP and AUC of new nodes' events are taken before averaging,
             as they are too few in a batch of all events.
         on_batch: Called when what a batch came to is known.
+        own: Metrics of one's own.
 
     Returns:
         As `LinkMetrics.result`, and the same with `inductive.` in front; plus `num_events`.
         Inductive metrics take the negatives that all events have, where DyGLib draws others, from
         the destinations of new nodes' events.
     """
-    metrics, inductive = LinkMetrics(), LinkMetrics()
+    metrics, inductive = LinkMetrics(own), LinkMetrics(own)
     kept: list[tuple[Tensor, Tensor]] = []
     for place, positive, negative, _ in scored:
         metrics.gather(positive, negative)

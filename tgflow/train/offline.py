@@ -19,6 +19,7 @@ from tgflow.cuda.device import Device
 from tgflow.describe import described
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
+from tgflow.metrics import find_metrics
 from tgflow.model import TemporalModel, device_of_model
 from tgflow.peers import Alone, Peers
 from tgflow.plan.pending import check_unspread
@@ -134,6 +135,7 @@ class OfflineTrainer:
         execution = ExecutionConfig() if execution is None else execution
         self.model, self.graph = model, graph
         self._observer = Callbacks(observer)
+        self._metrics = find_metrics(c.metrics)
         self.split = chronological_split(
             graph.log.read(0, graph.num_events),
             val_ratio=c.val_ratio,
@@ -203,7 +205,9 @@ class OfflineTrainer:
             TrainingDiverged: If a loss or score is not finite.
             BatchError: If a batch cannot be prepared.
         """
-        with self._observer.also(progress_bar(self._peers.rank == 0 and progress)):
+        with self._observer.also(
+            progress_bar(self._peers.rank == 0 and progress, metrics=self.config.metric_names)
+        ):
             return self._fitted(after_epoch)
 
     def _fitted(self, after_epoch: Callable[[], object] | None) -> dict[str, Any]:
@@ -416,7 +420,9 @@ class OfflineTrainer:
         scored = passes.scores_of(self._learner, loaded, parts)
         if hear is not None:
             scored = passes.heard(scored, hear)
-        return passes.evaluate(scored, self.split.touches_new, plan.batch_size, notify)
+        return passes.evaluate(
+            scored, self.split.touches_new, plan.batch_size, notify, self._metrics
+        )
 
     def _load_state(self, state: dict[str, Tensor] | None) -> None:
         if self.model.state is not None and state is not None:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from torch import Tensor
 
 from tgflow.cuda.clock import WorkClock
-from tgflow.metrics import average_precision, batch_metrics, mrr, ranks
+from tgflow.metrics import Metrics, average_precision, batch_metrics, measure, mrr, ranks
 from tgflow.train.event_scores import EventScores
 from tgflow.train.finite import BatchPlace, TrainingDiverged
 from tgflow.train.learning_task import TaskFigures
@@ -85,6 +85,7 @@ class PendingSteps:
         on_scores: Gets the scores of what was predicted, `[B]` and `[B, m]` without the historical
             negatives, of each micro-batch that is measured.
         figures: Of a task; takes in each micro-batch that is measured.
+        metrics: Metrics of one's own.
     """
 
     def __init__(
@@ -95,9 +96,10 @@ class PendingSteps:
         warmup: int = 0,
         on_scores: OnScores | None = None,
         figures: TaskFigures | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._learner, self._preparation = learner, preparation
-        self._figures = figures
+        self._figures, self._metrics = figures, {} if metrics is None else metrics
         self._num_hist, self._warmup = num_hist, warmup
         self._on_scores = on_scores
         self._results: Results[LearnedStep] = learner.new_results()
@@ -147,7 +149,7 @@ class PendingSteps:
         measured = batch_metrics(positive, ranked, rank) if ranked.numel() else {}
         if self._num_hist and len(positive):
             measured["mrr_hist"] = mrr(positive, negative[:, num_random:])
-        return measured
+        return measured | measure(self._metrics, positive, ranked)
 
     def _record(self, progress: Progress, step: LearnedStep, values: Values) -> StepRecord:
         measured: dict[str, float] = {}

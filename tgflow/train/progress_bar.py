@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Self
 
+from tgflow.choices import METRIC_TITLES
 from tgflow.train.observe import BatchRecord, Callback, EpochRecord, StepRecord
 
 if TYPE_CHECKING:
@@ -19,9 +21,15 @@ class ProgressBar(Callback):
         stream: What is learned from: it may know how many events it has, `num_events`, or which
             share of it was read, `progress`. None for offline training, whose passes say it.
         console: Where to; None: stderr, or below a notebook's cell.
+        metrics: Metrics to show beside AP and loss.
     """
 
-    def __init__(self, stream: object = None, console: Console | None = None) -> None:
+    def __init__(
+        self,
+        stream: object = None,
+        console: Console | None = None,
+        metrics: Sequence[str] = (),
+    ) -> None:
         from rich.progress import (
             BarColumn,
             Progress,
@@ -38,6 +46,7 @@ class ProgressBar(Callback):
             TextColumn("{task.fields[figures]}"),
             console=console or _console(),
         )
+        self._metrics = metrics
         total = getattr(stream, "num_events", None)
         has_share = total is None and isinstance(getattr(stream, "progress", None), float)
         self._stream = stream if has_share else None
@@ -55,7 +64,8 @@ class ProgressBar(Callback):
 
     def on_step(self, record: StepRecord) -> None:
         """Show the events learned so far, and the running figures."""
-        shown = [f"{name} {x:.3f}" for name, x in record.running.items() if name in ("ap", "loss")]
+        names = ("ap", "loss", *self._metrics)
+        shown = [f"{name} {x:.3f}" for name, x in record.running.items() if name in names]
         self._done += record.stop - record.start
         self._bar.update(
             self._task,
@@ -74,23 +84,30 @@ class ProgressBar(Callback):
 
     def on_epoch(self, record: EpochRecord) -> None:
         """Show the figures of the latest epoch."""
-        text = f"loss {record.loss:.3f}  val AP {record.val.get('ap', float('nan')):.3f}"
+        shown = [
+            f"val {METRIC_TITLES.get(name, name)} {record.val.get(name, float('nan')):.3f}"
+            for name in ("ap", *self._metrics)
+        ]
+        text = "  ".join([f"loss {record.loss:.3f}", *shown])
         self._bar.update(self._task, figures=text)
 
 
-def progress_bar(wanted: bool | None, stream: object = None) -> AbstractContextManager[Callback]:
+def progress_bar(
+    wanted: bool | None, stream: object = None, metrics: Sequence[str] = ()
+) -> AbstractContextManager[Callback]:
     """Return a bar to enter, which hears of the training, or what shows nothing.
 
     Args:
         wanted: Whether it is shown; None: where stderr is a terminal, and in a notebook that has
             ipywidgets, by which bars move there.
         stream: As `ProgressBar`.
+        metrics: As `ProgressBar`.
     """
     if wanted is None:
         console = _console()
         has_widgets = console.is_jupyter and find_spec("ipywidgets") is not None
         wanted = console.is_interactive or has_widgets
-    return ProgressBar(stream) if wanted else nullcontext(Callback())
+    return ProgressBar(stream, metrics=metrics) if wanted else nullcontext(Callback())
 
 
 def _console() -> Console:

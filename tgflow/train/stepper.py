@@ -12,6 +12,7 @@ from torch import Tensor
 from tgflow.batch import AnyBatch
 from tgflow.cuda.clock import WorkClock
 from tgflow.graph import TemporalGraph
+from tgflow.metrics import find_metrics
 from tgflow.model import TemporalModel
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.event_scores import EventScorer, EventScores
@@ -58,7 +59,8 @@ class Stepper:
         loss: As `ContinualTrainer`.
 
     Raises:
-        ValueError: If batches are cut into slices, and the model takes whole ones alone.
+        ValueError: If batches are cut into slices, and the model takes whole ones alone; or there
+            is no such metric.
     """
 
     def __init__(
@@ -100,7 +102,13 @@ class Stepper:
         self.keep_past()
         self.progress = Progress.new(c.half_life)
         self.steps = PendingSteps(
-            self.learner, preparation, c.hist_negatives, c.warmup, on_scores, figures
+            self.learner,
+            preparation,
+            c.hist_negatives,
+            c.warmup,
+            on_scores,
+            figures,
+            find_metrics(c.metrics),
         )
         self._preparation = preparation
         self._scorer = scorer

@@ -219,7 +219,7 @@ class StreamTrainer(ABC):
         """
         self._continue_ids(stream)
         callbacks, c = Callbacks(observer), self.config
-        bar = progress_bar(self._peers.rank == 0 and progress, stream)
+        bar = progress_bar(self._peers.rank == 0 and progress, stream, c.metric_names)
         read = read_by_rank_0(self._peers, stream, c.batch_size, self.graph.time_unit)
         with callbacks.also(bar), read as events:
             for record in self.steps(events):

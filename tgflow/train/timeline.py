@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-MEAN_OVER_BATCHES = ("ap", "auc")
-"""Metrics averaged over batches; the others are averaged over events."""
+from tgflow.metrics import MEAN_OVER_BATCHES
 
 
 @dataclass(slots=True)
