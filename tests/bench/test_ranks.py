@@ -13,7 +13,7 @@ from benchmarks.rank_work import Work, WorkFigures, measure
 from benchmarks.ranks import RankContender, cpu_row, speed_rows, start
 from helpers.live_runs import write_events
 from helpers.worlds import in_world
-from tgflow.bench.options import Options
+from tgflow.bench.setup import Options
 
 WORK = Work("tgn", batch=20, slices=1, warm_up=1, batches=2, dim=4)
 

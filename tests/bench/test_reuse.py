@@ -7,7 +7,7 @@ import torch
 from benchmarks import reuse, reuse_training
 from benchmarks.reuse import precision_rows, speed_rows
 from helpers.made_streams import made_events
-from tgflow.bench.options import Options
+from tgflow.bench.setup import Options
 
 EVENTS = made_events(240, x_dim=0)
 

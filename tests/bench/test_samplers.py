@@ -5,7 +5,7 @@ import torch
 
 from benchmarks import peers
 from benchmarks.samplers import OWN, contenders, library_rows, share_equal
-from tgflow.bench.made import wikipedia
+from tgflow.bench.setup import wikipedia
 
 
 @pytest.mark.parametrize("peer", peers.SAMPLERS, ids=lambda peer: peer.library)

@@ -6,8 +6,8 @@ import pytest
 
 from benchmarks import serve
 from helpers.made_streams import made_events
-from tgflow.bench.options import Options
-from tgflow.bench.task import Task
+from tgflow.bench.setup import Options
+from tgflow.bench.train import Task
 
 pytest.importorskip("fastapi", reason="fastapi is not installed")
 

@@ -5,9 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.beside_csr import check_equal
 from benchmarks.static_csr import StaticCsr
-from tgflow.bench.baseline import check_equal
-from tgflow.bench.made import PowerLaw
+from tgflow.bench.setup import PowerLaw
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.sampling import recent_neighbors, uniform_neighbors

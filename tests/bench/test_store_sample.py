@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -10,14 +9,14 @@ import torch
 import benchmarks.sample
 import benchmarks.store
 from benchmarks.device_rebuild import rebuild_rows
+from benchmarks.race import take_turns
+from benchmarks.results import skipped
 from helpers.devices import opened
 from helpers.effort import cases
 from tgflow import _core
-from tgflow.bench import sample, store
-from tgflow.bench.made import PowerLaw, read
-from tgflow.bench.options import Options
-from tgflow.bench.row import Row, skipped
-from tgflow.bench.turns import take_turns
+from tgflow.bench import graph
+from tgflow.bench.row import Row
+from tgflow.bench.setup import Options, PowerLaw, read
 
 SIZES = (10_000, 60_000)
 
@@ -56,21 +55,16 @@ def test_every_size_has_its_rows_and_a_baseline(measured):
     module, rows = measured
     names = {
         benchmarks.store: ("insert, bulk", "memory", "insert, micro-batches beside a merge"),
-        benchmarks.sample: ("recent, cold", "update, then sample"),
+        benchmarks.sample: (
+            "recent, cold",
+            "update, then sample",
+            "update, then sample beside a merge",
+        ),
     }
     for name in names[module]:
         grown = [row for row in rows if row.name == name and row.params["stream"] == "power law"]
         assert {row.params["entries"] for row in grown} == set(SIZES)
         assert all(row.baseline is not None and row.baseline > 0 for row in grown)
-
-
-@pytest.mark.parametrize("bench", [store, sample], ids=["store", "sample"])
-def test_without_a_baseline_its_rows_are_left_out_and_a_line_says_so(bench, options):
-    lines = []
-    rows = bench.run(replace(options, say=lines.append))
-    assert lines[0] == "there is no static CSR to compare with: `make bench` in a clone has one"
-    assert all(row.value > 0 for row in rows)
-    assert {row.name for row in rows if row.baseline is not None} <= {"memory"}
 
 
 def test_a_core_without_the_csr_is_measured_without_it(monkeypatch, options):
@@ -81,7 +75,7 @@ def test_a_core_without_the_csr_is_measured_without_it(monkeypatch, options):
 
 
 @pytest.mark.parametrize(
-    "rows_of", cases([store.growth_rows, sample.growth_rows], [store.growth_rows])
+    "rows_of", cases([graph.store_rows, graph.sample_rows], [graph.store_rows])
 )
 def test_a_graph_on_a_gpu_is_measured_as_one_on_the_cpu_is(rows_of):
     options = Options(quick=True, entries=(10_000,))

@@ -1,7 +1,7 @@
 """The bench of files: what is measured is read, and beside pyarrow."""
 
 from benchmarks import stream
-from tgflow.bench.options import Options
+from tgflow.bench.setup import Options
 
 
 def test_files_are_measured_beside_pyarrow_alone(tmp_path, monkeypatch):

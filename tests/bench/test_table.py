@@ -10,7 +10,7 @@ import torch
 
 from benchmarks import cache_gpu, table
 from helpers.emulator.device import EmulatedDevice
-from tgflow.bench.options import Options
+from tgflow.bench.setup import Options
 
 QUICK = Options(quick=True, device="cpu")
 

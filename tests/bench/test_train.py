@@ -10,7 +10,7 @@ import torch
 
 import benchmarks.train
 import benchmarks.train_models
-from benchmarks import peers
+from benchmarks import peers, train_device
 from benchmarks.own_models import (
     own_dygformer,
     own_graphmixer,
@@ -18,13 +18,12 @@ from benchmarks.own_models import (
     own_tgn_with_pairs,
     own_tpnet,
 )
-from benchmarks.race import link_loss, race
+from benchmarks.race import Laps, link_loss, race
 from helpers.effort import slow
 from helpers.emulator.device import EmulatedDevice
-from tgflow.bench import live_device, made, train, train_device
-from tgflow.bench.options import Options
-from tgflow.bench.own import graph_on, own_tgat, own_tgn
-from tgflow.bench.task import Laps, Task
+from tgflow.bench import setup, train
+from tgflow.bench.setup import Options
+from tgflow.bench.train import Task, graph_on, own_tgat, own_tgn
 from tgflow.events import EventBatch
 
 
@@ -66,7 +65,6 @@ def test_contenders_take_turns_and_the_slow_one_gets_fewer_batches():
     assert [len(laps["fast"].losses), len(laps["slow"].losses)] == [10, 3]
     assert laps["fast"].held_out_ap == 1.0
     assert laps["fast"].losses == [6.0] * 4 + [2.0] * 4 + [0.0] * 2
-    assert laps["fast"].curve(2) == [5.2, 1.2]
 
 
 def test_the_first_turn_warms_up_unless_it_is_the_only_one():
@@ -87,11 +85,12 @@ def test_link_loss_of_knowing_nothing_is_twice_log_two():
 )
 def test_own_models_train_on_the_task(make):
     own = make(made_task())
-    laps = train.laps_of(own, Options())
-    laps.evaluate()
-    assert len(laps.losses) == own.task.num_batches
-    assert all(math.isfinite(loss) for loss in laps.losses)
-    assert 0 <= laps.held_out_ap <= 1
+    speed, losses = train.train_in_turns(own, Options())
+    assert len(losses) == own.task.num_batches
+    assert all(math.isfinite(loss) for loss in losses)
+    assert speed > 0
+    positive, negative = own.evaluate()
+    assert len(positive) == len(negative) == 20
     assert 0 < own.torch_seconds < own.seconds
 
 
@@ -147,7 +146,7 @@ def test_without_peers_the_rows_say_how_to_get_them(monkeypatch):
 
 
 def test_models_are_measured_without_their_peers():
-    rows = train.run(Options(quick=True, events=2_000))
+    rows = train.train(Options(quick=True, events=2_000))
     assert [row.name for row in rows[:2]] == ["TGN training", "TGN training step, share in torch"]
     assert rows[-1].name == "TGAT training"
     assert all(math.isfinite(row.value) for row in rows)
@@ -155,35 +154,35 @@ def test_models_are_measured_without_their_peers():
 
 
 def test_the_task_numbers_destinations_after_sources():
-    task = train.task_of(made.wikipedia()[:500])
+    task = train.task_of(setup.wikipedia()[:500])
     assert len(task.events) == 500
     assert int(task.events.src.max()) < int(task.events.dst.min())
     assert task.train_stop == 425
     assert task.events.x_dim == train.X_DIM
 
 
-def test_training_on_a_device_is_measured_for_each_size_of_batches(monkeypatch):
-    monkeypatch.setattr(train_device, "BATCHES", (8,))
-    monkeypatch.setattr(train_device, "TARGETS", {"TGN": (1.0,), "TGAT": (3.0,)})
+def test_training_on_a_device_is_measured_for_each_batch_size(monkeypatch):
+    monkeypatch.setattr(train, "DEVICE_BATCHES", (8,))
+    monkeypatch.setattr(train_device, "DEVICE_BATCHES", (8,))
+    monkeypatch.setattr(train, "DEVICE_TARGETS", {"TGN": (1.0,), "TGAT": (3.0,)})
     monkeypatch.setattr(train_device, "BESIDE_BATCH", 8)
     monkeypatch.setattr(train_device, "APPENDED", 50)
     monkeypatch.setattr(train_device, "APPENDS_A_SECOND", 5)
-    task, options = made_task(120), Options(quick=True)
-    rows = list(train_device.device_rows(task, {}, EmulatedDevice(), options))
+    given = made_task(120), {}, EmulatedDevice(), Options(quick=True)
+    rows = [*train.device_rows(*given), *train_device.ahead_rows(*given)]
+    beside = train_device.beside_row(*given)
     assert [(row.name, row.params["batch"], row.target) for row in rows] == [
         ("TGN training on the device", 8, 1.0),
-        ("epoch with look-ahead", 8, 2.0),
         ("TGAT training on the device", 8, 3.0),
-        ("epoch with look-ahead", 8, 2.0),
-        ("training beside appends", 8, 5.0),
+        *(2 * [("epoch with look-ahead", 8, 2.0)]),
     ]
-    assert all(row.value > 0 for row in rows[:-1])
-    assert rows[-1].params["appended/s"] > 0
+    assert all(row.value > 0 for row in rows)
+    assert beside.params["appended/s"] > 0
 
 
 def test_batches_of_4000_of_the_standard_stream_are_enough_to_be_timed():
-    num_batches = int(train.TRAIN_SHARE * len(made.wikipedia())) // max(train_device.BATCHES)
-    assert num_batches > 2 * train_device.WARM_UP
+    num_batches = int(train.TRAIN_SHARE * len(setup.wikipedia())) // max(train.DEVICE_BATCHES)
+    assert num_batches > 2 * train.DEVICE_WARM_UP
 
 
 def test_a_pass_begins_where_training_began():
@@ -212,6 +211,6 @@ def test_appends_beside_training_raise_what_they_met():
 
 
 def test_learning_a_stream_on_a_device_is_measured():
-    row = live_device.live_row(made_task(), {}, EmulatedDevice(), Options(quick=True))
+    row = train.live_row(made_task(), {}, EmulatedDevice(), Options(quick=True))
     assert (row.params["negatives"], row.params["replay"], row.target) == (20, 0.5, 0.2e6)
     assert row.value > 0

@@ -13,42 +13,46 @@ from tgflow.cli.errors import report
 CALL = "python -m benchmarks"
 DEVELOPERS = {
     "sample": Benchmark(
-        "benchmarks.sample", "the samplers, beside a static CSR, the peers and plain Python"
+        "benchmarks.sample:run", "the samplers, beside a static CSR, the peers and plain Python"
     ),
     "prepare": BENCHMARKS["prepare"],
     "store": Benchmark(
-        "benchmarks.store", "the block store in one tier and two, beside a CSR and the peers"
+        "benchmarks.store:run", "the block store in one tier and two, beside a CSR and the peers"
     ),
-    "kafka": Benchmark("benchmarks.kafka", "reading a topic into the durable log"),
+    "kafka": Benchmark("benchmarks.kafka:run", "reading a topic into the durable log"),
     "table": Benchmark(
-        "benchmarks.table", "rows of features by id, from every placement that a table can be in"
-    ),
-    "models": Benchmark(
-        "benchmarks.models", "models on counts of the past over whole streams, and counting itself"
+        "benchmarks.table:run",
+        "rows of features by id, from every placement that a table can be in",
     ),
     "disk": Benchmark(
-        "benchmarks.disk", "a 4 GB table under 1 GB: planned cache, LRU and the page cache", True
+        "benchmarks.disk:run",
+        "a 4 GB table under 1 GB: planned cache, LRU and the page cache",
+        True,
     ),
     "train": Benchmark(
-        "benchmarks.train", "training TGN and TGAT, beside the peers that are installed", True
+        "benchmarks.train:run", "training TGN and TGAT, beside the peers that are installed", True
     ),
     "train-models": Benchmark(
-        "benchmarks.train_models",
+        "benchmarks.train_models:run",
         "training JODIE and TGN with pairs beside TGN, other models beside a peer, where installed",
         True,
     ),
-    "stream": Benchmark("benchmarks.stream", "reading CSV and Parquet into the durable log"),
-    "threads": Benchmark(
-        "benchmarks.threads", "training on one thread and all, and two at once", True
+    "stream": Benchmark("benchmarks.stream:run", "reading CSV and Parquet into the durable log"),
+    "threads": Benchmark("benchmarks.threads:run", "training on one thread and on all", True),
+    "serve": Benchmark("benchmarks.serve:run", "answers over HTTP beside learning", True),
+    "reuse": Benchmark(
+        "benchmarks.reuse:run", "training a TGAT that reuses rows, by staleness", True
     ),
-    "serve": Benchmark("benchmarks.serve", "answers over HTTP beside learning", True),
-    "reuse": Benchmark("benchmarks.reuse", "training a TGAT that reuses rows, by staleness", True),
-    "ranks": Benchmark("benchmarks.ranks", "two ranks beside one process", True),
+    "ranks": Benchmark("benchmarks.ranks:run", "two ranks beside one process", True),
     "reliability": Benchmark(
-        "benchmarks.reliability", "kills, crash states, faults and a soak, none with a loss", True
+        "benchmarks.reliability:run",
+        "kills, crash states, faults and a soak, none with a loss",
+        True,
     ),
     "kills": Benchmark(
-        "benchmarks.kills", "500 kills on a machine with odd disks and clocks, no difference", True
+        "benchmarks.kills:run",
+        "500 kills on a machine with odd disks and clocks, no difference",
+        True,
     ),
 }
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from tgflow.bench.options import Options
+from benchmarks.race import take_turns
 from tgflow.bench.row import Params, Row
-from tgflow.bench.turns import take_turns
+from tgflow.bench.setup import Options
 from tgflow.cache import CachedTable, cached
 from tgflow.tables import FeatureTable
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tgflow.bench.options import Options
 from tgflow.bench.row import Params, Row
+from tgflow.bench.setup import Options
 from tgflow.tables import FeatureTable
 
 if TYPE_CHECKING:

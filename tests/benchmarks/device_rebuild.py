@@ -8,17 +8,16 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from tgflow.bench.grown import POWER_LAW, Grown
-from tgflow.bench.options import Options
-from tgflow.bench.queries import CALL, K
-from tgflow.bench.row import Params, Row
-from tgflow.bench.sample import LOOP_SIZE, LOOP_TARGETS, UPDATE
-from tgflow.bench.turns import seconds_of
+from benchmarks.beside_csr import LOOP_SIZE
+from tgflow.bench.graph import CALL, MICRO, GrowingGraph, K
+from tgflow.bench.row import Row
+from tgflow.bench.setup import Options, seconds_of
 from tgflow.cuda.device import Device
 from tgflow.events import EventBatch
 from tgflow.sampling import recent_neighbors
 
 STEPS = 20
+TARGET = 21.0
 
 
 class SortedCsr:
@@ -64,25 +63,25 @@ def rebuild_rows(options: Options, device: str | Device) -> Iterator[Row]:
     if size == 0:
         return
     options.say(f"sample: beside the device's own rebuild, {size:,} entries")
-    grown = Grown([size], device)
-    grown.grow_to(size)
-    there = grown.graph.device
-    csr = SortedCsr(grown.num_nodes, there)
-    csr.insert(grown.stream.read(0, grown.num_events))
+    growing = GrowingGraph([size], device)
+    growing.grow_to(size)
+    there = growing.graph.device
+    csr = SortedCsr(growing.stream.num_nodes, there)
+    csr.insert(growing.stream.read(0, growing.graph.num_events))
     ours, sorts = [], []
     for _ in range(2 if options.quick else STEPS):
-        events = grown.read(UPDATE)
+        events = growing.read(MICRO)
         nodes = torch.cat([events.src, events.dst, events.src])[:CALL].to(there)
-        t = torch.full_like(nodes, grown.num_events + UPDATE)
-        sample = partial(recent_neighbors, grown.graph, nodes, t, K)
-        ours.append(grown.append(events) + seconds_of(sample, grown.device))
-        rebuilt = seconds_of(partial(csr.insert, events), grown.device)
-        sorts.append(rebuilt + seconds_of(partial(csr.latest, nodes, K), grown.device))
+        t = torch.full_like(nodes, growing.graph.num_events + MICRO)
+        sample = partial(recent_neighbors, growing.graph, nodes, t, K)
+        ours.append(growing.append(events) + seconds_of(sample, growing.device))
+        rebuilt = seconds_of(partial(csr.insert, events), growing.device)
+        sorts.append(rebuilt + seconds_of(partial(csr.latest, nodes, K), growing.device))
         found = sample()
         for column, expected in zip((found.nodes, found.eid), csr.latest(nodes, K), strict=True):
             if not torch.equal(column, expected):
                 raise RuntimeError("the device's own rebuild gives other neighbors")
     own_us, sort_us = (1e6 * sorted(each)[len(each) // 2] for each in (ours, sorts))
-    params: Params = {"stream": POWER_LAW, "entries": size, "device": grown.device, "k": K}
+    params = growing.params(size) | {"k": K}
     name = "update, then sample, over the device's own rebuild"
-    yield Row(name, own_us, "us/step", params, None, sort_us, LOOP_TARGETS["cuda"])
+    yield Row(name, own_us, "us/step", params, None, sort_us, TARGET)

@@ -15,8 +15,9 @@ import torch
 
 from benchmarks.disk_pass import Pass, PassTimes, asked
 from benchmarks.memory_limit import NoLimit, memory_group
-from tgflow.bench.options import Options
-from tgflow.bench.row import Params, Row, skipped
+from benchmarks.results import skipped
+from tgflow.bench.row import Params, Row
+from tgflow.bench.setup import Options
 from tgflow.tables import FeatureTable
 
 BATCHES = {172: 200, 768: 100}

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.memory_limit import MemoryGroup
-from tgflow.bench.made import PowerLaw
+from tgflow.bench.setup import PowerLaw
 from tgflow.cache import CachedTable, cached
 from tgflow.graph import TemporalGraph
 from tgflow.plan import Loader, NegativeSampler, Plan

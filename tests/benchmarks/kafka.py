@@ -17,8 +17,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from tgflow.bench.options import Options
-from tgflow.bench.row import Params, Row, skipped
+from benchmarks.results import skipped
+from tgflow.bench.row import Params, Row
+from tgflow.bench.setup import Options
 from tgflow.durable.log import DurableLog
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest

@@ -9,8 +9,8 @@ import os
 from collections import Counter
 
 from benchmarks.reliability import campaign_properties
-from tgflow.bench.options import Options
 from tgflow.bench.row import Row
+from tgflow.bench.setup import Options
 
 KILLS, QUICK_KILLS = 500, 5
 CAMPAIGN = "runtime/test_odd_kills.py"

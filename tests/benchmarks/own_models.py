@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tgflow.bench.own import Own, model_of, tgn_of
-from tgflow.bench.task import Task
+from tgflow.bench.train import Own, Task, model_of, tgn_of
 from tgflow.models import JODIE, DyGFormer, GraphMixer, TPNet
 
 

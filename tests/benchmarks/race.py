@@ -1,15 +1,68 @@
-"""Trains several libraries on one task in turns: a noisy machine is then noisy to all of them."""
+"""Measures several methods in turns, so that a noisy machine affects all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tgflow.bench.options import Options
-from tgflow.bench.task import Laps
+from tgflow.bench.setup import Options, seconds_of
+from tgflow.metrics import average_precision
+
+
+class Contender(Protocol):
+    """A model with its optimizer and loader, at the start of a task."""
+
+    def train(self, num_batches: int) -> list[float]:
+        """Train on the next batches of the task, in order.
+
+        Returns:
+            Each batch's mean cross-entropy of positives plus that of negatives.
+        """
+
+    def evaluate(self) -> tuple[Tensor, Tensor]:
+        """Return logits of the held-out events, and of one random negative of each."""
+
+
+@dataclass(slots=True)
+class Laps:
+    """Speeds and losses of one contender."""
+
+    contender: Contender
+    batches: int
+    """Batches of a turn."""
+    batch_size: int
+    turns: list[float] = field(default_factory=list)
+    """Events per second of each turn."""
+    losses: list[float] = field(default_factory=list)
+    """The loss of each batch."""
+    held_out_ap: float = float("nan")
+    """Average precision of the held-out events, once they are scored."""
+
+    def run(self) -> None:
+        """Take a turn."""
+        start = time.perf_counter()
+        losses = self.contender.train(self.batches)
+        elapsed = time.perf_counter() - start
+        self.losses += losses
+        if losses:
+            self.turns.append(len(losses) * self.batch_size / elapsed)
+
+    def evaluate(self) -> None:
+        """Score the held-out events."""
+        self.held_out_ap = average_precision(*self.contender.evaluate())
+
+    @property
+    def median(self) -> float:
+        """The median turn in events per second, without the first one, which warms up."""
+        return median(self.turns[1:] or self.turns)
 
 
 def race(laps: Mapping[str, Laps], num_batches: int, options: Options) -> None:
@@ -18,7 +71,7 @@ def race(laps: Mapping[str, Laps], num_batches: int, options: Options) -> None:
     Args:
         laps: Contenders by name.
         num_batches: Batches of the task.
-        options: Who is called after every turn.
+        options: Their progress callback is called after every turn.
     """
     for _ in range(-(-num_batches // max(each.batches for each in laps.values()))):
         for name, each in laps.items():
@@ -33,3 +86,29 @@ def link_loss(positive: Tensor, negative: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(
         positive, torch.ones_like(positive)
     ) + F.binary_cross_entropy_with_logits(negative, torch.zeros_like(negative))
+
+
+def take_turns(
+    methods: Mapping[str, Callable[[int], object]],
+    num_calls: int,
+    rounds: int = 1,
+    device: str = "cpu",
+) -> dict[str, Tensor]:
+    """Return seconds per call, float64 `[num_calls]`, the best of `rounds`.
+
+    Args:
+        methods: Called with the number of the call, in alternating order.
+        num_calls: Calls a round.
+        rounds: Repetitions of all calls.
+        device: "cuda" synchronizes after every call.
+    """
+    seconds = {
+        name: torch.full((num_calls,), torch.inf, dtype=torch.float64).tolist() for name in methods
+    }
+    order = list(methods.items())
+    for _ in range(rounds):
+        for i in range(num_calls):
+            for name, call in order:
+                seconds[name][i] = min(seconds[name][i], seconds_of(partial(call, i), device))
+            order.reverse()
+    return {name: torch.tensor(each, dtype=torch.float64) for name, each in seconds.items()}

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from tgflow import _core
-from tgflow.bench import made
+from tgflow.bench import setup
 from tgflow.distributed.join import join
 from tgflow.distributed.memory import ShardedMemory
 from tgflow.graph import TemporalGraph
@@ -68,7 +68,7 @@ def measure(work: Work, peers: Peers) -> WorkFigures:
     """Learn by `work` with these ranks."""
     torch.set_num_threads(work.threads)
     _core.set_num_threads(work.threads)
-    events = made.wikipedia() if work.data is None else made.read(Path(work.data))
+    events = setup.wikipedia() if work.data is None else setup.read(Path(work.data))
     events = events[: (work.warm_up + work.batches) * work.batch]
     torch.manual_seed(0)
     config = ContinualConfig(batch_size=work.batch, slices=work.slices, mrr_negatives=1)

@@ -19,8 +19,9 @@ from statistics import median
 
 from benchmarks import rank_restart
 from benchmarks.rank_work import Work, WorkFigures
-from tgflow.bench.options import Options
-from tgflow.bench.row import Params, Row, skipped
+from benchmarks.results import skipped
+from tgflow.bench.row import Params, Row
+from tgflow.bench.setup import Options
 from tgflow.distributed.rank_processes import RankProcesses
 
 ROUNDS = 3

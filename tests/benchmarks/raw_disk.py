@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from tgflow.bench.options import Options
 from tgflow.bench.row import Params, Row
+from tgflow.bench.setup import Options
 from tgflow.tables.disk import DEFAULT_BUDGET, DiskRows
 
 FILE_BYTES = 1 << 30

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from tgflow.bench.options import Options
 from tgflow.bench.row import Params, Row
+from tgflow.bench.setup import Options
 
 TESTS = Path(__file__).parents[1]
 CAMPAIGNS = (

@@ -14,7 +14,6 @@ import os
 
 os.environ.setdefault("GOMP_SPINCOUNT", "5000")  # before torch's OpenMP reads it, as tgflow does
 
-import importlib
 import math
 import re
 from argparse import ArgumentParser
@@ -25,8 +24,8 @@ from pathlib import Path
 from benchmarks import accuracy, gpu_goals
 from benchmarks.__main__ import DEVELOPERS
 from benchmarks.results import FOLDER, Result, load, record
-from tgflow.bench.options import Options
 from tgflow.bench.row import Params, Row
+from tgflow.bench.setup import Options
 from tgflow.report.formatting import compact
 
 ROOT = Path(__file__).parents[2]
@@ -133,7 +132,7 @@ def measure(name: str, data: Sequence[Path], entries: str | None, events: int | 
     """Run one of the benchmarks of `make bench` and keep its rows."""
     sizes = tuple(int(float(size)) for size in entries.split(",")) if entries else ()
     options = Options(data=data, entries=sizes, events=events, say=print)
-    rows = importlib.import_module(DEVELOPERS[name].module).run(options)
+    rows = DEVELOPERS[name].run(options)
     words = [name, *(f"--data {file.name}" for file in data)]
     words += [
         f"--{option} {value}"

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tgflow.bench.row import Row
+from tgflow.bench.row import Params, Row
 
 FOLDER = Path(__file__).parent / "results"
 
@@ -71,3 +71,8 @@ def row_of(plain: dict[str, Any]) -> Row:
     names = ("name", "unit", "params", "target", "baseline", "target_ratio")
     value = math.nan if plain["value"] is None else plain["value"]
     return Row(value=value, **{name: plain[name] for name in names})
+
+
+def skipped(name: str, unit: str, params: Params, reason: str) -> Row:
+    """Return the row of a figure that was not measured, with the reason."""
+    return Row(name, math.nan, unit, {**params, "skipped": reason})

@@ -14,10 +14,9 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from benchmarks.reuse_training import BATCH, NEIGHBORS, TimedTraining, contender_of, graph_of
-from tgflow.bench.options import Options
 from tgflow.bench.row import Params, Row
+from tgflow.bench.setup import Options, restored_threads
 from tgflow.bench.train import QUICK_EVENTS, THREADS, set_threads
-from tgflow.bench.turns import restored_threads
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.models import TGAT, TGATConfig

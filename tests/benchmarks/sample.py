@@ -1,4 +1,4 @@
-"""The samplers beside a static CSR, the bus of a GPU, the peers, and the plain-Python reference."""
+"""The samplers beside a static CSR, the peers, and the plain-Python reference."""
 
 from __future__ import annotations
 
@@ -8,17 +8,13 @@ from functools import partial
 
 import torch
 
+from benchmarks.beside_csr import check_equal, sample_beside_csr
 from benchmarks.device_rebuild import rebuild_rows
-from benchmarks.floor import floor_rows
 from benchmarks.samplers import OWN, contenders, library_rows, share_equal
-from benchmarks.static_csr import static_csr
 from tgflow import _core
-from tgflow.bench import sample
-from tgflow.bench.baseline import check_equal
-from tgflow.bench.options import Options
-from tgflow.bench.queries import ROOTS, K, Sample, chronological, race_of
+from tgflow.bench.graph import ROOTS, K, best_seconds, chronological, sample
 from tgflow.bench.row import Params, Row
-from tgflow.bench.turns import restored_threads, seconds_of
+from tgflow.bench.setup import Options, restored_threads, seconds_of
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.sampling import recent_neighbors
@@ -26,12 +22,13 @@ from tgflow.testing import reference
 
 
 def run(options: Options) -> list[Row]:
-    """Measure what `tgflow bench sample` does, with the CSR; then floor, peers and reference."""
-    rows = sample.run(options, None if options.only_device else static_csr())
+    """Run `tgflow bench sample`, beside the CSR; then the peers and the reference."""
+    rows = sample(options)
+    if not options.only_device:
+        rows = sample_beside_csr(rows, options)
     with restored_threads():
         for device in options.devices:
             if device != "cpu":
-                rows += floor_rows(options, device)
                 rows += rebuild_rows(options, device)
         if options.only_device:
             return rows
@@ -46,7 +43,7 @@ def peer_rows(name: str, events: EventBatch, options: Options) -> Iterator[Row]:
     `equal` says how many rows of the first hop hold the neighbors that tgflow found.
     """
     _core.set_num_threads(2)
-    queries = chronological(events, ROOTS // 3)[: 20 if options.quick else None]
+    queries = chronological(events)[: 20 if options.quick else None]
     present, absent = contenders(int(torch.maximum(events.src, events.dst).max()) + 1, K)
     seconds: dict[str, list[float]] = {library: [] for library in present}
     equal: dict[str, list[float]] = {library: [] for library in present}
@@ -70,15 +67,12 @@ def peer_rows(name: str, events: EventBatch, options: Options) -> Iterator[Row]:
 def reference_rows(events: EventBatch, options: Options) -> Iterator[Row]:
     """Against the plain-Python reference on one thread; the answers are compared too."""
     graph, slow = TemporalGraph.from_events(events), reference.ReferenceGraph(events)
-    queries = chronological(events, ROOTS // 3)[:: 200 if options.quick else 50]
-    methods: list[Sample] = [
-        lambda nodes, t: recent_neighbors(graph, nodes, t, K),
-        lambda nodes, t: reference.recent_neighbors(slow, nodes, t, K),
-    ]
-    for nodes, t in queries:
-        check_equal("recent", *(method(nodes, t) for method in methods))
+    queries = chronological(events)[:: 200 if options.quick else 50]
+    fast_calls = [partial(recent_neighbors, graph, *each, K) for each in queries]
+    slow_calls = [partial(reference.recent_neighbors, slow, *each, K) for each in queries]
+    for ours, other in zip(fast_calls, slow_calls, strict=True):
+        check_equal("recent", ours(), other())
     _core.set_num_threads(1)
-    fast_s = race_of([(methods[0], queries)], options.rounds)[0]
-    slow_s = race_of([(methods[1], queries)], 1)[0]
+    fast_s, slow_s = best_seconds(fast_calls, options.rounds), best_seconds(slow_calls, 1)
     params: Params = {"k": K, "threads": 1}
     yield Row("recent vs plain Python", slow_s / fast_s, "x", params, target=20)

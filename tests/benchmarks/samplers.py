@@ -8,7 +8,8 @@ from typing import Protocol
 from torch import Tensor
 
 from benchmarks import peers
-from tgflow.bench.row import COSTS, Params, Row, skipped
+from benchmarks.results import skipped
+from tgflow.bench.row import COSTS, Params, Row
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.sampling import recent_neighbors

@@ -15,12 +15,9 @@ from statistics import median
 import torch
 
 from benchmarks import serve_clients
-from tgflow.bench.options import Options
-from tgflow.bench.own import graph_on, tgn_of
 from tgflow.bench.row import Params, Row
-from tgflow.bench.task import Task
-from tgflow.bench.train import THREADS, named_task, set_threads
-from tgflow.bench.turns import restored_threads
+from tgflow.bench.setup import Options, restored_threads
+from tgflow.bench.train import THREADS, Task, graph_on, named_task, set_threads, tgn_of
 from tgflow.config.schema import ServeConfig
 from tgflow.config.stream import StreamConfig
 from tgflow.events import EventBatch

@@ -6,26 +6,26 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from benchmarks.beside_csr import store_beside_csr
+from benchmarks.race import take_turns
 from benchmarks.samplers import MeasuredSampler, contenders, library_rows
-from benchmarks.static_csr import static_csr
 from tgflow import _core
-from tgflow.bench import store
-from tgflow.bench.options import Options
-from tgflow.bench.queries import K
+from tgflow.bench.graph import K, store
 from tgflow.bench.row import Params, Row
-from tgflow.bench.turns import restored_threads, take_turns
+from tgflow.bench.setup import Options, restored_threads
 from tgflow.events import EventBatch
 
 PEER_BATCH = 200
 
 
 def run(options: Options) -> list[Row]:
-    """Measure what `tgflow bench store` does, with the CSR; then the peers."""
-    rows = store.run(options, None if options.only_device else static_csr())
+    """Run `tgflow bench store`, beside the CSR; then the peers."""
+    rows = store(options)
+    if options.only_device:
+        return rows
+    rows = store_beside_csr(rows, options)
     with restored_threads():
         _core.set_num_threads(1)
-        if options.only_device:
-            return rows
         for name, events in options.streams().items():
             options.say(f"store: {name}, beside the peers")
             rows += peer_rows(name, events, options)

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from tgflow.bench.options import Options
+from benchmarks.race import take_turns
 from tgflow.bench.row import Params, Row
-from tgflow.bench.turns import take_turns
+from tgflow.bench.setup import Options
 from tgflow.durable.log import DurableLog
 from tgflow.streams import open_files
 from tgflow.streams.ingest.breaker import CircuitBreaker

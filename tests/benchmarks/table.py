@@ -12,11 +12,11 @@ from torch import Tensor
 from benchmarks import cache_gpu
 from benchmarks.device_budget import budget_row
 from benchmarks.naive_gather import naive_gather
+from benchmarks.race import take_turns
 from benchmarks.raw_disk import disk_rows
 from tgflow import _core
-from tgflow.bench.options import Options
 from tgflow.bench.row import Params, Row
-from tgflow.bench.turns import take_turns
+from tgflow.bench.setup import Options
 from tgflow.tables import FeatureTable
 
 if TYPE_CHECKING:

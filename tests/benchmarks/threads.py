@@ -1,41 +1,23 @@
-"""What a second thread is worth to a training, and what two trainings leave each other.
-
-Threads of two kinds meet in a step: those of torch's operators and those of the core's, while
-others prepare the next batches. Where they wait for each other by spinning, a machine with few
-cores does little else.
-"""
+"""The gain of a second thread for a training."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
 
 import torch
 
-from benchmarks.side_work import READY, SideWork
+from benchmarks.race import Laps
 from tgflow import _core
-from tgflow.bench.options import Options
-from tgflow.bench.own import Own, own_tgat, own_tgn
 from tgflow.bench.row import Params, Row
-from tgflow.bench.task import Laps, Task
-from tgflow.bench.train import QUICK_EVENTS, TURN, task_of
-from tgflow.bench.turns import restored_threads
+from tgflow.bench.setup import Options, restored_threads
+from tgflow.bench.train import QUICK_EVENTS, TURN, Own, Task, own_tgat, own_tgn, task_of
 from tgflow.runtime.machine import num_cores
 
 EVENTS = 30_000
-"""The first ones of the stream."""
+"""Number of the stream's first events that are used."""
 OVER_ONE = 1.7
-"""Of all cores' threads over one, on two cores."""
-OF_HALF = 0.9
-"""Of a training beside another one, over one that has half of the machine to itself."""
-SECONDS, QUICK_SECONDS = 20.0, 0.5
+"""Target of two threads over one, on two cores."""
 TRAINING = "threads, training"
-SIDE_BY_SIDE = "threads, two trainings side by side"
-_FAILED = "a training beside others has failed; see what it printed"
 
 
 class OnThreads:
@@ -61,14 +43,14 @@ class OnThreads:
 
 
 def run(options: Options) -> list[Row]:
-    """Train TGN and TGAT on one thread and on all, in turns; then TGN in two processes at once."""
+    """Train TGN and TGAT on one thread and on all, in turns."""
     name, events = options.wikipedia()
     task = task_of(events[: options.events or (QUICK_EVENTS if options.quick else EVENTS)])
     params: Params = {"stream": name, "events": len(task.events)}
     rows: list[Row] = []
     for model, make in (("TGN", own_tgn), ("TGAT", own_tgat)):
         rows += training_rows(task, make, {**params, "model": model}, options)
-    return [*rows, *side_rows(params, options)]
+    return rows
 
 
 def training_rows(
@@ -88,53 +70,3 @@ def training_rows(
     for each in laps.values():
         named = {**params, "threads": cores}
         yield Row(TRAINING, each.median, "events/s", named, baseline=one, target_ratio=wanted)
-
-
-def side_rows(params: Params, options: Options) -> Iterator[Row]:
-    """Yield the speed of a TGN on half of the cores alone, and of each of two at once on all."""
-    cores = num_cores()
-    if cores < 2:
-        return
-    seconds = QUICK_SECONDS if options.quick else SECONDS
-    events = int(params["events"])
-    data = None if options.standard_file is None else str(options.standard_file)
-
-    def of(threads: int, at_once: int, on_cores: int) -> tuple[float, Params]:
-        options.say(f"{at_once} at once on {on_cores} cores, {threads} threads each")
-        speeds = speeds_of([SideWork(events, seconds, threads, on_cores, data)] * at_once)
-        named = {**params, "model": "TGN", "trainings": at_once, "threads": threads}
-        return sum(speeds) / len(speeds), {**named, "cores": on_cores}
-
-    alone, named = of(cores // 2, 1, cores // 2)
-    yield Row(SIDE_BY_SIDE, alone, "events/s", named)
-    for threads in (cores // 2, cores):
-        each, named = of(threads, 2, cores)
-        yield Row(SIDE_BY_SIDE, each, "events/s", named, None, alone, OF_HALF)
-
-
-def speeds_of(works: Sequence[SideWork]) -> list[float]:
-    """Return the events a second of processes that train at the same time.
-
-    Raises:
-        RuntimeError: If one has failed; it has said why.
-    """
-    with ExitStack() as stack:
-        processes = [stack.enter_context(_process(work)) for work in works]
-        for process in processes:
-            stack.callback(process.kill)  # before it is waited for; one that is done is left alone
-        for process in processes:
-            if process.stdout is None or process.stdout.readline() != READY:
-                raise RuntimeError(_FAILED)
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
-        answers = [process.communicate()[0] for process in processes]
-        if any(process.returncode for process in processes):
-            raise RuntimeError(_FAILED)
-    return [float(answer) for answer in answers]
-
-
-def _process(work: SideWork) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "benchmarks.side_work", json.dumps(asdict(work))]
-    return subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

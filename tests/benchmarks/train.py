@@ -6,21 +6,25 @@ from collections.abc import Sequence
 
 from benchmarks import peers
 from benchmarks.peers import Peer
-from benchmarks.race import race
-from tgflow.bench.options import Options
-from tgflow.bench.own import Own, own_tgat, own_tgn
-from tgflow.bench.row import Params, Row, skipped
-from tgflow.bench.task import Laps, Task
+from benchmarks.race import Laps, race
+from benchmarks.results import skipped
+from benchmarks.train_device import ahead_rows, beside_row
+from tgflow.bench.row import Params, Row
+from tgflow.bench.setup import Options, restored_threads
 from tgflow.bench.train import (
-    TGAT_EVENTS_PER_SECOND,
+    TGAT_TARGET,
     TURN,
+    Own,
+    Task,
+    device_rows,
+    live_row,
     named_task,
-    on_device,
+    own_tgat,
+    own_tgn,
     quality_rows,
     set_threads,
     share_row,
 )
-from tgflow.bench.turns import restored_threads
 
 OWN = "tgflow"
 TGN_TIMES_FASTER = 3.0
@@ -35,8 +39,12 @@ def run(options: Options) -> list[Row]:
     with restored_threads():
         set_threads()
         rows: list[Row] = []
-        if options.devices[-1] != "cpu":
-            rows += on_device(task, params, options.devices[-1], options)
+        device = options.devices[-1]
+        if device != "cpu":
+            rows.append(live_row(task, params, device, options))
+            rows += device_rows(task, params, device, options)
+            rows += ahead_rows(task, params, device, options)
+            rows.append(beside_row(task, params, device, options))
         if options.only_device:
             return rows
         return rows + tgn_rows(task, params, options) + tgat_rows(task, params, options)
@@ -57,7 +65,7 @@ def tgn_rows(task: Task, params: Params, options: Options) -> list[Row]:
         )
     rows.append(share_row(task, params))
     for library, each in laps.items():
-        rows += quality_rows(each, params | {"library": library})
+        rows += quality_rows(each.losses, each.held_out_ap, params | {"library": library})
     return rows
 
 
@@ -65,7 +73,7 @@ def tgat_rows(task: Task, params: Params, options: Options) -> list[Row]:
     """TGAT over the whole stream; a peer trains one batch a turn, as it is far slower."""
     laps, absent = contenders(own_tgat(task), peers.TGAT, turn=1)
     race(laps, task.num_batches, options)
-    return speed_rows("TGAT training", laps, absent, params, TGAT_EVENTS_PER_SECOND)
+    return speed_rows("TGAT training", laps, absent, params, TGAT_TARGET)
 
 
 def contenders(

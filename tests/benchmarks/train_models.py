@@ -18,14 +18,11 @@ from benchmarks.own_models import (
     own_tpnet,
 )
 from benchmarks.peers import Peer
-from benchmarks.race import race
+from benchmarks.race import Laps, race
 from benchmarks.train import OWN, contenders, speed_rows
-from tgflow.bench.options import Options
-from tgflow.bench.own import Own, own_tgn
 from tgflow.bench.row import Params, Row
-from tgflow.bench.task import Laps, Task
-from tgflow.bench.train import TURN, named_task, set_threads
-from tgflow.bench.turns import restored_threads
+from tgflow.bench.setup import Options, restored_threads
+from tgflow.bench.train import TURN, Own, Task, named_task, own_tgn, set_threads
 
 JODIE_TIMES_TGN = 2.0
 WITH_PAIRS_TIMES_TGN = 1 / 1.1

@@ -14,8 +14,7 @@ from torch import Tensor
 
 import tgflow as tg
 from tgflow import _core
-from tgflow.bench.own import own_tgat, own_tgn
-from tgflow.bench.task import Task
+from tgflow.bench.train import Task, own_tgat, own_tgn
 from tgflow.cuda import sources
 from tgflow.cuda.device import Device
 from tgflow.cuda.devices import device_of

@@ -6,10 +6,11 @@ from statistics import fmean, stdev
 import pytest
 import torch
 
+from benchmarks import train_device
 from helpers.devices import needs_cuda
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
-from tgflow.bench import made, train, train_device
-from tgflow.bench.options import Options
+from tgflow.bench import setup, train
+from tgflow.bench.setup import Options
 from tgflow.graph import TemporalGraph
 from tgflow.models.tgat import TGAT
 from tgflow.models.tgn import TGN
@@ -121,7 +122,7 @@ def test_accuracy_on_a_real_stream_is_within_a_standard_deviation_of_the_cpus(mo
 
 @pytest.mark.slow
 def test_a_million_events_appended_a_second_hardly_slow_training():
-    task = train.task_of(made.wikipedia())
+    task = train.task_of(setup.wikipedia())
     row = train_device.beside_row(task, {}, "cuda", Options(device="cuda"))
     assert row.params["appended/s"] > 0.9e6
     assert row.value < train_device.BESIDE_TARGET, row

@@ -1,4 +1,4 @@
-"""What every benchmark returns: rows of one table."""
+"""Rows of measured figures."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ COSTS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure, the one it is compared with, and the one it is to reach."""
+    """One figure with its baseline and its targets."""
 
     name: str
     value: float
-    """NaN for a figure that was not taken; `params` say why."""
+    """NaN if the figure was not measured; `params` give the reason."""
     unit: str
     params: Params = field(default_factory=dict)
     target: float | None = None
-    """The figure to reach, in the same unit."""
+    """The target for `value`, in the same unit."""
     baseline: float | None = None
-    """What another method reached in the same run, in the same unit."""
+    """The figure of another method in the same run, in the same unit."""
     target_ratio: float | None = None
-    """The `ratio` to reach, where there is a baseline."""
+    """The target for `ratio`, if there is a baseline."""
 
     @property
     def ratio(self) -> float | None:
-        """How many times better than the baseline, or without one than the target."""
+        """How many times better than the baseline, or than the target if there is no baseline."""
         other = self.baseline if self.baseline is not None else self.target
         if not other or math.isnan(self.value):
             return None
@@ -61,7 +61,7 @@ class Row:
 
     @property
     def reached(self) -> bool | None:
-        """Whether target and ratio are reached; None where there is nothing to reach."""
+        """Whether the targets are reached; None without a target."""
         goals = []
         if self.target is not None:
             less = self.unit in COSTS
@@ -71,7 +71,7 @@ class Row:
         return None if math.isnan(self.value) or not goals else all(goals)
 
     def to_json(self) -> dict[str, object]:
-        """Return what JSON can say of the row: a figure that was not taken is null."""
+        """Return a JSON-serializable dict; a figure that was not measured is null."""
         return {
             "name": self.name,
             "params": self.params,
@@ -83,8 +83,3 @@ class Row:
             "target_ratio": self.target_ratio,
             "reached": self.reached,
         }
-
-
-def skipped(name: str, unit: str, params: Params, reason: str) -> Row:
-    """Return the row of a figure that was not taken, and why."""
-    return Row(name, math.nan, unit, {**params, "skipped": reason})

@@ -18,27 +18,37 @@ from tgflow.cli.errors import USAGE, CliError
 
 if TYPE_CHECKING:
     from tgflow.bench.row import Row
+    from tgflow.bench.setup import Options
 
 
 class Benchmark(NamedTuple):
-    """One of the names that the command takes."""
+    """A benchmark that the command line names."""
 
-    module: str
-    """Has `run(options) -> list[Row]`."""
+    function: str
+    """Path `module:name` of a function from `Options` to rows."""
     description: str
     is_slow: bool = False
-    """Runs only where it is named."""
+    """Runs only if it is named."""
+
+    def run(self, options: Options) -> list[Row]:
+        """Measure and return the rows."""
+        module, _, function = self.function.partition(":")
+        rows: list[Row] = getattr(importlib.import_module(module), function)(options)
+        return rows
 
 
 BENCHMARKS = {
     "sample": Benchmark(
-        "tgflow.bench.sample", "temporal neighbor sampling: recent and uniform, one hop and two"
+        "tgflow.bench.graph:sample",
+        "temporal neighbor sampling: recent and uniform, one hop and two",
     ),
-    "store": Benchmark("tgflow.bench.store", "inserting batches of events into the block store"),
+    "store": Benchmark(
+        "tgflow.bench.graph:store", "inserting batches of events into the block store"
+    ),
     "prepare": Benchmark(
-        "tgflow.bench.prepare", "preparing whole batches for TGN and TGAT, on one thread"
+        "tgflow.bench.train:prepare", "preparing whole batches for TGN and TGAT, on one thread"
     ),
-    "train": Benchmark("tgflow.bench.train", "training TGN and TGAT", is_slow=True),
+    "train": Benchmark("tgflow.bench.train:train", "training TGN and TGAT", is_slow=True),
 }
 
 Names = Annotated[
@@ -92,7 +102,7 @@ def bench_command(benchmarks: Mapping[str, Benchmark], call: str) -> Callable[..
         only_device: OnlyDevice = False,
         json: Json = False,
     ) -> None:
-        from tgflow.bench.options import Options
+        from tgflow.bench.setup import Options
 
         chosen = _choose(names, benchmarks)
         console = Console(stderr=True, highlight=False)
@@ -108,7 +118,7 @@ def bench_command(benchmarks: Mapping[str, Benchmark], call: str) -> Callable[..
         rows: list[Row] = []
         for name in chosen:
             options.say(f"{name}: {benchmarks[name].description}")
-            rows += importlib.import_module(benchmarks[name].module).run(options)
+            rows += benchmarks[name].run(options)
         if json:
             sys.stdout.write(jsonlib.dumps([row.to_json() for row in rows], indent=2) + "\n")
         else:
@@ -148,7 +158,7 @@ def _choose(names: list[str] | None, benchmarks: Mapping[str, Benchmark]) -> Seq
 
 def _sizes(entries: str | None) -> tuple[int, ...]:
     """Return graph sizes from a text such as 1e6,5e7."""
-    from tgflow.bench.options import LEAST_SIZE
+    from tgflow.bench.setup import LEAST_SIZE
 
     try:
         sizes = tuple(int(float(size)) for size in entries.split(",")) if entries else ()

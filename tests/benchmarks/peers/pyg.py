@@ -15,7 +15,7 @@ from torch_geometric.nn.models.tgn import IdentityMessage, LastAggregator, LastN
 
 from benchmarks.peers.decoder import PairDecoder
 from benchmarks.race import link_loss
-from tgflow.bench.task import Task
+from tgflow.bench.train import Task
 
 
 class PygTgn:

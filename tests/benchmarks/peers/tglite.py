@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from benchmarks.peers.decoder import PairDecoder
 from benchmarks.race import link_loss
-from tgflow.bench.task import Task
+from tgflow.bench.train import Task
 
 
 class _Tglite:

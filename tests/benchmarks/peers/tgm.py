@@ -28,7 +28,7 @@ from tgm.nn.modules import MLPMixer
 from torch import Tensor, nn
 
 from benchmarks.race import link_loss
-from tgflow.bench.task import Task
+from tgflow.bench.train import Task
 
 
 class Tgm:

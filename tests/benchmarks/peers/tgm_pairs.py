@@ -14,7 +14,7 @@ from tgm.nn.encoder.tpnet import RandomProjectionModule, TPNet
 from torch import Tensor, nn
 
 from benchmarks.peers.tgm import Tgm
-from tgflow.bench.task import Task
+from tgflow.bench.train import Task
 from tgflow.models import DyGFormerConfig, TPNetConfig
 
 

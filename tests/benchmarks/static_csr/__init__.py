@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -63,6 +61,6 @@ class StaticCsr:
         return out
 
 
-def static_csr() -> Callable[[], StaticCsr] | None:
-    """Return what makes an empty CSR; None where the core was not built for development."""
-    return StaticCsr if hasattr(_core, "StaticCsr") else None
+def static_csr() -> StaticCsr | None:
+    """Return an empty CSR; None if the core was not built for development."""
+    return StaticCsr() if hasattr(_core, "StaticCsr") else None
