@@ -20,6 +20,7 @@ from tgflow.state import StreamState
 
 if TYPE_CHECKING:
     from tgflow.graph import TemporalGraph
+    from tgflow.sampler import SamplerFunction
 
 C = TypeVar("C", bound=Any)
 
@@ -90,8 +91,8 @@ class TemporalModel(nn.Module):
     reads_nodes: ClassVar[bool] = True
     """Whether it reads rows of nodes, such as `Batch.nodes` and `src_row`. A model that scores by
     `Batch.counts` and the events alone does not: no frontier is made for it. It has no fanouts."""
-    strategy: Strategy
-    """How the paper samples them; see `tgflow.sampling.Sampler`."""
+    strategy: Strategy | SamplerFunction
+    """How the paper samples them, a name or a function; see `tgflow.Sampler`."""
     counts: tuple[Count, ...] = ()
     """What of the past of each pair the plan must count: `Batch.counts`, in this order."""
     config_type: ClassVar[type[Any]]

@@ -90,7 +90,7 @@ class DeviceGraph:
                 self.gpu,
                 self._store.snapshot,
                 sampling.sampler_args(
-                    sampler.strategy, queries.key, sampler.span or 1, queries.types
+                    sampler.native_strategy, queries.key, sampler.span or 1, queries.types
                 ),
                 sampling.queries(queries.nodes, queries.t, each, limit, queries.rows),
                 sampling.neighbor_rows(out.nodes, out.t, out.eid, out.count),

@@ -76,7 +76,7 @@ class HostGraph:
         each, limit = _native.cut_offs(queries.as_of)
         _native.sample_neighbors(
             self._graph,
-            _native.NATIVE_STRATEGIES[sampler.strategy],
+            _native.NATIVE_STRATEGIES[sampler.native_strategy],
             queries.key,
             sampler.span or 1,
             queries.types,

@@ -26,6 +26,7 @@ from tgflow.model import Scores, TemporalModel, device_of_model
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.pending import check_unspread
 from tgflow.plan.spec import PlanSpec
+from tgflow.sampler import SamplerFunction
 from tgflow.state import DeviceState, SpreadState
 
 
@@ -97,7 +98,7 @@ class Inference:
         graph: TemporalGraph,
         fanouts: Sequence[Fanout] | Literal["all"] | None = None,
         *,
-        strategy: Strategy | None = None,
+        strategy: Strategy | SamplerFunction | None = None,
         span: int | None = None,
         seed: int = 0,
         max_pairs: int = 20_000,

@@ -143,6 +143,8 @@ def slab_preparer_of(
         return None  # other ranks are asked at every hop
     if not isinstance(negatives, NegativeSampler):
         return None  # they are drawn from elsewhere than the log
+    if callable(spec.sampler.strategy):
+        return None  # the core calls no Python
     return SlabPreparer(spec, graph.backend, negatives, allocate)
 
 
@@ -194,7 +196,7 @@ class SlabPreparer:
             start=spec.start,
             batch_size=spec.batch_size,
             fanouts=list(spec.fanouts),
-            strategy=NATIVE_STRATEGIES[spec.sampler.strategy],
+            strategy=NATIVE_STRATEGIES[spec.sampler.native_strategy],
             span=spec.sampler.span or 1,
             sees_all_before=spec.sees_all_before,
             with_memory=spec.with_memory,

@@ -49,7 +49,7 @@ class Plan(PlanSpec):
         seed: Seeds every draw.
         batch_size: New events per batch, at least 1.
         fanouts: Neighbors per query and hop, from the roots down.
-        strategy: Which neighbors are sampled; see `tgflow.sampling.Sampler`.
+        strategy: Which neighbors are sampled: a name or a function; see `tgflow.Sampler`.
         span: Ticks: the width of strategy `window`, the half-life of `decayed`.
         visibility: `event`: a query sees all that is strictly earlier than its event. `batch`: of
             that, what had happened when its event's batch started, as in most published figures.

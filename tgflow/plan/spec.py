@@ -21,7 +21,9 @@ from tgflow.plan.counts import CountHistory
 from tgflow.plan.negatives import Negatives, NegativeSource, PairHistory
 from tgflow.plan.pending import check_preparable
 from tgflow.plan.replay import ExperienceReplay
+from tgflow.sampler import SamplerFunction
 from tgflow.sampling import Frontier, Sampler
+from tgflow.sampling.rows import check_samplable
 from tgflow.schedule import rows_of_slice
 
 _NO_COUNTS = torch.empty(0, dtype=torch.int64)
@@ -101,7 +103,7 @@ class PlanSpec:
         seed: int,
         batch_size: int,
         fanouts: Sequence[int],
-        strategy: Strategy,
+        strategy: Strategy | SamplerFunction,
         span: int | None = None,
         visibility: Visibility,
         negatives: NegativeSource,
@@ -132,6 +134,7 @@ class PlanSpec:
         self.batch_size = batch_size
         self.fanouts = tuple(fanouts)
         self.sampler = Sampler(strategy, span)
+        check_samplable(graph, self.sampler)
         self.visibility = visibility
         self.negatives = negatives
         self.start = start

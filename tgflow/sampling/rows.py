@@ -1,4 +1,4 @@
-"""One call of the core: queries in, rows of neighbors out."""
+"""Sampling of one hop, by the core or by a Python function."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
+from tgflow.events import NO_EVENT, NO_NODE
 from tgflow.graph import Neighbors, TemporalGraph
 from tgflow.graph.query import Queries
 from tgflow.peers import Shard
-from tgflow.sampler import Sampler
+from tgflow.sampler import Sampler, SamplerFunction
 
 
 def sample_neighbors(
@@ -34,7 +35,9 @@ def sample_neighbors(
     a larger call, of which this is a part: each draws what it would draw there.
 
     Raises:
-        ValueError: Also if the graph is a shard, and a node is another rank's. On a GPU this waits.
+        ValueError: Also if the graph is a shard, and a node is another rank's, for which a GPU is
+            waited for; or if a sampler function cannot be used with this graph and these
+            arguments, or returns an event that the query must not see.
 
     Example:
         >>> nodes, t = torch.tensor([0, 1]), torch.tensor([40, 40])
@@ -45,6 +48,10 @@ def sample_neighbors(
         raise ValueError(f"k must be at least 1, got {k}")
     if not 0 <= key < 2**64:
         raise ValueError(f"key must be in [0, 2**64), got {key}")
+    if callable(sampler.strategy):
+        check_samplable(graph, sampler)
+        if types is not None or rows is not None:
+            raise ValueError("a sampler function takes neither types= nor rows=")
     size = nodes.numel()
     device = graph.device
     nodes = _column("nodes", nodes, size, device)
@@ -60,8 +67,81 @@ def sample_neighbors(
         out = Neighbors.empty(size, k, device)
     else:
         _check_out(out, size, k, device)
-    graph.backend.sample(sampler, Queries(nodes, t, as_of, key, bits, params, rows), out)
+    queries = Queries(nodes, t, as_of, key, bits, params, rows)
+    if callable(sampler.strategy):
+        _sample_by(sampler.strategy, graph, queries, k, out)
+    else:
+        graph.backend.sample(sampler, queries, out)
     return out
+
+
+def check_samplable(graph: TemporalGraph, sampler: Sampler) -> None:
+    """Raise ValueError if a sampler function would read a graph on a GPU, or a shard."""
+    if not callable(sampler.strategy):
+        return
+    if graph.gpu is not None:
+        raise ValueError(
+            f"a sampler function requires a graph on the CPU, got one on {graph.device}; make the "
+            'graph without device=, or use a native strategy such as "recent"'
+        )
+    if graph.shard.world > 1:
+        raise ValueError(
+            f"a sampler function requires the whole graph, got shard {graph.shard.rank} of "
+            f'{graph.shard.world}; run one process, or use a native strategy such as "recent"'
+        )
+
+
+def _sample_by(
+    function: SamplerFunction, graph: TemporalGraph, queries: Queries, k: int, out: Neighbors
+) -> None:
+    """Fill `out` with the neighbors by the events that a function returns, which are checked."""
+    nodes, t, num_events = queries.nodes, queries.t, graph.num_events
+    if isinstance(queries.as_of, torch.Tensor):
+        before = queries.as_of.clamp(max=num_events)
+    else:
+        limit = num_events if queries.as_of is None else min(queries.as_of, num_events)
+        before = torch.full_like(nodes, limit)
+    # copies: what a function does to its arguments must not reach the caller's
+    eid = function(graph, nodes.clone(), t.clone(), before.clone(), k, queries.key)
+    if not isinstance(eid, torch.Tensor):
+        found = type(eid).__name__
+    else:
+        found = f"{eid.dtype} {list(eid.shape)} on {eid.device}"
+    if found != f"torch.int64 {[len(nodes), k]} on cpu":
+        raise ValueError(f"a sampler function must return int64 {[len(nodes), k]}, got {found}")
+    eid = eid.sort(dim=1, descending=True).values
+    is_found = eid != NO_EVENT
+    _refuse(eid < NO_EVENT, eid, "which is no log position; use -1 for a missing neighbor")
+    _refuse(
+        is_found & (eid >= before[:, None]), eid, "which is not below the query's cut-off `before`"
+    )
+    _refuse(
+        is_found[:, 1:] & (eid[:, 1:] == eid[:, :-1]), eid[:, 1:], "more than once for one query"
+    )
+    events = graph.log.gather(eid[is_found])
+    times = torch.zeros_like(eid).masked_scatter_(is_found, events.t)
+    src = torch.full_like(eid, NO_NODE).masked_scatter_(is_found, events.src)
+    dst = torch.full_like(eid, NO_NODE).masked_scatter_(is_found, events.dst)
+    _refuse(is_found & (times >= t[:, None]), eid, "which is not earlier than the query's time `t`")
+    is_src = src == nodes[:, None]
+    is_dst = (dst == nodes[:, None]) & (graph.direction != "directed")
+    _refuse(is_found & ~is_src & ~is_dst, eid, "which is not an edge of the query's node")
+    neighbor = torch.where(is_src, dst, src)
+    # events that came late are earlier than ones below them in the log
+    order = times.masked_fill(~is_found, torch.iinfo(torch.int64).min)
+    order = order.sort(dim=1, descending=True, stable=True).indices
+    out.nodes.copy_(neighbor.gather(1, order))
+    out.t.copy_(times.gather(1, order))
+    out.eid.copy_(eid.gather(1, order))
+    out.count.copy_(is_found.sum(1))
+
+
+def _refuse(is_wrong: Tensor, eid: Tensor, why: str) -> None:
+    """Raise ValueError if a sampler function has returned an event that is wrong."""
+    if bool(is_wrong.any()):
+        query = int(is_wrong.any(dim=1).nonzero()[0])
+        event = int(eid[query][is_wrong[query]][0])
+        raise ValueError(f"the sampler function returned event {event} for query {query}, {why}")
 
 
 def _column(name: str, values: Tensor, size: int, device: torch.device) -> Tensor:

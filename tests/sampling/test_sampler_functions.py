@@ -1,0 +1,147 @@
+"""Samplers in Python: the bits of native ones, and no event that a query must not see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import tgflow as tg
+from helpers.devices import opened
+from helpers.made_streams import made_events, small_tgat
+from helpers.plan_reference import assert_same_batch
+from helpers.plan_variants import each_variant, plan_of
+from helpers.strategies import event_lists, every_query
+from tgflow.events import NO_NODE
+from tgflow.graph import TemporalGraph
+from tgflow.peers import Shard
+from tgflow.plan.loader import Loader
+from tgflow.sampling import Sampler, sample_hops, sample_neighbors
+from tgflow.testing.reference import ReferenceGraph
+
+
+def recent(
+    graph: TemporalGraph, nodes: Tensor, t: Tensor, before: Tensor, k: int, key: int
+) -> Tensor:
+    """Find the latest events of each node in plain Python, oldest first."""
+    log = ReferenceGraph(graph.log.read(0, graph.num_events), graph.direction)
+    rows = []
+    for node, time, limit in zip(nodes.tolist(), t.tolist(), before.tolist(), strict=True):
+        eids = [eid for _, eid, _ in log.seen(node, time, limit)][-k:]
+        rows.append([-1] * (k - len(eids)) + eids)
+    return torch.tensor(rows, dtype=torch.int64).view(len(rows), k)
+
+
+@given(event_lists(), st.integers(1, 4), st.sampled_from(["undirected", "directed"]), st.data())
+def test_function_equal_to_recent_returns_its_neighbors(events, k, direction, data):
+    graph = TemporalGraph.from_events(events, direction=direction)
+    nodes, t = every_query(events)
+    limits = st.integers(0, len(events) + 3)
+    each = st.lists(limits, min_size=len(nodes), max_size=len(nodes)).map(torch.tensor)
+    as_of: Any = data.draw(st.none() | limits | each.map(lambda column: column.to(torch.int64)))
+    found = sample_neighbors(graph, Sampler.of(recent), nodes, t, k, as_of=as_of)
+    native = sample_neighbors(graph, Sampler.recent(), nodes, t, k, as_of=as_of)
+    for name in ("nodes", "t", "eid", "count"):
+        assert torch.equal(getattr(found, name), getattr(native, name)), name
+
+
+def test_late_events_are_returned_in_order_of_time() -> None:
+    graph = TemporalGraph.from_events(tg.EventBatch(*torch.tensor([[0, 0], [1, 2], [10, 30]])))
+    graph.append(tg.EventBatch(*torch.tensor([[0], [3], [20]])), allow_late=True)
+    every = Sampler.of(lambda graph, nodes, t, before, k, key: torch.tensor([[2, 0, 1, -1]]))
+    for sampler in (every, Sampler.recent()):
+        found = sample_neighbors(graph, sampler, torch.tensor([0]), torch.tensor([40]), 4)
+        assert found.nodes.tolist() == [[2, 3, 1, NO_NODE]]
+        assert (found.t.tolist(), found.eid.tolist()) == ([[30, 20, 10, 0]], [[1, 2, 0, -1]])
+
+
+def test_hops_of_a_function_are_those_of_the_strategy() -> None:
+    graph = TemporalGraph.from_events(made_events(60))
+    nodes, t = torch.tensor([0, 4, 77]), torch.full((3,), 10**12)
+    for dedup in (False, True):
+        one, other = (
+            sample_hops(graph, nodes, t, (3, 2), sampler=sampler, dedup=dedup)
+            for sampler in (Sampler.of(recent), Sampler.recent())
+        )
+        assert torch.equal(one.inputs.nodes, other.inputs.nodes)
+        for block, expected in zip(one.blocks, other.blocks, strict=True):
+            assert torch.equal(block.eid, expected.eid)
+
+
+@each_variant
+def test_batches_of_a_function_are_those_of_the_strategy(variant: dict[str, Any]) -> None:
+    graph = TemporalGraph.from_events(made_events(90))
+    native = plan_of(graph, **variant | {"strategy": "recent"})
+    plan = plan_of(graph, **variant | {"strategy": recent})
+    for batch in Loader(plan, num_threads=2):
+        assert_same_batch(batch, native.batch(0, batch.index))
+
+
+def trained(strategy: Any) -> tuple[dict[str, Tensor], Tensor]:
+    model, graph = small_tgat(), TemporalGraph(edge_x_dim=2)
+    model.strategy = strategy
+    trainer = tg.ContinualTrainer(model, graph, tg.train.ContinualConfig(batch_size=20))
+    trainer.run([made_events(120)])
+    scores = tg.Inference(model, graph).score(torch.arange(4), torch.arange(4, 8), t=10**12)
+    return model.state_dict(), scores
+
+
+def test_training_with_a_function_has_the_bits_of_the_strategy() -> None:
+    (state, scores), (native, native_scores) = trained(recent), trained("recent")
+    assert torch.equal(scores, native_scores)
+    for name, value in native.items():
+        assert torch.equal(state[name], value), name
+
+
+EVENTS = tg.EventBatch(*torch.tensor([[0, 1, 0, 0], [1, 2, 2, 1], [10, 20, 30, 30]]))
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ([[2, -1]], "event 2 for query 0, which is not earlier than the query's time"),
+        ([[3, -1]], "event 3 for query 0, which is not below the query's cut-off"),
+        ([[99, 0]], "event 99 for query 0, which is not below the query's cut-off"),
+        ([[0, 1]], "event 1 for query 0, which is not an edge of the query's node"),
+        ([[0, 0]], "event 0 for query 0, more than once"),
+        ([[0, -2]], "event -2 for query 0, which is no log position"),
+        ([[0]], r"must return int64 \[1, 2\], got torch.int64 \[1, 1\]"),
+        ([[0.0, 1.0]], r"must return int64 \[1, 2\], got torch.float32 \[1, 2\]"),
+        (None, r"must return int64 \[1, 2\], got NoneType"),
+    ],
+)
+def test_function_that_returns_a_wrong_event_is_refused(returned: Any, message: str) -> None:
+    graph = TemporalGraph.from_events(EVENTS)
+    answer: Any = None if returned is None else torch.tensor(returned)
+    sampler = Sampler.of(lambda graph, nodes, t, before, k, key: answer)
+    with pytest.raises(ValueError, match=message):
+        sample_neighbors(graph, sampler, torch.tensor([0]), torch.tensor([30]), 2, as_of=3)
+
+
+def test_function_of_a_directed_graph_returns_outgoing_events_alone() -> None:
+    graph = TemporalGraph.from_events(EVENTS, direction="directed")
+    sampler = Sampler.of(lambda graph, nodes, t, before, k, key: torch.tensor([[0]]))
+    with pytest.raises(ValueError, match="not an edge of the query's node"):
+        sample_neighbors(graph, sampler, torch.tensor([1]), torch.tensor([30]), 1)
+
+
+def test_function_is_refused_where_it_cannot_serve() -> None:
+    graph, one = TemporalGraph.from_events(EVENTS), torch.tensor([0])
+    there = TemporalGraph.from_events(EVENTS, device=opened("emulated"))
+    shard = TemporalGraph.from_events(EVENTS, shard=Shard(0, 2))
+    for other, message in ((there, "requires a graph on the CPU"), (shard, "the whole graph")):
+        with pytest.raises(ValueError, match=message):
+            plan_of(other, strategy=recent)
+        with pytest.raises(ValueError, match=message):
+            sample_neighbors(other, Sampler.of(recent), one, one, 1)
+    with pytest.raises(ValueError, match="takes no span, got 5"):
+        plan_of(graph, strategy=recent, span=5)
+    for limits in ({"types": [1]}, {"rows": one}):
+        with pytest.raises(ValueError, match="takes neither types= nor rows="):
+            sample_neighbors(graph, Sampler.of(recent), one, one, 1, **limits)
+    with pytest.raises(ValueError, match="strategy"):
+        tg.train.ContinualConfig(strategy=recent)  # type: ignore[arg-type]
