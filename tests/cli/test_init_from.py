@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
-import signal
 from pathlib import Path
 
 import pytest
 import torch
 
 import tgflow as tg
-from helpers.live_runs import SMALL, same_run, signal_at
+from helpers.live_runs import SMALL, same_run
 from tgflow.cli import main
 from tgflow.config import ConfigError, load_config
 from tgflow.runtime.saved_run import find_initial
@@ -66,16 +65,6 @@ def test_model_events_and_ids_go_on(tgflow, made):
     assert tgflow("run", "--resume", "-o", "on", "--limit", 1_000).code == 0
     metrics = json.loads(Path("on/metrics.json").read_text())
     assert metrics["rows"]["accepted"] == metrics["num_events"] == NEW
-
-
-def test_it_resumes_with_the_same_bits(tgflow, made, monkeypatch, tmp_path):
-    assert begin(tgflow, made, "whole").code == 0
-    signal_at(monkeypatch, OLD + 50, signal.SIGTERM)
-    assert begin(tgflow, made, "cut").code == 0
-    monkeypatch.undo()
-    monkeypatch.chdir(tmp_path)
-    assert tgflow("run", "--resume", "-o", "cut").code == 0
-    same_run(Path("whole"), Path("cut"))
 
 
 def test_it_starts_over_from_its_log_before_the_first_checkpoint(tgflow, made):

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+import tgflow as tg
 from helpers import faults
-from helpers.effort import cases, slow
-from helpers.live_runs import SMALL, same_run, signal_at, write_events
+from helpers.effort import cases
+from helpers.live_runs import SMALL, Killed, same_run, signal_at, write_events
 from tgflow.cli import assemble, main
 from tgflow.runtime import checkpoints, ingestion, runner
 from tgflow.streams.open import open_files
@@ -75,25 +76,6 @@ def test_a_paced_stream_is_woken_up(tgflow, events_csv, monkeypatch):
     )  # 50 events are 1.5 s
     assert ran.code == 0
     assert json.loads(Path("out/metrics.json").read_text())["num_events"] == 50
-
-
-@pytest.mark.parametrize(
-    "point",
-    [
-        "log.before_append:3:raise",
-        "checkpoint.before_rename:2:raise",
-        slow("checkpoint.before_file:9:raise"),
-        slow("checkpoint.after_rename:2:raise"),
-    ],
-)
-@pytest.mark.parametrize("log", cases(["--log", "--no-log"], ["--log"]))
-def test_a_fault_anywhere_is_made_good(tgflow, events_csv, whole, point, log):
-    faults.arm(point)
-    ran = tgflow("run", "-s", events_csv, "-o", "out", log, *STEP, *SMALL)
-    assert ran.code in (0, 70)
-    faults.arm("")
-    assert tgflow("run", "-s", events_csv, "-o", "out", log, "--resume").code == 0
-    same_run(whole, whole.parent / "out")
 
 
 @pytest.mark.parametrize("every", cases([1, 3, 1000], [1]))
@@ -255,21 +237,6 @@ def test_without_resume_a_run_is_not_touched(tgflow, events_csv, whole):
     assert "--resume" in ran.err
 
 
-def test_sorted_files_go_on_too(tgflow, tmp_path, monkeypatch):
-    lines = [f"{i % 7},{i % 5 + 10},{(i * 37) % 101}" for i in range(200)]
-    (tmp_path / "mixed.csv").write_text("src,dst,t\n" + "\n".join(lines) + "\n")
-    flags = ("-s", "mixed.csv", "--sort", *SMALL)
-    assert tgflow("run", *flags, "-o", "a").code == 0
-    signal_at(monkeypatch, 100, signal.SIGTERM)
-    assert tgflow("run", *flags, "-o", "b").code == 0
-    monkeypatch.undo()
-    monkeypatch.chdir(tmp_path)
-    assert tgflow("run", "-o", "b", "--resume").code == 0
-    same_run(tmp_path / "a", tmp_path / "b")
-    records = [json.loads(line)["t"] for line in Path("a/metrics.jsonl").read_text().splitlines()]
-    assert records == sorted(records)
-
-
 def test_clocks_that_jump_change_nothing(tgflow, events_csv, whole, monkeypatch):
     jumps = iter([1e9 * (-1) ** i for i in range(100_000)])
     for module in (checkpoints, runner):
@@ -318,3 +285,51 @@ def test_all_of_the_log_is_kept_where_that_is_asked_for(tgflow, events_csv, monk
     segments = sorted(int(path.stem) for path in Path("out/log").iterdir())
     assert segments == [*range(len(segments))]
     assert len(segments) > 3
+
+
+EPOCHS = ("--dim", 8, "--batch-size", 50, "--threads", 1, "--epochs", 3)
+OFFLINE = {
+    "train": ("train", *EPOCHS, "--mrr-negatives", 5, "--checkpoint-every", 1e-6, "--seeds", 2),
+    "compare": ("compare", "--protocol", "dyglib/1", "--models", "recency", "--seeds", 1, *EPOCHS),
+}
+
+
+@pytest.mark.parametrize("command", OFFLINE)
+def test_resume_of_an_offline_command_refuses_other_settings_and_events(
+    tgflow, events_csv, tmp_path, kill_after, command
+):
+    stream = Path(shutil.copy(events_csv, tmp_path / "own.csv"))
+    kill_after(1)
+    with pytest.raises(Killed):
+        tgflow(*OFFLINE[command], "-s", stream, "-o", "out")
+    if command == "train":
+        with pytest.raises(FileNotFoundError, match="go on with tgflow train --resume"):
+            tg.open_run("out")
+        ran = tgflow("train", "--resume", "-o", "out", "--seeds", 3)
+        assert (ran.code, "--seeds: the training was started with 2, got 3" in ran.err) == (2, True)
+    ran = tgflow(command, "--resume", "-o", "out", "--epochs", 4)
+    assert ran.code == 2
+    assert "--epochs" in ran.err
+    assert "leave them out to resume as it was, or give another --out" in ran.err
+    assert "--allow-config-change" not in ran.err, "only run has this flag"
+    assert "counts from here on" not in ran.err
+    stream.write_text("\n".join(stream.read_text().splitlines()[:-10]) + "\n")
+    ran = tgflow(command, "--resume", "-o", "out")
+    if command == "compare":  # nothing was saved: it starts again
+        assert ran.code == 0
+        shutil.copy(events_csv, stream)
+        ran = tgflow(command, "--resume", "-o", "out")
+    assert ran.code == 66
+    assert "other events than when out was started (" in ran.err
+
+
+def test_resume_of_another_command_is_refused(tgflow, whole):
+    ran = tgflow("train", "--resume", "-o", "whole")
+    assert ran.code == 2
+    assert "whole is of tgflow run; resume it with tgflow run" in ran.err
+
+
+def test_resume_of_a_finished_offline_command_changes_nothing(tgflow, events_csv):
+    first = tgflow(*OFFLINE["train"], "-s", events_csv, "-o", "out", "--json").json
+    assert tg.open_run("out/checkpoint/1").position == 400
+    assert tgflow("train", "--resume", "-o", "out", "--json").json == first

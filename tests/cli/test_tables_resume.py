@@ -73,23 +73,6 @@ def test_rows_can_go_elsewhere_between_two_parts_of_a_run(run, resume, made, fir
     as_whole(made)
 
 
-@pytest.mark.parametrize(
-    "point",
-    [
-        "log.before_append:3:raise",
-        slow("checkpoint.before_rename:2:raise"),
-        slow("checkpoint.before_manifest:1:raise"),
-    ],
-)
-def test_a_fault_anywhere_is_made_good(run, resume, made, point):
-    faults.arm(point)
-    assert run(*DISK, *STEP).code == 70
-    faults.arm("")
-    ran = resume()
-    assert ran.code == 0, ran.err
-    as_whole(made)
-
-
 @pytest.mark.parametrize("number", cases([errno.ENOSPC, errno.EIO], [errno.ENOSPC]))
 @pytest.mark.parametrize("after", cases([1, 3], [3]))
 def test_a_disk_that_takes_no_more_rows_ends_the_run_with_all_before_kept(

@@ -5,14 +5,13 @@ from __future__ import annotations
 import csv
 import json
 import random
-import signal
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
 from helpers.effort import slow
-from helpers.live_runs import SMALL, same_run, signal_at
+from helpers.live_runs import SMALL
 
 FEW = ("--epochs", 2, "--mrr-negatives", 5, *SMALL)
 
@@ -45,24 +44,6 @@ def test_training_learns_labels_and_shows_them_beside_rules(tgflow, payments, tm
     assert 'target = "is_fraud"' in (tmp_path / "out" / "config.toml").read_text()
 
 
-@pytest.mark.slow
-def test_a_run_learns_labels_that_come_later_and_resumes_as_if_never_stopped(
-    tgflow, payments, tmp_path
-):
-    flags = (
-        *("--features", "amount", "--task", "edge", "--target", "is_fraud"),
-        *("--label-delay", "1d", "--checkpoint-batches", 1, *SMALL),
-    )
-    assert tgflow("run", "-s", payments, "-o", "whole", *flags).code == 0
-    assert tgflow("run", "-s", payments, "-o", "part", *flags, "--limit", 200).code == 0
-    ran = tgflow("run", "-s", payments, "-o", "part", *flags, "--limit", 400, "--resume")
-    assert ran.code == 0, ran.err
-    assert "labels, edge" in ran.out
-    same_run(tmp_path / "whole", tmp_path / "part")
-    record = json.loads((tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()[-1])
-    assert 0 <= record["prequential.edge.accuracy"] <= 1
-
-
 @pytest.fixture
 def shops(tmp_path):
     """Return a file of 400 payments of three kinds, in words; each shop has a kind of its own."""
@@ -79,19 +60,10 @@ KINDS = ("--task", "edge", "--target", "kind", "--classes", 3, "--lr", 0.01, "--
 
 
 @pytest.mark.parametrize("ending", ["csv", slow("parquet"), slow("jsonl")])
-def test_rows_of_scores_have_the_predicted_label_once_whatever_stops_the_run(
-    tgflow, shops, monkeypatch, tmp_path, ending
-):
+def test_rows_of_scores_have_the_predicted_label(tgflow, shops, ending):
     flags = ("-s", shops, *KINDS, "--checkpoint-batches", 1, *SMALL)
     assert tgflow("run", *flags, "-o", "whole", "--scores", f"whole.{ending}").code == 0
-    signal_at(monkeypatch, 250, signal.SIGTERM)
-    assert tgflow("run", *flags, "-o", "part", "--scores", f"part.{ending}").code == 0
-    monkeypatch.undo()
-    monkeypatch.chdir(tmp_path)
-    ran = tgflow("run", "-o", "part", "--resume")
-    assert ran.code == 0, ran.err
-    rows, others = (rows_of(f"{name}.{ending}") for name in ("whole", "part"))
-    assert rows == others
+    rows = rows_of(f"whole.{ending}")
     assert len(rows) == 400
     kinds = [line.split(",")[-1] for line in shops.read_text().splitlines()[1:]]
     right = [row["predicted_label"] == kind for row, kind in zip(rows, kinds, strict=True)]

@@ -91,16 +91,13 @@ def test_more_than_five_percent_of_bad_rows_end_a_run_of_any_size(tgflow, tmp_pa
     assert "6 of all 101 rows are bad, more than --max-bad-ratio 0.05" in ran.err
 
 
-def test_scaled_features_are_said_and_resume_with_the_same_bits(tgflow, plain):
+def test_scaled_features_are_reported(tgflow, plain):
     flags = (*LAYOUT, "--features", "amount", "--feature-scale", "auto", *SMALL)
     whole = tgflow("run", plain, *flags, "-m", "tgat", "-o", "whole", "--json")
     assert whole.code == 0
     assert whole.json["features"]["scale"] == (
         "features: all to mean 0 and deviation 1 by the first 120 events (so far)"
     )
-    assert tgflow("run", plain, *flags, "-m", "tgat", "-o", "cut", "--limit", 50).code == 0
-    rest = tgflow("run", "-o", "cut", "--resume", "--limit", 120, "--json")
-    assert rest.json["state_sha256"] == whole.json["state_sha256"]
     raw = tgflow("run", plain, *flags, "--feature-scale", "none", "-m", "tgat", "--json")
     assert raw.json["state_sha256"] != whole.json["state_sha256"]
 

@@ -1,0 +1,305 @@
+"""Resume matrix: a command, its data and features, ended at a named point, ends as undisturbed.
+
+Each case is ended at each point, resumed, and compared in all that it leaves: digest of the state,
+metrics, records, rows of scores, dead letters. A quick run has one point for each case, and each
+point for one case.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from helpers import faults
+from helpers.campaign import ENVIRONMENT
+from helpers.effort import slow
+from helpers.live_runs import SMALL, Killed, figures, signal_at, write_events
+from helpers.processes import environment
+from helpers.records import untimed
+from tgflow.cli import main
+from tgflow.compare.outcome import Outcome
+from tgflow.runtime.scores import SavedScores
+from tgflow.train.step import TrainStep
+
+SIZE, BATCH = 300, 50
+STEP = ("--checkpoint-batches", 1)
+AMOUNT = ("--features", "amount")
+TASK = ("--task", "edge", "--target", "kind", "--classes", 3, "--label-delay", "10m")
+NODES = ("--node-features", "nodes.parquet", "--node-id", "who", "--feature-scale", "auto")
+COMPARED = ("--models", "jodie,tgn+pairs,slow=jodie", "--model-set", "slow.learning_rate=0.0001")
+TWO_SEEDS = (*AMOUNT, "--edge-table", "disk", "--seeds", 2)
+TRAIN = ("--epochs", 2, "--mrr-negatives", 5, "--checkpoint-every", 1e-6)
+OFFLINE = ("--protocol", "dyglib/1", "--epochs", 2, "--checkpoint-every", 1e-6, "--seeds", 1)
+
+
+@dataclass(frozen=True)
+class Case:
+    command: str
+    flags: tuple = ()
+    stream: str = "made.csv"
+    scores: str | None = None
+
+    def words(self, out):
+        """Return the command line that writes to `out`."""
+        scores = ("--scores", f"{out}.{self.scores}") if self.scores else ()
+        small = SMALL if self.command != "compare" else (*SMALL[:2], *SMALL[4:])
+        return [self.command, "-s", self.stream, "-o", out, *small, *self.flags, *scores]
+
+
+CASES = {
+    "run": Case("run", STEP),
+    "no log": Case("run", (*STEP, "--no-log")),
+    "sorted": Case("run", (*STEP, "--sort"), "mixed.csv"),
+    "bad rows": Case("run", (*STEP, "--max-bad-ratio", 1), "bad.csv"),
+    "features": Case("run", (*STEP, *AMOUNT, "-m", "tgat", "--feature-scale", "auto")),
+    "disk": Case("run", (*STEP, *AMOUNT, "--edge-table", "disk", "--edge-cache", "4KiB")),
+    "nodes": Case("run", (*STEP, *NODES, "-m", "tgat")),
+    "task": Case("run", (*STEP, *TASK), scores="csv"),
+    "initial": Case("run", (*STEP, "--init-from", "old", "--feature-scale", "none"), "new.csv"),
+    "csv": Case("run", STEP, scores="csv"),
+    "tsv": Case("run", scores="tsv"),
+    "jsonl": Case("run", scores="jsonl"),
+    "parquet": Case("run", scores="parquet"),
+    "compare": Case("compare", (*STEP, *COMPARED, "--frozen-at", 120, "--seeds", 1)),
+    "compare steps": Case("compare", (*STEP, "--models", "jodie", "--cut-at-steps", "--seeds", 1)),
+    "compare nodes": Case("compare", (*STEP, *NODES, "--models", "recency,tgat", "--seeds", 1)),
+    "train": Case("train", TRAIN),
+    "train seeds": Case("train", (*TRAIN, *TWO_SEEDS)),
+    "compare offline": Case("compare", (*OFFLINE, *COMPARED)),
+}
+QUICK = {"features": "SIGTERM", "disk": "log", "nodes": "checkpoint rename", "task": "SIGTERM",
+         "initial": "SIGTERM", "parquet": "SIGTERM", "csv": "scores", "compare": "SIGTERM",
+         "sorted": "SIGTERM", "bad rows": "log", "train": "epoch 1"}  # fmt: skip
+
+
+def fault(spec: str) -> Callable[[pytest.MonkeyPatch], None]:
+    return lambda monkeypatch: faults.arm(spec)
+
+
+def at_scores(monkeypatch):
+    """End the run once it has written the scores of the third micro-batch."""
+    write, calls = SavedScores.write, []
+
+    def crashing(self, events, scores):
+        write(self, events, scores)
+        calls.append(events)
+        assert len(calls) != 3, "killed here"
+
+    monkeypatch.setattr(SavedScores, "write", crashing)
+
+
+def at_backward(monkeypatch):
+    """Let the third micro-batch find no memory."""
+    backward, calls = TrainStep.backward, []
+
+    def failing(self, loss):
+        calls.append(loss)
+        if len(calls) == 3:
+            raise MemoryError("no room")
+        backward(self, loss)
+
+    monkeypatch.setattr(TrainStep, "backward", failing)
+
+
+def epoch(number):
+    def arm(monkeypatch):
+        from tgflow.compare.offline_saves import OfflineSaves
+
+        original, calls = OfflineSaves.after_epoch, []
+
+        def killing(self, trainer):
+            original(self, trainer)
+            calls.append(trainer)
+            if len(calls) == number:
+                raise Killed
+
+        monkeypatch.setattr(OfflineSaves, "after_epoch", killing)
+
+    return arm
+
+
+POINTS = {
+    "SIGTERM": lambda monkeypatch: signal_at(monkeypatch, 150, signal.SIGTERM),
+    "SIGINT": lambda monkeypatch: signal_at(monkeypatch, 150, signal.SIGINT),
+    "log": fault("log.before_append:3:raise"),
+    "checkpoint file": fault("checkpoint.before_file:9:raise"),
+    "checkpoint manifest": fault("checkpoint.before_manifest:1:raise"),
+    "checkpoint rename": fault("checkpoint.before_rename:2:raise"),
+    "checkpoint done": fault("checkpoint.after_rename:2:raise"),
+    "backward": at_backward,
+    "scores": at_scores,
+    "epoch 1": epoch(1),
+    "epoch 3": epoch(3),
+    "epoch 4": epoch(4),
+}
+
+
+def matrix():
+    for name, case in CASES.items():
+        is_offline = "--epochs" in case.flags
+        for point in POINTS:
+            fits = point.startswith("epoch") == is_offline
+            fits &= point != "scores" or case.scores is not None
+            fits &= point != "log" or "--no-log" not in case.flags
+            if fits:
+                is_quick = name == "run" or QUICK.get(name) == point
+                yield (
+                    pytest.param(case, point, id=f"{name}-{point}")
+                    if is_quick
+                    else slow(case, point)
+                )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return the folder of streams and of undisturbed runs."""
+    folder, rng = tmp_path_factory.mktemp("matrix"), random.Random(5)
+    rows = []
+    for i in range(SIZE):
+        src, dst = rng.randrange(20 if i > 150 else 12), rng.randrange(9)
+        kind = ("cash", "card", "wire")[dst % 3]
+        rows.append(f"acc_{src},shop_{dst},{60 * (i // 3)},{rng.random():.3f},{kind}")
+    bad = [row.replace(",", ",x,", 1) if i % 40 == 7 else row for i, row in enumerate(rows)]
+    mixed = rng.sample(rows, len(rows))
+    for name, lines in (
+        *(("made", rows), ("mixed", mixed), ("bad", bad)),
+        *(("first", rows[:120]), ("new", rows[120:])),
+    ):
+        text = "\n".join(["src,dst,t,amount,kind", *lines]) + "\n"
+        (folder / f"{name}.csv").write_text(text)
+    names = [*(f"acc_{i}" for i in range(20)), *(f"shop_{i}" for i in range(9))]
+    nodes = {"who": names, "balance": [rng.gauss(0, 50) for _ in names]}
+    pq.write_table(pa.table(nodes), folder / "nodes.parquet")
+    return folder
+
+
+@pytest.fixture
+def whole(folder, tgflow, monkeypatch):
+    """Return a function that runs a case undisturbed, once, and returns its directory."""
+    monkeypatch.chdir(folder)
+
+    def undisturbed(case):
+        if "--init-from" in case.flags and not Path("old").exists():
+            words = ["train", "-s", "first.csv", "-o", "old", "--epochs", 1, *SMALL]
+            assert main([str(word) for word in words]) == 0
+        name = f"whole-{list(CASES.values()).index(case)}"
+        if not Path(name).exists():
+            assert tgflow(*case.words(name)).code == 0
+        return Path(name)
+
+    yield undisturbed
+    faults.arm("")
+
+
+@pytest.mark.parametrize(("case", "point"), matrix())
+def test_resume_after_an_end_anywhere_matches_the_undisturbed_run(
+    whole, tgflow, tmp_path, case, point
+):
+    expected, out = whole(case), tmp_path / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        POINTS[point](patch)
+        try:
+            ended = tgflow(*case.words(out))
+        except Killed:
+            ended = None
+    faults.arm("")
+    if ended is not None:
+        ends = {"SIGTERM": {0}, "SIGINT": {0}, "scores": {70}, "backward": {71}}
+        assert ended.code in ends.get(point, {0, 70}), ended.err
+    if any(out.glob("checkpoints/ckpt-*")):
+        shown = "".join(tgflow("info", out).out.splitlines())
+        assert f"tgflow {case.command} --resume --out {out}" in shown
+    if case.scores and point != "scores":  # those of events that were learned, and of no other
+        learned = json.loads((out / "health.json").read_text())["position"]
+        assert len(scores_of(out, case)) <= learned
+    ran = tgflow(case.command, "--resume", "-o", out)
+    assert ran.code == 0, ran.err
+    assert left_by(out, case) == left_by(expected, case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["train", "compare offline"])
+def test_an_offline_command_killed_at_each_checkpoint_matches_the_undisturbed_run(tmp_path, name):
+    stream = write_events(tmp_path / "long.csv", 2000)
+    case = replace(CASES[name], stream=stream, flags=(*CASES[name].flags, "--epochs", 4))
+
+    def start(out):
+        words = [sys.executable, "-m", "tgflow", *case.words(out), "--resume"]
+        return subprocess.Popen([str(word) for word in words], env=environment() | ENVIRONMENT)
+
+    assert start(tmp_path / "whole").wait(300) == 0
+    kills, newest = 0, ""
+    while True:
+        child = start(tmp_path / "out")
+        while child.poll() is None:
+            saved = [path.name for path in (tmp_path / "out").glob("checkpoints/ckpt-*")]
+            if max(saved, default="") > newest:
+                child.send_signal(signal.SIGKILL)
+            time.sleep(0.002)
+        if child.returncode == 0:
+            break
+        assert child.returncode == -signal.SIGKILL
+        kills, newest = kills + 1, max(saved)
+    assert kills > 1
+    assert left_by(tmp_path / "out", case) == left_by(tmp_path / "whole", case)
+
+
+def left_by(out, case):
+    """Return all that a command has left, without what the clock decides."""
+    letters = sorted((out / "dead-letters").glob("*"))
+    found = {
+        "scores": scores_of(out, case) if case.scores else None,
+        "letters": [path.read_bytes() for path in letters],
+    }
+    if case.command == "compare":
+        return found | compared(out)
+    if case.command == "train":
+        return found | trained(out)
+    return found | {"run": figures(out)}
+
+
+def compared(out):
+    summary = json.loads((out / "metrics.json").read_text())
+    return {
+        "digest": summary.get("state_sha256"),
+        "participants": {
+            key: untimed({**each, "microseconds": 0})
+            for key, each in summary["participants"].items()
+        },
+        "scores": {key: rows.tobytes() for key, rows in Outcome.read(out).scores.items()},
+    }
+
+
+def trained(out):
+    metrics = untimed(json.loads((out / "metrics.json").read_text()))
+    metrics["runs"] = [untimed(run) for run in metrics.get("runs", [])]
+    manifests = sorted((out / "checkpoint").rglob("manifest.json"))
+    lines = (out / "metrics.jsonl").read_text().splitlines()
+    assert not (out / "checkpoints").exists(), "the model is left, and nothing else"
+    return {
+        "digests": [json.loads(path.read_text())["state_sha256"] for path in manifests],
+        "metrics": {k: v for k, v in metrics.items() if k not in ("machine", "tables", "threads")},
+        "records": [untimed(json.loads(line)) for line in lines],
+    }
+
+
+def scores_of(out, case):
+    path = Path(f"{out}.{case.scores}")
+    if case.scores == "parquet":
+        return pq.read_table(path).to_pylist()
+    text = path.read_text()
+    if case.scores == "jsonl":
+        return [json.loads(line) for line in text.splitlines()]
+    return list(csv.DictReader(text.splitlines(), delimiter="\t" if case.scores == "tsv" else ","))
