@@ -104,13 +104,6 @@ void finish(const Cache& cache, Lookup& started, bool done) {
   held->finish(lookup, done);
 }
 
-void gather(const Cache& cache, const TensorArg& table, const TensorArg& id, const TensorArg& out) {
-  const auto rows = table.bytes<const char>("table");
-  const auto ids = id.elements<const int64_t>("id");
-  char* const to = out.bytes<char>("out", product(ids.size, cache->row_bytes()));
-  cache->gather(rows.data, rows.size / cache->row_bytes(), ids.data, ids.size, to);
-}
-
 /// Rows of the cache's width, and how many there are.
 Span<const char> whole_rows(const RowCache& cache, const TensorArg& rows) {
   const auto bytes = rows.bytes<const char>("rows");
@@ -167,7 +160,6 @@ void bind_cache(py::module_& m) {
   bind_parts(m);
   py::class_<RowCache, Cache>(m, "RowCache")
       .def(py::init(&make), py::arg("policy"), py::arg("capacity"), py::arg("row_bytes"))
-      .def("gather", &gather, py::arg("table"), py::arg("id"), py::arg("out"), no_gil())
       .def("look_up", &look_up, py::arg("id"), py::arg("size"), py::arg("out"), no_gil())
       .def("preload", &preload, py::arg("id"), py::arg("size"), py::arg("out"), no_gil())
       .def("apply", &apply, py::arg("planned"), py::arg("hit"), py::arg("admit"), py::arg("id"),

@@ -32,17 +32,10 @@ RowCache::RowCache(CachePolicy policy, int64_t capacity, int64_t row_bytes)
   list_free();
 }
 
-std::unique_lock<std::mutex> RowCache::enter() const {
-  ++waiting_;
-  std::unique_lock<std::mutex> lock(mutex_);
-  --waiting_;
-  return lock;
-}
-
-void RowCache::look_up(const int64_t* id, int64_t n, int64_t table_size, CacheLookup& out, char* rows) {
+void RowCache::look_up(const int64_t* id, int64_t n, int64_t table_size, CacheLookup& out) {
   check_ids(id, n, table_size);
   Started started(*this, 2 * n, out, [] { return true; });
-  find(id, n, rows, out);
+  find_all(id, n, out);
   const int64_t admitted = counts_.admitted;
   if (traits_.is_given) {
     out.admit.assign(out.miss.size(), CacheLookup::kNothing);
@@ -59,7 +52,7 @@ void RowCache::preload(const int64_t* id, int64_t n, int64_t table_size, CacheLo
   check_ids(id, n, table_size);
   Started started(*this, 2 * n, out, [] { return true; });
   const int64_t hits = counts_.hits;
-  find(id, n, nullptr, out);
+  find_all(id, n, out);
   counts_.hits = hits;
   admit(out.begin + n, out);
   keep_admitted(out);
@@ -182,7 +175,7 @@ void RowCache::clear() {
 }
 
 void RowCache::finish(const CacheLookup& lookup, bool done) {
-  const auto lock = enter();
+  const std::lock_guard lock(mutex_);
   const auto mine =
       std::find_if(at_work_.begin(), at_work_.end(), [&](AtWork w) { return w.begin == lookup.begin; });
   const AtWork ended = *mine;

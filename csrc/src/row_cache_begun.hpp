@@ -16,13 +16,11 @@ class RowCache::Started {
   /// Waits until no change is under way and `may_begin()`; takes `size` positions on the clock.
   template <typename MayBegin>
   Started(RowCache& cache, int64_t size, CacheLookup& out, const MayBegin& may_begin)
-      : cache_(cache), lock_(cache.enter()), begin_(0) {
+      : cache_(cache), lock_(cache.mutex_), begin_(0) {
     cache.changed_.wait(lock_, [&] { return !cache.changing_ && cache.clearing_ == 0 && may_begin(); });
     out.miss.clear();
     out.first.clear();
     out.admit.clear();
-    out.again.clear();
-    out.copied = 0;
     out.puts_after = out.alone = false;
     out.begin = begin_ = cache.clock_;
     cache.at_work_.push_back({begin_, begin_ + std::max<int64_t>(size, 1)});

@@ -3,7 +3,6 @@
 #include <string>
 
 #include "row_cache_begun.hpp"
-#include "row_copy.hpp"
 #include "tgflow/thread_pool.hpp"
 
 namespace tgflow {
@@ -11,7 +10,6 @@ namespace {
 
 constexpr int64_t kMaxIds = INT32_MAX - 2;
 constexpr int64_t kAhead = 16;
-constexpr int64_t kTurn = 256;    // rows that are copied before others that wait have their turn
 constexpr int64_t kGrain = 4096;  // ids that are worth a thread
 constexpr int32_t kBusy = -2;     // another gather is bringing this row in
 constexpr int64_t kFewMisses = 512;
@@ -31,17 +29,6 @@ int32_t RowCache::find(int64_t id) const {
   return index_.find(id_tag(id), [&](int32_t s) { return held_[s].id == id; });
 }
 
-void RowCache::find(const int64_t* id, int64_t n, char* rows, CacheLookup& out) {
-  out.source.resize(static_cast<std::size_t>(n));
-  numbers_.reset(kFewMisses);
-  const bool alone = at_work_.size() == 1;  // else the lock is for looking up: others copy meanwhile
-  if (rows == nullptr || !alone || (n > kGrain && num_threads() > 1)) {
-    find_all(id, n, out);
-  } else {
-    find_and_copy(id, n, rows, out);
-  }
-}
-
 inline void RowCache::use(int32_t s, int64_t position) {
   held_[s].used = position;
   ++counts_.hits;
@@ -52,6 +39,8 @@ inline void RowCache::use(int32_t s, int64_t position) {
 
 /// All look-ups first, on all threads; then their uses and the misses, in order.
 void RowCache::find_all(const int64_t* id, int64_t n, CacheLookup& out) {
+  out.source.resize(static_cast<std::size_t>(n));
+  numbers_.reset(kFewMisses);
   constexpr int64_t kChunk = 256;
   int32_t* slot = out.source.data();
   parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
@@ -76,46 +65,6 @@ void RowCache::find_chunk(const int64_t* id, int64_t n, int32_t* slot) const {
   }
   for (int64_t i = 0; i < n; ++i) {
     if (slot[i] >= 0 && held_[slot[i]].id != id[i]) slot[i] = find(id[i]);
-  }
-}
-
-/// Looks up and copies what is found in one flow: while a row is copied, the next ones are under way with
-/// what is known of their slots, and behind them their entries. For a gather that is alone at work; copies no
-/// more as soon as others wait.
-void RowCache::find_and_copy(const int64_t* id, int64_t n, char* rows, CacheLookup& out) {
-  constexpr int64_t kRing = 64;
-  const int64_t step = std::min(rows_ahead(row_bytes_), kRing / 4);
-  int32_t* slot = out.source.data();
-  uint32_t hash[kRing];
-  for (int64_t i = -3 * step; i < n; ++i) {
-    const bool copies = out.copied == std::max<int64_t>(i, 0);
-    if (const int64_t next = i + 3 * step; next < n) {
-      hash[next % kRing] = id_tag(id[next]);
-      index_.prefetch(hash[next % kRing]);
-    }
-    if (const int64_t next = i + 2 * step; next >= 0 && next < n) {
-      slot[next] = index_.find(hash[next % kRing], [](int32_t) { return true; });
-      if (slot[next] >= 0) {
-        __builtin_prefetch(&held_[slot[next]], 1);
-        if (copies) prefetch_row(row(slot[next]), row_bytes_);
-      }
-    }
-    if (const int64_t next = i + step; next >= 0 && next < n) {
-      if (slot[next] >= 0 && held_[slot[next]].id != id[next]) slot[next] = find(id[next]);
-      note(id[next], next, true, out);
-    }
-    if (i < 0 || !copies || (i % kTurn == 0 && waiting_ != 0)) continue;
-    copy_found(i, rows, out);
-    ++out.copied;
-  }
-}
-
-void RowCache::copy_found(int64_t i, char* rows, CacheLookup& out) const {
-  const int32_t source = out.source[static_cast<std::size_t>(i)];
-  if (source >= CacheLookup::kNothing) {
-    copy_row(source < 0 ? nullptr : row(source), row_bytes_, rows + static_cast<std::size_t>(i) * row_bytes_);
-  } else if (out.first[CacheLookup::miss_of(source)] != i) {
-    out.again.push_back(static_cast<int32_t>(i));
   }
 }
 

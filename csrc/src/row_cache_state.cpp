@@ -13,20 +13,20 @@ constexpr int64_t kPositions = (int64_t{1} << kUsesShift) - 1;
 }  // namespace
 
 void RowCache::begin_change() {
-  auto lock = enter();
+  std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return !changing_; });
   changing_ = true;
   changed_.wait(lock, [&] { return at_work_.empty(); });
 }
 
 void RowCache::end_change() {
-  const auto lock = enter();
+  const std::lock_guard lock(mutex_);
   changing_ = false;
   changed_.notify_all();
 }
 
 void RowCache::write(const int64_t* id, int64_t n, const char* rows) {
-  const auto lock = enter();
+  const std::lock_guard lock(mutex_);
   for (int64_t i = 0; i < n; ++i) {
     const int32_t s = find(id[i]);
     if (s != IdIndex::kNone) std::memcpy(row(s), rows + static_cast<std::size_t>(i) * row_bytes_, row_bytes_);
@@ -34,7 +34,7 @@ void RowCache::write(const int64_t* id, int64_t n, const char* rows) {
 }
 
 void RowCache::truncate(int64_t size) {
-  const auto lock = enter();
+  const std::lock_guard lock(mutex_);
   for (int64_t s = 0; s < capacity(); ++s) {
     if (held_[s].id >= size) set_free(static_cast<int32_t>(s));
   }
@@ -42,7 +42,7 @@ void RowCache::truncate(int64_t size) {
 }
 
 void RowCache::snapshot(const CacheStateOut& out) const {
-  const auto lock = enter();
+  const std::lock_guard lock(mutex_);
   for (int64_t s = 0; s < capacity(); ++s) {
     const int64_t uses = traits_.counts_uses ? uses_[s] : 0;
     out.id[s] = held_[s].id;
@@ -74,17 +74,17 @@ void RowCache::restore(const CacheState& state, int64_t table_size, CacheLookup&
 }
 
 CacheCounts RowCache::counts() const {
-  const auto lock = enter();
+  const std::lock_guard lock(mutex_);
   return counts_;
 }
 
 void RowCache::reset_counts() {
-  const auto lock = enter();
+  const std::lock_guard lock(mutex_);
   counts_ = {};
 }
 
 int64_t RowCache::bytes() const {
-  const auto lock = enter();
+  const std::lock_guard lock(mutex_);
   return rows_.bytes() + held_.bytes() + came_.bytes() + uses_.bytes() + index_.bytes() + order_.bytes() +
          static_cast<int64_t>(free_.size() * sizeof(int32_t));
 }

@@ -59,6 +59,13 @@ TEST(slot_order_passes_over_what_was_used_since) {
   CHECK(order.num_entries() == 0);
 }
 
+void gather(RowCache& cache, const char* table, const std::vector<int64_t>& ids, std::vector<int64_t>& out) {
+  CacheLookup lookup;
+  cache.look_up(ids.data(), static_cast<int64_t>(ids.size()), kRows, lookup);
+  cache.copy(lookup, {table, true}, reinterpret_cast<char*>(out.data()));
+  cache.finish(lookup, true);
+}
+
 TEST(row_cache_gathers_the_rows_of_the_table) {
   const std::vector<int64_t> table = made_rows();
   for (const auto policy : {CachePolicy::kLru, CachePolicy::kLfu, CachePolicy::kFifo, CachePolicy::kStatic}) {
@@ -67,8 +74,7 @@ TEST(row_cache_gathers_the_rows_of_the_table) {
       for (uint64_t batch = 0; batch < 60; ++batch) {
         const std::vector<int64_t> ids = some_ids(batch, static_cast<int64_t>(batch * 17 % 400));
         std::vector<int64_t> out(3 * ids.size(), -7);
-        cache.gather(bytes_of(table), kRows, ids.data(), static_cast<int64_t>(ids.size()),
-                     reinterpret_cast<char*>(out.data()));
+        gather(cache, bytes_of(table), ids, out);
         CHECK(are_rows_of(ids, out));
       }
       const CacheCounts counts = cache.counts();
@@ -132,7 +138,7 @@ TEST(row_cache_takes_what_is_appended_without_reading_it) {
   std::vector<int64_t> id(3), key(3), out(9);
   cache.snapshot({id.data(), key.data()});
   CHECK((id == std::vector<int64_t>{12, 13, 14}));
-  cache.gather(nullptr, kRows, id.data(), 3, reinterpret_cast<char*>(out.data()));
+  gather(cache, nullptr, id, out);
   CHECK(are_rows_of(id, out));
   CHECK(cache.counts().written == 3);
   CHECK(cache.counts().misses == 0);
@@ -142,22 +148,14 @@ void gather_often(RowCache& cache, const std::vector<int64_t>& table, uint64_t s
                   std::atomic<int>& wrong) {
   CacheLookup lookup;
   for (uint64_t batch = 0; batch < 150; ++batch) {
-    const int64_t n = batch % 6 == 0 ? 700 : 90;  // some so long that others wait in the middle
+    const int64_t n = batch % 6 == 0 ? 700 : 90;
     const std::vector<int64_t> ids = some_ids(seed * 1000 + batch, n);
     std::vector<int64_t> out(3 * ids.size());
-    char* to = reinterpret_cast<char*>(out.data());
-    if (batch % 3 == 0) {
-      cache.gather(bytes_of(table), kRows, ids.data(), n, to);
-    } else {
-      cache.look_up(ids.data(), n, kRows, lookup);
-      if (batch % 10 == 1) {
-        cache.finish(lookup, false);
-        continue;
-      }
-      cache.copy(lookup, {bytes_of(table), true}, to);
-      cache.finish(lookup, true);
-    }
-    wrong += !are_rows_of(ids, out);
+    cache.look_up(ids.data(), n, kRows, lookup);
+    const bool done = batch % 10 != 1;
+    if (done) cache.copy(lookup, {bytes_of(table), true}, reinterpret_cast<char*>(out.data()));
+    cache.finish(lookup, done);
+    wrong += done && !are_rows_of(ids, out);
   }
 }
 

@@ -26,6 +26,7 @@ from helpers.devices import for_each_device, opened
 from helpers.effort import cases
 from tgflow.cache import CacheCounters, CacheSchedule, ScheduleMismatch, cached
 from tgflow.cache.policy import POLICIES, Policy, lfu_period
+from tgflow.tables import FeatureTable
 
 PADDED = torch.cat([made_rows(SIZE), torch.zeros(1, 3)])
 
@@ -300,6 +301,14 @@ def test_errors_are_those_of_tables(device):
     for call in (cache.gather, cache.preload):
         with pytest.raises(IndexError, match=r"not in (a|the) table"):
             call_and_wait(call, int64([0, 12], device))
+
+
+@pytest.mark.parametrize("placement", ["host", "device", "uva"])
+def test_cache_in_host_memory_is_refused_for_rows_that_stay_in_memory(placement):
+    gpu = None if placement == "host" else opened("emulated")
+    table = FeatureTable(3, placement=placement, device=gpu)
+    with pytest.raises(ValueError, match=f'slows reads of a table with placement="{placement}"'):
+        cached(table, rows=4)
 
 
 def test_a_cache_has_one_size():

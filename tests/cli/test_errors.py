@@ -87,6 +87,7 @@ USAGE = [
      "made.csv is there already"),
     (f"{ROWS} --edge-cache 9", "--edge-cache 9: a row of edge features takes 8 bytes"),
     (f"{ROWS} --edge-cache 9GB --memory-limit 8GB", "all of --memory-limit 8GB"),
+    (f"{ROWS} --edge-cache 1MiB", "--edge-cache: a cache in host memory slows reads of"),
     (f"{ROWS} --edge-cache 'a lot'", "--edge-cache: tables.edge_cache: a size is bytes"),
     (f"{ROWS} --edge-cache 120%", "at most 100%, got '120%'"),
     ("run pay.csv --node-side of", "--node-side: of which file? name it: --node-features"),

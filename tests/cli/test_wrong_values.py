@@ -30,7 +30,8 @@ def broken_off(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     events, run = write_features(folder / "made.csv", 300), folder / "run"
     command = ["run", "-s", events, "--features", "f*", "-o", run, *SMALL]
-    more = ["--feature-scale", "auto", "--edge-cache", "4KiB", "--scores", folder / "s.parquet"]
+    tables = ["--feature-scale", "auto", "--edge-table", "auto", "--edge-cache", "4KiB"]
+    more = [*tables, "--scores", folder / "s.parquet"]
     saved = ["--checkpoint-batches", 2, "--keep", 2]
     assert main(list(map(str, [*command, *more, *saved]))) == 0
     shutil.rmtree(max((run / "checkpoints").iterdir()))

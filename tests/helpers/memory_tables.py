@@ -11,9 +11,8 @@ from tgflow.nn import NodeMemory
 from tgflow.nn.memory_table import MemoryTable
 from tgflow.tables import FeatureTable
 
-KINDS = {  # place, its device, the cache's device ("" for host memory, None for no cache)
+KINDS = {  # place, its device, the cache's device (None for no cache)
     "host": ("host", None, None),
-    "host, cached": ("host", None, ""),
     "device": ("device", "emulated", None),
     "uva": ("uva", "emulated", None),
     "uva, cached": ("uva", "emulated", "emulated"),
@@ -49,7 +48,7 @@ def memory_table_of(kind: str, dim: int) -> MemoryTable:
     table = FeatureTable(dim, placement=placement, budget=budget, device=gpu)
     if cache is None:
         return table
-    return cached(table, rows=3, device=gpu or (opened(cache) if cache else None))
+    return cached(table, rows=3, device=gpu or opened(cache))
 
 
 def with_past(memory: NodeMemory, num_events: int) -> NodeMemory:

@@ -69,7 +69,7 @@ def gather_rows(device: str | Device) -> None:
 
 def on_of(cache: tg.cache.CachedTable, device: str | Device) -> torch.device:
     """Where a cache takes its ids."""
-    if cache.placement == "host":
+    if cache.gpu is None:
         return torch.device("cpu")
     return torch.device(device) if isinstance(device, str) else device.device
 

@@ -14,9 +14,7 @@ from helpers.devices import apart, cuda, place_of
 from helpers.effort import tries
 from helpers.emulator.device import EmulatedDevice
 from helpers.memory_tables import for_each_kind, home_of, memory_table_of, with_past
-from tgflow.cache import CachedTable
 from tgflow.cache.device import DeviceCache
-from tgflow.cache.host import HostCache
 from tgflow.cuda.devices import register_device
 from tgflow.models.tgn import TGN, TGNConfig
 from tgflow.nn import NodeMemory, memory
@@ -130,10 +128,8 @@ def test_memory_that_outgrows_its_budget_on_the_cpu_is_told_why():
 
 
 def test_one_line_says_where_memory_is():
-    on_host = TGN(memory_placement="host", memory_cache="64KiB").state.table.table
-    assert isinstance(on_host, CachedTable)
+    on_host = TGN(memory_placement="host").state.table.table
     assert (on_host.placement, on_host.dim) == ("host", 200)
-    assert 0 < on_host.capacity * 800 < 64 << 10
     assert TGN().state.table.placement == "model"
     with pytest.raises(ValueError, match='cannot be "disk": rows on disk never change'):
         TGNConfig(memory_placement="disk")
@@ -143,10 +139,16 @@ def test_one_line_says_where_memory_is():
         TGNConfig(memory_cache=5)
 
 
-@pytest.mark.parametrize("device", ["cpu", apart, cuda])
+def test_memory_cache_is_refused_on_the_cpu_whatever_gpus_there_are(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    placed = NodeMemory(2, 1, PlacedTable(3, "host", "64KiB"))
+    with pytest.raises(ValueError, match="memory_cache requires a model on a GPU"):
+        write(placed, [3], 1)
+
+
+@pytest.mark.parametrize("device", [apart, cuda])
 @pytest.mark.parametrize("placement", ["host", "uva"])
 def test_a_table_and_its_cache_are_for_the_device_of_the_model(device, placement, monkeypatch):
-    """Whatever other GPUs there are: the cache of a model on the CPU is in host memory."""
     if placement == "uva" and device != "apart":
         pytest.skip("needs a GPU for the table, too")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -157,7 +159,7 @@ def test_a_table_and_its_cache_are_for_the_device_of_the_model(device, placement
     cache = placed.table.table
     assert placed.table.placement == placement
     assert cache.table.placement == placement
-    assert type(cache._engine) is (HostCache if device == "cpu" else DeviceCache)
+    assert type(cache._engine) is DeviceCache
     rows = placed.read(
         torch.tensor([3], device=place_of(device)), torch.tensor([5], device=place_of(device))
     )

@@ -256,7 +256,7 @@ def test_a_replay_takes_turns_with_other_gathers_of_a_cache() -> None:
 
 def test_a_cache_in_host_memory_does_without_capture() -> None:
     gpu = EmulatedDevice()
-    rows = FeatureTable(2, placement="uva", device=gpu)
+    rows = FeatureTable(2, placement="disk")
     graph = TemporalGraph.from_events(EVENTS, edge_x=cached(rows, rows=20), device=gpu)
     assert isinstance(of_plan(plan_of(graph)), OwnedBatches)
 

@@ -40,7 +40,7 @@ def table_of(rows: Tensor, placement: Any = "host") -> FeatureTable:
 @st.composite
 def tables(draw: st.DrawFn, rows: Tensor) -> Table:
     """A table of `rows` in any placement, with any cache before it or none."""
-    table = table_of(rows, draw(st.sampled_from(["host", "disk"])))
+    table = table_of(rows, draw(st.sampled_from(["auto", "disk"])))
     policy = draw(st.sampled_from([None, *POLICIES, "belady"]))
     capacity = draw(st.sampled_from([0, 1, 7, 1000]))
     return table if policy is None else cached(table, rows=capacity, policy=policy)

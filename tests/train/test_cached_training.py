@@ -26,7 +26,7 @@ MODELS = {
     "tgn": lambda: small_tgn(node_x_dim=3),
     "tgat": lambda: small_tgat(node_x_dim=3),
 }
-PLACEMENTS = ("host", "disk")
+PLACEMENTS = ("auto", "disk")
 CAPACITIES = {"none": (0, 0), "one": (1, 1), "some": (50, 9), "all": (400, 25)}
 """Of the caches: rows of edges, rows of nodes."""
 
@@ -94,7 +94,7 @@ def test_offline_training_does_not_change_with_the_size(
     uncached: tuple[str, list[Any]], capacities: str, policies: tuple[Policy, Policy]
 ) -> None:
     model, expected = uncached
-    placement = "disk" if capacities == "one" else "host"
+    placement = "disk" if capacities == "one" else "auto"
     graph, caches = graph_through(placement, policies, CAPACITIES[capacities])
     graph.append(EVENTS)
     assert trained_offline(model, graph, 1) == expected

@@ -34,18 +34,14 @@ class HostCache:
         return self._rows.bytes()
 
     def gather(self, ids: Tensor, out: Tensor) -> None:
-        """Fill `out`; one pass where the table is in host memory, else misses in one batch."""
+        """Fill `out`; the table reads all misses in one batch."""
         if not ids.is_cpu:
             pinned = torch.empty(out.shape, dtype=out.dtype, pin_memory=out.is_cuda)
             self.gather(ids.cpu(), pinned)
             out.copy_(pinned, non_blocking=True)
             return
-        size = len(self._table)
-        if self._table.placement == "host":
-            self._rows.gather(self._table.read(0, size), ids, out)
-            return
         lookup = _native.CacheLookup()
-        self._rows.look_up(ids, size, lookup)
+        self._rows.look_up(ids, len(self._table), lookup)
         self._bring(lookup, out)
 
     def start(self, schedule: CacheSchedule) -> PendingGather | None:

@@ -92,8 +92,8 @@ def memory_table(dim: int, placement: MemoryPlacement, cache: int | str | None) 
         placement: "model": with the model's parameters, wherever it is moved. Else as
             `FeatureTable` has them, in memory that may be larger than the GPU's: "host", "uva"
             (pinned host memory), "device", or "auto".
-        cache: Of "host" and "uva": bytes of an LRU cache in front, in the memory of the device
-            that the model is on; None for none.
+        cache: Of "host" and "uva": bytes of an LRU cache in front, in the memory of the GPU that
+            the model is on; None for none.
 
     Raises:
         CudaError: If the placement needs a GPU and none can be used.

@@ -21,7 +21,7 @@ class PlacedTable(nn.Module):
     Args:
         dim: Width of a row.
         placement: As `FeatureTable` has them.
-        cache: Bytes of an LRU cache in front, on the model's device; None for none.
+        cache: Bytes of an LRU cache in front, on the GPU of the model; None for none.
     """
 
     dtype = torch.float32
@@ -40,10 +40,16 @@ class PlacedTable(nn.Module):
 
         Raises:
             CudaError: If the placement needs a GPU and none can be used.
+            ValueError: If there is a cache, and the model is on the CPU.
         """
         if self._table is None:
             at = self._device.device
             gpu = None if at.type == "cpu" else device_of(at)
+            if self._cache is not None and gpu is None:
+                raise ValueError(
+                    "memory_cache requires a model on a GPU; move the model there before its first "
+                    "event, or leave memory_cache out"
+                )
             on = None if self._placement == "host" else gpu
             table = FeatureTable(self.dim, placement=self._placement, device=on)
             has_cache = self._cache is not None

@@ -83,6 +83,12 @@ def check_tables(config: Config, x_dim: int, *, live: bool) -> None:
             f"--edge-path: {Path(t.edge_path).parent} is no directory; make it, or name another"
         )
     _check_machine(placement)
+    is_sharded = config.ranks.edge_rows == "sharded"
+    if t.edge_cache and placement not in FILED and not is_sharded and not has_gpu_graph(config):
+        raise ConfigError(
+            f"--edge-cache: a cache in host memory slows reads of --edge-table {placement}; add "
+            "--edge-table disk, or leave it out"
+        )
 
 
 def _check_live(config: Config) -> None:
@@ -225,6 +231,8 @@ def with_cache(
     t = config.tables
     if t.edge_cache is None:
         return table
+    if gpu is None and isinstance(table, FeatureTable) and table.stays_in_memory:
+        return table  # rows sharded over ranks, of which only this one is left
     named: Policy | None = t.cache_policy or policy
     if gpu is not None and t.cache_policy is None:
         named = None  # a GPU has a policy of its own

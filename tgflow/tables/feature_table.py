@@ -129,6 +129,11 @@ class FeatureTable:
         return self._rows.placement
 
     @property
+    def stays_in_memory(self) -> bool:
+        """Whether no row is on disk, now or after the table has grown."""
+        return self.placement in ("host", "uva", "device") and not isinstance(self._rows, AutoRows)
+
+    @property
     def view(self) -> GpuView | None:
         """What a GPU's kernels read, and a captured gather finds; None where they cannot."""
         return self._rows.view

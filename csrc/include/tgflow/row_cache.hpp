@@ -1,7 +1,6 @@
 // A cache of a table's rows: which are held, which make room, and the rows themselves.
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -42,8 +41,6 @@ struct CacheLookup {
   std::vector<int64_t> miss;   ///< The distinct ids that are not there, in order of first appearance.
   std::vector<int32_t> first;  ///< Where each of them first appears.
   std::vector<int32_t> admit;  ///< The slot into which each of them is put, or kNothing.
-  int64_t copied = 0;          ///< Ids whose rows are there already, but for misses.
-  std::vector<int32_t> again;  ///< Which of them ask for a row that is missing and was asked for before.
   bool puts_after = false;     ///< Slots may be read before they are written.
   bool alone = false;          ///< Other gathers wait until it is finished.
   int64_t begin = 0;           ///< Its first position on the cache's clock.
@@ -80,8 +77,8 @@ struct MissRows {
 };
 
 /// `capacity` rows of `row_bytes`. Any number of threads may gather: they wait for each other while the index
-/// is read and written, not while rows are copied, or for a few hundred rows at
-/// most. A slot that a gather at work reads or fills stays as it is.
+/// is read and written, not while rows are copied. A slot that a gather at work reads or fills stays as it
+/// is.
 class RowCache {
  public:
   /// Throws std::invalid_argument if there are 2^30 slots or more, std::bad_alloc if memory is short.
@@ -89,9 +86,8 @@ class RowCache {
 
   /// Looks `n` ids up and admits what the policy admits. `finish` must follow, in which the caller gives the
   /// rows of `out.miss`. Throws std::out_of_range if an id is not below `table_size`; nothing has changed
-  /// then. Where one thread does the work, what is found is copied to `rows` on the way, unless another
-  /// is at work, and until one waits.
-  void look_up(const int64_t* id, int64_t n, int64_t table_size, CacheLookup& out, char* rows = nullptr);
+  /// then.
+  void look_up(const int64_t* id, int64_t n, int64_t table_size, CacheLookup& out);
 
   /// The same for rows that nobody asked for: `out.miss` holds those that come in, whatever the policy.
   void preload(const int64_t* id, int64_t n, int64_t table_size, CacheLookup& out);
@@ -114,9 +110,6 @@ class RowCache {
 
   /// Ends what `look_up` began. Without the rows (`done` false), what was admitted leaves again.
   void finish(const CacheLookup& lookup, bool done);
-
-  /// `look_up`, `copy` and `finish` of a table in plain memory.
-  void gather(const char* table, int64_t table_size, const int64_t* id, int64_t n, char* out);
 
   /// Keeps gathers out, once those at work are done; between the two calls the table may change.
   void begin_change();
@@ -153,14 +146,9 @@ class RowCache {
   const char* row(int32_t s) const { return rows_.data() + static_cast<std::size_t>(s) * row_bytes_; }
   int32_t find(int64_t id) const;
 
-  /// The lock on the index. Who copies under it sees that others wait.
-  std::unique_lock<std::mutex> enter() const;
   static void check_ids(const int64_t* id, int64_t n, int64_t table_size);
-  void find(const int64_t* id, int64_t n, char* rows, CacheLookup& out);
   void find_all(const int64_t* id, int64_t n, CacheLookup& out);
   void find_chunk(const int64_t* id, int64_t n, int32_t* slot) const;
-  void find_and_copy(const int64_t* id, int64_t n, char* rows, CacheLookup& out);
-  void copy_found(int64_t i, char* rows, CacheLookup& out) const;
   void note(int64_t id, int64_t i, bool alone, CacheLookup& out);
   void note_miss(int64_t id, int64_t i, bool busy, CacheLookup& out);
   bool is_filling(int32_t s, int64_t begin) const;
@@ -173,8 +161,8 @@ class RowCache {
   bool may_run(const CacheSchedule& schedule) const;
   void put_all(const CacheLookup& lookup);
   void put(int64_t id, int32_t s, int64_t position);
-  void copy_rest(const CacheLookup& lookup, const MissRows& from, char* out);
-  void bring(const CacheLookup& lookup, const MissRows& from, char* out);
+  void copy_asked(const CacheLookup& lookup, const MissRows& from, char* out);
+  void put_admitted(const CacheLookup& lookup, const MissRows& from);
   void set_free(int32_t s);
   void purge();
   void halve_uses();
@@ -199,7 +187,6 @@ class RowCache {
   bool changing_ = false;
   int clearing_ = 0;  ///< Gathers that failed, and wait for those at work to empty the cache.
   CacheCounts counts_;
-  mutable std::atomic<int> waiting_{0};
   mutable std::mutex mutex_;
   std::condition_variable changed_;
 };

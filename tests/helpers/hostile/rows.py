@@ -97,19 +97,6 @@ def new_cache() -> Call:
     return Call(_core.RowCache, arguments, numbers=numbers)
 
 
-def cache_gather() -> Call:
-    arguments = {"table": rows_of(ROWS), "id": ids(0, 2, 4), "out": rows_of(NUM)}
-    indices = {"id": (-(2**63), ROWS)}
-    return Call(
-        cache().gather,
-        arguments,
-        indices,
-        any_type={"table", "out"},
-        any_length={"table"},
-        any_shape={"id"},
-    )
-
-
 def cache_lookup(method: str) -> Callable[[], Call]:
     def make() -> Call:
         arguments = {"id": ids(0, 2, 4), "size": ROWS, "out": _core.CacheLookup()}
@@ -248,7 +235,6 @@ CASES: dict[str, Callable[[], Call]] = {
         numbers={"bytes": [-1, (1 << 20) + 1, INT64_MAX]},
     ),
     "RowCache.__init__": new_cache,
-    "RowCache.gather": cache_gather,
     "RowCache.look_up": cache_lookup("look_up"),
     "RowCache.preload": cache_lookup("preload"),
     "RowCache.apply": cache_apply,
