@@ -7,9 +7,8 @@ import torch
 
 from helpers.savers import FEW, Savers, check, filler
 from helpers.worlds import in_world, run_apart
-from tgflow.checkpoint import CheckpointStore, CheckpointWriter, load, read_manifest
-from tgflow.checkpoint.checkpoint import RankCheckpoint
-from tgflow.checkpoint.ranks import AttemptKeys, FollowingStore, LeadingStore, Notices
+from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter, load, read_manifest
+from tgflow.checkpoint.ranks import FollowingStore, LeadingStore, Notices
 
 
 def writer_of(peers, directory):
@@ -25,7 +24,7 @@ def writer_of(peers, directory):
 def save_in_a_world(peers, directory, steps):
     writer = writer_of(peers, directory)
     for step in steps:
-        checkpoint = RankCheckpoint({}, shard=peers.shard)
+        checkpoint = Checkpoint({}, shard=peers.shard)
         filler(step, FEW)(checkpoint)
         writer.wait()
         writer.submit(step, checkpoint)
@@ -56,7 +55,7 @@ def die_before_the_manifest(peers, directory):
     for step, spec in ((9, ""), (14, "checkpoint.before_manifest:1:kill")):
         if peers.rank == 0:
             faults.arm(spec)
-        checkpoint = RankCheckpoint({}, shard=peers.shard)
+        checkpoint = Checkpoint({}, shard=peers.shard)
         filler(step, FEW)(checkpoint)
         save.submit(step, checkpoint)
         if step == 9:
@@ -64,7 +63,7 @@ def die_before_the_manifest(peers, directory):
     if peers.rank == 0:
         save.wait()
     else:
-        Notices(peers.store, peers, "checkpoint/").find(AttemptKeys(2).of(1))
+        Notices(peers.store, peers, "checkpoint/").find("2/1")
 
 
 def test_killed_between_shares_and_manifest_leaves_the_old(tmp_path):

@@ -15,7 +15,6 @@ from tgflow.checkpoint import (
     CheckpointStore,
     read_manifest,
 )
-from tgflow.checkpoint.checkpoint import RankCheckpoint
 from tgflow.checkpoint.ranks import Notices
 from tgflow.durable.errors import DiskFull
 from tgflow.durable.fs import RealFs
@@ -28,7 +27,7 @@ def savers(directory, world, **settings):
 
 def share(peers, step, parts=FEW):
     """Return what a rank writes of the checkpoint of a step."""
-    checkpoint = RankCheckpoint({}, shard=peers.shard)
+    checkpoint = Checkpoint({}, shard=peers.shard)
     filler(step, parts)(checkpoint)
     return checkpoint
 
@@ -242,7 +241,7 @@ def test_what_was_posted_does_not_pile_up(tmp_path):
 def test_rank_0_can_save_all_of_it_by_itself(tmp_path):
     ranks = savers(tmp_path, 3)
     ranks.save(5, filler(5, FEW))
-    whole = RankCheckpoint({})
+    whole = Checkpoint({})
     filler(9, FEW)(whole)
     ranks.writers[0].submit(9, whole)
     assert ranks.writers[0].wait().last_step == 9

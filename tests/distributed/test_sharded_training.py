@@ -191,7 +191,7 @@ def test_what_is_sharded_goes_on_with_any_number_of_ranks(
                     shard=trainer.graph.shard,
                 )
             trainer.run([events])
-            checkpoint = OwnParts({}, shard=peers.shard)
+            checkpoint = OwnParts({}, own=peers.shard)
             trainer.save_to(checkpoint)
             return checkpoint
 

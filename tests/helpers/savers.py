@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter, WriterStats
-from tgflow.checkpoint.checkpoint import RankCheckpoint, part_section
+from tgflow.checkpoint.checkpoint import part_section
 from tgflow.checkpoint.parts import put_pieces
 from tgflow.checkpoint.ranks import FollowingStore, LeadingStore, Notices
 from tgflow.durable.fs import RealFs
@@ -120,7 +120,7 @@ class Savers:
     def submit(self, step: int, fill: Callable[[Checkpoint], object]) -> None:
         """Have all ranks begin to save what `fill` puts into a checkpoint."""
         for peers, writer in zip(self.peers, self.writers, strict=True):
-            checkpoint = RankCheckpoint({}, shard=peers.shard)
+            checkpoint = Checkpoint({}, shard=peers.shard)
             fill(checkpoint)
             writer.wait()
             assert writer.submit(step, checkpoint)

@@ -50,24 +50,24 @@ def sharded_rows(dim: int, peers: Peers) -> ShardedRows:
 class OwnParts(Checkpoint):
     """A checkpoint with all sections but the parts of nodes and rows of other ranks."""
 
-    shard: Shard = field(default_factory=Shard)
+    own: Shard = field(default_factory=Shard)
 
     def put_part(
         self, name: str, part: int, make: Callable[[], Any], *, volatile: bool = False
     ) -> None:
-        if self.shard.owner(part) == self.shard.rank:
+        if self.own.owner(part) == self.own.rank:
             Checkpoint.put_part(self, name, part, make, volatile=volatile)
 
     def put_sealed(
         self, name: str, make: Callable[[], Any], *, part: int | None = None, **of: Any
     ) -> None:
-        if part is None or self.shard.owner(part) == self.shard.rank:
+        if part is None or self.own.owner(part) == self.own.rank:
             Checkpoint.put_sealed(self, name, make, **of)
 
 
 def sections_of(trainer: Any, shard: Shard) -> dict[str, Any]:
     """Return what a trainer saves that is on this rank, but for what a cache holds."""
-    checkpoint = OwnParts({}, shard=shard if trainer.is_spread else Shard())
+    checkpoint = OwnParts({}, own=shard if trainer.is_spread else Shard())
     trainer.save_to(checkpoint)
     return {
         name: x

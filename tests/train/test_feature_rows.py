@@ -144,7 +144,7 @@ def test_rows_are_safe_before_a_checkpoint_says_so(
     trainer = trainer_with(table)
     trainer.run([EVENTS[:40]])
     monkeypatch.setattr(
-        ckpt.directory.manifests, "make", lambda *_, **__: order.append("manifest") or b""
+        ckpt.directory, "make_manifest", lambda *_, **__: order.append("manifest") or b""
     )
     ckpt.save(tmp_path / "c", trainer.checkpoint())
     assert order == ["sync", "manifest"]

@@ -7,7 +7,7 @@ from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from helpers.savers import Savers
 from tgflow.cache import cached
 from tgflow.checkpoint import Checkpoint, CheckpointError, CheckpointStore, load, read_manifest
-from tgflow.checkpoint.checkpoint import RankCheckpoint, part_section
+from tgflow.checkpoint.checkpoint import part_section
 from tgflow.graph import TemporalGraph
 from tgflow.peers import PARTS, Shard
 from tgflow.tables import FeatureTable
@@ -66,7 +66,7 @@ def test_slices_have_features_by_parts(sliced):
     assert {"edge_x", "edge_x_mark"} <= trained(1, until=40).checkpoint().sections.keys()
 
 
-@pytest.mark.parametrize(("there", "is_cached"), [("host", False), ("disk", False), ("host", True)])
+@pytest.mark.parametrize(("there", "is_cached"), [("host", False), ("disk", False), ("auto", True)])
 def test_pieces_of_parts_are_put_together(there, is_cached, monkeypatch):
     """Of rows that are sealed, and of those that are not; wherever they go."""
     rows, saved = made_events(9000).x, FeatureTable(2)
@@ -152,7 +152,7 @@ def test_ranks_copy_no_more_than_is_theirs(sliced):
     whole = sum(x.nbytes for name in PART_NAMES for x in sliced.checkpoint().get(name).values())
     copied = []
     for rank in range(4):
-        own = RankCheckpoint({}, shard=Shard(rank, 4))
+        own = Checkpoint({}, shard=Shard(rank, 4))
         sliced.save_to(own)
         parts = PART_NAMES & own.sections.keys()
         assert len(parts) == PARTS // 4

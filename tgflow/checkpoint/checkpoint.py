@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -91,10 +91,15 @@ class Checkpoint:
     there only where rows of features are in no file. They are left out of the manifest's
     `state_sha256`, by which two runs are compared."""
     elsewhere: set[str] = field(default_factory=set)
-    """Sections that ranks other than 0 write: this is a `RankCheckpoint`."""
+    """Sections that ranks other than 0 write."""
     unread: dict[str, Callable[[], Tensors]] = field(default_factory=dict)
     """Of a loaded checkpoint, whose files were all found right, the sections of parts of ids: they
     are read when they are called, as a rank may not have the memory for those of all ranks."""
+    shard: Shard = field(default_factory=Shard)
+    """Which rank saves this, of how many: it keeps the parts of ids that it owns and its turns of
+    other sealed sections, rank 0 all else. All ranks have the names in `elsewhere`."""
+    prefix: str = ""
+    """Before the name of each section that is put or got, as for one of several models."""
 
     def _facts(self) -> dict[str, object]:
         tensors = [x for section in self.sections.values() for x in section.values()]
@@ -105,16 +110,31 @@ class Checkpoint:
             "num_bytes": sum(x.nbytes for x in tensors),
         }
 
+    def prefixed(self, prefix: str, meta: dict[str, Any]) -> Checkpoint:
+        """Return a view with a prefix before the names of sections, and its own `meta`."""
+        return replace(self, prefix=self.prefix + prefix, meta=meta)
+
     def put(self, name: str, tensors: Tensors, *, volatile: bool = False) -> None:
-        """Add a section, as `SectionWriter.put`."""
-        self.sections[name] = tensors
-        self._add_volatile(name, volatile)
+        """Add a section; its tensors must not change from now on. Rank 0 keeps it.
+
+        Args:
+            name: Matches [a-z0-9_-], and is no other section's.
+            tensors: By name.
+            volatile: Whether it belongs to `volatile`.
+        """
+        if self._is_own(name, 0, volatile=volatile):
+            self.sections[self.prefix + name] = tensors
 
     def put_part(
         self, name: str, part: int, make: Callable[[], Tensors], *, volatile: bool = False
     ) -> None:
-        """Add the section of a part of ids, as `SectionWriter.put_part`."""
-        self.put(part_section(name, part), make(), volatile=volatile)
+        """Add the section `part_section(name, part)` of one of the `PARTS` of ids.
+
+        The part's owner keeps it: `make` is called now, or never.
+        """
+        section = part_section(name, part)
+        if self._is_own(section, self.shard.owner(part), volatile=volatile):
+            self.sections[self.prefix + section] = make()
 
     def put_sealed(
         self,
@@ -125,20 +145,32 @@ class Checkpoint:
         part: int | None = None,
         volatile: bool = False,
     ) -> None:
-        """Add a section whose content under this name never changes in a run."""
-        self.sealed[name] = make
-        self._add_volatile(name, volatile)
+        """Add a section whose content under this name never changes in a run.
 
-    def _add_volatile(self, name: str, volatile: bool) -> None:
+        Args:
+            name: As `put`.
+            make: Returns the tensors; called only when they must be written, on any thread.
+            turn: Which of its kind it is: ranks keep them in turns.
+            part: One of the `PARTS` of ids, whose owner keeps it instead.
+            volatile: As `put`.
+        """
+        rank = turn % self.shard.world if part is None else self.shard.owner(part)
+        if self._is_own(name, rank, volatile=volatile):
+            self.sealed[self.prefix + name] = make
+
+    def _is_own(self, name: str, rank: int, *, volatile: bool) -> bool:
         if volatile:
-            self.volatile.add(name)
+            self.volatile.add(self.prefix + name)
+        if rank > 0:
+            self.elsewhere.add(self.prefix + name)
+        return rank == self.shard.rank
 
     def note(self, name: str, value: Any) -> None:
-        """Add to `meta`."""
+        """Add to `meta` a value that JSON can hold."""
         self.meta[name] = value
 
     def sync_before(self, make_durable: Callable[[], None]) -> None:
-        """Have `make_durable` called before the checkpoint is complete."""
+        """Call `make_durable`, for what this refers to elsewhere, before it is complete."""
         self.outside.append(make_durable)
 
     def get(self, name: str) -> Tensors:
@@ -147,51 +179,6 @@ class Checkpoint:
         Raises:
             KeyError: If there is none of that name.
         """
+        name = self.prefix + name
         make = self.sealed.get(name, self.unread.get(name))
         return self.sections[name] if make is None else make()
-
-
-@described
-@dataclass(frozen=True, slots=True)
-class RankCheckpoint(Checkpoint):
-    """What one rank writes of a checkpoint: a writer of sections that keeps what is its own.
-
-    It keeps the parts of ids that the rank owns, and other sealed sections in turn; rank 0 has all
-    else, the notes among it. All ranks know the names of what others than rank 0 keep.
-    """
-
-    shard: Shard = field(default_factory=Shard)
-    """Which rank it is, of how many."""
-
-    def put(self, name: str, tensors: Tensors, *, volatile: bool = False) -> None:
-        """Keep a section, at rank 0. See `SectionWriter.put`."""
-        if self._is_own(name, 0, volatile=volatile):
-            self.sections[name] = tensors
-
-    def put_part(
-        self, name: str, part: int, make: Callable[[], Tensors], *, volatile: bool = False
-    ) -> None:
-        """Keep the section of a part of ids, at its owner. See `SectionWriter.put_part`."""
-        section = part_section(name, part)
-        if self._is_own(section, self.shard.owner(part), volatile=volatile):
-            self.sections[section] = make()
-
-    def put_sealed(
-        self,
-        name: str,
-        make: Callable[[], Tensors],
-        *,
-        turn: int = 0,
-        part: int | None = None,
-        volatile: bool = False,
-    ) -> None:
-        """Keep a section that never changes, if its part is this rank's, or it is its turn."""
-        rank = turn % self.shard.world if part is None else self.shard.owner(part)
-        if self._is_own(name, rank, volatile=volatile):
-            self.sealed[name] = make
-
-    def _is_own(self, name: str, rank: int, *, volatile: bool) -> bool:
-        self._add_volatile(name, volatile)
-        if rank > 0:
-            self.elsewhere.add(name)
-        return rank == self.shard.rank

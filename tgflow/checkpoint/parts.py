@@ -1,9 +1,4 @@
-"""The parts that a checkpoint is made of: each saves itself, comes back, and is cut back.
-
-A part puts named sections of tensors and notes for JSON into a writer, and finds them in a reader;
-it knows no files. A `Checkpoint` is both. A checkpoint that is spread over machines is another
-writer, to which the same parts are saved; so is what one of several ranks writes of it.
-"""
+"""The parts of a checkpoint: each saves itself, loads itself and is rewound."""
 
 from __future__ import annotations
 
@@ -16,77 +11,12 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from tgflow.checkpoint.checkpoint import Tensors, UntrustedCheckpoint, part_section
+from tgflow.checkpoint.checkpoint import Checkpoint, Tensors, UntrustedCheckpoint, part_section
 from tgflow.checkpoint.tensors import check_like
 from tgflow.checkpoint.typed import read_as
 from tgflow.ids import NodeIds
 from tgflow.peers import PARTS
 from tgflow.state import PartedState, StreamState
-
-
-class SectionWriter(Protocol):
-    """Takes what parts save."""
-
-    def put(self, name: str, tensors: Tensors, *, volatile: bool = False) -> None:
-        """Take a section; nobody changes its tensors from now on.
-
-        Args:
-            name: Matches [a-z0-9_-], and is no other section's.
-            tensors: By name.
-            volatile: Whether it depends on more than the data, such as on when they came, or
-                whether it is there at all, as rows are that may be in a file of their own.
-        """
-
-    def put_part(
-        self, name: str, part: int, make: Callable[[], Tensors], *, volatile: bool = False
-    ) -> None:
-        """Take what one of the `PARTS` of ids has, as the section `part_section(name, part)`.
-
-        Of ranks that save together the part's owner keeps it: `make` is called now, or never.
-        `volatile` is as in `put`.
-        """
-
-    def put_sealed(
-        self,
-        name: str,
-        make: Callable[[], Tensors],
-        *,
-        turn: int = 0,
-        part: int | None = None,
-        volatile: bool = False,
-    ) -> None:
-        """Take a section whose content under this name never changes in a run.
-
-        `make` is called only when it must be written, and may be called from another thread.
-
-        Args:
-            name: As `put`.
-            make: Returns the tensors.
-            turn: Which of its kind it is: ranks that save together keep them in turns.
-            part: Of what one of the `PARTS` of ids has: its owner keeps it instead.
-            volatile: As `put`.
-        """
-
-    def note(self, name: str, value: Any) -> None:
-        """Take what JSON can hold."""
-
-    def sync_before(self, make_durable: Callable[[], None]) -> None:
-        """Call `make_durable` before the checkpoint counts: it refers to what lies outside."""
-
-
-class SectionReader(Protocol):
-    """Gives parts back what they saved."""
-
-    @property
-    def meta(self) -> Mapping[str, Any]:
-        """What was noted, by name."""
-
-    def get(self, name: str) -> Tensors:
-        """Return a section, sealed or not.
-
-        Raises:
-            KeyError: If there is none of that name.
-        """
 
 
 class Part(Protocol):
@@ -96,10 +26,10 @@ class Part(Protocol):
     def name(self) -> str:
         """Its section, or what its sections' names begin with; no other part's."""
 
-    def save(self, writer: SectionWriter) -> None:
+    def save(self, writer: Checkpoint) -> None:
         """Save what it is now; what it becomes later does not change what was saved."""
 
-    def load(self, reader: SectionReader) -> None:
+    def load(self, reader: Checkpoint) -> None:
         """Become what was saved; what lies outside of checkpoints is cut back to it.
 
         Raises:
@@ -132,11 +62,11 @@ class Parameters(InCheckpoint):
     def __init__(self, module: nn.Module) -> None:
         self._module = module
 
-    def save(self, writer: SectionWriter) -> None:
+    def save(self, writer: Checkpoint) -> None:
         """Save copies."""
         writer.put(self.name, _copied(self._module.state_dict()))
 
-    def load(self, reader: SectionReader) -> None:
+    def load(self, reader: Checkpoint) -> None:
         """Give the module what was saved; RuntimeError if it has other parameters."""
         self._module.load_state_dict(reader.get(self.name))
 
@@ -149,7 +79,7 @@ class Optimizer(InCheckpoint):
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
 
-    def save(self, writer: SectionWriter) -> None:
+    def save(self, writer: Checkpoint) -> None:
         """Save copies, named "{parameter's number}.{name}"."""
         state = self._optimizer.state_dict()["state"]
         named = {
@@ -165,7 +95,7 @@ class Optimizer(InCheckpoint):
                 )
         writer.put(self.name, _copied(named))
 
-    def load(self, reader: SectionReader) -> None:
+    def load(self, reader: Checkpoint) -> None:
         """Give the optimizer what was saved, with the settings that it has.
 
         Raises:
@@ -213,12 +143,12 @@ class Schedule(InCheckpoint):
     def __init__(self, scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
         self._scheduler = scheduler
 
-    def save(self, writer: SectionWriter) -> None:
+    def save(self, writer: Checkpoint) -> None:
         """Note its state, which `check_schedule` has found fit for JSON."""
         note = {"state": self._scheduler.state_dict(), "groups": self._groups()}
         writer.note(self.name, json.loads(json.dumps(note)))
 
-    def load(self, reader: SectionReader) -> None:
+    def load(self, reader: Checkpoint) -> None:
         """Continue the schedule.
 
         Raises:
@@ -284,7 +214,7 @@ class ModelState(InCheckpoint):
     def __init__(self, state: StreamState | None, *, by_part: bool = False) -> None:
         self._state, self._by_part = state, by_part
 
-    def save(self, writer: SectionWriter) -> None:
+    def save(self, writer: Checkpoint) -> None:
         """Save the copies that the state makes."""
         state = self._state
         if self._by_part and isinstance(state, PartedState):
@@ -295,7 +225,7 @@ class ModelState(InCheckpoint):
         elif state is not None:
             writer.put(self.name, state.state_dict())
 
-    def load(self, reader: SectionReader) -> None:
+    def load(self, reader: Checkpoint) -> None:
         """Give the state what was saved."""
         state = self._state
         if state is None:
@@ -321,11 +251,11 @@ class Ids(InCheckpoint):
     def __init__(self, ids: NodeIds, num: int | None = None) -> None:
         self._ids, self._num = ids, num
 
-    def save(self, writer: SectionWriter) -> None:
+    def save(self, writer: Checkpoint) -> None:
         """Save copies."""
         writer.put(self.name, self._ids.state_dict(self._num))
 
-    def load(self, reader: SectionReader) -> None:
+    def load(self, reader: Checkpoint) -> None:
         """Let the map have the ids that were saved, and no others.
 
         Raises:
@@ -338,7 +268,7 @@ class Ids(InCheckpoint):
             raise UntrustedCheckpoint(f"{self.name}: {error}") from None
 
     @classmethod
-    def num_saved(cls, reader: SectionReader) -> int | None:
+    def num_saved(cls, reader: Checkpoint) -> int | None:
         """Return how many were saved; None if none were, as by a trainer in Python."""
         try:
             state = reader.get(cls.name)
@@ -348,7 +278,7 @@ class Ids(InCheckpoint):
 
 
 def put_pieces(
-    writer: SectionWriter,
+    writer: Checkpoint,
     name: str,
     size: int,
     stop: int,
@@ -366,7 +296,7 @@ def put_pieces(
         stop: How many there are.
         read: Returns the entries `[start, stop)` as views or copies.
         part: Of what one of the `PARTS` of ids has: `part_section` is the name then.
-        volatile: As `SectionWriter.put`.
+        volatile: As `Checkpoint.put`.
     """
     section, sealed_stop = _section(name, part), stop // size * size
     for start in range(0, sealed_stop, size):
@@ -384,7 +314,7 @@ def put_pieces(
 
 
 def pieces_of(
-    reader: SectionReader, name: str, size: int, stop: int, *, part: int | None = None
+    reader: Checkpoint, name: str, size: int, stop: int, *, part: int | None = None
 ) -> Iterator[Tensors]:
     """Yield what `put_pieces` has saved, in order, one piece in memory at a time."""
     section = _section(name, part)

@@ -1,9 +1,11 @@
 """Checkpoints that many ranks write together, and that one of them commits.
 
-All ranks save at the same position, each to a `RankCheckpoint`, which keeps what is this rank's to
-write. Their writers, beside the training, write that into one temporary directory, sync it, and
-post names, sizes and digests; rank 0 waits for all, writes the manifest and renames the directory.
-If anything fails anywhere there is no checkpoint, and every rank's writer counts one failure.
+All ranks save at the same position, each to a `Checkpoint` of its shard, which keeps the sections
+that this rank writes. Their writers, beside the training, write these into one temporary directory,
+sync it, and post names, sizes and digests; rank 0 waits for all, writes the manifest and renames
+the directory. If anything fails anywhere there is no checkpoint, and every rank's writer counts one
+failure. The keys of attempt `n` to write one are `n/place` (where to write, by rank 0), `n/RANK`
+(what a rank has written) and `n/end` (the outcome, by rank 0).
 
 Which files there are, and what is in them, does not depend on how many ranks there are.
 """
@@ -15,7 +17,6 @@ import json
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -119,38 +120,13 @@ class Notices:
         return PeerLost(f"rank {self.peers.rank} cannot reach the store of the ranks: {first}")
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptKeys:
-    """The keys of an attempt to write a checkpoint; the same attempt has the same number."""
-
-    attempt: int
-
-    @property
-    def place(self) -> str:
-        """Where to write, by rank 0."""
-        return f"{self.attempt}/place"
-
-    @property
-    def end(self) -> str:
-        """What has become of it, by rank 0."""
-        return f"{self.attempt}/end"
-
-    def of(self, rank: int) -> str:
-        """Return the key of what a rank has written."""
-        return f"{self.attempt}/{rank}"
-
-    def all(self, world: int) -> list[str]:
-        """Return all of them."""
-        return [self.place, self.end, *(self.of(rank) for rank in range(1, world))]
-
-
 class Shares(OtherWriters):
     """The files that the other ranks write of one checkpoint, for rank 0."""
 
     def __init__(
         self, notices: Notices, attempt: int, step: int, expected: set[str], timeout: float
     ) -> None:
-        self._notices, self._key, self._step = notices, AttemptKeys(attempt), step
+        self._notices, self._attempt, self._step = notices, attempt, step
         self._expected, self._timeout = expected, timeout
         self._until: float | None = None
         self._is_announced = False
@@ -165,7 +141,7 @@ class Shares(OtherWriters):
         """Have all ranks begin."""
         name = None if linkable is None else linkable.name
         word = {"step": self._step, "directory": directory.name, "linkable": name}
-        self._notices.post(self._key.place, word)
+        self._notices.post(f"{self._attempt}/place", word)
         self._is_announced = True
 
     def wait(self) -> None:
@@ -180,7 +156,7 @@ class Shares(OtherWriters):
             self._until = time.monotonic() + self._timeout
         for rank in range(1, self._notices.peers.world):
             if rank not in self._found:
-                word = self._notices.find(self._key.of(rank), by=rank, until=self._until)
+                word = self._notices.find(f"{self._attempt}/{rank}", by=rank, until=self._until)
                 if word is not None:
                     self._found[rank] = word
 
@@ -276,7 +252,7 @@ class LeadingStore:
             return self._store.save(step, checkpoint)
         self._attempt += 1
         shares = Shares(self._notices, self._attempt, step, checkpoint.elsewhere, self._timeout)
-        end = AttemptKeys(self._attempt).end
+        end = f"{self._attempt}/end"
         with suppress(OSError):  # of an attempt that a rank was too slow for
             self._store.remove_unfinished()
         try:
@@ -298,7 +274,8 @@ class LeadingStore:
         if shares.are_complete:
             self._notices.remove(self._posted)
             self._posted = []
-        self._posted += AttemptKeys(self._attempt).all(self._notices.peers.world)
+        keys = ("place", "end", *range(1, self._notices.peers.world))
+        self._posted += [f"{self._attempt}/{key}" for key in keys]
 
 
 class FollowingStore:
@@ -325,11 +302,11 @@ class FollowingStore:
             RanksDisagree: If rank 0 saves another step.
         """
         self._attempt += 1
-        key = AttemptKeys(self._attempt)
-        word = self._notices.find(key.place, key.end)
+        end = f"{self._attempt}/end"
+        word = self._notices.find(f"{self._attempt}/place", end)
         if "directory" in word:
-            self._write(key, word, step, checkpoint)
-            word = self._notices.find(key.end)
+            self._write(word, step, checkpoint)
+            word = self._notices.find(end)
         if "name" not in word:
             raise failure_of(word, self._directory)
         return self._directory / Path(word["name"]).name
@@ -338,9 +315,10 @@ class FollowingStore:
         """Return the size in bytes of what this rank has in the latest checkpoint."""
         return self._num_bytes
 
-    def _write(self, key: AttemptKeys, place: Any, step: int, checkpoint: Checkpoint) -> None:
+    def _write(self, place: Any, step: int, checkpoint: Checkpoint) -> None:
         """Write, and post what was written, or why it was not."""
         rank = self._notices.peers.rank
+        key = f"{self._attempt}/{rank}"
         try:
             if place["step"] != step:
                 raise RanksDisagree(f"rank 0 saves step {place['step']}, rank {rank} step {step}")
@@ -348,12 +326,12 @@ class FollowingStore:
             linkable = self._linkable(place["linkable"])
             files = directories.write_share(self._fs, directory, checkpoint, linkable)
         except BaseException as error:
-            self._notices.post(key.of(rank), describe(error))
+            self._notices.post(key, describe(error))
             if not isinstance(error, OSError):
                 raise
         else:
             self._num_bytes = sum(entry["bytes"] for entry in files.values())
-            self._notices.post(key.of(rank), {"files": files})
+            self._notices.post(key, {"files": files})
 
     def _linkable(self, name: str | None) -> Written | None:
         """Return the checkpoint whose sealed files are shared; None if it cannot be read here."""

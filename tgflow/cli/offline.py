@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from tgflow.checkpoint import save
-from tgflow.checkpoint.parts import Ids, SectionReader, SectionWriter
+from tgflow.checkpoint import Checkpoint, save
+from tgflow.checkpoint.parts import Ids
 from tgflow.checkpoint.typed import read_natural
 from tgflow.choices import METRIC_TITLES
 from tgflow.cli import assemble
@@ -246,11 +246,11 @@ class _SavedSeeds:
     def __init__(self, wanted: int | None) -> None:
         self._wanted, self.num = wanted, wanted or 1
 
-    def save(self, writer: SectionWriter) -> None:
+    def save(self, writer: Checkpoint) -> None:
         """Note it."""
         writer.note("num_seeds", self.num)
 
-    def load(self, reader: SectionReader) -> None:
+    def load(self, reader: Checkpoint) -> None:
         """Be as many as were noted.
 
         Raises:

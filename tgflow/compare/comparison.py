@@ -10,13 +10,11 @@ from typing import Any
 import torch
 
 from tgflow.batch import AnyBatch
-from tgflow.checkpoint import CheckpointError
-from tgflow.checkpoint.parts import SectionReader, SectionWriter
+from tgflow.checkpoint import Checkpoint, CheckpointError
 from tgflow.checkpoint.typed import read_as
 from tgflow.compare.groups import GroupCounts, GroupPlans, Stopwatch, needs_of, turns
 from tgflow.compare.lineup import Entrant, Lineup, check_lineup, device_of_lineup
 from tgflow.compare.participant import Participant
-from tgflow.compare.prefixed import Prefixed
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
@@ -132,7 +130,7 @@ class Comparison(StreamTrainer):
             },
         }
 
-    def save_to(self, writer: SectionWriter) -> None:
+    def save_to(self, writer: Checkpoint) -> None:
         """Save the stream so far once, and what each participant has of its own."""
         self._collect(everything=True)
         save_graph(writer, self.graph, self.position)
@@ -141,14 +139,14 @@ class Comparison(StreamTrainer):
         self._save_place(writer)
         notes: list[dict[str, Any]] = [{"key": each.key} for each in self.participants]
         for number, (participant, own) in enumerate(zip(self.participants, notes, strict=True)):
-            participant.save(Prefixed(_prefix(number), own, writer))
+            participant.save(writer.prefixed(_prefix(number), own))
         writer.note("participants", notes)
 
     @classmethod
     def from_checkpoint(
         cls,
         lineup: Lineup,
-        checkpoint: SectionReader,
+        checkpoint: Checkpoint,
         config: ContinualConfig | None = None,
         *,
         execution: ExecutionConfig | None = None,
@@ -179,7 +177,7 @@ class Comparison(StreamTrainer):
         if keys != [each.key for each in found.participants]:
             raise CheckpointError(f"the checkpoint is of a comparison of {', '.join(keys)}")
         for number, (participant, own) in enumerate(zip(found.participants, notes, strict=True)):
-            participant.load(Prefixed(_prefix(number), own, checkpoint))
+            participant.load(checkpoint.prefixed(_prefix(number), own))
         found._load_place(checkpoint)
         return found
 

@@ -18,9 +18,7 @@ from tgflow.checkpoint import (
     Tensors,
     UntrustedCheckpoint,
 )
-from tgflow.checkpoint.parts import SectionReader, SectionWriter
 from tgflow.checkpoint.typed import read_as
-from tgflow.compare.prefixed import Prefixed
 from tgflow.train.offline import OfflineTrainer
 
 _NOW = "now-"
@@ -43,7 +41,7 @@ class Trained:
 class SavedPart(Protocol):
     """What belongs in the checkpoints beside the entrants."""
 
-    def save(self, writer: SectionWriter) -> None:
+    def save(self, writer: Checkpoint) -> None:
         """Save what it is."""
 
     def saved(self) -> None:
@@ -81,10 +79,10 @@ class OfflineSaves:
         self._saved_at = time.monotonic()
         self.trained = [] if newest is None else _trained_of(newest)
         """Who is done, in the order of the line-up."""
-        self._under_way: SectionReader | None = None
+        self._under_way: Checkpoint | None = None
         if newest is not None:
             noted = read_as(dict[str, Any] | None, newest.meta.get("under_way"), "under_way")
-            self._under_way = None if noted is None else Prefixed(_NOW, noted, newest)
+            self._under_way = None if noted is None else newest.prefixed(_NOW, noted)
 
     def find(self, number: int, key: str) -> Trained | None:
         """Return what an entrant came to; None if it is to be trained.
@@ -148,7 +146,7 @@ class OfflineSaves:
         under_way: dict[str, Any] | None = None
         if trainer is not None:
             under_way = {}
-            trainer.save_progress(Prefixed(_NOW, under_way, checkpoint))
+            trainer.save_progress(checkpoint.prefixed(_NOW, under_way))
         noted = [
             {"key": each.key, "result": dict(each.result), "failure": each.failure}
             for each in self.trained

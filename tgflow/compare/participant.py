@@ -12,7 +12,6 @@ from torch import nn
 
 from tgflow.batch import AnyBatch, Batch, Share
 from tgflow.checkpoint import Checkpoint
-from tgflow.checkpoint.parts import SectionReader, SectionWriter
 from tgflow.checkpoint.typed import read_as
 from tgflow.compare.groups import GroupCounts, Stopwatch
 from tgflow.compare.lineup import Entrant
@@ -167,7 +166,7 @@ class Participant:
             **self.stepper.result(test_start),
         }
 
-    def save(self, writer: SectionWriter) -> None:
+    def save(self, writer: Checkpoint) -> None:
         """Save all that belongs to it alone."""
         writer.note("failure", self.failure)
         writer.note("is_waiting", self.is_waiting)
@@ -177,7 +176,7 @@ class Participant:
             save_learner(writer, self.stepper.learner)
         self.scores.save(writer)
 
-    def load(self, reader: SectionReader) -> None:
+    def load(self, reader: Checkpoint) -> None:
         """Be as it was saved.
 
         Raises:

@@ -5,14 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tgflow.checkpoint import UntrustedCheckpoint
-from tgflow.checkpoint.parts import (
-    InCheckpoint,
-    SectionReader,
-    SectionWriter,
-    pieces_of,
-    put_pieces,
-)
+from tgflow.checkpoint import Checkpoint, UntrustedCheckpoint
+from tgflow.checkpoint.parts import InCheckpoint, pieces_of, put_pieces
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.train.pending_steps import MicroBatch
 
@@ -62,13 +56,13 @@ class ScoreLog(InCheckpoint):
         """Become a copy of another log."""
         self._start, self._rows, self._size = other._start, other.rows.clone(), other._size
 
-    def save(self, writer: SectionWriter) -> None:
+    def save(self, writer: Checkpoint) -> None:
         """Save the rows as views, which nothing changes."""
         writer.note(self.name, {"start": self._start, "size": self._size, "piece": PIECE})
         rows = self._rows
         put_pieces(writer, self.name, PIECE, self._size, lambda a, b: {"rows": rows[a:b]})
 
-    def load(self, reader: SectionReader) -> None:
+    def load(self, reader: Checkpoint) -> None:
         """Have the rows that were saved.
 
         Raises:

@@ -239,7 +239,7 @@ class ShardedMemory(nn.Module):
             if part not in parts:
                 raise ValueError(
                     f"part {part} of the memory is with rank {self._shard.owner(part)}: each rank "
-                    "saves its own parts, to a RankCheckpoint"
+                    "saves its own parts, to a Checkpoint of its shard"
                 )
             return self._moved(take(part - parts.start), self._shard.ids)
 

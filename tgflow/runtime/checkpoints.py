@@ -10,9 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from tgflow.checkpoint import CheckpointStore, CheckpointWriter, UntrustedCheckpoint, read_manifest
-from tgflow.checkpoint.checkpoint import RankCheckpoint
-from tgflow.checkpoint.parts import Ids, InCheckpoint, SectionReader, SectionWriter
+from tgflow.checkpoint import (
+    Checkpoint,
+    CheckpointStore,
+    CheckpointWriter,
+    UntrustedCheckpoint,
+    read_manifest,
+)
+from tgflow.checkpoint.parts import Ids, InCheckpoint
 from tgflow.checkpoint.store import WriterStats
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.config import plain
@@ -48,7 +53,7 @@ class Component:
         """Whether a checkpoint would differ from the newest one although no event came."""
         return False
 
-    def save(self, writer: SectionWriter) -> None:
+    def save(self, writer: Checkpoint) -> None:
         """Save the current state; later changes do not alter what was saved."""
 
     def saved(self) -> None:
@@ -208,7 +213,7 @@ class Checkpoints:
     def _take(self, shard: Shard) -> None:
         """Copy what `shard` keeps of the state, and begin to write it."""
         start = time.monotonic()
-        checkpoint = RankCheckpoint({}, shard=shard)
+        checkpoint = Checkpoint({}, shard=shard)
         self._trainer.save_to(checkpoint)
         for part in self._parts:
             part.save(checkpoint)
@@ -289,7 +294,7 @@ class SavedSettings(Component):
         """Whether the newest checkpoint holds other settings, or another build."""
         return self._changed
 
-    def save(self, writer: SectionWriter) -> None:
+    def save(self, writer: Checkpoint) -> None:
         """Note `model` and `run`."""
         config = self._directory.config
         writer.note("model", plain(config)["model"])
@@ -324,11 +329,11 @@ class SavedRecords(Component):
         """Append the record to metrics.jsonl."""
         self._files.log(record)
 
-    def save(self, writer: SectionWriter) -> None:
+    def save(self, writer: Checkpoint) -> None:
         """Note how many lines there are; they are on the disk when this returns."""
         writer.note(self.name, self._files.sync_records())
 
-    def load(self, reader: SectionReader) -> None:
+    def load(self, reader: Checkpoint) -> None:
         """Cut off the lines that are newer than the checkpoint."""
         noted = read_as(dict[str, int], reader.meta.get(self.name), self.name)
         read_natural(noted, "bytes")
@@ -353,13 +358,13 @@ class IngestPart(InCheckpoint):
     def __init__(self, state: IngestState | None = None) -> None:
         self.state = state
 
-    def save(self, writer: SectionWriter) -> None:
+    def save(self, writer: Checkpoint) -> None:
         """Add section `reorder`, and note `ingest`."""
         assert self.state is not None
         writer.put("reorder", self.state.state_dict(), volatile=True)
         writer.note(self.name, self.state.to_json())
 
-    def load(self, reader: SectionReader) -> None:
+    def load(self, reader: Checkpoint) -> None:
         """Have `state` as it was saved.
 
         Raises:
@@ -400,7 +405,7 @@ class SavedIngest(Component):
         """Whether more was read than the newest checkpoint knows."""
         return self._ingest.state_at(self._trainer.position).to_json() != self._saved
 
-    def save(self, writer: SectionWriter) -> None:
+    def save(self, writer: Checkpoint) -> None:
         """Save the ids that the trainer's events have, and the state of ingestion."""
         self._pending = self._ingest.state_at(self._trainer.position)
         Ids(self._ingest.ids, self._nodes.upto(self._trainer.position)).save(writer)

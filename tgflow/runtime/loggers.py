@@ -9,7 +9,7 @@ from typing import Any
 
 from tgflow.callbacks import CSVLogger, Logger, TensorBoard, WandB
 from tgflow.callbacks.logger import package
-from tgflow.checkpoint.parts import SectionWriter
+from tgflow.checkpoint import Checkpoint
 from tgflow.config.schema import LogTo
 from tgflow.runtime.checkpoints import Component
 from tgflow.runtime.files import LOGS
@@ -66,6 +66,6 @@ class RunLoggers(Component):
         """Close all of them, even where one cannot be."""
         self._opened.close()
 
-    def save(self, writer: SectionWriter) -> None:
+    def save(self, writer: Checkpoint) -> None:
         """Have all that was logged on the disk; a checkpoint notes nothing of it."""
         self.flush()

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tgflow.checkpoint import CheckpointStore
-from tgflow.checkpoint.parts import SectionWriter
+from tgflow.checkpoint import Checkpoint, CheckpointStore
 from tgflow.durable.appended import AppendedFile
 from tgflow.durable.errors import LogCorrupt
 from tgflow.events import MICRO_BATCH_END, EventBatch
@@ -80,7 +79,7 @@ class MicroBatchEnds(Component):
         with self._writing:
             self._file.write(line_of(position))
 
-    def save(self, writer: SectionWriter) -> None:
+    def save(self, writer: Checkpoint) -> None:
         """Return once all ends are on the disk."""
         with self._writing:
             self._file.sync()

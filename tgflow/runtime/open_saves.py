@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from tgflow.checkpoint.parts import SectionReader, SectionWriter
+from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.compare.offline_saves import OfflineSaves, SavedPart
 from tgflow.graph import TemporalGraph
@@ -57,7 +57,7 @@ class SavedEvents:
                 "back as it was, or give another --out",
             )
 
-    def save(self, writer: SectionWriter) -> None:
+    def save(self, writer: Checkpoint) -> None:
         """Note how many there are, and their digest."""
         writer.note("position", self._num)
         writer.note("events_sha256", self._digest)
@@ -74,7 +74,7 @@ def _digest_of(table: Table) -> str:
 class LoadedPart(SavedPart, Protocol):
     """What comes back from the checkpoints, too."""
 
-    def load(self, reader: SectionReader) -> None:
+    def load(self, reader: Checkpoint) -> None:
         """Become what was saved."""
 
     def clear(self) -> None:

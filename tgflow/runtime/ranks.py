@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from tgflow.checkpoint import CheckpointStore, CheckpointWriter
-from tgflow.checkpoint.checkpoint import RankCheckpoint
+from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter
 from tgflow.checkpoint.ranks import FollowingStore, LeadingStore, Notices
 from tgflow.cuda.device import Device
 from tgflow.distributed.control import Order, RankFigures
@@ -273,7 +272,7 @@ class FollowedSaves:
             OSError: If the disk of any rank refused three in a row.
             PeerLost: If a rank is gone.
         """
-        checkpoint = RankCheckpoint({}, shard=self._peers.shard)
+        checkpoint = Checkpoint({}, shard=self._peers.shard)
         self._trainer.save_to(checkpoint)
         self._wait()
         if checkpoint.elsewhere:  # else rank 0 writes all of it

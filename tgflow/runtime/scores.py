@@ -16,7 +16,6 @@ from torch import Tensor
 from tgflow._id_columns import list_array
 from tgflow.batch import HostEvents
 from tgflow.checkpoint import Checkpoint
-from tgflow.checkpoint.parts import SectionWriter
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.config import Config, ConfigError
 from tgflow.durable.appended import AppendedFile
@@ -397,7 +396,7 @@ class SavedScores(Component):
         self._mark = mark
         self._sink.rewind(mark)
 
-    def save(self, writer: SectionWriter) -> None:
+    def save(self, writer: Checkpoint) -> None:
         """Note how much there is of what was learned; it is safe when this returns."""
         self._sink.sync()
         noted = {"to": self._to, "columns": self._rows.columns, "mark": asdict(self._learned())}

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tgflow.checkpoint import UntrustedCheckpoint
-from tgflow.checkpoint.parts import InCheckpoint, SectionReader, SectionWriter
+from tgflow.checkpoint import Checkpoint, UntrustedCheckpoint
+from tgflow.checkpoint.parts import InCheckpoint
 from tgflow.checkpoint.tensors import check_like
 
 Values: TypeAlias = NDArray[np.float64]
@@ -73,11 +73,11 @@ class Calibration(InCheckpoint):
             counts[1] += weight * np.bincount(_bins(negative.ravel()), minlength=_NUM_BINS)
         self._counts = counts
 
-    def save(self, writer: SectionWriter) -> None:
+    def save(self, writer: Checkpoint) -> None:
         """Save a copy of the histograms."""
         writer.put(self.name, {"counts": torch.from_numpy(self._counts.copy())})
 
-    def load(self, reader: SectionReader) -> None:
+    def load(self, reader: Checkpoint) -> None:
         """Have the histograms that were saved.
 
         Raises:

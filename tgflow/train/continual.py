@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tgflow.batch import AnyBatch, Batch
-from tgflow.checkpoint.parts import SectionReader, SectionWriter
+from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.tensors import check_like
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.cuda.device import Device
@@ -49,7 +49,7 @@ class ContinualTrainer(StreamTrainer):
     Args:
         model: Model to train, memory included: one whose `state` is a `ShardedMemory` has that of
             this rank's nodes alone, fetches other rows once a micro-batch, and is saved by all
-            ranks together, each to a `RankCheckpoint`.
+            ranks together, each to a `Checkpoint` of its shard.
         graph: Grows by the stream's events; append to it nowhere else. One that is sharded
             (`TemporalGraph(shard=peers.shard)`) asks the owners of nodes for their neighbors, and
             one whose `edge_x` is a `ShardedRows` those of features, which all ranks save together.
@@ -279,7 +279,7 @@ class ContinualTrainer(StreamTrainer):
 
         save_trainer(self, path)
 
-    def save_to(self, writer: SectionWriter) -> None:
+    def save_to(self, writer: Checkpoint) -> None:
         """Save to `writer` what `checkpoint` holds; what is learned later does not change it.
 
         Waits for the device, as the figures of all that was learned belong to it.
@@ -300,7 +300,7 @@ class ContinualTrainer(StreamTrainer):
     def from_checkpoint(
         cls,
         model: TemporalModel,
-        checkpoint: SectionReader,
+        checkpoint: Checkpoint,
         config: ContinualConfig | None = None,
         *,
         execution: ExecutionConfig | None = None,

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from tgflow.cache import CachedTable
-from tgflow.checkpoint import RowsLost, Tensors, check_like
-from tgflow.checkpoint.parts import SectionReader, SectionWriter, pieces_of, put_pieces
+from tgflow.checkpoint import Checkpoint, RowsLost, Tensors, check_like
+from tgflow.checkpoint.parts import pieces_of, put_pieces
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.tables import DamagedFile, FeatureTable
 from tgflow.tables.protocols import Table
@@ -57,7 +57,7 @@ class FeatureRows:
         self._by_part = by_part and follows_log
         self._size = len(table) if size is None else size
 
-    def save(self, writer: SectionWriter) -> None:
+    def save(self, writer: Checkpoint) -> None:
         """Save the rows and their fingerprint, or refer to their file.
 
         What counts of a state is the fingerprint, not in which file the rows are; by parts, which
@@ -83,7 +83,7 @@ class FeatureRows:
                 volatile=True,
             )
 
-    def load(self, reader: SectionReader) -> None:
+    def load(self, reader: Checkpoint) -> None:
         """Let the table have the rows that were saved.
 
         Raises:
@@ -123,7 +123,7 @@ class FeatureRows:
                 f"of width {table.dim}"
             )
 
-    def _fill(self, reader: SectionReader, file: Path | None, mark: Tensors) -> None:
+    def _fill(self, reader: Checkpoint, file: Path | None, mark: Tensors) -> None:
         if file is not None:
             copy_rows(file, mark, self._table)
             return
@@ -158,7 +158,7 @@ def fingerprint(table: Table, rows: int) -> Tensors:
     return {"rows": torch.tensor([rows]), "sha256": _digest(table, rows)}
 
 
-def read_fingerprint(reader: SectionReader, name: str) -> Tensors:
+def read_fingerprint(reader: Checkpoint, name: str) -> Tensors:
     """Return the fingerprint of the rows `name` of a checkpoint.
 
     Raises:

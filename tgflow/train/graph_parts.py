@@ -12,15 +12,8 @@ import torch
 from torch import Tensor
 
 from tgflow.cache import CacheSnapshot
-from tgflow.checkpoint import Tensors, UntrustedCheckpoint
-from tgflow.checkpoint.parts import (
-    Ids,
-    InCheckpoint,
-    SectionReader,
-    SectionWriter,
-    pieces_of,
-    put_pieces,
-)
+from tgflow.checkpoint import Checkpoint, Tensors, UntrustedCheckpoint
+from tgflow.checkpoint.parts import Ids, InCheckpoint, pieces_of, put_pieces
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.events import EventBatch, concat
 from tgflow.graph import TemporalGraph, rebuild
@@ -48,7 +41,7 @@ class Events(InCheckpoint):
         self._graph = graph
         self._position = graph.num_events if position is None else position
 
-    def save(self, writer: SectionWriter) -> None:
+    def save(self, writer: Checkpoint) -> None:
         """Save the events as views of the log, which nothing changes."""
         position = self._position
         rows, deleted = to_tensors(m for m in self._graph.mutations if m.position <= position)
@@ -63,7 +56,7 @@ class Events(InCheckpoint):
         columns = {"src": events.src, "dst": events.dst, "t": events.t, "label": events.label}
         return {name: column for name, column in columns.items() if column is not None}
 
-    def load(self, reader: SectionReader) -> None:
+    def load(self, reader: Checkpoint) -> None:
         """Append the events, and make the mutations where they were made.
 
         Raises:
@@ -99,7 +92,7 @@ class CacheContents(InCheckpoint):
     def __init__(self, graph: TemporalGraph) -> None:
         self._caches = caches_of(graph)
 
-    def save(self, writer: SectionWriter) -> None:
+    def save(self, writer: Checkpoint) -> None:
         """Save the ids of the rows, and by what each cache orders them."""
         kinds = {}
         for name, cache in self._caches.items():
@@ -108,7 +101,7 @@ class CacheContents(InCheckpoint):
             kinds[name] = {"policy": cache.policy, "capacity": cache.capacity}
         writer.note(self.name, kinds)
 
-    def load(self, reader: SectionReader) -> None:
+    def load(self, reader: Checkpoint) -> None:
         """Let caches hold what they held; one of another policy or capacity starts empty."""
         for name, cache in self._caches.items():
             kind = {"policy": cache.policy, "capacity": cache.capacity}
@@ -134,7 +127,7 @@ class Scaling(InCheckpoint):
         self._graph = graph
         self._position = graph.num_events if position is None else position
 
-    def save(self, writer: SectionWriter) -> None:
+    def save(self, writer: Checkpoint) -> None:
         """Save the settings and the figures."""
         graph, position = self._graph, self._position
         for name, scale, size in (
@@ -145,7 +138,7 @@ class Scaling(InCheckpoint):
                 writer.note(name, {"kind": scale.kind, "freeze_at": scale.freeze_at})
                 writer.put(name, scale.state_at(size))
 
-    def load(self, reader: SectionReader) -> None:
+    def load(self, reader: Checkpoint) -> None:
         """Give the graph the scales that were saved, if any were."""
         if (scale := _scale(reader, self.name)) is not None:
             self._graph.feature_scale = scale
@@ -153,7 +146,7 @@ class Scaling(InCheckpoint):
             self._graph.node_scale = scale
 
 
-def _scale(reader: SectionReader, name: str) -> FeatureScale | None:
+def _scale(reader: Checkpoint, name: str) -> FeatureScale | None:
     if name not in reader.meta:
         return None
     noted = read_as(dict[str, Any], reader.meta[name], name)

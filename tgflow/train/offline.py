@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tgflow.batch import AnyBatch
 from tgflow.checkpoint import Checkpoint, CheckpointError
-from tgflow.checkpoint.parts import Part, SectionReader, SectionWriter
+from tgflow.checkpoint.parts import Part
 from tgflow.checkpoint.typed import read_as
 from tgflow.cuda.clock import clock_of
 from tgflow.cuda.device import Device
@@ -229,13 +229,13 @@ class OfflineTrainer:
             out |= prefix_metrics(name, self._evaluate("test", best.epoch, plan, hear))
         return out | self.model.figures()
 
-    def save_progress(self, writer: SectionWriter) -> None:
+    def save_progress(self, writer: Checkpoint) -> None:
         """Save what `load_progress` needs, within `fit`: see its `after_epoch`."""
         save_learner(writer, self._learner)
         for part in self._parts:
             part.save(writer)
 
-    def load_progress(self, reader: SectionReader) -> None:
+    def load_progress(self, reader: Checkpoint) -> None:
         """Have `fit` go on after the epochs that another trainer had saved, with the same bits.
 
         Args:
@@ -257,7 +257,7 @@ class OfflineTrainer:
         self.save_to(checkpoint)
         return checkpoint
 
-    def save_to(self, writer: SectionWriter) -> None:
+    def save_to(self, writer: Checkpoint) -> None:
         """Save to `writer` what `checkpoint` holds."""
         save_state(writer, self._learner, self.graph, self.graph.num_events, self.config.slices)
         writer.note("trainer", "offline")
@@ -271,7 +271,7 @@ class OfflineTrainer:
     def from_checkpoint(
         cls,
         model: TemporalModel,
-        checkpoint: SectionReader,
+        checkpoint: Checkpoint,
         config: OfflineConfig | None = None,
         observer: Callback | Sequence[Callback] | None = None,
         *,

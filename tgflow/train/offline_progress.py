@@ -11,7 +11,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from tgflow.checkpoint.parts import InCheckpoint, SectionReader, SectionWriter
+from tgflow.checkpoint import Checkpoint
+from tgflow.checkpoint.parts import InCheckpoint
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
@@ -91,7 +92,7 @@ class OfflineProgress(InCheckpoint):
         """Epochs since the best one, 0 without any."""
         return 0 if self.best is None else self.num_epochs - 1 - self.best.epoch
 
-    def save(self, writer: SectionWriter) -> None:
+    def save(self, writer: Checkpoint) -> None:
         """Save it after an epoch; nothing changes what is saved."""
         best = self.best
         assert best is not None, "there is no epoch to save"
@@ -101,7 +102,7 @@ class OfflineProgress(InCheckpoint):
         if best.state is not None:
             writer.put(self.state_name, best.state)
 
-    def load(self, reader: SectionReader) -> None:
+    def load(self, reader: Checkpoint) -> None:
         """Be what was saved.
 
         Raises:

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tgflow.checkpoint import Tensors, check_like
+from tgflow.checkpoint import Checkpoint, Tensors, check_like
 from tgflow.checkpoint.checkpoint import part_section
-from tgflow.checkpoint.parts import SectionReader, SectionWriter, pieces_of, put_pieces
+from tgflow.checkpoint.parts import pieces_of, put_pieces
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.peers import PARTS
 from tgflow.tables.protocols import Table, spread_table
@@ -26,12 +26,12 @@ PIECE_BYTES = 2 << 20
 """Of a sealed piece of a part's rows, about: those of all parts that follow are 128 MiB at most."""
 
 
-def is_parted(reader: SectionReader, name: str) -> bool:
+def is_parted(reader: Checkpoint, name: str) -> bool:
     """Return whether a checkpoint has the rows `name` by parts."""
     return "parts" in read_as(dict[str, Any], reader.meta.get(name), name)
 
 
-def save_parts(writer: SectionWriter, name: str, table: Table, size: int) -> None:
+def save_parts(writer: Checkpoint, name: str, table: Table, size: int) -> None:
     """Save the first `size` rows; of a table over ranks those that are here.
 
     Raises:
@@ -58,13 +58,13 @@ def _rows_of_part(here: Table, stripes: Stripes, part: int, start: int, stop: in
     if part not in stripes.shard.parts:
         raise ValueError(
             f"part {part} of the rows is with rank {stripes.shard.owner(part)}: each rank saves "
-            "its own parts, to a RankCheckpoint"
+            "its own parts, to a Checkpoint of its shard"
         )
     ids = stripes_of_part(part).ids(torch.arange(start, stop))
     return {"x": here.gather(stripes.local(ids))}
 
 
-def load_parts(reader: SectionReader, name: str, table: Table) -> None:
+def load_parts(reader: Checkpoint, name: str, table: Table) -> None:
     """Fill an empty table with the rows of a checkpoint; of one over ranks, with those it owns.
 
     Raises:
@@ -88,7 +88,7 @@ def load_parts(reader: SectionReader, name: str, table: Table) -> None:
 
 
 def _blocks(
-    reader: SectionReader, name: str, table: Table, stripes: Stripes, step: int, size: int
+    reader: Checkpoint, name: str, table: Table, stripes: Stripes, step: int, size: int
 ) -> Iterator[Tensor]:
     """Yield the rows that `stripes` owns, in order: those of one piece of each part at a time.
 

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from tgflow.batch import AnyBatch, Batch
-from tgflow.checkpoint.parts import InCheckpoint, SectionReader, SectionWriter
+from tgflow.checkpoint import Checkpoint
+from tgflow.checkpoint.parts import InCheckpoint
 from tgflow.model import TemporalModel
 from tgflow.nn.embedding_ring import EmbeddingRing, RingRows
 from tgflow.plan._native import ReuseMap
@@ -171,7 +172,7 @@ class TrainingReuse(InCheckpoint):
                     self._progress[number] = ReuseProgress(*reused.record.progress)
             yield
 
-    def save(self, writer: SectionWriter) -> None:
+    def save(self, writer: Checkpoint) -> None:
         """Save the rows that later batches may take, and how far the decisions have come."""
         tensors: dict[str, Tensor] = {}
         if self.producer is not None:  # before rings are read: it completes them
@@ -183,7 +184,7 @@ class TrainingReuse(InCheckpoint):
             tensors |= {f"{number}.{name}": x for name, x in kept._asdict().items()}
         writer.put(self.name, tensors)
 
-    def load(self, reader: SectionReader) -> None:
+    def load(self, reader: Checkpoint) -> None:
         """Become what was saved; ValueError if it does not fit."""
         saved = reader.get(self.name)
         for number, ring in enumerate(self._rings):

@@ -6,16 +6,8 @@ from typing import Any
 
 import torch
 
-from tgflow.checkpoint import CheckpointError, UntrustedCheckpoint
-from tgflow.checkpoint.parts import (
-    ModelState,
-    Optimizer,
-    Parameters,
-    Part,
-    Schedule,
-    SectionReader,
-    SectionWriter,
-)
+from tgflow.checkpoint import Checkpoint, CheckpointError, UntrustedCheckpoint
+from tgflow.checkpoint.parts import ModelState, Optimizer, Parameters, Part, Schedule
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.choices import Direction
 from tgflow.cuda.device import Device
@@ -30,7 +22,7 @@ from tgflow.train.step import TrainStep
 
 
 def save_state(
-    writer: SectionWriter, learner: TrainStep, graph: TemporalGraph, position: int, slices: int = 1
+    writer: Checkpoint, learner: TrainStep, graph: TemporalGraph, position: int, slices: int = 1
 ) -> None:
     """Save a trainer that has stored `position` events.
 
@@ -45,7 +37,7 @@ def save_state(
     save_graph(writer, graph, position, by_part=slices > 1)
 
 
-def save_learner(writer: SectionWriter, learner: TrainStep, *, by_part: bool = False) -> None:
+def save_learner(writer: Checkpoint, learner: TrainStep, *, by_part: bool = False) -> None:
     """Save model, its state and the optimizer, as `load_learner` takes them.
 
     Args:
@@ -58,7 +50,7 @@ def save_learner(writer: SectionWriter, learner: TrainStep, *, by_part: bool = F
 
 
 def save_graph(
-    writer: SectionWriter, graph: TemporalGraph, position: int, *, by_part: bool = False
+    writer: Checkpoint, graph: TemporalGraph, position: int, *, by_part: bool = False
 ) -> None:
     """Save the first `position` events of a graph and its features, as `graph_of` takes them.
 
@@ -97,7 +89,7 @@ def _graph_parts(graph: TemporalGraph, position: int, *, by_part: bool) -> list[
 
 
 def graph_of(
-    checkpoint: SectionReader,
+    checkpoint: Checkpoint,
     trainer: str | None = None,
     edge_x: Table | None = None,
     node_x: Table | None = None,
@@ -151,7 +143,7 @@ def graph_of(
 
 
 def _features(
-    reader: SectionReader, name: str, given: Table | None, *, follows_log: bool
+    reader: Checkpoint, name: str, given: Table | None, *, follows_log: bool
 ) -> Table | None:
     """Return the table with a checkpoint's rows `name`; None if its graph has none."""
     if name not in reader.meta:
@@ -165,7 +157,7 @@ def _features(
     return table
 
 
-def _check_rows(graph: TemporalGraph, edge_x: Table | None, checkpoint: SectionReader) -> None:
+def _check_rows(graph: TemporalGraph, edge_x: Table | None, checkpoint: Checkpoint) -> None:
     """Raise ValueError if events and tables do not go together."""
     if edge_x is not None and len(edge_x) != graph.num_events:
         raise ValueError(f"there are {graph.num_events} events, and features of {len(edge_x)}")
@@ -179,7 +171,7 @@ def _check_rows(graph: TemporalGraph, edge_x: Table | None, checkpoint: SectionR
         )
 
 
-def load_model(model: TemporalModel, checkpoint: SectionReader) -> None:
+def load_model(model: TemporalModel, checkpoint: Checkpoint) -> None:
     """Give `model` the parameters and the state of `checkpoint`.
 
     Raises:
@@ -188,7 +180,7 @@ def load_model(model: TemporalModel, checkpoint: SectionReader) -> None:
     _load(_model_parts(model), checkpoint)
 
 
-def load_model_before_labels(model: TemporalModel, checkpoint: SectionReader) -> None:
+def load_model_before_labels(model: TemporalModel, checkpoint: Checkpoint) -> None:
     """Do as `load_model`; a decoder of labels that the checkpoint does not have stays as it is.
 
     Raises:
@@ -203,7 +195,7 @@ def load_model_before_labels(model: TemporalModel, checkpoint: SectionReader) ->
         model.label_decoder = decoder
 
 
-def load_learner(learner: TrainStep, checkpoint: SectionReader) -> None:
+def load_learner(learner: TrainStep, checkpoint: Checkpoint) -> None:
     """Give `learner` the model, its state and the optimizer of `checkpoint`.
 
     Raises:
@@ -216,7 +208,7 @@ def load_learner(learner: TrainStep, checkpoint: SectionReader) -> None:
     _load(_learner_parts(learner), checkpoint)
 
 
-def _load(parts: list[Part], checkpoint: SectionReader) -> None:
+def _load(parts: list[Part], checkpoint: Checkpoint) -> None:
     try:
         for part in parts:
             part.load(checkpoint)

@@ -11,7 +11,6 @@ import torch
 
 from tgflow.batch import AnyBatch, Share
 from tgflow.checkpoint import Checkpoint
-from tgflow.checkpoint.parts import SectionReader, SectionWriter
 from tgflow.checkpoint.typed import read_natural
 from tgflow.cuda.clock import clock_of
 from tgflow.describe import described
@@ -158,7 +157,7 @@ class StreamTrainer(ABC):
         """Return the metrics so far, flat or nested, and fit for JSON."""
 
     @abstractmethod
-    def save_to(self, writer: SectionWriter) -> None:
+    def save_to(self, writer: Checkpoint) -> None:
         """Save all that is needed to continue with the same bits.
 
         What is learned later does not change what was saved. Waits for the device, as the figures
@@ -424,13 +423,13 @@ class StreamTrainer(ABC):
             pairs=self._pairs,
         )
 
-    def _save_place(self, writer: SectionWriter) -> None:
+    def _save_place(self, writer: Checkpoint) -> None:
         """Note where in the stream this is."""
         writer.note("segment_start", self._segment_start)
         writer.note("index", self._index)
         writer.note("replay_from", self._replay_from)
 
-    def _load_place(self, reader: SectionReader) -> None:
+    def _load_place(self, reader: Checkpoint) -> None:
         """Go on where `_save_place` was called, with micro-batches of the same size."""
         self._segment_start = read_natural(reader.meta, "segment_start", most=self.position)
         self._index = read_natural(reader.meta, "index")
