@@ -24,7 +24,7 @@ from helpers.caches import (
 )
 from helpers.devices import for_each_device, opened
 from helpers.effort import cases
-from tgflow.cache import CacheCounters, CacheSchedule, ScheduleMismatch, cached
+from tgflow.cache import CacheCounters, ScheduleMismatch, cached
 from tgflow.cache.policy import POLICIES, Policy, lfu_period
 from tgflow.tables import FeatureTable
 
@@ -144,20 +144,6 @@ def test_what_a_change_of_the_table_does(device):
     assert max(cache.contents().tolist()) < 5
 
 
-@pytest.mark.parametrize("policy", ["lru", "lfu", "fifo", "static", "belady"])
-@pytest.mark.parametrize("num_bytes", [12, 4096, 12_000], ids=["one row", "one page", "all"])
-def test_bytes_are_the_tables_under_any_budget(policy: Policy, num_bytes):
-    cache = made_cache(num_bytes // 12, policy, size=1_000)
-    rows = torch.cat([made_rows(1_000), torch.zeros(1, 3)])
-    generator = torch.Generator().manual_seed(0)
-    cache.preload(int64([5, 7, 5, 999]))
-    for size in (1, 30, 900, 300):
-        ids = torch.rand(size, generator=generator).pow(3).mul(1_001).long() - 1
-        assert torch.equal(cache.gather(ids).cpu(), rows[ids])
-    found = cache.counters.hits
-    assert found > 0 or num_bytes == 12 or policy in ("static", "belady")
-
-
 @pytest.mark.parametrize("policy", ["lru", "lfu", "fifo"])
 def test_what_is_appended_is_written_through(policy: Policy):
     cache = made_cache(4, policy, far=True)
@@ -176,25 +162,6 @@ def test_what_is_appended_is_written_through(policy: Policy):
     assert (counters.misses, counters.preloaded) == (3, 0)
     cache.gather(int64([5]))  # 14, the first of the new ones, makes room
     assert SIZE + 2 not in cache.contents().tolist()
-
-
-def test_only_the_last_rows_of_many_come_in():
-    cache = made_cache(3, "lru")
-    rows = made_rows(7) + 500
-    cache.append(rows)
-    assert cache.contents().tolist() == [SIZE + 4, SIZE + 5, SIZE + 6]
-    assert cache.counters.written == 3
-    ids = int64(list(range(SIZE, SIZE + 7)))
-    assert torch.equal(cache.gather(ids).cpu(), rows)
-
-
-@pytest.mark.parametrize("policy", ["static", "belady"])
-def test_planned_contents_stay_when_rows_are_appended(policy: Policy):
-    cache = made_cache(4, policy)
-    cache.preload(int64([1, 2]))
-    cache.append(made_rows(3))
-    assert cache.contents().tolist() == [1, 2, -1, -1]
-    assert cache.counters.written == 0
 
 
 @for_each_device
@@ -335,14 +302,3 @@ def test_memory_is_within_the_budget_after_many_gathers(policy):
         cache.gather(torch.randint(5_000, (64,), generator=generator))
         assert cache.cache_nbytes <= 60_000 * 1.1
     gc.collect()
-
-
-def test_a_preload_takes_slots_that_scripts_have_left_free():
-    cache, reference = made_cache(2, "belady"), ReferenceCache(2, "belady")
-    schedule = CacheSchedule(torch.tensor([0]), torch.tensor([-1]), torch.tensor([0]))
-    cache.apply(schedule, int64([0]))
-    reference.apply(schedule, [0])
-    cache.preload(int64([1]))
-    reference.preload([1])
-    assert cache.contents().tolist() == [0, 1]
-    check(cache, reference)

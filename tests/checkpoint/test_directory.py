@@ -11,7 +11,6 @@ from tgflow import checkpoint as ckpt
 from tgflow.checkpoint import (
     Checkpoint,
     CheckpointDamaged,
-    CheckpointError,
     CheckpointNotCommitted,
     CheckpointVersion,
     UntrustedCheckpoint,
@@ -96,32 +95,6 @@ def test_what_cannot_be_saved_is_refused(tmp_path, sections, meta, message):
     with pytest.raises(ValueError, match=message):
         ckpt.save(tmp_path / "c", Checkpoint(sections, meta))
     assert os.listdir(tmp_path) == []
-
-
-def test_every_altered_byte_is_noticed(tmp_path):
-    path = ckpt.save(tmp_path / "c", example())
-    file = path / "events.safetensors"
-    data = file.read_bytes()
-    for place in range(0, len(data), 7):
-        file.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
-        with pytest.raises(CheckpointError, match=r"events\.safetensors is not what was written"):
-            ckpt.load(path)
-    for size in (0, len(data) - 1, len(data) + 1):
-        file.write_bytes((data + b"\0")[:size])
-        with pytest.raises(CheckpointError, match="events"):
-            ckpt.load(path)
-    file.unlink()
-    with pytest.raises(CheckpointError, match="is no checkpoint: it has no events"):
-        ckpt.load(path)
-
-
-def test_links_are_not_followed(tmp_path):
-    path = ckpt.save(tmp_path / "c", example())
-    file = path / "events.safetensors"
-    file.rename(tmp_path / "elsewhere")
-    file.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(CheckpointError, match="is a link"):
-        ckpt.load(path)
 
 
 def forge(path, change):

@@ -12,7 +12,6 @@ import torch
 from helpers import faults
 from tgflow.checkpoint import (
     Checkpoint,
-    CheckpointDamaged,
     CheckpointDurabilityUnknown,
     CheckpointError,
     CheckpointNotCommitted,
@@ -20,7 +19,6 @@ from tgflow.checkpoint import (
     CheckpointWriter,
     NoValidCheckpoint,
     UntrustedCheckpoint,
-    load,
     read_manifest,
 )
 from tgflow.durable.errors import DiskFull
@@ -346,21 +344,6 @@ def test_a_store_says_why_it_cannot_remove(tmp_path):
         store.save(step, at(step))
     assert "ckpt-000000000005 could not be removed" in store.problems[0]
     assert names(CheckpointStore(tmp_path).directory) == ["ckpt-000000000006"]
-
-
-def test_sealed_sections_are_checked_at_once_and_read_when_asked_for(tmp_path):
-    path = CheckpointStore(tmp_path).save(9, at(9))
-    loaded = load(path)
-    assert set(loaded.sealed) == {"events-0000", "events-0001"}
-    assert loaded.sealed["events-0001"]()["t"].tolist() == [4, 5, 6, 7]
-    file = path / "events-0000.safetensors"
-    data = bytearray(file.read_bytes())
-    data[-1] ^= 1
-    file.write_bytes(data)
-    with pytest.raises(CheckpointDamaged, match=r"events-0000\.safetensors is not what was"):
-        loaded.sealed["events-0000"]()
-    with pytest.raises(CheckpointDamaged, match=r"events-0000\.safetensors is not what was"):
-        load(path)
 
 
 def test_what_lies_outside_is_made_durable_before_a_checkpoint_is_complete(tmp_path):

@@ -126,14 +126,3 @@ def test_a_file_in_place_of_a_directory_is_an_error_that_names_it(tmp_path):
             make(tmp_path / "file")
         with pytest.raises(OSError, match="file"):
             make(tmp_path / "file" / "below")
-
-
-def test_links_across_file_systems_become_copies(tmp_path):
-    with mounted(tmp_path / "disk", "size=3m") as disk:
-        first, second = CheckpointStore(tmp_path / "here"), CheckpointStore(disk)
-        content = of(1, 10)
-        content.sealed["piece"] = lambda: {"x": torch.ones(3)}
-        path = first.save(1, content)
-        second._last = first._last
-        assert second.save(1, content).name == path.name
-        assert second.newest()[1].sealed["piece"]()["x"].tolist() == [1, 1, 1]

@@ -78,17 +78,6 @@ def test_fuzzed_golden_logs_give_their_beginning_or_a_declared_error(tmp_path, d
     assert time.perf_counter() - start < 5  # on a busy machine
 
 
-@given(content=st.binary(max_size=300), whole_header=st.booleans())
-@FUZZ
-def test_any_bytes_give_an_empty_log_or_a_declared_error(tmp_path, content, whole_header):
-    shutil.rmtree(tmp_path / "log", ignore_errors=True)
-    (tmp_path / "log").mkdir()
-    beginning = segments.header(0, 0) if whole_header else b""
-    (tmp_path / "log" / "0000000000.log").write_bytes(beginning + content)
-    with suppress(LogCorrupt, LogVersion):
-        assert read(tmp_path / "log") == []
-
-
 @given(data=st.data())
 @FUZZ
 def test_fuzzed_bodies_with_right_checksums_give_a_declared_error(data):

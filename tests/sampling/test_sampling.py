@@ -1,7 +1,6 @@
 """Samplers against plain Python, and against the bugs that other systems had."""
 
 import threading
-from itertools import pairwise
 
 import pytest
 import torch
@@ -10,22 +9,11 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from helpers.devices import for_each_device, opened, recent_neighbors, uniform_neighbors
-from helpers.effort import cases
 from helpers.strategies import event_lists, every_query, graph_events
-from tgflow import _core
 from tgflow.events import NO_NODE, EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.sampling import Neighbors
 from tgflow.testing import draws, reference
-
-DIRECTIONS = ("undirected", "directed")
-
-
-@pytest.fixture(autouse=True)
-def restore_threads():
-    before = _core.num_threads()
-    yield
-    _core.set_num_threads(before)
 
 
 def assert_equal(got: Neighbors, expected: Neighbors) -> None:
@@ -45,54 +33,6 @@ def star(num_events: int) -> EventBatch:
 
 
 @for_each_device
-@given(events=event_lists(), k=st.integers(1, 5), direction=st.sampled_from(DIRECTIONS))
-def test_recent_matches_reference(device, events, k, direction):
-    graph = TemporalGraph.from_events(events, direction, device=opened(device))
-    nodes, t = every_query(events)
-    expected = reference.recent_neighbors(reference.ReferenceGraph(events, direction), nodes, t, k)
-    assert_equal(recent_neighbors(graph, nodes, t, k), expected)
-
-
-@for_each_device
-@given(
-    events=event_lists(),
-    k=st.integers(1, 5),
-    direction=st.sampled_from(DIRECTIONS),
-    key=st.integers(0, 2**64 - 1),
-)
-def test_uniform_matches_reference(device, events, k, direction, key):
-    graph = TemporalGraph.from_events(events, direction, device=opened(device))
-    nodes, t = every_query(events)
-    slow = reference.ReferenceGraph(events, direction)
-    expected = reference.uniform_neighbors(slow, nodes, t, k, key=key)
-    assert_equal(uniform_neighbors(graph, nodes, t, k, key=key), expected)
-
-
-@for_each_device
-@given(events=event_lists(bipartite=True), k=st.integers(1, 4))
-def test_bipartite_matches_reference(device, events, k):
-    graph = TemporalGraph.from_events(events, "bipartite", device=opened(device))
-    nodes, t = every_query(events, max_node=14)
-    expected = reference.recent_neighbors(reference.ReferenceGraph(events), nodes, t, k)
-    assert_equal(recent_neighbors(graph, nodes, t, k), expected)
-
-
-@for_each_device
-@given(events=event_lists(), cuts=st.lists(st.integers(0, 40), max_size=6), k=st.integers(1, 4))
-def test_any_split_into_batches_gives_the_same_graph(device, events, cuts, k):
-    graph = TemporalGraph(device=opened(device))
-    bounds = sorted({0, len(events), *(min(cut, len(events)) for cut in cuts)})
-    for start, stop in pairwise(bounds):
-        assert graph.append(events[start:stop]) == start
-    nodes, t = every_query(events)
-    whole = TemporalGraph.from_events(events, device=opened(device))
-    assert_equal(recent_neighbors(graph, nodes, t, k), recent_neighbors(whole, nodes, t, k))
-    assert_equal(
-        uniform_neighbors(graph, nodes, t, k, key=7), uniform_neighbors(whole, nodes, t, k, key=7)
-    )
-
-
-@for_each_device
 @given(events=event_lists(), k=st.integers(1, 4), seed=st.integers(0, 100))
 def test_a_snapshot_is_the_graph_of_the_events_before_it(device, events, k, seed):
     graph = TemporalGraph.from_events(events, device=opened(device))
@@ -105,50 +45,6 @@ def test_a_snapshot_is_the_graph_of_the_events_before_it(device, events, k, seed
     cut = len(events) // 2
     earlier = TemporalGraph.from_events(events[:cut], device=opened(device))
     assert_equal(recent_neighbors(graph, nodes, t, k, cut), recent_neighbors(earlier, nodes, t, k))
-
-
-@for_each_device
-@pytest.mark.parametrize("num_batches", cases([1, 3, 50, 3000], [50]))
-def test_long_histories_match_reference(device, num_batches):
-    """Many blocks a node: one hub and a few others, arriving in batches of any size."""
-    generator = torch.Generator().manual_seed(num_batches)
-    size = 12_000
-    src = torch.randint(0, 40, (size,), generator=generator) ** 3 // 1600
-    dst = torch.randint(0, 40, (size,), generator=generator)
-    t = torch.randint(0, 2, (size,), generator=generator).cumsum(0) + 1_600_000_000
-    events = EventBatch(src, dst, t)
-    graph = TemporalGraph(device=opened(device))
-    for rows in torch.arange(size).tensor_split(num_batches):
-        graph.append(events[rows])
-    nodes = torch.randint(0, 40, (500,), generator=generator)
-    times = t[torch.randint(0, size, (500,), generator=generator)]
-    before = torch.randint(0, size, (500,), generator=generator)
-    slow = reference.ReferenceGraph(events)
-    assert graph.stats().num_entries == sum(len(h) for h in slow.history.values())
-    for k in (1, 10, 300):
-        assert_equal(
-            recent_neighbors(graph, nodes, times, k, before),
-            reference.recent_neighbors(slow, nodes, times, k, before),
-        )
-    assert_equal(
-        uniform_neighbors(graph, nodes, times, 20, key=5, as_of=before),
-        reference.uniform_neighbors(slow, nodes, times, 20, key=5, as_of=before),
-    )
-
-
-def test_answers_do_not_depend_on_threads():
-    events = star(5000)
-    graph = TemporalGraph.from_events(events)
-    nodes, t = torch.zeros(20_000, dtype=torch.int64), torch.arange(20_000) % 6000
-    answers = []
-    for num_threads in (1, 2, 4):
-        _core.set_num_threads(num_threads)
-        answers.append(
-            (recent_neighbors(graph, nodes, t, 7), uniform_neighbors(graph, nodes, t, 7, key=3))
-        )
-    for recent, uniform in answers[1:]:
-        assert_equal(recent, answers[0][0])
-        assert_equal(uniform, answers[0][1])
 
 
 def test_sampling_while_inserting_sees_whole_batches_only():
@@ -284,16 +180,6 @@ def test_two_hops_with_padding_queries(device):
     second = recent_neighbors(graph, first.nodes.flatten(), first.t.flatten(), 2)
     assert second.nodes.tolist() == [[1, -1], [-1, -1], [-1, -1], [-1, -1]]
     assert second.mask.sum() == 1
-
-
-@for_each_device
-def test_no_queries_and_an_empty_graph(device):
-    none = torch.empty(0, dtype=torch.int64)
-    assert recent_neighbors(TemporalGraph(device=opened(device)), none, none, 3).nodes.shape == (
-        0,
-        3,
-    )
-    assert ask(TemporalGraph(device=opened(device)), 0, 10, 2) == [NO_NODE, NO_NODE]
 
 
 def test_views_of_other_tensors_are_read_right():

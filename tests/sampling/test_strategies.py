@@ -130,18 +130,6 @@ def test_long_histories_match_reference(device, half_life, types):
 
 
 @by_name
-def test_keeping_every_type_is_no_filter(sampler):
-    events = EventBatch(
-        torch.zeros(900, dtype=torch.int64), torch.arange(900), torch.arange(900),
-        label=torch.arange(900) % 7,
-    )  # fmt: skip
-    graph = TemporalGraph.from_events(events)
-    nodes, t = torch.zeros(50, dtype=torch.int64), torch.arange(50) * 20
-    kept = sample_neighbors(graph, sampler, nodes, t, 8, key=3, types=range(7))
-    assert_equal(kept, sample_neighbors(graph, sampler, nodes, t, 8, key=3))
-
-
-@by_name
 @pytest.mark.parametrize("types", [None, (0, 2)])
 def test_answers_do_not_depend_on_threads(sampler, types):
     events = EventBatch(

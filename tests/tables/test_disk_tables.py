@@ -175,32 +175,6 @@ def test_rows_come_ahead_of_their_use(path):
         table.close()
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_every_way_of_reading_brings_the_same_rows(path, way):
-    rows = some_rows(3_000, 25)
-    table = on_disk(path, 25)
-    table.append(rows)
-    table.close()
-    read = DiskRows(100, "float32 [25]", path, 1 << 20, way)
-    ids, out = torch.randint(3_000, (1_000,)), torch.empty(1_000, 25)
-    read.gather(ids, out, 3_000)
-    assert torch.equal(out, rows[ids])
-    assert read.nbytes <= 1 << 20
-
-
-def test_a_read_that_fails_is_an_error_and_the_next_one_works(path):
-    rows = some_rows(1_000)
-    table = on_disk(path)
-    table.append(rows)
-    _core.inject_fault(_core.FileOp.read, 0, 1, -errno.EIO)
-    with pytest.raises(OSError, match=r"cannot read rows 0 to 999 of .*: Input/output") as caught:
-        table[torch.arange(1_000)]
-    assert caught.value.errno == errno.EIO
-    assert torch.equal(table[torch.arange(1_000)], rows)
-    _core.inject_fault(_core.FileOp.read, 0, 8, 600)  # short reads are gone on with
-    assert torch.equal(table[torch.arange(1_000)], rows)
-
-
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 def test_an_append_that_fails_changes_nothing(path, error):
     rows = some_rows(40)

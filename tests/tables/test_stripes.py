@@ -34,12 +34,6 @@ def test_nobody_owns_an_id_below_0():
     assert not Stripes().owns(torch.tensor([-1, -70])).any()
 
 
-def test_who_is_alone_has_all_rows_under_their_own_ids():
-    ids = torch.arange(2 * ROUND)
-    assert torch.equal(Stripes().local(ids), ids)
-    assert Stripes().owns(ids).all()
-
-
 @given(size=sizes)
 def test_a_rank_owns_the_rows_of_its_parts_in_any_world(size):
     ids = torch.arange(size)

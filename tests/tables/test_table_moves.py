@@ -20,20 +20,6 @@ from helpers.made_tables import (
 from tgflow.tables import FeatureTable, backends
 
 
-def test_auto_moves_on_when_the_budget_is_spent():
-    gpu = EmulatedDevice()
-    rows = some_rows(6_000, 8)
-    table = FeatureTable(8, device=gpu, budget=3_000 * 32)
-    placements = []
-    for part in rows.split(1_000):
-        table.append(part)
-        placements.append(table.placement)
-        assert torch.equal(table.read(0, len(table)), rows[: len(table)])
-    assert placements == ["device"] * 3 + ["uva"] * 3
-    ids = torch.randint(-1, 6_000, (500,))
-    assert torch.equal(table[ids], expected_rows(rows, ids))
-
-
 @pytest.mark.parametrize("part", [100, 997, 40_000])
 def test_a_budget_bounds_the_device_memory_also_while_it_moves(part):
     pieces = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import warnings
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -25,7 +24,6 @@ from helpers.made_tables import (
     some_rows,
 )
 from tgflow.tables import FeatureTable
-from tgflow.tables.backends import Placement
 
 DTYPES = (
     torch.float32,
@@ -265,15 +263,3 @@ def test_arguments_are_checked():
     for placement in ("host", "device", "uva"):
         with pytest.raises(ValueError, match='budget and path are for placement "auto" or "disk"'):
             FeatureTable(3, placement=placement, budget=5, device=EmulatedDevice())
-
-
-@pytest.mark.parametrize("placement", get_args(Placement))
-def test_every_placement_opens_and_gives_what_was_appended(placement):
-    table = made(placement, None if placement in ("host", "disk") else "emulated", 3)
-    rows = some_rows(7, 3)
-    table.append(rows)
-    assert torch.equal(table.start_gather(torch.tensor([6, 0, -1])).wait()[:2], rows[[6, 0]])
-    said = table.describe()
-    assert (said["rows"], said["row_bytes"], said["placement"]) == (7, 12, table.placement)
-    assert table.base is table
-    table.close()
