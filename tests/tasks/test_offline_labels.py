@@ -81,7 +81,7 @@ def test_the_epoch_is_chosen_by_labels():
 def test_training_learns_the_labels_of_its_own_events():
     events = taking_turns(200)
     trainer = trainer_of(events, config={"classes": 3})
-    codes = trainer._labels.figures(trainer.graph)._history.classes(torch.arange(200))
+    codes = trainer._labels[trainer.graph].figures(pooled=True)._history.classes(torch.arange(200))
     for batch in trainer._training_batches(0):
         own = trainer.split.train[batch.eid]
         assert torch.equal(batch.targets.label, codes[own])

@@ -34,15 +34,11 @@ class Scored(NamedTuple):
     """The logits of the events' labels, if a task predicts them."""
 
 
-HearScores = Callable[[Scored], None]
-"""Hears of each batch that was predicted."""
-
-
 def evaluate(
     scored: Iterable[Scored],
     touches_new: Tensor,
     batch_size: int,
-    on_batch: Callable[[BatchPlace], None],
+    on_batch: Callable[[Scored], None],
     own: Metrics | None = None,
 ) -> dict[str, float]:
     """Return metrics of all events and of those of new nodes.
@@ -52,7 +48,7 @@ def evaluate(
         touches_new: Which events of the log touch a node unseen in training, bool `[N]`.
         batch_size: Events over which AP and AUC of new nodes' events are taken before averaging,
             as they are too few in a batch of all events.
-        on_batch: Called when what a batch came to is known.
+        on_batch: Called with each batch, once it is measured.
         own: Metrics of one's own.
 
     Returns:
@@ -62,11 +58,12 @@ def evaluate(
     """
     metrics, inductive = LinkMetrics(own), LinkMetrics(own)
     kept: list[tuple[Tensor, Tensor]] = []
-    for place, positive, negative, _ in scored:
+    for batch in scored:
+        positive, negative = batch.positive, batch.negative
         metrics.gather(positive, negative)
-        new = touches_new.index_select(0, place.host.eid)
+        new = touches_new.index_select(0, batch.place.host.eid)
         kept.append((positive[new], negative[new]))
-        on_batch(place)
+        on_batch(batch)
     if kept:
         positive, negative = (torch.cat(column) for column in zip(*kept, strict=True))
         for start in range(0, len(positive), batch_size):
@@ -153,13 +150,6 @@ def _joined(parts: list[Scored]) -> Scored:
     host = HostEvents(eid, src, dst, t, hosts[0].begin, hosts[0].end)
     place = replace(places[0], num_new=len(host.eid), host=host)
     return Scored(place, torch.cat(positive), torch.cat(negative))
-
-
-def heard(scored: Iterator[Scored], hear: HearScores) -> Iterator[Scored]:
-    """Yield what is scored once somebody has heard of it."""
-    for each in scored:
-        hear(each)
-        yield each
 
 
 def prefix_metrics(part: str, metrics: dict[str, float]) -> dict[str, float]:

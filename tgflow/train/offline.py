@@ -22,6 +22,9 @@ from tgflow.ids import NodeIds
 from tgflow.metrics import find_metrics
 from tgflow.model import TemporalModel, device_of_model
 from tgflow.peers import Alone, Peers
+from tgflow.plan.in_order import Task
+from tgflow.plan.loader import BatchSource, Loader, joined_shares, sliced_tasks
+from tgflow.plan.parts import BatchPart, PartedPlan
 from tgflow.plan.pending import check_unspread
 from tgflow.plan.plan import Plan
 from tgflow.state import SpreadState
@@ -29,13 +32,11 @@ from tgflow.tables.protocols import Table
 from tgflow.train import evaluate as passes
 from tgflow.train.caches import first_rows, isolate_evaluation
 from tgflow.train.config import ExecutionConfig, OfflineConfig
-from tgflow.train.evaluate import INDUCTIVE, HearScores, Scored, prefix_metrics
+from tgflow.train.evaluate import INDUCTIVE, Scored, prefix_metrics
 from tgflow.train.finite import BatchPlace
-from tgflow.train.learning_task import LearningTask
+from tgflow.train.learning_task import LearningTask, TaskLabels
 from tgflow.train.losses import LossLike
-from tgflow.train.observe import Callback, Callbacks, Stage
-from tgflow.train.offline_labels import OfflineLabels, also_measured, check_task
-from tgflow.train.offline_loading import OfflineLoading, notifier
+from tgflow.train.observe import BatchRecord, Callback, Callbacks, Stage
 from tgflow.train.offline_plans import OfflinePlans, check_eval_neighbors
 from tgflow.train.offline_progress import (
     BestEpoch,
@@ -122,7 +123,9 @@ class OfflineTrainer:
     ) -> None:
         self.config = c = OfflineConfig() if config is None else config
         check_sliceable(model, c.slices)
-        check_task(task, model, c)
+        if task is not None:
+            task.check(model)
+            _check_settings(c)
         self._select = None if task is None else task.select
         if isinstance(model.state, SpreadState):
             raise ValueError(
@@ -157,18 +160,33 @@ class OfflineTrainer:
             reducer=reducer_of(peers, c.slices, model, device_of_model(model), control),
             task=task,
         )
-        self._preparation = clock = clock_of(self._learner.device)
-        self._loading = OfflineLoading(c, self._learner, execution.capture, clock)
+        self._preparation = clock_of(self._learner.device)
+        self._captures = execution.capture
         self._epochs = c.epochs if self._learner.learns else 1
         self._plans = OfflinePlans(graph, model, c, self.split, ids)
         self._train_plan = self._plans.training()
-        self._labels = OfflineLabels(task, graph, self._train_plan.graph, self.split)
+        self._labels = {} if task is None else self._labels_of(task)
+        """Labels of the events of training, which have other positions there, and of all."""
         self.reuse = reuse_of(c.reuse, self._learner, self._train_plan, peers.world)
         """What reuses rows, and its `stats`; None where `config.reuse` does not ask for it."""
         num = c.mrr_negatives if c.select == "mrr" else 1
         self._val_plan = self._plans.evaluation("val", c.negatives[0], num)
         self._progress, self._is_done = OfflineProgress(), False
         self._parts: list[Part] = [self._progress, *([] if self.reuse is None else [self.reuse])]
+
+    def _labels_of(self, task: LearningTask) -> dict[TemporalGraph, TaskLabels]:
+        """Return the labels of the training's graph, and of the whole one, which is evaluated.
+
+        Raises:
+            ValueError: If labels are missing, or those of a part give no figure to choose by.
+        """
+        graph, split, training = self.graph, self.split, self._train_plan.graph
+        labels = task.labels_of(graph)
+        if task.select is not None:
+            labels.check_measurable("validation", split.val_start, split.test_start)
+        labels.check_measurable("the test", split.test_start, graph.num_events)
+        val_t = int(graph.log.read(split.val_start, split.val_start + 1).t)
+        return {training: task.labels_of(training, labels, val_t), graph: labels}
 
     def _facts(self) -> dict[str, object]:
         split, best = self.split, self._progress.best
@@ -357,7 +375,7 @@ class OfflineTrainer:
 
     def _losses(self, epoch: int) -> Iterator[float]:
         """Learn from all training events; yield the loss of each batch, once it is known."""
-        notify = notifier(self._observer, "train", epoch, len(self._train_plan))
+        notify = partial(self._notify, "train", epoch, len(self._train_plan))
         learner, results = self._learner, self._learner.new_results()
 
         def known(*, everything: bool = False) -> Iterator[float]:
@@ -379,18 +397,69 @@ class OfflineTrainer:
         """Return the batches of an epoch to learn from."""
         plan, reuse = self._train_plan, self.reuse
         if reuse is None:
-            return self._labels.attached(plan.graph, self._loading.of_plan(plan, epoch))
+            return self._attached(plan.graph, self._batches(plan, epoch))
         reuse.restart()
         tasks = ((epoch, index) for index in range(len(plan)))
-        return self._loading.of_tasks(*reuse.batches(tasks, self.config.num_threads))
+        return self._loaded(*reuse.batches(tasks, self.config.num_threads))
+
+    def _batches(self, plan: BatchSource, epoch: int) -> Iterable[AnyBatch]:
+        """Return the batches of an epoch; slices of them, unless they come in parts."""
+        tasks = ((epoch, index) for index in range(len(plan)))
+        if self.config.slices == 1 or isinstance(plan, PartedPlan):
+            return self._loaded(plan, tasks)
+        wanted = self._learner.reducer.wanted(self.config.slices)
+        made: Any = iter(self._loaded(plan, sliced_tasks(tasks, wanted), len(wanted)))
+        return joined_shares(made, len(wanted))
+
+    def _loaded(self, plan: BatchSource, tasks: Iterable[Task], num_wanted: int = 1) -> Loader:
+        """Return the batches of tasks, of each of which `num_wanted` slices come."""
+        c = self.config
+        return Loader.of_tasks(
+            plan,
+            tasks,
+            num_threads=c.num_threads,
+            lookahead="auto" if c.lookahead == "auto" else c.lookahead * num_wanted,
+            device=self._learner.device,
+            captures=self._captures,
+            clock=self._preparation,
+        )
+
+    def _attached(self, graph: TemporalGraph, batches: Iterable[AnyBatch]) -> Iterable[AnyBatch]:
+        """Return batches of one of the graphs with what the task wants of their labels."""
+        labels: Any = self._labels.get(graph)
+        return batches if labels is None else map(labels.attach, batches)
+
+    def _notify(
+        self,
+        stage: Stage,
+        epoch: int,
+        num_batches: int,
+        place: BatchPlace,
+        loss: float | None = None,
+    ) -> None:
+        """Notify callbacks of a batch, and of its loss if there is one."""
+        record = BatchRecord(stage, epoch, place.index, num_batches, place.num_new, loss)
+        self._observer.on_batch(record)
 
     def _evaluate(
-        self, stage: Stage, epoch: int, plan: Plan, hear: HearScores | None = None
+        self,
+        stage: Stage,
+        epoch: int,
+        plan: Plan,
+        on_scores: Callable[[Scored], None] | None = None,
     ) -> dict[str, float]:
         apart = self._evaluate_apart(stage, plan) if self.config.inductive == "apart" else {}
-        notify = notifier(self._observer, stage, epoch, len(plan))
-        figures = self._labels.figures(plan.graph)
-        found = self._measured(plan, notify, also_measured(figures, hear))
+        labels = self._labels.get(plan.graph)
+        figures = None if labels is None else labels.figures(pooled=True)
+
+        def on_batch(scored: Scored) -> None:
+            if figures is not None:
+                figures.add(scored.place.host, scored.positive, scored.classes)
+            if on_scores is not None:
+                on_scores(scored)
+            self._notify(stage, epoch, len(plan), scored.place)
+
+        found = self._measured(plan, on_batch)
         if figures is not None:
             apart |= figures.result(with_baselines=stage == "test")
         if self.config.inductive == "apart":
@@ -407,21 +476,25 @@ class OfflineTrainer:
             return {INDUCTIVE + "num_events": 0}
         state = self.model.state
         before = None if state is None else state.state_dict()
-        found = self._measured(alone, lambda place: None)
+        found = self._measured(alone, lambda scored: None)
         self._load_state(before)
         return {INDUCTIVE + name: x for name, x in found.items() if not name.startswith(INDUCTIVE)}
 
-    def _measured(
-        self, plan: Plan, notify: Callable[[BatchPlace], None], hear: HearScores | None = None
-    ) -> dict[str, float]:
-        """Predict and store the events of a plan, in parts if they have many negatives."""
-        loaded, parts = self._loading.of_evaluation(plan)
-        loaded = self._labels.attached(plan.graph, loaded)
+    def _measured(self, plan: Plan, on_batch: Callable[[Scored], None]) -> dict[str, float]:
+        """Predict and store the events of a plan, in parts if they have many fixed negatives."""
+        c = self.config
+        source: BatchSource = plan
+        parts: Sequence[BatchPart] | None = None
+        if c.fixed_negatives is not None and (
+            plan.batch_size * (1 + plan.negatives.num) > c.max_pairs
+        ):
+            with_state = self.model.state is not None
+            source = parted = PartedPlan(plan, c.max_pairs, with_storing=with_state)
+            parts = parted.parts
+        loaded = self._attached(plan.graph, self._batches(source, 0))
         scored = passes.scores_of(self._learner, loaded, parts)
-        if hear is not None:
-            scored = passes.heard(scored, hear)
         return passes.evaluate(
-            scored, self.split.touches_new, plan.batch_size, notify, self._metrics
+            scored, self.split.touches_new, plan.batch_size, on_batch, self._metrics
         )
 
     def _load_state(self, state: dict[str, Tensor] | None) -> None:
@@ -439,3 +512,14 @@ class OfflineTrainer:
             **pass_figures(self._progress),
         }
         return summary if self.reuse is None else summary | self.reuse.figures()
+
+
+def _check_settings(config: OfflineConfig) -> None:
+    """Raise ValueError if settings do not fit a task."""
+    for name, is_set in (
+        ("slices", config.slices > 1),
+        ("fixed_negatives", config.fixed_negatives is not None),
+        ("reuse", config.reuse.staleness > 0),
+    ):
+        if is_set:
+            raise ValueError(f"a task learns whole batches as they are: leave {name} out")
