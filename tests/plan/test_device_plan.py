@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from torch import Tensor
 
 from helpers.device_batches import assert_on, assert_same_but_for_padding
 from helpers.devices import apart, device_of, for_each_gpu, opened
-from helpers.effort import cases, tries
 from helpers.emulator.device import EmulatedDevice
 from helpers.emulator.tensors import watching
 from helpers.made_plans import plan_of
@@ -20,21 +18,18 @@ from helpers.padding import pad
 from helpers.plan_reference import assert_same_batch
 from tgflow.batch import Batch
 from tgflow.cache import cached
-from tgflow.choices import Strategy
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.plan import Loader, NegativeSampler, Plan
+from tgflow.plan import Loader, Plan
 from tgflow.plan.negatives import FixedNegatives
 from tgflow.plan.padding import shape_of
 from tgflow.plan.parts import PartedPlan
 from tgflow.plan.replay import ExperienceReplay
-from tgflow.sampling import STRATEGIES
 from tgflow.tables import FeatureTable
 from tgflow.tables.row_view import RowView
 
 EVENTS = made_events(240)
 NODE_X = torch.rand(9, 3, generator=torch.Generator().manual_seed(5))
-SPANS: dict[Strategy, int] = {"window": 40, "decayed": 25}
 
 
 def graphs(
@@ -53,62 +48,11 @@ def graphs(
     return there, TemporalGraph.from_events(events, node_x=table())
 
 
-def variants() -> Iterator[dict[str, Any]]:
-    """Every strategy, with both visibilities, with memory and without; replay in half of them."""
-    for number, strategy in enumerate(STRATEGIES):
-        for visibility in ("event", "batch"):
-            for with_memory in (False, True):
-                replays = (number + with_memory) % 2 == 0
-                yield {
-                    "strategy": strategy,
-                    "span": SPANS.get(strategy),
-                    "visibility": visibility,
-                    "with_memory": with_memory,
-                    "replay": ExperienceReplay(ratio=0.5, half_life=50) if replays else None,
-                }
-
-
-def name_of(variant: dict[str, Any]) -> str:
-    words = [variant["strategy"], variant["visibility"]]
-    words += ["memory"] if variant["with_memory"] else []
-    return " ".join(words + (["replay"] if variant["replay"] else []))
-
-
 def assert_same_batches(there: Plan, here: Plan, indices: range) -> None:
     for index in indices:
         batch = there.batch(1, index)
         assert_on(there.graph.device, batch)
         assert_same_but_for_padding(batch, here.batch(1, index))
-
-
-@for_each_gpu
-@pytest.mark.parametrize("variant", list(variants()), ids=name_of)
-def test_batches_are_those_of_the_cpu(gpu: str, variant: dict[str, Any]) -> None:
-    """From the first batch on to a partial one: every one of some seed, or every third."""
-    there, here = graphs(gpu, EVENTS[:236], node_x=variant["with_memory"])
-    for seed in range(tries(3, 1)):
-        plans = [plan_of(graph, seed=seed, batch_size=20, **variant) for graph in (there, here)]
-        first, step = seed, 3
-        assert_same_batches(*plans, range(first, len(plans[0]), step))
-    assert_same_batches(*plans, range(len(plans[0]) - 1, len(plans[0])))
-
-
-@for_each_gpu
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"fanouts": ()},
-        {"fanouts": (), "with_memory": False},
-        {"fanouts": (4,), "negatives": NegativeSampler("historical", 3)},
-        {"fanouts": (4,), "negatives": NegativeSampler("inductive", 2, since=60)},
-        {"negatives": NegativeSampler("random", 5), "start": 7, "stop": 77},
-        {"batch_size": 1},
-    ],
-)
-@pytest.mark.parametrize("x_dim", cases([0, 2], [2]))
-def test_other_plans_too(gpu: str, changes: dict[str, Any], x_dim: int) -> None:
-    plans = [plan_of(graph, **changes) for graph in graphs(gpu, made_events(90, x_dim=x_dim))]
-    assert_same_batches(*plans, range(0, len(plans[0]), max(len(plans[0]) // 6, 1)))
 
 
 @for_each_gpu

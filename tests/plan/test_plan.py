@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import strategies as st
 
 from helpers.plan_reference import (
     assert_batch_rows,
@@ -30,14 +31,16 @@ from tgflow.sampling import STRATEGIES
 SPANS = {"window": 60, "decayed": 20}
 
 
-@given(plans())
-def test_whole_batches_match_the_reference(made: tuple[EventBatch, dict[str, Any]]) -> None:
+@given(plans(), st.integers(1, 5))
+def test_batches_and_slices_match_the_reference(
+    made: tuple[EventBatch, dict[str, Any]], slices: int
+) -> None:
     events, changes = made
-    plan = plan_of(TemporalGraph.from_events(events, time_unit="ns"), **changes)
+    plan = plan_of(TemporalGraph.from_events(events, time_unit="ns"), **changes, slices=slices)
     for index in range(len(plan)):
-        batch = plan.batch(0, index)
-        assert_batch_rows(batch, expected_rows(events, batch, spec_of(plan)))
-        assert_columns(batch, events)
+        for batch in (plan.batch(0, index), *plan.share(0, index, range(slices)).slices):
+            assert_batch_rows(batch, expected_rows(events, batch, spec_of(plan)))
+            assert_columns(batch, events)
 
 
 def assert_columns(batch: Batch, events: EventBatch) -> None:
@@ -76,10 +79,20 @@ def test_a_batch_by_hand() -> None:
 
 
 @each_variant
-def test_batches_are_the_same_in_any_order_and_from_any_threads(variant: dict[str, Any]) -> None:
-    graph = TemporalGraph.from_events(made_events(200))
-    num_batches = len(plan_of(graph, **variant))
-    tasks = [(epoch, index) for epoch in range(2) for index in range(num_batches)]
+@pytest.mark.parametrize("slices", [1, 4])
+def test_batches_are_the_same_in_any_order_and_from_any_threads(
+    variant: dict[str, Any], slices: int
+) -> None:
+    graph = TemporalGraph.from_events(made_events(200 // slices))
+    variant = variant | {"slices": slices}
+    indices = range(len(plan_of(graph, **variant)))
+    numbers: list[tuple[int, ...]] = [(), *((number,) for number in range(slices))]
+    tasks: list[Any] = [
+        (epoch, index, *number)
+        for epoch in range(2)
+        for index in indices
+        for number in numbers[: 1 if slices == 1 else None]
+    ]
     expected = {task: plan_of(graph, **variant).batch(*task) for task in tasks}
     shuffled = random.Random(0).sample(tasks, len(tasks))
     for order in (tasks[::-1], shuffled):
@@ -94,6 +107,9 @@ def test_batches_are_the_same_in_any_order_and_from_any_threads(variant: dict[st
     with ThreadPoolExecutor(8) as pool:
         for task, batch in zip(tasks, pool.map(lambda t: plan.batch(*t), tasks), strict=True):
             assert_same_batch(batch, expected[task])
+    if slices > 1:  # some slices alone
+        for number, each in zip((1, 2), plan.share(1, 2, range(1, 3)).slices, strict=True):
+            assert_same_batch(each, expected[1, 2, number])
 
 
 @each_variant
@@ -115,14 +131,21 @@ def test_nothing_of_the_future_is_read(variant: dict[str, Any]) -> None:
 
 
 @each_variant
-def test_batches_stay_as_they_were_while_the_log_grows(variant: dict[str, Any]) -> None:
-    events = made_events(100)
+@pytest.mark.parametrize("slices", [1, 3])
+def test_batches_stay_as_they_were_while_the_log_grows(
+    variant: dict[str, Any], slices: int
+) -> None:
+    events, late = made_events(100), made_events(60, seed=1)
     graph = TemporalGraph.from_events(events[:60])
-    plan = plan_of(graph, **variant)
-    before = [plan.batch(0, index) for index in range(4)]
-    graph.append(events[60:])
+    plan = plan_of(graph, **variant, slices=slices)
+    before = [(plan.batch(0, index), plan.share(0, index, range(slices))) for index in range(4)]
+    late_t = events.t[59].expand(60).contiguous()
+    graph.append(concat([EventBatch(late.src, late.dst, late_t, late.x), events[60:]]))
     for index in (3, 2, 1, 0):
-        assert_same_batch(plan.batch(0, index), before[index])
+        batch, share = before[index]
+        assert_same_batch(plan.batch(0, index), batch)
+        for number, each in enumerate(share.slices):
+            assert_same_batch(plan.batch(0, index, number), each)
 
 
 @each_variant

@@ -26,11 +26,10 @@ from tgflow.cache import cached
 from tgflow.cuda.clock import HostClock
 from tgflow.cuda.pinned import PinnedPool
 from tgflow.graph import TemporalGraph
-from tgflow.plan import Loader, NegativeSampler
+from tgflow.plan import Loader
 from tgflow.plan.host import PinnedCopies
 from tgflow.plan.loader import SideStream
 from tgflow.plan.padding import shape_of
-from tgflow.plan.replay import ExperienceReplay
 from tgflow.tables import FeatureTable
 
 pytestmark = pytest.mark.timeout(60)
@@ -195,31 +194,6 @@ def test_knowing_the_size_of_a_batch_costs_no_wait(gpu: str) -> None:
         for index in range(3):
             side.take(side.make(lambda index: plan.batch(0, index), index))
     assert (watch.waits, device.synchronized) == ([], waited)
-
-
-VARIANTS: list[dict[str, Any]] = [
-    {},
-    {"fanouts": (), "with_memory": True},
-    {"negatives": NegativeSampler("historical", 2), "replay": ExperienceReplay(ratio=0.5)},
-]
-
-
-@for_each_gpu
-@pytest.mark.parametrize("num_threads", cases([0, 1, 3], [3]))
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("is_made_there", cases([False, True], [True]))
-def test_a_loader_delivers_the_batches_of_the_plan(
-    gpu: str, num_threads: int, variant: dict[str, Any], is_made_there: bool
-) -> None:
-    device, here = device_of(gpu), TemporalGraph.from_events(EVENTS)
-    graph = TemporalGraph.from_events(EVENTS, device=device) if is_made_there else here
-    there, expected = plan_of(graph, **variant), plan_of(here, **variant)
-    loader = Loader(there, 2, num_threads=num_threads, device=device)
-    batches = list(loader)
-    assert len(batches) == 20
-    for index, batch in enumerate(batches):
-        assert_on(device.device, batch)
-        assert_same_but_for_padding(batch, expected.batch(2, index))
 
 
 QUICK_PLACES = [("host", "uva"), ("uva", "device"), ("device", "host")]

@@ -6,98 +6,30 @@ import gc
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
-from helpers.effort import tries
 from helpers.emulator.device import EmulatedDevice
 from helpers.plan_reference import assert_same_batch
-from helpers.plan_variants import VARIANTS, made_events, plan_of, plans
-from helpers.strategies import samplers
+from helpers.plan_variants import made_events, plan_of
 from tgflow import _core
-from tgflow.batch import Batch
-from tgflow.counts import Count
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.peers import Shard
-from tgflow.plan import NegativeSampler, Plan
+from tgflow.plan import Plan
 from tgflow.plan.host import KEPT_SLABS, SlabPreparer, slab_preparer_of
 from tgflow.plan.loader import Loader
 from tgflow.plan.negatives import PooledNegatives
-from tgflow.sampling import Sampler
-from tgflow.tables import FeatureTable
 
 pytestmark = pytest.mark.timeout(120)
-
-COUNTS: list[tuple[Count, ...]] = [(), (Count("pair"), Count("dst", half_life=7.0))]
 
 
 def slabs_of(plan: Plan) -> SlabPreparer:
     slabs = slab_preparer_of(plan)
     assert slabs is not None
     return slabs
-
-
-def without(plan: Plan, epoch: int, index: int) -> Batch:
-    """Return a batch made step by step."""
-    return plan.preparer.of_roots(plan.draw(epoch, index))
-
-
-@st.composite
-def any_plans(draw: st.DrawFn) -> Plan:
-    events, changes = draw(plans())
-    sampler: Sampler = draw(samplers())
-    size = len(events)
-    kind = draw(st.sampled_from(["random", "historical", "inductive"]))
-    since = draw(st.integers(0, size)) if kind == "inductive" else None
-    more = (
-        {"collide": draw(st.booleans())} if kind == "random" else {"replace": draw(st.booleans())}
-    )
-    cut = draw(st.one_of(st.none(), st.integers(0, size)))
-    num = draw(st.integers(1, 3))
-    changes["negatives"] = NegativeSampler(kind, num, cut, since, **more)
-    changes |= {"strategy": sampler.strategy, "span": sampler.span}
-    if draw(st.booleans()):
-        only = draw(st.lists(st.integers(0, size - 1), min_size=1, unique=True))
-        changes |= {"only": torch.tensor(sorted(only)), "start": 0, "replay": None}
-    changes["with_nodes"] = bool(changes["fanouts"]) or draw(st.booleans())
-    node_x = None
-    if draw(st.booleans()):
-        node_x = FeatureTable(3, placement=draw(st.sampled_from(["host", "disk"])))
-        node_x.append(torch.rand(draw(st.integers(0, 9)), 3))
-    where = draw(st.sampled_from(["host", "disk", "auto"]))
-    edge_x = None if events.x is None else FeatureTable(2, placement=where)
-    graph = TemporalGraph.from_events(events, time_unit="ms", edge_x=edge_x, node_x=node_x)
-    return plan_of(graph, counts=draw(st.sampled_from(COUNTS)), **changes)
-
-
-@settings(max_examples=tries(100, 12))
-@given(any_plans())
-def test_a_batch_in_a_slab_is_the_batch_of_the_plan(plan: Plan) -> None:
-    slabs = slabs_of(plan)
-    for index in range(len(plan)):
-        assert_same_batch(slabs.batch(1, index), without(plan, 1, index))
-        drafted = slabs.pending(1, index)
-        expected = plan.preparer.pending(plan.draw(1, index))
-        assert_same_batch(drafted.batch, expected.batch)
-        assert drafted.num_in_blocks == expected.num_in_blocks
-        assert drafted.ids.keys() == expected.ids.keys()
-        for name, ids in drafted.ids.items():
-            assert torch.equal(ids, expected.ids[name])
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("num_threads", [1, 4])
-def test_threads_change_no_bit(variant: dict[str, Any], num_threads: int) -> None:
-    graph = TemporalGraph.from_events(made_events(200))
-    plan, other = plan_of(graph, **variant), plan_of(graph, **variant)
-    for batch in Loader(plan, 3, num_threads=num_threads):
-        assert_same_batch(batch, without(other, 3, batch.index))
 
 
 def test_a_plan_that_slabs_cannot_serve_goes_step_by_step() -> None:
@@ -109,14 +41,8 @@ def test_a_plan_that_slabs_cannot_serve_goes_step_by_step() -> None:
     shard = plan_of(TemporalGraph.from_events(events, shard=Shard(0, 2)))
     for plan in (pooled, there, shard):
         assert slab_preparer_of(plan) is None
-    assert_same_batch(pooled.batch(0, 3), without(pooled, 0, 3))
-
-
-def test_slices_go_step_by_step() -> None:
-    plan = plan_of(TemporalGraph.from_events(made_events(60)), slices=2)
-    part = plan.batch(0, 2, 1)
-    assert part.slice is not None
-    assert_same_batch(part, plan.preparer.of_roots(plan.draw(0, 2, 1)))
+    expected = pooled.preparer.of_roots(pooled.draw(0, 3))
+    assert_same_batch(pooled.batch(0, 3), expected)
 
 
 def test_nothing_is_allocated_once_batches_have_had_their_largest_size() -> None:

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import random
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from helpers.device_batches import assert_on, assert_same_but_for_padding
 from helpers.devices import for_each_gpu, opened
 from helpers.effort import cases
 from helpers.plan_reference import (
-    assert_batch_rows,
     assert_same_batch,
     assert_same_events,
-    expected_rows,
 )
-from helpers.plan_variants import each_variant, made_events, plan_of, plans, spec_of
+from helpers.plan_variants import each_variant, made_events, plan_of
 from tgflow.batch import Batch, Share
 from tgflow.cache import cached
 from tgflow.counts import Count
-from tgflow.events import EventBatch, concat
 from tgflow.graph import TemporalGraph
 from tgflow.keys import KeyDomain, derive_key
 from tgflow.plan import BatchError, ExperienceReplay, Loader, NegativeSampler
@@ -74,59 +67,6 @@ def test_slices_are_the_batch_cut(variant: dict[str, Any], slices: int) -> None:
             assert each.eid.tolist() == whole.eid[rows.start : rows.stop].tolist()
             assert (len(new), new.stop <= whole.num_new) == (each.num_new, True)
             assert (each.host.begin, each.host.end) == (whole.host.begin, whole.host.end)
-
-
-@given(plans(), st.integers(2, 5))
-def test_a_slice_sees_no_future(made: tuple[EventBatch, dict[str, Any]], slices: int) -> None:
-    """What the slow reference finds strictly before each event of the slice, and nothing else."""
-    events, changes = made
-    graph = TemporalGraph.from_events(events, time_unit="ns")
-    plan = plan_of(graph, **changes, slices=slices)
-    for index in range(len(plan)):
-        for each in plan.share(0, index, range(slices)).slices:
-            assert_batch_rows(each, expected_rows(events, each, spec_of(plan)))
-
-
-@each_variant
-def test_slices_stay_as_they_were_while_the_log_grows(variant: dict[str, Any]) -> None:
-    events = made_events(100)
-    graph = TemporalGraph.from_events(events[:60])
-    plan = plan_of(graph, **variant, slices=3)
-    before = [plan.share(0, index, range(3)) for index in range(4)]
-    late = made_events(60, seed=1)
-    late_t = events.t[59].expand(60).contiguous()
-    graph.append(concat([EventBatch(late.src, late.dst, late_t, late.x), events[60:]]))
-    for index, share in enumerate(before):
-        for number, each in enumerate(share.slices):
-            assert_same_batch(plan.batch(0, index, number), each)
-
-
-@each_variant
-def test_slices_do_not_depend_on_threads_order_or_who_wants_them(variant: dict[str, Any]) -> None:
-    graph = TemporalGraph.from_events(made_events(100))
-
-    def plan() -> Any:
-        return plan_of(graph, **variant, slices=4)
-
-    batches = [(epoch, index) for epoch in range(2) for index in range(len(plan()))]
-    expected = {
-        (*batch, number): each
-        for batch in batches
-        for number, each in enumerate(plan().share(*batch, range(4)).slices)
-    }
-    tasks = random.Random(0).sample([*expected], len(expected))
-    some = plan()
-    for task in tasks:
-        assert_same_batch(some.batch(*task), expected[task])
-    for num_threads in (0, 3):
-        loader = Loader.of_tasks(plan(), tasks, num_threads=num_threads)
-        for task, batch in zip(tasks, loader, strict=True):
-            assert_same_batch(batch, expected[task])
-    with ThreadPoolExecutor(8) as pool:
-        for task, batch in zip(tasks, pool.map(lambda t: some.batch(*t), tasks), strict=True):
-            assert_same_batch(batch, expected[task])
-    for number, each in zip(range(1, 3), plan().share(1, 2, range(1, 3)).slices, strict=True):
-        assert_same_batch(each, expected[1, 2, number])
 
 
 def test_each_slice_draws_neighbors_by_a_key_of_its_own() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from helpers.devices import device_of, for_each_gpu, opened
 from helpers.plan_reference import assert_same_batch, batch_starts
 from helpers.plan_variants import made_events, plan_of, spec_of
 from tgflow.batch import Batch
@@ -75,23 +74,6 @@ def test_slices_have_none_either() -> None:
         for number in range(2):
             found, expected = (plan.batch(0, index, number) for plan in (without, whole))
             assert_without(found, expected, without)
-
-
-@for_each_gpu
-@pytest.mark.parametrize("captures", [False, True])
-def test_a_gpu_prepares_the_same(gpu: str, captures: bool) -> None:
-    variant = VARIANTS[3]
-    there, _ = plans(variant, device=opened(gpu))
-    without, _ = plans(variant)
-    for batch in Loader(there, 1, num_threads=0, captures=captures):
-        assert_same_batch(batch.to("cpu"), without.batch(1, batch.index))
-
-
-@for_each_gpu
-def test_batches_of_the_host_are_copied(gpu: str) -> None:
-    without, _ = plans({})
-    for batch in Loader(without, 1, num_threads=0, device=device_of(gpu)):
-        assert_same_batch(batch.to("cpu"), without.batch(1, batch.index))
 
 
 def test_neighbors_of_no_nodes_are_refused() -> None:

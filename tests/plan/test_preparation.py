@@ -1,0 +1,135 @@
+"""A batch is the same however it is prepared: by one call, threads, kernels, or as a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.device_batches import assert_on, assert_same_but_for_padding
+from helpers.devices import device_of, for_each_gpu
+from helpers.effort import tries
+from helpers.plan_reference import assert_same_batch
+from helpers.plan_variants import plan_of, plans
+from helpers.strategies import samplers
+from tgflow.batch import Batch
+from tgflow.counts import Count
+from tgflow.cuda.device import Device
+from tgflow.graph import TemporalGraph
+from tgflow.plan import NegativeSampler, Plan
+from tgflow.plan.host import slab_preparer_of
+from tgflow.plan.loader import Loader
+from tgflow.tables import FeatureTable
+
+pytestmark = pytest.mark.timeout(120)
+
+COUNTS: list[tuple[Count, ...]] = [(), (Count("pair"), Count("dst", half_life=7.0))]
+
+PlanOn = Callable[[Device | None], Plan]
+"""Makes the same plan of a graph on a device, or in host memory."""
+
+
+@st.composite
+def any_plans(draw: st.DrawFn) -> PlanOn:
+    events, changes = draw(plans())
+    sampler = draw(samplers())
+    size = len(events)
+    kind = draw(st.sampled_from(["random", "historical", "inductive"]))
+    since = draw(st.integers(0, size)) if kind == "inductive" else None
+    more = (
+        {"collide": draw(st.booleans())} if kind == "random" else {"replace": draw(st.booleans())}
+    )
+    cut = draw(st.one_of(st.none(), st.integers(0, size)))
+    num = draw(st.integers(1, 3))
+    changes["negatives"] = NegativeSampler(kind, num, cut, since, **more)
+    changes |= {"strategy": sampler.strategy, "span": sampler.span}
+    if draw(st.booleans()):
+        only = draw(st.lists(st.integers(0, size - 1), min_size=1, unique=True))
+        changes |= {"only": torch.tensor(sorted(only)), "start": 0, "replay": None}
+    changes["with_nodes"] = bool(changes["fanouts"]) or draw(st.booleans())
+    changes["counts"] = draw(st.sampled_from(COUNTS))
+    node_rows = draw(st.none() | st.integers(0, 9).map(lambda rows: torch.rand(rows, 3)))
+    node_place = draw(st.sampled_from(["host", "disk"]))
+    edge_place = draw(st.sampled_from(["host", "disk", "auto"]))
+
+    def plan_on(device: Device | None) -> Plan:
+        node_x = None
+        if node_rows is not None:
+            node_x = FeatureTable(3, placement=node_place)
+            node_x.append(node_rows)
+        edge_x = None if events.x is None else FeatureTable(2, placement=edge_place)
+        on: dict[str, Any] = {} if device is None else {"device": device}
+        graph = TemporalGraph.from_events(
+            events, time_unit="ms", edge_x=edge_x, node_x=node_x, **on
+        )
+        return plan_of(graph, **changes)
+
+    return plan_on
+
+
+def step_by_step(plan: Plan, epoch: int, index: int) -> Batch:
+    """Return a batch by the general path, which `test_plan` compares with the slow reference."""
+    return plan.preparer.of_roots(plan.draw(epoch, index))
+
+
+@settings(max_examples=tries(100, 12))
+@given(any_plans())
+def test_batches_of_one_call_are_those_of_the_general_path(plan_on: PlanOn) -> None:
+    plan = plan_on(None)
+    slabs = slab_preparer_of(plan)
+    assert slabs is not None
+    for index in range(len(plan)):
+        assert_same_batch(slabs.batch(1, index), step_by_step(plan, 1, index))
+        pending = slabs.pending(1, index)
+        expected = plan.preparer.pending(plan.draw(1, index))
+        assert_same_batch(pending.batch, expected.batch)
+        assert pending.num_in_blocks == expected.num_in_blocks
+        assert pending.ids.keys() == expected.ids.keys()
+        for name, ids in pending.ids.items():
+            assert torch.equal(ids, expected.ids[name])
+
+
+@settings(max_examples=tries(40, 8))
+@given(any_plans(), st.integers(1, 4))
+def test_batches_of_threads_are_those_of_the_general_path(
+    plan_on: PlanOn, num_threads: int
+) -> None:
+    plan, other = plan_on(None), plan_on(None)
+    for batch in Loader(plan, 3, num_threads=num_threads):
+        assert_same_batch(batch, step_by_step(other, 3, batch.index))
+
+
+def made_there(plan_on: PlanOn, device: Device) -> Iterator[Batch]:
+    plan = plan_on(device)
+    return (plan.batch(1, index) for index in range(len(plan)))
+
+
+def loaded_there(plan_on: PlanOn, device: Device) -> Iterator[Batch]:
+    return iter(Loader(plan_on(device), 1, num_threads=2, captures=True))
+
+
+def copied(plan_on: PlanOn, device: Device) -> Iterator[Batch]:
+    return iter(Loader(plan_on(None), 1, num_threads=2, device=device))
+
+
+@for_each_gpu
+@pytest.mark.parametrize("prepare", [made_there, loaded_there, copied])
+@settings(max_examples=tries(30, 6))
+@given(any_plans())
+def test_batches_on_a_device_are_those_of_the_host(
+    gpu: str, prepare: Callable[[PlanOn, Device], Iterator[Batch]], plan_on: PlanOn
+) -> None:
+    device, here = device_of(gpu), plan_on(None)
+    num = 0
+    for num, batch in enumerate(prepare(plan_on, device), 1):
+        assert_on(device.device, batch)
+        expected = here.batch(1, num - 1)
+        if here.with_nodes:
+            assert_same_but_for_padding(batch, expected)
+        else:  # what is of events is never padded
+            assert_same_batch(batch.to("cpu"), expected)
+    assert num == len(here)
