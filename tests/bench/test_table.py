@@ -18,7 +18,7 @@ QUICK = Options(quick=True, device="cpu")
 def test_places_on_the_cpu_are_measured(monkeypatch):
     monkeypatch.setattr(table, "WIDTHS", (100,))
     rows = table.run(QUICK)
-    assert {row.params["placement"] for row in rows} == {"host", "disk"}
+    assert {row.params["placement"] for row in rows} == {"host"}
     assert all(row.value > 0 for row in rows)
     assert [row.params["beside"] for row in rows if row.name == "gather rows"] == [
         "index_select",
@@ -36,15 +36,11 @@ def test_a_gpu_is_measured_beside_what_it_replaces(monkeypatch):
         ("gather rows", "staged"),
         ("gather rows", "indexing"),
         ("bus in use", None),
-        ("CPU time", None),
         ("gather through a cache on the GPU", None),
         ("gather through a cache, over plain uva", None),
         ("memory bandwidth in use", None),
-        ("device memory", None),
     ]
-    cached, budget = rows[4], rows[-1]
-    assert 0.8 < cached.params["hit rate"] < 1
-    assert 0.5 < budget.value <= 1.1
+    assert 0.8 < rows[3].params["hit rate"] < 1
     assert all(row.value > 0 and math.isfinite(row.value) for row in rows)
 
 

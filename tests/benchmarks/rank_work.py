@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,9 @@ import torch
 from tgflow import _core
 from tgflow.bench import setup
 from tgflow.distributed.join import join
-from tgflow.distributed.memory import ShardedMemory
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.models import TGAT, TGN
-from tgflow.nn import NodeMemory
 from tgflow.peers import Alone, Flow, Peers
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
@@ -41,17 +39,11 @@ class Work:
     """A file of events; None: a made stream."""
     threads: int = 1
     dim: int = 100
-    shards: bool = False
-    """Whether each rank has the neighbors of its own nodes alone."""
-    memory_shards: bool = False
-    """Whether each rank has the memory of its own nodes alone."""
-    handed: int | None = None
-    """Micro-batches that the stream hands over at once; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkFigures:
-    """What came of it, from behind the warm-up on."""
+    """Measurements after the warm-up."""
 
     seconds: float
     cpu_seconds: float
@@ -60,8 +52,6 @@ class WorkFigures:
     """Collectives by kind."""
     bytes: dict[str, int]
     """Sent by kind."""
-    waits: dict[str, float] = field(default_factory=dict)
-    """Seconds in collectives by kind."""
 
 
 def measure(work: Work, peers: Peers) -> WorkFigures:
@@ -72,10 +62,9 @@ def measure(work: Work, peers: Peers) -> WorkFigures:
     events = events[: (work.warm_up + work.batches) * work.batch]
     torch.manual_seed(0)
     config = ContinualConfig(batch_size=work.batch, slices=work.slices, mrr_negatives=1)
-    graph = TemporalGraph(shard=peers.shard if work.shards else None)
-    trainer = ContinualTrainer(_model(work, peers), graph, config, peers=peers)
-    handed = len(events) if work.handed is None else work.handed * work.batch
-    steps = trainer.steps(events[at : at + handed] for at in range(0, len(events), handed))
+    graph = TemporalGraph()
+    trainer = ContinualTrainer(_model(work), graph, config, peers=peers)
+    steps = trainer.steps([events])
     for _ in range(work.warm_up):
         next(steps)
     before = {kind: replace(flow) for kind, flow in peers.traffic.flows.items()}
@@ -89,20 +78,16 @@ def measure(work: Work, peers: Peers) -> WorkFigures:
         cpu,
         calls={kind: now.calls - was.calls for kind, (now, was) in flows.items()},
         bytes={kind: now.bytes - was.bytes for kind, (now, was) in flows.items()},
-        waits={kind: now.seconds - was.seconds for kind, (now, was) in flows.items()},
     )
 
 
-def _model(work: Work, peers: Peers) -> TemporalModel:
+def _model(work: Work) -> TemporalModel:
     dim = work.dim
     widths: dict[str, Any] = {"time_dim": dim, "embedding_dim": dim, "neighbors": 10}
     widths["pair_features"] = False
     if work.model == "tgat":
         return TGAT(**widths, strategy="recent")
-    model: TemporalModel = TGN(**widths, memory_dim=dim)
-    if work.memory_shards and isinstance(model.state, NodeMemory):
-        model.state = ShardedMemory(model.state, peers)
-    return model
+    return TGN(**widths, memory_dim=dim)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -10,10 +9,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import cache_gpu
-from benchmarks.device_budget import budget_row
-from benchmarks.naive_gather import naive_gather
 from benchmarks.race import take_turns
-from benchmarks.raw_disk import disk_rows
 from tgflow import _core
 from tgflow.bench.row import Params, Row
 from tgflow.bench.setup import Options
@@ -39,8 +35,6 @@ def run(options: Options) -> list[Row]:
     for dim in () if options.only_device else WIDTHS:
         options.say(f"host memory, {dim} floats")
         rows += list(host_rows(dim, options))
-        options.say(f"disk, {dim} floats")
-        rows += list(disk_rows(dim, options))
     if options.devices[-1] != "cpu":
         from tgflow.cuda.device import CudaDevice
 
@@ -94,26 +88,20 @@ def gpu_rows(dim: int, gpu: Device, options: Options) -> Iterator[Row]:
         "staged": staged,
         "indexing": lambda i: x[ids[i]].to(device),
     }
-    naive = naive_gather(gpu)
-    if naive is not None:
-        methods["naive"] = lambda i: naive(x, there[i], out)
     check_alike(methods, out, x[ids[0]])
     seconds = take_turns(methods, calls, options.rounds, device.type)
     speeds = {name: GPU_CALL * calls / float(s.sum()) for name, s in seconds.items()}
     size = f"{x.nbytes / 1e9:.0f} GB"
     params: Params = {"placement": "uva", "dim": dim, "ids": GPU_CALL, "table": size}
-    goals = {"staged": 1.3, "indexing": 4.0, "naive": None if dim == 128 else 1.25}
+    goals = {"staged": 1.3, "indexing": 4.0}
     for name in list(methods)[1:]:
         sized = {**params, "beside": name}
         yield Row("gather rows", speeds["uva"], "rows/s", sized, None, speeds[name], goals[name])
     share = speeds["uva"] * dim * 4 / copy_speed(device, options.quick)
     yield Row("bus in use", share, "of pinned copy", params, 0.6)
-    cpu = {name: cpu_seconds(methods[name], calls, gpu) for name in ("uva", "staged")}
-    yield Row("CPU time", cpu["uva"] / cpu["staged"], "of staged", params, 0.1)
     yield from cache_gpu.cached_rows(uva, gpu, options, cache_gpu.CALL)
     uva.close()
     yield bandwidth_row(dim, gpu, options)
-    yield budget_row(dim, gpu, options)
 
 
 def bandwidth_row(dim: int, gpu: Device, options: Options) -> Row:
@@ -164,14 +152,3 @@ def copy_speed(device: torch.device, quick: bool) -> float:
     target = torch.empty_like(source, device=device)
     copy: dict[str, Gather] = {"copy": lambda _: target.copy_(source, non_blocking=True)}
     return len(source) / float(take_turns(copy, 5, 2, device.type)["copy"].min())
-
-
-def cpu_seconds(method: Gather, calls: int, gpu: Device) -> float:
-    """Return the CPU time of all threads for a call, waiting for the device left out."""
-    gpu.synchronize()
-    started = time.process_time()
-    for i in range(calls):
-        method(i)
-    spent = time.process_time() - started
-    gpu.synchronize()
-    return spent / calls

@@ -8,9 +8,6 @@ import pytest
 from helpers.wandering import wandering
 from tgflow.compare.analysis import Analysis
 from tgflow.compare.outcome import Outcome
-from tgflow.compare.worth import worth_of
-
-WINDOWS = 20
 
 
 def outcome_of(gains, *, seeds=None, copied=None, frozen_at=0):
@@ -42,9 +39,6 @@ def test_the_worth_is_that_of_the_events_since_the_copy_was_made():
     assert worth.since.mean == pytest.approx(0.25)
     assert worth.since.low == pytest.approx(worth.since.high)
     assert worth.chance == 1.0
-    found = [each.mean for each in worth.windows]
-    assert found == pytest.approx([0.0] * 8 + [0.25] * 12)
-    assert (worth.windows[0].low, worth.windows[0].high) == (0.0, 0.0)
 
 
 def test_a_model_and_its_copy_are_paired_by_seed():
@@ -63,44 +57,24 @@ def test_without_copies_there_is_nothing_to_say():
 
 
 def coverage(runs, size, num_resamples):
-    """Return how often intervals of windows, and of all since the middle, hold the true worth.
+    """Return how often intervals of all events since the middle hold the true worth.
 
     The worth is 0 up to the middle, and rises from there on, in noise that neighbors share.
     """
-    true = np.maximum(0, np.arange(size) - size / 2) / size
-    windows = [slice(a, a + size // WINDOWS) for a in range(0, size, size // WINDOWS)]
-    hits = {"window": 0, "since": 0}
+    true, hits = np.maximum(0, np.arange(size) - size / 2) / size, 0
     for run in range(runs):
         rng = np.random.default_rng(run)
         noise = wandering(rng, size, 0.8) - wandering(rng, size, 0.8)
-        worth = worth_of("copy", "model", (true + noise)[None], size // 2, windows, num_resamples)
-        hits["window"] += sum(
-            each.low <= true[window].mean() <= each.high
-            for each, window in zip(worth.windows, windows, strict=True)
-        )
-        hits["since"] += worth.since.low <= true[size // 2 :].mean() <= worth.since.high
-    return hits["window"] / (runs * WINDOWS), hits["since"] / runs
+        outcome = outcome_of((true + noise)[None], frozen_at=size // 2)
+        [worth] = Analysis(outcome, 50, num_resamples=num_resamples).worths
+        hits += worth.since.low <= true[size // 2 :].mean() <= worth.since.high
+    return hits / runs
 
 
 def test_intervals_hold_the_worth_about_as_often_as_they_say():
-    of_windows, of_all = coverage(4, 8_000, 200)
-    assert of_windows >= 0.85
-    assert of_all >= 0.5
+    assert coverage(4, 8_000, 200) >= 0.5
 
 
 @pytest.mark.slow
 def test_intervals_hold_the_worth_as_often_as_they_say():
-    of_windows, of_all = coverage(200, 12_000, 1_000)
-    assert 0.92 <= of_windows <= 0.98
-    assert 0.91 <= of_all <= 0.99
-
-
-def test_single_events_would_promise_too_much():
-    """Windows whose blocks are events have intervals that are too short, and hold less."""
-    rng = np.random.default_rng(0)
-    gains = wandering(rng, 6_000, 0.9)[None]
-    windows = [slice(a, a + 300) for a in range(0, 6_000, 300)]
-    worth = worth_of("copy", "model", gains, 0, windows, 200)
-    width = np.mean([each.high - each.low for each in worth.windows])
-    alone = 2 * 1.96 * gains.std() / np.sqrt(300)
-    assert width > 1.8 * alone
+    assert 0.91 <= coverage(200, 12_000, 1_000) <= 0.99

@@ -14,11 +14,11 @@ from typing import Any
 
 from rich.console import Console
 
+from helpers.svg import render_svg
 from tgflow.report.chart import Chart, Line
 from tgflow.report.display import Display
 from tgflow.report.formatting import compact
 from tgflow.report.page import rolling_mean
-from tgflow.report.svg import render_svg
 from tgflow.runtime.files import read_figures, read_records
 
 WIDTH = 96

@@ -17,7 +17,7 @@ from helpers.emulator.device import EmulatedDevice
 from helpers.neural import WIDTHS, AttentionCase, check_close, gru_results
 from tgflow.cuda import attention, devices, gru
 from tgflow.cuda.row_lists import row_lists, sum_rows
-from tgflow.nn import AttentionLayer, Dropout, DropoutKeys, TimeEncoding
+from tgflow.nn import AttentionLayer, DropoutKeys, TimeEncoding
 from tgflow.nn._native import Attend, gather_rows, gru_step
 from tgflow.nn.attention import attend, attend_plain
 
@@ -194,28 +194,6 @@ def test_the_step_of_a_gru_is_finite_for_any_gate(size, emulator):
     new = torch.tanh(size + keep * 0.5)
     expected = keep * 0.25 + (1 - keep) * new
     torch.testing.assert_close(out[0, 0].double(), expected, atol=1e-6, rtol=0)
-
-
-LAUNCHES = {
-    "attention": ["attend_by_4", "attend_backward_by_4", "attend_below_by_4"],
-    "attention of odd widths": ["attend_by_1", "attend_backward_by_1", "attend_below_by_1"],
-    "attention without node inputs": ["attend_by_4", "attend_backward_by_4"],
-    "gru": ["gru_forward_by_4", "gru_backward_by_4"],
-    "dropout": ["keep_factors"],
-}
-"""Kernels that one forward and backward pass launches."""
-
-
-@pytest.mark.parametrize("what", LAUNCHES)
-def test_launches_are_counted(what, emulator):
-    if what == "gru":
-        gru_results(12, 0)
-    elif what == "dropout":
-        Dropout(0.5)(torch.ones(3, 4))
-    else:
-        widths = {"attention": (8, 4, 4), "attention of odd widths": (7, 4, 4)}.get(what, (0, 4, 4))
-        AttentionCase.made(5, 3, widths).results(attend)
-    assert emulator.launches == LAUNCHES[what]
 
 
 def test_nobody_to_attend_to_or_to_step_launches_nothing(emulator):

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tgflow.compare.outcome import Outcome
-from tgflow.compare.significance import Significance, block_length, compare_means
-from tgflow.compare.worth import Worth, worth_of
+from tgflow.compare.significance import Significance, block_length, chance_above, compare_means
 from tgflow.resampling import RESAMPLES, Interval, Resampling, Values
 
 NUM_WINDOWS = 20
@@ -35,6 +34,21 @@ class Slice:
     num: int
     mrr: dict[str, Interval]
     ap: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """A model's mean reciprocal rank minus that of its frozen copy, for the same events and seeds.
+
+    Its interval is that of a paired block bootstrap over the events since the copy was frozen.
+    """
+
+    copy: str
+    origin: str
+    num_events: int
+    since: Interval
+    chance: float
+    """Share of the resamples in which it is above 0; ties count one half."""
 
 
 class Analysis:
@@ -101,11 +115,11 @@ class Analysis:
 
     @cached_property
     def worths(self) -> list[Worth]:
-        """What it is worth to go on learning to each model that has a frozen copy."""
+        """The gain from continued learning of each model that has a frozen copy."""
         return [worth for label in self.keys if (worth := self._worth(label)) is not None]
 
     def _worth(self, copy: str) -> Worth | None:
-        """Return the worth of going on to the model that a copy is of; None if it has none."""
+        """Return the gain of the model that `copy` is a frozen copy of; None if it is no copy."""
         every = self.outcome.summary["participants"]
         first = every[self.keys[copy][0]]
         origin = first["frozen_of"]
@@ -119,7 +133,10 @@ class Analysis:
             return None
         ranks, of_copy = self.reciprocal_ranks[origin], self.reciprocal_ranks[copy]
         gains = ranks[[rows[0][s] for s in both]] - of_copy[[rows[1][s] for s in both]]
-        return worth_of(copy, origin, gains, at, self.windows(), self._num_resamples)
+        late = gains[:, at:]
+        size = late.shape[1]
+        drawn = Resampling(size, block_length(size), self._num_resamples).means(late)
+        return Worth(copy, origin, size, Interval.of(late.mean(), drawn), chance_above(drawn))
 
     def drift(self, seconds_per_tick: float) -> dict[str, list[float]]:
         """Return what the stream is like in each window, whoever predicts it.

@@ -135,8 +135,6 @@ def _charts(analysis: Analysis) -> Iterable[str]:
     yield render_scatter(_costs(analysis))
     windows = [float(window.stop) for window in analysis.windows()]
     yield render_chart(_by_window(analysis, windows))
-    if analysis.worths:
-        yield render_chart(_frozen(analysis, windows))
     drift = analysis.drift(float(analysis.outcome.summary.get("seconds_per_tick", 1.0)))
     shares = {name: drift[name] for name in ("repeats", "new nodes", "ties", "shift")}
     lines = [_line(name, windows, y, c) for c, (name, y) in enumerate(shares.items(), 1)]
@@ -211,21 +209,6 @@ def _by_window(analysis: Analysis, windows: Sequence[float]) -> Chart:
                 for edge in (by_seed.min(axis=0), by_seed.max(axis=0))
             ]
     return _chart("Drift", f"MRR by window of {len(windows)}; faint: best and worst seed", lines)
-
-
-def _frozen(analysis: Analysis, windows: Sequence[float]) -> Chart:
-    """Return what it is worth to go on learning, by window, with intervals."""
-    palette, lines = colors(analysis), []
-    for worth in analysis.worths:
-        color = palette[worth.copy]
-        gaps = [each.mean for each in worth.windows]
-        lines.append(_line(worth.origin, windows, gaps, color))
-        lines += [
-            _line(f"{worth.origin}, 95 %", windows, edge, color, "faint")
-            for edge in zip(*((each.low, each.high) for each in worth.windows), strict=True)
-        ]
-    note = "MRR of a model less that of its frozen copy, whose memory goes on; faint: 95 %"
-    return _chart("What it is worth to go on learning", note, lines)
 
 
 def _worths(analysis: Analysis) -> str:

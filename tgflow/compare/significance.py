@@ -16,13 +16,11 @@ BLOCK = 1_000
 """Consecutive events of a block."""
 LEAST_BLOCKS = 30
 """Where there are fewer, blocks are shorter."""
-LEAST_OF_PART = 10
-"""The same for a part of the events, which would have to have too short ones."""
 
 
-def block_length(num: int, wanted: int = BLOCK, least: int = LEAST_BLOCKS) -> int:
-    """Return how many consecutive values make a block: `wanted`, or fewer for `least` blocks."""
-    return max(1, min(wanted, num // least))
+def block_length(num: int, wanted: int = BLOCK) -> int:
+    """Return the number of consecutive values of a block: `wanted`, or fewer for enough blocks."""
+    return max(1, min(wanted, num // LEAST_BLOCKS))
 
 
 @dataclass(frozen=True, slots=True)
