@@ -23,7 +23,6 @@ from tgflow.checkpoint import (
 )
 from tgflow.choices import Direction
 from tgflow.compare.lineup import Lineup
-from tgflow.config import Config
 from tgflow.distributed.parcel import broadcast_json
 from tgflow.durable.errors import LogCorrupt
 from tgflow.durable.log import DurableLog
@@ -31,7 +30,6 @@ from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.model import TemporalModel
-from tgflow.peers import Peers
 from tgflow.runtime.briefing import Briefing, Lead
 from tgflow.runtime.checkpoints import (
     Checkpoints,
@@ -44,10 +42,17 @@ from tgflow.runtime.checkpoints import (
 from tgflow.runtime.directory import RunDirectory, learn_again
 from tgflow.runtime.features import edge_file, features_report
 from tgflow.runtime.gpu import CPU, device_figures, graph_gpu
-from tgflow.runtime.ingestion import StreamReport, make_ingest, open_dead_letters, open_log
+from tgflow.runtime.ingestion import (
+    StreamReport,
+    make_ingest,
+    open_dead_letters,
+    open_log,
+    order_of,
+)
 from tgflow.runtime.log import RunLog, library_messages
 from tgflow.runtime.loggers import RunLoggers
 from tgflow.runtime.machine import rss_bytes
+from tgflow.runtime.metrics import RunCollector, RunMetrics
 from tgflow.runtime.micro_batch_ends import MicroBatchEnds, TimedStream, open_ends
 from tgflow.runtime.node_features import NodeFeatures
 from tgflow.runtime.ranks import lead, make_writer
@@ -66,11 +71,10 @@ from tgflow.runtime.serving import serve_answers
 from tgflow.runtime.stream import FlowControl, PacedStream, SteppedStream
 from tgflow.runtime.table_stats import HitRates
 from tgflow.runtime.watch import (
-    collect_metrics,
+    Watchdog,
     make_display,
-    make_metrics,
-    make_watchdog,
     memory_guard,
+    memory_limit,
     serve_metrics,
 )
 from tgflow.streams.ingest.ingest import Ingest
@@ -162,73 +166,64 @@ def _compose(
     """Make the runner; `opened` closes what is open if a later part cannot be made."""
     config, source, peers = directory.config, inputs.source, inputs.lead.peers
     state = _restore(directory, inputs, run_log, opened)
-    trainer, start, store, newest = state.trainer, state.start, state.store, state.newest
+    trainer, store = state.trainer, state.store
     position = trainer.position
+    name = inputs.title or config.model.name
 
-    dead_letters = open_dead_letters(directory)
-    opened.callback(_close_quietly, dead_letters.close)
-    ingest = make_ingest(config, source, start, position, dead_letters, state.log, flow)
+    ingest = _open_ingest(directory, source, state, flow, opened)
     stream = PacedStream(
         ingest,
         flow,
         limit=config.stream.limit,
         speed=config.stream.speed,
-        learned=position - start.history,
+        learned=position - state.start.history,
     )
-    settings = SavedSettings(
-        directory,
-        state.build,
-        source.name,
-        elapsed=start.elapsed,
-        history=start.history,
-        changed=bool(directory.changed) or start.build != state.build,
-    )
-    loggers = RunLoggers(config.operate.log_to, directory.path, position)
-    opened.callback(_close_quietly, loggers.close)
     ends = open_ends(directory, position, store)
     if ends is not None:
         opened.callback(_close_quietly, ends.close)
-    name = inputs.title or config.model.name
-    title = inputs.title or name.upper()
-    display, shown = make_display(config, title, console, stream.num_events, run_log)
-    components: list[Component | None] = [
-        settings,
-        state.records,
-        SavedIngest(ingest, trainer, start.state),
-        StreamReport(ingest, trainer, directory.files, partial(run_log.warning, "stream")),
-        _open_scores(directory, ingest, trainer, newest, opened),
-        loggers,
-        ends,
-        LogRetention(state.log, store, run_log)
-        if state.log is not None and not config.checkpoint.keep_log
-        else None,
-        RunFigures(trainer.graph, settings, stream, inputs, ingest.ids),
-        shown,
-    ]
-    parts = [component for component in components if component is not None]
+    parts = _open_components(directory, inputs, run_log, state, ingest, stream, ends, opened)
+    title = f"{inputs.title or name.upper()} learning from {config.stream.path}"
+    names = config.continual.metric_names
+    display, shown = make_display(config.operate, title, console, stream.num_events, names, run_log)
+    parts.append(shown)
 
-    checkpoints = _make_checkpoints(
-        trainer, store, run_log, config, parts, None if newest is None else position, peers
+    checkpoints = Checkpoints(
+        trainer,
+        store,
+        make_writer(peers, store, config.ranks.timeout),
+        run_log,
+        every=config.checkpoint.checkpoint_every,
+        every_batches=config.checkpoint.checkpoint_batches,
+        parts=parts,
+        saved=None if state.newest is None else position,
+        shard=peers.shard,
+        announce=partial(broadcast_json, peers) if trainer.is_spread else None,
     )
     opened.enter_context(checkpoints)
     opened.enter_context(stream)
-    leader = lead(
-        peers,
-        _cut(stream, ends, inputs, config, trainer, ingest.ids),
-        trainer,
-        flow,
-        config.ranks.timeout,
-    )
+    cut = _cut(stream, ends, config.scores.max_wait, trainer, cut_at_steps=inputs.cut_at_steps)
+    if inputs.nodes is not None:
+        cut = inputs.nodes.along(cut, trainer.graph, ids=ingest.ids)
+    leader = lead(peers, cut, trainer, flow, config.ranks.timeout)
 
     status = RunStatus()
-    metrics = make_metrics(
-        status, flow, config, trainer, ingest, checkpoints, state.log, directory, leader.sources
+    metrics = RunMetrics(
+        status,
+        flow,
+        trainer,
+        ingest,
+        checkpoints,
+        log=state.log,
+        dead_letters=directory.path / "dead-letters",
+        memory_limit=memory_limit(config.operate),
+        others=leader.sources,
     )
-    collector = collect_metrics(metrics, directory, name, source.name)
-    serve_metrics(collector, directory, run_log, opened)
+    labels = {"model": name, "stream": source.name, "run": str(directory.path)}
+    collector = RunCollector(metrics.metrics, labels)
+    serve_metrics(collector, config.operate, run_log, opened)
     serve_answers(directory, trainer, ingest.ids, metrics, collector, run_log, console, opened)
     judge = leader.judge(memory_guard(config.operate))
-    watchdog = make_watchdog(directory, metrics, judge, flow, run_log)
+    watchdog = Watchdog(directory.path / "health.json", metrics, judge, flow, run_log)
 
     what = f"resumes at event {position:,}" if directory.resumed else "starts"
     text = f"{config.model.name} {what}, stream {source.name}"
@@ -246,6 +241,74 @@ def _compose(
         components=[*parts, *leader.components],
         warn=lambda text: run_log.warning("checkpoint", text),
     )
+
+
+def _open_ingest(
+    directory: RunDirectory,
+    source: PartitionedSource,
+    state: _State,
+    flow: FlowControl,
+    opened: ExitStack,
+) -> Ingest:
+    """Open dead letters, and ingestion at the trainer's position."""
+    config = directory.config
+    dead_letters = open_dead_letters(directory)
+    opened.callback(_close_quietly, dead_letters.close)
+    return make_ingest(
+        source,
+        state.start,
+        state.trainer.position,
+        dead_letters,
+        state.log,
+        flow,
+        order=order_of(config.order, sort=config.stream.sort),
+        max_bad_ratio=config.checks.max_bad_ratio,
+        keep_event_ids=_keeps_event_ids(directory),
+    )
+
+
+def _keeps_event_ids(directory: RunDirectory) -> bool:
+    """Whether rows of scores name the stream's event ids."""
+    config = directory.config
+    return config.scores.to is not None and config.stream.event_id is not None
+
+
+def _open_components(
+    directory: RunDirectory,
+    inputs: RunInputs,
+    run_log: RunLog,
+    state: _State,
+    ingest: Ingest,
+    stream: PacedStream,
+    ends: MicroBatchEnds | None,
+    opened: ExitStack,
+) -> list[Component]:
+    """Return the components of a run but for its display, in the order of their calls."""
+    config, trainer, start = directory.config, state.trainer, state.start
+    settings = SavedSettings(
+        directory,
+        state.build,
+        inputs.source.name,
+        elapsed=start.elapsed,
+        history=start.history,
+        changed=bool(directory.changed) or start.build != state.build,
+    )
+    loggers = RunLoggers(config.operate.log_to, directory.path, trainer.position)
+    opened.callback(_close_quietly, loggers.close)
+    components: list[Component | None] = [
+        settings,
+        state.records,
+        SavedIngest(ingest, trainer, start.state),
+        StreamReport(ingest, trainer, directory.files, partial(run_log.warning, "stream")),
+        _open_scores(directory, ingest, trainer, state.newest, opened),
+        loggers,
+        ends,
+        None
+        if state.log is None or config.checkpoint.keep_log
+        else LogRetention(state.log, state.store, run_log),
+        RunFigures(trainer.graph, settings, stream, inputs, ingest.ids),
+    ]
+    return [component for component in components if component is not None]
 
 
 class _State(NamedTuple):
@@ -313,24 +376,22 @@ def _restore(
 def _cut(
     stream: PacedStream,
     ends: MicroBatchEnds | None,
-    inputs: RunInputs,
-    config: Config,
+    max_wait: str | None,
     trainer: StreamTrainer,
-    ids: NodeIds,
+    *,
+    cut_at_steps: bool,
 ) -> Iterable[EventBatch]:
-    """Return the stream cut into micro-batches, with the features of its nodes."""
+    """Return the stream cut into micro-batches."""
     cut: Iterable[EventBatch] = stream
-    if ends is not None and config.scores.max_wait is not None:
+    if ends is not None and max_wait is not None:
         cut = TimedStream(
             stream,
             ends,
             position=trainer.position,
-            batch_size=config.continual.batch_size,
-            max_wait=parse_seconds(config.scores.max_wait),
+            batch_size=trainer.config.batch_size,
+            max_wait=parse_seconds(max_wait),
         )
-    if inputs.cut_at_steps:
-        cut = SteppedStream(cut)
-    return cut if inputs.nodes is None else inputs.nodes.along(cut, trainer.graph, ids=ids)
+    return SteppedStream(cut) if cut_at_steps else cut
 
 
 class RunFigures(Component):
@@ -382,35 +443,19 @@ def _open_scores(
     """Write the scores of the trainer to the place in the settings; None without one."""
     if not isinstance(trainer, ContinualTrainer) or trainer.scorer is None:
         return None
-    rows = rows_of(directory.config, ingest, says_labels=trainer.scorer.says_labels)
+    config = directory.config
+    rows = rows_of(
+        ingest,
+        config.stream.unit,
+        keep_event_ids=_keeps_event_ids(directory),
+        says_labels=trainer.scorer.says_labels,
+        has_names=config.task.classes not in (None, 2),
+    )
     scores = open_scores(directory, rows, trainer, checkpoint)
     if scores is not None:
         opened.callback(_close_quietly, scores.close)
         trainer.scorer.hear = scores.write
     return scores
-
-
-def _make_checkpoints(
-    trainer: StreamTrainer,
-    store: CheckpointStore,
-    run_log: RunLog,
-    config: Config,
-    parts: list[Component],
-    saved: int | None,
-    peers: Peers,
-) -> Checkpoints:
-    return Checkpoints(
-        trainer,
-        store,
-        make_writer(peers, store, config.ranks.timeout),
-        run_log,
-        every=config.checkpoint.checkpoint_every,
-        every_batches=config.checkpoint.checkpoint_batches,
-        parts=parts,
-        saved=saved,
-        shard=peers.shard,
-        announce=partial(broadcast_json, peers) if trainer.is_spread else None,
-    )
 
 
 def _close_table(graph: TemporalGraph) -> None:

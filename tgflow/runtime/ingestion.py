@@ -35,24 +35,29 @@ def section_of(config: Config, address: str) -> Any:
 
 
 def make_ingest(
-    config: Config,
     source: PartitionedSource,
     start: Start,
     position: int,
     dead_letters: DeadLetterSink,
     log: DurableLog | None,
     flow: FlowControl,
+    *,
+    order: OrderConfig,
+    max_bad_ratio: float,
+    keep_event_ids: bool,
 ) -> Ingest:
-    """Return ingestion, which begins, or goes on where it was saved.
+    """Return ingestion, from the beginning or from its saved state.
 
     Args:
-        config: The settings.
-        source: Where rows come from, not started.
-        start: What a checkpoint says of ingestion.
+        source: Source of rows, not started.
+        start: State of ingestion in a checkpoint.
         position: Events that the trainer has.
-        dead_letters: Where rows go that are refused.
-        log: Gets what was read first; None: nothing does.
+        dead_letters: Receives refused rows.
+        log: Receives events before they are released; None: no log.
         flow: Stops it.
+        order: How events are put in order.
+        max_bad_ratio: Share of refused rows that ends the run.
+        keep_event_ids: Whether to keep the stream's event ids, which rows of scores name.
     """
     if start.ids is not None:
         source.ids = start.ids
@@ -60,32 +65,24 @@ def make_ingest(
         source.stop = lambda: flow.stopped
     return Ingest(
         source,
-        order_config(config),
+        order,
         letters=dead_letters,
         accounting=RowAccounting(),
-        breaker=CircuitBreaker(source.name, config.checks.max_bad_ratio),
+        breaker=CircuitBreaker(source.name, max_bad_ratio),
         log=log,
         state=start.state,
         skip_to=position,
-        keep_event_ids=keeps_event_ids(config),
+        keep_event_ids=keep_event_ids,
         stop=lambda: flow.stopped,
     )
 
 
-def keeps_event_ids(config: Config) -> bool:
-    """Whether rows of scores name the ids that the stream gives its events."""
-    return config.scores.to is not None and config.stream.event_id is not None
-
-
-def order_config(config: Config) -> OrderConfig:
-    """Return how events are put in order.
-
-    To sort files is to let every event come late, and so to hold all back until the end.
-    """
-    if not config.stream.sort:
-        return config.order
+def order_of(order: OrderConfig, *, sort: bool) -> OrderConfig:
+    """Return how events are put in order: with `sort`, all are held back until the end."""
+    if not sort:
+        return order
     return replace(
-        config.order,
+        order,
         allowed_lateness=INT64_MAX,
         late="dead_letter",
         buffer_events=INT64_MAX,

@@ -242,25 +242,42 @@ class MetricSource(Protocol):
 
 
 class RunMetrics:
-    """The metrics of all parts of a run, and its state.
+    """State, health and metrics of a run.
 
     Args:
-        status: How the run stands.
-        flow: What pauses and stops it.
-        has_work: Whether there is something to learn now.
-        sources: The parts that have metrics.
+        status: State of the loop.
+        flow: Pauses and stops the stream.
+        trainer: Learns from the stream.
+        ingest: Ingestion.
+        checkpoints: The run's checkpoints.
+        log: The durable log, if there is one.
+        dead_letters: The directory of dead letters.
+        memory_limit: Bytes that the process may hold; None: any.
+        others: Further parts that have metrics.
     """
 
     def __init__(
         self,
         status: RunStatus,
         flow: FlowControl,
-        has_work: Callable[[], bool],
-        sources: Sequence[MetricSource],
+        trainer: StreamTrainer,
+        ingest: Ingest,
+        checkpoints: Checkpoints,
+        *,
+        log: DurableLog | None,
+        dead_letters: Path,
+        memory_limit: int | None,
+        others: Sequence[MetricSource] = (),
     ) -> None:
-        self._status, self._flow, self._has_work = status, flow, has_work
-        self._sources = sources
+        self._status, self._flow, self._trainer, self._ingest = status, flow, trainer, ingest
+        self._checkpoints, self._log, self._dead_letters = checkpoints, log, dead_letters
+        self._memory_limit, self._others = memory_limit, others
         self._started = time.monotonic()
+
+    @property
+    def num_waiting(self) -> int:
+        """Events in order that are not learned yet."""
+        return max(0, self._ingest.num_released - self._trainer.position)
 
     @property
     def state(self) -> State:
@@ -272,77 +289,99 @@ class RunMetrics:
             return state
         if flow.paused:
             return "paused"
-        if self._has_work():
+        if self.num_waiting >= self._trainer.config.batch_size:
             return state
         silent = time.monotonic() - self._status.stepped_at
         return "waiting" if silent > WAITING_SECONDS else state
 
     def health(self) -> dict[str, Any]:
-        """Return what health.json says beside the state."""
-        now, record = time.monotonic(), self._status.record
+        """Return the contents of health.json except the state."""
+        now, record, stats = time.monotonic(), self._status.record, self._checkpoints.stats
         out: dict[str, Any] = {
             "reason": self._status.reason or self._flow.signal,
             "uptime_seconds": now - self._started,
             "seconds_since_step": now - self._status.stepped_at,
             "events_per_second": record.get("events_per_second"),
             "prequential_ap": record.get("prequential.ap"),
+            **{
+                key.replace(".", "_", 1): value
+                for key, value in record.items()
+                if key.startswith("prequential.") and key.replace(".", "_", 1).isidentifier()
+            },
+            "position": self._trainer.position,
+            "tables": table_figures(self._trainer.graph),
+            "checkpoint": {
+                "position": stats.last_step,
+                "age_seconds": self._checkpoints.age,
+                "bytes": stats.num_bytes,
+                "failures": stats.failures,
+                "last_error": stats.last_error,
+            },
+            "stream": {
+                "num_released": self._ingest.num_released,
+                "num_buffered": self._ingest.num_buffered,
+                "lag": dict(self._ingest.lag),
+            },
+            "rss_bytes": rss_bytes(),
+            "memory_limit": self._memory_limit,
         }
-        names = (
-            key.removeprefix("prequential.") for key in record if key.startswith("prequential.")
-        )
-        out |= {
-            f"prequential_{name}": record[f"prequential.{name}"]
-            for name in names
-            if name.isidentifier()
-        }
-        for source in self._sources:
+        for source in self._others:
             out |= source.health()
         return out
 
     def metrics(self) -> dict[str, Any]:
-        """Return the values of `tgflow.runtime.metrics.METRICS`; None where there is none."""
-        record = self._status.record
-        out: dict[str, Any] = {"state": {name: float(name == self.state) for name in STATES}}
-        for key in ("events_per_second", "freshness_seconds", "forgetting"):
-            out[key] = record.get(key)
-        for group in ("prequential", "running"):
-            prefix = f"{group}."
-            out[group] = {
-                k.removeprefix(prefix): v for k, v in record.items() if k.startswith(prefix)
-            }
-        for source in self._sources:
+        """Return the values of `METRICS` by key; None where there is none."""
+        record, trainer = self._status.record, self._trainer
+        out: dict[str, Any] = {
+            "state": {name: float(name == self.state) for name in STATES},
+            **{
+                key: record.get(key)
+                for key in ("events_per_second", "freshness_seconds", "forgetting")
+            },
+            **{
+                group: {
+                    key.removeprefix(f"{group}."): value
+                    for key, value in record.items()
+                    if key.startswith(f"{group}.")
+                }
+                for group in ("prequential", "running")
+            },
+            "position": trainer.position,
+            "num_skipped": trainer.progress.num_skipped,
+            "num_nodes": trainer.graph.num_nodes,
+            "memory_rows": trainer.memory_rows,
+            "busy": _busy(trainer.progress),
+            **device_figures(trainer.device),
+            **_store(trainer.graph),
+            **_edge_features(trainer.graph),
+            **self._on_disk(),
+            **self._rows(),
+            "memory_limit": self._memory_limit,
+            "paused_seconds": self._flow.paused_seconds,
+        }
+        for source in self._others:
             out |= source.metrics()
         return out
 
-
-class IngestMetrics:
-    """What became of the rows of a source, and how far ingestion is ahead.
-
-    Args:
-        ingest: Ingestion.
-        trainer: What learns from it.
-    """
-
-    def __init__(self, ingest: Ingest, trainer: StreamTrainer) -> None:
-        self._ingest, self._trainer = ingest, trainer
-
-    @property
-    def num_waiting(self) -> int:
-        """Events in order that are not learned yet."""
-        return max(0, self._ingest.num_released - self._trainer.position)
-
-    def health(self) -> dict[str, Any]:
-        """Return `stream`."""
-        ingest = self._ingest
-        found = {
-            "num_released": ingest.num_released,
-            "num_buffered": ingest.num_buffered,
-            "lag": dict(ingest.lag),
+    def _on_disk(self) -> dict[str, Any]:
+        """Return sizes, times and failures of checkpoints, the log and dead letters."""
+        stats = self._checkpoints.stats
+        out: dict[str, Any] = {
+            "checkpoint.written": stats.saved,
+            "checkpoint.failures": stats.failures,
+            "checkpoint.age": self._checkpoints.age,
+            "log_bytes": None if self._log is None else self._log.num_bytes,
         }
-        return {"stream": found}
+        if stats.last_step is not None:
+            out["checkpoint.position"] = stats.last_step
+            out["checkpoint.bytes"] = stats.num_bytes
+            out["checkpoint.seconds"] = stats.seconds
+            out["checkpoint.copy_seconds"] = self._checkpoints.copy_seconds
+        sizes = (file.stat().st_size for file in self._dead_letters.glob("*.jsonl"))
+        return out | {"dead_letter_bytes": sum(sizes)}
 
-    def metrics(self) -> dict[str, Any]:
-        """Return counts by partition, lag, watermark and the source's counters."""
+    def _rows(self) -> dict[str, Any]:
+        """Return counts of rows by partition, lag, watermark and the source's counters."""
         report = self._ingest.report()
         partitions = report["counts"]["partitions"]
         out: dict[str, Any] = {
@@ -370,100 +409,6 @@ class IngestMetrics:
         if unit == "tick" or seconds <= UNIX_SINCE:
             return {"watermark_seconds": seconds}
         return {"watermark_seconds": seconds, "watermark_age": time.time() - seconds}
-
-
-class TrainerMetrics:
-    """How far a trainer is, and the sizes of its graph, its memory and its tables.
-
-    Args:
-        trainer: The trainer.
-    """
-
-    def __init__(self, trainer: StreamTrainer) -> None:
-        self._trainer = trainer
-
-    def health(self) -> dict[str, Any]:
-        """Return `position` and `tables`."""
-        trainer = self._trainer
-        return {"position": trainer.position, "tables": table_figures(trainer.graph)}
-
-    def metrics(self) -> dict[str, Any]:
-        """Return counts, and the sizes of what is stored."""
-        trainer = self._trainer
-        return {
-            "position": trainer.position,
-            "num_skipped": trainer.progress.num_skipped,
-            "num_nodes": trainer.graph.num_nodes,
-            "memory_rows": trainer.memory_rows,
-            "busy": _busy(trainer.progress),
-            **device_figures(trainer.device),
-            **_store(trainer.graph),
-            **_edge_features(trainer.graph),
-        }
-
-
-class CheckpointMetrics:
-    """What checkpoints, the log and dead letters are on the disk.
-
-    Args:
-        checkpoints: The checkpoints.
-        log: The log, if there is one.
-        dead_letters: The directory of dead letters.
-    """
-
-    def __init__(
-        self, checkpoints: Checkpoints, log: DurableLog | None, dead_letters: Path
-    ) -> None:
-        self._checkpoints, self._log, self._dead_letters = checkpoints, log, dead_letters
-
-    def health(self) -> dict[str, Any]:
-        """Return `checkpoint`."""
-        stats = self._checkpoints.stats
-        found = {
-            "position": stats.last_step,
-            "age_seconds": self._checkpoints.age,
-            "bytes": stats.num_bytes,
-            "failures": stats.failures,
-            "last_error": stats.last_error,
-        }
-        return {"checkpoint": found}
-
-    def metrics(self) -> dict[str, Any]:
-        """Return sizes, times and failures."""
-        stats = self._checkpoints.stats
-        out: dict[str, Any] = {
-            "checkpoint.written": stats.saved,
-            "checkpoint.failures": stats.failures,
-            "checkpoint.age": self._checkpoints.age,
-            "log_bytes": None if self._log is None else self._log.num_bytes,
-        }
-        if stats.last_step is not None:
-            out["checkpoint.position"] = stats.last_step
-            out["checkpoint.bytes"] = stats.num_bytes
-            out["checkpoint.seconds"] = stats.seconds
-            out["checkpoint.copy_seconds"] = self._checkpoints.copy_seconds
-        sizes = (file.stat().st_size for file in self._dead_letters.glob("*.jsonl"))
-        return out | {"dead_letter_bytes": sum(sizes)}
-
-
-class ProcessMetrics:
-    """The memory of the process, and how long its limit paused the stream.
-
-    Args:
-        flow: What pauses the stream.
-        memory_limit: Bytes that the process may hold; None: any.
-    """
-
-    def __init__(self, flow: FlowControl, memory_limit: int | None) -> None:
-        self._flow, self._memory_limit = flow, memory_limit
-
-    def health(self) -> dict[str, Any]:
-        """Return `rss_bytes` and `memory_limit`."""
-        return {"rss_bytes": rss_bytes(), "memory_limit": self._memory_limit}
-
-    def metrics(self) -> dict[str, Any]:
-        """Return the limit and the time paused."""
-        return {"memory_limit": self._memory_limit, "paused_seconds": self._flow.paused_seconds}
 
 
 def _busy(progress: Progress) -> dict[str, float]:

@@ -17,13 +17,13 @@ from tgflow._id_columns import list_array
 from tgflow.batch import HostEvents
 from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.typed import read_as, read_natural
-from tgflow.config import Config, ConfigError
+from tgflow.config import ConfigError
 from tgflow.durable.appended import AppendedFile
 from tgflow.ids import NodeIds
 from tgflow.runtime.checkpoints import Component
 from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.files import DamagedJson
-from tgflow.runtime.ingestion import keeps_event_ids, section_of
+from tgflow.runtime.ingestion import section_of
 from tgflow.streams.files.blocks import COMPRESSION
 from tgflow.streams.files.formats import format_of
 from tgflow.streams.ingest.ingest import Ingest
@@ -330,24 +330,24 @@ class ScoreRows:
         return pa.array(ticks.numpy() * self._per_unit.denominator)
 
 
-def rows_of(config: Config, ingest: Ingest, *, says_labels: bool) -> ScoreRows:
-    """Return what makes the rows of a run.
-
-    Labels of two classes have no names: a class may stand for several labels.
+def rows_of(
+    ingest: Ingest, unit: str, *, keep_event_ids: bool, says_labels: bool, has_names: bool
+) -> ScoreRows:
+    """Return the maker of a run's score rows.
 
     Args:
-        config: The settings.
-        ingest: What hands events on.
+        ingest: Ingestion.
+        unit: Unit of the stream's times.
+        keep_event_ids: Whether rows name the stream's event ids.
         says_labels: Whether labels are predicted.
+        has_names: Whether labels are named. Two classes are not: one may stand for several labels.
     """
 
     def names() -> Sequence[str] | None:
-        return None if config.task.classes in (None, 2) else ingest.label_classes
+        return ingest.label_classes if has_names else None
 
-    event_ids = ingest.event_ids if keeps_event_ids(config) else None
-    return ScoreRows(
-        ingest.ids, ingest.unit, config.stream.unit, event_ids, names if says_labels else None
-    )
+    event_ids = ingest.event_ids if keep_event_ids else None
+    return ScoreRows(ingest.ids, ingest.unit, unit, event_ids, names if says_labels else None)
 
 
 def _array(column: Tensor) -> pa.Array:
@@ -489,7 +489,11 @@ def open_scores(
         )
     if is_file and mark is None:
         _claim(directory, Path(to), trainer.position)
-    sink = _file(Path(to), directory.path / ROWS) if is_file else _topic(directory.config, to)
+    sink = (
+        _file(Path(to), directory.path / ROWS)
+        if is_file
+        else _topic(to, section_of(directory.config, to))
+    )
     saved = SavedScores(to, sink, rows, trainer)
     saved.rewind(ScoreMark() if mark is None else mark)
     return saved
@@ -577,8 +581,8 @@ def _file(path: Path, rows: Path) -> ScoreSink:
     return ParquetScores(path, rows) if kind == "parquet" else TextScores(path, kind)
 
 
-def _topic(config: Config, to: str) -> ScoreSink:
+def _topic(to: str, section: Any) -> ScoreSink:
     transport = find_transport(to)
     assert transport is not None
     assert transport.topic is not None
-    return TopicScores(transport.topic(to, section_of(config, to).options))
+    return TopicScores(transport.topic(to, section.options))

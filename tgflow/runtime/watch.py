@@ -4,91 +4,45 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, Self
 
 from rich.console import Console
 
-from tgflow.config import Config
 from tgflow.config.schema import OperateConfig
-from tgflow.durable.log import DurableLog
 from tgflow.report.display import Display
-from tgflow.runtime.checkpoints import Checkpoints, Component
-from tgflow.runtime.directory import RunDirectory
+from tgflow.runtime.checkpoints import Component
 from tgflow.runtime.files import HEALTH_SECONDS, State, write_health
 from tgflow.runtime.log import ProgressLog, RunLog
 from tgflow.runtime.machine import rss_bytes
 from tgflow.runtime.metrics import (
-    CheckpointMetrics,
     Exporter,
-    IngestMetrics,
-    MetricSource,
-    ProcessMetrics,
     RunCollector,
     RunMetrics,
-    TrainerMetrics,
 )
-from tgflow.runtime.runner import RunStatus
 from tgflow.runtime.stream import FlowControl, Judge, MemoryGuard, MemoryLimit
-from tgflow.streams.ingest.ingest import Ingest
-from tgflow.train.stream_trainer import StreamTrainer
 from tgflow.units import parse_bytes
 
 GRACE_SECONDS = 30.0
 """At the memory limit, before the run stops."""
 
 
-def make_metrics(
-    status: RunStatus,
-    flow: FlowControl,
-    config: Config,
-    trainer: StreamTrainer,
-    ingest: Ingest,
-    checkpoints: Checkpoints,
-    log: DurableLog | None,
-    directory: RunDirectory,
-    others: Sequence[MetricSource] = (),
-) -> RunMetrics:
-    """Return the metrics of a run with ingestion, and those of `others`."""
-    rows = IngestMetrics(ingest, trainer)
-    sources: list[MetricSource] = [
-        TrainerMetrics(trainer),
-        CheckpointMetrics(checkpoints, log, directory.path / "dead-letters"),
-        rows,
-        ProcessMetrics(flow, _memory_limit(config.operate)),
-        *others,
-    ]
-    size = config.continual.batch_size
-    return RunMetrics(status, flow, lambda: rows.num_waiting >= size, sources)
-
-
-def make_watchdog(
-    directory: RunDirectory, metrics: RunMetrics, judge: Judge, flow: FlowControl, run_log: RunLog
-) -> Watchdog:
-    """Return what writes health.json and watches the memory."""
-    return Watchdog(directory.path / "health.json", metrics, judge, flow, run_log)
+def memory_limit(operate: OperateConfig) -> int | None:
+    """Return the bytes that this process may hold; None: any."""
+    return None if operate.memory_limit is None else parse_bytes(operate.memory_limit)
 
 
 def memory_guard(operate: OperateConfig) -> MemoryGuard:
-    """Return what judges the memory of this process."""
-    return MemoryGuard(_memory_limit(operate), GRACE_SECONDS)
-
-
-def collect_metrics(
-    metrics: RunMetrics, directory: RunDirectory, name: str, source: str
-) -> RunCollector:
-    """Return what collects the metrics of a run for Prometheus."""
-    labels = {"model": name, "stream": source, "run": str(directory.path)}
-    return RunCollector(metrics.metrics, labels)
+    """Return the judge of this process's memory."""
+    return MemoryGuard(memory_limit(operate), GRACE_SECONDS)
 
 
 def serve_metrics(
-    collector: RunCollector, directory: RunDirectory, run_log: RunLog, opened: ExitStack
+    collector: RunCollector, operate: OperateConfig, run_log: RunLog, opened: ExitStack
 ) -> None:
     """Serve metrics over HTTP until `opened` is closed, if the settings name a port."""
-    operate = directory.config.operate
     if operate.metrics_port is None:
         return
     exporter = Exporter(collector, operate.metrics_port, operate.metrics_host)
@@ -98,13 +52,17 @@ def serve_metrics(
 
 
 def make_display(
-    config: Config, name: str, console: Console, num_events: int | None, run_log: RunLog
+    operate: OperateConfig,
+    title: str,
+    console: Console,
+    num_events: int | None,
+    metric_names: Sequence[str],
+    run_log: RunLog,
 ) -> tuple[AbstractContextManager[object], Component]:
-    """Return what shows the micro-batches to people, or logs them now and then for machines."""
-    if config.operate.log_format == "json":
+    """Return the progress display, or a log of progress for `--log-format json`."""
+    if operate.log_format == "json":
         return nullcontext(), _Shown(ProgressLog(run_log).update)
-    title = f"{name} learning from {config.stream.path}"
-    display = Display(console, title, num_events, config.continual.metric_names)
+    display = Display(console, title, num_events, metric_names)
     return display, _Shown(display.update)
 
 
@@ -121,11 +79,6 @@ class _Shown(Component):
     def on_step(self, record: Mapping[str, Any]) -> None:
         """Show the record."""
         self._show(record)
-
-
-def _memory_limit(operate: OperateConfig) -> int | None:
-    limit = operate.memory_limit
-    return None if limit is None else parse_bytes(limit)
 
 
 TICK_SECONDS = 0.25
