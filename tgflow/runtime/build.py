@@ -376,7 +376,7 @@ def _restore(
 def _cut(
     stream: PacedStream,
     ends: MicroBatchEnds | None,
-    max_wait: str | None,
+    max_wait: float | str | None,
     trainer: StreamTrainer,
     *,
     cut_at_steps: bool,
