@@ -313,7 +313,7 @@ def test_a_traceback_is_shown_on_demand(tgflow, monkeypatch):
         ("tgflow.streams.errors.SourceCorrupt", 76),
         ("tgflow.durable.errors.LogCorrupt", 76),
         ("tgflow.durable.errors.LogVersion", 76),
-        ("tgflow.runtime.micro_batch_ends.EndsDamaged", 76),
+        ("tgflow.runtime.checkpoints.EndsDamaged", 76),
         ("tgflow.runtime.scores.ScoresLost", 76),
         ("tgflow.compare.outcome.OutcomeDamaged", 76),
         ("tgflow.checkpoint.NoValidCheckpoint", 76),

@@ -223,7 +223,7 @@ def test_one_digest_for_1_to_4_ranks_whatever_each_has(sharded: Sharded, tmp_pat
 def digest_of(path: Path, trainers: Sequence[ContinualTrainer]) -> str:
     """Return the digest of what ranks save together."""
     savers = Savers([path] * len(trainers))
-    written = savers.save(len(EVENTS), lambda own: trainers[own.shard.rank].save(own))
+    written = savers.save(len(EVENTS), lambda own: trainers[own.shard.rank].save_to(own))
     assert written is not None
     return str(read_manifest(written)["state_sha256"])
 

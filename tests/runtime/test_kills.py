@@ -33,7 +33,7 @@ from helpers.campaign import (
 from helpers.kafka_io import records_of
 from helpers.live_runs import figures
 from tgflow.compare.outcome import Outcome
-from tgflow.runtime.micro_batch_ends import MicroBatchEnds
+from tgflow.runtime.checkpoints import MicroBatchEnds
 
 LABELED = ["--task", "edge", "--target", "f1", "--classes", "31"]
 ON_DISK = ["--features", "f*", "--edge-table", "disk", "--edge-cache", "4KiB"]

@@ -10,8 +10,8 @@ import torch
 from helpers.forged import flip_bit
 from tgflow.checkpoint import Checkpoint
 from tgflow.events import MICRO_BATCH_END, EventBatch
-from tgflow.runtime import micro_batch_ends
-from tgflow.runtime.micro_batch_ends import EndsDamaged, MicroBatchEnds, TimedStream, line_of
+from tgflow.runtime import checkpoints
+from tgflow.runtime.checkpoints import EndsDamaged, MicroBatchEnds, TimedStream, line_of
 
 NEVER = 1e6
 
@@ -115,7 +115,7 @@ def test_an_end_that_was_cut_off_anywhere_is_none(tmp_path, zeros):
 
 def test_ends_that_no_checkpoint_needs_are_given_back_in_bulk(tmp_path, monkeypatch):
     """Whatever was given back, what is found from the oldest checkpoint on is what was there."""
-    monkeypatch.setattr(micro_batch_ends, "MANY", 100)
+    monkeypatch.setattr(checkpoints, "MANY", 100)
     path, oldest, largest = tmp_path / "ends.txt", None, 0
     ends = MicroBatchEnds(path, 0, oldest=lambda: oldest)
     for number in range(1, 1001):
@@ -134,7 +134,7 @@ def test_ends_that_no_checkpoint_needs_are_given_back_in_bulk(tmp_path, monkeypa
 
 
 def test_ends_are_written_while_others_are_given_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(micro_batch_ends, "MANY", 100)
+    monkeypatch.setattr(checkpoints, "MANY", 100)
     path, position = tmp_path / "ends.txt", 0
     ends = MicroBatchEnds(path, 0, oldest=lambda: position)
 

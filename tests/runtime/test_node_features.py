@@ -21,7 +21,7 @@ from tgflow import checkpoint as ckpt
 from tgflow.config import load_config
 from tgflow.events import MICRO_BATCH_END, EventBatch, NewNodes, concat
 from tgflow.runtime.node_features import NodeFeatures
-from tgflow.runtime.open_saves import SavedEvents
+from tgflow.runtime.restore import SavedEvents
 from tgflow.streams import StreamError
 from tgflow.streams.errors import SourceMismatch
 

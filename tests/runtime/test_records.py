@@ -46,7 +46,7 @@ def test_the_latest_are_all_there_and_an_even_share_of_those_before(path):
 def test_a_run_that_is_killed_keeps_the_same_ones(path, seed, tmp_path):
     whole = RecordFile(tmp_path / "whole.jsonl")
     write(whole, 0, 301)
-    chance, at, mark = random.Random(seed), 0, {"bytes": 0}
+    chance, at, mark = random.Random(seed), 0, {"lines": 0}
     while at < 301:
         file = RecordFile(path)
         file.rewind(mark)
@@ -78,16 +78,6 @@ def test_a_damaged_line_is_no_reason_to_cut_off_good_ones(path):
     write(file, 10, 11)
     assert numbers(path) == [0, 1, 2, 9, 4, 5, 6, 7, 8, 9, 10]
     assert read_records(path).num_damaged == 2
-
-
-def test_a_mark_of_bytes_alone_is_of_a_file_that_was_never_thinned_out(path):
-    file = RecordFile(path)
-    write(file, 0, 5)
-    size = file.sync()["bytes"]
-    write(file, 5, 9)
-    file.rewind({"bytes": size})
-    write(file, 5, 6)
-    assert numbers(path) == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_full_disk_leaves_the_file_as_it_is(path, monkeypatch):

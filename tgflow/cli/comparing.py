@@ -45,8 +45,7 @@ from tgflow.runtime.gpu import (
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.machine import describe, peak_rss_bytes
 from tgflow.runtime.model_maker import make_model, own_model
-from tgflow.runtime.open_saves import open_saves
-from tgflow.runtime.restore import current_build
+from tgflow.runtime.restore import current_build, open_saves
 from tgflow.runtime.runner import RunResult
 from tgflow.runtime.stream import FlowControl, StopSignals
 from tgflow.streams import playback

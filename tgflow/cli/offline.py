@@ -69,8 +69,7 @@ from tgflow.runtime.loggers import RunLoggers, check_loggers
 from tgflow.runtime.machine import describe, peak_rss_bytes
 from tgflow.runtime.model_maker import make_model
 from tgflow.runtime.node_features import NodeFeatures
-from tgflow.runtime.open_saves import LoadedPart, open_saves
-from tgflow.runtime.restore import current_build
+from tgflow.runtime.restore import LoadedPart, current_build, open_saves
 from tgflow.runtime.table_stats import HitRates, table_figures
 from tgflow.streams import EventSource
 from tgflow.tasks.injection import inject

@@ -35,9 +35,12 @@ from tgflow.runtime.checkpoints import (
     Checkpoints,
     Component,
     LogRetention,
+    MicroBatchEnds,
     SavedIngest,
     SavedRecords,
     SavedSettings,
+    TimedStream,
+    open_ends,
 )
 from tgflow.runtime.directory import RunDirectory, learn_again
 from tgflow.runtime.features import edge_file, features_report
@@ -53,7 +56,6 @@ from tgflow.runtime.log import RunLog, library_messages
 from tgflow.runtime.loggers import RunLoggers
 from tgflow.runtime.machine import rss_bytes
 from tgflow.runtime.metrics import RunCollector, RunMetrics
-from tgflow.runtime.micro_batch_ends import MicroBatchEnds, TimedStream, open_ends
 from tgflow.runtime.node_features import NodeFeatures
 from tgflow.runtime.ranks import lead, make_writer
 from tgflow.runtime.restore import (

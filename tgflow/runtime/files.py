@@ -75,28 +75,28 @@ class RecordFile:
         Raises:
             OSError: If that is not certain.
         """
-        return {"bytes": self._file.sync(), "lines": self._next}
+        self._file.sync()
+        return {"lines": self._next}
 
     def rewind(self, mark: Mapping[str, int]) -> None:
         """Cut off the records that were written after a `sync`; a file with fewer stays as it is.
 
         Args:
-            mark: What that returned; one without `lines` is of a file that was never thinned out.
+            mark: What that returned.
 
         Raises:
             OSError: If the file cannot be cut.
         """
-        size, lines = mark["bytes"], mark.get("lines")
+        lines = mark["lines"]
         self.close()
         self._numbers, end = array("q"), 0
         for line in _numbered(self.path):
-            if line.end > size if lines is None else line.number >= lines:
+            if line.number >= lines:
                 break
             self._numbers.append(line.number)
             end = line.end
         self._file.rewind(end)
-        last = self._numbers[-1] + 1 if self._numbers else 0
-        self._next = last if lines is None else lines
+        self._next = lines
 
     def close(self) -> None:
         """Close the file; it can be written again."""

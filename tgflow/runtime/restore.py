@@ -1,18 +1,21 @@
-"""Restore a run from its newest checkpoint: settings, build, edge table and trainer."""
+"""Restore runs, offline trainings and comparisons from their newest checkpoint."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
 from tgflow.checkpoint import Checkpoint, CheckpointStore, RowsLost
 from tgflow.checkpoint.parts import Ids
-from tgflow.checkpoint.typed import read_as
+from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.choices import Direction
 from tgflow.compare.comparison import Comparison
 from tgflow.compare.lineup import Lineup
+from tgflow.compare.offline_saves import OfflineSaves, SavedPart
 from tgflow.config import Config, ConfigError
 from tgflow.cuda.device import Device
 from tgflow.distributed.memory import ShardedMemory
@@ -22,12 +25,13 @@ from tgflow.ids import NodeIds
 from tgflow.model import TemporalModel
 from tgflow.nn import NodeMemory
 from tgflow.peers import Alone, Peers, Shard
-from tgflow.runtime.checkpoints import IngestPart
+from tgflow.runtime.checkpoints import IngestPart, SavedSettings
 from tgflow.runtime.directory import RunDirectory, differences, saved_settings
 from tgflow.runtime.features import check_unused, edge_file, open_edge_table, scale_of, with_cache
 from tgflow.runtime.gpu import describe_device, execution_config
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.machine import describe
+from tgflow.streams.errors import SourceMismatch
 from tgflow.streams.ingest.state import IngestState
 from tgflow.tables import DamagedFile, FeatureTable
 from tgflow.tables.protocols import Table
@@ -332,3 +336,115 @@ def check_own(directory: RunDirectory) -> None:
         return
     if file_of(directory.newest_meta(), "edge_x") is None:
         check_unused(directory.config)
+
+
+class SavedEvents:
+    """Which events models are trained and tested on, and features of which nodes.
+
+    A checkpoint has none of them.
+
+    Args:
+        graph: Of all events.
+    """
+
+    def __init__(self, graph: TemporalGraph) -> None:
+        self._num = graph.num_events
+        events, digest = graph.log.read(0, graph.num_events), hashlib.sha256()
+        for column in (events.src, events.dst, events.t):
+            digest.update(column.numpy().data)
+        self._digest = digest.hexdigest()
+        self._of_nodes = None if graph.node_x is None else _digest_of(graph.node_x)
+
+    def check(self, meta: Mapping[str, Any], directory: RunDirectory) -> None:
+        """Raise SourceMismatch if a checkpoint was of other events, or features of nodes.
+
+        Raises UntrustedCheckpoint if it says what is never saved.
+        """
+        num = read_natural(meta, "position")
+        digest = read_as(str, meta.get("events_sha256"), "events_sha256")
+        if (num, digest) != (self._num, self._digest):
+            raise SourceMismatch(
+                directory.config.stream.path,
+                "schema",
+                f"it has other events than when {directory.path} was started "
+                f"({num:,} then, {self._num:,} now); bring them back, or give another --out",
+            )
+        if meta.get("node_x_sha256") != self._of_nodes:
+            raise SourceMismatch(
+                str(directory.config.graph.node_features),
+                "schema",
+                f"nodes have other features than when {directory.path} was started; bring the file "
+                "back as it was, or give another --out",
+            )
+
+    def save(self, writer: Checkpoint) -> None:
+        """Note how many there are, and their digest."""
+        writer.note("position", self._num)
+        writer.note("events_sha256", self._digest)
+        writer.note("node_x_sha256", self._of_nodes)
+
+    def saved(self) -> None:
+        """Do nothing."""
+
+
+def _digest_of(table: Table) -> str:
+    return hashlib.sha256(table.read(0, len(table)).contiguous().numpy().data).hexdigest()
+
+
+class LoadedPart(SavedPart, Protocol):
+    """What comes back from the checkpoints, too."""
+
+    def load(self, reader: Checkpoint) -> None:
+        """Become what was saved."""
+
+    def clear(self) -> None:
+        """Begin: there is no checkpoint."""
+
+
+def open_saves(
+    directory: RunDirectory,
+    graph: TemporalGraph,
+    command: Literal["compare", "train"],
+    build: dict[str, Any],
+    run_log: RunLog,
+    parts: Sequence[LoadedPart] = (),
+) -> OfflineSaves:
+    """Return what keeps what offline trainings come to, as its newest checkpoint has it.
+
+    Args:
+        directory: Taken.
+        graph: All events.
+        command: Whose run it is.
+        build: The machine and versions that results depend on.
+        run_log: Gets what was found.
+        parts: What else belongs in the checkpoints; loaded, or cleared.
+
+    Raises:
+        ConfigError: If other settings are there.
+        SourceMismatch: If the events are others than they were.
+        StrictResume: If bits could differ, and the settings forbid that.
+    """
+    store, events = open_store(directory), SavedEvents(graph)
+    newest = find_newest(store, directory, run_log)
+    start = Start() if newest is None else Start.said_by(newest)
+    if newest is not None:
+        events.check(newest.meta, directory)
+    for part in parts:
+        if newest is None:
+            part.clear()
+        else:
+            part.load(newest)
+    check_build(
+        start.build, build, strict=directory.config.checkpoint.strict_resume, run_log=run_log
+    )
+    directory.accept_settings()
+    path = directory.config.stream.path
+    settings = SavedSettings(directory, build, path, elapsed=start.elapsed)
+    return OfflineSaves(
+        store,
+        newest,
+        every=directory.config.checkpoint.checkpoint_every,
+        parts=[events, *parts, settings],
+        command=command,
+        warn=lambda text: run_log.warning("checkpoint", text),
+    )

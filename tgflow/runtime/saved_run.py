@@ -174,7 +174,7 @@ def save_trainer(trainer: ContinualTrainer, path: str | os.PathLike[str]) -> Non
     last = int(trainer.graph.log.read(start - 1, start).t) if start else BEFORE_ALL
     Ids(_ids_of(trainer), NodeCount(trainer.graph.log).upto(position)).save(checkpoint)
     IngestPart(IngestState(num_released=start, watermark=last, last_t=last)).save(checkpoint)
-    checkpoint.note("records", {"bytes": 0, "lines": 0})
+    checkpoint.note("records", {"lines": 0})
     checkpoint.note("model", plain(config)["model"])
     run = {
         "build": current_build(torch.get_num_threads(), trainer.device),
