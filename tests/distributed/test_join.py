@@ -311,10 +311,6 @@ def test_ranks_that_were_killed_and_restarted_find_each_other_again(launcher, tm
     assert [(tmp_path / f"done-{rank}").read_text() for rank in range(2)] == ["[0, 1]"] * 2
 
 
-def test_call_within_returns_the_result():
-    assert call_within(20.0, lambda: 3, "late") == 3
-
-
 def test_call_within_raises_peer_lost_after_the_timeout():
     held = threading.Event()
     with pytest.raises(PeerLost, match="rank 0 is late"):

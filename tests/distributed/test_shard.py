@@ -53,12 +53,6 @@ def test_another_world_moves_parts_and_splits_none(world, other):
         assert len(then[ids % PARTS == part].unique()) == 1
 
 
-def test_the_shard_of_one_process_owns_all_under_their_own_ids():
-    ids = torch.arange(1000)
-    assert Shard().owns(ids).all()
-    assert torch.equal(Shard().local(ids), ids)
-
-
 def test_nobody_owns_what_is_no_id():
     missing = torch.tensor([-1])
     assert not any(Shard(rank, 3).owns(missing) for rank in range(3))

@@ -147,28 +147,6 @@ def test_processes_prepare_ahead_in_a_group_of_their_own() -> None:
         assert calls["queries"] == calls["answers"] == 3 * 2 * hops
 
 
-def test_a_run_goes_on_with_other_shards() -> None:
-    expected = left_by(trainer_of("tgn", HERE), [EVENTS])[0]
-
-    def half(peers: Any) -> Any:
-        trainer = trainer_of("tgn", HERE, peers)
-        trainer.run([EVENTS[:32]])
-        return trainer.checkpoint()
-
-    saved = in_threads(3, half)[1]
-
-    def rest(peers: Any) -> Any:
-        model = model_of("tgn", peers)
-        trainer = ContinualTrainer.from_checkpoint(
-            model, deepcopy(saved), peers=peers, shard=peers.shard
-        )
-        assert trainer.graph.shard == peers.shard
-        return left_by(trainer, [EVENTS[32:]])[0]
-
-    for state in in_threads(2, rest):
-        assert_same_state(state, expected)
-
-
 @pytest.mark.parametrize("sharded", cases([ALL, (MEMORY,), (ROWS, CACHED)], [ALL]))
 def test_what_is_sharded_goes_on_with_any_number_of_ranks(
     sharded: Sharded, monkeypatch: Any

@@ -119,10 +119,3 @@ class Left(Alone):
 def test_that_others_are_gone_does_not_hide_why_rank_0_cannot_start():
     with pytest.raises(FileNotFoundError, match="no stream"), Lead(Left()):
         raise FileNotFoundError("no stream")
-
-
-def test_a_run_that_is_alone_tells_nobody(tmp_path):
-    path = tmp_path / "run"
-    with Lead(Alone()) as lead:
-        lead.brief(briefing_of(path))
-    assert not (path / "ranks").exists()

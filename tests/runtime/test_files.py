@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 
 import pytest
 
 from helpers.forged import flip_bit
 from tgflow.checkpoint import Checkpoint, save
-from tgflow.durable import replaced
 from tgflow.runtime.files import DamagedJson, Records, RunFiles, read_records, to_json
 
 
@@ -105,18 +103,6 @@ def test_a_place_is_free_where_a_run_was_killed_over_a_file(tmp_path):
     (tmp_path / ".notes.txt.partial").touch()
     with pytest.raises(FileExistsError, match="holds files already"):
         RunFiles(tmp_path)
-
-
-def test_what_takes_the_place_of_a_file_is_on_the_disk_by_then(tmp_path, monkeypatch):
-    synced, path = [], tmp_path / "scores.json"
-
-    def sync(descriptor):
-        synced.append(os.fstat(descriptor).st_ino)
-        assert not path.exists()
-
-    monkeypatch.setattr(replaced, "sync_data", sync)
-    RunFiles(tmp_path).write_json(path.name, {"to": "scores.csv"})
-    assert synced == [path.stat().st_ino]
 
 
 def test_a_free_name_is_found(tmp_path, monkeypatch):

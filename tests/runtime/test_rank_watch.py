@@ -12,7 +12,6 @@ from tgflow.peers import Alone
 from tgflow.runtime import ranks
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.ranks import Board, RankGuard, RankMetrics, RankWatch
-from tgflow.runtime.runner import Orders
 from tgflow.runtime.stream import FlowControl, MemoryGuard, MemoryLimit
 from tgflow.train.rank_control import RankControl
 
@@ -97,13 +96,6 @@ def test_figures_are_those_that_came_with_the_latest_micro_batch():
         "sent_bytes": {"gradient": 10, "rows": 20, "queries": 30, "other": 40},
     }
     assert metrics.metrics()["rank.sent_bytes"] == {"0": 0, "1": 100}
-
-
-def test_the_memory_of_a_rank_goes_along_with_its_figures():
-    control = RankControl(Alone(), lambda: 0.0)
-    assert control.own_figures().memory_bytes == 0
-    Orders(control).agree(Order.NONE)
-    assert control.own_figures().memory_bytes > 1 << 20
 
 
 class Values(dict):

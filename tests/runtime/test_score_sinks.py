@@ -7,7 +7,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from helpers.forged import flip_bit
-from tgflow.runtime import scores
 from tgflow.runtime.scores import ParquetScores, ScoreMark, ScoresLost
 
 
@@ -42,22 +41,3 @@ def test_rows_beyond_a_mark_are_taken_back_and_others_follow(sink, tmp_path, is_
     sink.finish()
     sink.close()
     assert pq.read_table(tmp_path / "s.parquet")["position"].to_pylist() == [0, 1, 2]
-
-
-class CountedBatch:
-    """A batch of one row, which counts how often its size is asked for."""
-
-    def __init__(self):
-        self.num_asked = 0
-
-    def __len__(self):
-        self.num_asked += 1
-        return 1
-
-
-def test_however_small_batches_are_each_is_looked_at_once(monkeypatch):
-    monkeypatch.setattr(scores, "_PARQUET_ROWS", 100)
-    monkeypatch.setattr(scores.pa, "concat_batches", len)
-    batches = [CountedBatch() for _ in range(250)]
-    assert [*scores._joined(batches)] == [100, 100, 50]
-    assert {batch.num_asked for batch in batches} == {1}

@@ -44,14 +44,6 @@ def test_what_is_empty_passes():
     assert parts(SteppedStream([])) == [[]]
 
 
-def test_the_unit_of_the_stream_is_its_own():
-    class Hours(list):
-        unit = "h"
-
-    assert SteppedStream(Hours()).unit == "h"
-    assert SteppedStream([]).unit is None
-
-
 def trainer():
     config = ContinualConfig(batch_size=10, mrr_negatives=2)
     return ContinualTrainer(small_tgn(edge_x_dim=0), TemporalGraph("undirected"), config)
