@@ -304,9 +304,9 @@ class RunMetrics:
             "events_per_second": record.get("events_per_second"),
             "prequential_ap": record.get("prequential.ap"),
             **{
-                key.replace(".", "_", 1): value
-                for key, value in record.items()
-                if key.startswith("prequential.") and key.replace(".", "_", 1).isidentifier()
+                f"prequential_{name}": value
+                for name, value in _group(record, "prequential").items()
+                if name.isidentifier()
             },
             "position": self._trainer.position,
             "tables": table_figures(self._trainer.graph),
@@ -338,14 +338,7 @@ class RunMetrics:
                 key: record.get(key)
                 for key in ("events_per_second", "freshness_seconds", "forgetting")
             },
-            **{
-                group: {
-                    key.removeprefix(f"{group}."): value
-                    for key, value in record.items()
-                    if key.startswith(f"{group}.")
-                }
-                for group in ("prequential", "running")
-            },
+            **{group: _group(record, group) for group in ("prequential", "running")},
             "position": trainer.position,
             "num_skipped": trainer.progress.num_skipped,
             "num_nodes": trainer.graph.num_nodes,
@@ -409,6 +402,12 @@ class RunMetrics:
         if unit == "tick" or seconds <= UNIX_SINCE:
             return {"watermark_seconds": seconds}
         return {"watermark_seconds": seconds, "watermark_age": time.time() - seconds}
+
+
+def _group(record: Mapping[str, Any], group: str) -> dict[str, Any]:
+    """Return the figures of a record that are named `group.NAME`, by name."""
+    prefix = f"{group}."
+    return {k.removeprefix(prefix): v for k, v in record.items() if k.startswith(prefix)}
 
 
 def _busy(progress: Progress) -> dict[str, float]:
