@@ -112,16 +112,6 @@ def test_ranks_give_rank_0_the_scores_of_one_process(updates):
     assert all(record.scores is None for record in second)
 
 
-def test_a_frozen_model_gives_scores():
-    trainer = trainer_of(replace(CONFIG, updates=0))
-    before = [p.detach().clone() for p in trainer.model.parameters()]
-    found = columns_of(trainer.steps([made_events(48)]))
-    assert len(found["logit"]) == 48
-    assert found["logit"].isfinite().all()
-    at = trainer.model.parameters()
-    assert all(torch.equal(p, q) for p, q in zip(at, before, strict=True))
-
-
 def test_historical_negatives_have_no_say():
     config = replace(CONFIG, hist_negatives=2)
     records = list(trainer_of(config).steps([made_events(48)]))

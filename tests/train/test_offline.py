@@ -144,39 +144,22 @@ def test_evaluation_leaves_no_trace_in_training(monkeypatch):
 
 
 @pytest.mark.parametrize("trained", [1, 3])
-def test_it_goes_on_after_epochs_that_were_saved(trained):
+def test_resume_from_a_checkpoint_within_fit_matches_an_undisturbed_run(tmp_path, trained):
     settings = {"epochs": 4, "patience": 2}
     whole, recorder, result = fit(**settings)
-    saved = []
-
-    def save():
-        saved.append(ckpt.Checkpoint({}))
-        before.save_progress(saved[-1])
-
     before, _ = trainer_of(**settings)
-    before.fit(save)
-    after, others = trainer_of(model=small_tgn(seed=9), **settings)
-    after.load_progress(saved[trained - 1])
+    saved = []
+    before.fit(lambda: saved.append(ckpt.save(tmp_path / str(len(saved)), before.checkpoint())))
+    others = Recorder()
+    after = OfflineTrainer.from_checkpoint(
+        small_tgn(seed=9), ckpt.load(saved[trained - 1]), observer=others
+    )
+    assert after.config == before.config
     found = untimed(after.fit())
     assert found == untimed(result)
     assert all(type(found[name]) is type(value) for name, value in untimed(result).items())
     seen, rest = ([untimed(epoch) for epoch in each.epochs] for each in (recorder, others))
     assert rest == seen[trained:]
-    parts = whole.checkpoint().sections
-    for part, tensors in after.checkpoint().sections.items():
-        for name, tensor in tensors.items():
-            assert torch.equal(tensor, parts[part][name]), (part, name)
-
-
-def test_a_checkpoint_within_fit_is_all_that_a_trainer_needs_to_go_on(tmp_path):
-    settings = {"epochs": 2}
-    whole, _, result = fit(**settings)
-    before, _ = trainer_of(**settings)
-    saved = []
-    before.fit(lambda: saved.append(ckpt.save(tmp_path / str(len(saved)), before.checkpoint())))
-    after = OfflineTrainer.from_checkpoint(small_tgn(seed=9), ckpt.load(saved[0]))
-    assert after.config == before.config
-    assert untimed(after.fit()) == untimed(result)
     parts = whole.checkpoint().sections
     for part, tensors in after.checkpoint().sections.items():
         for name, tensor in tensors.items():

@@ -133,10 +133,6 @@ def test_a_state_of_another_model_is_refused():
         ContinualTrainer.from_checkpoint(Popular(), saved)
 
 
-def test_the_defaults_work_together():
-    ContinualTrainer(TGN(), TemporalGraph()).run([made_events(300, x_dim=0)])
-
-
 def test_a_resumed_run_may_look_back_further(tmp_path):
     trainer = ContinualTrainer(small_tgn(), TemporalGraph(edge_x_dim=2), CONTINUAL)
     trainer.run([EVENTS[:200]])
