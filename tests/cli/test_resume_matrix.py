@@ -24,7 +24,6 @@ import pytest
 
 from helpers import faults
 from helpers.campaign import ENVIRONMENT
-from helpers.effort import slow
 from helpers.live_runs import SMALL, Killed, figures, signal_at, write_events
 from helpers.processes import environment
 from helpers.records import untimed
@@ -155,11 +154,8 @@ def matrix():
             fits &= point != "log" or "--no-log" not in case.flags
             if fits:
                 is_quick = name == "run" or QUICK.get(name) == point
-                yield (
-                    pytest.param(case, point, id=f"{name}-{point}")
-                    if is_quick
-                    else slow(case, point)
-                )
+                marks = () if is_quick else pytest.mark.slow
+                yield pytest.param(case, point, id=f"{name}-{point}", marks=marks)
 
 
 @pytest.fixture(scope="module")
@@ -297,6 +293,8 @@ def trained(out):
 
 def scores_of(out, case):
     path = Path(f"{out}.{case.scores}")
+    if not path.exists():  # Parquet is written at the end
+        return []
     if case.scores == "parquet":
         return pq.read_table(path).to_pylist()
     text = path.read_text()
