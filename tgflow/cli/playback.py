@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import csv
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from tgflow.cli.errors import USAGE, CliError
 from tgflow.cli.options import with_config
-from tgflow.config import Config
+from tgflow.config import Config, flag_of
+
+if TYPE_CHECKING:
+    from tgflow.events import EventBatch
+    from tgflow.streams.transports import Transport
 
 SETTINGS = ("stream", "kafka.options")
 _RECORDS = "Output to Kafka"
+FLUSH_EVENTS = 50_000
+"""Events after which a publisher flushes."""
 
 
 @with_config(SETTINGS, positional="stream.path")
@@ -56,15 +71,114 @@ def playback(
       tgflow playback events.csv.gz --to kafka://localhost:9092/edges --codec arrow --speed 3600
       tgflow playback wikipedia.csv --format jodie --limit 1000 --to small.jsonl
     """
-    from tgflow.cli.playing import play, publish
     from tgflow.streams.transports import find_transport
 
-    try:
+    with _naming_the_output():
         transport = find_transport(to)
+    if transport is not None:
+        _publish(config, transport, to, records, partition_by)
+    elif to == "-":
+        _write_to_stdout(_PlayedSource(config))
+    else:
+        _write_to_file(_PlayedSource(config), to)
+
+
+@contextmanager
+def _naming_the_output() -> Iterator[None]:
+    try:
+        yield
     except ValueError as error:
         raise CliError(f"--to: {error}", USAGE) from None
-    if transport is not None:
-        publish(config, transport, to, records, partition_by)
-        return
 
-    play(config, None if to == "-" else Path(to))
+
+class _PlayedSource:
+    """The source of a stream of files, up to its limit and at its speed; itself a source."""
+
+    def __init__(self, config: Config) -> None:
+        from tgflow.cli import assemble
+        from tgflow.streams.pacing import num_played
+
+        self._stream = config.stream
+        self._source = assemble.open_source(config)
+        self.x_dim, self.ids, self.unit = self._source.x_dim, self._source.ids, self._source.unit
+        self.num_events = num_played(self._source, config.stream.limit)
+
+    def __iter__(self) -> Iterator[EventBatch]:
+        from tgflow.streams.pacing import playback
+
+        return playback(self._source, self._stream.speed, limit=self._stream.limit)
+
+
+def _write_to_file(source: _PlayedSource, path: str) -> None:
+    from tgflow.streams.write import write_events
+
+    with _naming_the_output():
+        count = write_events(Path(path), source)
+    Console(stderr=True, highlight=False).print(f"wrote {count:,} events to {path}")
+
+
+def _write_to_stdout(source: _PlayedSource) -> None:
+    """Write CSV with a header, flushed after each batch; a closed pipe ends it in silence."""
+    out = csv.writer(sys.stdout, lineterminator="\n")
+    try:
+        for number, batch in enumerate(source):
+            rows = batch.to_arrow(source.ids)
+            if number == 0:
+                out.writerow(rows.schema.names)
+            out.writerows(zip(*rows.to_pydict().values(), strict=True))
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _publish(
+    config: Config, transport: Transport, url: str, records: int | None, partition_by: str
+) -> None:
+    """Write a stream to an address of a transport, and print the command that reads it."""
+    from tgflow.runtime.ingestion import section_of
+    from tgflow.streams.transports import scheme_of
+
+    if transport.publish is None:
+        raise CliError(f"--to: {scheme_of(url)}:// can be read, but not written to", USAGE)
+    source = _PlayedSource(config)
+    options = getattr(section_of(config, url), "options", {})
+    with _naming_the_output():
+        publisher = transport.publish(
+            url,
+            source.ids,
+            codec=config.stream.codec,
+            records=records,
+            partition_by=partition_by,
+            options=options,
+        )
+    console = Console(stderr=True, highlight=False)
+    with publisher, _progress(console, source.num_events) as (progress, task):
+        done = 0
+        for batch in source:
+            publisher.send(batch)
+            if publisher.num_events - done >= FLUSH_EVENTS or config.stream.speed is not None:
+                publisher.flush()
+                done = publisher.num_events
+            progress.update(task, completed=publisher.num_events)
+    console.print(f"published {publisher.num_events:,} events in {publisher.describe()}")
+    settings = {**publisher.how_to_read(), "time_unit": source.unit}
+    command = _command_to_read(settings, scheme_of(url), url, options)
+    console.print(f"read them by: {command}", soft_wrap=True, markup=False)
+
+
+def _command_to_read(
+    settings: Mapping[str, str], scheme: str, url: str, options: Mapping[str, Any]
+) -> str:
+    flags = [part for key, value in settings.items() for part in (flag_of(f"stream.{key}"), value)]
+    for key, value in options.items():
+        text = value if isinstance(value, str) else json.dumps(value)
+        flags += [flag_of(f"{scheme}.options"), f"{key}={text}"]
+    return shlex.join(["tgflow", "run", "--stream", url, *flags, "--max-time-jump", "none"])
+
+
+@contextmanager
+def _progress(console: Console, total: int | None) -> Iterator[tuple[Progress, TaskID]]:
+    count = TextColumn("{task.completed:,.0f} events")
+    columns = (TextColumn("publishing"), BarColumn(), count, TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield progress, progress.add_task("publishing", total=total)

@@ -1,25 +1,34 @@
-"""`tgflow serve`: what a run says, over HTTP."""
+"""`tgflow serve`: answer requests about a run over HTTP until a signal comes."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from rich.console import Console
+
+from tgflow.cli.errors import INTERNAL, CliError
 from tgflow.cli.options import with_config
 from tgflow.cli.predict import RunPath
 from tgflow.config import Config
+
+PORT = "8080"
+CHECK_SECONDS = 1.0
+"""Between two checks that the server is alive."""
 
 
 @with_config(("serve",))
 def serve(config: Config, *, run: RunPath) -> None:
     """Serve scores, rankings and embeddings of a run over HTTP.
 
-    Without --serve it listens on port 8080 of this machine alone. POST /score, /top-k and
-    /embedding take JSON, and many questions in one request; /docs explains them, /healthz says how
-    the run is, /metrics is for Prometheus. Answers are those of tgflow predict and embed. Nothing
-    in the run is changed, which may go on meanwhile: answers are as of the checkpoint that was the
-    newest at the start. To serve a run while it learns, as of its last micro-batch: tgflow run
+    Without --serve it listens on port 8080 of this machine only. POST /score, /top-k and
+    /embedding take JSON, with many queries in one request; /docs describes them, /healthz returns
+    the state of the run, /metrics is for Prometheus. Answers are those of tgflow predict and embed.
+    The run is not modified and may continue meanwhile; answers use the checkpoint that was the
+    latest at the start. To serve a run while it learns, as of its last micro-batch, use tgflow run
     --serve 8080.
 
-    Ctrl-C or SIGTERM ends it once the requests that came are answered. On an address that other
-    machines reach clients must show a token.
+    Ctrl-C or SIGTERM stops it after all open requests are answered. On an address that other
+    machines can reach, clients must show a token.
 
     [bold]Examples[/bold]
 
@@ -28,6 +37,43 @@ def serve(config: Config, *, run: RunPath) -> None:
       tgflow serve runs/pay --serve 0.0.0.0:8080 --serve-token-file token.txt
       curl -H 'Content-Type: application/json' -d '{"src": ["acc_9"], "k": 3}' localhost:8080/top-k
     """
-    from tgflow.cli.serving import serve_run
+    from tgflow.cli.continual import printer
+    from tgflow.runtime.files import read_health
+    from tgflow.runtime.metrics import RunCollector
+    from tgflow.runtime.saved_run import open_run
+    from tgflow.runtime.serving import check_serving
+    from tgflow.runtime.stream import FlowControl, StopSignals
+    from tgflow.serve.server import Server
 
-    serve_run(run, config)
+    serving = replace(config.serve, at=PORT) if config.serve.at is None else config.serve
+    where = check_serving(serving)
+    assert where is not None
+    say, flow = printer(Console(stderr=True)), FlowControl()
+    with StopSignals(flow.stop_for):
+        opened = open_run(run)
+        name, position = opened.config.model.name, opened.position
+        labels = {"model": name, "stream": opened.config.stream.path, "run": str(run)}
+        server = Server(
+            opened,
+            *where,
+            serving,
+            name,
+            registry=RunCollector(lambda: {"position": position}, labels).registry(),
+            state=lambda: "serving",
+            warn=lambda text: say(f"tgflow: {text}"),
+        )
+        with server:
+            url = server.endpoint.url
+            say(f"{name} of {run}, {position:,} events, answers at {url}")
+            say(f"{url}/docs explains how to ask; Ctrl-C ends it")
+            health = read_health(run / "health.json")
+            if health is not None and health["alive"]:
+                say(
+                    f"another process writes to {run}: answers stay as of event {position:,}; "
+                    "begin again for a newer checkpoint, or serve the run while it learns: tgflow "
+                    "run --serve"
+                )
+            while server.is_alive and not flow.stopped:
+                flow.sleep(CHECK_SECONDS)
+    if not flow.stopped:
+        raise CliError("the server ended by itself: a fault in tgflow", INTERNAL)
