@@ -334,7 +334,6 @@ def lead(
         stream: What it reads.
         trainer: What learns.
         flow: Stops the stream.
-        run_log: Hears of a rank that is slow.
         timeout: Seconds of silence after which a rank is lost.
     """
     if peers.world == 1:
