@@ -31,6 +31,8 @@ class StreamOptions:
         label: Name of the column of edge types or labels: integers, booleans, or texts, which
             become 0, 1, ... in order of appearance (`EventSource.label_classes`; false and true are
             0 and 1); None reads none.
+        weight: Name of the column of weights: the loss of each event is multiplied by its weight in
+            training; None weighs all alike.
         features: Names of the edge feature columns, or the prefix they share; columns of lists will
             do. None reads those that the format declares (JODIE's), else none.
         time_unit: Unit of the file's numbers: s, ms, us, ns, m, h, d, day, or tick. None goes by
@@ -62,6 +64,7 @@ class StreamOptions:
     dst: str = "dst"
     t: str = "t"
     label: str | None = None
+    weight: str | None = None
     features: str | Sequence[str] | None = None
     time_unit: str | None = None
     tick_unit: str | None = None
@@ -103,6 +106,7 @@ class StreamOptions:
             self.id_kind,
             event_id,
             self.fill_missing,
+            self.weight,
         )
         layout = TextLayout(self.header, self.columns, self.sep, self.comment)
         files = find_files(source, self.format, layout, max_file_bytes, block_bytes, follow=follow)

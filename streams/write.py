@@ -24,9 +24,9 @@ Write = Callable[[pa.RecordBatch], None]
 def write_events(path: str | os.PathLike[str], source: Source) -> int:
     """Write a stream to a CSV, TSV, JSON lines, Parquet or Arrow file, by the ending of its name.
 
-    The columns are src and dst (the stream's own ids, not the dense ones), t in ticks, label if
-    there is one, and f0, f1, ... for the features. The file appears when it is complete; one that
-    is there already is replaced.
+    The columns are src and dst (the stream's own ids, not the dense ones), t in ticks, label and
+    weight if there are some, and f0, f1, ... for the features. The file appears when it is
+    complete; one that is there already is replaced.
 
     Args:
         path: The file to write; text formats may end in `.gz`, `.zst` or `.bz2` besides.

@@ -57,7 +57,7 @@ def test_lines_have_counts_and_ranges(objects):
     assert "num_ids=4, kind='strings'" in repr(objects["NodeIds"])
     batch = tg.EventBatch(*torch.tensor([[0, 4, 2], [5, 6, 7], [10, 20, 30]]))
     columns = "src=int64[3] 0..4, dst=int64[3] 5..7, t=int64[3] 10..30"
-    assert repr(batch) == f"EventBatch({columns}, x=None, label=None, new_nodes=None)"
+    assert repr(batch) == f"EventBatch({columns}, x=None, label=None, weight=None, new_nodes=None)"
 
 
 def test_a_checkpoint_says_what_it_holds(objects):

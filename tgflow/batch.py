@@ -138,6 +138,8 @@ class HostEvents:
     negative_mask: Tensor | None = None
     """bool `[B, m]`: which of the batch's negatives are some; None: all. The rest is padding, the
     event itself, which metrics leave out."""
+    weight: Tensor | None = None
+    """float32 `[B]`: weights of the events in the training loss; None: 1 each."""
 
 
 @described
@@ -277,6 +279,15 @@ class Batch:
             return self.t[self.num_new - 1 : self.num_new]
         last = self.slice.num_new - 1
         return self.slice.host.t[last : last + 1].to(self.t.device)
+
+    @property
+    def weight(self) -> Tensor | None:
+        """Weights of the events in the training loss, float32 `[B]`; None: 1 each.
+
+        On a GPU they are copied there, which synchronizes.
+        """
+        weight = self.host.weight
+        return None if weight is None else weight.to(self.eid.device)
 
     @property
     def negative_mask(self) -> Tensor | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +22,31 @@ NO_NODE = -1
 """Fills a neighbor slot that holds nobody; never a node's id."""
 NO_EVENT = -1
 """In place of a log position where there is no event."""
+
+
+class Column(NamedTuple):
+    """Declaration of a column of events.
+
+    Args:
+        dtype: Type of its values.
+        form: Its shape in messages; a batch of B events has B rows.
+        is_required: Whether every batch has it.
+    """
+
+    dtype: torch.dtype
+    form: str
+    is_required: bool = True
+
+
+COLUMNS = {
+    "src": Column(torch.int64, "[{size}]"),
+    "dst": Column(torch.int64, "[{size}]"),
+    "t": Column(torch.int64, "[{size}]"),
+    "label": Column(torch.int64, "[{size}]", is_required=False),
+    "weight": Column(torch.float32, "[{size}]", is_required=False),
+    "x": Column(torch.float32, "[{size}, x_dim]", is_required=False),
+}
+"""Columns of an `EventBatch`, by the name of the field."""
 
 
 @described
@@ -60,11 +85,14 @@ class EventBatch:
         t: Times in the stream's ticks, int64 `[B]`. A log accepts them only if they never decrease.
         x: Edge features, float32 `[B, x_dim]`, or None.
         label: Edge types or labels, int64 `[B]`, or None.
+        weight: Weights of the events in the training loss, float32 `[B]`, finite and at least 0;
+            None: 1 each.
         new_nodes: Features of nodes that no batch before has mentioned, or None. Parts of a batch
             have all of them: nodes that are known already are passed over.
 
     Raises:
-        ValueError: If a column has another dtype, shape or length, or a node id is negative.
+        ValueError: If a column has another dtype, shape or length, a node id is negative, or a
+            weight is negative or not finite.
 
     Example:
         >>> src, dst, t = torch.tensor([[0, 1], [2, 2], [10, 20]])
@@ -78,54 +106,49 @@ class EventBatch:
     t: Tensor
     x: Tensor | None = None
     label: Tensor | None = None
+    weight: Tensor | None = None
     new_nodes: NewNodes | None = None
 
     def __post_init__(self) -> None:
         size = len(self.src)
-        for name in ("src", "dst", "t", "label"):
+        for name, (dtype, form, _) in COLUMNS.items():
             column = getattr(self, name)
             if column is None:
                 continue
-            if column.dtype != torch.int64 or column.shape != (size,):
-                raise ValueError(
-                    f"{name} must be int64 [{size}], got {column.dtype} {list(column.shape)}"
-                )
-        if self.x is not None and (
-            self.x.dtype != torch.float32 or self.x.dim() != 2 or len(self.x) != size
-        ):
-            raise ValueError(
-                f"x must be float32 [{size}, x_dim], got {self.x.dtype} {list(self.x.shape)}"
-            )
+            if column.dtype != dtype or column.dim() != form.count(",") + 1 or len(column) != size:
+                expected = f"{str(dtype).removeprefix('torch.')} {form.format(size=size)}"
+                got = f"{column.dtype} {list(column.shape)}"
+                raise ValueError(f"{name} must be {expected}, got {got}")
         for name in ("src", "dst"):
             column = getattr(self, name)
             if size and int(column.min()) < 0:
                 row = int((column < 0).nonzero()[0])
                 raise ValueError(f"{name} of event {row} is {int(column[row])}; ids start at 0")
+        if self.weight is not None:
+            is_bad = ~((self.weight >= 0) & self.weight.isfinite())
+            if bool(is_bad.any()):
+                row = int(is_bad.nonzero()[0])
+                value = float(self.weight[row])
+                raise ValueError(
+                    f"weight of event {row} is {value}; weights must be finite and at least 0"
+                )
 
     def __len__(self) -> int:
         return len(self.src)
 
     def __getitem__(self, index: slice | Tensor) -> EventBatch:
         """Return the events at `index`: a slice (views) or an int64 tensor of rows (copies)."""
-        x = None if self.x is None else self.x[index]
-        label = None if self.label is None else self.label[index]
-        columns = self.src[index], self.dst[index], self.t[index], x, label, self.new_nodes
-        return EventBatch.checked(*columns) if isinstance(index, slice) else EventBatch(*columns)
+        found = ((name, getattr(self, name)) for name in COLUMNS)
+        columns = {name: None if c is None else c[index] for name, c in found}
+        make = EventBatch.checked if isinstance(index, slice) else EventBatch
+        return make(**columns, new_nodes=self.new_nodes)
 
     @classmethod
-    def checked(
-        cls,
-        src: Tensor,
-        dst: Tensor,
-        t: Tensor,
-        x: Tensor | None = None,
-        label: Tensor | None = None,
-        new_nodes: NewNodes | None = None,
-    ) -> EventBatch:
-        """Return a batch of columns that are known to be right, such as parts of a batch's."""
+    def checked(cls, *, new_nodes: NewNodes | None = None, **columns: Tensor | None) -> EventBatch:
+        """Return a batch of `COLUMNS` that are known to be right, such as parts of a batch's."""
         batch = object.__new__(cls)
-        for name, column in (("src", src), ("dst", dst), ("t", t), ("x", x), ("label", label)):
-            object.__setattr__(batch, name, column)
+        for name in COLUMNS:
+            object.__setattr__(batch, name, columns.get(name))
         object.__setattr__(batch, "new_nodes", new_nodes)
         return batch
 
@@ -135,7 +158,7 @@ class EventBatch:
         return 0 if self.x is None else self.x.shape[1]
 
     def to_arrow(self, ids: NodeIds | None = None) -> pa.RecordBatch:
-        """Return a row for each event: src, dst, t in ticks, label, and features as f0, f1, ...
+        """Return a row for each event: src, dst, t in ticks, label, weight, features as f0, f1, ...
 
         Args:
             ids: The stream's, as `source.ids` or `run.ids`: nodes are then called as it calls them.
@@ -149,13 +172,18 @@ class EventBatch:
         def named(nodes: Tensor) -> pa.Array:
             return pa.array(nodes.cpu().numpy()) if ids is None else list_array(ids.decode(nodes))
 
-        columns = {"src": named(self.src), "dst": named(self.dst)}
-        columns["t"] = pa.array(self.t.cpu().numpy())
-        if self.label is not None:
-            columns["label"] = pa.array(self.label.cpu().numpy())
-        if self.x is not None:
-            x = self.x.cpu()
-            columns |= {f"f{i}": pa.array(x[:, i].numpy()) for i in range(self.x_dim)}
+        columns: dict[str, pa.Array] = {}
+        for name in COLUMNS:
+            values = getattr(self, name)
+            if values is None:
+                continue
+            if name in ("src", "dst"):
+                columns[name] = named(values)
+            elif values.dim() == 1:
+                columns[name] = pa.array(values.cpu().numpy())
+            else:
+                prefix, rows = "f" if name == "x" else name, values.cpu()
+                columns |= {f"{prefix}{i}": pa.array(c.numpy()) for i, c in enumerate(rows.T)}
         return pa.RecordBatch.from_pydict(columns)
 
     def to_pandas(self, ids: NodeIds | None = None) -> Any:
@@ -187,13 +215,12 @@ def concat(batches: Sequence[EventBatch]) -> EventBatch:
     """Return `batches` one after another.
 
     Raises:
-        ValueError: If some have features (or labels) and others have not.
+        ValueError: If some have features (or labels, or weights) and others have not.
     """
     if not batches:
         return empty_events()
-    src, dst, t = (torch.cat([getattr(b, name) for b in batches]) for name in ("src", "dst", "t"))
-    x, label = (_concat_optional(batches, name) for name in ("x", "label"))
-    return EventBatch(src, dst, t, x, label, _concat_nodes(batches))
+    columns = {name: _concat_column(batches, name) for name in COLUMNS}
+    return EventBatch(**columns, new_nodes=_concat_nodes(batches))
 
 
 def _concat_nodes(batches: Sequence[EventBatch]) -> NewNodes | None:
@@ -210,7 +237,7 @@ def _concat_nodes(batches: Sequence[EventBatch]) -> NewNodes | None:
     return NewNodes(found[0].start, torch.cat([new.x for new in found]))
 
 
-def _concat_optional(batches: Sequence[EventBatch], name: str) -> Tensor | None:
+def _concat_column(batches: Sequence[EventBatch], name: str) -> Tensor | None:
     parts = [part for b in batches if (part := getattr(b, name)) is not None]
     if not parts:
         return None

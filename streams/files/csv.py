@@ -249,7 +249,7 @@ def _fault(
     label = None if columns.has_classes else columns.label
     if label and (fault := number_fault(label, row[label], UNSCALED)):
         return fault
-    for name in columns.features:
+    for name in columns.numbers:
         is_filled = columns.fill_missing is not None and row[name] in MISSING
         if not (is_filled or _is_number(row[name])):
             return "type", f"{name} is {shown(row[name])}, expected a number"
@@ -264,7 +264,7 @@ def _wrong_width(line: Text, count: int, names: Sequence[str]) -> str:
 
 
 def _types(columns: Columns, ids: IdKind, time: Scale) -> dict[str, pa.DataType]:
-    types = dict.fromkeys(columns.features, pa.float32())
+    types = dict.fromkeys(columns.numbers, pa.float32())
     types |= dict.fromkeys([columns.src, columns.dst], pa.int64() if ids == "int" else pa.string())
     types[columns.t] = time_type(time)
     if columns.label:

@@ -133,7 +133,7 @@ def json_types(
 ) -> dict[str, pa.DataType]:
     """Return the types of the columns, of features and ids as in `usual`, values by column."""
     types = {}
-    for name in columns.features:
+    for name in columns.numbers:
         is_list = isinstance(usual.get(name), list)
         types[name] = pa.list_(pa.float32()) if is_list else pa.float32()
     for name in (columns.src, columns.dst):
@@ -226,7 +226,7 @@ def _fault(
         return fault
     if fault := _event_id_fault(row, types, columns.event_id):
         return fault
-    for name in columns.features:
+    for name in columns.numbers:
         expected = "a list of numbers" if pa.types.is_list(types[name]) else "a number"
         if columns.fill_missing is not None and row.get(name) is None:
             continue

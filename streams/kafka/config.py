@@ -88,11 +88,13 @@ class KafkaConfig(KafkaClientConfig):
     Args:
         url: `kafka://HOST:PORT[,HOST:PORT...]/TOPIC`.
         codec: What a record holds: "json", one object; "csv", one line or several, of src, dst,
-            t, label, the features and the event id; "arrow", an Arrow IPC stream, the fast one.
+            t, label, weight, the features and the event id; "arrow", an Arrow IPC stream, the fast
+            one.
         src: Name of the field of source nodes.
         dst: Name of the field of destination nodes.
         t: Name of the field of times.
         label: Name of the field of edge types or labels, or None.
+        weight: Name of the field of weights in the training loss, or None.
         features: Names of the edge features; "x[172]" is a list of 172 numbers.
         event_id: Name of a field by which repeated events are found, or None.
         id_kind: What the node ids are.
@@ -114,6 +116,7 @@ class KafkaConfig(KafkaClientConfig):
     dst: str = "dst"
     t: str = "t"
     label: str | None = None
+    weight: str | None = None
     features: Sequence[str] = ()
     event_id: str | None = None
     id_kind: IdKind = "int"
@@ -148,7 +151,15 @@ class KafkaConfig(KafkaClientConfig):
             name, width = feature_width(feature)
             names.append(name)
             widths.append(width)
-        columns = Columns(self.src, self.dst, self.t, self.label, tuple(names), self.event_id)
+        columns = Columns(
+            self.src,
+            self.dst,
+            self.t,
+            self.label,
+            tuple(names),
+            self.event_id,
+            weight=self.weight,
+        )
         time = Scale.between(self.time_unit, self.tick_unit or self.time_unit)
         return RowSchema(columns, self.id_kind, time, tuple(widths), self.checks)
 

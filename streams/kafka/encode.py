@@ -23,7 +23,7 @@ Encode = Callable[[pa.RecordBatch], bytes]
 
 
 def event_rows(events: EventBatch, ids: NodeIds) -> pa.RecordBatch:
-    """Return events by their own ids: src, dst, t, label if there, features as lists x."""
+    """Return events by their own ids: src, dst, t, label, weight, features as lists x."""
     rows = replace(events, x=None).to_arrow(ids)
     if events.x is None:
         return rows

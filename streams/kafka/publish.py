@@ -222,8 +222,7 @@ class Publisher:
         schema = self._schema
         if schema is None:
             return found
-        if "label" in schema.names:
-            found["label"] = "label"
+        found |= {name: name for name in ("label", "weight") if name in schema.names}
         if "x" in schema.names:
             found["features"] = f"x[{schema.field('x').type.list_size}]"
         if pa.types.is_string(schema.field("src").type):

@@ -5,22 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tgflow.events import EventBatch
+from tgflow.events import COLUMNS, EventBatch
 from tgflow.ids import NodeIds
 from tgflow.streams.rows.checks import Float32s, Int64s
 from tgflow.streams.rows.columns import EventColumns
+
+_IDS = {"src", "dst"}
 
 
 def to_batch(events: EventColumns, ids: NodeIds) -> EventBatch:
     """Return events with dense ids; `ids` gives new ones to nodes not yet seen."""
     src, dst = ids.encode(events.src, events.dst)
-    return EventBatch(
-        src,
-        dst,
-        _tensor(events.t),
-        None if events.x is None else _tensor(events.x),
-        None if events.label is None else _tensor(events.label),
-    )
+    others = {n: _tensor(c) for n, c in events.columns().items() if n in COLUMNS.keys() - _IDS}
+    return EventBatch(src, dst, **others)
 
 
 def _tensor(column: Int64s | Float32s) -> Tensor:

@@ -41,6 +41,7 @@ class EventColumns:
     label: Int64s | None
     x: Float32s | None
     event_id: pa.Array | None = None
+    weight: Float32s | None = None
 
     def __len__(self) -> int:
         return len(self.t)

@@ -27,6 +27,8 @@ def feature_columns(
     widths: Sequence[int],
     max_abs: float | None,
     fill_missing: float | None = None,
+    *,
+    what: str = "features",
 ) -> Float32s:
     """Return edge features, float32 `[B, sum(widths)]`, all finite: one column each, or lists.
 
@@ -44,7 +46,7 @@ def feature_columns(
         x[np.isnan(x)] = fill_missing
     finite = np.isfinite(x)
     if not finite.all():
-        _refuse_values(~finite, x, names, widths)
+        _refuse_values(~finite, x, names, widths, what)
     if max_abs is not None:
         _refuse_values(np.abs(x) > max_abs, x, names, widths)
     return x
@@ -68,7 +70,9 @@ def usual_value(values: Iterable[Any]) -> Any:
     return next(value for value in others if type(value) is kind)
 
 
-def _refuse_values(bad: Bools, x: Float32s, names: Sequence[str], widths: Sequence[int]) -> None:
+def _refuse_values(
+    bad: Bools, x: Float32s, names: Sequence[str], widths: Sequence[int], what: str = "features"
+) -> None:
     """Raise `BadRows` for rows with a `bad` value; the first of a row is named."""
 
     def fault(row: int) -> Fault:
@@ -77,7 +81,7 @@ def _refuse_values(bad: Bools, x: Float32s, names: Sequence[str], widths: Sequen
         name = _name(names, widths, column)
         if np.isfinite(value):
             return "range", f"{name} is {value}, larger than max_abs in absolute value"
-        text = f"{name} is {value} in float32; features must be finite: mend or drop it"
+        text = f"{name} is {value} in float32; {what} must be finite: mend or drop it"
         return "nan" if np.isnan(value) else "inf", text
 
     refuse_each(np.asarray(bad.any(axis=1)), fault)

@@ -87,12 +87,18 @@ class Columns:
     """Whether labels are texts."""
     fill_missing: float | None = None
     """What features are that are missing; None: such a row is no event."""
+    weight: str | None = None
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The columns of numbers that become float32."""
+        return self.features if self.weight is None else (*self.features, self.weight)
 
     @property
     def names(self) -> list[str]:
         """All of them, each once."""
         others = (name for name in (self.label, self.event_id) if name)
-        return list(dict.fromkeys((self.src, self.dst, self.t, *others, *self.features)))
+        return list(dict.fromkeys((self.src, self.dst, self.t, *others, *self.numbers)))
 
 
 class Tabular(Protocol):
@@ -124,6 +130,7 @@ class Schema:
         id_kind: What the node ids are; None to take what the first row holds.
         event_id: Name of the column of ids by which events that come twice are found, or None.
         fill_missing: What features are that are missing, or None.
+        weight: Name of the column of weights in the training loss, or None.
     """
 
     src: str
@@ -134,6 +141,7 @@ class Schema:
     id_kind: IdKind | None
     event_id: str | None = None
     fill_missing: float | None = None
+    weight: str | None = None
 
     def select(self, table: Tabular) -> Columns | None:
         """Return the columns to read of one file, None if it has neither rows nor names.
@@ -147,6 +155,8 @@ class Schema:
         wanted = {"src": self.src, "dst": self.dst, "t": self.t}
         if self.label is not None:
             wanted["label"] = self.label
+        if self.weight is not None:
+            wanted["weight"] = self.weight
         if self.event_id is not None:
             wanted["event_id"] = self.event_id
         for role, name in wanted.items():
@@ -164,6 +174,7 @@ class Schema:
             tuple(features),
             self.event_id,
             fill_missing=self.fill_missing,
+            weight=self.weight,
         )
 
 

@@ -9,7 +9,15 @@ import numpy as np
 import pyarrow as pa
 
 from tgflow.streams.errors import RowFault
-from tgflow.streams.rows.checks import BadRows, Fault, Int64s, invalid_rows, refuse, refuse_each
+from tgflow.streams.rows.checks import (
+    BadRows,
+    Fault,
+    Float32s,
+    Int64s,
+    invalid_rows,
+    refuse,
+    refuse_each,
+)
 from tgflow.streams.rows.classes import LabelClasses
 from tgflow.streams.rows.columns import EventColumns, id_column, is_text, plain_type
 from tgflow.streams.rows.event_ids import hash_event_ids
@@ -52,7 +60,8 @@ def validate(
 ) -> RowBatch:
     """Return the events among decoded rows, and what is wrong with each of the others.
 
-    Of a bad row the first fault counts, in the order src, dst, t, label, features, event id. What a
+    Of a bad row the first fault counts, in the order src, dst, t, label, features, weight, event
+    id. What a
     row becomes depends on that row alone, not on its neighbors. A batch without bad rows is checked
     once, column by column; others once more for each kind of fault in them.
 
@@ -132,7 +141,14 @@ def _events(batch: pa.RecordBatch, schema: RowSchema) -> EventColumns:
         )
         if columns.features
         else None,
+        weight=None if columns.weight is None else _weights(batch, columns.weight),
     )
+
+
+def _weights(batch: pa.RecordBatch, name: str) -> Float32s:
+    values: Float32s = feature_columns(batch, [name], [1], None, what="weights").reshape(-1)
+    refuse(values < 0, "range", lambda row: f"{name} is {values[row]}; weights must be at least 0")
+    return values
 
 
 def _labels(batch: pa.RecordBatch, schema: RowSchema) -> Int64s | None:

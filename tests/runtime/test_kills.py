@@ -36,6 +36,7 @@ from tgflow.compare.outcome import Outcome
 from tgflow.runtime.checkpoints import MicroBatchEnds
 
 LABELED = ["--task", "edge", "--target", "f1", "--classes", "31"]
+WEIGHTED = ["--log", "--weight", "f1"]
 ON_DISK = ["--features", "f*", "--edge-table", "disk", "--edge-cache", "4KiB"]
 
 
@@ -49,7 +50,9 @@ def disturb(campaign, kills, record_property):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600 + 30 * KILLS)
-@pytest.mark.parametrize("more", [["--log"], ["--no-log"], ["--log", *ON_DISK]])
+@pytest.mark.parametrize(
+    "more", [["--log"], ["--no-log"], ["--log", *ON_DISK], ["--log", "--weight", "f1"]]
+)
 def test_killed_over_a_file(record_property, tmp_path, more):
     kills = max(1, KILLS // 4)
     stream = write_rows(tmp_path / "made.csv", BATCH * 8 * kills)

@@ -75,6 +75,7 @@ def _opened(
             dst=c.dst,
             t=c.t,
             label=c.label,
+            weight=c.weight,
             features=_features(c),
             time_unit=c.time_unit,
             tick_unit=c.tick_unit,

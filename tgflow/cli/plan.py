@@ -232,7 +232,8 @@ def structures(
     past = ROWS_PER_EVENT * kept_past(config) * (row + 8 * (LINK_WIDTH + ORIGIN_WIDTH))
     heads = HEAD_BYTES * graph.num_nodes
     neighbors = (graph.stats().bytes - heads) * by_events + HEAD_BYTES * num_nodes
-    event = EVENT_BYTES + (0 if graph.log.read(0, 1).label is None else 8)
+    first = graph.log.read(0, 1)
+    event = EVENT_BYTES + (0 if first.label is None else 8) + (0 if first.weight is None else 4)
     edge = 0 if graph.edge_x is None else 4 * graph.edge_x.dim
     parameters = sum(each.nbytes for each in model.parameters())
 

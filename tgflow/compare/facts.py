@@ -40,7 +40,7 @@ def event_facts(graph: TemporalGraph, start: int, stop: int) -> Facts:
 def _facts(graph: TemporalGraph, history: CountHistory, start: int, stop: int) -> Facts:
     events = graph.log.read(start, stop)
     eid = torch.arange(start, stop)
-    plain = EventBatch.checked(events.src, events.dst, events.t)
+    plain = EventBatch.checked(src=events.src, dst=events.dst, t=events.t)
     none = torch.empty(len(eid), 0, dtype=torch.int64)
     answers = history.read(history.answer(plain, None, none, limit=eid, stop=stop), 1)
     pair, reverse, src, src_as_dst, dst, dst_as_src = (each.num[:, 0] for each in answers)

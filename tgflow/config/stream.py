@@ -42,6 +42,9 @@ class StreamConfig:
     """Column of the time."""
     label: str | None = None
     """Column of the edge type or label."""
+    weight: str | None = None
+    """Column of weights, at least 0: the training loss of each event is multiplied by its weight;
+    unset: 1."""
     features: list[str] | None = None
     """Edge feature columns: names, or a prefix such as f*."""
     fill_missing: float | None = None

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tgflow.distributed.control import STREAM
 from tgflow.distributed.parcel import Layout, Spec, specs_of
-from tgflow.events import MICRO_BATCH_END, EventBatch, NewNodes, concat
+from tgflow.events import COLUMNS, MICRO_BATCH_END, EventBatch, NewNodes, concat
 from tgflow.peers import Peers, RanksDisagree
 
 MOST_BATCHES = 8
@@ -157,7 +157,7 @@ def _contents(message: Message) -> tuple[What, dict[str, Tensor]]:
         return message, {}
     if message is MICRO_BATCH_END:
         return What.MICRO_BATCH_END, {}
-    columns = {name: getattr(message, name) for name in ("src", "dst", "t", "x", "label")}
+    columns = {name: getattr(message, name) for name in COLUMNS}
     columns["node_x"] = None if message.new_nodes is None else message.new_nodes.x
     return What.EVENTS, {name: column for name, column in columns.items() if column is not None}
 
@@ -166,24 +166,23 @@ def _sizes(message: Message) -> tuple[int, ...]:
     """Return what `_specs` needs, and the first of the nodes whose features come with events."""
     if not isinstance(message, EventBatch):
         size = len(message.to_tensor()) if isinstance(message, Cause) else 0
-        return size, _NO_FEATURES, 0, 0, _NO_FEATURES, 0
-    width = _NO_FEATURES if message.x is None else message.x_dim
+        return size, 0, 0, 0, _NO_FEATURES, 0
+    present = sum(1 << i for i, name in enumerate(COLUMNS) if getattr(message, name) is not None)
     new = message.new_nodes
     nodes = (0, _NO_FEATURES, 0) if new is None else (*new.x.shape, new.start)
-    return len(message), width, int(message.label is not None), *nodes
+    return len(message), message.x_dim, present, *nodes
 
 
 def _specs(
-    what: What, size: int, width: int, has_labels: int, num_nodes: int, node_width: int, _: int
+    what: What, size: int, width: int, present: int, num_nodes: int, node_width: int, _: int
 ) -> dict[str, Spec]:
     """Return dtype and shape of each tensor of a message, in the order of `_contents`."""
     if what == What.FAILURE:
         return {"text": (torch.uint8, (size,))}
-    specs: dict[str, Spec] = dict.fromkeys(("src", "dst", "t"), (torch.int64, (size,)))
-    if width != _NO_FEATURES:
-        specs["x"] = (torch.float32, (size, width))
-    if has_labels:
-        specs["label"] = (torch.int64, (size,))
+    specs: dict[str, Spec] = {}
+    for i, (name, column) in enumerate(COLUMNS.items()):
+        if present >> i & 1:
+            specs[name] = (column.dtype, (size, width) if name == "x" else (size,))
     if node_width != _NO_FEATURES:
         specs["node_x"] = (torch.float32, (num_nodes, node_width))
     return specs

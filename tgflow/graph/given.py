@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tgflow.events import EventBatch
+from tgflow.events import COLUMNS, EventBatch
 from tgflow.tables import FeatureTable
 from tgflow.tables.protocols import Table
 from tgflow.units import parse_bytes
@@ -60,6 +60,8 @@ def budget_of(device_budget: int | str) -> int:
 
 def on_host(events: EventBatch) -> EventBatch:
     """Return the events with contiguous columns on the CPU; features stay where they are."""
-    src, dst, t = (column.cpu().contiguous() for column in (events.src, events.dst, events.t))
-    label = None if events.label is None else events.label.cpu().contiguous()
-    return EventBatch.checked(src, dst, t, events.x, label, events.new_nodes)
+    columns = {name: getattr(events, name) for name in COLUMNS}
+    for name, column in columns.items():
+        if name != "x" and column is not None:
+            columns[name] = column.cpu().contiguous()
+    return EventBatch.checked(**columns, new_nodes=events.new_nodes)

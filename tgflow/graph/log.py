@@ -12,7 +12,7 @@ from tgflow.graph import _native
 
 @described
 class EventLog:
-    """Append-only columns `src`, `dst`, `t` and, where the first batch has one, `label`.
+    """Append-only columns `src`, `dst`, `t` and, where the first batch has them, `label`, `weight`.
 
     An event's position is its `eid`. Times never decrease along it, but for late events that were
     merged in (`TemporalGraph.append(..., allow_late=True)`). The log is its graph's, which alone
@@ -26,6 +26,8 @@ class EventLog:
 
     def __init__(self, native: _native.Log) -> None:
         self._native = native
+        self._weight: Tensor | None = None
+        """Weights by position, with room for more; None if events have none."""
 
     def __len__(self) -> int:
         return len(self._native)
@@ -58,10 +60,11 @@ class EventLog:
             raise IndexError(f"the log holds events [0, {len(self)}), asked for [{start}, {stop})")
         src, dst, t, label = self._native.columns(start, stop)
         return EventBatch.checked(
-            torch.from_numpy(src),
-            torch.from_numpy(dst),
-            torch.from_numpy(t),
+            src=torch.from_numpy(src),
+            dst=torch.from_numpy(dst),
+            t=torch.from_numpy(t),
             label=None if label is None else torch.from_numpy(label),
+            weight=self.weight(slice(start, stop)),
         )
 
     def gather(self, eid: Tensor) -> EventBatch:
@@ -77,7 +80,31 @@ class EventLog:
         src, dst, t = torch.empty(3, len(eid), dtype=torch.int64).unbind(0)
         label = torch.empty_like(eid) if self._native.has_label else None
         self._native.gather(eid, src, dst, t, label)
-        return EventBatch.checked(src, dst, t, label=label)
+        return EventBatch.checked(src=src, dst=dst, t=t, label=label, weight=self.weight(eid))
+
+    def weight(self, eid: Tensor | slice) -> Tensor | None:
+        """Return the weights of the events at positions `eid`; None if events have none."""
+        return None if self._weight is None else self._weight[eid]
+
+    def keep_weights(self, events: EventBatch) -> None:
+        """Keep the weights of events that the graph appends next.
+
+        Raises:
+            ValueError: If only these events, or only those before, have weights.
+        """
+        first, stop = len(self), len(self) + len(events)
+        if first == 0:
+            self._weight = None if events.weight is None else torch.empty(stop)
+        elif len(events) and (events.weight is None) != (self._weight is None):
+            there, here = ("none", "some") if self._weight is None else ("some", "none")
+            raise ValueError(f"the log has {there} weights, the batch has {here}; give all or none")
+        if self._weight is None or events.weight is None:
+            return
+        if stop > len(self._weight):
+            grown = torch.empty(max(stop, 2 * len(self._weight)))
+            grown[:first] = self._weight[:first]
+            self._weight = grown
+        self._weight[first:stop] = events.weight
 
     def tied_share(self, stop: int) -> float:
         """Return the share of the first `stop` events that have the time of the one before."""

@@ -183,9 +183,9 @@ class TemporalGraph:
         Raises:
             MemoryError: If a tier has no room; the message says how many bytes were asked for.
             ValueError: If a time is earlier than the one before it, a node id is too large, a node
-                is on both sides of a bipartite graph, features or labels do not fit the graph's, or
-                `node_x` has got rows of nodes that earlier events mentioned, or lacks those before
-                rows that come with the events.
+                is on both sides of a bipartite graph, features, labels or weights do not fit the
+                graph's, or `node_x` has got rows of nodes that earlier events mentioned, or lacks
+                those before rows that come with the events.
         """
         events = on_host(events)
         with self._writing, mention_nodes(self._of_nodes, events):
@@ -199,6 +199,7 @@ class TemporalGraph:
             return first
 
     def _append(self, events: EventBatch, allow_late: bool) -> int:
+        self.log.keep_weights(events)  # before any thread can ask for them
         if self.edge_x is None or events.x is None:
             return self.backend.append(events, allow_late)
         self.backend.check(events, allow_late)

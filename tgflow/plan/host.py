@@ -19,6 +19,7 @@ from tgflow.cuda.device import Device, StreamEvent
 from tgflow.cuda.pinned import PinnedPool
 from tgflow.graph._native import NATIVE_STRATEGIES
 from tgflow.graph.host import HostGraph
+from tgflow.graph.log import EventLog
 from tgflow.keys import KeyDomain, derive_key
 from tgflow.plan._native import Preparer, Slab, SlabPool
 from tgflow.plan.assembly import RootColumns, assemble_batch, with_features
@@ -273,7 +274,7 @@ class SlabPreparer:
         memory = torch.frombuffer(slab, dtype=torch.uint8)  # it and its views keep the slab
         layout = BatchLayout.of(numbers)
         spec.counts.took(layout.batch.counting_ns * 1e-9)
-        return FilledSlab((epoch, index), layout, memory, begin, end)
+        return FilledSlab((epoch, index), layout, memory, begin, end, spec.graph.log)
 
     def _rows(self, names: Collection[Feature]) -> dict[Feature, Tensor]:
         """Return the rows of those of some tables that are in host memory, as views."""
@@ -298,10 +299,17 @@ class FilledSlab:
         memory: All that was written, uint8.
         begin: Log position of the first new event.
         end: Log position after the last one.
+        log: Has the weights of the events.
     """
 
     def __init__(
-        self, task: tuple[int, int], layout: BatchLayout, memory: Tensor, begin: int, end: int
+        self,
+        task: tuple[int, int],
+        layout: BatchLayout,
+        memory: Tensor,
+        begin: int,
+        end: int,
+        log: EventLog,
     ) -> None:
         self.memory = memory
         self._task, self._layout = task, layout
@@ -310,7 +318,8 @@ class FilledSlab:
         # a copy: events are kept longer than their batch, and would keep its slab
         ends = memory[: at.ends + 16 * num].view(torch.int64).clone()
         eid, t, src = (ends[place // 8 :][:num] for place in (at.eid, at.t, at.ends))
-        self.host = HostEvents(eid, src, ends[at.ends // 8 + num :], t, begin, end)
+        dst, weight = ends[at.ends // 8 + num :], log.weight(eid)
+        self.host = HostEvents(eid, src, dst, t, begin, end, weight=weight)
         """The batch's events."""
 
     @property

@@ -220,7 +220,16 @@ class PlanSpec:
             index=index,
             key=key,
             num_new=num_new,
-            host=HostEvents(eid, events.src, events.dst, events.t, begin, end, negatives.mask),
+            host=HostEvents(
+                eid,
+                events.src,
+                events.dst,
+                events.t,
+                begin,
+                end,
+                negatives.mask,
+                events.weight,
+            ),
             negatives=negatives,
             queries=self._queries(events, negatives, start, begin),
         )
@@ -262,7 +271,7 @@ class PlanSpec:
         if limit is None:
             limit = host.eid if self.sees_all_before else self._starts(host.eid, host.begin)
         counts = self.counts.answer(
-            EventBatch.checked(host.src, host.dst, host.t),
+            EventBatch.checked(src=host.src, dst=host.dst, t=host.t),
             None if negatives.own_sources else negatives.src,
             negatives.dst,
             limit=limit,
@@ -285,11 +294,12 @@ class PlanSpec:
         """Return what some events of a batch ask about, by its key, before the past is counted."""
         host = whole.host
         eid, src, dst, t = (x[rows] for x in (host.eid, host.src, host.dst, host.t))
+        weight = None if host.weight is None else host.weight[rows]
         negatives = whole.negatives.part(rows, num_negatives)
         start = self._starts(eid, host.begin)
         return replace(
             whole,
-            host=HostEvents(eid, src, dst, t, host.begin, host.end, negatives.mask),
+            host=HostEvents(eid, src, dst, t, host.begin, host.end, negatives.mask, weight),
             negatives=negatives,
             queries=self._queries(EventBatch(src, dst, t), negatives, start, host.begin),
         )

@@ -21,6 +21,8 @@ from tgflow.tasks.figures import LabelFigures
 from tgflow.tasks.targets import DEPTH, LabelHistory
 from tgflow.units import parse_seconds
 
+_TINY = torch.finfo(torch.float32).tiny
+
 
 @described
 class LabelTask:
@@ -113,14 +115,19 @@ class LabelTask:
     def loss(self, links: Tensor, scores: Scores, batch: Batch) -> Tensor:
         """Return the cross-entropy of known labels, with the loss of links if that is wanted.
 
-        The mean is over the events whose labels are known; without any, labels add 0.
+        The mean is over the events whose labels are known, by their weights; without any, labels
+        add 0.
         """
         if scores.classes is None:
             return links
         assert batch.targets is not None
-        known = batch.targets.is_known
+        known, weight = batch.targets.is_known, batch.weight
         each = cross_entropy(scores.classes, batch.targets.label, reduction="none")
-        labels = each.where(known, 0.0).sum() / known.sum().clamp(min=1)
+        if weight is None:
+            labels = each.where(known, 0.0).sum() / known.sum().clamp(min=1)
+        else:
+            share = (weight / weight.max().clamp(min=_TINY)).where(known, 0.0)
+            labels = (each.where(known, 0.0) * share).sum() / share.sum().clamp(min=_TINY)
         return labels + links * float(self.config.links)
 
 

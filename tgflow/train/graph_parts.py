@@ -15,7 +15,7 @@ from tgflow.cache import CacheSnapshot
 from tgflow.checkpoint import Checkpoint, Tensors, UntrustedCheckpoint
 from tgflow.checkpoint.parts import Ids, InCheckpoint, pieces_of, put_pieces
 from tgflow.checkpoint.typed import read_as, read_natural
-from tgflow.events import EventBatch, concat
+from tgflow.events import COLUMNS, EventBatch, concat
 from tgflow.graph import TemporalGraph, rebuild
 from tgflow.graph.feature_scale import FeatureScale, FeatureScaling
 from tgflow.graph.mutations import from_tensors, to_tensors
@@ -53,7 +53,7 @@ class Events(InCheckpoint):
 
     def _columns(self, start: int, stop: int) -> Tensors:
         events = self._graph.log.read(start, stop)
-        columns = {"src": events.src, "dst": events.dst, "t": events.t, "label": events.label}
+        columns = {name: getattr(events, name) for name in COLUMNS}
         return {name: column for name, column in columns.items() if column is not None}
 
     def load(self, reader: Checkpoint) -> None:
@@ -66,7 +66,10 @@ class Events(InCheckpoint):
         size, stop = (read_natural(reader.meta, key) for key in ("piece", "position"))
         pieces = pieces_of(reader, self.name, max(size, 1), stop)
         events = concat(
-            [EventBatch(p["src"], p["dst"], p["t"], label=p.get("label")) for p in pieces]
+            [
+                EventBatch(**{n: p[n] for n, c in COLUMNS.items() if c.is_required or n in p})
+                for p in pieces
+            ]
         )
         num_ids = Ids.num_saved(reader)
         if num_ids is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from inspect import Parameter, signature
 from typing import TypeAlias
 
 import torch
@@ -12,37 +13,72 @@ from torch.nn.functional import softplus
 from tgflow.choices import Loss
 from tgflow.model import Scores
 
+_TINY = torch.finfo(torch.float32).tiny
 
-def bce(scores: Scores) -> Tensor:
+
+def weighted_mean(values: Tensor, weight: Tensor | None) -> Tensor:
+    """Return the mean of all values, each times the weight of its row; 0 if all weights are 0.
+
+    Args:
+        values: Float `[B]` or `[B, m]`.
+        weight: Weights, float `[B]`; None: 1 each.
+    """
+    if weight is None:
+        return values.mean()
+    weight = weight / weight.max().clamp(min=_TINY)  # their sum could exceed float32
+    total = weight.sum() * (values.numel() / len(values))
+    rows = weight.view(-1, *[1] * (values.dim() - 1))
+    return (values * rows).sum() / total.clamp(min=_TINY)
+
+
+def bce(scores: Scores, weight: Tensor | None = None) -> Tensor:
     """Return the binary cross-entropy of logits, half of it from positives, half from negatives.
 
     With one negative a positive this is the mean over all scores.
     """
-    return (softplus(-scores.positive).mean() + softplus(scores.negative).mean()) / 2
+    positive = weighted_mean(softplus(-scores.positive), weight)
+    return (positive + weighted_mean(softplus(scores.negative), weight)) / 2
 
 
-def softmax(scores: Scores) -> Tensor:
+def softmax(scores: Scores, weight: Tensor | None = None) -> Tensor:
     """Return the cross-entropy of choosing each event among itself and its negatives."""
     candidates = torch.cat([scores.positive.unsqueeze(1), scores.negative], dim=1)
-    return (candidates.logsumexp(dim=1) - scores.positive).mean()
+    return weighted_mean(candidates.logsumexp(dim=1) - scores.positive, weight)
 
 
-def bpr(scores: Scores) -> Tensor:
+def bpr(scores: Scores, weight: Tensor | None = None) -> Tensor:
     """Return -log sigmoid(positive - negative), the mean over all pairs of the two.
 
     Bayesian personalized ranking: Rendle et al., UAI 2009, arXiv:1205.2618.
     """
-    return softplus(scores.negative - scores.positive.unsqueeze(1)).mean()
+    return weighted_mean(softplus(scores.negative - scores.positive.unsqueeze(1)), weight)
 
 
-LOSSES: dict[Loss, Callable[[Scores], Tensor]] = {"bce": bce, "softmax": softmax, "bpr": bpr}
-"""Each makes float `[]` of the scores of at least one event with at least one negative."""
+LOSSES: dict[Loss, Callable[..., Tensor]] = {"bce": bce, "softmax": softmax, "bpr": bpr}
+"""Each makes float `[]` of the scores of at least one event with at least one negative;
+`weight` has a weight for each event."""
 
-LossLike: TypeAlias = Loss | Callable[[Scores], Tensor]
-"""Name of a loss, or a function from scores to float `[]`, the mean over its rows."""
+LossLike: TypeAlias = Loss | Callable[..., Tensor]
+"""Name of a loss, or a function from scores to float `[]`, the mean over its rows.
+
+For events with weights it takes them as `weight`, float `[B]`, and returns the weighted mean."""
 
 
-def loss_of(loss: LossLike) -> Callable[[Scores], Tensor]:
+def check_takes_weight(loss: Callable[..., Tensor]) -> None:
+    """Raise ValueError unless a loss has a parameter `weight`."""
+    try:
+        names: Mapping[str, Parameter] = signature(loss).parameters
+    except ValueError:
+        names = {}
+    if "weight" not in names:
+        name = getattr(loss, "__name__", type(loss).__name__)
+        raise ValueError(
+            f"the loss {name} takes no weights, and the events have some; define it as "
+            f"{name}(scores, weight=None), or read the stream without weight=..."
+        )
+
+
+def loss_of(loss: LossLike) -> Callable[..., Tensor]:
     """Return the loss of that name; a callable is returned as it is.
 
     Raises:

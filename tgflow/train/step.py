@@ -24,7 +24,7 @@ from tgflow.train.config import ExecutionConfig
 from tgflow.train.finite import BatchPlace, TrainingDiverged, check_finite, elsewhere
 from tgflow.train.learning_task import LearningTask
 from tgflow.train.leaves import Leaves
-from tgflow.train.losses import LossLike, loss_of
+from tgflow.train.losses import LossLike, check_takes_weight, loss_of
 from tgflow.train.optimizers import (
     OptimizerLike,
     SchedulerLike,
@@ -116,6 +116,7 @@ class TrainStep:
         self.grad_clip = grad_clip
         self.reducer: SliceReducer = LocalReducer() if reducer is None else reducer
         self.loss = loss_of(model.loss if loss is None else loss)
+        self._takes_weight = False
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.device = device_of_model(model)
         """Where the model's parameters are, or else its buffers; the CPU for a model of neither."""
@@ -214,12 +215,26 @@ class TrainStep:
     def descend(self, batch: Batch) -> StepResult:
         """Score a batch and take an optimizer step by the gradients of its loss."""
         scores = self.model(batch)
-        loss = self.loss(scores)
+        loss = self.loss_of(batch, scores)
         if self.task is not None:
             loss = self.task.loss(loss, scores, batch)
         self.check_finite(batch, scores, loss)
         self.backward(loss)
         return StepResult(loss.detach(), detach_scores(scores))
+
+    def loss_of(self, batch: Batch, scores: Scores) -> Tensor:
+        """Return the loss of the scores of a batch, by the weights of its events.
+
+        Raises:
+            ValueError: If events have weights, and the loss takes none.
+        """
+        weight = batch.weight
+        if weight is None:
+            return self.loss(scores)
+        if not self._takes_weight:
+            check_takes_weight(self.loss)
+            self._takes_weight = True
+        return self.loss(scores, weight=weight)
 
     def backward(self, loss: Tensor) -> None:
         """Compute gradients and take an optimizer step, if there are parameters."""
@@ -436,6 +451,8 @@ class CapturedExecution(PlainExecution):
     def learn(self, batch: Batch, stores: bool) -> StepResult:
         """Take an optimizer step."""
         step = self._step
+        if batch.host.weight is not None:  # which a replay would have to copy to the device
+            return super().learn(batch, stores)
         with self._learning(batch):
             result = self.calls.call("learn", batch, step.descend, _result_tensors)
             step.has_changed |= step.learns  # a replay does not set it
@@ -543,7 +560,7 @@ class SlicedExecution:
                 scores: Scores = self._step.model(batch)
             if not len(batch):
                 return detach_scores(scores), leaves.none(), None
-            loss = self._step.loss(scores) * (len(batch) / num_rows)
+            loss = self._step.loss_of(batch, scores) * _share_of_slice(batch, num_rows)
             error = self._step.lost(batch, scores, loss)
             if self._step.learns:
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -585,6 +602,17 @@ class SlicedExecution:
             with self._step.evaluating(batch), self._reading(batch):
                 own[number] = self._step.model(batch)
         return own
+
+
+def _share_of_slice(batch: Batch, num_rows: int) -> float:
+    """Return the part that a slice has in the loss of a batch of `num_rows` rows."""
+    weight = batch.host.weight
+    if weight is None:
+        return len(batch) / num_rows
+    whole = weight if batch.slice is None else batch.slice.host.weight
+    assert whole is not None
+    total = float(whole.double().sum())
+    return float(weight.double().sum()) / total if total else 0.0
 
 
 def _fetch(share: Share) -> None:

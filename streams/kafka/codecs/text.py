@@ -20,7 +20,7 @@ from tgflow.streams.rows.validate import RowSchema
 
 
 class CsvCodec:
-    """Lines of src, dst, t, label, the features and the event id, as far as there are any.
+    """Lines of src, dst, t, label, weight, the features and the event id, as far as there are any.
 
     A feature that is a list takes as many columns as it has numbers, `x[0]`, `x[1]`, ...
 
@@ -34,7 +34,8 @@ class CsvCodec:
         features = [n if w == 1 else f"{n}[{i}]" for n, w in widths for i in range(w)]
         columns = replace(columns, features=tuple(features))
         self.schema = replace(schema, columns=columns, widths=(1,) * len(features))
-        first = [columns.src, columns.dst, columns.t, columns.label, *features, columns.event_id]
+        first = [columns.src, columns.dst, columns.t, columns.label, columns.weight]
+        first += [*features, columns.event_id]
         names = list(dict.fromkeys(name for name in first if name))
         self._parser = csv_parser(names, ",", columns, schema.ids, schema.time)
 
