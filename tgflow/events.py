@@ -139,7 +139,7 @@ class EventBatch:
     def __getitem__(self, index: slice | Tensor) -> EventBatch:
         """Return the events at `index`: a slice (views) or an int64 tensor of rows (copies)."""
         found = ((name, getattr(self, name)) for name in COLUMNS)
-        columns = {name: None if c is None else c[index] for name, c in found}
+        columns: dict[str, Any] = {name: None if c is None else c[index] for name, c in found}
         make = EventBatch.checked if isinstance(index, slice) else EventBatch
         return make(**columns, new_nodes=self.new_nodes)
 
@@ -219,7 +219,7 @@ def concat(batches: Sequence[EventBatch]) -> EventBatch:
     """
     if not batches:
         return empty_events()
-    columns = {name: _concat_column(batches, name) for name in COLUMNS}
+    columns: dict[str, Any] = {name: _concat_column(batches, name) for name in COLUMNS}
     return EventBatch(**columns, new_nodes=_concat_nodes(batches))
 
 

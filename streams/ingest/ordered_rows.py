@@ -62,7 +62,7 @@ class Rows:
         """
         e = self.events
         numbers = [c for n, c in e.columns().items() if n != "t" and isinstance(c, np.ndarray)]
-        fixed = _KEY_BYTES + sum(c.itemsize * math.prod(c.shape[1:]) for c in numbers)
+        fixed: int = _KEY_BYTES + sum(c.itemsize * math.prod(c.shape[1:]) for c in numbers)
         if pa.types.is_integer(e.src.type):
             return fixed + 16
         lengths = pc.add(pc.binary_length(e.src), pc.binary_length(e.dst))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -16,7 +18,9 @@ _IDS = {"src", "dst"}
 def to_batch(events: EventColumns, ids: NodeIds) -> EventBatch:
     """Return events with dense ids; `ids` gives new ones to nodes not yet seen."""
     src, dst = ids.encode(events.src, events.dst)
-    others = {n: _tensor(c) for n, c in events.columns().items() if n in COLUMNS.keys() - _IDS}
+    others: dict[str, Any] = {
+        n: _tensor(c) for n, c in events.columns().items() if n in COLUMNS.keys() - _IDS
+    }
     return EventBatch(src, dst, **others)
 
 

@@ -65,12 +65,7 @@ class Events(InCheckpoint):
         """
         size, stop = (read_natural(reader.meta, key) for key in ("piece", "position"))
         pieces = pieces_of(reader, self.name, max(size, 1), stop)
-        events = concat(
-            [
-                EventBatch(**{n: p[n] for n, c in COLUMNS.items() if c.is_required or n in p})
-                for p in pieces
-            ]
-        )
+        events = concat([_events(piece) for piece in pieces])
         num_ids = Ids.num_saved(reader)
         if num_ids is not None:
             _check_nodes(events, num_ids)
@@ -79,6 +74,12 @@ class Events(InCheckpoint):
         rows = read_as(list[list[Any]], reader.meta.get("mutations"), "mutations")
         mutations = from_tensors(rows, reader.get("mutations"))
         rebuild(self._graph, events, mutations)
+
+
+def _events(piece: Tensors) -> EventBatch:
+    names = [name for name, column in COLUMNS.items() if column.is_required or name in piece]
+    columns: dict[str, Any] = {name: piece[name] for name in names}
+    return EventBatch(**columns)
 
 
 def _check_nodes(events: EventBatch, num_ids: int) -> None:
