@@ -1,7 +1,7 @@
 #include "bindings.hpp"
 #include "tgflow/attention.hpp"
 
-namespace {
+namespace bindings::attention {
 
 using tgflow::Attention;
 using tgflow::AttentionGradients;
@@ -104,9 +104,10 @@ void attend_backward(const TensorArg& query, const Optional& below, const Tensor
                             data_or_null<float>(grad_below, "grad_below", {a.num_below, a.h_dim})});
 }
 
-}  // namespace
+}  // namespace bindings::attention
 
 void bind_attention(py::module_& m) {
+  using namespace bindings::attention;
   const py::call_guard<py::gil_scoped_release> no_gil;
   m.def("attend", &attend, py::kw_only(), py::arg("query"), py::arg("below"), py::arg("neighbor"),
         py::arg("edge_table"), py::arg("edge_row"), py::arg("mask"), py::arg("dt"), py::arg("frequency"),

@@ -1,7 +1,7 @@
 #include "bindings.hpp"
 #include "tgflow/belady.hpp"
 
-namespace {
+namespace bindings::belady {
 
 using tgflow::Belady;
 using no_gil = py::call_guard<py::gil_scoped_release>;
@@ -30,9 +30,10 @@ void contents(const Belady& planner, const TensorArg& id) {
   planner.contents(id.data<int64_t>("id", {planner.num_slots()}));
 }
 
-}  // namespace
+}  // namespace bindings::belady
 
 void bind_belady(py::module_& m) {
+  using namespace bindings::belady;
   py::class_<Belady>(m, "Belady")
       .def(py::init(&make), py::arg("num_slots"), py::arg("contents"), no_gil())
       .def_property_readonly("num_slots", &Belady::num_slots)

@@ -4,7 +4,7 @@
 #include "bindings.hpp"
 #include "tgflow/row_cache.hpp"
 
-namespace {
+namespace bindings::cache {
 
 using tgflow::CacheCounts;
 using tgflow::CacheLookup;
@@ -154,9 +154,10 @@ void bind_parts(py::module_& m) {
   py::register_exception<tgflow::ScheduleMismatch>(m, "ScheduleMismatch", PyExc_RuntimeError);
 }
 
-}  // namespace
+}  // namespace bindings::cache
 
 void bind_cache(py::module_& m) {
+  using namespace bindings::cache;
   bind_parts(m);
   py::class_<RowCache, Cache>(m, "RowCache")
       .def(py::init(&make), py::arg("policy"), py::arg("capacity"), py::arg("row_bytes"))

@@ -1,7 +1,7 @@
 #include "bindings.hpp"
 #include "tgflow/co_occurrence.hpp"
 
-namespace {
+namespace bindings::co_occurrence {
 
 void co_occurrence(const TensorArg& self, const TensorArg& other, const TensorArg& mask,
                    const TensorArg& src_row, const TensorArg& dst_row, const TensorArg& out) {
@@ -18,9 +18,10 @@ void co_occurrence(const TensorArg& self, const TensorArg& other, const TensorAr
                         out.data<int32_t>("out", {src.size, 2, 1 + k, 2}));
 }
 
-}  // namespace
+}  // namespace bindings::co_occurrence
 
 void bind_co_occurrence(py::module_& m) {
+  using namespace bindings::co_occurrence;
   m.def("co_occurrence", &co_occurrence, py::kw_only(), py::arg("self"), py::arg("other"), py::arg("mask"),
         py::arg("src_row"), py::arg("dst_row"), py::arg("out"), py::call_guard<py::gil_scoped_release>());
 }

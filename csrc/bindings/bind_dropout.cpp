@@ -2,7 +2,7 @@
 #include "tgflow/dropout.hpp"
 #include "tgflow/gelu.hpp"
 
-namespace {
+namespace bindings::dropout {
 
 void check_rate(double rate) {
   if (!(rate >= 0 && rate < 1)) {
@@ -25,9 +25,10 @@ void gelu_dropout(const TensorArg& key, double rate, const TensorArg& x, const T
   tgflow::gelu_dropout(static_cast<uint64_t>(*bits), rate, x.length(0), values, result);
 }
 
-}  // namespace
+}  // namespace bindings::dropout
 
 void bind_dropout(py::module_& m) {
+  using namespace bindings::dropout;
   m.def("keep_factors", &keep_factors, py::kw_only(), py::arg("key"), py::arg("rate"), py::arg("out"),
         py::call_guard<py::gil_scoped_release>());
   m.def("gelu_dropout", &gelu_dropout, py::kw_only(), py::arg("key"), py::arg("rate"), py::arg("x"),

@@ -5,10 +5,9 @@
 #include <vector>
 
 #include "bindings.hpp"
-#include "events_arg.hpp"
 #include "tgflow/event_counts.hpp"
 
-namespace {
+namespace bindings::event_counts {
 
 using tgflow::CountOf;
 using tgflow::EventCounts;
@@ -79,9 +78,10 @@ void last_events(const EventCounts& counts, const TensorArg& src, const TensorAr
   counts.last_events(sources.data, targets, cuts, size, static_cast<int>(out.length(2)), rows);
 }
 
-}  // namespace
+}  // namespace bindings::event_counts
 
 void bind_event_counts(py::module_& m) {
+  using namespace bindings::event_counts;
   py::enum_<CountOf>(m, "CountOf")
       .value("pair", CountOf::kPair)
       .value("reverse", CountOf::kReverse)

@@ -1,7 +1,7 @@
 #include "bindings.hpp"
 #include "tgflow/id_map.hpp"
 
-namespace {
+namespace bindings::id_map {
 
 using tgflow::IdMap;
 using tgflow::IntKeys;
@@ -100,9 +100,10 @@ py::class_<IdMap<Keys>> bind_map(py::module_& m, const char* name) {
       .def("__len__", &IdMap<Keys>::size, released());
 }
 
-}  // namespace
+}  // namespace bindings::id_map
 
 void bind_id_map(py::module_& m) {
+  using namespace bindings::id_map;
   bind_map<IntKeys>(m, "IntIdMap").def("decode", &decode, py::arg("nodes"), py::arg("out"), released());
   bind_map<StringKeys>(m, "StringIdMap")
       .def("decode_offsets", &decode_offsets, py::arg("nodes"), py::arg("out"), released())

@@ -1,10 +1,9 @@
 #include <pybind11/numpy.h>
 
 #include "bindings.hpp"
-#include "events_arg.hpp"
 #include "tgflow/event_log.hpp"
 
-namespace {
+namespace bindings::log {
 
 using tgflow::EventLog;
 
@@ -35,7 +34,7 @@ void gather(const EventLog& log, const TensorArg& eid, const TensorArg& src, con
              t.data<int64_t>("t", {ids.size}), data_or_null<int64_t>(label, "label", {ids.size}));
 }
 
-}  // namespace
+}  // namespace bindings::log
 
 tgflow::Events events_of(const TensorArg& src, const TensorArg& dst, const TensorArg& t,
                          const OptionalTensor& label) {
@@ -47,6 +46,7 @@ tgflow::Events events_of(const TensorArg& src, const TensorArg& dst, const Tenso
 
 // A log belongs to its graph, which alone appends to it.
 void bind_log(py::module_& m) {
+  using namespace bindings::log;
   const py::call_guard<py::gil_scoped_release> no_gil;
   py::class_<EventLog>(m, "EventLog")
       .def("__len__", &EventLog::size)

@@ -8,7 +8,7 @@
 #include "bindings.hpp"
 #include "tgflow/link_metrics.hpp"
 
-namespace {
+namespace bindings::metrics {
 
 using tgflow::ScoreRows;
 using no_gil = py::call_guard<py::gil_scoped_release>;
@@ -63,9 +63,10 @@ std::pair<int64_t, double> compare_scores(const TensorArg& positive, const Tenso
   return {static_cast<int64_t>(found.gained.size()), found.num_above};
 }
 
-}  // namespace
+}  // namespace bindings::metrics
 
 void bind_metrics(py::module_& m) {
+  using namespace bindings::metrics;
   m.def("rank_scores", &rank_scores, py::arg("positive"), py::arg("negative"), py::arg("tolerance"),
         py::arg("out"), no_gil());
   m.def("count_above", &count_above, py::arg("positive"), py::arg("negative"), py::arg("above"),

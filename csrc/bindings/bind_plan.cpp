@@ -2,14 +2,13 @@
 #include <vector>
 
 #include "bindings.hpp"
-#include "events_arg.hpp"
 #include "tgflow/event_log.hpp"
 #include "tgflow/frontier.hpp"
 #include "tgflow/pair_index.hpp"
 #include "tgflow/random.hpp"
 #include "tgflow/replay.hpp"
 
-namespace {
+namespace bindings::plan {
 
 using tgflow::PairIndex;
 using no_gil = py::call_guard<py::gil_scoped_release>;
@@ -174,9 +173,10 @@ void bind_frontier(py::module_& m) {
   m.def("unique_events", &unique_events, py::arg("eids"), py::arg("rows"), py::arg("out"), no_gil());
 }
 
-}  // namespace
+}  // namespace bindings::plan
 
 void bind_plan(py::module_& m) {
+  using namespace bindings::plan;
   bind_pair_index(m);
   bind_frontier(m);
   m.def("draw_replay", &draw_replay, py::arg("begin"), py::arg("end"), py::arg("half_life"), py::arg("key"),

@@ -1,10 +1,8 @@
-#include "bind_preparer.hpp"
-
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "events_arg.hpp"
+#include "bindings.hpp"
 #include "tgflow/preparer.hpp"
 
 using tgflow::BatchLayout;
@@ -19,7 +17,7 @@ using tgflow::Slab;
 using tgflow::SlabPool;
 using tgflow::TemporalGraph;
 
-namespace {
+namespace bindings::preparer {
 
 constexpr int64_t kMost = int64_t{1} << 31;  // of what a batch has several of
 
@@ -154,9 +152,10 @@ int64_t padded(int64_t rows) {
   return tgflow::padded_rows(rows);
 }
 
-}  // namespace
+}  // namespace bindings::preparer
 
 void bind_preparer(py::module_& m) {
+  using namespace bindings::preparer;
   const py::call_guard<py::gil_scoped_release> no_gil;
   m.def("padded_rows", &padded, py::arg("rows"), no_gil);
   py::class_<SlabPool, std::shared_ptr<SlabPool>>(m, "SlabPool")

@@ -3,7 +3,7 @@
 #include "bindings.hpp"
 #include "tgflow/reuse_map.hpp"
 
-namespace {
+namespace bindings::reuse_map {
 
 using tgflow::ReuseMap;
 using no_gil = py::call_guard<py::gil_scoped_release>;
@@ -42,9 +42,10 @@ void restore(ReuseMap& map, const TensorArg& batch, const TensorArg& nodes, cons
                slots.data});
 }
 
-}  // namespace
+}  // namespace bindings::reuse_map
 
 void bind_reuse_map(py::module_& m) {
+  using namespace bindings::reuse_map;
   py::class_<ReuseMap>(m, "ReuseMap")
       .def(py::init(&new_map), py::arg("capacity"))
       .def("__len__", &ReuseMap::size)

@@ -1,5 +1,4 @@
 #include "bindings.hpp"
-#include "events_arg.hpp"
 #include "tgflow/sampling.hpp"
 #include "tgflow/temporal_graph.hpp"
 
@@ -9,7 +8,7 @@ using tgflow::Sampler;
 using tgflow::Strategy;
 using tgflow::TemporalGraph;
 
-namespace {
+namespace bindings::sampling {
 
 constexpr int64_t kTypeWords = (1 << 16) / 64;  // a bit for each event type
 
@@ -39,9 +38,10 @@ void sample_neighbors(TemporalGraph& graph, Strategy strategy, uint64_t key, int
   tgflow::sample_neighbors(graph.store(), queries, sampler, rows);
 }
 
-}  // namespace
+}  // namespace bindings::sampling
 
 void bind_sampling(py::module_& m) {
+  using namespace bindings::sampling;
   py::enum_<Strategy>(m, "Strategy")
       .value("recent", Strategy::kRecent)
       .value("uniform", Strategy::kUniform)

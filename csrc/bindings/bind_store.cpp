@@ -1,7 +1,6 @@
 #include <memory>
 
 #include "bindings.hpp"
-#include "events_arg.hpp"
 #include "tgflow/temporal_graph.hpp"
 
 using tgflow::Direction;
@@ -12,7 +11,7 @@ using tgflow::StoreStats;
 using tgflow::TemporalGraph;
 using tgflow::TierStats;
 
-namespace {
+namespace bindings::store {
 
 void bind_stats(py::module_& m) {
   py::class_<TierStats>(m, "TierStats")
@@ -72,9 +71,10 @@ void move_down(TemporalGraph& graph, int64_t bytes) {
   graph.move_down(bytes);
 }
 
-}  // namespace
+}  // namespace bindings::store
 
 void bind_store(py::module_& m) {
+  using namespace bindings::store;
   const py::call_guard<py::gil_scoped_release> no_gil;
   py::enum_<Direction>(m, "Direction")
       .value("undirected", Direction::kUndirected)

@@ -10,7 +10,7 @@ using tgflow::ReservedMemory;
 using tgflow::RowFile;
 using tgflow::RowReader;
 
-namespace {
+namespace bindings::tables {
 
 constexpr int64_t kMostRowBytes = int64_t{1}
                                   << 31;  // so that no buffer of rows exceeds what can be asked for
@@ -147,9 +147,10 @@ void bind_row_reader(py::module_& m) {
       py::arg("path"), no_gil);
 }
 
-}  // namespace
+}  // namespace bindings::tables
 
 void bind_tables(py::module_& m) {
+  using namespace bindings::tables;
   py::class_<ReservedMemory>(m, "ReservedMemory", py::buffer_protocol())
       .def(py::init<size_t>(), py::arg("bytes"))
       .def("__len__", &ReservedMemory::size)

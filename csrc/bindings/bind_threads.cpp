@@ -2,7 +2,7 @@
 #include "tgflow/simd_level.hpp"
 #include "tgflow/thread_pool.hpp"
 
-namespace {
+namespace bindings::threads {
 
 std::vector<std::string> simd_levels() {
   std::vector<std::string> names;
@@ -12,10 +12,11 @@ std::vector<std::string> simd_levels() {
 
 std::string simd_level() { return name_of(tgflow::simd_level()); }
 
-}  // namespace
+}  // namespace bindings::threads
 
 /// What the core's loops run on.
 void bind_threads(py::module_& m) {
+  using namespace bindings::threads;
   m.def("set_num_threads", &tgflow::set_num_threads, py::arg("num_threads"));
   m.def("num_threads", &tgflow::num_threads);
   m.def("stay_alone", &tgflow::stay_alone);

@@ -1,3 +1,4 @@
+// Every bind_*.cpp has its helpers in a namespace of its own: several files are compiled as one.
 #pragma once
 
 #include "tensor_arg.hpp"
@@ -8,6 +9,7 @@ void bind_store(py::module_& m);
 void bind_static_csr(py::module_& m);
 void bind_id_map(py::module_& m);
 void bind_plan(py::module_& m);
+void bind_preparer(py::module_& m);
 void bind_event_counts(py::module_& m);
 void bind_metrics(py::module_& m);
 void bind_tables(py::module_& m);

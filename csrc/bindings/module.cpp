@@ -1,7 +1,6 @@
 // The one Python module of the core. Each room of the core has its own bind_*.cpp with one function.
 #include <pybind11/pybind11.h>
 
-#include "bind_preparer.hpp"
 #include "bindings.hpp"
 
 PYBIND11_MODULE(_core, m) {

@@ -33,6 +33,7 @@
 #include <type_traits>
 
 #include "dlpack.hpp"
+#include "tgflow/events.hpp"
 
 namespace py = pybind11;
 
@@ -163,11 +164,17 @@ class TensorArg {
   std::shared_ptr<Py_buffer> buffer_;  ///< Keeps a buffer's memory; let go of with the GIL.
 };
 
+using OptionalTensor = std::optional<TensorArg>;
+
 /// The elements of an optional argument, null for None.
 template <typename T>
 T* data_or_null(const std::optional<TensorArg>& tensor, const char* name, TensorArg::Shape shape) {
   return tensor ? tensor->data<T>(name, shape) : nullptr;
 }
+
+/// The events whose columns these are, int64 and of one length each; `label` may be None.
+tgflow::Events events_of(const TensorArg& src, const TensorArg& dst, const TensorArg& t,
+                         const OptionalTensor& label);
 
 /// Raises IndexError unless all of `values` are in [low, high), naming the first that is not.
 void check_range(const char* name, Span<const int64_t> values, int64_t low, int64_t high);

@@ -1,20 +1,103 @@
 // Rows of a table by id, from device memory or from host memory in place: one kernel for each width in which
 // rows can be written. All read 16 bytes a lane, from whole 128-byte lines.
-#include "tgflow/cuda/row_gather.hpp"
+#include "tgflow/cuda/table_view.hpp"
+#include "tgflow/cuda/tile.hpp"
+#include "tgflow/types.hpp"
 
 using namespace tgflow;
+
+constexpr int64_t kLineBytes = 128;  ///< What one request to host memory, or to the cache, brings at most.
+constexpr int64_t kPieceBytes = 16;  ///< The widest access of a lane.
+
+/// A row as the pieces from the line on in which it begins: lanes that read pieces side by side ask for each
+/// of its lines once, wherever it begins (PyTorch-Direct, arXiv:2103.03330, shifts its lanes in this way).
+struct LinedRow {
+  const char* line;  ///< Null: a row of zeros.
+  int64_t begin;     ///< Of the row, in bytes behind `line`.
+  int64_t end;
+
+  /// Whether the piece `at` bytes behind the line holds some of the row. A piece never crosses a page, so
+  /// that what it holds besides can be read.
+  TGFLOW_HD bool has_piece(int64_t at) const { return at + kPieceBytes > begin && at < end; }
+};
+
+/// A row that has no pieces.
+TGFLOW_HD inline LinedRow no_row() { return {nullptr, 0, 0}; }
+
+TGFLOW_HD inline LinedRow lined_row(const char* row, int64_t row_bytes) {
+  const int64_t begin = static_cast<int64_t>(reinterpret_cast<uint64_t>(row) % kLineBytes);
+  return {row - begin, begin, begin + row_bytes};
+}
+
+TGFLOW_HD inline LinedRow zero_row(int64_t row_bytes) { return {nullptr, 0, row_bytes}; }
+
+/// Bytes, from their first line on, in which all rows lie that begin at multiples of `alignment`, at most 16.
+TGFLOW_HD inline int64_t lined_span(int64_t row_bytes, int64_t alignment) {
+  return row_bytes + kLineBytes - alignment;
+}
+
+/// Writes what piece `at` of `row` holds of it to its place in `out`, in parts of a width that divides where
+/// rows begin, how long they are, and where `out` is.
+template <typename Part, typename Piece>
+TGFLOW_HD void put_piece(const LinedRow& row, int64_t at, const Piece& piece, char* out) {
+  const Part* parts = reinterpret_cast<const Part*>(&piece);
+  for (int64_t i = 0; i < kPieceBytes / static_cast<int64_t>(sizeof(Part)); ++i) {
+    const int64_t from = at + i * static_cast<int64_t>(sizeof(Part));
+    if (from >= row.begin && from < row.end) *reinterpret_cast<Part*>(out + from - row.begin) = parts[i];
+  }
+}
+
+/// What a gather reads and writes; tgflow/cuda/rows.py has it field by field.
+struct RowGather {
+  const TableView* table;  ///< Memory up to the end of the last line of its rows can be read.
+  int64_t row_bytes;
+  const int64_t* id;
+  int64_t num_ids;
+  char* out;       ///< [num_ids, row_bytes]
+  int64_t* wrong;  ///< Becomes an id that is not in the table; its row is zeros.
+  int64_t lanes;   ///< That share a row: a power of two from 8, a line's pieces, to 32, a warp.
+};
+
+__device__ inline LinedRow find_row(const RowGather& g, const TableView& table, int64_t i) {
+  if (i >= g.num_ids) return no_row();
+  const int64_t id = g.id[i];
+  if (id >= table.size) *g.wrong = id;
+  if (id < 0 || id >= table.size) return zero_row(g.row_bytes);
+  return lined_row(table.rows + id * g.row_bytes, g.row_bytes);
+}
+
+__device__ inline longlong2 read_piece(const LinedRow& row, int64_t at) {
+  if (row.line == nullptr || !row.has_piece(at)) return {0, 0};
+  return __ldcs(reinterpret_cast<const longlong2*>(row.line + at));
+}
+
+/// Copies rows, `kTogether` at a time by the same lanes: that many reads are on their way before one is
+/// waited for. `Part` is the type that `put_piece` writes.
+template <typename Part>
+__device__ void gather_rows(const RowGather& g) {
+  constexpr int kTogether = 4;
+  const TableView table = read_view(g.table);
+  const int64_t lane = thread_index() % g.lanes;
+  const int64_t step = gridDim.x * static_cast<int64_t>(blockDim.x) / g.lanes * kTogether;
+  const int64_t span = lined_span(g.row_bytes, sizeof(Part));
+  for (int64_t first = thread_index() / g.lanes * kTogether; first < g.num_ids; first += step) {
+    LinedRow row[kTogether];
+    for (int j = 0; j < kTogether; ++j) row[j] = find_row(g, table, first + j);
+    for (int64_t at = lane * kPieceBytes; at < span; at += g.lanes * kPieceBytes) {
+      longlong2 piece[kTogether];
+      for (int j = 0; j < kTogether; ++j) piece[j] = read_piece(row[j], at);
+      for (int j = 0; j < kTogether; ++j) {
+        put_piece<Part>(row[j], at, piece[j], g.out + (first + j) * g.row_bytes);
+      }
+    }
+  }
+}
 
 extern "C" __global__ void __launch_bounds__(256) gather_by_16(RowGather gather) {
   gather_rows<longlong2>(gather);
 }
-extern "C" __global__ void __launch_bounds__(256) gather_by_8(RowGather gather) {
-  gather_rows<uint64_t>(gather);
-}
 extern "C" __global__ void __launch_bounds__(256) gather_by_4(RowGather gather) {
   gather_rows<uint32_t>(gather);
-}
-extern "C" __global__ void __launch_bounds__(256) gather_by_2(RowGather gather) {
-  gather_rows<uint16_t>(gather);
 }
 extern "C" __global__ void __launch_bounds__(256) gather_by_1(RowGather gather) {
   gather_rows<uint8_t>(gather);

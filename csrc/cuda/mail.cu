@@ -1,7 +1,84 @@
 // One message for each node of a batch: the last, or the mean.
-#include "tgflow/cuda/mail.hpp"
+#include "tgflow/cuda/block_sort.hpp"
+#include "tgflow/cuda/warp.hpp"
 
 using namespace tgflow;
+
+/// The messages to the ends of events, 2i to the source of event i and 2i + 1 to its destination;
+/// tgflow/cuda/mail.py has it field by field.
+struct MailColumns {
+  const int64_t* src;
+  const int64_t* dst;
+  const int64_t* t;
+  int64_t size;    ///< Messages.
+  int64_t* node;   ///< [size]: who receives them, ascending.
+  int64_t* order;  ///< [size]: the message of each, ascending among those to one node.
+  int64_t* row;    ///< [size]: the last message to the same node.
+  int64_t* row_t;  ///< [size]: when its event happened.
+  bool* is_last;   ///< [size]: whether it is that itself.
+
+  /// Where the messages to a node begin among the sorted ones, or where those behind it do.
+  __device__ int64_t bound(int64_t of, bool is_behind) const {
+    int64_t low = 0, high = size;
+    while (low < high) {
+      const int64_t middle = low + (high - low) / 2;
+      if (node[middle] < of || (is_behind && node[middle] == of)) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  }
+};
+
+constexpr int kFewMessages = 4096;
+constexpr int kMessageBits = 12;
+
+/// One thread block: sorts few messages by who receives them.
+__device__ inline void sort_messages(const MailColumns& mail) {
+  __shared__ uint64_t keys[kFewMessages];
+  const int first = static_cast<int>(threadIdx.x), stride = static_cast<int>(blockDim.x);
+  int size = 1;
+  while (size < mail.size) size *= 2;
+  for (int m = first; m < size; m += stride) {
+    const auto node = [&] { return static_cast<uint64_t>(m % 2 == 0 ? mail.src[m / 2] : mail.dst[m / 2]); };
+    keys[m] = m < mail.size ? node() << kMessageBits | static_cast<uint64_t>(m) : ~uint64_t{0};
+  }
+  __syncthreads();
+  sort_keys(keys, size);
+  for (int m = first; m < mail.size; m += stride) {
+    mail.node[m] = static_cast<int64_t>(keys[m] >> kMessageBits);
+    mail.order[m] = static_cast<int64_t>(keys[m] & (kFewMessages - 1));
+  }
+  __syncthreads();
+}
+
+/// Per sorted message: which one came last to the same node.
+__device__ inline void find_last(const MailColumns& mail, int64_t i) {
+  const int64_t last = mail.bound(mail.node[i], true) - 1, message = mail.order[last];
+  mail.row[i] = message;
+  mail.row_t[i] = mail.t[message / 2];
+  mail.is_last[i] = last == i;
+}
+
+/// A warp a node: fills the rows of its messages, sorted, with the mean of `from`, [size, width], which it
+/// adds up in their order.
+template <int kWidth>
+__device__ inline void mean_messages(const MailColumns& mail, const float* from, int64_t width, float* out) {
+  using Numbers = Pack<float, kWidth>;
+  for (int64_t i = warp_index(); i < mail.size; i += warp_count()) {
+    if (!mail.is_last[i]) continue;
+    const int64_t begin = mail.bound(mail.node[i], false);
+    const auto count = static_cast<float>(i + 1 - begin);
+    for (int64_t c = lane_index() * kWidth; c < width; c += kWarp * kWidth) {
+      auto sum = Numbers::filled(0);
+      for (int64_t j = begin; j <= i; ++j) sum.add(1, Numbers::load(from + mail.order[j] * width, c));
+      for (int w = 0; w < kWidth; ++w) sum.at[w] /= count;
+      for (int64_t j = begin; j <= i; ++j) sum.store(out + j * width, c);
+    }
+  }
+}
 
 /// One thread block: sorts messages, at most `kFewMessages`, and finds the last ones.
 extern "C" __global__ void __launch_bounds__(1024) mail_few(MailColumns mail) {

@@ -1,7 +1,228 @@
 // Reads, writes and archives versions of a node memory: kernels by how many numbers a lane copies at once.
-#include "tgflow/cuda/memory.hpp"
+#include "tgflow/cuda/block_sum.hpp"
+#include "tgflow/cuda/warp.hpp"
+#include "tgflow/types.hpp"
 
 using namespace tgflow;
+
+constexpr int64_t kNoVersion = -1;
+constexpr int64_t kClockWidth = 4;  ///< As tgflow/nn/memory_rows.py has it.
+constexpr int64_t kPosition = 3;    ///< The column of a clock with the log position it held from.
+constexpr int64_t kLinkWidth = 3;
+constexpr int64_t kOriginWidth = 2;  ///< A version's node, and `VersionRing::since_of` it.
+
+/// How a version is linked: to its node's version before it, and to one far before that.
+struct VersionLink {
+  int64_t previous, far, depth;
+};
+
+/// A ring of rows, numbered as they came; tgflow/cuda/memory.py has it field by field.
+struct VersionRing {
+  float* row;          ///< [slots, width of the memory].
+  int64_t* clock;      ///< [slots, kClockWidth].
+  int64_t* link;       ///< [slots, kLinkWidth], of `VersionLink`.
+  int64_t* origin;     ///< [slots, kOriginWidth].
+  int64_t* head;       ///< By node: the number of its latest version, or `kNoVersion`.
+  int64_t* counts;     ///< The number of the next version to come, and the log position of the last write.
+  int64_t capacity;    ///< Versions that are held, 0 without a ring; number n is in slot n mod capacity.
+  int64_t num_events;  ///< Versions are kept while the write that overwrote them began no further back.
+
+  TGFLOW_HD int64_t next() const { return counts[0]; }
+  TGFLOW_HD int64_t position() const { return counts[1]; }
+  TGFLOW_HD int64_t oldest() const { return next() > capacity ? next() - capacity : 0; }
+  TGFLOW_HD int64_t slot_of(int64_t number) const { return number % capacity; }
+  TGFLOW_HD bool is_held(int64_t number) const { return number >= oldest(); }
+  /// The position of the first event of the write that has overwritten the version in `slot`.
+  TGFLOW_HD int64_t since_of(int64_t slot) const { return origin[slot * kOriginWidth + 1]; }
+  TGFLOW_HD int64_t position_of(int64_t number) const {
+    return clock[slot_of(number) * kClockWidth + kPosition];
+  }
+  /// The link of a version; of one that is none or has left, that of none, at depth 0.
+  TGFLOW_HD VersionLink link_of(int64_t number) const {
+    if (!is_held(number)) return {kNoVersion, kNoVersion, 0};
+    const int64_t* at = link + slot_of(number) * kLinkWidth;
+    return {at[0], at[1], at[2]};
+  }
+};
+
+/// The slot of the latest kept version of `node` at or before `position`; -1 if there is none.
+TGFLOW_HD inline int64_t version_slot(const VersionRing& ring, int64_t node, int64_t position) {
+  if (ring.capacity == 0) return kNoVersion;
+  int64_t number = ring.head[node];
+  while (ring.is_held(number)) {
+    if (ring.position_of(number) <= position) {
+      const int64_t slot = ring.slot_of(number);
+      return ring.since_of(slot) >= ring.position() - ring.num_events ? slot : kNoVersion;
+    }
+    const VersionLink link = ring.link_of(number);
+    const bool skips = ring.is_held(link.far) && link.far < number && ring.position_of(link.far) > position;
+    const int64_t step = skips ? link.far : link.previous;
+    if (step >= number) return kNoVersion;  // no list goes forward
+    number = step;
+  }
+  return kNoVersion;
+}
+
+/// The link of a version that comes after version `previous` of its node: a skew-binary list of Myers (1983).
+TGFLOW_HD inline VersionLink link_after(const VersionRing& ring, int64_t previous) {
+  const VersionLink last = ring.link_of(previous), jump = ring.link_of(last.far);
+  const bool is_balanced =
+      jump.far != kNoVersion && last.depth - jump.depth == jump.depth - ring.link_of(jump.far).depth;
+  return {previous, is_balanced ? jump.far : previous, last.depth + 1};
+}
+
+/// The rows of a node memory; tgflow/cuda/memory.py has it field by field.
+struct MemoryColumns {
+  float* row;          ///< [num_nodes, width]; or those of the nodes of a call, one after the other.
+  int64_t is_by_node;  ///< Which of the two.
+  int64_t width;
+  int64_t* clock;  ///< [num_nodes, kClockWidth].
+  int64_t num_nodes;
+  int64_t* seen;  ///< Becomes the largest node plus one.
+
+  /// Whether the memory has a row of `node`, which is then seen.
+  __device__ bool sees(int64_t node) const {
+    if (node < 0 || node >= num_nodes) return false;
+    if (lane_index() == 0 && node >= *seen) {
+      atomicMax(reinterpret_cast<unsigned long long*>(seen), static_cast<unsigned long long>(node) + 1);
+    }
+    return true;
+  }
+  __device__ float* row_of(int64_t i, int64_t node) const { return row + (is_by_node ? node : i) * width; }
+};
+
+/// What is read; tgflow/cuda/memory.py has it field by field.
+struct MemoryQueries {
+  const int64_t* node;
+  const int64_t* position;  ///< As of which a node is read.
+  int64_t size;
+  float* row;      ///< [size, width]; perhaps `MemoryColumns::row` itself.
+  int64_t* clock;  ///< [size, kClockWidth].
+};
+
+/// What is written; tgflow/cuda/memory.py has it field by field.
+struct MemoryUpdates {
+  const int64_t* node;
+  int64_t size;
+  const float* memory;  ///< [size, dim], the first columns of a row.
+  int64_t memory_stride;
+  int64_t dim;
+  const float* mail;  ///< [size, width - dim], the others.
+  int64_t mail_stride;
+  const int64_t* last_update;
+  const int64_t* mail_t;
+  const int64_t* position;  ///< One number: from which on the rows hold.
+  const bool* is_last;      ///< Which update of a node counts, by update; null: all do.
+  const bool* is_lost;      ///< Whether nothing is to be written; null: it is.
+  int64_t* slot;            ///< [size]: where in the ring a row goes, or -1; null: nowhere.
+  int64_t* link;            ///< [size, kLinkWidth], between the two phases of `archive_versions`.
+
+  __device__ bool takes_place() const { return is_lost == nullptr || !*is_lost; }
+  __device__ bool counts(int64_t i) const { return takes_place() && (is_last == nullptr || is_last[i]); }
+};
+
+/// Calls `copy(i)` for the first of every pack of the numbers of a row, in one lane each.
+template <int kWidth, typename Copy>
+__device__ inline void for_columns(int64_t width, const Copy& copy) {
+  for (int64_t i = lane_index() * kWidth; i < width; i += kWarp * kWidth) copy(i);
+}
+
+/// A warp a query: the latest version at or before its position, zeros where none is kept; of a node that the
+/// memory has no row of it is not a number.
+template <int kWidth>
+__device__ inline void read_versions(const MemoryColumns& memory, const VersionRing& ring,
+                                     const MemoryQueries& q) {
+  using Numbers = Pack<float, kWidth>;
+  for (int64_t i = warp_index(); i < q.size; i += warp_count()) {
+    const int64_t node = q.node[i], position = q.position[i];
+    const bool is_there = memory.sees(node);
+    const float* from = nullptr;
+    const int64_t* clock = nullptr;
+    if (is_there && memory.clock[node * kClockWidth + kPosition] <= position) {
+      from = memory.row_of(i, node);
+      clock = memory.clock + node * kClockWidth;
+    } else if (is_there) {
+      const int64_t slot = version_slot(ring, node, position);
+      if (slot != kNoVersion) from = ring.row + slot * memory.width;
+      if (slot != kNoVersion) clock = ring.clock + slot * kClockWidth;
+    }
+    const auto none = Numbers::filled(is_there ? 0.0f : nanf(""));
+    float* out = q.row + i * memory.width;
+    if (from != out) {
+      for_columns<kWidth>(
+          memory.width, [&](int64_t c) { (from == nullptr ? none : Numbers::load(from, c)).store(out, c); });
+    }
+    const int lane = lane_index();
+    if (lane < kClockWidth) q.clock[i * kClockWidth + lane] = clock == nullptr ? 0 : clock[lane];
+  }
+}
+
+/// One thread block: gives the rows that can be read again, and are about to be written over, their numbers
+/// in the ring, in the order of the updates; of more than it holds, to the last. It links them, and writes
+/// all but the rows themselves. The ring counts the write, also if it is of no nodes.
+__device__ inline void archive_versions(const MemoryColumns& memory, const VersionRing& ring,
+                                        const MemoryUpdates& u) {
+  __shared__ int64_t sums[kWarp];
+  const Share share = Share::of(u.size);
+  const auto is_kept = [&](int64_t i) {
+    const int64_t node = u.node[i];
+    if (!u.counts(i) || node < 0 || node >= memory.num_nodes) return false;
+    const int64_t version = memory.clock[node * kClockWidth + kPosition];
+    return version > 0 && version < *u.position;
+  };
+  int64_t mine = 0, total;
+  for (int64_t i = share.begin; i < share.end; ++i) mine += is_kept(i);
+  const int64_t first = ring.next(), before = sum_before(mine, sums, &total);
+  const int64_t left_out = total > ring.capacity ? total - ring.capacity : 0;
+  int64_t rank = before;
+  for (int64_t i = share.begin; i < share.end; ++i) {
+    u.slot[i] = kNoVersion;
+    if (!is_kept(i) || rank++ < left_out) continue;
+    u.slot[i] = ring.slot_of(first + rank - 1 - left_out);
+    const VersionLink link = link_after(ring, ring.head[u.node[i]]);
+    int64_t* at = u.link + i * kLinkWidth;
+    at[0] = link.previous, at[1] = link.far, at[2] = link.depth;
+  }
+  __syncthreads();  // all links are read, and may be written over
+  rank = before;
+  for (int64_t i = share.begin; i < share.end; ++i) {
+    if (!is_kept(i) || rank++ < left_out) continue;
+    const int64_t node = u.node[i], slot = u.slot[i];
+    for (int64_t c = 0; c < kLinkWidth; ++c) ring.link[slot * kLinkWidth + c] = u.link[i * kLinkWidth + c];
+    for (int64_t c = 0; c < kClockWidth; ++c) {
+      ring.clock[slot * kClockWidth + c] = memory.clock[node * kClockWidth + c];
+    }
+    ring.origin[slot * kOriginWidth] = node;
+    ring.origin[slot * kOriginWidth + 1] = ring.position();
+    ring.head[node] = first + rank - 1 - left_out;
+  }
+  __syncthreads();  // all have read the last position
+  if (threadIdx.x > 0) return;
+  ring.counts[0] = first + total - left_out;
+  if (u.takes_place()) ring.counts[1] = *u.position;
+}
+
+/// A warp an update: moves the row that was there into the ring, where it has a slot, and writes its own.
+template <int kWidth>
+__device__ inline void write_versions(const MemoryColumns& memory, const VersionRing& ring,
+                                      const MemoryUpdates& u) {
+  using Numbers = Pack<float, kWidth>;
+  for (int64_t i = warp_index(); i < u.size; i += warp_count()) {
+    const int64_t node = u.node[i];
+    if (!memory.sees(node) || !u.counts(i)) continue;
+    float* row = memory.row_of(i, node);
+    const int64_t slot = u.slot == nullptr ? kNoVersion : u.slot[i];
+    for_columns<kWidth>(memory.width, [&](int64_t c) {
+      if (slot != kNoVersion) Numbers::load(row, c).store(ring.row + slot * memory.width, c);
+      const auto fresh = c < u.dim ? Numbers::load(u.memory + i * u.memory_stride, c)
+                                   : Numbers::load(u.mail + i * u.mail_stride, c - u.dim);
+      fresh.store(row, c);
+    });
+    if (lane_index() > 0) continue;
+    int64_t* clock = memory.clock + node * kClockWidth;
+    clock[0] = u.last_update[i], clock[1] = u.mail_t[i], clock[2] = 1, clock[kPosition] = *u.position;
+  }
+}
 
 extern "C" __global__ void __launch_bounds__(256)
     memory_read_by_4(MemoryColumns memory, VersionRing ring, MemoryQueries queries) {

@@ -1,11 +1,181 @@
 // The samplers on the GPU: the CPU's layout, draws and answers. Nothing here waits for the host or depends on
 // it, so every kernel can be captured in a CUDA graph.
 #include "tgflow/cuda/snapshot.hpp"
-#include "tgflow/cuda/tile_rows.hpp"
-#include "tgflow/cuda/tile_search.hpp"
+#include "tgflow/cuda/tile.hpp"
+#include "tgflow/detail/numbered.hpp"
 #include "tgflow/detail/sample_row.hpp"
+#include "tgflow/detail/store_view.hpp"
+#include "tgflow/detail/uniform_row.hpp"
+#include "tgflow/detail/visible.hpp"
 
 using namespace tgflow;
+
+/// One load of 16 bytes.
+__device__ inline Entry load_whole(const Entry* entry) {
+#ifdef __CUDA_ARCH__
+  unsigned long long t, ids;
+  asm volatile("ld.relaxed.gpu.v2.u64 {%0, %1}, [%2];" : "=l"(t), "=l"(ids) : "l"(entry) : "memory");
+  return {static_cast<tick_t>(t), static_cast<uint32_t>(ids), static_cast<uint32_t>(ids >> 32)};
+#else
+  return *entry;
+#endif
+}
+
+/// Where the entries of a block are now, for `load_whole` alone.
+__device__ inline const Entry* entries_around_cache(const StoreView& store, const Block& block) {
+  return store.entries_at(load_dependent(&block.place));
+}
+
+/// The last of `size` items for which `seen(number)` holds; it holds for a prefix of them, the first
+/// included. Each step asks once per lane, at even distances, and so leaves a part of `kLanes + 1`.
+template <int kLanes, typename Seen>
+__device__ inline int64_t last_seen(const Tile<kLanes>& tile, int64_t size, const Seen& seen) {
+  int64_t low = 0;
+  while (size > 1) {
+    const bool wide = size > kLanes;
+    const auto probe = [&](int64_t i) { return wide ? i * size / (kLanes + 1) : i; };
+    const int64_t mine = probe(tile.lane + 1);
+    const int64_t num_seen = tile.count_of(mine < size && seen(low + mine));
+    const int64_t next = num_seen < kLanes ? probe(num_seen + 1) : size;
+    low += probe(num_seen);
+    size = wide ? next - probe(num_seen) : 1;
+  }
+  return low;
+}
+
+/// As `find_visible` of one thread; every lane returns the answer.
+template <int kLanes>
+__device__ inline Visible find_visible(const Tile<kLanes>& tile, const StoreView& store, const Directory* dir,
+                                       tick_t t, eid_t before) {
+  Tail tail = tail_of(store, dir);
+  tail = {tile.agreed(tail.total), tile.agreed(tail.last), tile.agreed(tail.newest)};
+  if (tail.total == 0) return {0, 0};
+  const Block* blocks = dir->blocks();
+  const Block& last = blocks[tail.last];
+  if (sees(tail.newest->t, last.base_eid + tail.newest->eid_offset, t, before)) {
+    return {tail.total, tail.last};
+  }
+  if (!sees(blocks[0], t, before)) return {0, 0};
+  const int64_t b =
+      last_seen(tile, tail.last + 1, [&](int64_t number) { return sees(blocks[number], t, before); });
+  const int64_t end = b == tail.last ? tail.total : blocks[b + 1].start;
+  const Entry* entries = entries_around_cache(store, blocks[b]);
+  const int64_t limit = before - blocks[b].base_eid;
+  const int64_t j = last_seen(tile, end - blocks[b].start, [&](int64_t number) {
+    const Entry entry = load_whole(entries + number);
+    return sees(entry.t, entry.eid_offset, t, limit);
+  });
+  return {blocks[b].start + j + 1, b};
+}
+
+/// As `recent_row` of one thread, of `size` entries: neighboring lanes read neighboring entries and write
+/// neighboring slots.
+template <int kLanes>
+__device__ inline void newest_row(const Tile<kLanes>& tile, const StoreView& store, const Directory* dir,
+                                  Visible seen, int64_t size, int64_t i, const NeighborRows& out) {
+  if (tile.lane == 0) out.count[i] = static_cast<int32_t>(size);
+  const int64_t row = i * out.k;
+  int64_t slot = 0;
+  int64_t end = seen.count;
+  for (int64_t b = seen.block; slot < size; --b) {
+    const Block& block = dir->blocks()[b];
+    const int64_t here = end - block.start;
+    const int64_t taken = here < size - slot ? here : size - slot;
+    if (tile.lane == 0) store.count_reads(block, taken);
+    const Entry* newest = entries_around_cache(store, block) + (here - 1);
+    for (int64_t j = tile.lane; j < taken; j += kLanes) {
+      write_slot(out, row + slot + j, load_whole(newest - j), block.base_eid);
+    }
+    slot += taken;
+    end = block.start;
+  }
+  for (int64_t j = size + tile.lane; j < out.k; j += kLanes) pad_slots(out, row + j, row + j + 1);
+}
+
+/// Draws as `draw_distinct` does, at most one number a lane: this lane's, and in `place` how many are larger.
+template <int kLanes>
+__device__ inline int64_t draw_one_each(const Tile<kLanes>& tile, Draws& draws, int64_t size, int k,
+                                        int64_t* place) {
+  const int64_t top = size - k + tile.lane;  // larger than all that earlier lanes drew
+  const bool draws_one = tile.lane < k;
+  int64_t mine = -1;
+  if (draws_one) mine = draws.below(static_cast<uint32_t>(tile.lane), static_cast<uint64_t>(top) + 1);
+  int num_larger = 0, num_equal = 0;
+  const auto compare = [&] {
+    num_larger = num_equal = 0;
+    for (int j = 0; j < k; ++j) {
+      const int64_t other = tile.broadcast(mine, j);
+      num_larger += other > mine;
+      num_equal += other == mine;
+    }
+  };
+  compare();
+  if (tile.any(draws_one && num_equal > 1)) {  // rare: one by one, a number that was drawn gives way
+    for (int j = 1; j < k; ++j) {
+      const int64_t number = tile.broadcast(mine, j);
+      const bool taken = tile.any(tile.lane < j && mine == number);
+      if (tile.lane == j && taken) mine = top;
+    }
+    compare();
+  }
+  *place = num_larger;
+  return mine;
+}
+
+/// Draws as `draw_distinct` does, any `k`: the numbers, largest first, are then in `out`; `scratch` has room
+/// for as many.
+template <int kLanes>
+__device__ inline void draw_many(const Tile<kLanes>& tile, Draws& draws, int64_t size, int64_t k,
+                                 int64_t* scratch, int64_t* out) {
+  for (int64_t j = tile.lane; j < k; j += kLanes) {
+    scratch[j] = draws.below(static_cast<uint32_t>(j), static_cast<uint64_t>(size - k + j) + 1);
+  }
+  tile.sync();
+  for (int64_t j = 1; j < k; ++j) {
+    const int64_t number = scratch[j];
+    bool taken = false;
+    for (int64_t other = tile.lane; other < j; other += kLanes) taken |= scratch[other] == number;
+    taken = tile.any(taken);
+    if (tile.lane == 0 && taken) scratch[j] = size - k + j;
+    tile.sync();
+  }
+  for (int64_t j = tile.lane; j < k; j += kLanes) {
+    int64_t num_larger = 0;
+    for (int64_t other = 0; other < k; ++other) num_larger += scratch[other] > scratch[j];
+    out[num_larger] = scratch[j];
+  }
+  tile.sync();
+}
+
+/// Writes one slot of row `i`: entry `number` of `dir`, at or before the block that `seen` ends in.
+__device__ inline void write_numbered(const StoreView& store, const Directory* dir, Visible seen,
+                                      int64_t number, int64_t slot, const NeighborRows& out) {
+  const Block* blocks = dir->blocks();
+  const int64_t b = blocks[seen.block].start <= number ? seen.block : block_of(blocks, seen.block, number);
+  store.count_reads(blocks[b], 1);
+  const Entry* entries = entries_around_cache(store, blocks[b]);
+  write_slot(out, slot, load_whole(entries + (number - blocks[b].start)), blocks[b].base_eid);
+}
+
+/// Writes row `i`: `out.k` of the entries numbered [first, seen.count), more than `out.k`.
+template <int kLanes>
+__device__ inline void uniform_row(const Tile<kLanes>& tile, const StoreView& store, const Directory* dir,
+                                   int64_t first, Visible seen, Draws draws, int64_t i,
+                                   const NeighborRows& out) {
+  if (tile.lane == 0) out.count[i] = static_cast<int32_t>(out.k);
+  const int64_t row = i * out.k;
+  if (out.k <= kLanes) {
+    int64_t place;
+    const int k = static_cast<int>(out.k);
+    const int64_t number = draw_one_each(tile, draws, seen.count - first, k, &place);
+    if (tile.lane < k) write_numbered(store, dir, seen, first + number, row + place, out);
+    return;
+  }
+  draw_many(tile, draws, seen.count - first, out.k, out.eid + row, out.node + row);
+  for (int64_t j = tile.lane; j < out.k; j += kLanes) {
+    write_numbered(store, dir, seen, first + out.node[row + j], row + j, out);
+  }
+}
 
 /// The newest entries of each query. A tile of 8 lanes reads 128 bytes at once; most rows are little longer.
 extern "C" __global__ void __launch_bounds__(256)

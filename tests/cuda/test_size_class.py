@@ -7,7 +7,7 @@ import torch
 from helpers.emulator import CSRC, Emulator
 
 CODE = """
-#include "tgflow/cuda/size_class.hpp"
+#include "tgflow/cuda/insertion.hpp"
 extern "C" __global__ void classes(int64_t* capacity, int32_t* size_class, int32_t* rooms) {
   const int64_t n = threadIdx.x + blockIdx.x * static_cast<int64_t>(blockDim.x) + 1;
   const int64_t most = int64_t{1} << (6 + n % 9);
@@ -31,4 +31,4 @@ def test_every_capacity_has_a_class_of_its_own(tmp_path):
     assert len(pairs) > 60
     assert max(size_class) < 160
     assert rooms[1:].tolist() == list(range(161, 191))
-    assert (CSRC / "include/tgflow/cuda/size_class.hpp").read_text().count("160") == 1
+    assert (CSRC / "include/tgflow/cuda/insertion.hpp").read_text().count("160") == 1

@@ -19,6 +19,7 @@ from tgflow.cache.engine import CachedSource, CacheSnapshot
 from tgflow.cache.schedule import CacheSchedule
 from tgflow.cuda.device import Device, StreamEvent
 from tgflow.cuda.launch import Argument
+from tgflow.cuda.rows import write_width
 from tgflow.tables.pending_gather import PendingGather
 
 WAYS = 8
@@ -240,8 +241,7 @@ class DeviceCache:
         size = out.numel() // max(self._table.dim, 1)
         if size == 0:
             return
-        address = self._row_bytes | out.data_ptr()
-        width = next(w for w in (16, 4, 1) if address % w == 0)
+        width = write_width(self._row_bytes | out.data_ptr())
         lanes = min(1 << (self._row_bytes // width - 1).bit_length(), 32)
         args = _Copy(
             0 if source is None else source.data_ptr(),

@@ -82,7 +82,7 @@ class _AttentionGradients(ctypes.Structure):
 
 
 class _SlotGradients(ctypes.Structure):
-    """What one kernel of the backward pass leaves to the next (cuda/attend.hpp)."""
+    """What one kernel of the backward pass leaves to the next (cuda/attend.cu)."""
 
     _fields_ = (("kept", _word), ("score", _word))
 

@@ -11,7 +11,7 @@ from tgflow.cuda.structs import FreeItems
 from tgflow.cuda.unread import GivenUp
 
 NUM_CLASSES = 192
-"""As `kClasses` of cuda/size_class.hpp: first of pieces of entries, from 160 on of directories."""
+"""As `kClasses` of cuda/insertion.hpp: first of pieces of entries, from 160 on of directories."""
 NO_CLASS = 255
 _PIECES = 160
 _MERGE_AT = 1024

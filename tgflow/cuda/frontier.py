@@ -19,7 +19,7 @@ _MOST_ITEMS = 2**30
 
 
 class _Items(ctypes.Structure):
-    """What is to become distinct rows (cuda/frontier.hpp)."""
+    """What is to become distinct rows (cuda/frontier.cu)."""
 
     _fields_ = (
         ("node", _word),
@@ -36,13 +36,13 @@ class _Items(ctypes.Structure):
 
 
 class _Claims(ctypes.Structure):
-    """Which items are the first of equal ones (cuda/frontier.hpp)."""
+    """Which items are the first of equal ones (cuda/frontier.cu)."""
 
     _fields_ = (("first", _word), ("mask", _number), ("place", _word), ("number", _word))
 
 
 class _Rows(ctypes.Structure):
-    """Where the distinct rows go (cuda/frontier.hpp)."""
+    """Where the distinct rows go (cuda/frontier.cu)."""
 
     _fields_ = (
         ("node", _word),

@@ -18,7 +18,7 @@ _MOST_BLOCKS = 1 << 20
 
 
 class _Gru(ctypes.Structure):
-    """One step (tgflow/gru.hpp)."""
+    """One step (cuda/gru.cu)."""
 
     _fields_ = (
         ("num_rows", _number),

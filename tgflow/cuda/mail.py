@@ -22,7 +22,7 @@ _MOST_BLOCKS = 1 << 20
 
 
 class _Columns(ctypes.Structure):
-    """The messages of a batch, sorted (cuda/mail.hpp)."""
+    """The messages of a batch, sorted (cuda/mail.cu)."""
 
     _fields_ = (
         ("src", _word),

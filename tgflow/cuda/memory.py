@@ -81,7 +81,7 @@ class Versions(NamedTuple):
 
 
 class _Columns(ctypes.Structure):
-    """The rows of a node memory (cuda/memory.hpp)."""
+    """The rows of a node memory (cuda/memory.cu)."""
 
     _fields_ = (
         ("row", _word),
@@ -94,7 +94,7 @@ class _Columns(ctypes.Structure):
 
 
 class _Ring(ctypes.Structure):
-    """Overwritten versions (detail/version_ring.hpp)."""
+    """Overwritten versions (cuda/memory.cu)."""
 
     _fields_ = (
         ("row", _word),
@@ -109,7 +109,7 @@ class _Ring(ctypes.Structure):
 
 
 class _Queries(ctypes.Structure):
-    """What is read (cuda/memory.hpp)."""
+    """What is read (cuda/memory.cu)."""
 
     _fields_ = (
         ("node", _word),
@@ -121,7 +121,7 @@ class _Queries(ctypes.Structure):
 
 
 class _Updates(ctypes.Structure):
-    """What is written (cuda/memory.hpp)."""
+    """What is written (cuda/memory.cu)."""
 
     _fields_ = (
         ("node", _word),

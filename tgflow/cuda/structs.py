@@ -72,7 +72,7 @@ class NeighborRows(ctypes.Structure):
 
 
 class FreeItems(ctypes.Structure):
-    """What is free, by size class (cuda/size_class.hpp)."""
+    """What is free, by size class (cuda/insertion.hpp)."""
 
     _fields_ = (("items", _word), ("begin", _word), ("count", _word))
 
@@ -153,7 +153,7 @@ class Version(ctypes.Structure):
 
 
 class Changing(ctypes.Structure):
-    """A change of the past on its way into the store (cuda/changing.hpp)."""
+    """A change of the past on its way into the store (cuda/change.cu)."""
 
     _fields_ = (
         ("store", StoreView),

@@ -46,7 +46,13 @@ class SlotOrder {
       queue.head = 0;
     }
   }
-  void clear();
+  void clear() {
+    for (Queue& queue : queues_) {
+      queue.entries.clear();
+      queue.head = 0;
+    }
+    num_entries_ = 0;
+  }
 
   /// Entries, those to be passed over included.
   int64_t num_entries() const { return num_entries_; }
@@ -92,7 +98,13 @@ class SlotOrder {
     shrink(queue);
   }
 
-  static void shrink(Queue& queue);
+  /// Moves the entries to the front once as many have left: at most one move an entry.
+  static void shrink(Queue& queue) {
+    if (queue.head < queue.size()) return;
+    queue.entries.erase(queue.entries.begin(),
+                        queue.entries.begin() + static_cast<std::ptrdiff_t>(queue.head));
+    queue.head = 0;
+  }
 
   std::vector<Queue> queues_;
   std::vector<Entry> stay_;

@@ -1,10 +1,247 @@
 // Any sampler, for one query: what the batched paths answer too. No `std::` here.
 #pragma once
 
-#include "tgflow/detail/decayed_row.hpp"
-#include "tgflow/detail/filtered_row.hpp"
+#include "tgflow/detail/numbered.hpp"
+#include "tgflow/detail/recent_row.hpp"
+#include "tgflow/detail/sampler.hpp"
+#include "tgflow/detail/uniform_row.hpp"
+#include "tgflow/random.hpp"
 
 namespace tgflow {
+
+/// Calls `each(entry, base_eid)` for the entries numbered [first, seen.count) that count, newest first, until
+/// it returns false.
+template <typename Each>
+TGFLOW_HD inline void for_each_kept(const StoreView& store, const Directory* dir, int64_t first, Visible seen,
+                                    const Sampler& sampler, const Each& each) {
+  int64_t end = seen.count;
+  for (int64_t b = seen.block; end > first; --b) {
+    const Block& block = dir->blocks()[b];
+    const Entry* entries = store.entries(block);
+    const int64_t begin = first > block.start ? first : block.start;
+    for (int64_t j = end - block.start; j-- > begin - block.start;) {
+      if (!sampler.keeps(store, entries[j], block.base_eid)) continue;
+      store.count_reads(block, 1);
+      if (!each(entries[j], block.base_eid)) return;
+    }
+    end = begin;
+  }
+}
+
+/// Writes row `i`: the newest `out.k` that count.
+TGFLOW_HD inline void filtered_recent_row(const StoreView& store, const Directory* dir, Visible seen,
+                                          const Sampler& sampler, int64_t i, const NeighborRows& out) {
+  int64_t slot = i * out.k;
+  const int64_t end = slot + out.k;
+  for_each_kept(store, dir, 0, seen, sampler, [&](const Entry& entry, eid_t base_eid) {
+    write_slot(out, slot++, entry, base_eid);
+    return slot < end;
+  });
+  out.count[i] = static_cast<int32_t>(slot - i * out.k);
+  pad_slots(out, slot, end);
+}
+
+/// Writes row `i`: `out.k` of those numbered [first, seen.count) that count, each as likely, in two passes.
+TGFLOW_HD inline void filtered_uniform_row(const StoreView& store, const Directory* dir, int64_t first,
+                                           Visible seen, const Sampler& sampler, Draws draws, int64_t i,
+                                           const NeighborRows& out) {
+  int64_t left = 0;
+  for_each_kept(store, dir, first, seen, sampler, [&](const Entry&, eid_t) {
+    ++left;
+    return true;
+  });
+  const bool all = left <= out.k;
+  int64_t slot = i * out.k;
+  const int64_t end = slot + (all ? left : out.k);
+  out.count[i] = static_cast<int32_t>(end - slot);
+  if (!all) uniform_draw(0, left, draws, i, out);
+  if (slot < end) {
+    for_each_kept(store, dir, first, seen, sampler, [&](const Entry& entry, eid_t base_eid) {
+      --left;
+      if (all || out.eid[slot] == left) write_slot(out, slot++, entry, base_eid);
+      return slot < end;
+    });
+  }
+  pad_slots(out, end, (i + 1) * out.k);
+}
+
+constexpr int32_t kFractionDigits = 32;
+
+/// 2^-(2^-digit) in 64-bit fixed point, 1 <= digit <= kFractionDigits.
+TGFLOW_HD inline uint64_t root_of_half(int32_t digit) {
+  static constexpr uint64_t kRoots[kFractionDigits] = {
+      0xb504f333f9de6484, 0xd744fccad69d6af4, 0xeac0c6e7dd24392e, 0xf5257d152486cc2c, 0xfa83b2db722a033a,
+      0xfd3e0c0cf486c174, 0xfe9e115c7b8f884b, 0xff4ecb59511ec8a5, 0xffa756521c8daed1, 0xffd3a751c0f7e10b,
+      0xffe9d2b2f7db2755, 0xfff4e91bff1b8c3d, 0xfffa747ea0040664, 0xfffd3a3b7814eb53, 0xfffe9d1cc60ddab1,
+      0xffff4e8e25879bfa, 0xffffa7470363f451, 0xffffd3a37dda0313, 0xffffe9d1bdf703ae, 0xfffff4e8debe025e,
+      0xfffffa746f4fa150, 0xfffffd3a37a3f8b0, 0xfffffe9d1bd1065a, 0xffffff4e8de845ad, 0xffffffa746f41376,
+      0xffffffd3a37a05e3, 0xffffffe9d1bd01fb, 0xfffffff4e8de80c0, 0xfffffffa746f4050, 0xfffffffd3a37a024,
+      0xfffffffe9d1bd011, 0xffffffff4e8de808};
+  return kRoots[digit - 1];
+}
+
+/// Whether `bits`, 64 random ones, are below 2^-(num / den), 1 <= den < 2^63, as a fraction of 2^64. The
+/// binary digits of the exponent are found one by one, and only until the outcome is certain: after two,
+/// mostly. Off by less than 2^-58 in all.
+TGFLOW_HD inline bool half_power_coin(uint64_t bits, uint64_t num, uint64_t den) {
+  if (num >= den) {
+    const uint64_t whole = num / den;
+    if (whole > 63 || bits >> (64 - whole) != 0) return false;
+    bits <<= whole;
+    num -= whole * den;
+  }
+  uint64_t power =
+      ~0ull;  // of the digits so far: the answer is at most this, more than the digit's root of it
+  for (int32_t digit = 1; num != 0 && digit <= kFractionDigits; ++digit) {
+    const uint64_t lower = multiply_high(power, root_of_half(digit));
+    num += num;
+    if (num >= den) {
+      num -= den;
+      power = lower;
+      if (bits >= power) return false;
+    } else if (bits < lower) {
+      return true;
+    }
+  }
+  return bits < power;
+}
+
+/// Successive draws without replacement, each entry half as likely as one that is a half-life younger.
+///
+/// What is left is kept in buckets by age, in half-lives before the newest entry left. A draw proposes an
+/// entry as if all of bucket `j` weighed 2^-j, and the entry is taken with the probability that makes up for
+/// it, at least a half. Buckets end where all that is older weighs less than the newest entry does: the last
+/// one is open, so that they are as many as the logarithm of the history, however long ago it began.
+class DecayedDraw {
+ public:
+  /// `chosen` has room for what is drawn. Entries that `sampler` does not keep are never taken.
+  TGFLOW_HD DecayedDraw(const StoreView& store, const Directory* dir, Visible seen, const Sampler& sampler,
+                        int64_t* chosen)
+      : store_(store), dir_(dir), seen_(seen), sampler_(sampler), chosen_(chosen), newest_(seen.count - 1) {}
+
+  /// Draws `k` entries, or all if they are fewer: their numbers, largest first. Returns how many.
+  TGFLOW_HD int64_t run(int64_t item, int64_t k) {
+    for (uint64_t attempt = 0; num_chosen_ < k; ++attempt) {
+      if (weight_ == 0 && !find_newest()) break;
+      const Random4 r = philox(sampler_.key, static_cast<uint64_t>(item), attempt);
+      const uint64_t point = bits(r.word[1], r.word[0]);
+      const uint64_t low = point * weight_;  // Lemire's method: rare points would be off uniform
+      if (low < weight_ && low < (0 - weight_) % weight_) continue;
+      propose(multiply_high(point, weight_), bits(r.word[3], r.word[2]));
+    }
+    return num_chosen_;
+  }
+
+ private:
+  static constexpr int32_t kLastBucket = 30;
+
+  TGFLOW_HD static uint64_t bits(uint32_t high, uint32_t low) {
+    return static_cast<uint64_t>(high) << 32 | low;
+  }
+
+  TGFLOW_HD const Block& block_with(int64_t number) const {
+    const Block* blocks = dir_->blocks();
+    return blocks[blocks[seen_.block].start <= number ? seen_.block : block_of(blocks, seen_.block, number)];
+  }
+
+  TGFLOW_HD bool keeps(int64_t number) const {
+    if (sampler_.types == nullptr) return true;
+    const Block& block = block_with(number);
+    return sampler_.keeps(store_, store_.entries(block)[number - block.start], block.base_eid);
+  }
+
+  TGFLOW_HD tick_t time_of(int64_t number) const {
+    const Block& block = block_with(number);
+    return store_.entries(block)[number - block.start].t;
+  }
+
+  /// In ticks before the newest entry left; any two times are less than 2^64 apart.
+  TGFLOW_HD uint64_t age_at(tick_t t) const {
+    return static_cast<uint64_t>(newest_t_) - static_cast<uint64_t>(t);
+  }
+
+  /// Moves on to the newest entry that is left, and sorts the rest by age; false if there is none.
+  TGFLOW_HD bool find_newest() {
+    for (; newest_ >= 0; --newest_) {
+      if (num_newer_ < num_chosen_ && chosen_[num_newer_] == newest_) {
+        ++num_newer_;
+      } else if (keeps(newest_)) {
+        newest_t_ = time_of(newest_);
+        fill_buckets();
+        return true;
+      }
+    }
+    return false;
+  }
+
+  TGFLOW_HD void fill_buckets() {
+    int64_t rest = newest_ + 1 - (num_chosen_ - num_newer_);
+    int64_t end = newest_ + 1;
+    int64_t older = num_newer_;  // of the chosen ones, the first that is in no bucket yet
+    for (last_ = 0; last_ < kLastBucket && rest >> last_ != 0; ++last_) {
+      const int64_t start = first_younger(last_ + 1, end);
+      left_[last_] = end - start;
+      for (; older < num_chosen_ && chosen_[older] >= start; ++older) --left_[last_];
+      rest -= left_[last_];
+      end = start;
+    }
+    left_[last_] = rest;
+    weight_ = 0;
+    for (int32_t j = 0; j <= last_; ++j) weight_ += bucket_weight(j);
+  }
+
+  /// The first of the entries below `end` that is younger than `num` half-lives; `end` if none is.
+  TGFLOW_HD int64_t first_younger(int64_t num, int64_t end) const {
+    const uint64_t half_life = static_cast<uint64_t>(sampler_.span);
+    if (half_life > age_at(dir_->blocks()[0].first_t) / static_cast<uint64_t>(num)) return 0;
+    const uint64_t age = static_cast<uint64_t>(num) * half_life;
+    if (end == 0 || age_at(time_of(end - 1)) >= age) return end;
+    return find_visible(store_, dir_, newest_t_ - static_cast<tick_t>(age - 1), kEveryEvent).count;
+  }
+
+  TGFLOW_HD uint64_t bucket_weight(int32_t j) const { return static_cast<uint64_t>(left_[j]) << (last_ - j); }
+
+  /// Proposes the entry at `point`, below `weight_`; `coin` decides whether it is taken.
+  TGFLOW_HD void propose(uint64_t point, uint64_t coin) {
+    int32_t j = 0;
+    int64_t number = newest_;
+    for (; point >= bucket_weight(j); ++j) {
+      point -= bucket_weight(j);
+      number -= left_[j];
+    }
+    number -= static_cast<int64_t>(point >> (last_ - j));
+    int64_t slot = num_newer_;
+    for (; slot < num_chosen_ && chosen_[slot] >= number; ++slot) --number;
+    const uint64_t half_life = static_cast<uint64_t>(sampler_.span);
+    const uint64_t older = age_at(time_of(number)) - static_cast<uint64_t>(j) * half_life;
+    if (!half_power_coin(coin, older, half_life) || !keeps(number)) return;
+    for (int64_t s = num_chosen_++; s > slot; --s) chosen_[s] = chosen_[s - 1];
+    chosen_[slot] = number;
+    --left_[j];
+    weight_ = number == newest_ ? 0 : weight_ - (uint64_t{1} << (last_ - j));
+  }
+
+  const StoreView& store_;
+  const Directory* dir_;
+  Visible seen_;
+  const Sampler& sampler_;
+  int64_t* chosen_;
+  int64_t num_chosen_ = 0;
+  int64_t num_newer_ = 0;  // of them, than the newest entry left
+  int64_t newest_;         // its number
+  tick_t newest_t_ = 0;
+  int32_t last_ = 0;  // bucket
+  int64_t left_[kLastBucket + 1];
+  uint64_t weight_ = 0;  // of all buckets, the last one's entries 1 each; 0: find the newest entry left
+};
+
+/// Draws row `i`'s entries, as `item`: their numbers, largest first, wait in `out.eid`, and how many in
+/// `out.count`.
+TGFLOW_HD inline void decayed_draw(const StoreView& store, const Directory* dir, Visible seen,
+                                   const Sampler& sampler, int64_t item, int64_t i, const NeighborRows& out) {
+  DecayedDraw draw(store, dir, seen, sampler, out.eid + i * out.k);
+  out.count[i] = static_cast<int32_t>(draw.run(item, out.k));
+}
 
 /// Where the window of a query at time `t` begins.
 TGFLOW_HD inline tick_t window_start(tick_t t, int64_t width) {
