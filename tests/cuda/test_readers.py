@@ -9,8 +9,8 @@ import torch
 from helpers.emulator.device import EmulatedDevice
 from helpers.hubs import hub_events
 from helpers.strategies import graph_events
+from tgflow.cuda.pinned import SparePinned
 from tgflow.cuda.readers import Readers
-from tgflow.cuda.spare import SparePinned
 from tgflow.cuda.store import DeviceStore
 from tgflow.graph import TemporalGraph
 from tgflow.sampling import Sampler, sample_neighbors

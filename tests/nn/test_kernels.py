@@ -116,10 +116,11 @@ def test_a_row_that_is_not_there_is_not_read_and_does_not_stay_unseen(emulator):
 
 def test_attention_has_right_gradients_in_float64(tmp_path, monkeypatch):
     source = tmp_path / "attend.cu"
-    text = (attention_source()).replace("float", "double")
+    templates, kernel, text = attention_source().partition('extern "C"')
+    text = text.replace("float", "double")
     for name in ("Attention", "AttentionOut", "AttentionGradients"):
         text = text.replace(f"{name} ", f"{name}Of<double> ")
-    source.write_text(text)
+    source.write_text(templates + kernel + text)
     kernels = Emulator((source,))
     monkeypatch.setattr(attention, "_REAL", torch.float64)
     monkeypatch.setitem(devices._devices, CPU, EmulatedDevice(kernels=kernels))

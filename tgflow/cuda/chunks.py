@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from tgflow.cuda.device import Device
+from tgflow.cuda.pinned import SparePinned
 from tgflow.cuda.readers import Readers
-from tgflow.cuda.spare import SparePinned
 
 CHUNK_BITS = 21
 PLACE_MASK = (1 << 48) - 1

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from tgflow.cuda.chunks import Chunks
-from tgflow.cuda.launch import Kernels
-from tgflow.cuda.scan import prefix_sum
+from tgflow.cuda.launch import Kernels, prefix_sum
 from tgflow.cuda.structs import Compacting, Fresh, StoreView
 
 _THREADS = 128

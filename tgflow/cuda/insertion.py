@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from tgflow.cuda.free_lists import NUM_CLASSES
-from tgflow.cuda.launch import Kernels
-from tgflow.cuda.scan import prefix_sum
+from tgflow.cuda.launch import Kernels, prefix_sum
 from tgflow.cuda.structs import FreeItems, Fresh, Insertion, Snapshot, StoreView, Totals
 from tgflow.cuda.unread import GivenUp, Need
 from tgflow.peers import Shard

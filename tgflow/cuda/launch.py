@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Any, Protocol, TypeAlias
 
 import torch
+from torch import Tensor
 
 from tgflow.cuda import driver, sources
 from tgflow.cuda.requirements import CudaError, require_cupy
@@ -105,3 +106,12 @@ def _functions(cupy: Any, source: Path, device_index: int) -> dict[str, Any]:
             f"CuPy {cupy.__version__} cannot compile {source.name} for device {device_index}: "
             f"{error}; python -m tgflow.cuda.warm tries it alone"
         ) from error
+
+
+def prefix_sum(table: Tensor) -> None:
+    """Replace each row of `table`, int64 `[R, N]`, by its inclusive prefix sums.
+
+    Row by row: torch scans one row with the whole device, and a table with a thread block a row.
+    """
+    for row in table:
+        torch.cumsum(row, 0, out=row)

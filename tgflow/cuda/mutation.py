@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tgflow.cuda.device import Device
-from tgflow.cuda.scan import prefix_sum
+from tgflow.cuda.launch import prefix_sum
 from tgflow.cuda.structs import Changing, Fresh, StoreView, Version
 from tgflow.peers import Shard
 from tgflow.units import INT64_MAX, INT64_MIN

@@ -6,6 +6,7 @@ import ctypes
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -21,7 +22,6 @@ from tgflow.cuda.insertion import InsertionPlan, PlannedBatch
 from tgflow.cuda.mutation import ChangeArgs, Edits
 from tgflow.cuda.pinned import PinnedPool
 from tgflow.cuda.readers import Readers
-from tgflow.cuda.store_stats import DeviceStats, count
 from tgflow.cuda.structs import Fresh, FreshCursor, Snapshot, StoreView
 from tgflow.cuda.unread import GivenUp, Need, Unread, UnreadTotals
 from tgflow.peers import PARTS, Shard
@@ -29,6 +29,38 @@ from tgflow.peers import PARTS, Shard
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _EVERYTHING = Shard()
+_THREADS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTier:
+    """What the latest version of the graph has in a tier."""
+
+    num_blocks: int
+    num_entries: int
+    capacity: int
+    """Entries that its blocks have room for."""
+    bytes: int
+    """Of its chunks."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStats:
+    """What a device store holds and what it costs."""
+
+    device: DeviceTier
+    host: DeviceTier
+    max_blocks: int
+    """Blocks of the node that has most."""
+    reads: tuple[int, int]
+    """Neighbors read from each tier, counted where there is a budget."""
+    bytes: int
+    """All memory, that of directories, heads and tables included."""
+
+    @property
+    def num_entries(self) -> int:
+        """Entries of both tiers."""
+        return self.device.num_entries + self.host.num_entries
 
 
 def _on_writer(
@@ -266,9 +298,20 @@ class DeviceStore:
         """Count what the store holds, node by node. Synchronizes."""
         tables = (self._heads, self._types, self.chunks.addresses, self.chunks.tiers)
         other = self._slabs.num_bytes + self._free.num_bytes + sum(x.nbytes for x in tables)
-        chunk_bytes = (self.chunks.tier_bytes(0), self.chunks.tier_bytes(1))
+        counts = torch.zeros(7, dtype=torch.int64, device=self._gpu.device)
         with self.readers.reading():
-            return count(self._gpu, self._view(), self._reads, chunk_bytes, other)
+            store = self._view()
+            blocks = -(-max(store.num_nodes, 1) // _THREADS)
+            where = ctypes.c_uint64(counts.data_ptr())
+            self._gpu.kernels.launch("count_store", blocks, _THREADS, store, where)
+            found = counts.tolist()
+            reads_device, reads_host = self._reads.tolist()
+        device, host = (
+            DeviceTier(found[tier], found[2 + tier], found[4 + tier], self.chunks.tier_bytes(tier))
+            for tier in range(2)
+        )
+        total = device.bytes + host.bytes + other
+        return DeviceStats(device, host, found[6], (reads_device, reads_host), total)
 
     def _begin(self) -> None:
         """Start a write: order it behind the last one, and take back what nobody reads."""
