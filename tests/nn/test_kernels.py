@@ -118,7 +118,7 @@ def test_attention_has_right_gradients_in_float64(tmp_path, monkeypatch):
     source = tmp_path / "attend.cu"
     templates, kernel, text = attention_source().partition('extern "C"')
     text = text.replace("float", "double")
-    for name in ("Attention", "AttentionOut", "AttentionGradients"):
+    for name in ("Attention", "AttentionOut", "AttentionGradients", "SlotGradients"):
         text = text.replace(f"{name} ", f"{name}Of<double> ")
     source.write_text(templates + kernel + text)
     kernels = Emulator((source,))
