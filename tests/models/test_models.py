@@ -31,12 +31,15 @@ def take_in(model: TemporalModel, batch: Batch) -> None:
 
 @pytest.mark.parametrize(
     ("name", "settings"),
-    [(name, {}) for name in EMBEDDING] + [("tgn", {"layers": 2}), ("tgat", {"layers": 1})],
+    [(name, {}) for name in EMBEDDING]
+    + [("tgn", {"layers": 2}), ("tgat", {"layers": 1})]
+    + [("dygformer", {"node_x_dim": 3}), ("tpnet", {"node_x_dim": 3})],
 )
 def test_model_shapes_and_finite_gradients(name, settings):
     events, model = made_events(60), made_model(name, **settings)
+    node_x = torch.randn(12, 3) if "node_x_dim" in settings else None
     for index in range(3):
-        batch = slow_batch(events, index, 20, model.fanouts, num_negatives=3)
+        batch = slow_batch(events, index, 20, model.fanouts, num_negatives=3, node_x=node_x)
         scores = model(batch)
         assert scores.positive.shape == (20,)
         assert scores.negative.shape == (20, 3)

@@ -1,16 +1,12 @@
 """Models that look at both nodes of a pair together: DyGFormer and TPNet."""
 
-import dataclasses
-
 import pytest
 import torch
 
 from helpers.made_models import batches_of, changed, made_events, made_model, plan_for, scores_of
-from tgflow.batch import Batch
 from tgflow.models import DyGFormerConfig, tpnet
 from tgflow.models.dygformer import DyGFormer
 
-PAIR_MODELS = ["dygformer", "tpnet"]
 EVENTS = made_events(60)
 
 
@@ -25,33 +21,6 @@ def test_scores_depend_on_the_walks_that_batches_leave():
         for batch in batches[:2]:
             model.commit(batch, model(batch))
         assert not torch.allclose(model(batches[2]).positive, before)
-
-
-@pytest.mark.parametrize("name", PAIR_MODELS)
-def test_every_parameter_has_a_finite_gradient(name):
-    model = made_model(name, node_x_dim=3)
-    batch = next(iter(batches_of(plan_for(made_model(name), EVENTS[:40], batch_size=40))))
-    batch = with_node_x(batch, 3)
-    scores = model(batch)
-    (scores.positive.sum() + scores.negative.sum()).backward()
-    for part, parameter in model.named_parameters():
-        assert parameter.grad is not None, part
-        assert bool(parameter.grad.isfinite().all()), part
-
-
-def with_node_x(batch: Batch, dim: int) -> Batch:
-    return dataclasses.replace(batch, node_x=torch.randn(len(batch.nodes), dim))
-
-
-@pytest.mark.parametrize("name", PAIR_MODELS)
-def test_pairs_in_parts_have_the_scores_of_the_whole(name, monkeypatch):
-    model = made_model(name)
-    whole = scores_of(model, batches_of(plan_for(model, EVENTS)))
-    monkeypatch.setattr("tgflow.models.tpnet.MAX_PAIRS", 7)
-    monkeypatch.setattr("tgflow.models.dygformer.MAX_TOKENS", 80)
-    parts = scores_of(model, batches_of(plan_for(model, EVENTS)))
-    for one, two in zip(whole, parts, strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)
 
 
 def test_the_transformer_does_not_know_which_side_comes_first():

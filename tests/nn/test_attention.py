@@ -163,17 +163,6 @@ def test_attention_layer_has_right_gradients():
     assert torch.autograd.gradcheck(lambda *_: layer(below, block), sources)
 
 
-def test_targets_without_neighbors_get_zeros_and_no_nan():
-    block = made_block(3, 2, 4, 2, seed=0)
-    layer = made_layer(3, 2, 2)
-    below = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
-    out = layer(below[block.target], below, block)
-    assert out[0].tolist() == [0.0] * 4
-    out.sum().backward()
-    assert below.grad is not None
-    assert bool(below.grad.isfinite().all())
-
-
 def test_no_targets_give_no_rows():
     block = made_block(0, 3, 4, 2, seed=0)
     layer = made_layer(3, 2, 2)

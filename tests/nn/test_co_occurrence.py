@@ -96,12 +96,3 @@ def test_the_encoding_is_that_of_each_count_alone(length, patch):
     ours = torch.autograd.grad((found * weights).sum(), parameters)
     theirs = torch.autograd.grad((expected * weights).sum(), parameters)
     torch.testing.assert_close(ours, theirs)
-
-
-def test_swapping_the_nodes_of_a_pair_swaps_counts():
-    own, others = torch.tensor([0, 1]), torch.tensor([[1, 4, 4], [4, 0, 1]])
-    mask = torch.ones(2, 3, dtype=torch.bool)
-    one, two = torch.tensor([0]), torch.tensor([1])
-    ahead = by_core(own, others, mask, Pairs(one, two))
-    back = by_core(own, others, mask, Pairs(two, one))
-    assert torch.equal(back, ahead.flip(1).flip(3))

@@ -39,12 +39,6 @@ def test_updater_has_right_gradients(cell):
     )
 
 
-def test_updater_without_any_mail_changes_nothing():
-    rows = made_rows(torch.float32)
-    rows = MemoryRows(rows.state, torch.zeros_like(rows.clock), 2)
-    assert torch.equal(MemoryUpdater(2, 4, TimeEncoding(3), "gru")(rows, 1.0), rows.memory)
-
-
 def test_unknown_cell():
     with pytest.raises(ValueError, match='must be "gru" or "rnn"'):
         MemoryUpdater(2, 4, TimeEncoding(3), "lstm")
