@@ -1,13 +1,13 @@
-"""Settings of models by the kind of stream, which is measured on its beginning.
+"""Presets: model settings for a kind of stream, which is measured on its first events.
 
-A preset is plain settings: what it sets is printed, and whatever is set otherwise stays.
+The settings of a preset are printed; explicit settings take precedence.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 
@@ -15,7 +15,7 @@ from tgflow.events import EventBatch
 
 Family = Literal["discrete", "sparse", "recommendation", "repeat"]
 MEASURED = 100_000
-"""Events of the beginning of a stream that decide."""
+"""First events of a stream that are measured."""
 MOST_TIMES, LEAST_PER_TIME = 5_000, 20
 LEAST_NEW = 0.25
 MOST_REPEATED = 0.35
@@ -24,7 +24,7 @@ LONG_HISTORY = 100
 
 @dataclass(frozen=True, slots=True)
 class StreamFacts:
-    """What decides of which kind a stream is."""
+    """Statistics of a stream that determine its kind."""
 
     num_events: int
     num_times: int
@@ -41,7 +41,7 @@ class StreamFacts:
 
     @property
     def family(self) -> Family:
-        """The kind of stream: the first whose rule fits."""
+        """The first kind whose rule the stream meets."""
         per_time = self.num_events / max(self.num_times, 1)
         if self.num_times <= MOST_TIMES and per_time >= LEAST_PER_TIME:
             return "discrete"
@@ -52,7 +52,7 @@ class StreamFacts:
         return "repeat"
 
     def line(self) -> str:
-        """Return in one line what was measured."""
+        """Return the statistics as one line."""
         return (
             f"{self.family}: {self.repeat:.0%} of pairs repeat, {self.new:.0%} of events have a "
             f"new node, {self.num_times:,} times in {self.num_events:,} events"
@@ -61,10 +61,10 @@ class StreamFacts:
 
 
 def measure(events: EventBatch, seconds_per_tick: float) -> StreamFacts:
-    """Return the facts of the first events of a stream, in order.
+    """Return the statistics of the first events of a stream.
 
     Args:
-        events: At most the first 100,000 are looked at.
+        events: Events in order; at most the first 100,000 are read.
         seconds_per_tick: Length of a tick of their times.
     """
     events = events[:MEASURED]
@@ -88,13 +88,7 @@ def measure(events: EventBatch, seconds_per_tick: float) -> StreamFacts:
 
 
 def settings_of(family: Family, facts: StreamFacts) -> dict[str, dict[str, Any]]:
-    """Return what a kind of stream sets, by model; of the models that it names.
-
-    Raises:
-        ValueError: If there is no such kind.
-    """
-    if family not in get_args(Family):
-        raise ValueError(f"preset must be one of {', '.join(get_args(Family))}, got {family!r}")
+    """Return the settings of a preset, by model."""
     if family == "discrete":
         decay = math.log(2) / (20 * facts.step_seconds) if facts.step_seconds else 0.0
         return {"tpnet": {"walk_decay": decay}}

@@ -1,4 +1,4 @@
-"""The smaller commands, the help, and what is said when something is wrong."""
+"""The smaller commands and the help."""
 
 from __future__ import annotations
 

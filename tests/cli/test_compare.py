@@ -57,7 +57,7 @@ def test_it_leaves_figures_scores_and_a_page(compared):
     assert all(scores.shape == (400, 3) for scores in outcome.scores.values())
     page = (compared / "report.html").read_text()
     assert "6 models on made" in page
-    assert "What it is worth to go on learning" in page
+    assert "ahead of its frozen copy by, in MRR" in page
     assert "preset" in metrics["preset_line"]
 
 

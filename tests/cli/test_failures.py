@@ -1,4 +1,4 @@
-"""What ends a run before its stream does: said in a line, with a code, and all of it kept."""
+"""Failures during a run: exit code, message, and the checkpoint that is kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tgflow run --resume`: it goes on as if nothing had happened, or says why it does not."""
+"""`--resume`: settings that may change, damage, and what is refused."""
 
 from __future__ import annotations
 

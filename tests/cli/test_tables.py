@@ -1,4 +1,4 @@
-"""Tables and caches from the command line: the same results, and clear words for what cannot be."""
+"""Tables and caches from the command line: the same results wherever rows are."""
 
 from __future__ import annotations
 

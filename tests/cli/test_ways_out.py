@@ -1,4 +1,4 @@
-"""What a run does after somebody, or a crash, has meddled with its directory."""
+"""Resuming a run whose directory was changed or damaged."""
 
 from __future__ import annotations
 

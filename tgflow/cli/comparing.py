@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -54,28 +53,20 @@ from tgflow.units import seconds_per_tick
 
 
 def stream_facts(config: Config) -> StreamFacts | None:
-    """Return the facts of the beginning of a stream of files; None if no preset goes by them."""
+    """Return the statistics of the stream that a preset needs; None with --preset none."""
     if config.compare.preset == "none":
         return None
     source = assemble.open_source(config)
-    batches = list(islice(playback(source, limit=MEASURED), MEASURED))
-    return measure(concat(batches), seconds_per_tick(source.unit))
+    events = concat(list(playback(source, limit=MEASURED)))
+    return measure(events, seconds_per_tick(source.unit))
 
 
 def family_of(config: Config, facts: StreamFacts | None) -> Family | None:
-    """Return the kind of stream that the preset goes by; None if it goes by none."""
+    """Return the kind of stream whose preset applies; None with --preset none."""
     if facts is None:
         return None
     wanted = config.compare.preset
     return facts.family if wanted == "auto" else wanted  # type: ignore[return-value]
-
-
-def preset_settings(config: Config, facts: StreamFacts | None) -> dict[str, dict[str, Any]]:
-    """Return what the preset sets, by model."""
-    family = family_of(config, facts)
-    if family is None or facts is None:
-        return {}
-    return settings_of(family, facts)
 
 
 def cuts_at_steps(config: Config, facts: StreamFacts | None) -> bool:
@@ -147,7 +138,7 @@ def _compare(directory: RunDirectory, as_json: bool, flow: FlowControl) -> None:
 
 
 def _name(config: Config) -> str:
-    """Return what a comparison is called where nobody named it."""
+    """Return the default name of a comparison."""
     return run_name(config).removesuffix(config.model.name.removesuffix("+pairs")) + "compare"
 
 
@@ -258,7 +249,8 @@ def chosen(config: Config, facts: StreamFacts | None) -> list[ModelChoice]:
     known = set(WIDTHS).union(*(_known(choice.name) for choice in found))
     if unused := [key for key in common if key not in known]:
         raise ConfigError(f"--model-set: none of the models has a setting {unused[0]!r}")
-    preset = preset_settings(config, facts)
+    family = family_of(config, facts)
+    preset = settings_of(family, facts) if family is not None and facts is not None else {}
     return [
         _with_settings(
             choice, preset.get(choice.name.removesuffix(PAIRS), {}), common, own[choice.label]
@@ -268,7 +260,7 @@ def chosen(config: Config, facts: StreamFacts | None) -> list[ModelChoice]:
 
 
 def left_out(config: Config, facts: StreamFacts | None) -> list[str]:
-    """Return the models that the preset leaves out of a line-up that is asked for by its name."""
+    """Return the models that the preset leaves out of a named line-up."""
     if family_of(config, facts) != "sparse":
         return []
     return [
@@ -284,7 +276,7 @@ def _stated(config: Config) -> list[str]:
 
 
 def _texts(config: Config, facts: StreamFacts | None) -> Iterator[str]:
-    """Yield the models as they are named, those of line-ups as far as they are there."""
+    """Yield the models of --models, with line-ups replaced by their models."""
     if not _stated(config):
         raise ConfigError("--models: which? name some, such as --models recency,tgn,tgn+pairs")
     without = left_out(config, facts)
@@ -307,7 +299,7 @@ def _named(text: str) -> ModelChoice:
 
 
 def _known(name: str) -> set[str]:
-    """Return the settings that a model has; of an own model those of its dataclass."""
+    """Return the names of a model's settings; for an own model, the fields of its dataclass."""
     kind = MODELS[name].config if name in MODELS else None
     if kind is None:
         kind = getattr(own_model(name), "config_type", None)
@@ -315,7 +307,7 @@ def _known(name: str) -> set[str]:
 
 
 def _split(config: Config, labels: list[str]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Return what is set of one model, as in tgn.memory_dim=32, and what of all that have it."""
+    """Return settings of one model, such as tgn.memory_dim=32, and settings for all models."""
     own: dict[str, dict[str, Any]] = {label: {} for label in labels}
     common: dict[str, Any] = {}
     for key, value in model_settings(config.model).items():
@@ -421,7 +413,7 @@ FILES = {
 
 
 def preset_line(config: Config, facts: StreamFacts | None, choices: list[ModelChoice]) -> str:
-    """Return the line that says what a preset has set, and by which facts of the stream."""
+    """Return one line with the settings of the preset and the statistics that chose it."""
     wanted, family = config.compare.preset, family_of(config, facts)
     if family is None and wanted == "none":
         return "no preset"
@@ -440,7 +432,7 @@ def preset_line(config: Config, facts: StreamFacts | None, choices: list[ModelCh
 def common_figures(
     config: Config, graph: TemporalGraph, preset: str, threads: int, device: torch.device
 ) -> dict[str, Any]:
-    """Return what the figures of every comparison say of stream and machine."""
+    """Return the metrics of stream and machine that every comparison has."""
     return {
         "command": "compare",
         "stream": config.stream.path,
@@ -455,7 +447,7 @@ def common_figures(
 
 
 def write_outcome(files: RunFiles, outcome: Outcome, batch_size: int) -> Analysis:
-    """Write what a comparison leaves; return what is made of it.
+    """Write the files of a comparison, and return its analysis.
 
     Raises:
         OSError: If it cannot be written.
@@ -469,7 +461,7 @@ def write_outcome(files: RunFiles, outcome: Outcome, batch_size: int) -> Analysi
 
 
 def print_leaders(analysis: Analysis, path: Path) -> None:
-    """Print the leaderboard, and who dropped out."""
+    """Print the leaderboard, and the models that dropped out."""
     summary: Mapping[str, Any] = analysis.outcome.summary
     rows, own = [], analysis.own_metrics
     if analysis.num_events:
@@ -506,7 +498,7 @@ def is_offline(config: Config) -> bool:
 
 
 def with_offline(config: Config, options: ResumeOptions) -> tuple[Config, ResumeOptions]:
-    """Return settings in which what is said of learning is said of offline training, too."""
+    """Return the settings with explicit `continual` ones copied to `offline`."""
     stated = options.stated or {}
     common = {
         f"continual.{field.name}": f"offline.{field.name}" for field in fields(TrainingConfig)
