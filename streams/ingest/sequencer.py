@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tgflow.durable.position import LogPosition
+from tgflow.durable.segments import LogPosition
 from tgflow.streams.errors import LateEvent, StreamError
 from tgflow.streams.ingest.accounting import RowAccounting, Unbalanced
 from tgflow.streams.ingest.admission import Admission, Admitted

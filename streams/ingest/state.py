@@ -12,7 +12,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from tgflow.durable.position import LogPosition
+from tgflow.durable.segments import LogPosition
 from tgflow.streams.ingest.accounting import RowAccounting
 from tgflow.streams.ingest.config import BEFORE_ALL
 from tgflow.streams.ingest.dead_letters import Length

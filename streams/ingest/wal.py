@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from tgflow.durable.errors import DiskFull
-from tgflow.durable.position import LogPosition
+from tgflow.durable.segments import LogPosition
 
 RETRY_SECONDS = 0.1
 

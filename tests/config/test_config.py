@@ -17,7 +17,7 @@ from tgflow.setting import alternatives
 from tgflow.streams.files.formats import FORMATS
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.rows.limits import Checks
-from tgflow.tables.backends import PLACEMENTS
+from tgflow.tables.placements import PLACEMENTS
 from tgflow.train import ContinualConfig
 from tgflow.train.config import Reuse
 from tgflow.train.protocols import PROTOCOLS

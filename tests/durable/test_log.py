@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import faults
-from tgflow.durable import kept, segments
+from tgflow.durable import reading, segments
 from tgflow.durable.errors import DiskFull, LogCorrupt
 from tgflow.durable.log import DurableLog
-from tgflow.durable.position import LogPosition
+from tgflow.durable.segments import LogPosition
 
 
 @contextmanager
@@ -271,7 +271,7 @@ def test_positions_are_json():
 
 @pytest.mark.parametrize("kept_bytes", [0, 300, 1 << 20])
 def test_a_log_checked_while_it_is_opened_gives_the_same_frames(tmp_path, monkeypatch, kept_bytes):
-    monkeypatch.setattr(kept, "KEPT_BYTES", kept_bytes)
+    monkeypatch.setattr(reading, "KEPT_BYTES", kept_bytes)
     with DurableLog(tmp_path, segment_bytes=1500) as log:
         places = fill(log, 20)
         assert log.end.segment > 2

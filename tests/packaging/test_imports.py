@@ -111,7 +111,7 @@ STRANGERS = {"ingest": {"files"}}
 # Kernels take structs of addresses; a host table's memory is registered with a GPU by its address,
 # and ids must not lie in what a gather fills.
 KNOW_ADDRESSES = [
-    *("tgflow.cuda", "tgflow.tables.device", "tgflow.cache.device"),
+    *("tgflow.cuda", "tgflow.tables.gpu_rows", "tgflow.cache.device"),
     *("tgflow.tables.host", "tgflow.tables.validation"),
     "tgflow.bench",
 ]

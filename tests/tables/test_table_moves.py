@@ -17,7 +17,8 @@ from helpers.made_tables import (
     made,
     some_rows,
 )
-from tgflow.tables import FeatureTable, backends
+from tgflow.tables import FeatureTable
+from tgflow.tables import placements as placement_module
 
 
 @pytest.mark.parametrize("part", [100, 997, 40_000])
@@ -63,7 +64,7 @@ def test_auto_moves_on_where_the_device_is_full():
 
 
 def test_auto_leaves_the_host_half_of_its_memory(monkeypatch, tmp_path):
-    monkeypatch.setattr(backends, "memory_limit", lambda: 6_000 * 32)
+    monkeypatch.setattr(placement_module, "memory_limit", lambda: 6_000 * 32)
     rows = some_rows(5_000, 8)
     table = FeatureTable(8, device=EmulatedDevice(), budget=1_000 * 32, path=tmp_path / "x.rows")
     placements = []

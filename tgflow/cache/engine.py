@@ -15,7 +15,7 @@ from tgflow.tables.protocols import Table
 
 if TYPE_CHECKING:
     from tgflow.cuda.device import Device
-    from tgflow.tables.gpu_view import GpuView
+    from tgflow.tables.gpu_rows import GpuView
 
 
 class CachedSource(Table, Protocol):

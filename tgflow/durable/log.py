@@ -24,8 +24,8 @@ from tgflow.durable import frames, reading, segments
 from tgflow.durable.errors import FULL, WAY_OUT, DiskFull, LogCorrupt
 from tgflow.durable.frames import BadFrame, Body
 from tgflow.durable.fs import RealFs, make_directories
-from tgflow.durable.kept import KeptFrames
-from tgflow.durable.position import LogPosition
+from tgflow.durable.reading import KeptFrames
+from tgflow.durable.segments import LogPosition
 
 UNSYNCED_BYTES = 64 << 20
 """Frames not yet on the disk are kept in memory up to this size; then they are synced."""

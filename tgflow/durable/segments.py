@@ -10,9 +10,9 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
@@ -20,6 +20,31 @@ from typing import BinaryIO
 from tgflow.durable import frames
 from tgflow.durable.errors import WAY_OUT, LogCorrupt, LogVersion
 from tgflow.durable.frames import BadFrame, Header
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LogPosition:
+    """A place in the log, after a frame."""
+
+    segment: int
+    byte: int
+
+    def to_json(self) -> dict[str, int]:
+        """Return what `from_json` reads."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, int]) -> LogPosition:
+        """Return the position that `to_json` wrote.
+
+        Raises:
+            ValueError: If it is none.
+        """
+        place = tuple(value.get(name) for name in ("segment", "byte"))
+        if any(type(x) is not int or x < 0 for x in place):
+            raise ValueError(f"a log position has segment and byte, got {dict(value)}")
+        return cls(value["segment"], value["byte"])
+
 
 MAGIC = b"tgflog\r\n"
 VERSION = 1

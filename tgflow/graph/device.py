@@ -15,9 +15,9 @@ from tgflow.cuda.mutation import Edits
 from tgflow.cuda.store import DeviceStore
 from tgflow.events import EventBatch
 from tgflow.graph import _native
+from tgflow.graph.backend import StoreCounts
 from tgflow.graph.host import HostGraph
 from tgflow.graph.query import Neighbors, Queries
-from tgflow.graph.stats import StoreCounts
 from tgflow.peers import Shard
 from tgflow.sampler import Sampler
 

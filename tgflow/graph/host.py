@@ -9,8 +9,8 @@ from torch import Tensor
 
 from tgflow.events import EventBatch
 from tgflow.graph import _native
+from tgflow.graph.backend import StoreCounts
 from tgflow.graph.query import Neighbors, Queries
-from tgflow.graph.stats import StoreCounts
 from tgflow.peers import Shard
 from tgflow.sampler import Sampler
 from tgflow.units import INT64_MAX

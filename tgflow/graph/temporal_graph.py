@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
@@ -13,22 +13,103 @@ from torch import Tensor
 
 from tgflow.choices import Direction
 from tgflow.describe import described
-from tgflow.events import EventBatch
-from tgflow.graph.backend import GraphBackend
+from tgflow.events import COLUMNS, EventBatch
+from tgflow.graph.backend import GraphBackend, GraphStats, graph_stats
 from tgflow.graph.feature_scale import FeatureScale
-from tgflow.graph.given import budget_of, check_width, edge_table, on_host, width_of
+from tgflow.graph.host import HostGraph
 from tgflow.graph.log import EventLog
 from tgflow.graph.mutations import Changes, Kind, Mutation
 from tgflow.graph.node_rows import NodeRows, mention_nodes
-from tgflow.graph.opening import open_backend
 from tgflow.graph.query import type_bits
-from tgflow.graph.stats import GraphStats, graph_stats
 from tgflow.peers import Shard
+from tgflow.tables import FeatureTable
 from tgflow.tables.protocols import Table
-from tgflow.units import INT64_MAX, INT64_MIN, seconds_per_tick
+from tgflow.units import INT64_MAX, INT64_MIN, parse_bytes, seconds_per_tick
 
 if TYPE_CHECKING:
     from tgflow.cuda.device import Device
+
+
+def open_backend(
+    direction: Direction, budget: int | None, device: str | torch.device | Device, shard: Shard
+) -> GraphBackend:
+    """Return an empty backend for a device; arguments as `TemporalGraph` takes them.
+
+    Raises:
+        CudaError: If the GPU cannot be used.
+        ValueError: If there is no such kind of device.
+    """
+    if isinstance(device, str | torch.device):
+        kind = str(device).partition(":")[0]
+        if kind not in ("cpu", "cuda"):
+            raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {str(device)!r}")
+        if kind == "cpu":
+            return HostGraph(direction, budget, shard)
+    from tgflow.cuda.device import CudaDevice
+    from tgflow.graph.device import DeviceGraph
+
+    if isinstance(device, str | torch.device):
+        device = CudaDevice(torch.device(device))
+    return DeviceGraph(direction, budget, device, shard)
+
+
+LEAST_BUDGET = 4096
+
+
+def edge_table(dim: int, table: Table | None) -> Table | None:
+    """Return the table of edge features: the one that is given, or a new one; None without any.
+
+    Raises:
+        ValueError: If the one that is given is of another width, or not empty, or not float32.
+    """
+    if table is None:
+        return FeatureTable(dim) if dim else None
+    if dim not in (0, table.dim):
+        raise ValueError(f"give edge_x or edge_x_dim: the table's width is {table.dim}, not {dim}")
+    if table.dtype != torch.float32 or len(table) > 0:
+        raise ValueError(
+            f"edge_x must be an empty table of float32 rows, got {len(table)} rows of {table.dtype}"
+        )
+    return table
+
+
+def width_of(table: Table | None) -> int:
+    """Return the width of a table's rows, 0 without one."""
+    return 0 if table is None else table.dim
+
+
+def check_width(events: EventBatch, dim: int) -> None:
+    """Raise ValueError unless the features of events are as wide as a graph's, which are `dim`."""
+    if events.x_dim != dim and (len(events) or events.x is not None):
+        raise ValueError(
+            f"the graph has edge features of width {dim}, the batch has {events.x_dim}; "
+            "create the graph with TemporalGraph(edge_x_dim=...)"
+        )
+
+
+def budget_of(device_budget: int | str) -> int:
+    """Return a budget of memory in bytes.
+
+    Raises:
+        TypeError: If it is neither a whole number nor text.
+        ValueError: If it is no size, or too small.
+    """
+    budget = parse_bytes(device_budget)
+    if budget < LEAST_BUDGET:
+        raise ValueError(
+            f"device_budget must be at least {LEAST_BUDGET} bytes, got {device_budget!r}"
+        )
+    return budget
+
+
+def on_host(events: EventBatch) -> EventBatch:
+    """Return the events with contiguous columns on the CPU; features stay where they are."""
+    columns = {name: getattr(events, name) for name in COLUMNS}
+    for name, column in columns.items():
+        if name != "x" and column is not None:
+            columns[name] = column.cpu().contiguous()
+    return EventBatch.checked(**columns, new_nodes=events.new_nodes)
+
 
 Answer = TypeVar("Answer")
 
@@ -399,3 +480,36 @@ class TemporalGraph:
     def stats(self) -> GraphStats:
         """Return the block store's size and cost. Waits for an append in progress."""
         return graph_stats(self.backend.stats(), 1 if self.device_budget is None else 2)
+
+
+def rebuild(graph: TemporalGraph, events: EventBatch, mutations: Iterable[Mutation]) -> None:
+    """Append `events` to an empty `graph` and make the `mutations` at their positions.
+
+    Raises:
+        MemoryError: As the graph's methods raise it.
+        ValueError: If the mutations are not those of a graph with these events.
+    """
+    for number, mutation in enumerate(mutations):
+        try:
+            _make(graph, events, mutation)
+        except (LookupError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"mutation {number}, {mutation.kind!r} at position {mutation.position}, cannot be "
+                f"made of these {len(events)} events: {error!r}"
+            ) from error
+    graph.append(events[len(graph.log) :])
+
+
+def _make(graph: TemporalGraph, events: EventBatch, mutation: Mutation) -> None:
+    if not len(graph.log) <= mutation.position <= len(events):
+        raise ValueError(f"its position must be from {len(graph.log)} to {len(events)}")
+    graph.append(events[len(graph.log) : mutation.position])
+    if mutation.kind == "append_late":
+        end = mutation.position + mutation.arguments["size"]
+        if not mutation.position < end <= len(events):
+            raise ValueError(f"its events would end at {end}")
+        graph.append(events[mutation.position : end], allow_late=True)
+    elif mutation.eid is not None:
+        graph.delete(mutation.eid)
+    else:
+        getattr(graph, mutation.kind)(**mutation.arguments)

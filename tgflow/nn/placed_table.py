@@ -9,7 +9,7 @@ from tgflow.cache import CachedTable, cached
 from tgflow.cuda.devices import device_of
 from tgflow.cuda.requirements import require_device
 from tgflow.tables import FeatureTable
-from tgflow.tables.backends import Placement
+from tgflow.tables.placements import Placement
 
 
 class PlacedTable(nn.Module):

@@ -29,7 +29,7 @@ from tgflow.config import plain
 from tgflow.durable.appended import AppendedFile
 from tgflow.durable.errors import LogCorrupt
 from tgflow.durable.log import DurableLog
-from tgflow.durable.position import LogPosition
+from tgflow.durable.segments import LogPosition
 from tgflow.events import MICRO_BATCH_END, EventBatch
 from tgflow.graph.log import NodeCount
 from tgflow.peers import Shard

@@ -18,7 +18,7 @@ from tgflow.ids import NodeIds
 from tgflow.runtime.gpu import has_gpu_graph
 from tgflow.runtime.node_features import NodeFeatures
 from tgflow.tables import FeatureTable
-from tgflow.tables.backends import Placement
+from tgflow.tables.placements import Placement
 from tgflow.units import parse_bytes
 
 EDGE_ROWS = "edge-x.rows"

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from tgflow.describe import described
-from tgflow.tables.auto import AutoRows
-from tgflow.tables.backends import Placement, open_storage
 from tgflow.tables.host import HostRows
 from tgflow.tables.pending_gather import PendingGather
+from tgflow.tables.placements import AutoRows, Placement, open_storage
 from tgflow.tables.validation import check_ids, name_of, out_for
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tgflow.cuda.device import Device
-    from tgflow.tables.gpu_view import GpuView
+    from tgflow.tables.gpu_rows import GpuView
 
 
 @described

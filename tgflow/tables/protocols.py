@@ -13,7 +13,7 @@ from tgflow.tables.pending_gather import RowRequest
 from tgflow.tables.stripes import Stripes
 
 if TYPE_CHECKING:
-    from tgflow.tables.gpu_view import GpuView
+    from tgflow.tables.gpu_rows import GpuView
 
 
 class Table(Protocol):
