@@ -72,7 +72,8 @@ def sample_beside_csr(rows: Sequence[Row], options: Options) -> list[Row]:
         return list(rows)
     with restored_threads():
         _core.set_num_threads(1)
-        growing, beside = GrowingGraph(options.sizes), []
+        growing = GrowingGraph(options.sizes)
+        beside: list[Row] = []
         for size in options.sizes:
             options.say(f"sample: a static CSR of {size:,} entries")
             growing.grow_to(size)

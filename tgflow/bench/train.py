@@ -185,7 +185,8 @@ def cpu_rows(task: Task, params: Params, options: Options) -> list[Row]:
 
 def train_in_turns(own: Own, options: Options) -> tuple[float, list[float]]:
     """Train on the whole task; return the median events per second of turns, and all losses."""
-    speeds, losses = [], []
+    speeds: list[float] = []
+    losses: list[float] = []
     while len(losses) < own.task.num_batches:
         begin, before = time.perf_counter(), len(losses)
         losses += own.train(TURN)
