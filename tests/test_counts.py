@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from helpers.batches import slow_batch
-from tgflow import Count, Counts, EventBatch
+from tgflow.counts import Count, Counts
+from tgflow.events import EventBatch
 
 EVENTS = EventBatch(torch.tensor([0, 1]), torch.tensor([2, 3]), torch.tensor([0, 1]))
 

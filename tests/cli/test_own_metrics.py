@@ -22,8 +22,8 @@ MODEL = ("--model", "tgn", "--model-set", "memory_dim=8", "--model-set", "embedd
 
 @pytest.fixture
 def metric(tmp_path):
-    (tmp_path / "mine.py").write_text(MODULE)
-    return ("--metric", "mine:Reciprocal")
+    (tmp_path / "own_metrics.py").write_text(MODULE)
+    return ("--metric", "own_metrics:Reciprocal")
 
 
 def test_run_shows_saves_and_resumes_a_metric(tgflow, resume, events_csv, metric, tmp_path):
@@ -52,6 +52,6 @@ def test_train_and_compare_show_a_metric(tgflow, events_csv, metric, tmp_path):
 
 
 def test_a_metric_that_does_not_exist_is_refused(tgflow, events_csv, metric):
-    ran = tgflow("run", "-s", events_csv, "--metric", "mine:Other")
+    ran = tgflow("run", "-s", events_csv, "--metric", "own_metrics:Other")
     assert ran.code == 2
-    assert "--metric: module 'mine' has no attribute 'Other'" in ran.err
+    assert "--metric: module 'own_metrics' has no attribute 'Other'" in ran.err

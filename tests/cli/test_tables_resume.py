@@ -63,7 +63,7 @@ def as_whole(made):
         slow(DISK, ("--edge-path", "elsewhere.rows", "--cache-policy", "fifo")),
         slow(("--edge-table", "auto", "--edge-budget", "1KiB"), ()),
         slow(("--edge-table", "auto", "--edge-budget", "1KiB"), ("--edge-table", "host")),
-        (("--edge-cache", "4KiB"), ("--edge-cache", "8KiB")),
+        ((*DISK, "--edge-cache", "4KiB"), (*DISK, "--edge-cache", "8KiB")),
     ],
 )
 def test_rows_can_go_elsewhere_between_two_parts_of_a_run(run, resume, made, first, then):

@@ -7,7 +7,6 @@ import ctypes
 import pytest
 import torch
 
-from benchmarks.naive_gather import SOURCE
 from helpers.effort import cases
 from helpers.emulator import Emulator
 from helpers.emulator.device import EmulatedDevice
@@ -95,9 +94,24 @@ def test_aligned_reads_ask_for_fewer_lines_than_naive_ones(dim, saved, tmp_path)
     assert aligned == pytest.approx(float(least))
 
 
+NAIVE_GATHER = """
+extern "C" __global__ void naive_gather(
+    const float* rows, long long dim, const long long* id, long long num_ids, float* out) {
+  const long long warps = gridDim.x * (long long)blockDim.x / 32;
+  const long long first = (blockIdx.x * (long long)blockDim.x + threadIdx.x) / 32;
+  for (long long i = first; i < num_ids; i += warps) {
+    for (long long j = threadIdx.x % 32; j < dim; j += 32) {
+      out[i * dim + j] = __ldcs(rows + id[i] * dim + j);
+    }
+  }
+}
+"""
+"""A gather of one warp a row, which reads from where the row begins."""
+
+
 def naive_kernel(folder) -> Emulator:
     source = folder / "naive.cu"
-    source.write_text(SOURCE)
+    source.write_text(NAIVE_GATHER)
     return Emulator((source,))
 
 

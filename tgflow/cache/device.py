@@ -231,7 +231,7 @@ class DeviceCache:
             return
         asked = found.miss.cpu()
         where = asked.ge(0).nonzero().view(-1)
-        distinct, row = asked[where].unique(return_inverse=True)
+        distinct, row = asked[where].unique(return_inverse=True)  # type: ignore[no-untyped-call]
         rows = self._table.gather(distinct)[row]
         out.zero_()
         out.view(-1, self._table.dim).index_copy_(0, where.to(out.device), rows.to(out.device))
@@ -321,7 +321,17 @@ class DeviceCache:
     def counters(self) -> CacheCounters:
         """Return what was counted since the last reset. Synchronizes."""
         with self._turn():
-            return CacheCounters(*self._counts.tolist(), row_bytes=self._row_bytes)
+            hits, misses, admitted, evicted, bypassed, preloaded, written = self._counts.tolist()
+            return CacheCounters(
+                hits=hits,
+                misses=misses,
+                admitted=admitted,
+                evicted=evicted,
+                bypassed=bypassed,
+                preloaded=preloaded,
+                written=written,
+                row_bytes=self._row_bytes,
+            )
 
     def reset_counters(self) -> None:
         """Count from 0."""

@@ -160,9 +160,11 @@ def _publish(
                 publisher.flush()
                 done = publisher.num_events
             progress.update(task, completed=publisher.num_events)
+    scheme = scheme_of(url)
+    assert scheme is not None  # the transport was found by it
     console.print(f"published {publisher.num_events:,} events in {publisher.describe()}")
     settings = {**publisher.how_to_read(), "time_unit": source.unit}
-    command = _command_to_read(settings, scheme_of(url), url, options)
+    command = _command_to_read(settings, scheme, url, options)
     console.print(f"read them by: {command}", soft_wrap=True, markup=False)
 
 
