@@ -101,15 +101,15 @@ def test_no_events_at_all_is_a_run_too(tgflow, tmp_path):
 
 
 def test_an_own_model_is_named_by_module_and_class(tgflow, events_csv, tmp_path):
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "own_tgat.py").write_text(
         "import tgflow as tg\n"
         "class Mine(tg.TGAT):\n"
         "    def __init__(self, **settings):\n"
         "        super().__init__(embedding_dim=8, time_dim=4, neighbors=2)\n"
     )
-    ran = tgflow("run", "-s", events_csv, "-m", "mine:Mine", "--json", *SMALL)
+    ran = tgflow("run", "-s", events_csv, "-m", "own_tgat:Mine", "--json", *SMALL)
     assert ran.code == 0
-    assert ran.json["model"] == "mine:Mine"
+    assert ran.json["model"] == "own_tgat:Mine"
 
 
 @pytest.mark.slow  # another command does so in test_commands.py
