@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import get_args
@@ -203,6 +204,8 @@ def refused(tgflow, template, tmp_path, monkeypatch):
     """Return a function that runs a command, and returns its exit code and its error."""
     shutil.copytree(template, tmp_path, dirs_exist_ok=True)
     monkeypatch.delenv("TGFLOW_SERVE_TOKEN", raising=False)
+    # A command that imports mine.py would leave __pycache__ beside it.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
     def run(line):
         ran = tgflow(*shlex.split(line))
