@@ -1,4 +1,4 @@
-"""Who may know whom: the directions between the rooms, and what stays out of all of them."""
+"""Directions of imports between rooms, and imports that are forbidden everywhere."""
 
 from __future__ import annotations
 
@@ -9,93 +9,44 @@ import os
 import re
 import subprocess
 import sys
-from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# What a room may import of tgflow, itself included.
-ALLOWED = {
-    "streams": {
-        *("tgflow.streams", "tgflow.describe", "tgflow.events", "tgflow.ids", "tgflow.units"),
-        *("tgflow.iso", "tgflow.lazy", "tgflow.setting", "tgflow.text"),
-        "tgflow.durable",  # what was read is logged before it is used
-    },
-    "models": {
-        "tgflow.models",
-        "tgflow.nn",
-        "tgflow.model",
-        *("tgflow.batch", "tgflow.messages"),
-        *("tgflow.counts", "tgflow.describe"),
-        "tgflow.events",
-        *("tgflow.choices", "tgflow.setting"),
-        "tgflow.sampler",  # a model says which strategy its paper samples with
-    },
+# From the ground up: the packages and modules of a room, and the rooms that it may import.
+ROOMS = {
+    "base": (
+        "choices counts describe events _id_columns ids iso keys lazy _native metrics peers "
+        "resampling sampler schedule setting text tree_sum units _core",
+        "",
+    ),
+    "log": ("durable", ""),
+    "streams": ("streams", "base log"),
+    "tables": ("tables cache cuda", "base"),
+    "graph": ("graph sampling batch", "base tables"),
+    "models": ("models nn model messages state", "base tables graph"),
+    "plan": ("plan", "base tables graph models"),
+    "checkpoint": ("checkpoint", "base log models"),
+    "distributed": ("distributed", "base log tables graph models"),
+    "train": (
+        "train tasks callbacks prequential inference",
+        "base log tables graph models plan checkpoint distributed",
+    ),
+    "config": ("config presets", "base streams train"),
+    "serve": ("serve", "base graph train config"),
+    "report": (
+        "report compare",
+        "base log tables graph models plan checkpoint train config",
+    ),
+    "runtime": (
+        "runtime cli __main__ bench datasets doctor testing",
+        "base log streams tables graph models plan checkpoint distributed train config serve "
+        "report",
+    ),
 }
-# From the ground up: a package imports itself, what stands before it, and nothing else of tgflow.
-GROUND = [
-    *("tgflow._core", "tgflow.choices", "tgflow.describe", "tgflow.lazy", "tgflow.units"),
-    "tgflow.peers",
-]
-# Plans, trainers and models may know of ranks the protocol, and what is written over it alone;
-# process groups, and whoever starts them, are for those who put the rooms together.
-OVER_PEERS = ("parcel", "reduce", "control")
-ASKING = ("asking", "hop_parcel")
-TO_OWNERS = ("mail_routes",)
-FEEDING = ("feed", "segment")
-LAYERS = {
-    "tgflow.graph": [
-        *("tgflow.graph", "tgflow.cuda", "tgflow.tables", "tgflow.events", "tgflow.sampler"),
-    ],
-    "tgflow.peers": ["tgflow.peers"],
-    "tgflow.tree_sum": ["tgflow.tree_sum"],
-    "tgflow.schedule": ["tgflow.schedule"],
-    **{
-        f"tgflow.distributed.{name}": [
-            *(f"tgflow.distributed.{other}" for other in OVER_PEERS),
-            *("tgflow.tree_sum", "tgflow.schedule"),
-        ]
-        for name in OVER_PEERS
-    },
-    **{
-        f"tgflow.distributed.{name}": [
-            *(f"tgflow.distributed.{other}" for other in (*ASKING, "parcel")),
-            *("tgflow.graph", "tgflow.sampler", "tgflow.sampling", "tgflow.events"),
-        ]
-        for name in ASKING
-    },
-    **{
-        f"tgflow.distributed.{name}": [
-            *("tgflow.distributed.parcel", "tgflow.schedule", "tgflow.batch", "tgflow.messages"),
-        ]
-        for name in TO_OWNERS
-    },
-    **{
-        f"tgflow.distributed.{name}": [
-            *(f"tgflow.distributed.{other}" for other in (*FEEDING, *OVER_PEERS)),
-            "tgflow.events",
-        ]
-        for name in FEEDING
-    },
-    "tgflow.distributed.supervise": [
-        "tgflow.distributed.rank_processes",
-        "tgflow.distributed.launch",
-    ],
-    "tgflow.cuda": ["tgflow.cuda"],
-    "tgflow.tables": ["tgflow.tables", "tgflow.cuda"],
-    "tgflow.cache": ["tgflow.cache", "tgflow.tables", "tgflow.cuda"],
-    "tgflow.inference": [
-        *("tgflow.inference", "tgflow.plan", "tgflow.sampling", "tgflow.graph", "tgflow.model"),
-        *("tgflow.batch", "tgflow.state", "tgflow.sampler"),
-    ],
-    "tgflow.serve": [
-        *("tgflow.serve", "tgflow.inference", "tgflow.train", "tgflow.graph", "tgflow.ids"),
-        *("tgflow.config.schema", "tgflow.config.stream", "tgflow.iso", "tgflow.text"),
-        "tgflow._id_columns",
-    ],
-}
+MOST_FLOORS = 10
 # The rooms of streams/, from the ground up: a file imports from its own line and the lines before.
 # Files, ingestion and Kafka meet in the modules of the last line only.
 STREAMS = (
@@ -118,15 +69,6 @@ KNOW_ADDRESSES = [
 NOT_BETWEEN_RANKS = r"dist\.(\w+_object|\w*reduce\w*)|torch\.(save|load)\b"
 # Imported within a function by what it is built on: `ContinualTrainer.save` writes a run directory.
 WITHIN = {("tgflow.train.continual", "tgflow.runtime.saved_run")}
-# These put the rooms together, or test that they fit.
-COMPOSERS = (
-    "tgflow.datasets",
-    "tgflow.cli",
-    "tgflow.config",
-    "tgflow.runtime",
-    "tgflow.bench",
-    "tgflow.testing",
-)
 
 
 def modules():
@@ -171,23 +113,6 @@ def within(module, packages):
     return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
-@pytest.mark.parametrize("room", ["streams", "models"])
-def test_a_room_imports_only_what_it_may_know(room):
-    for name, path in ((n, p) for r, n, p in modules() if r == room):
-        ours = {m for m in imports(name, path) if within(m, ["tgflow", "streams", "models"])}
-        wrong = {m for m in ours if not within(m, ALLOWED[room])}
-        assert not wrong, f"{name} imports {wrong}"
-
-
-@pytest.mark.parametrize("package", LAYERS)
-def test_a_layer_imports_only_what_is_below_it(package):
-    for _, name, path in modules():
-        if within(name, [package]):
-            ours = {m for m in imports(name, path) if within(m, ["tgflow"])}
-            wrong = {m for m in ours if not within(m, [*GROUND, *LAYERS[package]])}
-            assert not wrong, f"{name} imports {wrong}"
-
-
 def test_rooms_of_streams_import_downward():
     heights = {room: height for height, rooms in enumerate(STREAMS) for room in rooms}
     for _, name, path in (m for m in modules() if m[1].startswith("tgflow.streams.")):
@@ -222,28 +147,38 @@ def test_no_modules_import_each_other_in_a_circle():
     graphlib.TopologicalSorter(known_modules()).prepare()
 
 
-def test_no_rooms_import_each_other_in_a_circle():
-    rooms = defaultdict(set)
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_rooms_below_it(room):
+    names, allowed = (text.split() for text in ROOMS[room])
+    assert all(list(ROOMS).index(other) < list(ROOMS).index(room) for other in allowed)
     for name, others in known_modules().items():
-        rooms[room_of(name)] |= {room_of(other) for other in others} - {room_of(name)}
-    graphlib.TopologicalSorter(rooms).prepare()
+        if package_of(name) in names:
+            known = {"", room, *allowed}
+            wrong = {other for other in others if ROOM_OF[package_of(other)] not in known}
+            assert not wrong, f"{name} imports {wrong}"
 
 
-def room_of(module):
-    return ".".join(module.split(".")[:2])
+def test_every_module_is_in_a_room_and_floors_are_few():
+    assert {package_of(name) for name in known_modules()} <= ROOM_OF.keys()
+    floors = {}
+    for room, (_, allowed) in ROOMS.items():
+        floors[room] = 1 + max((floors[other] for other in allowed.split()), default=0)
+    assert max(floors.values()) <= MOST_FLOORS
 
 
-def test_only_joined_ranks_know_process_groups():
+def package_of(module):
+    return [*module.split("."), "tgflow"][1]
+
+
+ROOM_OF = {name: room for room, (names, _) in ROOMS.items() for name in names.split()}
+ROOM_OF["tgflow"] = ""  # names what is public, and imports it when it is asked for
+
+
+def test_only_ranks_import_process_groups():
     for _, name, path in modules():
-        known = imports(name, path)
         if not within(name, ["tgflow.distributed"]):
-            groups = {module for module in known if within(module, ["torch.distributed"])}
+            groups = {m for m in imports(name, path) if within(m, ["torch.distributed"])}
             assert not groups, f"{name} imports {groups}"
-        if not within(name, ["tgflow.distributed", *COMPOSERS]) and name != "tgflow":
-            rooms = known_rooms(known, "tgflow.distributed")
-            assert rooms <= {*OVER_PEERS, *ASKING, *TO_OWNERS, *FEEDING}, (
-                f"{name} imports {rooms} of tgflow.distributed"
-            )
 
 
 def test_ranks_need_torch_alone_and_send_nothing_that_is_run_or_added_in_another_order():
@@ -256,21 +191,6 @@ def test_ranks_need_torch_alone_and_send_nothing_that_is_run_or_added_in_another
             roots = {module.partition(".")[0] for module in known}
             assert roots <= {*sys.stdlib_module_names, "torch", "tgflow"}, name
             assert not re.search(NOT_BETWEEN_RANKS, path.read_text()), name
-
-
-def known_rooms(modules, package):
-    """Return the modules of a package among `modules`, by their names in it."""
-    return {m.removeprefix(f"{package}.") for m in modules if m.startswith(f"{package}.")}
-
-
-def test_tgflow_knows_neither_streams_nor_models():
-    for room, name, path in modules():
-        # the package itself names all that is public; it imports it when it is asked for
-        if room == "tgflow" and name != "tgflow" and not within(name, COMPOSERS):
-            wrong = {
-                m for m in imports(name, path) if within(m, ["tgflow.streams", "tgflow.models"])
-            }
-            assert not wrong, f"{name} imports {wrong}"
 
 
 def test_nothing_but_the_command_line_imports_the_command_line():
@@ -286,24 +206,6 @@ def test_a_room_meets_the_core_in_its_native_module_only():
             continue
         assert "tgflow._core" not in set(imports(name, path)), f"{name} imports the core"
         assert "data_ptr" not in path.read_text(), f"{name} hands addresses around"
-
-
-def test_reports_know_nothing_of_the_runs_they_are_about():
-    for _, name, path in modules():
-        if within(name, ["tgflow.report"]):
-            ours = {m for m in imports(name, path) if within(m, ["tgflow"])}
-            wrong = {
-                m
-                for m in ours
-                if not within(
-                    m,
-                    [
-                        *("tgflow.report", "tgflow.config", "tgflow.train.config"),
-                        *("tgflow.text", "tgflow.units"),
-                    ],
-                )
-            }
-            assert not wrong, f"{name} imports {wrong}"
 
 
 def test_the_core_knows_neither_python_nor_torch():
