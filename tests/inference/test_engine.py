@@ -14,7 +14,6 @@ from tgflow.train.step import TrainStep
 NAMES = [*MODELS]
 for_each_model = pytest.mark.parametrize("name", NAMES)
 for_each_kind = pytest.mark.parametrize("name", cases(NAMES, quick=("tgn", "counts")))
-EMBEDDING = ["tgn", "tgat", "jodie", "graphmixer"]
 STREAM = made_events(60)
 
 
@@ -65,19 +64,6 @@ def test_scores_have_the_bits_of_a_trainers_predictions(name, visibility):
         assert torch.equal(found[:, 0], predicted.positive)
         assert torch.equal(found[:, 1:], predicted.negative)
         learner.commit(batch, predicted)
-
-
-@pytest.mark.parametrize("name", EMBEDDING)
-def test_embeddings_are_those_that_predictions_are_made_of(name):
-    model = made_model(name)
-    plan = plan_for(model, STREAM)
-    see(model, plan, 2)
-    batch = plan.batch(0, 2)
-    with torch.no_grad():
-        z = model.embed(batch).z
-    engine = tg.Inference(model, plan.graph)
-    found = engine.embed(batch.dst, batch.t, as_of=batch.host.end)
-    torch.testing.assert_close(found, z[batch.dst_row], rtol=1e-5, atol=1e-6)
 
 
 @for_each_model
@@ -159,18 +145,6 @@ def test_a_ranking_is_the_order_of_the_scores_of_all_destinations(name):
     torch.testing.assert_close(blocks.scores, order.values, rtol=1e-5, atol=1e-5)
 
 
-def test_of_equal_scores_the_earlier_candidate_is_first():
-    model = made_model("edgebank")
-    engine = tg.Inference(model, graph_of(STREAM), max_pairs=2)
-    candidates = torch.tensor([[6, 11, 9, 7, 8], [8, 7, 6, 9, 10]])
-    best = engine.rank(torch.tensor([0, 0]), 1000, candidates, k=5)
-    met = {int(v) for v in STREAM.dst[STREAM.src == 0]} | {
-        int(v) for v in STREAM.src[STREAM.dst == 0]
-    }
-    for row, ranked in zip(candidates.tolist(), best.nodes.tolist(), strict=True):
-        assert ranked == [v for v in row if v in met] + [v for v in row if v not in met]
-
-
 def test_destinations_are_those_before_the_position():
     engine = tg.Inference(made_model("edgebank"), graph_of(STREAM))
     for position in (1, 2, 60, 5):
@@ -183,18 +157,6 @@ def test_destinations_are_those_before_the_position():
             assert engine.destinations(src, as_of=position).tolist() == met
     with pytest.raises(IndexError, match="99"):
         engine.destinations(99)
-
-
-@pytest.mark.parametrize("name", ["tgn", "tgat", "recency"])
-def test_no_questions_have_no_answers(name):
-    engine = tg.Inference(made_model(name), graph_of(STREAM))
-    nobody = torch.empty(0, dtype=torch.int64)
-    assert engine.score(nobody, nobody, 5).shape == (0,)
-    assert engine.score(nobody, nobody.view(0, 3), nobody).shape == (0, 3)
-    assert engine.score(torch.tensor([1]), nobody.view(1, 0), 5).shape == (1, 0)
-    assert engine.rank(nobody, nobody, k=3).nodes.shape[0] == 0
-    if name != "recency":
-        assert engine.embed(nobody, nobody).shape == (0, 8)
 
 
 def test_what_was_deleted_or_comes_late_is_seen_from_the_next_question_on():

@@ -43,11 +43,6 @@ def test_fanouts_that_a_model_cannot_take(name, fanouts, message):
         engine_for(name, fanouts)
 
 
-@pytest.mark.parametrize("name", ["graphmixer", "recency", "tgn"])
-def test_a_models_own_fanouts_may_be_given(name):
-    assert engine_for(name, made_model(name).fanouts).score(NODES, NODES, 5).shape == (2,)
-
-
 @pytest.mark.parametrize("name", ["dygformer", "tpnet", "craft", "edgebank", "counts"])
 def test_a_model_that_scores_pairs_alone_says_so(name):
     with pytest.raises(ValueError, match="defines no embed; use score or rank"):
@@ -90,15 +85,6 @@ def test_wrong_rankings(engine):
     ):
         with pytest.raises((IndexError, ValueError), match=re.escape(message)):
             engine.rank(**{"src": NODES, "t": 5} | wrong)
-
-
-def test_an_empty_graph_and_parts_of_nothing():
-    model = made_model("tgat")
-    empty = tg.TemporalGraph(edge_x_dim=2)
-    with pytest.raises(IndexError, match="the graph has no nodes yet"):
-        tg.Inference(model, empty).embed(NODES, 5)
-    with pytest.raises(ValueError, match="max_pairs must be at least 1"):
-        tg.Inference(model, empty, max_pairs=0)
 
 
 def test_sharded_memory_is_refused():

@@ -13,7 +13,6 @@ from helpers.made_models import (
     NAMES,
     X_DIM,
     batches_of,
-    changed,
     has_parameters,
     made_events,
     made_model,
@@ -24,7 +23,6 @@ from tgflow.counts import Count
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.model import Scores, TemporalModel
-from tgflow.plan.loader import Loader
 from tgflow.testing.check_model import CHECKS, ContractViolation, check_model
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.continual import ContinualTrainer
@@ -33,11 +31,6 @@ from tgflow.train.step import TrainStep
 for_each_model = pytest.mark.parametrize("name", NAMES)
 LEARNING = [name for name in NAMES if has_parameters(name)]
 STREAM = made_events(60)
-
-
-def assert_same(found, expected):
-    assert len(found) == len(expected)
-    assert all(torch.equal(*each) for each in zip(found, expected, strict=True))
 
 
 @for_each_model
@@ -62,23 +55,6 @@ def test_the_size_of_chunks_changes_no_score(name, monkeypatch):
 
 
 # A table of trained rows and drawn projections know nodes by their ids, by design.
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "tpnet"])
-def test_names_of_nodes_do_not_matter(name):
-    model, to = made_model(name), torch.randperm(12, generator=torch.Generator().manual_seed(1))
-    other = changed(STREAM, src=to[STREAM.src], dst=to[STREAM.dst])
-    found, expected = (scores_of(model, batches_of(plan_for(model, s))) for s in (other, STREAM))
-    for one, two in zip(found, expected, strict=True):
-        torch.testing.assert_close(one[:, 0], two[:, 0], rtol=1e-5, atol=1e-5)
-
-
-@for_each_model
-def test_threads_and_look_ahead_change_no_bit(name):
-    model = made_model(name)
-    expected = scores_of(model, batches_of(plan_for(model, STREAM)))
-    for threads, lookahead in ((0, 1), (2, 3)):
-        plan = plan_for(model, STREAM)
-        loader = Loader(plan, 0, num_threads=threads, lookahead=lookahead)
-        assert_same(scores_of(model, loader), expected)
 
 
 def trainer_of(model, **options):

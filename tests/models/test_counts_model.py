@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from helpers.made_models import batches_of, changed, made_events, made_model, plan_for
+from helpers.made_models import batches_of, made_events, made_model, plan_for
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.plan.counts import CountHistory
@@ -112,24 +112,6 @@ def test_the_table_that_the_paper_works_out(base):
         [0.10, 0.65, 0.15, 0.10],
         [0.07, 0.10, 0.77, 0.07],
     ]
-
-
-def test_a_table_worked_by_hand():
-    """Source 0 went to 5, 6, 5, and source 1 to 5, all a moment ago: the next is 6 or 5."""
-    src, dst = torch.tensor([0, 0, 0, 1, 0]), torch.tensor([5, 6, 5, 5, 6])
-    events = EventBatch(src, dst, torch.tensor([0, 1, 2, 3, 4]), torch.ones(5, 2))
-    model = made_model("counts", depth=2, half_life=1e12, num_destinations=2)
-    batch = plan_for(model, changed(events), batch_size=5, num_negatives=1).batch(0, 0)
-    found = model.features(batch.counts, 1.0)[4, 0].exp()
-    share = (1 + 1) / (4 + 2)
-    expected = [
-        share,
-        (1 + share) / (3 + 1),  # 1 of 3 events of source 0
-        (1 + share) / (1 + 1),  # after 5, the last one: 6 once, of 1
-        (0 + share) / (1 + 1),  # after 6, the one before: 5 once
-        math.exp(math.exp(-3 / 86_400)),  # 6 was seen 3 s ago
-    ]
-    assert found.tolist() == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(

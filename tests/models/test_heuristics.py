@@ -142,18 +142,6 @@ def offline(model, **settings):
     return OfflineTrainer(model, graph, config)
 
 
-def test_offline_training_makes_one_pass_and_chooses_on_validation_alone():
-    model = made_model("recency")
-    trainer = offline(model, negatives=("random", "historical"))
-    result = trainer.fit()
-    assert (result["num_epochs"], result["num_parameters"]) == (1, 0)
-    found = {name: offline(made_model("recency", rule=name)).fit() for name in model.candidates}
-    best = max(found, key=lambda name: found[name]["val.ap"])
-    assert result["rule"] == best
-    assert result["test.ap"] == found[best]["test.ap"]
-    assert "optimizer" not in trainer.checkpoint().sections
-
-
 @pytest.mark.parametrize(
     ("name", "visibility"),
     [

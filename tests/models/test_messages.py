@@ -75,21 +75,6 @@ def test_all_models_that_keep_state_are_here() -> None:
 
 
 @for_each_state
-def test_making_messages_changes_nothing_and_commit_stores_them(
-    name: str, settings: dict[str, Any]
-) -> None:
-    model = made_model(name, **settings).eval()
-    model.state.keep_past(60)
-    for batch in batches_of(model):
-        found = model(batch)
-        before = state_of(model)
-        model.messages(batch, found)
-        assert_same_state(state_of(model), before)
-        model.commit(batch, found)
-    assert_same_state(state_of(model), stored(name, settings, unchanged))
-
-
-@for_each_state
 def test_only_rows_that_are_read_need_to_be_there(name: str, settings: dict[str, Any]) -> None:
     def only_read(batch: Batch, messages: Messages) -> Messages:
         read = messages.rows_read(batch.host, batch.num_new)

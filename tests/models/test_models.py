@@ -29,27 +29,6 @@ def take_in(model: TemporalModel, batch: Batch) -> None:
     model.commit(batch, model(batch))
 
 
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [(name, {}) for name in EMBEDDING]
-    + [("tgn", {"layers": 2}), ("tgat", {"layers": 1})]
-    + [("dygformer", {"node_x_dim": 3}), ("tpnet", {"node_x_dim": 3})],
-)
-def test_model_shapes_and_finite_gradients(name, settings):
-    events, model = made_events(60), made_model(name, **settings)
-    node_x = torch.randn(12, 3) if "node_x_dim" in settings else None
-    for index in range(3):
-        batch = slow_batch(events, index, 20, model.fanouts, num_negatives=3, node_x=node_x)
-        scores = model(batch)
-        assert scores.positive.shape == (20,)
-        assert scores.negative.shape == (20, 3)
-        (scores.positive.sum() + scores.negative.sum()).backward()
-        model.commit(batch, scores)
-    for key, parameter in model.named_parameters():
-        assert parameter.grad is not None, key
-        assert bool(parameter.grad.isfinite().all()), key
-
-
 @for_each_encoder
 def test_model_reads_node_features_and_nodes_beyond_them(name):
     model, events = made_model(name, node_x_dim=5).eval(), made_events(20)
@@ -72,18 +51,6 @@ def test_model_refuses_node_features_of_another_width(name):
             model(batch)
 
 
-@for_each_encoder
-@pytest.mark.parametrize("dim", [0, 5])
-def test_model_of_no_events(name, dim):
-    model = made_model(name, node_x_dim=dim)
-    node_x = torch.ones(0, dim) if dim else None
-    batch = slow_batch(made_events(0), 0, 20, model.fanouts, node_x=node_x)
-    scores = model(batch)
-    model.commit(batch, scores)
-    assert scores.positive.shape == (0,)
-    assert scores.negative.shape == (0, 1)
-
-
 @pytest.mark.parametrize("aggregator", ["last", "mean"])
 def test_commit_leaves_mail_for_the_new_events_alone(aggregator):
     events = EventBatch(
@@ -98,19 +65,6 @@ def test_commit_leaves_mail_for_the_new_events_alone(aggregator):
     x = [0.0, 1.0, 0.0] if aggregator == "last" else [0.5, 0.5, 0.0]
     assert rows.mail[0, -3:].tolist() == x
     assert rows.memory.abs().sum() == 0  # lazily: only the next use takes the mail in
-
-
-def test_mail_holds_the_other_ends_updated_memory():
-    events = EventBatch(torch.tensor([0, 0, 0]), torch.tensor([1, 1, 2]), torch.tensor([1, 2, 3]))
-    model = made_model("tgn", edge_x_dim=0)
-    for index in range(3):
-        batch = slow_batch(events, index, 1, model.fanouts)
-        model.commit(batch, model(batch))
-    rows = model.state.read(torch.arange(3), torch.full((3,), 3))
-    assert torch.equal(rows.mail[2], rows.memory[0])
-    assert rows.memory[0].abs().sum() > 0
-    assert rows.last_update[:2].tolist() == [2, 1]
-    assert rows.mail_t.tolist() == [3, 2, 3]
 
 
 def test_replayed_events_read_memory_as_it_was_and_are_not_committed():
@@ -134,16 +88,6 @@ def test_replayed_events_read_memory_as_it_was_and_are_not_committed():
         take_in(alone, slow_batch(events, index, 20, model.fanouts))
     for key, value in alone.state.state_dict().items():
         torch.testing.assert_close(state[key], value)
-
-
-def test_only_replayed_events_change_no_memory():
-    events = made_events(40)
-    model = made_model("tgn")
-    model.state.keep_past(100)
-    take_in(model, slow_batch(events, 0, 20, model.fanouts))
-    before = model.state.state_dict()
-    take_in(model, slow_batch(events, 2, 20, model.fanouts, replayed=[3, 4]))
-    assert all(torch.equal(before[key], value) for key, value in model.state.state_dict().items())
 
 
 @pytest.mark.parametrize(
@@ -184,15 +128,6 @@ def test_a_model_has_the_name_that_it_is_made_by(name):
     assert name_of(made_model(name)) == name
 
 
-def test_the_default_of_a_class_reads_pairs_and_is_named_so():
-    assert [name_of(TGN()), name_of(TGN(pair_features=False))] == ["tgn+pairs", "tgn"]
-
-    class Own(TGN):
-        pass
-
-    assert name_of(Own()) == "Own"
-
-
 def test_configs_check_their_own_settings():
     with pytest.raises(ValueError, match="aggregator must be one of last, mean, got 'sum'"):
         TGNConfig(aggregator="sum")
@@ -212,16 +147,6 @@ def test_a_model_cites_its_paper_and_states_the_differences(name):
     module = sys.modules[model.__module__]
     assert re.search(r"arXiv:\d{4}\.\d{5}|, 20\d\d\.", module.__doc__)
     assert "\n\nDiffers from the paper:\n    * " in module.__doc__
-
-
-@for_each_encoder
-def test_an_encoder_serves_any_decoder(name):
-    events, model = made_events(60), made_model(name).eval()
-    batch = slow_batch(events, 0, 20, model.fanouts)
-    embeddings, scores = model.embed(batch), model(batch)
-    assert embeddings.z.shape[1] == 8
-    assert torch.equal(model.decoder(embeddings.z, batch).positive, scores.positive)
-    model.commit(batch, embeddings)  # for a task that has no scores
 
 
 @pytest.mark.slow

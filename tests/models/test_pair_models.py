@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from helpers.made_models import batches_of, changed, made_events, made_model, plan_for, scores_of
-from tgflow.models import DyGFormerConfig, tpnet
-from tgflow.models.dygformer import DyGFormer
+from tgflow.models import tpnet
 
 EVENTS = made_events(60)
 
@@ -33,26 +32,6 @@ def test_the_transformer_does_not_know_which_side_comes_first():
             model(batch)
     ahead, back = (z[: len(EVENTS) // 3] for z in seen)
     torch.testing.assert_close(ahead, back.flip(1), rtol=1e-4, atol=1e-5)
-
-
-def test_patches_shorten_what_the_transformer_reads():
-    model, lengths = made_model("dygformer", patch=3), []
-    model.transformer[0].register_forward_hook(lambda *call: lengths.append(call[2].shape[1]))
-    scores_of(model, batches_of(plan_for(model, EVENTS)))
-    assert set(lengths) == {2 * 2}
-
-
-def test_dygformer_without_features_has_two_channels():
-    assert DyGFormer().transformer[0].merge.in_features == 100
-    with_both = DyGFormer(DyGFormerConfig(edge_x_dim=3, node_x_dim=2))
-    assert with_both.transformer[0].merge.in_features == 200
-
-
-def test_dygformer_names_the_wrong_setting():
-    with pytest.raises(ValueError, match="patch must divide length, got 5 and 32"):
-        DyGFormerConfig(patch=5)
-    with pytest.raises(ValueError, match="heads must divide dim, got 3 heads and dim 100"):
-        DyGFormer(DyGFormerConfig(heads=3))
 
 
 @pytest.mark.parametrize("field", ["walk_length", "walk_dim"])

@@ -122,21 +122,6 @@ def test_native_cosines_are_exact_for_decades():
     torch.testing.assert_close(out, expected, atol=1e-6, rtol=0)
 
 
-def test_native_attention_refuses_widths_that_do_not_add_up():
-    block, time = made_block(4, 3, 5, 3, seed=0, dtype=torch.float32), TimeEncoding(3)
-    with pytest.raises(
-        ValueError, match=r"query has width 5.*0 of node states, 3 of edge features"
-    ):
-        attend(torch.randn(1, 4, 5), None, block, time, None)
-
-
-def test_native_attention_refuses_a_neighbor_that_is_not_in_the_frontier_below():
-    block = made_block(4, 3, 5, 0, seed=0, dtype=torch.float32)
-    block.neighbor[tuple(block.mask.nonzero()[0].tolist())] = 5
-    with pytest.raises(IndexError, match="neighbor must be from 0 to 4, got 5"):
-        attend(torch.randn(1, 4, 5), torch.randn(5, 2), block, TimeEncoding(3), None)
-
-
 def test_native_core_is_the_same_at_any_number_of_threads():
     block = made_block(500, 4, 50, 3, seed=0, dtype=torch.float32)
     layer = AttentionLayer(TimeEncoding(5), h_dim=3, edge_x_dim=3, dim=4, heads=2, dropout=0.0)
@@ -161,13 +146,6 @@ def test_attention_layer_has_right_gradients():
     below = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
     sources = (below, *layer.parameters())
     assert torch.autograd.gradcheck(lambda *_: layer(below, block), sources)
-
-
-def test_no_targets_give_no_rows():
-    block = made_block(0, 3, 4, 2, seed=0)
-    layer = made_layer(3, 2, 2)
-    below = torch.randn(4, 3, dtype=torch.float64)
-    assert layer(below[block.target], below, block).shape == (0, 4)
 
 
 def test_dropout_drops_weights_in_training_only():

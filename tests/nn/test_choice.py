@@ -21,15 +21,6 @@ def test_who_has_been_best_leads_from_the_next_event_on():
     assert leads == [0, 0, 1, 1, 0, 0, 2, 2]
 
 
-def test_equals_change_nothing_and_a_settled_choice_stays():
-    choice = Choice(2)
-    choice.add(torch.ones(2, dtype=torch.float64), 10)
-    assert choice.lead == 0
-    choice.settle()
-    choice.add(torch.tensor([0.0, 9.0], dtype=torch.float64), 20)
-    assert choice.lead == 0
-
-
 def test_choice_comes_back_from_its_tensors_and_forgets_on_reset():
     choice, other = Choice(2), Choice(2)
     choice.add(torch.tensor([0.0, 1.0], dtype=torch.float64), 10)

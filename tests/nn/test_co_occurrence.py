@@ -54,25 +54,6 @@ def test_counts_match_a_counter(data):
     assert torch.equal(co_occurrence_plain(own, others, mask, pairs), expected)
 
 
-def test_counts_by_hand():
-    # 0 met 2, 2, 3; 1 met 2; 0 itself is a neighbor of nobody
-    own, others = torch.tensor([0, 1]), torch.tensor([[3, 2, 2], [2, 0, 0]])
-    mask = torch.tensor([[True] * 3, [True, False, False]])
-    found = by_core(own, others, mask, Pairs(torch.tensor([0]), torch.tensor([1])))
-    assert found[0, 0].tolist() == [[1, 0], [1, 0], [2, 1], [2, 1]]
-    assert found[0, 1].tolist() == [[0, 1], [2, 1], [0, 0], [0, 0]]
-
-
-def test_counts_of_long_sequences_that_share_much():
-    generator = torch.Generator().manual_seed(0)
-    own = torch.randint(40, (6,), generator=generator)
-    others = torch.randint(40, (6, 511), generator=generator)
-    mask = torch.rand(6, 511, generator=generator) < 0.9
-    pairs = Pairs(torch.arange(6), torch.arange(6).flip(0))
-    expected = counted(own, others, mask, pairs)
-    assert torch.equal(by_core(own, others, mask, pairs), expected)
-
-
 def test_counts_of_a_batch_are_of_nodes_and_not_of_rows():
     src, dst = torch.tensor([0, 1, 0, 0]), torch.tensor([2, 2, 3, 1])
     batch = slow_batch(EventBatch(src, dst, torch.arange(4)), 3, 1, (3,))

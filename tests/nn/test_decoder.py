@@ -56,15 +56,3 @@ def test_negatives_share_the_product_of_their_events_source(num_rows):
     assert mapped == [5, min(20, num_rows)]
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other)
-
-
-def test_decoder_has_right_gradients():
-    decoder, batch = LinkDecoder(3).double(), rows(4, 2, 5)
-    z = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda *_: decoder(z, batch)[:2], (z, *decoder.parameters()))
-
-
-def test_decoder_of_no_events():
-    scores = LinkDecoder(3)(torch.randn(0, 3), rows(0, 2, 1))
-    assert scores.positive.shape == (0,)
-    assert scores.negative.shape == (0, 2)

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from helpers.effort import tries
 from helpers.memory_tables import with_past
 from tgflow.nn import NodeMemory
-from tgflow.nn.history import VersionHistory
 
 WRITES = st.lists(
     st.tuples(st.sets(st.integers(0, 9), max_size=6), st.integers(0, 3)), min_size=1, max_size=20
@@ -41,15 +40,6 @@ def test_a_version_lives_for_its_events(last, found):
     assert read(memory, 1, 20) == 20.0
 
 
-def test_what_an_event_reads_is_kept_for_the_horizon_and_a_batch():
-    """As trainers ask for: horizon 20, batches of 5, all nodes in each."""
-    memory = with_past(NodeMemory(1, 1), 20 + 5)
-    for position in range(5, 101, 5):
-        write(memory, list(range(10)), position)
-        for event in range(max(position - 20, 0), position):
-            assert read(memory, event % 10, event) == event // 5 * 5
-
-
 @settings(max_examples=tries(60), deadline=None)
 @given(writes=WRITES, history=st.integers(1, 30))
 def test_a_history_of_some_nodes_keeps_what_that_of_all_does(writes, history):
@@ -70,38 +60,6 @@ def test_a_history_of_some_nodes_keeps_what_that_of_all_does(writes, history):
         for name in ("rows", "clock", "origin"):
             assert torch.equal(half[f"history.{name}"], saved[f"history.{name}"][owned])
         assert torch.equal(half["history.events"], saved["history.events"])
-
-
-@settings(max_examples=tries(40), deadline=None)
-@given(writes=WRITES, history=st.integers(1, 8))
-def test_what_cannot_be_read_leaves_no_trace_in_the_state(writes, history):
-    """One history has room for all versions, the other came to the same past by loading."""
-    ends = positions_of(writes)
-    memory, loaded = (with_past(NodeMemory(1, 1), history) for _ in range(2))
-    for (nodes, _), position in zip(writes, ends, strict=True):
-        for each in (memory, loaded):
-            write(each, sorted(nodes), position)
-        again = NodeMemory(1, 1)
-        again.load_state_dict(loaded.state_dict())
-        loaded = again
-    expected = memory.state_dict()
-    for name, x in loaded.state_dict().items():
-        assert torch.equal(x, expected[name]), name
-
-
-def test_memory_for_the_past_is_bounded_by_two_rows_an_event():
-    memory = with_past(NodeMemory(1, 1), 7)
-    for position in range(1, 50):
-        write(memory, list(range(30)), position)  # more nodes than an event has
-    assert len(memory.history.rows) == memory.history.capacity == 14
-
-
-def test_a_past_kept_later_counts_from_the_last_write():
-    memory = NodeMemory(1, 1)
-    write(memory, [1], 50)
-    memory.keep_past(10)
-    write(memory, [1], 55)
-    assert read(memory, 1, 54) == 50.0
 
 
 def test_what_does_not_fit_a_memory_is_refused_and_changes_nothing():
@@ -132,10 +90,3 @@ def test_what_does_not_fit_a_memory_is_refused_and_changes_nothing():
         assert read(memory, 1, 5) == 5.0
     with pytest.raises(ValueError, match="events to keep must be at least 0, got -1"):
         memory.keep_past(-1)
-
-
-def test_rows_of_no_write_are_an_empty_state():
-    state = VersionHistory(5, 2, 4).state_dict()
-    assert {name: list(x.shape) for name, x in state.items()} == {
-        "rows": [0, 2], "clock": [0, 4], "origin": [0, 2], "events": [2],
-    }  # fmt: skip

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from helpers.effort import IS_QUICK, cases, tries
-from helpers.emulator import KERNELS, Emulator, tensors
+from helpers.effort import cases, tries
+from helpers.emulator import Emulator, tensors
 from helpers.emulator.device import EmulatedDevice
 from helpers.neural import WIDTHS, AttentionCase, check_close, gru_results
 from tgflow.cuda import attention, devices, gru
 from tgflow.cuda.row_lists import row_lists, sum_rows
 from tgflow.nn import AttentionLayer, DropoutKeys, TimeEncoding
-from tgflow.nn._native import Attend, gather_rows, gru_step
+from tgflow.nn._native import gru_step
 from tgflow.nn.attention import attend, attend_plain
 
 ORDERS = cases([0, 1, 7], [0, 7])
@@ -44,15 +44,6 @@ def emulated(call: Callable[[], list[Tensor]], order: int = 0) -> list[Tensor]:
     """What `call` returns where kernels serve the CPU."""
     with served_by_kernels(order):
         return call()
-
-
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("widths", WIDTHS)
-def test_attention_is_its_definition_at_all_widths(widths, order):
-    case = AttentionCase.made(23, 10, widths, seed=order)
-    found = emulated(lambda: case.results(attend), order)
-    check_close(found, case.results(attend_plain))
-    check_close(found, case.results(attend))  # by the native core
 
 
 @settings(max_examples=tries(40, 8), deadline=None)
@@ -114,48 +105,6 @@ def test_a_row_that_is_not_there_is_not_read_and_does_not_stay_unseen(emulator):
             assert int(is_bad.sum()) == len(is_bad)
 
 
-def test_attention_has_right_gradients_in_float64(tmp_path, monkeypatch):
-    source = tmp_path / "attend.cu"
-    templates, kernel, text = attention_source().partition('extern "C"')
-    text = text.replace("float", "double")
-    for name in ("Attention", "AttentionOut", "AttentionGradients", "SlotGradients"):
-        text = text.replace(f"{name} ", f"{name}Of<double> ")
-    source.write_text(templates + kernel + text)
-    kernels = Emulator((source,))
-    monkeypatch.setattr(attention, "_REAL", torch.float64)
-    monkeypatch.setitem(devices._devices, CPU, EmulatedDevice(kernels=kernels))
-    for widths, shared in (((4, 4, 4), False), ((3, 2, 3), False), ((3, 0, 2), True)):
-        case = AttentionCase.made(4, 3, widths, below=5, shared=shared, dtype=torch.float64)
-
-        def both(query, below, case=case):
-            arguments = (query, below, case.time.frequency, case.keep, case.block)
-            return Attend.apply(*arguments)
-
-        assert torch.autograd.gradcheck(both, (case.query, case.below), fast_mode=IS_QUICK)
-    assert {name[-1] for name in kernels.launches} == {"1", "4"}
-
-
-def attention_source() -> str:
-    return next(path for path in KERNELS if path.name == "attend.cu").read_text()
-
-
-@settings(max_examples=tries(40), deadline=None)
-@given(
-    rows=st.lists(st.integers(-2, 7), max_size=60), num_rows=st.integers(0, 6),
-    seed=st.none() | st.integers(0, 9),
-)  # fmt: skip
-def test_lists_have_the_slots_of_each_row_in_order(rows, num_rows, seed):
-    row = torch.tensor(rows, dtype=torch.int64)
-    mask = None
-    if seed is not None:
-        mask = torch.rand(len(rows), generator=torch.Generator().manual_seed(seed)) < 0.7
-    lists = row_lists(row, num_rows, mask)
-    assert lists.num_rows == num_rows
-    for r in range(num_rows):
-        expected = [s for s, x in enumerate(rows) if x == r and (mask is None or bool(mask[s]))]
-        assert lists.slot[lists.start[r] : lists.start[r + 1]].tolist() == expected
-
-
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(
     ("size", "num_rows", "width"), [(0, 3, 4), (70, 9, 12), (900, 3, 130), (9, 0, 5)]
@@ -169,16 +118,6 @@ def test_picked_rows_are_summed_to_where_they_came_from(size, num_rows, width, o
     sum_rows(Emulator(order=order), rows=rows, lists=lists, out=out)
     expected = torch.zeros(max(num_rows, 1), width).index_add(0, row, rows)[:num_rows]
     check_close([out], [expected])
-
-
-def test_gathered_rows_have_the_gradient_of_index_select(emulator):
-    x = torch.randn(7, 6, requires_grad=True)
-    row = torch.tensor([3, 0, 3, 3, 6])
-    weights = torch.randn(5, 6)
-    found = torch.autograd.grad((gather_rows(x, row) * weights).sum(), x)
-    expected = torch.autograd.grad((x.index_select(0, row) * weights).sum(), x)
-    check_close(list(found), list(expected))
-    assert emulator.launches == ["sum_rows_by_1"]
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -195,15 +134,6 @@ def test_the_step_of_a_gru_is_finite_for_any_gate(size, emulator):
     new = torch.tanh(size + keep * 0.5)
     expected = keep * 0.25 + (1 - keep) * new
     torch.testing.assert_close(out[0, 0].double(), expected, atol=1e-6, rtol=0)
-
-
-def test_nobody_to_attend_to_or_to_step_launches_nothing(emulator):
-    case = AttentionCase.made(0, 3, (8, 0, 4))
-    check_close(
-        case.results(attend),
-        [torch.zeros(2, 0, 12), torch.zeros(2, 0), torch.zeros(2, 0, 12), torch.zeros(9, 8)],
-    )
-    assert emulator.launches == ["attend_below_by_4"]  # which fills zeros
 
 
 COLUMNS = ("neighbor", "edge_table", "edge_row", "mask", "dt")

@@ -5,7 +5,6 @@ import torch
 
 from helpers.devices import needs_cuda
 from helpers.neural import WIDTHS, AttentionCase, check_close, gru_results
-from tgflow.cuda.row_lists import row_lists
 from tgflow.nn import AttentionLayer, Dropout, DropoutKeys, TimeEncoding
 from tgflow.nn._native import gather_rows
 from tgflow.nn.attention import attend
@@ -43,27 +42,6 @@ def test_dropout_and_gathered_rows_on_a_gpu_are_the_cpus():
         results.append([dropped.detach().cpu(), torch.autograd.grad(dropped.sum(), here)[0].cpu()])
     assert torch.equal(results[0][0], results[1][0])
     torch.testing.assert_close(results[1][1], results[0][1], atol=1e-4, rtol=1e-5)
-
-
-def test_attention_waits_for_nothing():
-    case = AttentionCase.made(600, 10, (100, 172, 100), below=300).to(GPU)
-    case.results(attend)
-    weights = torch.randn(2, 600, 372, device="cuda")
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        out = attend(case.query, case.below, case.block, case.time, case.keep)
-        (out.inputs * weights).sum().backward()
-        gather_rows(case.below, case.block.target).sum().backward()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-
-
-def test_lists_on_a_gpu_are_the_cpus():
-    row = torch.randint(-1, 700, (66_000,))
-    mask = torch.rand(66_000) < 0.6
-    on_gpu, on_cpu = row_lists(row.to(GPU), 690, mask.to(GPU)), row_lists(row, 690, mask)
-    assert torch.equal(on_gpu.start.cpu(), on_cpu.start)
-    assert torch.equal(on_gpu.slot.cpu()[: on_cpu.start[-1]], on_cpu.slot[: on_cpu.start[-1]])
 
 
 def test_a_captured_layer_learns_as_any_other_and_draws_by_the_key_of_its_replay():

@@ -50,21 +50,3 @@ def test_labels_of_sources_do_not_depend_on_destinations():
     other[B:] += 1
     assert torch.equal(decoder(Z, batch_of()), decoder(other, batch_of()))
     assert not torch.equal(decoder_of()(Z, batch_of()), decoder_of()(other, batch_of()))
-
-
-def test_the_events_own_features_are_read_however_large():
-    decoder = decoder_of(x_dim=1)
-    logits = [decoder(Z, batch_of(x=torch.full((B, 1), x))) for x in (0.0, 1e12, -1e12)]
-    assert all(each.isfinite().all() and each.abs().max() < 100 for each in logits)
-    assert not torch.equal(logits[1], logits[2])
-
-
-def test_no_events_give_no_logits():
-    decoder, batch = decoder_of(), batch_of()
-    none = SimpleNamespace(
-        src_row=torch.empty(0, dtype=torch.int64),
-        dst_row=torch.empty(0, dtype=torch.int64),
-        x=None,
-        targets=Targets(*(column[:0] for column in batch.targets)),
-    )
-    assert decoder(Z, none).shape == (0, CLASSES)

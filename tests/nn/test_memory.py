@@ -94,41 +94,6 @@ def test_state_survives_a_checkpoint(writes, more):
     assert torch.equal(before.clock, after.clock)
 
 
-def test_long_chains_are_found_in_few_steps():
-    memory = with_past(NodeMemory(1, 0), 5000)
-    for position in range(1, 1001):
-        write(memory, [0], float(position), position)
-    steps = 0
-    step = memory.history._step
-
-    def counted(*args):
-        nonlocal steps
-        steps += 1
-        return step(*args)
-
-    memory.history._step = counted
-    wanted = torch.tensor([1, 500, 999])
-    assert memory.read(torch.zeros(3, dtype=torch.int64), wanted).memory.flatten().tolist() == [
-        1.0,
-        500.0,
-        999.0,
-    ]
-    assert steps < 100
-
-
-def test_unknown_nodes_have_the_initial_state():
-    rows = NodeMemory(2, 3).read(torch.tensor([5, 1000]), torch.tensor([0, 7]))
-    assert rows.state.tolist() == [[0.0] * 5] * 2
-    assert rows.has_mail.tolist() == [False, False]
-
-
-def test_nothing_read_and_nothing_written():
-    memory = with_past(NodeMemory(2, 3), 4)
-    none = torch.empty(0, dtype=torch.int64)
-    memory.write(none, torch.empty(0, 2), none, torch.empty(0, 3), none, 1)
-    assert len(memory.read(none, none)) == 0
-
-
 def test_reset_forgets_all_versions():
     memory, _, last = written([({0, 1}, 1), ({0, 1}, 1)], 10)
     memory.reset()
@@ -168,11 +133,6 @@ def test_another_number_of_events_keeps_the_latest_versions(writes, before, afte
     for step in range(1, 6):
         write(memory, [step % 3], float(step), last + step)
     assert memory.history.num_events == after
-
-
-def test_the_state_of_a_memory_is_no_parameter_of_its_model():
-    memory = with_past(NodeMemory(2, 1), 3)
-    assert torch.nn.ModuleList([memory]).state_dict() == {}
 
 
 def test_sizes_are_checked():

@@ -89,15 +89,6 @@ def test_what_is_lost_is_not_written(device):
 
 
 @for_each_place
-def test_the_past_without_a_history_is_the_initial_state(device):
-    memory = NodeMemory(2, 1).to(place_of(device))
-    step(memory, [(1, 2)], 5)
-    asked = torch.tensor([1, 2], device=memory.clock.device)
-    assert not memory.read(asked, asked * 0 + 4).state.any()
-    assert memory.read(asked, asked * 0 + 5).has_mail.all()
-
-
-@for_each_place
 @pytest.mark.parametrize("history", [3, 50])
 def test_a_moved_memory_continues_with_its_past(device, history):
     plain, moved = NodeMemory(2, 1), NodeMemory(2, 1)

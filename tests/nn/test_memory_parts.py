@@ -6,7 +6,6 @@ import torch
 from tgflow.nn.memory import NodeMemory
 from tgflow.peers import PARTS
 from tgflow.state import PartedState
-from tgflow.tables import FeatureTable
 
 
 def written(events, nodes=200, keep=30, *, table=None, seed=0):
@@ -50,19 +49,6 @@ def test_parts_make_the_memory_that_they_are_of(keep, num_nodes):
     assert_equal(memory.state_dict(), again.state_dict())
 
 
-def test_rows_are_those_of_the_parts_nodes_and_history_is_in_order():
-    memory = written(100)
-    whole = memory.state_dict()
-    for part, found in enumerate(parts_of(memory)):
-        size = len(found["rows"])
-        assert torch.equal(found["rows"], whole["rows"][part::PARTS][:size])
-        assert not whole["clock"][part::PARTS][size:].any()
-        node, since = found["history.origin"].unbind(1)
-        assert set((node % PARTS).tolist()) <= {part}
-        order = list(zip(since.tolist(), node.tolist(), strict=True))
-        assert order == sorted(order)
-
-
 def test_a_part_is_a_copy():
     memory = written(50)
     parts = parts_of(memory)
@@ -79,18 +65,6 @@ def test_nodes_that_were_read_alone_leave_no_trace():
     assert other.num_nodes > memory.num_nodes
     for left, right in zip(parts_of(memory), parts_of(other), strict=True):
         assert_equal(left, right)
-
-
-def test_parts_of_a_table_are_those_of_a_model():
-    table = FeatureTable(5)
-    for left, right in zip(parts_of(written(60)), parts_of(written(60, table=table)), strict=True):
-        assert_equal(left, right)
-
-
-def test_an_empty_memory_has_empty_parts():
-    again = written(10)
-    again.load_parted(parts_of(NodeMemory(3, 2)).__getitem__)
-    assert again.num_nodes == 0
 
 
 def test_parts_of_different_memories_are_refused():

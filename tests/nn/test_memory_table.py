@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 
 import pytest
@@ -16,10 +15,7 @@ from helpers.emulator.device import EmulatedDevice
 from helpers.memory_tables import for_each_kind, home_of, memory_table_of, with_past
 from tgflow.cache.device import DeviceCache
 from tgflow.cuda.devices import register_device
-from tgflow.models.tgn import TGN, TGNConfig
 from tgflow.nn import NodeMemory, memory
-from tgflow.nn.memory import write_spill
-from tgflow.nn.memory_table import memory_table
 from tgflow.nn.placed_table import PlacedTable
 from tgflow.tables import FeatureTable
 
@@ -127,18 +123,6 @@ def test_memory_that_outgrows_its_budget_on_the_cpu_is_told_why():
     assert placed.num_nodes == 101
 
 
-def test_one_line_says_where_memory_is():
-    on_host = TGN(memory_placement="host").state.table.table
-    assert (on_host.placement, on_host.dim) == ("host", 200)
-    assert TGN().state.table.placement == "model"
-    with pytest.raises(ValueError, match='cannot be "disk": rows on disk never change'):
-        TGNConfig(memory_placement="disk")
-    with pytest.raises(ValueError, match="must be one of model, auto, device, uva, host, got 'x'"):
-        TGNConfig(memory_placement="x")
-    with pytest.raises(ValueError, match='memory_cache is for memory_placement "uva" or "host"'):
-        TGNConfig(memory_cache=5)
-
-
 def test_memory_cache_is_refused_on_the_cpu_whatever_gpus_there_are(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     placed = NodeMemory(2, 1, PlacedTable(3, "host", "64KiB"))
@@ -164,39 +148,6 @@ def test_a_table_and_its_cache_are_for_the_device_of_the_model(device, placement
         torch.tensor([3], device=place_of(device)), torch.tensor([5], device=place_of(device))
     )
     assert rows.state.device.type == place_of(device).type
-
-
-def test_models_are_copied_unless_their_memory_is_in_a_table():
-    model = TGN(memory_dim=4, edge_x_dim=1)
-    write(model.state, [3], 1)
-    twin = copy.deepcopy(model)
-    write(model.state, [3], 2)
-    assert twin.state.state_dict()["clock"][3].tolist() == [0, 1, 1, 1]
-    model = TGN(memory_dim=4, edge_x_dim=1, memory_placement="host")
-    write(model.state, [3], 1)
-    with pytest.raises(TypeError, match="such as a model whose memory is in a table; make a new"):
-        copy.deepcopy(model)
-
-
-def test_default_memory_follows_the_module():
-    placed = with_past(NodeMemory(2, 1), 3)
-    write(placed, [1], 1)
-    assert placed.to(torch.device("meta")).table.rows.device.type == "meta"
-
-
-def test_spilled_copies_leave_no_file(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    x = torch.randn(100, 7)
-    copied = write_spill(iter(x.split(9)), (100, 7), x.dtype)
-    assert torch.equal(copied, x)
-    copied[0] = 0  # of nobody else
-    assert not list(tmp_path.iterdir())
-    assert write_spill([], (0, 7), torch.float32).shape == (0, 7)
-
-
-def test_a_table_of_memory_has_no_other_places():
-    with pytest.raises(ValueError, match="memory_placement must be one of"):
-        memory_table(3, "tape", None)
 
 
 def anonymous_bytes() -> int:

@@ -1,4 +1,3 @@
-import pytest
 import torch
 from torch import nn
 
@@ -28,21 +27,3 @@ def test_the_mean_of_mixed_tokens():
     torch.manual_seed(0)
     mixer, x = Mixer(5, 4, 0.5).eval(), torch.randn(3, 5, 4)
     torch.testing.assert_close(mixer.mean(x), mixer(x).mean(dim=1))
-
-
-def test_mixer_has_the_published_widths():
-    mixer = Mixer(5, 4, 0.0)
-    assert mixer.token_map.hidden.out_features == 2
-    assert mixer.channel_map.hidden.out_features == 16
-    assert Mixer(1, 4, 0.0).token_map.hidden.out_features == 1
-
-
-@pytest.mark.parametrize("training", [False, True])
-def test_mixer_drops_in_training_alone(training):
-    torch.manual_seed(0)
-    mixer, x = Mixer(5, 4, 0.5).train(training), torch.randn(3, 5, 4)
-    assert torch.equal(mixer(x), mixer(x)) is not training
-
-
-def test_mixer_of_no_rows():
-    assert Mixer(5, 4, 0.1)(torch.zeros(0, 5, 4)).shape == (0, 5, 4)

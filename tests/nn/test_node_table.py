@@ -26,12 +26,6 @@ def test_nodes_are_unknown_until_they_are_learned_from():
     assert torch.equal(rows_of(table.eval(), nodes), table.rows[[0, 6]])
 
 
-def test_reading_in_evaluation_makes_nothing_known():
-    table = table_of().eval()
-    rows_of(table, torch.arange(7))
-    assert not table.seen.any()
-
-
 def test_what_is_known_is_saved_with_the_rows():
     table, other = table_of(), table_of()
     rows_of(table, torch.tensor([1, 4]))
@@ -58,10 +52,6 @@ def test_a_share_of_nodes_trains_the_unknown_row():
     found.sum().backward()
     assert table.rows.grad[0].tolist() == [float(is_unknown.sum())] * 3
     assert torch.equal(rows_of(table.eval(), torch.arange(1000)), table.rows[1:])
-
-
-def test_table_of_no_nodes():
-    assert rows_of(table_of(), torch.zeros(0, dtype=torch.int64)).shape == (0, 3)
 
 
 def test_a_table_needs_a_row_beside_the_unknown():

@@ -9,21 +9,14 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from helpers.made_models import NAMES, made_model
 from helpers.made_plans import plan_of
 from helpers.strategies import graph_events, skewed_events
 from tgflow.graph import TemporalGraph
-from tgflow.models import MODELS
 from tgflow.nn import LinkDecoder, PairFeatures
 from tgflow.nn.decoder import PAIR_GAIN, SKIP_GAIN
 from tgflow.plan import NegativeSampler
 
 HOUR, DAY, WEEK = 3600.0, 86_400.0, 604_800.0
-WITH_THE_DECODER = [
-    name
-    for name in NAMES
-    if name != "tgn+pairs" and isinstance(getattr(made_model(name), "decoder", None), LinkDecoder)
-]
 
 
 def columns(num: int, age: float | None) -> list[float]:
@@ -99,19 +92,3 @@ def test_without_counts_there_is_a_way_out() -> None:
         ValueError, match="pair features need 3 counts of the past, the batch has 0"
     ):
         LinkDecoder(6, pair_features=True)(torch.zeros(99, 6), batch)
-
-
-def test_the_models_that_embed_single_nodes_have_the_decoder() -> None:
-    assert {"tgn", "tgat", "graphmixer", "jodie"} == set(WITH_THE_DECODER)
-
-
-@pytest.mark.parametrize("name", WITH_THE_DECODER)
-def test_models_ask_for_what_their_decoder_reads(name: str) -> None:
-    entry = MODELS[name]
-    plain, with_pairs = (entry.model(entry.config(pair_features=on)) for on in (False, True))
-    assert plain.counts == ()
-    assert with_pairs.counts == PairFeatures.counts
-    names = {name for name, _ in with_pairs.named_parameters()}
-    assert names - {name for name, _ in plain.named_parameters()} == {
-        f"decoder.{name}" for name in ("pair_proj.weight", "pair_skip.weight", "pair_skip.bias")
-    }

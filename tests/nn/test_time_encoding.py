@@ -24,36 +24,6 @@ def test_time_encoding_is_the_cosine_of_the_phase_that_float32_has(dt):
     assert torch.equal(shaped, encoding(dt).view(5, 6, 100).transpose(0, 1)), "any layout"
 
 
-def test_time_encoding_in_double_and_with_gradients_is_torchs():
-    encoding, dt = TimeEncoding(4), torch.tensor([3.0, 700.0], requires_grad=True)
-    found = encoding(dt)
-    torch.testing.assert_close(found, encoding(dt.detach()))
-    [grad] = torch.autograd.grad(found.sum(), dt)
-    phase = dt.detach().unsqueeze(-1) * encoding.frequency
-    torch.testing.assert_close(grad, -(phase.sin() * encoding.frequency).sum(-1))
-    assert encoding.double()(dt.detach().double()).dtype == torch.float64
-    assert encoding(dt.detach()).dtype == torch.float64, "of a model in double, times in single"
-
-
-def test_time_encoding_of_zero_is_that_of_no_time():
-    encoding = TimeEncoding(5)
-    assert torch.equal(encoding.at_zero(), encoding(torch.zeros(1))[0])
-
-
-def test_time_encoding_of_nothing():
-    assert TimeEncoding(3)(torch.empty(0)).shape == (0, 3)
-
-
-def test_time_encoding_is_not_trained():
-    assert not list(TimeEncoding(3).parameters())
-
-
-@pytest.mark.parametrize("encoding", [TimeEncoding, LogTimeEncoding])
-def test_time_encoding_needs_a_width(encoding):
-    with pytest.raises(ValueError, match="at least 1, got 0"):
-        encoding(0)
-
-
 def test_log_time_encoding_by_hand():
     encoding = LogTimeEncoding(4)
     with torch.no_grad():
@@ -62,15 +32,3 @@ def test_log_time_encoding_by_hand():
     assert out.shape == (1, 2, 4)
     torch.testing.assert_close(out[0, :, 0], torch.tensor([1.0, math.cos(1)]))
     torch.testing.assert_close(out[0, :, 1], torch.tensor([math.cos(0.5), math.cos(0.501)]))
-
-
-def test_log_time_encoding_can_be_trained():
-    encoding = LogTimeEncoding(3).double()
-    dt = torch.tensor([0.0, 1.0, 1e9], dtype=torch.float64)
-    inputs = (encoding.frequency, encoding.phase)
-    assert torch.autograd.gradcheck(lambda *_: encoding(dt), inputs)
-    century = torch.tensor(100 * 365.25 * 86_400, dtype=torch.float64)
-    with torch.no_grad():
-        before = encoding(century)
-        encoding.frequency += 1e-3
-        assert (encoding(century) - before).abs().max() < 0.023

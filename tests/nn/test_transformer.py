@@ -40,10 +40,6 @@ def test_a_layer_is_its_equations(training):
     torch.testing.assert_close(without_gradients, expected, atol=1e-6, rtol=1e-5)
 
 
-def test_no_sequence_at_all():
-    assert TransformerLayer(6, 2, 0.3)(torch.zeros(0, 5, 6)).shape == (0, 5, 6)
-
-
 @pytest.mark.parametrize("parts", [1, 2, 4])
 def test_the_means_of_parts_of_the_next_tokens(parts):
     torch.manual_seed(0)

@@ -31,14 +31,6 @@ def test_updater_is_torchs_cell_on_the_whole_message(cell):
     torch.testing.assert_close(updater(rows, 0.5), expected)
 
 
-@pytest.mark.parametrize("cell", ["gru", "rnn"])
-def test_updater_has_right_gradients(cell):
-    updater = MemoryUpdater(2, 4, TimeEncoding(3), cell).double()
-    assert torch.autograd.gradcheck(
-        lambda *_: updater(made_rows(), 1.0), tuple(updater.parameters())
-    )
-
-
 def test_unknown_cell():
     with pytest.raises(ValueError, match='must be "gru" or "rnn"'):
         MemoryUpdater(2, 4, TimeEncoding(3), "lstm")

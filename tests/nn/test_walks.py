@@ -13,7 +13,6 @@ from tgflow.nn.walks import (
     WalkProjection,
     WalkRows,
     gram_products,
-    num_features,
     random_signs,
     row_times,
 )
@@ -119,13 +118,6 @@ def test_the_matrices_count_walks_whose_times_fall():
     torch.testing.assert_close(dense(events, 1, 9), walks_counted(events, 9))
 
 
-def test_a_tick_may_be_of_any_length():
-    events = made_events()
-    seconds = EventBatch(events.src, events.dst, events.t * 4)
-    memory, same = stored(events, 4, tick=4.0), stored(seconds, 4)
-    torch.testing.assert_close(memory.table.rows[:NODES], same.table.rows[:NODES])
-
-
 @pytest.mark.parametrize("start", [-(10**12), 10**12])
 def test_shifted_times_leave_the_same_bits(start):
     ahead = rows_of(stored(made_events(), 4))
@@ -146,16 +138,6 @@ def test_replayed_events_read_the_walks_of_their_time():
     assert torch.equal(old.memory.state, now.memory.state)
 
 
-def test_events_that_are_replayed_alone_add_no_walks():
-    memory, events = stored(made_events(8), 4), made_events(8)
-    memory.keep_past(100)
-    before = memory.state_dict()
-    batch = slow_batch(events, 2, 4, (2,), replayed=[1, 2])
-    take_in(memory, batch)
-    after = memory.state_dict()
-    assert all(torch.equal(before[name], after[name]) for name in before)
-
-
 @pytest.mark.parametrize(("dim", "hops"), [(1, 1), (8, 3), (13, 3), (110, 3), (5, 2)])
 def test_products_are_those_of_the_decayed_walks(dim, hops):
     generator = torch.Generator().manual_seed(dim)
@@ -171,19 +153,6 @@ def test_products_are_those_of_the_decayed_walks(dim, hops):
     row, column = torch.triu_indices(2 * hops + 2, 2 * hops + 2)
     expected = (both @ both.transpose(1, 2))[:, row, column]
     torch.testing.assert_close(gram_products(walks, a, b, *left), expected)
-
-
-def test_features_in_parts_are_those_at_once(monkeypatch):
-    events = made_events()
-    memory, batch = stored(events[:16], 4), slow_batch(events, 4, 4, (2,))
-    rows, block = EXACT.read(memory, batch), batch.blocks[0]
-    t = row_times(batch, Pairs.of(batch))
-    arguments = block.neighbor, block.target[:, None], t[:, None], block.mask
-    expected = rows.features(*arguments)
-    monkeypatch.setattr("tgflow.nn.walks.MAX_PAIRS", 3)
-    torch.testing.assert_close(rows.features(*arguments), expected)
-    nothing = [x[:0] for x in arguments]
-    assert rows.features(*nothing).shape == (0, 2, num_features(HOPS))
 
 
 def test_features_of_a_batch_are_those_of_the_matrices_at_its_times():
@@ -214,16 +183,3 @@ def test_random_signs_keep_inner_products():
     norm = exact.norm(dim=1)
     sigma = norm.outer(norm) * (2 / dim) ** 0.5
     assert bool(((projected @ projected.T - exact @ exact.T).abs() <= 5 * sigma + 1e-6).all())
-
-
-def test_signs_are_a_function_of_the_node():
-    nodes = torch.tensor([5, 0, 5, 2**31 - 2])
-    signs = random_signs(nodes, 130)
-    assert torch.equal(signs[0], signs[2])
-    assert torch.equal(signs[1:2], random_signs(nodes[1:2], 130))
-    torch.testing.assert_close(signs.norm(dim=1), torch.ones(4))
-    assert torch.equal(signs[:, :7].sign(), random_signs(nodes, 7).sign())  # wider: the same first
-    many = random_signs(torch.arange(1000), 128).sign()
-    assert abs(float(many.mean())) < 0.02
-    products = (many @ many.T / 128).fill_diagonal_(0)
-    assert float(products.abs().max()) < 0.6

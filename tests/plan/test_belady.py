@@ -8,12 +8,12 @@ from itertools import combinations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from helpers.cache_reference import ReferenceCache
-from helpers.effort import cases, tries
+from helpers.effort import cases
 from tgflow.cache.policy import POLICIES
 from tgflow.cache.schedule import CacheSchedule
 from tgflow.plan.lookahead import BeladyPlanner, plan_all
@@ -125,43 +125,6 @@ def traces(draw: st.DrawFn) -> tuple[Batches, int]:
     return batches, draw(st.integers(0, 25))
 
 
-@given(traces(), st.data())
-def test_contents_carry_over_from_window_to_window(
-    made: tuple[Batches, int], data: st.DataObject
-) -> None:
-    """Less knowledge is never better, and what one planner leaves another can go on from."""
-    batches, num_slots = made
-    cut = data.draw(st.integers(0, len(batches)))
-    whole = hits_of(BeladyPlanner(num_slots), batches, [-1] * num_slots)
-    planner, contents = BeladyPlanner(num_slots), [-1] * num_slots
-    first = hits_of(planner, batches[:cut], contents)
-    heir = BeladyPlanner(num_slots, planner.contents())
-    assert torch.equal(heir.contents(), planner.contents())
-    second = hits_of(planner, batches[cut:], contents)
-    assert first + second <= whole
-    assert second == hits_of(heir, batches[cut:], heir.contents().tolist())
-
-
-@given(traces(), st.data())
-def test_two_windows_told_in_time_are_planned_as_one(
-    made: tuple[Batches, int], data: st.DataObject
-) -> None:
-    """Move for move, if it observes the second before one of the first is planned or needs it."""
-    batches, num_slots = made
-    together = list(plan_all(BeladyPlanner(num_slots), tensors(batches)))
-    last_use = {row: i for i, batch in enumerate(batches) for row in batch}
-    cut = data.draw(st.integers(0, len(batches)))
-    planner = BeladyPlanner(num_slots)
-    for ids in tensors(batches[:cut]):
-        planner.observe(ids)
-    uses_again = [any(last_use[row] >= cut for row in batch) for batch in batches[:cut]]
-    schedules = [planner.plan() for _ in range([*uses_again, True].index(True))]
-    schedules += plan_all(planner, tensors(batches[cut:]))
-    for one, other in zip(schedules, together, strict=True):
-        assert torch.equal(one.hit, other.hit)
-        assert torch.equal(one.admit, other.admit)
-
-
 @given(traces(), st.integers(1, 30))
 def test_what_stays_is_what_is_needed_next_as_far_as_is_known(
     made: tuple[Batches, int], lookahead: int
@@ -184,32 +147,6 @@ def next_uses(rows: set[int], known: Batches) -> list[int]:
     """Return the batches that use rows next, rising; `len(known)` for an unknown one."""
     found = ((i for i, batch in enumerate(known) if row in batch) for row in rows)
     return sorted(next(each, len(known)) for each in found)
-
-
-@given(traces())
-def test_two_windows_are_one_where_the_cache_holds_everything(made: tuple[Batches, int]) -> None:
-    batches, _ = made
-    num_slots = len({row for batch in batches for row in batch})
-    whole = hits_of(BeladyPlanner(num_slots), batches, [-1] * num_slots)
-    planner, contents = BeladyPlanner(num_slots), [-1] * num_slots
-    assert sum(hits_of(planner, [batch], contents) for batch in batches) == whole
-
-
-@given(traces())
-@settings(max_examples=tries(30))
-def test_without_a_future_the_row_used_last_stays(made: tuple[Batches, int]) -> None:
-    """Windows of one batch: recency, where hits count as used before the batch's misses."""
-    batches, num_slots = made
-    planner, contents = BeladyPlanner(num_slots), [-1] * num_slots
-    order: list[int] = []  # the ids in the cache, longest unused first
-    for batch in batches:
-        hits = [row for row in batch if row in order]
-        misses = [row for row in batch if row not in order]
-        order = [row for row in order if row not in hits]
-        misses = misses[: num_slots - len(hits)]
-        order = (order + hits + misses)[-num_slots:] if num_slots else []
-        assert hits_of(planner, [batch], contents) == len(hits)
-        assert sorted(order) == sorted(row for row in contents if row >= 0)
 
 
 def test_a_plan_by_hand() -> None:
@@ -261,12 +198,3 @@ def test_memory_follows_what_is_ahead_not_what_has_been() -> None:
             planner.plan()
         sizes.append(planner.nbytes)
     assert sizes[-1] == sizes[10]
-
-
-def test_a_planner_refuses_contents_of_another_cache() -> None:
-    with pytest.raises(ValueError, match=r"contents must be int64 \[2\], got int64 \[3\]"):
-        BeladyPlanner(2, torch.zeros(3, dtype=torch.int64))
-    with pytest.raises(ValueError, match="a cache must hold a row once, got id 5 twice"):
-        BeladyPlanner(2, torch.tensor([5, 5]))
-    with pytest.raises(ValueError, match=r"0 to 2\^30 - 1 slots, got -1"):
-        BeladyPlanner(-1)

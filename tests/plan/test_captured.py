@@ -13,7 +13,6 @@ import torch
 
 from helpers.device_batches import assert_same_but_for_padding
 from helpers.devices import cuda, device_of, for_each_gpu
-from helpers.effort import cases
 from helpers.emulator.device import EmulatedDevice, EmulatedGraph
 from helpers.emulator.tensors import watching
 from helpers.made_plans import plan_of
@@ -25,10 +24,7 @@ from tgflow.cuda.clock import HostClock
 from tgflow.cuda.device import Device
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.plan import Loader, NegativeSampler, Plan
-from tgflow.plan.device import OwnedBatches
-from tgflow.plan.replay import ExperienceReplay
-from tgflow.sampling import STRATEGIES
+from tgflow.plan import Loader, Plan
 from tgflow.tables import FeatureTable
 
 pytestmark = pytest.mark.timeout(120)
@@ -64,47 +60,6 @@ def copy_of(batch: Batch) -> Batch:
     return batch.map(lambda column: column.to("cpu", copy=True))
 
 
-VARIANTS = [
-    {"strategy": strategy, "span": {"window": 40, "decayed": 25}.get(strategy), **how}
-    for strategy in STRATEGIES
-    for how in (
-        {"visibility": "event", "with_memory": True},
-        {"visibility": "batch", "with_memory": False},
-    )
-]
-QUICK = [(number, number % 4 == 3) for number in range(len(VARIANTS)) if number % 4 in (0, 3)]
-"""One of each strategy's variants, every other one cached."""
-BY_CACHE = [
-    pytest.param(
-        variant,
-        is_cached,
-        id=f"{variant['strategy']} {variant['visibility']}" + " cached" * is_cached,
-        marks=[] if (number, is_cached) in QUICK else pytest.mark.slow,
-    )
-    for number, variant in enumerate(VARIANTS)
-    for is_cached in (False, True)
-]
-
-
-@for_each_gpu
-@pytest.mark.parametrize(("variant", "is_cached"), BY_CACHE)
-def test_captured_batches_are_those_of_the_cpu(
-    gpu: str, variant: dict[str, Any], is_cached: bool
-) -> None:
-    """Also while the stream comes, the tables grow, and batches are not of full size."""
-    there, here = graph_on(device_of(gpu), is_cached=is_cached), graph_here()
-    replay = ExperienceReplay(ratio=0.5, half_life=50)
-    plans = [plan_of(g, batch_size=20, replay=replay, **variant) for g in (there, here)]
-    batches = of_plan(plans[0])
-    for index, start in enumerate(range(0, 236, 20)):
-        for graph in (there, here):
-            graph.append(EVENTS[start : start + 20])
-        batch = batches.make(2, index)
-        assert_same_but_for_padding(copy_of(batch), plans[1].batch(2, index))
-        batches.free(batch)
-    batches.close()
-
-
 @pytest.mark.parametrize("gpu", [cuda])
 @pytest.mark.parametrize("fanouts", [(10,), (10, 10)])
 def test_captured_is_eager(gpu: str, fanouts: tuple[int, ...]) -> None:
@@ -135,27 +90,6 @@ def test_a_batch_stays_until_it_is_freed(gpu: str) -> None:
     assert again.eid is kept[3].eid
     assert_same_but_for_padding(copy_of(again), expected.batch(0, 20))
     assert_same_but_for_padding(copy_of(kept[4]), expected.batch(0, 4))
-
-
-@for_each_gpu
-@pytest.mark.parametrize("num_threads", cases([0, 1, 3], [3]))
-def test_a_loader_uses_its_slabs_in_turn(gpu: str, num_threads: int) -> None:
-    graph, here = graph_on(device_of(gpu)), graph_here()
-    for g in (graph, here):
-        g.append(EVENTS)
-    plan, expected = (
-        plan_of(graph, negatives=NegativeSampler("historical", 2)),
-        plan_of(here, negatives=NegativeSampler("historical", 2)),
-    )
-    used = []
-    for _ in range(2):  # the second pass finds what the first has captured
-        loader = Loader(plan, num_threads=num_threads, lookahead=2, captures=True)
-        for index, batch in enumerate(loader):
-            used.append(batch.eid)
-            assert_same_but_for_padding(copy_of(batch), expected.batch(0, index))
-        assert index == 23
-    full = [id(eid) for eid in used if len(eid) == 10]
-    assert len(set(full)) <= 3 + 3  # slabs, and what warmed up: whichever three threads took first
 
 
 def test_a_slab_is_written_behind_whoever_reads_its_last_batch() -> None:
@@ -254,13 +188,6 @@ def test_a_replay_takes_turns_with_other_gathers_of_a_cache() -> None:
     assert (7, 9) in gpu.waits, "behind that gather"
 
 
-def test_a_cache_in_host_memory_does_without_capture() -> None:
-    gpu = EmulatedDevice()
-    rows = FeatureTable(2, placement="disk")
-    graph = TemporalGraph.from_events(EVENTS, edge_x=cached(rows, rows=20), device=gpu)
-    assert isinstance(of_plan(plan_of(graph)), OwnedBatches)
-
-
 def test_the_host_waits_for_no_replay() -> None:
     device = device_of("apart")
     graph = graph_on(device)
@@ -272,12 +199,3 @@ def test_the_host_waits_for_no_replay() -> None:
         for index in range(4, 8):
             batches.free(batches.make(0, index))
     assert watch.waits == []
-
-
-def test_tables_that_the_host_reads_do_without_capture() -> None:
-    gpu = EmulatedDevice()
-    graph = TemporalGraph.from_events(EVENTS, device=gpu)  # with features in host memory
-    expected = plan_of(TemporalGraph.from_events(EVENTS))
-    batches = of_plan(plan_of(graph))
-    for index in range(6):
-        assert_same_but_for_padding(batches.make(0, index), expected.batch(0, index))

@@ -86,20 +86,6 @@ def test_every_list_at_a_cut_off_is_what_a_scan_finds(events, data) -> None:
     )
 
 
-def test_lists_of_hundreds_are_searched_at_every_cut_off() -> None:
-    events = graph_events(*((0, i % 3 == 0, i // 2) for i in range(500)))
-    graph = TemporalGraph.from_events(events)
-    history = CountHistory(graph, [Count("pair"), Count("src", half_life=100.0)])
-    for eid in range(501):
-        t = eid // 2  # of the next event: those of the same time do not count
-        cut = eid - eid % 2
-        pair, src = answers(history, graph_events((0, 1, t)), eid)
-        assert pair[0][0] == sum(1 for i in range(cut) if i % 3 == 0)
-        assert src[0][:2] == (cut, t - (cut - 1) // 2 if cut else -1)
-        total = sum(2.0 ** (-(t - i // 2) / 100) for i in range(cut))
-        assert src[0][2] == pytest.approx(total, rel=1e-12)
-
-
 def test_late_events_count_from_their_position_on_with_their_own_time() -> None:
     graph = TemporalGraph()
     rows = [(0, 1, 5), (0, 1, 50), (0, 1, 7), (0, 1, 60)]
@@ -173,16 +159,6 @@ def test_a_plan_counts_what_its_visibility_shows(visibility: Visibility, kind: s
                     assert float(found.decayed[i, j]) == pytest.approx(expected[2], rel=1e-12)
 
 
-def test_lists_that_nobody_asks_for_are_not_there() -> None:
-    graph = TemporalGraph.from_events(skewed_events(5000, 500))
-    sizes = []
-    for kinds in (["all"], ["dst"], ["dst", "pair"], ["dst", "pair", "reverse"]):
-        history = CountHistory(graph, [Count(of) for of in kinds])
-        answers(history, graph_events((0, 1, 5000)), 5000)
-        sizes.append(history.nbytes)
-    assert sizes[0] == 0 < sizes[1] < sizes[2] == sizes[3]
-
-
 def test_counts_are_refused_where_events_were_deleted() -> None:
     graph = TemporalGraph.from_events(skewed_events(30, 5))
     plan = plan_of(graph)
@@ -195,16 +171,6 @@ def test_counts_are_refused_where_events_were_deleted() -> None:
     with pytest.raises(ValueError, match=message):
         plan_of(graph)
     plan_of(graph, counts=()).batch(0, 2)
-
-
-@pytest.mark.parametrize("visibility", ["event", "batch"])
-def test_a_part_of_a_batch_has_its_rows_of_the_counts(visibility: Visibility) -> None:
-    graph = TemporalGraph.from_events(skewed_events(60, 8))
-    plan = plan_of(graph, visibility=visibility, negatives=NegativeSampler(num=3))
-    whole, part = plan.batch(0, 4), plan.part(0, 4, slice(3, 7), 2)
-    for all_counts, counts in zip(whole.counts, part.counts, strict=True):
-        assert counts.num.equal(all_counts.num[3:7, :3])
-        assert counts.age.equal(all_counts.age[3:7, :3])
 
 
 def test_plans_of_a_graph_share_their_lists() -> None:

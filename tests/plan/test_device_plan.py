@@ -20,7 +20,7 @@ from tgflow.batch import Batch
 from tgflow.cache import cached
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.plan import Loader, Plan
+from tgflow.plan import Loader
 from tgflow.plan.negatives import FixedNegatives
 from tgflow.plan.padding import shape_of
 from tgflow.plan.parts import PartedPlan
@@ -46,37 +46,6 @@ def graphs(
 
     there = TemporalGraph.from_events(events, device=opened(gpu), node_x=table())
     return there, TemporalGraph.from_events(events, node_x=table())
-
-
-def assert_same_batches(there: Plan, here: Plan, indices: range) -> None:
-    for index in indices:
-        batch = there.batch(1, index)
-        assert_on(there.graph.device, batch)
-        assert_same_but_for_padding(batch, here.batch(1, index))
-
-
-@for_each_gpu
-def test_a_stream_that_grows_is_planned_as_it_comes(gpu: str) -> None:
-    there, here = TemporalGraph(edge_x_dim=2, device=opened(gpu)), TemporalGraph(edge_x_dim=2)
-    plans = [plan_of(graph, visibility="batch") for graph in (there, here)]
-    for start in range(0, 60, 15):
-        for graph in (there, here):
-            graph.append(EVENTS[start : start + 15])
-        assert_same_batches(*plans, range(len(plans[0])))
-
-
-@for_each_gpu
-@pytest.mark.parametrize("placement", ["device", "uva", "host", "disk"])
-@pytest.mark.parametrize("is_cached", [False, True])
-def test_features_come_from_wherever_they_are(gpu: str, placement: Any, is_cached: bool) -> None:
-    device = opened(gpu)
-    on_gpu = {"device": device} if placement in ("device", "uva") else {}
-    table: Any = FeatureTable(2, placement=placement, **on_gpu)
-    if is_cached:
-        table = cached(table, rows=30, device=device)
-    graph = TemporalGraph.from_events(EVENTS[:120], edge_x=table, device=device)
-    plans = [plan_of(g) for g in (graph, TemporalGraph.from_events(EVENTS[:120]))]
-    assert_same_batches(*plans, range(0, 12, 3))
 
 
 @pytest.mark.parametrize("gpu", [apart])

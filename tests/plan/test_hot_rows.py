@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.effort import cases, tries
+from helpers.effort import tries
 from helpers.made_plans import plan_of
 from helpers.made_streams import made_events
-from helpers.plan_reference import assert_same_batch
-from helpers.reused import asked_of, batches_of, fail_at, reusing
+from helpers.reused import asked_of, batches_of, reusing
 from tgflow.graph import TemporalGraph
-from tgflow.plan import reuse
 from tgflow.plan.reuse import AskedRows, recurring_rows
 from tgflow.sampling.expand import Frontier, expand
 from tgflow.sampling.rows import sample_neighbors
@@ -140,44 +137,3 @@ def rows_named(record):
     rows = list(zip(record.nodes.tolist(), record.t.tolist(), strict=True))
     assert len(set(rows)) == len(rows)
     return set(rows)
-
-
-@pytest.mark.parametrize("fanouts", cases([(3, 2), (2, 3, 2)], [(2, 3, 2)]))
-def test_batches_are_the_same_on_any_number_of_threads(fanouts, monkeypatch):
-    monkeypatch.setattr(reuse, "LEAST_SHARE", 0.0)
-
-    def made(num_threads):
-        plan = recent_plan(fanouts=fanouts, batch_size=20)
-        return list(batches_of(reusing(plan, STALENESS, super_batch=SIZE), num_threads))
-
-    for expected, found in zip(made(0), made(2), strict=True):
-        assert_same_batch(found, expected)
-        pair = [each.blocks[-1].reused.record.hot for each in (found, expected)]
-        assert (pair[0] is None) == (pair[1] is None)
-        if pair[0] is not None:
-            assert torch.equal(pair[0].slots, pair[1].slots)
-            assert torch.equal(pair[0].position, pair[1].position)
-
-
-def test_a_past_that_changes_within_a_super_batch_drops_its_hot_rows():
-    events = made_events(300)
-    graph = TemporalGraph.from_events(events[:120])
-    graph.append(made_events(4, seed=7), allow_late=True)
-    graph.append(events[120:])
-    plan = plan_of(graph, **HOW, batch_size=12)  # batch 10, the third of its super-batch, is late
-    ring = Ring(plan)
-    for batch in batches_of(reusing(plan, STALENESS, 0.2, super_batch=SIZE)):
-        ring.check(batch)
-        assert batch.blocks[1].reused.record.hot is None or batch.index != 8
-    assert ring.num_taken.total() > 0
-
-
-@pytest.mark.parametrize("num_threads", [0, 2])
-def test_a_batch_that_fails_is_named_after_all_those_before_it(num_threads):
-    plan = recent_plan()
-    fail_at(plan, 5)
-    batches = batches_of(reusing(plan, STALENESS, super_batch=SIZE), num_threads)
-    for _ in range(5):
-        next(batches)
-    with pytest.raises(RuntimeError, match="preparing batch 5 of epoch 0 failed: the disk is gone"):
-        next(batches)

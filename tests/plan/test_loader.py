@@ -18,7 +18,7 @@ from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
 from tgflow.plan.device import DeviceBatches, OwnedBatches
 from tgflow.plan.in_order import BatchError, Task
-from tgflow.plan.loader import BatchSource, Loader
+from tgflow.plan.loader import Loader
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -77,11 +77,6 @@ def test_indices_are_taken_in_the_given_order(num_threads: int) -> None:
     assert list(loader) == [(1, 5), (1, 0), (1, 19), (1, 5)]
     tasks = [(1, 5), (0, 2), (7, 3)]
     assert list(Loader.of_tasks(FakePlan(), tasks, num_threads=num_threads)) == tasks
-
-
-@pytest.mark.parametrize("num_threads", [0, 1, 3])
-def test_no_batches(num_threads: int) -> None:
-    assert list(Loader(FakePlan(0), num_threads=num_threads)) == []
 
 
 @pytest.mark.parametrize("num_threads", [0, 1, 4])
@@ -158,18 +153,6 @@ def test_closing_early_ends_the_threads(num_threads: int) -> None:
     assert list(batches) == []
 
 
-def test_leaving_a_loop_ends_the_threads() -> None:
-    for _ in Loader(FakePlan(1000), num_threads=2):
-        break
-    assert loader_threads() == []
-
-
-def test_an_iterator_never_started_starts_no_thread() -> None:
-    batches = iter(Loader(FakePlan(), num_threads=2))
-    assert loader_threads() == []
-    del batches
-
-
 def test_closing_does_not_wait_for_a_silent_stream() -> None:
     silence = threading.Event()
 
@@ -185,17 +168,6 @@ def test_closing_does_not_wait_for_a_silent_stream() -> None:
     silence.set()
     for thread in loader_threads():
         thread.join(5)
-
-
-def test_waiting_costs_no_processor_time() -> None:
-    class Slow(FakePlan):
-        def batch(self, epoch: int, index: int) -> Batch:
-            time.sleep(0.5)
-            return super().batch(epoch, index)
-
-    began = time.process_time()
-    list(Loader(cast(BatchSource, Slow(1)), num_threads=3))
-    assert time.process_time() - began < 0.2
 
 
 @pytest.mark.parametrize("arguments", [{"num_threads": -1}, {"lookahead": 0}])

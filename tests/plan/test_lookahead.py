@@ -7,8 +7,7 @@ import gc
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -127,14 +126,6 @@ def test_more_knowledge_and_no_other_policy_gives_fewer_misses() -> None:
     assert misses["whole"] < min(misses["lfu"], misses["fifo"])
 
 
-def test_contents_carry_over_to_the_next_pass() -> None:
-    graph, cache = graph_with(1000)
-    list(Loader(plan_of(graph)))
-    cache.reset_counters()
-    list(Loader(plan_of(graph)))
-    assert cache.counters.misses == 0
-
-
 def test_drafts_that_take_too_much_room_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of(graph_with(40)[0])
     drafted = []
@@ -177,37 +168,6 @@ def test_auto_knows_more_and_more_until_it_is_enough_or_takes_too_much(
             assert max(known) < 16
 
 
-def test_planners_take_a_quarter_of_the_cache_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for the batch that is one too many."""
-    monkeypatch.setattr(planner, "MIN_WINDOW_BYTES", 0)
-    monkeypatch.setattr(planner, "MAX_ACCESSES_PER_ROW", 1 << 40)
-    held: list[int] = []
-    original = planner.BeladyPlanner.plan
-
-    def noted(self: Any) -> Any:
-        held.append(self.nbytes)
-        return original(self)
-
-    monkeypatch.setattr(planner.BeladyPlanner, "plan", noted)
-    cache = cached(FeatureTable(400), rows=100, policy="belady")
-    graph = TemporalGraph(edge_x=cache)
-    graph.append(replace(EVENTS, x=torch.zeros(len(EVENTS), 400)))
-    list(Loader(plan_of(graph), num_threads=0))
-    assert cache.cache_nbytes // 8 < max(held) <= cache.cache_nbytes // 4 + 16_000
-
-
-@pytest.mark.parametrize("epoch", [0, 1])
-def test_auto_goes_on_knowing_as_much_as_it_has_had_room_for(
-    monkeypatch: pytest.MonkeyPatch, known: list[int], epoch: int
-) -> None:
-    monkeypatch.setattr(planner, "MIN_WINDOW_BYTES", 16_000)
-    plan = plan_of(graph_with(100)[0])
-    for _ in range(epoch + 1):
-        known.clear()
-        list(Loader(plan, num_threads=0))
-    assert min(known[:-10]) > 6
-
-
 @pytest.mark.parametrize("num_threads", [0, 2])
 def test_what_others_put_into_the_cache_is_a_mismatch(num_threads: int) -> None:
     graph, cache = graph_with(40)
@@ -216,26 +176,6 @@ def test_what_others_put_into_the_cache_is_a_mismatch(num_threads: int) -> None:
     cache.restore(cache.snapshot())  # as it is: nothing happens
     cache.truncate(5)
     with pytest.raises((ScheduleMismatch, BatchError), match=r"batch \d+ of epoch 3.* id \d+"):
-        list(batches)
-
-
-def test_auto_knows_enough_when_it_does_for_both(known: list[int]) -> None:
-    for rows, is_short in (((2, 2), True), ((1000, 2), False), ((2, 1000), False)):
-        known.clear()
-        graph, _ = graph_with_both((rows[0], "belady"), (rows[1], "belady"))
-        list(Loader(plan_of(graph), num_threads=0))
-        assert known[::2] == known[1::2]  # of both, the same batches
-        assert (max(known) < 16) == is_short
-
-
-@pytest.mark.parametrize("name", ["edge_x", "node_x"])
-def test_a_mismatch_names_the_table(name: str) -> None:
-    graph, caches = graph_with_both((40, "belady"), (9, "belady"))
-    empty = caches[name].snapshot()
-    batches = iter(Loader(plan_of(graph), num_threads=0, lookahead=20))
-    next(batches)
-    caches[name].restore(empty)
-    with pytest.raises(ScheduleMismatch, match=rf"batch \d+ of epoch 0, {name}: "):
         list(batches)
 
 
@@ -258,17 +198,6 @@ def test_a_failure_comes_in_its_place(
         next(batches)
 
 
-def test_a_table_that_fails_names_the_batch() -> None:
-    class Broken(FeatureTable):
-        def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-            raise OSError("read error")
-
-    graph = TemporalGraph(edge_x=cached(Broken(2), rows=4, policy="belady"))
-    graph.append(EVENTS)
-    with pytest.raises(BatchError, match="batch 0 of epoch 0 failed"):
-        list(Loader(plan_of(graph)))
-
-
 def test_a_selection_that_fails_says_where_its_rows_are() -> None:
     class Broken(FeatureTable):
         placement = "far"  # type: ignore[assignment]
@@ -280,16 +209,6 @@ def test_a_selection_that_fails_says_where_its_rows_are() -> None:
     part.edge_x = RowView(Broken(2), torch.arange(400))
     with pytest.raises(BatchError, match=r"batch 0 of epoch 0 failed: edge_x \(far\): read error"):
         list(Loader(plan_of(part)))
-
-
-@pytest.mark.parametrize("num_threads", [0, 2])
-def test_leaving_early_lets_the_next_pass_go_on(num_threads: int) -> None:
-    graph, _ = graph_with(40)
-    for _ in range(3):
-        for batch in Loader(plan_of(graph), num_threads=num_threads, lookahead=8):
-            assert_same_batch(batch, expected_batch(0, batch.index))
-            if batch.index == 11:
-                break
 
 
 def test_selected_rows_are_planned_by_their_ids_beneath() -> None:
@@ -312,11 +231,3 @@ def test_a_live_stream_has_no_future_to_plan_for() -> None:
     with pytest.raises(ValueError, match="the cache of node_x has policy="):
         ContinualTrainer(small_tgn(), graph)
     ContinualTrainer(small_tgn(), TemporalGraph(edge_x=cached(FeatureTable(2), rows=4)))
-
-
-def test_a_single_batch_is_read_past_the_plan() -> None:
-    graph, cache = graph_with(40)
-    assert_same_batch(
-        plan_of(graph).batch(0, 9), plan_of(TemporalGraph.from_events(EVENTS)).batch(0, 9)
-    )
-    assert cast(int, cache.counters.admitted) == 0

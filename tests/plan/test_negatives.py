@@ -176,25 +176,9 @@ def test_one_eligible_pair_among_many_is_found() -> None:
     assert {pair for row in rows(negatives) for pair in row} == {(7, 8)}
 
 
-def test_the_first_batch_draws_from_itself_and_says_so() -> None:
-    negatives = draw(NegativeSampler("random"), [(0, 1), (0, 2), (3, 2)], 0, 3)
-    assert negatives.dst.flatten().tolist() == [2, 1, 1]
-    assert negatives.num_fallbacks == 3
-
-
-def test_with_one_destination_a_source_is_drawn() -> None:
-    negatives = draw(NegativeSampler("random"), [(0, 1), (0, 1)], 1, 2)
-    assert negatives.dst.tolist() == [[0]]
-    assert negatives.num_fallbacks == 1
-
-
 def test_an_event_without_any_negative_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"3 -> 3 has no negative.*first 2 events"):
         draw(NegativeSampler("random"), [(3, 3), (3, 3)], 1, 2)
-
-
-def test_no_events_have_no_negatives() -> None:
-    assert draw(NegativeSampler("historical", 2), [(0, 1)], 1, 1).dst.shape == (0, 2)
 
 
 def test_a_fixed_cut_opens_the_whole_log_and_nothing_more() -> None:
@@ -204,21 +188,6 @@ def test_a_fixed_cut_opens_the_whole_log_and_nothing_more() -> None:
     assert drawn.num_fallbacks == 0
     with pytest.raises(ValueError, match="position 5 is past the log's end, 4 events"):
         draw(NegativeSampler("random", cut=5), pairs, 0, 1)
-
-
-def test_answers_about_a_prefix_do_not_change_as_the_log_grows() -> None:
-    pairs = [(i % 5, 10 + i % 7) for i in range(40)]
-    graph = TemporalGraph.from_events(batch_of(pairs))
-    sampler = NegativeSampler("historical", 3)
-    events = batch_of(pairs[20:30])
-    start = torch.full_like(events.src, 20)
-    history = PairHistory(graph.log)
-    first = sampler.draw(history, 5, events.src, events.dst, start=start, stop=30)
-    graph.append(batch_of([(90 + i, 95 + i) for i in range(500)]))
-    history.upto(540)
-    second = sampler.draw(history, 5, events.src, events.dst, start=start, stop=30)
-    assert torch.equal(first.src, second.src)
-    assert torch.equal(first.dst, second.dst)
 
 
 def test_the_destinations_of_a_prefix_are_in_the_order_of_their_first_events() -> None:

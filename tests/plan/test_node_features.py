@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from helpers.batches import node_rows
-from helpers.devices import for_each_gpu, opened
 from helpers.effort import tries
 from helpers.made_plans import plan_of
 from helpers.made_streams import made_events
@@ -21,7 +20,7 @@ from helpers.plan_reference import assert_same_batch
 from tgflow.batch import Batch
 from tgflow.cache import cached
 from tgflow.cache.policy import POLICIES
-from tgflow.events import EventBatch, empty_events
+from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.plan import BatchError, ExperienceReplay, Loader
 from tgflow.tables import FeatureTable
@@ -77,22 +76,6 @@ def test_batches_hold_the_rows_of_their_nodes(data: st.DataObject) -> None:
             assert_obvious(batch, expected.batch(epoch, batch.index), node_x)
 
 
-@for_each_gpu
-@pytest.mark.parametrize("placement", ["device", "uva"])
-def test_rows_may_be_where_a_gpu_reads_them_and_so_may_caches(gpu: str, placement: Any) -> None:
-    device = opened(gpu)
-    node_x = FeatureTable(3, placement=placement, device=device)
-    node_x.append(NODE_X[:20])
-    graph = TemporalGraph.from_events(
-        EVENTS[:50],
-        edge_x=cached(FeatureTable(2), rows=20),
-        node_x=cached(node_x, rows=7, device=device),
-    )
-    plain = plan_of(TemporalGraph.from_events(EVENTS[:50]))
-    for batch in Loader(plan_of(graph)):
-        assert_obvious(batch, plain.batch(0, batch.index), NODE_X[:20])
-
-
 def test_a_row_by_hand() -> None:
     """Nodes 0 and 1 have rows, node 2 has none."""
     events = EventBatch(torch.tensor([0, 0]), torch.tensor([1, 2]), torch.tensor([10, 20]))
@@ -127,19 +110,6 @@ def test_rows_that_come_later_change_no_batch(num_rows: int) -> None:
         assert_same_batch(batch, plan_of(graph).batch(0, index))
 
 
-def test_rows_of_nodes_to_come_may_wait_for_them() -> None:
-    graph = TemporalGraph(edge_x_dim=2, node_x=FeatureTable(3))
-    assert graph.node_x is not None
-    plain = plan_of(TemporalGraph.from_events(EVENTS))
-    graph.node_x.append(NODE_X)
-    graph.append(EVENTS[:60])
-    batches = iter(Loader(plan_of(graph), num_threads=2, lookahead=1))
-    for index in range(6):
-        graph.node_x.append(torch.full((1, 3), float("nan")))
-        assert_obvious(next(batches), plain.batch(0, index), NODE_X)
-    graph.append(EVENTS[60:])
-
-
 def test_rows_that_come_after_their_nodes_are_refused() -> None:
     graph = TemporalGraph(edge_x_dim=2, node_x=table_of(NODE_X[:5]))
     assert graph.node_x is not None
@@ -156,30 +126,6 @@ def test_rows_that_come_after_their_nodes_are_refused() -> None:
     assert_same_batch(batch, before.batch(0, 3))
     graph.node_x.truncate(5)
     graph.append(EVENTS[-1:])
-
-
-def test_refused_events_have_mentioned_nobody() -> None:
-    graph = TemporalGraph(edge_x_dim=2, node_x=FeatureTable(3))
-    assert graph.node_x is not None
-    backwards = EventBatch(EVENTS.src, EVENTS.dst, EVENTS.t.flip(0), EVENTS.x)
-    with pytest.raises(ValueError, match="event 1 has t="):
-        graph.append(backwards)
-    graph.append(empty_events(2))
-    graph.node_x.append(NODE_X)
-    graph.append(EVENTS)
-    assert_obvious(
-        plan_of(graph).batch(0, 4), plan_of(TemporalGraph.from_events(EVENTS)).batch(0, 4), NODE_X
-    )
-
-
-def test_other_dtypes_are_refused() -> None:
-    with pytest.raises(ValueError, match="table of float32 rows, got torch"):
-        TemporalGraph(node_x=FeatureTable(2, torch.float16))
-
-
-def test_no_events_have_no_batches() -> None:
-    for table in (FeatureTable(3), cached(FeatureTable(3), rows=4, policy="belady")):
-        assert list(Loader(plan_of(TemporalGraph(node_x=table)))) == []
 
 
 @pytest.mark.parametrize("policy", ["lru", "belady"])

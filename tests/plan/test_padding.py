@@ -104,11 +104,6 @@ def test_a_padded_batch_teaches_a_model_what_it_would_without(
         torch.testing.assert_close(padded.state.state_dict(), plain.state.state_dict())
 
 
-def test_padding_to_its_own_shape_changes_nothing() -> None:
-    batch = plan_of(graph_with_features(3, 2)).batch(0, 3)
-    assert_same_batch(pad(batch, shape_of(batch)), batch)
-
-
 def test_padded_rows_hold_what_a_batch_says_of_them() -> None:
     batch = plan_of(graph_with_features(3, 2)).batch(0, 3)
     shape = longer(shape_of(batch), [2, 3, 4])
@@ -144,12 +139,6 @@ def test_a_size_has_a_third_of_padding_at_most(rows: int) -> None:
     assert size.nodes == 32 or rows <= size.nodes <= 1.5 * rows
     assert size.rounded() == size
     assert bin(size.nodes).lstrip("0b").rstrip("0") in ("1", "11"), "two sizes an octave"
-
-
-def test_sizes_grow_with_rows_and_no_edge_table_needs_none() -> None:
-    sizes = [BatchShape((), rows, 0).rounded() for rows in range(1, 300)]
-    assert [*dict.fromkeys(s.nodes for s in sizes)] == [32, 48, 64, 96, 128, 192, 256, 384]
-    assert {s.edges for s in sizes} == {0}
 
 
 @pytest.mark.parametrize("node_x_dim", [0, 2])

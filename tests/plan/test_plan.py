@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import random
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -79,40 +78,6 @@ def test_a_batch_by_hand() -> None:
 
 
 @each_variant
-@pytest.mark.parametrize("slices", [1, 4])
-def test_batches_are_the_same_in_any_order_and_from_any_threads(
-    variant: dict[str, Any], slices: int
-) -> None:
-    graph = TemporalGraph.from_events(made_events(200 // slices))
-    variant = variant | {"slices": slices}
-    indices = range(len(plan_of(graph, **variant)))
-    numbers: list[tuple[int, ...]] = [(), *((number,) for number in range(slices))]
-    tasks: list[Any] = [
-        (epoch, index, *number)
-        for epoch in range(2)
-        for index in indices
-        for number in numbers[: 1 if slices == 1 else None]
-    ]
-    expected = {task: plan_of(graph, **variant).batch(*task) for task in tasks}
-    shuffled = random.Random(0).sample(tasks, len(tasks))
-    for order in (tasks[::-1], shuffled):
-        plan = plan_of(graph, **variant)
-        for task in order:
-            assert_same_batch(plan.batch(*task), expected[task])
-    for num_threads in (1, 3):
-        loader = Loader.of_tasks(plan_of(graph, **variant), shuffled, num_threads=num_threads)
-        for task, batch in zip(shuffled, loader, strict=True):
-            assert_same_batch(batch, expected[task])
-    plan = plan_of(graph, **variant)
-    with ThreadPoolExecutor(8) as pool:
-        for task, batch in zip(tasks, pool.map(lambda t: plan.batch(*t), tasks), strict=True):
-            assert_same_batch(batch, expected[task])
-    if slices > 1:  # some slices alone
-        for number, each in zip((1, 2), plan.share(1, 2, range(1, 3)).slices, strict=True):
-            assert_same_batch(each, expected[1, 2, number])
-
-
-@each_variant
 def test_nothing_of_the_future_is_read(variant: dict[str, Any]) -> None:
     """Every batch is the same whether the log ends with it or goes on, whatever comes then."""
     events = made_events(120)
@@ -128,24 +93,6 @@ def test_nothing_of_the_future_is_read(variant: dict[str, Any]) -> None:
         late = EventBatch(other.src, other.dst, events.t[end - 1].expand(60).contiguous(), other.x)
         graph = TemporalGraph.from_events(concat([events[:end], late]))
         assert_same_batch(batch, plan_of(graph, **variant).batch(0, index))
-
-
-@each_variant
-@pytest.mark.parametrize("slices", [1, 3])
-def test_batches_stay_as_they_were_while_the_log_grows(
-    variant: dict[str, Any], slices: int
-) -> None:
-    events, late = made_events(100), made_events(60, seed=1)
-    graph = TemporalGraph.from_events(events[:60])
-    plan = plan_of(graph, **variant, slices=slices)
-    before = [(plan.batch(0, index), plan.share(0, index, range(slices))) for index in range(4)]
-    late_t = events.t[59].expand(60).contiguous()
-    graph.append(concat([EventBatch(late.src, late.dst, late_t, late.x), events[60:]]))
-    for index in (3, 2, 1, 0):
-        batch, share = before[index]
-        assert_same_batch(plan.batch(0, index), batch)
-        for number, each in enumerate(share.slices):
-            assert_same_batch(plan.batch(0, index, number), each)
 
 
 @each_variant
@@ -224,14 +171,6 @@ def test_replay_never_takes_the_place_of_a_new_event() -> None:
         assert all(eid < index * 10 for eid in replayed)
 
 
-def test_replayed_events_read_memory_as_it_was_when_they_were_new() -> None:
-    graph = TemporalGraph.from_events(made_events(100))
-    batch = plan_of(graph, replay=ExperienceReplay(2.0), start=3, fanouts=()).batch(0, 6)
-    starts = [max(0, 3 + (eid - 3) // 10 * 10) for eid in batch.eid.tolist()]
-    assert batch.position[batch.src_row].tolist() == starts
-    assert batch.nodes[batch.src_row].tolist() == batch.src.tolist()
-
-
 def test_a_growing_plan_counts_batches_as_they_come() -> None:
     events = made_events(25)
     graph = TemporalGraph(edge_x_dim=3)
@@ -280,16 +219,6 @@ def test_a_batch_moves_as_a_whole_and_copies_what_is_shared_once() -> None:
     assert there.blocks[0].edge_table is there.blocks[1].edge_table
     assert (there.epoch, there.num_new) == (batch.epoch, batch.num_new)
     assert there.host is batch.host
-
-
-def test_the_host_knows_the_events_of_a_batch_and_the_span_of_the_new_ones() -> None:
-    graph = TemporalGraph.from_events(made_events(60))
-    plan = plan_of(graph, start=5, replay=ExperienceReplay(ratio=0.5))
-    batch = plan.batch(0, 4)
-    assert (batch.host.begin, batch.host.end) == plan.span(4) == (45, 55)
-    assert batch.host.eid[: batch.num_new].tolist() == list(range(45, 55))
-    for name in ("eid", "src", "dst", "t"):
-        assert getattr(batch.host, name) is getattr(batch, name)
 
 
 def test_a_graph_goes_with_its_last_user_and_waits_for_no_collection() -> None:

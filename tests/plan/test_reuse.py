@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import random
-import threading
 import time
 from itertools import pairwise
 
@@ -19,7 +17,7 @@ from helpers.effort import cases, tries
 from helpers.made_plans import plan_of
 from helpers.made_streams import made_events
 from helpers.plan_reference import assert_same_batch
-from helpers.reused import asked_of, batches_of, fail_at, reusing, tasks_of
+from helpers.reused import asked_of, batches_of, reusing, tasks_of
 from tgflow.batch import Batch, Block
 from tgflow.cache import cached
 from tgflow.graph import TemporalGraph
@@ -150,38 +148,9 @@ def test_batches_are_the_same_on_any_number_of_threads(fanouts):
         assert all(block.reused is not None for block in found.blocks[1:])
 
 
-@pytest.mark.parametrize("policy", [None, "belady"])
-def test_no_thread_is_left_when_a_pass_ends_early(policy):
-    graph = None
-    if policy is not None:
-        graph = TemporalGraph(edge_x=cached(FeatureTable(2), rows=40, policy=policy))
-        graph.append(EVENTS)
-    batches = batches_of(reusing(recent_plan(graph)), 2)
-    next(batches)
-    batches.close()
-    gc.collect()
-    until = time.monotonic() + 30
-    while any(each.name.startswith("tgflow-loader") for each in threading.enumerate()):
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
-def test_a_task_can_be_prepared_again():
-    source = reusing(recent_plan())
-    for task in tasks_of(source):
-        assert_same_batch(source.batch(*task), source.batch(*task))
-
-
 @pytest.mark.usefixtures("always_on")
 def test_rows_come_no_older_than_the_staleness_whatever_the_delays():
     delays_make_no_lag(num_batches=100)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.usefixtures("always_on")
-def test_rows_come_no_older_than_the_staleness_in_ten_thousand_steps():
-    delays_make_no_lag(num_batches=10_000)
 
 
 def delays_make_no_lag(num_batches):
@@ -351,13 +320,3 @@ def assert_same_rows(padded: Batch, exact: Batch) -> None:
 def test_plans_whose_rows_differ_from_batch_to_batch_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         reusing(recent_plan(**changes))
-
-
-def test_a_batch_that_fails_is_named_in_its_place():
-    plan = recent_plan()
-    fail_at(plan, 4)
-    batches = batches_of(reusing(plan), 2)
-    for _ in range(4):
-        next(batches)
-    with pytest.raises(RuntimeError, match="preparing batch 4 of epoch 0 failed: the disk is gone"):
-        next(batches)

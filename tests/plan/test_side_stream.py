@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import product
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from helpers.device_batches import assert_on, assert_same_but_for_padding
-from helpers.devices import apart, cuda, device_of, for_each_gpu, needs_cuda
-from helpers.effort import cases, slow
+from helpers.devices import apart, cuda, device_of, needs_cuda
 from helpers.emulator.device import EmulatedDevice
 from helpers.emulator.tensors import watching
 from helpers.made_plans import plan_of
@@ -22,9 +17,7 @@ from helpers.made_streams import made_events
 from helpers.padding import pad
 from helpers.plan_reference import assert_same_batch
 from tgflow.batch import Batch
-from tgflow.cache import cached
 from tgflow.cuda.clock import HostClock
-from tgflow.cuda.pinned import PinnedPool
 from tgflow.graph import TemporalGraph
 from tgflow.plan import Loader
 from tgflow.plan.host import PinnedCopies
@@ -87,48 +80,6 @@ def test_no_memory_is_filled_again_before_it_is_copied(behind: int) -> None:
     gpu.proceed(len(gpu.queue))
     for copy, batch in zip(copies, batches, strict=True):
         assert_same_batch(copy, pad(batch, shape_of(batch).rounded()))
-
-
-@pytest.mark.parametrize("behind", cases([0, 1, 3, 8], [0, 3]))
-def test_no_slab_is_filled_again_before_it_is_copied(behind: int) -> None:
-    """Copies are so many pieces of work behind the host: there are as many slabs as in flight."""
-    gpu, plan = SlowDevice(), plan_of(TemporalGraph.from_events(EVENTS))
-    batches, before = plan.batches_on(gpu, 0, HostClock()), gpu.host_bytes
-    copies = []
-    for index in range(20):
-        copies.append(batches.make(0, index))
-        gpu.proceed(max(len(gpu.queue) - behind, 0))
-    gpu.proceed(len(gpu.queue))
-    for index, copy in enumerate(copies):
-        assert_same_but_for_padding(copy, plan.batch(0, index))
-    assert before - gpu.host_bytes <= (3 + behind // 2) * 65_536
-
-
-def test_pieces_are_used_in_turn() -> None:
-    """As many as are in flight, and no more however many batches come."""
-    gpu = SlowDevice()
-    pool, before = PinnedPool(gpu), gpu.host_bytes
-    for size in [9_000] * 30 + [100] * 30:
-        with pool.lend(size) as room:
-            assert room.shape == (size,)
-            gpu.copy_from_host(room)
-        gpu.proceed(max(len(gpu.queue) - 4, 0))  # two copies and their events
-    assert before - gpu.host_bytes <= 3 * 16_384
-
-
-def test_what_failed_on_its_way_is_not_used_again() -> None:
-    gpu = EmulatedDevice()
-    pool, lent = PinnedPool(gpu), []
-
-    def fail() -> None:
-        with pool.lend(8) as room:
-            lent.append(room)
-            gpu.allocate(1 << 50)
-
-    with pytest.raises(MemoryError):
-        fail()
-    with pool.lend(8) as room:
-        assert room.data_ptr() != lent[0].data_ptr()
 
 
 def test_the_stream_that_takes_a_batch_waits_for_the_one_that_made_it() -> None:
@@ -196,69 +147,12 @@ def test_knowing_the_size_of_a_batch_costs_no_wait(gpu: str) -> None:
     assert (watch.waits, device.synchronized) == ([], waited)
 
 
-QUICK_PLACES = [("host", "uva"), ("uva", "device"), ("device", "host")]
-PLACES = [
-    pair if pair in QUICK_PLACES else slow(*pair)
-    for pair in product(("host", "uva", "device"), repeat=2)
-]
-
-
-@for_each_gpu
-@pytest.mark.parametrize(("edges", "nodes"), PLACES)
-@pytest.mark.parametrize("is_cached", [False, True])
-def test_a_batch_that_is_copied_has_features_from_wherever_they_are(
-    gpu: str, edges: str, nodes: str, is_cached: bool
-) -> None:
-    device, node_x = device_of(gpu), torch.rand(9, 3)
-
-    def table(placement: Any, dim: int) -> Any:
-        on = {} if placement == "host" else {"device": device}
-        if is_cached and placement == "host":
-            placement = "disk"
-        rows = FeatureTable(dim, placement=placement, **on)
-        return cached(rows, rows=20, **on) if is_cached else rows
-
-    tables = {"edge_x": table(edges, 2), "node_x": table(nodes, 3)}
-    tables["node_x"].append(node_x)
-    plan = plan_of(TemporalGraph.from_events(EVENTS, **tables))
-    plain = FeatureTable(3)
-    plain.append(node_x)
-    expected = plan_of(TemporalGraph.from_events(EVENTS, node_x=plain))
-    for index, batch in enumerate(Loader(plan, 0, range(6), device=device)):
-        assert_on(device.device, batch)
-        assert_same_but_for_padding(batch, expected.batch(0, index))
-
-
-@for_each_gpu
-@pytest.mark.parametrize("num_threads", [0, 2])
-def test_planned_caches_serve_batches_that_are_copied(gpu: str, num_threads: int) -> None:
-    device = device_of(gpu)
-    table = cached(FeatureTable(2), rows=25, policy="belady")
-    plan = plan_of(TemporalGraph.from_events(EVENTS, edge_x=table))
-    expected = plan_of(TemporalGraph.from_events(EVENTS))
-    for index, batch in enumerate(Loader(plan, num_threads=num_threads, device=device)):
-        assert_on(device.device, batch)
-        assert_same_but_for_padding(batch, expected.batch(0, index))
-    assert index == 19
-
-
 def test_a_loader_names_the_device_that_it_cannot_deliver_to() -> None:
     other = EmulatedDevice(device=torch.device("meta"))
     plan = plan_of(TemporalGraph.from_events(EVENTS, device=EmulatedDevice()))
     for device in (other, other.device):
         with pytest.raises(ValueError, match="batches are made on cpu, and asked for on meta"):
             Loader(plan, device=device)
-
-
-@pytest.mark.parametrize("num_threads", [1, 3])
-@pytest.mark.parametrize("policy", ["lru", "belady"])
-def test_a_loader_that_is_left_early_leaves_no_thread(num_threads: int, policy: Any) -> None:
-    table = cached(FeatureTable(2), rows=25, policy=policy)
-    plan = plan_of(TemporalGraph.from_events(EVENTS, edge_x=table))
-    batches = iter(Loader(plan, num_threads=num_threads, device=EmulatedDevice()))
-    next(batches)
-    batches.close()  # type: ignore[attr-defined]
-    assert not [t for t in threading.enumerate() if t.name.startswith("tgflow-loader")]
 
 
 @pytest.mark.parametrize("gpu", [pytest.param("cuda", marks=needs_cuda)])

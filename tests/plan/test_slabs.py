@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import gc
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from torch import Tensor
 
-from helpers.emulator.device import EmulatedDevice
-from helpers.plan_reference import assert_same_batch
 from helpers.plan_variants import made_events, plan_of
 from tgflow import _core
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.peers import Shard
 from tgflow.plan import Plan
 from tgflow.plan.host import KEPT_SLABS, SlabPreparer, slab_preparer_of
-from tgflow.plan.loader import Loader
-from tgflow.plan.negatives import PooledNegatives
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -30,19 +22,6 @@ def slabs_of(plan: Plan) -> SlabPreparer:
     slabs = slab_preparer_of(plan)
     assert slabs is not None
     return slabs
-
-
-def test_a_plan_that_slabs_cannot_serve_goes_step_by_step() -> None:
-    events = made_events(60)
-    graph = TemporalGraph.from_events(events)
-    assert slab_preparer_of(plan_of(graph)) is not None
-    pooled = plan_of(graph, negatives=PooledNegatives(torch.arange(9)))
-    there = plan_of(TemporalGraph(device=EmulatedDevice()))
-    shard = plan_of(TemporalGraph.from_events(events, shard=Shard(0, 2)))
-    for plan in (pooled, there, shard):
-        assert slab_preparer_of(plan) is None
-    expected = pooled.preparer.of_roots(pooled.draw(0, 3))
-    assert_same_batch(pooled.batch(0, 3), expected)
 
 
 def test_nothing_is_allocated_once_batches_have_had_their_largest_size() -> None:
@@ -59,19 +38,6 @@ def test_nothing_is_allocated_once_batches_have_had_their_largest_size() -> None
     assert pool.num_allocations - before <= 2, "drawn neighbors differ by a few rows"
     assert pool.num_used + pool.num_free <= 3
     assert (warm.index, batch.index) == (199, 199)
-
-
-@pytest.mark.slow
-def test_memory_is_flat_over_ten_thousand_batches() -> None:
-    plan = plan_of(TemporalGraph.from_events(made_events(2000)), fanouts=(5, 3))
-    slabs = plan._slabs
-    assert slabs is not None
-    allocations = []
-    for epoch in range(50):
-        for _ in Loader(plan, epoch, num_threads=3):
-            assert slabs.pool.num_used <= KEPT_SLABS
-        allocations.append(slabs.pool.num_allocations)
-    assert allocations[-1] - allocations[10] <= KEPT_SLABS, "some were never in use at once before"
 
 
 def test_a_slab_is_not_used_again_while_any_tensor_of_it_is_alive() -> None:
@@ -98,15 +64,6 @@ def test_the_events_of_a_batch_keep_no_slab() -> None:
     assert [int(host.eid[0]) for host in hosts] == list(range(0, 200, 10))
 
 
-def test_a_slab_comes_back_from_whatever_thread_lets_go_of_it() -> None:
-    slabs = slabs_of(plan_of(TemporalGraph.from_events(made_events(200))))
-    with ThreadPoolExecutor(4) as pool:
-        for made in pool.map(lambda i: slabs.batch(0, i).nodes.sum(), [*range(20)] * 5):
-            assert made >= 0
-    gc.collect()
-    assert slabs.pool.num_used == 0
-
-
 def test_a_batch_that_fails_gives_its_slab_back_and_harms_no_other() -> None:
     """Of one node alone there is no negative."""
     alone = EventBatch(torch.zeros(3).long(), torch.zeros(3).long(), torch.arange(3))
@@ -118,29 +75,6 @@ def test_a_batch_that_fails_gives_its_slab_back_and_harms_no_other() -> None:
     with pytest.raises(IndexError, match="there is no batch 1"):
         slabs.batch(0, 1)
     assert slabs.pool.num_used == 0
-
-
-def test_an_early_end_leaves_no_slab_behind() -> None:
-    plan = plan_of(TemporalGraph.from_events(made_events(2000)))
-    batches = iter(Loader(plan, num_threads=3))
-    next(batches)
-    batches.close()  # type: ignore[attr-defined]
-    assert plan._slabs is not None
-    assert plan._slabs.pool.num_used == 0
-
-
-def test_a_loader_whose_consumer_sleeps_uses_no_processor() -> None:
-    """Threads that have prepared as much as they may wait without turning."""
-    plan = plan_of(TemporalGraph.from_events(made_events(2000)))
-    batches = iter(Loader(plan, num_threads=4))
-    next(batches)
-    assert plan._slabs is not None
-    while plan._slabs.pool.num_used < 4:
-        time.sleep(0.01)
-    began = time.process_time()
-    time.sleep(0.5)
-    assert time.process_time() - began < 0.1
-    batches.close()  # type: ignore[attr-defined]
 
 
 def test_features_that_come_with_the_events_are_there_for_them() -> None:

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from helpers.device_batches import assert_on, assert_same_but_for_padding
-from helpers.devices import for_each_gpu, opened
 from helpers.effort import cases
 from helpers.plan_reference import (
     assert_same_batch,
@@ -16,28 +14,17 @@ from helpers.plan_reference import (
 )
 from helpers.plan_variants import each_variant, made_events, plan_of
 from tgflow.batch import Batch, Share
-from tgflow.cache import cached
 from tgflow.counts import Count
 from tgflow.graph import TemporalGraph
 from tgflow.keys import KeyDomain, derive_key
-from tgflow.plan import BatchError, ExperienceReplay, Loader, NegativeSampler
+from tgflow.plan import BatchError, Loader
 from tgflow.plan.loader import joined_shares, sliced_tasks
-from tgflow.tables import FeatureTable
 
 COUNTS = (Count("pair"), Count("dst", half_life=30.0))
 
 
 def joined(slices: tuple[Batch, ...], name: str) -> torch.Tensor:
     return torch.cat([getattr(each, name) for each in slices])
-
-
-@each_variant
-def test_one_slice_is_the_batch(variant: dict[str, Any]) -> None:
-    plan = plan_of(TemporalGraph.from_events(made_events(60)), **variant)
-    share = plan.share(2, 3, range(1))
-    assert_same_batch(share.slices[0], plan.batch(2, 3))
-    assert share.slices[0].slice is None
-    assert (share.num_slices, share.numbers, len(share)) == (1, range(1), len(plan.batch(2, 3)))
 
 
 @each_variant
@@ -130,53 +117,3 @@ def test_a_loader_of_slices_gives_shares() -> None:
         assert (share.epoch, share.index, share.numbers) == (*task, wanted)
         for number, each in zip(wanted, share.slices, strict=True):
             assert_same_batch(each, plan.batch(*task, number))
-
-
-def test_closing_shares_ends_what_prepares_them() -> None:
-    closed = []
-
-    def batches() -> Any:
-        try:
-            yield from (plan.batch(0, 0, number) for number in (0, 1))
-        finally:
-            closed.append(True)
-
-    plan = plan_of(TemporalGraph.from_events(made_events(60)), slices=2)
-    shares = joined_shares(batches(), 1)
-    next(shares)
-    shares.close()
-    assert closed
-
-
-def test_a_cache_that_plans_ahead_serves_slices() -> None:
-    events = made_events(80)
-    graph = TemporalGraph.from_events(events)
-    expected = plan_of(graph, slices=2)
-    behind = TemporalGraph.from_events(
-        events, edge_x=cached(FeatureTable(3), rows=20, policy="belady")
-    )
-    tasks = [(0, index, number) for index in range(8) for number in range(2)]
-    for num_threads in (0, 2):
-        loader = Loader.of_tasks(plan_of(behind, slices=2), tasks, num_threads=num_threads)
-        for task, batch in zip(tasks, loader, strict=True):
-            assert_same_batch(batch, expected.batch(*task))
-
-
-@for_each_gpu
-def test_slices_on_a_gpu_are_those_of_the_host(gpu: str) -> None:
-    events = made_events(120)
-    how: dict[str, Any] = {
-        "replay": ExperienceReplay(ratio=0.5, half_life=50),
-        "negatives": NegativeSampler(num=2),
-        "fanouts": (3, 2),
-        "strategy": "uniform",
-        "counts": COUNTS,
-        "slices": 3,
-    }
-    here = plan_of(TemporalGraph.from_events(events), **how)
-    there = plan_of(TemporalGraph.from_events(events, device=opened(gpu)), **how)
-    for index in (0, 5, 11):
-        for number in range(3):
-            batch = there.batch(1, index, number)
-            assert_on(there.graph.device, batch)
-            assert_same_but_for_padding(batch, here.batch(1, index, number))

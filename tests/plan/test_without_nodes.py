@@ -68,14 +68,6 @@ def test_it_is_the_batch_that_it_would_be_but_for_nodes(variant: dict[str, Any])
         assert_same_batch(batch, without.preparer.of_roots(without.draw(1, batch.index)))
 
 
-def test_slices_have_none_either() -> None:
-    without, whole = plans({"slices": 2, "replay": ExperienceReplay(0.7, 60, 20.0)})
-    for index in range(len(whole)):
-        for number in range(2):
-            found, expected = (plan.batch(0, index, number) for plan in (without, whole))
-            assert_without(found, expected, without)
-
-
 def test_neighbors_of_no_nodes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"fanouts are neighbors of nodes, got \(3,\)"):
         plan_of(TemporalGraph(), with_nodes=False)
