@@ -1,4 +1,4 @@
-"""The smaller commands and the help."""
+"""The smaller commands, the help, and completion by the shell."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ def test_help_lists_commands_and_exit_codes(tgflow):
         assert f" {command} " in text
     for code in EXIT_CODES:
         assert re.search(rf"\b{code} \w", text), code
+    assert "--install-completion" in text
 
 
 def test_version(tgflow):
@@ -75,10 +76,8 @@ def test_info_of_a_stream(tgflow, tmp_path):
     assert found["self_loops"] == 1
     assert (found["first_t"], found["last_t"]) == (10, 40)
     assert found["degree"] == {"min": 2, "p50": 3, "p90": 3, "p99": 3, "max": 3}
+    assert found["family"]
     assert "25.0% of events" in tgflow("info", "few.csv").out
-
-
-def test_info_of_an_empty_stream(tgflow, tmp_path):
     (tmp_path / "none.csv").write_text("src,dst,t\n")
     assert tgflow("info", "none.csv", "--json").json["num_nodes"] == 0
     assert tgflow("info", "none.csv").code == 0
@@ -100,18 +99,11 @@ def test_info_of_a_run(tgflow, events_csv):
         assert part in text
 
 
-def test_replay_writes_the_same_events_as_csv(tgflow, events_csv):
-    ran = tgflow("playback", events_csv)
-    assert ran.out == events_csv.read_text()
-
-
-def test_replay_converts_and_reads_back(tgflow, events_csv):
+def test_playback_writes_prints_and_paces_events(tgflow, events_csv, tmp_path):
+    assert tgflow("playback", events_csv).out == events_csv.read_text()
     assert tgflow("playback", events_csv, "--to", "made.parquet", "--limit", 30).code == 0
     rows = list(csv.reader(io.StringIO(tgflow("playback", "made.parquet").out)))
     assert rows == list(csv.reader(io.StringIO(events_csv.read_text())))[:31]
-
-
-def test_replay_keeps_to_the_speed(tgflow, tmp_path):
     (tmp_path / "slow.csv").write_text("src,dst,t\n1,2,0\n1,2,100\n")
     ran = tgflow("playback", "slow.csv", "--speed", 1000)
     assert ran.out.splitlines()[-1] == "1,2,100"
@@ -148,3 +140,19 @@ def test_bench_prints_a_table_or_json(tgflow, monkeypatch):
     assert "recent roots/s k=10 " in text
     assert " 1000 20M 5M 4.00x ✓ 10M" in text
     assert " 2M 1M 5M 0.20x ✗ 10M" in text
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("tgflow pl", ["playback", "plan"]),
+        ("tgflow run --log-t", ["--log-to"]),
+        ("tgflow run --visibility ", ["event", "batch"]),
+        ("tgflow info ", []),  # left to the shell, which knows files
+    ],
+)
+def test_commands_flags_and_values_are_completed(tgflow, monkeypatch, line, words):
+    monkeypatch.setenv("_TGFLOW_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
+    assert tgflow().out.split() == words

@@ -61,10 +61,6 @@ def test_it_leaves_figures_scores_and_a_page(compared):
     assert "preset" in metrics["preset_line"]
 
 
-def test_info_says_how_it_is_resumed(compared, tgflow):
-    assert f"tgflow compare --resume --out {compared}" in tgflow("info", compared).out
-
-
 def test_a_model_has_the_figures_of_its_run(compared, tgflow):
     path = str(compared.parent / "made.csv")
     tgflow("run", "-s", path, "-m", "tgn+pairs", *SMALL[:-2], "-o", "alone")
@@ -232,7 +228,3 @@ def test_a_comparison_over_few_times_learns_step_by_step(tgflow):
     assert metrics["participants"]["jodie/0"]["num_steps"] == 5
     assert tgflow(*flags, "--no-cut-at-steps", "-o", "plain").code == 0
     assert metrics_of(Path("plain"))["participants"]["jodie/0"]["num_steps"] == 3
-
-
-def test_info_says_of_which_kind_a_stream_is(tgflow, events_csv):
-    assert "repeat: " in tgflow("info", events_csv).out

@@ -27,7 +27,7 @@ STEP = ("--checkpoint-batches", 1)
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Return a folder with events and the run that nothing disturbed."""
+    """Return a folder with events and the undisturbed run."""
     folder = tmp_path_factory.mktemp("made")
     write_events(folder / "made.csv")
     run = ["run", "-s", folder / "made.csv", "-o", folder / "whole", *SMALL]
@@ -41,18 +41,6 @@ def run(tgflow, made):
     return lambda *flags: tgflow("run", "-s", made / "made.csv", "-o", "out", *SMALL, *flags)
 
 
-@pytest.fixture
-def resume(tgflow, made):
-    """Go on with `out` to the end, and compare with the run that nothing disturbed."""
-
-    def go_on(*flags):
-        ran = tgflow("run", "-o", "out", "--resume", *flags)
-        assert ran.code == 0, ran.err
-        same_run(made / "whole", Path("out"))
-
-    return go_on
-
-
 @pytest.fixture(autouse=True)
 def _no_faults():
     yield
@@ -63,30 +51,13 @@ def health():
     return json.loads(Path("out/health.json").read_text())
 
 
-def notes(level="warning"):
-    lines = Path("out/run.log").read_text().splitlines()
-    return [entry["text"] for line in lines if (entry := json.loads(line))["level"] == level]
-
-
-def at_step(monkeypatch, position, act):
-    """Call `act` once the run has learned `position` events."""
-    record = runner.Runner._record
-
-    def recording(self, step):
-        record(self, step)
-        if step.stop == position:
-            act(self)
-
-    monkeypatch.setattr(runner.Runner, "_record", recording)
-
-
 # The stream
 
 
 @pytest.mark.parametrize(
     ("kind", "code"), [(SourceUnavailable, 75), (SourceExpired, 66), (SourceCorrupt, 76)]
 )
-def test_a_source_that_fails_leaves_all_that_was_learned(run, resume, monkeypatch, kind, code):
+def test_a_source_that_fails_leaves_all_that_was_learned(run, monkeypatch, kind, code):
     poll, polls = FileSource.poll, []
 
     def failing(self, wanted, timeout):
@@ -101,7 +72,6 @@ def test_a_source_that_fails_leaves_all_that_was_learned(run, resume, monkeypatc
     assert (ran.code, ran.err.splitlines()[-1]) == (code, "tgflow: made.csv: it is gone")
     assert health()["state"] == "failed"
     assert health()["position"] == health()["checkpoint"]["position"] > 300
-    monkeypatch.undo()
 
 
 @pytest.mark.slow
@@ -115,7 +85,7 @@ def test_a_broker_that_is_not_there_is_75(tgflow):
     assert health()["state"] == "failed"
 
 
-def test_a_file_that_became_another_is_66(tgflow, made, run, tmp_path):
+def test_a_file_that_became_another_is_66(tgflow, made):
     shutil.copy(made / "made.csv", "own.csv")
     flags = ("-s", "own.csv", "-o", "out", *SMALL)
     assert tgflow("run", *flags, "--limit", 100).code == 0
@@ -125,42 +95,38 @@ def test_a_file_that_became_another_is_66(tgflow, made, run, tmp_path):
     assert Path("out/checkpoints/ckpt-000000000100").exists()
 
 
-def bad_rows(tmp_path, num_bad, size=10_000):
-    rows = ["src,dst,t"]
+@pytest.mark.parametrize("num_bad", [510, 490])
+def test_more_bad_rows_than_allowed_end_a_run_with_a_checkpoint(tgflow, tmp_path, num_bad):
+    rows, size = ["src,dst,t"], 10_000
     for i in range(size):
         is_bad = (i + 1) * num_bad // size != i * num_bad // size
         rows.append(f"{i % 50},{50 + i % 40},{'x' if is_bad else i}")
     (tmp_path / "bad.csv").write_text("\n".join(rows) + "\n")
-    return ("-s", "bad.csv", "--dim", 8, "--neighbors", 2, "--batch-size", 2500, "--threads", 1)
-
-
-def test_too_many_bad_rows_end_a_run_with_65_and_a_checkpoint(tgflow, tmp_path):
-    flags = bad_rows(tmp_path, 510)
+    flags = ("-s", "bad.csv", "--dim", 8, "--neighbors", 2, "--batch-size", 2500, "--threads", 1)
     ran = tgflow("run", *flags, "-o", "out")
+    if num_bad < 500:
+        assert ran.code == 0
+        assert "10,000 rows read: 9,510 accepted, 490 malformed" in ran.out
+        assert "time_type" in ran.out
+        return
     assert ran.code == 65
     assert "are bad, more than --max-bad-ratio 0.05" in ran.err
     assert list(Path("out/checkpoints").glob("ckpt-*"))
     assert tgflow("run", *flags, "-o", "out", "--resume").code == 65
     ran = tgflow("run", "-o", "out", "--resume", "--max-bad-ratio", 0.1, "--json")
-    assert ran.json["rows"]["malformed"] == 510
-    assert tgflow("run", *flags, "-o", "whole", "--max-bad-ratio", 0.1).code == 0
-    same_run(tmp_path / "whole", tmp_path / "out")
-    assert len(Path("out/dead-letters/000000.jsonl").read_text().splitlines()) == 510
+    assert ran.json["rows"]["malformed"] == num_bad
+    assert len(Path("out/dead-letters/000000.jsonl").read_text().splitlines()) == num_bad
 
 
-def test_fewer_bad_rows_do_not_end_a_run(tgflow, tmp_path):
-    ran = tgflow("run", *bad_rows(tmp_path, 490), "-o", "out")
-    assert ran.code == 0
-    assert "10,000 rows read: 9,510 accepted, 490 malformed" in ran.out
-    assert "time_type" in ran.out
-
-
-def test_late_events_of_files_can_be_dropped_or_waited_for(tgflow, tmp_path):
+@pytest.mark.parametrize(
+    ("flags", "late", "num_events"), [(("--late", "drop"), 1, 2), (("--allowed-lateness", 5), 0, 3)]
+)
+def test_late_events_of_files_can_be_dropped_or_waited_for(
+    tgflow, tmp_path, flags, late, num_events
+):
     (tmp_path / "late.csv").write_text("src,dst,t\n1,2,10\n1,2,5\n1,2,20\n")
-    ran = tgflow("run", "-s", "late.csv", "-o", "b", "--late", "drop", "--json", *SMALL)
-    assert (ran.json["rows"]["late"], ran.json["num_events"]) == (1, 2)
-    ran = tgflow("run", "-s", "late.csv", "-o", "c", "--allowed-lateness", 5, "--json", *SMALL)
-    assert ran.json["num_events"] == 3
+    ran = tgflow("run", "-s", "late.csv", *flags, "--json", *SMALL)
+    assert (ran.json["rows"]["late"], ran.json["num_events"]) == (late, num_events)
 
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07<script>alert(1)</script>[red]"
@@ -187,29 +153,17 @@ def test_what_bad_rows_hold_is_escaped_everywhere(tgflow, tmp_path):
 # The disk
 
 
-def test_dead_letters_that_cannot_be_written_end_a_run(tgflow, tmp_path):
-    rows = [f"{i % 9},{9 + i % 7},{'x' if i == 150 else i}" for i in range(200)]
-    (tmp_path / "bad.csv").write_text("src,dst,t\n" + "\n".join(rows) + "\n")
-    faults.arm("letters.before_write:1:eio")
-    ran = tgflow("run", "-s", "bad.csv", "-o", "out", *SMALL)
-    assert ran.code == 74
-    faults.arm("")
-    assert tgflow("run", "-o", "out", "--resume").code == 0
-    assert tgflow("run", "-s", "bad.csv", "-o", "whole", *SMALL).code == 0
-    same_run(tmp_path / "whole", tmp_path / "out")
-
-
-@pytest.mark.parametrize("kind", ["enospc", "eio"])
-def test_a_checkpoint_that_fails_does_not_stop_the_training(run, resume, made, kind):
-    faults.arm(f"checkpoint.before_file:1:{kind}")
-    ran = run(*STEP)
-    assert ran.code == 0
+@pytest.mark.parametrize(
+    "fault", ["checkpoint.before_file:1:enospc", "checkpoint.before_file:1:eio",
+              "log.before_append:1:enospc"]
+)  # fmt: skip
+def test_one_failed_write_does_not_stop_the_training(run, made, fault):
+    faults.arm(fault)
+    assert run(*STEP).code == 0
     same_run(made / "whole", Path("out"))
-    faults.arm("")
-    resume()
 
 
-def test_three_failed_checkpoints_in_a_row_stop_the_training(run, resume, monkeypatch):
+def test_three_failed_checkpoints_in_a_row_stop_the_training(run, monkeypatch):
     save, calls = CheckpointStore.save, []
 
     def full(self, step, checkpoint):
@@ -219,7 +173,7 @@ def test_three_failed_checkpoints_in_a_row_stop_the_training(run, resume, monkey
         return save(self, step, checkpoint)
 
     def wait(writer):
-        """Have a checkpoint done before the next micro-batch, however long the disk takes."""
+        """Finish a checkpoint before the next micro-batch, however slow the disk is."""
         if writer._thread is not None:
             writer._thread.join()
         return False
@@ -230,32 +184,31 @@ def test_three_failed_checkpoints_in_a_row_stop_the_training(run, resume, monkey
     assert ran.code == 74
     assert "no room for a checkpoint" in ran.err
     assert len(calls) == 4
-    assert any("training continues" in text for text in notes())
+    assert "training continues" in Path("out/run.log").read_text()
     assert [p.name for p in Path("out/checkpoints").iterdir()] == [f"ckpt-{calls[0]:012d}"]
 
 
-def test_a_log_that_is_full_for_a_moment_is_waited_for(run, made, monkeypatch):
-    faults.arm("log.before_append:1:enospc")
-    assert run().code == 0
-    same_run(made / "whole", Path("out"))
+def test_a_log_that_cannot_be_written_ends_a_run(run, monkeypatch):
+    faults.arm("log.before_append:1:eio")
+    ran = run()
+    assert ran.code == 74
+    assert ran.err.count("Input/output error") == 1, ran.err
+    faults.arm("")
 
-
-def test_a_log_that_stays_full_ends_a_run(run, resume, monkeypatch):
     def full(self, rows, footer):
         raise DiskFull("no room in the log", self.directory)
 
     monkeypatch.setattr(ingest, "DISK_FULL_SECONDS", 0.3)
     monkeypatch.setattr(DurableLog, "append", full)
-    ran = run()
-    assert ran.code == 74
+    assert run("--resume").code == 74
     assert health()["state"] == "failed"
-    monkeypatch.undo()
 
 
 # The model, the memory
 
 
-def test_a_loss_that_is_not_finite_keeps_the_last_good_checkpoint(run, resume, monkeypatch):
+@pytest.mark.parametrize("skips", [False, True])
+def test_a_loss_that_is_not_finite_ends_a_run_or_is_left_out(run, monkeypatch, skips):
     learn = TrainStep.learn
 
     def diverging(self, batch, **settings):
@@ -264,6 +217,9 @@ def test_a_loss_that_is_not_finite_keeps_the_last_good_checkpoint(run, resume, m
         return learn(self, batch, **settings)
 
     monkeypatch.setattr(TrainStep, "learn", diverging)
+    if skips:
+        assert run("--on-nan", "skip", "--json").json["num_skipped"] == 1
+        return
     ran = run("--checkpoint-batches", 2)
     assert ran.code == 70
     assert "events [250, 300): the loss is nan" in ran.err
@@ -272,60 +228,37 @@ def test_a_loss_that_is_not_finite_keeps_the_last_good_checkpoint(run, resume, m
     newest = max(Path("out/checkpoints").glob("ckpt-*"))
     assert load(newest).meta["position"] in (100, 150, 200, 250)  # as the disk kept up
     assert all(x.isfinite().all() for x in load(newest).sections["model"].values())
-    monkeypatch.undo()
 
 
-def test_a_loss_that_is_not_finite_can_be_left_out_and_counted(run, monkeypatch):
-    learn = TrainStep.learn
+def test_at_the_memory_limit_a_run_pauses_ends_with_71_and_resumes_with_more(
+    run, made, monkeypatch
+):
+    full, record = [], runner.Runner._record
 
-    def diverging(self, batch, **settings):
-        if batch.index == 5:
-            raise TrainingDiverged("events [250, 300): the loss is nan", (250, 300))
-        return learn(self, batch, **settings)
+    def recording(self, step):
+        record(self, step)
+        if step.stop == 150:
+            full.append(1)
+            time.sleep(0.6)
 
-    monkeypatch.setattr(TrainStep, "learn", diverging)
-    ran = run("--on-nan", "skip", "--json")
-    assert ran.code == 0
-    assert ran.json["num_skipped"] == 1
-
-
-@pytest.mark.parametrize("limit", ["1MiB", "90%"])
-def test_at_the_memory_limit_a_run_pauses_and_ends_with_71(run, tgflow, monkeypatch, limit):
-    if limit == "90%":  # it comes there only in mid-stream
-        full = []
-        at_step(monkeypatch, 150, lambda run: (full.append(1), time.sleep(0.6)))
-        monkeypatch.setattr("tgflow.runtime.watch.rss_bytes", lambda: 960 if full else 100)
-        limit = "1000"
-    monkeypatch.setattr(watch, "GRACE_SECONDS", 0.2)
-    ran = run("--memory-limit", limit)
+    with monkeypatch.context() as patched:
+        patched.setattr(runner.Runner, "_record", recording)
+        patched.setattr("tgflow.runtime.watch.rss_bytes", lambda: 960 if full else 100)
+        patched.setattr(watch, "GRACE_SECONDS", 0.2)
+        ran = run("--memory-limit", "1000")
     assert ran.code == 71
     assert "of --memory-limit" in ran.err
     assert "memory is short" in ran.err
     newest = max(Path("out/checkpoints").glob("ckpt-*"))
     assert load(newest).meta["position"] == health()["position"]
-
-
-def test_a_run_that_ended_at_the_memory_limit_resumes_with_more(run, resume, monkeypatch):
-    monkeypatch.setattr(watch, "GRACE_SECONDS", 0.1)
-    assert run("--memory-limit", "1MiB").code == 71
-    ran = run("--memory-limit", "100GiB", "--resume")
-    assert ran.code == 0
-    resume()
-
-
-def test_memory_that_comes_back_lets_the_stream_flow(run, made, monkeypatch):
-    monkeypatch.setattr(
-        "tgflow.runtime.watch.rss_bytes", lambda: 960 if time.monotonic() < until else 100
-    )
-    until = time.monotonic() + 1.5
-    assert run("--memory-limit", "1000").code == 0
+    assert run("--memory-limit", "100GiB", "--resume").code == 0
     same_run(made / "whole", Path("out"))
 
 
-def test_a_fault_of_ours_is_70_and_can_be_gone_on_from(run, resume, monkeypatch):
-    at_step(monkeypatch, 200, lambda run: 1 / 0)
-    ran = run(*STEP)
-    assert ran.code == 70
-    assert "ZeroDivisionError" in ran.err
-    assert health()["state"] == "failed"
-    monkeypatch.undo()
+def test_memory_that_comes_back_lets_the_stream_flow(run, made, monkeypatch):
+    until = time.monotonic() + 1.5
+    monkeypatch.setattr(
+        "tgflow.runtime.watch.rss_bytes", lambda: 960 if time.monotonic() < until else 100
+    )
+    assert run("--memory-limit", "1000").code == 0
+    same_run(made / "whole", Path("out"))

@@ -1,4 +1,4 @@
-"""`tgflow run --init-from`: what another run has learned goes on over a new stream."""
+"""`tgflow run --init-from`: a trained model goes on learning over a new stream."""
 
 from __future__ import annotations
 
@@ -18,81 +18,71 @@ from tgflow.runtime.saved_run import find_initial
 OLD, NEW = 120, 130
 
 
-def write_part(path, start, stop):
-    lines = [f"acc_{i % 9},shop_{i * i % 7},{1_600_000 + i}" for i in range(start, stop)]
-    path.write_text("src,dst,t\n" + "\n".join(lines) + "\n")
-    return path
-
-
-def flags(folder, name):
-    return ["-s", folder / f"{name}.csv", "--id-kind", "string"]
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """Return a folder with two parts of a stream, and a model that was trained on the first."""
     folder = tmp_path_factory.mktemp("initial")
-    write_part(folder / "old.csv", 0, OLD)
-    write_part(folder / "new.csv", OLD, OLD + NEW)
-    words = ["train", *flags(folder, "old"), *SMALL, "--epochs", 1, "-o", folder / "off"]
+    lines = [f"acc_{i % 9},shop_{i * i % 7},{1_600_000 + i}" for i in range(OLD + NEW)]
+    for name, part in (("old", lines[:OLD]), ("new", lines[OLD:])):
+        (folder / f"{name}.csv").write_text("\n".join(["src,dst,t", *part]) + "\n")
+    words = ["train", "-s", folder / "old.csv", *SMALL, "--epochs", 1, "-o", folder / "off"]
     assert main([str(word) for word in words]) == 0
     return folder
 
 
-def begin(tgflow, made, out, *more):
-    return tgflow(
-        "run", *flags(made, "new"), "--batch-size", 50, "--threads", 1,
-        "--init-from", made / "off", "-o", out, *more,
+@pytest.fixture
+def begin(tgflow, made):
+    """Run over the new part into `out`, with more flags."""
+    return lambda *more, stream="new": tgflow(
+        "run", "-s", made / f"{stream}.csv", "--batch-size", 50, "--threads", 1,
+        "--init-from", made / "off", "-o", "out", *more,
     )  # fmt: skip
 
 
-def test_model_events_and_ids_go_on(tgflow, made):
-    assert begin(tgflow, made, "on", "--scores", "s.csv", "--json", "--limit", 60).code == 0
-    old, run = tg.open_run(made / "off"), tg.open_run("on")
+def test_model_events_and_ids_go_on(begin, resume, made):
+    assert begin("--scores", "s.csv", "--json", "--limit", 50).code == 0
+    old, run = tg.open_run(made / "off"), tg.open_run("out")
     assert run.config.model.dim == 8, "the model is the other run's"
-    assert run.position == OLD + 60
+    assert run.position == OLD + 50
     assert run.ids.decode(torch.arange(9)) == old.ids.decode(torch.arange(9))
-    first = run.graph.log.read(0, OLD)
-    assert torch.equal(first.t, old.graph.log.read(0, OLD).t)
+    assert torch.equal(run.graph.log.read(0, OLD).t, old.graph.log.read(0, OLD).t)
     with Path("s.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [int(row["position"]) for row in rows] == list(range(OLD, OLD + 60))
+    assert [int(row["position"]) for row in rows] == list(range(OLD, OLD + 50))
     answer = old.score(rows[0]["src"], rows[0]["dst"], int(rows[0]["t"]))
     assert float(answer.logit) == pytest.approx(float(rows[0]["logit"]), rel=1e-4, abs=1e-4)
-    assert json.loads(Path("on/metrics.json").read_text())["num_events"] == 60
-    assert tgflow("run", "--resume", "-o", "on", "--limit", 80).code == 0
-    assert tg.open_run("on").position == OLD + 80
-    assert tgflow("run", "--resume", "-o", "on", "--limit", 1_000).code == 0
-    metrics = json.loads(Path("on/metrics.json").read_text())
+    assert json.loads(Path("out/metrics.json").read_text())["num_events"] == 50
+    assert resume("--limit", 1_000).code == 0
+    metrics = json.loads(Path("out/metrics.json").read_text())
     assert metrics["rows"]["accepted"] == metrics["num_events"] == NEW
-
-
-def test_it_starts_over_from_its_log_before_the_first_checkpoint(tgflow, made):
-    assert begin(tgflow, made, "whole").code == 0
-    assert begin(tgflow, made, "again").code == 0
-    Path("again/checkpoints").rename("away")
-    Path("again/checkpoints").mkdir()
-    assert tgflow("run", "--resume", "-o", "again").code == 0
-    same_run(Path("whole"), Path("again"))
+    Path("out/checkpoints").rename("away")
+    Path("out").rename("whole")
+    assert begin("--scores", "t.csv").code == 0
+    Path("out/checkpoints").rename("first")
+    Path("out/checkpoints").mkdir()
+    assert resume("--scores", "u.csv").code == 0, "it starts over from its log"
+    same_run(Path("whole"), Path("out"))
 
 
 @pytest.mark.parametrize(
     ("more", "code", "said"),
     [
-        (
-            ["--direction", "bipartite"],
-            2,
-            "--init-from: events are undirected there, and",
-        ),
+        (["--direction", "bipartite"], 2, "--init-from: events are undirected there, and"),
         (["--dim", "12"], 76, "does not fit this model"),
         (["--time-unit", "ms"], 65, "ms"),
         (["--init-from", "nowhere"], 66, "nowhere is no run: it has no config.toml"),
     ],
 )
-def test_what_does_not_go_together_is_said(tgflow, made, more, code, said):
-    ran = begin(tgflow, made, "out", *more)
+def test_settings_that_do_not_fit_the_model_are_refused(begin, more, code, said):
+    ran = begin(*more)
     assert said in ran.err
     assert ran.code == code
+
+
+def test_events_before_those_of_the_other_run_are_late(begin):
+    ran = begin(stream="old")
+    assert ran.code == 65
+    assert "before" in ran.err
 
 
 def test_ranks_do_not_begin_with_another_run(made):
@@ -100,10 +90,3 @@ def test_ranks_do_not_begin_with_another_run(made):
     assert find_initial(config) is not None
     with pytest.raises(ConfigError, match="leave out --nproc"):
         find_initial(config, world=2)
-
-
-def test_events_before_those_of_the_other_run_are_late(tgflow, made):
-    words = ("--batch-size", 50, "--threads", 1, "--init-from", made / "off", "-o", "out")
-    ran = tgflow("run", *flags(made, "old"), *words)
-    assert ran.code == 65
-    assert "before" in ran.err

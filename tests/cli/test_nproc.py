@@ -1,9 +1,10 @@
-"""`--nproc`: a command starts itself as ranks, and all of them again where they were."""
+"""`--nproc` and torchrun start a command as ranks, and all of them again where they were."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,15 +14,21 @@ import pytest
 import torch
 
 from helpers.live_runs import SHARDED, SMALL, same_run, write_events, write_features
+from helpers.processes import environment
 from helpers.rank_campaign import rank_pids
 from tgflow.cli import main, nproc
-from tgflow.cli.errors import IO, USAGE
+from tgflow.cli.errors import DATA, IO, USAGE
 from tgflow.config import load_config
+from tgflow.runtime.files import read_health
+
+EVENTS = 1_200
+PATIENCE = 500
+"""Seconds for torchrun and all its attempts: each imports torch three times."""
 
 
 @pytest.fixture
 def started(monkeypatch):
-    """The commands of each start; every one but the last ends with 75."""
+    """The commands of three starts, and the options of `supervise`."""
     found = []
 
     def supervise(command, ranks, *, max_restarts, progress, say):
@@ -40,23 +47,27 @@ def config(out=None, stream="a/events.csv"):
 def test_a_restart_resumes_the_run_in_the_directory_that_was_chosen(started, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert nproc.run_ranks(config(), ["run", "x"], 3, 7, resume=False) == 0
-    first, second, third, (ranks, restarts, newest) = started
+    first, second, third, options = started
     program = [sys.executable, "-m", "tgflow", "run", "x", "--out", "runs/events-tgn"]
     assert first == program
     assert second == third == [*program, "--resume"]
-    assert (ranks, restarts, newest) == (3, 7, None)
+    assert options == (3, 7, None)
 
 
-def test_what_came_by_stdin_cannot_be_read_again(started, tmp_path):
-    nproc.run_ranks(config(str(tmp_path / "run"), stream="-"), ["run"], 2, 7, resume=False)
+def test_the_newest_checkpoint_is_the_progress_and_stdin_is_read_once(
+    started, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(nproc, "num_cores", lambda: 1)
+    run = tmp_path / "run"
+    for name in ("ckpt-000000000100", "ckpt-000000000200", "corrupt-1"):
+        (run / "checkpoints" / name).mkdir(parents=True)
+    nproc.run_ranks(config(str(run)), ["run", "--resume"], 1, 1, resume=True)
+    assert "cores" not in capsys.readouterr().err
+    assert started[0][-2:] == ["--out", str(run)]
+    assert started[-1] == (1, 1, "ckpt-000000000200")
+    nproc.run_ranks(config(str(tmp_path / "two"), stream="-"), ["run"], 2, 7, resume=False)
+    assert "--nproc 2: there are 1 cores" in capsys.readouterr().err
     assert started[-1] == (2, 0, None)
-
-
-@pytest.mark.parametrize(("ranks", "warns"), [(3, False), (4, True)])
-def test_more_ranks_than_cores_are_warned_of(started, monkeypatch, tmp_path, capsys, ranks, warns):
-    monkeypatch.setattr(nproc, "num_cores", lambda: 3)
-    nproc.run_ranks(config(str(tmp_path / "run")), ["run"], ranks, 1, resume=False)
-    assert ("--nproc 4: there are 3 cores" in capsys.readouterr().err) == warns
 
 
 def test_training_starts_once_and_keeps_nothing(monkeypatch):
@@ -66,34 +77,25 @@ def test_training_starts_once_and_keeps_nothing(monkeypatch):
     assert (given["keeps"], given["max_restarts"]) == (False, 0)
 
 
-def test_the_newest_checkpoint_is_the_progress(started, tmp_path):
-    run = tmp_path / "run"
-    for name in ("ckpt-000000000100", "ckpt-000000000200", "corrupt-1"):
-        (run / "checkpoints" / name).mkdir(parents=True)
-    nproc.run_ranks(config(str(run)), ["run", "--resume"], 2, 1, resume=True)
-    assert started[0][-2:] == ["--out", str(run)]
-    assert started[-1] == (2, 1, "ckpt-000000000200")
-
-
-def test_files_that_are_there_are_refused_before_anything_starts(tmp_path, capsys, monkeypatch):
-    (tmp_path / "kept.txt").touch()
-    monkeypatch.setattr(nproc, "supervise", None)
-    argv = ["run", "--stream", "x.csv", "--out", str(tmp_path), "--nproc", "2"]
-    assert main(argv) == IO
-    assert "holds files already" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("ranks", "environ"), [(0, {}), (65, {}), (2, {"WORLD_SIZE": "2"})])
-def test_ranks_that_cannot_be_are_refused(ranks, environ, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("ranks", "environ", "code", "said"),
+    [
+        (2, {}, IO, "holds files already"),
+        (0, {}, USAGE, "got 0"),
+        (65, {}, USAGE, "got 65"),
+        (2, {"WORLD_SIZE": "2"}, USAGE, "nproc"),
+    ],
+)
+def test_ranks_that_cannot_be_are_refused(
+    ranks, environ, code, said, tmp_path, capsys, monkeypatch
+):
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    argv = ["run", "--stream", "x.csv", "--out", str(tmp_path / "run"), "--nproc", str(ranks)]
-    assert main(argv) == USAGE
-    said = capsys.readouterr().err
-    assert "nproc" in said if environ else f"got {ranks}" in said
-
-
-EVENTS = 1_200
+    if code == IO:
+        (tmp_path / "kept.txt").touch()
+    argv = ["run", "--stream", "x.csv", "--out", str(tmp_path), "--nproc", str(ranks)]
+    assert main(argv) == code
+    assert said in capsys.readouterr().err
 
 
 def program(*arguments):
@@ -101,11 +103,14 @@ def program(*arguments):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def learned(run):
-    """Return how many events a run has a record of."""
+def wait_until_learned(runner, run, num_events):
+    """Wait until a run has a record of so many events."""
     path = run / "metrics.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return json.loads(lines[-1])["stop"] if lines else 0
+    while runner.poll() is None:
+        lines = path.read_text().splitlines() if path.exists() else []
+        if lines and json.loads(lines[-1]).get("stop", EVENTS) >= num_events:
+            return
+        time.sleep(0.01)
 
 
 @pytest.mark.slow
@@ -116,8 +121,7 @@ def test_a_run_survives_the_end_of_any_rank_with_the_bits_of_one_process(tmp_pat
     one, two = tmp_path / "one", tmp_path / "two"
     assert program("run", *options, "--out", one, "--nproc", 1, "--slices", 2).wait() == 0
     runner = program("run", *options, "--out", two, "--nproc", 2, "--speed", 60 * 60, *sharded)
-    while learned(two) < EVENTS // 3:
-        time.sleep(0.01)
+    wait_until_learned(runner, two, EVENTS // 3)
     os.kill(rank_pids(runner.pid)[rank], signal.SIGKILL)
     _, said = runner.communicate()
     assert runner.returncode == 0, said
@@ -126,28 +130,19 @@ def test_a_run_survives_the_end_of_any_rank_with_the_bits_of_one_process(tmp_pat
 
 
 @pytest.mark.slow
-def test_a_signal_to_the_program_stops_all_ranks_in_order(tmp_path):
-    events = write_events(tmp_path / "events.csv", EVENTS)
-    two = tmp_path / "two"
-    options = ("--stream", events, *SMALL, "--speed", 60 * 60)
-    runner = program("run", *options, "--out", two, "--nproc", 2)
-    while learned(two) < EVENTS // 3:
-        time.sleep(0.01)
-    runner.send_signal(signal.SIGTERM)
-    out, said = runner.communicate(timeout=60)
-    assert runner.returncode == 0, said
-    assert "resume with: tgflow run --resume" in out
-
-
-@pytest.mark.slow
-def test_a_signal_ends_training_by_ranks_as_that_of_one_process(tmp_path):
+@pytest.mark.parametrize("command", ["run", "train"])
+def test_a_signal_to_the_program_stops_all_ranks_in_order(tmp_path, command):
     events, out = write_events(tmp_path / "events.csv", EVENTS), tmp_path / "out"
-    options = ("--data", events, *SMALL, "--epochs", 10_000, "--patience", 10_000)
-    runner = program("train", *options, "--out", out, "--nproc", 2)
-    while runner.poll() is None and not (out / "metrics.jsonl").exists():
-        time.sleep(0.05)
+    more = {"run": ("--speed", 60 * 60), "train": ("--epochs", 10_000, "--patience", 10_000)}
+    options = ("--stream", events, *SMALL, *more[command])
+    runner = program(command, *options, "--out", out, "--nproc", 2)
+    wait_until_learned(runner, out, EVENTS // 3)
     runner.send_signal(signal.SIGTERM)
-    _, said = runner.communicate(timeout=60)
+    shown, said = runner.communicate(timeout=60)
+    if command == "run":
+        assert runner.returncode == 0, said
+        assert "resume with: tgflow run --resume" in shown
+        return
     assert runner.returncode == 128 + signal.SIGTERM, said
     assert said.endswith("tgflow: all ranks have ended by SIGTERM, and nothing is kept\n")
     assert "lost another one" not in said
@@ -164,3 +159,73 @@ def test_ranks_that_share_a_gpu_end_with_the_bits_of_one_process(tmp_path):
         _, said = runner.communicate(timeout=300)
         assert runner.returncode == 0, said
     same_run(tmp_path / "1", tmp_path / "2")
+
+
+def torchrun(folder, *arguments):
+    """Start two ranks of a command; their errors go to a file for each attempt and rank."""
+    options = ["--standalone", "--nproc-per-node", 2, "--max-restarts", 2]
+    options += ["--log-dir", folder / "said", "--redirects", 3, "-m", "tgflow", *arguments]
+    command = [sys.executable, "-m", "torch.distributed.run", *map(str, options)]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=folder,
+        env=environment() | {"OMP_NUM_THREADS": "1"},
+    )
+
+
+def attempts(folder):
+    """Return what each rank of each attempt has written to stderr, by (attempt, rank)."""
+    found = {}
+    for file in (folder / "said").rglob("stderr.log"):
+        *_, attempt, rank, _ = file.parts
+        found[int(attempt.removeprefix("attempt_")), int(rank)] = file.read_text()
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * PATIENCE)
+@pytest.mark.parametrize("rank", [None, 0, 1])
+def test_a_run_under_torchrun_ends_as_one_process_does(tmp_path, rank):
+    events = write_events(tmp_path / "events.csv", EVENTS // 2)
+    one, two = tmp_path / "one", tmp_path / "two"
+    options = [str(each) for each in ("--stream", events, *SMALL, "--checkpoint-batches", 3)]
+    assert main(["run", *options, "--slices", "2", "--out", str(one)]) == 0
+    slowly = () if rank is None else ("--speed", 60 * 60)
+    runner = torchrun(tmp_path, "run", *options, "--resume", "--out", two, *slowly)
+    if rank is not None:
+        wait_until_learned(runner, two, EVENTS // 6)
+        os.kill(rank_pids(runner.pid)[rank], signal.SIGKILL)
+    said, _ = runner.communicate(timeout=PATIENCE)
+    assert runner.returncode == 0, said
+    same_run(one, two)
+    assert {attempt for attempt, _ in attempts(tmp_path)} == ({0} if rank is None else {0, 1})
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * PATIENCE)
+def test_a_lasting_failure_ends_later_attempts_at_once(tmp_path):
+    events = write_events(tmp_path / "events.csv", EVENTS // 2)
+    text = events.read_text().splitlines()
+    events.write_text("\n".join([*text[:200], "7,8,not-a-time", *text[200:]]))
+    run = tmp_path / "run"
+    options = ("--stream", events, *SMALL, "--out", run, "--resume", "--max-bad-ratio", 0)
+    runner = torchrun(tmp_path, "run", *options)
+    said, _ = runner.communicate(timeout=PATIENCE)
+    assert runner.returncode == 1, "torchrun has one code for all"
+    assert re.search(rf"exitcode +: {DATA} ", said)
+    found = attempts(tmp_path)
+    assert {attempt for attempt, _ in found} == {0, 1, 2}
+    log = [json.loads(line) for line in (run / "run.log").read_text().splitlines()]
+    assert [line["event"] for line in log].count("start") == 1
+    why = log[-1]["text"]
+    assert why in found[0, 0]
+    for attempt in (1, 2):
+        texts = [found[attempt, rank] for rank in range(2)]
+        again = f"{why} (rank 0, in an earlier attempt: no restart mends that)"
+        assert any(again in text for text in texts), texts  # the other may be ended before
+    health = read_health(run / "health.json")
+    assert health["state"] == "failed"
+    assert health["reason"].partition(",")[0] in why, "but for settings, which flags name there"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.live_runs import SMALL
+from helpers.live_runs import SMALL, write_features
 from tgflow.runtime import files, log, runner
 from tgflow.runtime.metrics import METRICS
 
@@ -39,10 +39,12 @@ def value(page, name):
     return float(line.split()[-1])
 
 
-def test_metrics_tell_how_the_run_stands(tgflow, events_csv, seen):
+def test_metrics_describe_the_run(tgflow, tmp_path, seen):
     pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
+    stream = write_features(tmp_path / "made.csv", 400)
     flags = ("--metrics-port", 0, "--checkpoint-batches", 2, "--memory-limit", "100GiB")
-    assert tgflow("run", "-s", events_csv, "-o", "out", *flags, *SMALL).code == 0
+    disk = ("--features", "f*", "--edge-table", "disk", "--edge-cache", "4KiB")
+    assert tgflow("run", "-s", stream, "-o", "out", *flags, *disk, *SMALL).code == 0
     page = seen[350]
     assert value(page, "tgflow_events_learned_total") == 350
     assert value(page, 'tgflow_events_accepted_total{partition="0"}') == 400
@@ -54,15 +56,19 @@ def test_metrics_tell_how_the_run_stands(tgflow, events_csv, seen):
     assert value(page, "tgflow_memory_limit_bytes") == 100 * 2**30
     assert value(page, 'tgflow_store_hit_ratio{tier="device"}') == 1
     assert 'tgflow_run_info{model="tgn+pairs"' in page
+    assert value(page, 'tgflow_edge_rows{placement="disk"}') == 400
+    for name in ("cache_hits_total", "cache_bytes", "memory_bytes"):
+        assert value(page, f"tgflow_edge_{name}") > 0
+    misses = value(page, "tgflow_edge_cache_misses_total")
+    assert value(page, "tgflow_edge_cache_read_bytes_total") == 8 * misses > 0
+    health = json.loads(Path("out/health.json").read_text())
+    assert health["tables"]["edge_x"]["cache"]["hits"] > 0
     absent = {metric.name for metric in METRICS if f"\n{metric.exported}" not in page}
-    # only a topic has these, a GPU, ranks, or a stream with bad rows or features, or not read to
-    # its end
+    # only a topic has these, a GPU, ranks, or a stream with bad rows, or not read to its end
     assert absent <= {
         "tgflow_gpu_memory_bytes", "tgflow_gpu_memory_peak_bytes",
         "tgflow_rank_compute_seconds", "tgflow_rank_wait_seconds", "tgflow_rank_memory_bytes",
         "tgflow_rank_sent_bytes", "tgflow_sent_bytes",
-        "tgflow_edge_rows", "tgflow_edge_memory_bytes", "tgflow_edge_cache_hits",
-        "tgflow_edge_cache_misses", "tgflow_edge_cache_read_bytes", "tgflow_edge_cache_bytes",
         "tgflow_events_malformed", "tgflow_source_lag_records", "tgflow_source_rebuilds",
         "tgflow_source_outage_seconds", "tgflow_source_paused_seconds",
         "tgflow_watermark_seconds", "tgflow_watermark_age_seconds",
@@ -115,20 +121,15 @@ def test_health_is_written_while_it_runs(tgflow, events_csv, monkeypatch):
     assert not files.read_health(Path("out/health.json"))["alive"]
 
 
-def test_info_of_a_run_that_died_says_so_and_how_to_go_on(tgflow, events_csv):
+def test_info_finds_a_dead_process_and_a_damaged_checkpoint(tgflow, events_csv):
     assert tgflow("run", "-s", events_csv, "-o", "out", *SMALL).code == 0
-    told = json.loads(Path("out/health.json").read_text())
-    Path("out/health.json").write_text(
-        json.dumps(told | {"state": "running", "updated": told["updated"] - 1000})
-    )
+    health = json.loads(Path("out/health.json").read_text())
+    dead = health | {"state": "running", "updated": health["updated"] - 1000}
+    Path("out/health.json").write_text(json.dumps(dead))
     out = tgflow("info", "out").out
     assert "its process died" in out
     assert "while running" in out
     assert "resume with: tgflow run --resume --out out" in out
-
-
-def test_info_finds_a_damaged_checkpoint(tgflow, events_csv):
-    assert tgflow("run", "-s", events_csv, "-o", "out", *SMALL).code == 0
     [checkpoint] = Path("out/checkpoints").iterdir()
     (checkpoint / "model.safetensors").write_bytes(b"")
     [entry] = tgflow("info", "out", "--json").json["checkpoints"]

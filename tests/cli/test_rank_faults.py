@@ -1,10 +1,8 @@
-"""Ranks that are killed, hang, lie or have no room, anywhere: how all end, how soon, and what is
-left."""
+"""Ranks that are killed, hang, send wrong data or have no room: how and when all end."""
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import signal
 from functools import partial
@@ -33,8 +31,6 @@ EVENTS = 400
 KEPT = ("--slices", 3, "--checkpoint-batches", 2)
 COUNTS = {"exchange": 4, "gather": 5, "broadcast": 4, "notice": 1}
 """How often a point is met before something happens there: within the run, with checkpoints."""
-LATE = 10.0
-"""Seconds after which all has been learned."""
 
 
 @pytest.fixture(scope="module")
@@ -92,20 +88,6 @@ def test_a_rank_that_hangs_ends_all_after_the_timeout(events, one, tmp_path, ran
     assert_resumes(one, events, run, tmp_path)
 
 
-def test_a_rank_that_is_killed_while_the_last_checkpoint_is_written_ends_rank_0(
-    events, one, tmp_path
-):
-    run = tmp_path / "run"
-    killed = signal_in(2, "ranks.before_notice", 1, signal.SIGKILL, after=LATE)
-    ends = run_ranks(tmp_path, 3, arguments(events, run, *KEPT), killed)
-    assert ends[2].code == -signal.SIGKILL, ends
-    assert ends[0].code == UNAVAILABLE, ends
-    assert "rank 2 has ended" in ends[0].err
-    assert ends[1].code in (0, UNAVAILABLE), ends  # it may have done all that is its own
-    assert max(seconds_after(tmp_path, ends[:2])) < SOON
-    assert_resumes(one, events, run, tmp_path)
-
-
 def send_wrong_header(rank):
     """Be a micro-batch ahead in what is sent at last, if this is rank 1."""
     exchange, steps = rank_reducer.exchange_parcels, []
@@ -159,23 +141,14 @@ def have_no_room(times, rank):
         RealFs.create = creating
 
 
-def said(run, event):
-    lines = map(json.loads, (run / "run.log").read_text().splitlines())
-    return [line["text"] for line in lines if line["event"] == event]
-
-
-def test_a_disk_that_is_full_at_one_rank_for_a_while_costs_a_checkpoint(events, one, tmp_path):
+def test_a_disk_that_is_full_at_one_rank_costs_a_checkpoint_or_ends_all(events, one, tmp_path):
     run = tmp_path / "run"
     ends = run_ranks(tmp_path, 2, arguments(events, run, *KEPT), partial(have_no_room, 1))
     assert codes(ends) == [0, 0], ends
-    assert any("no checkpoint was written" in text for text in said(run, "checkpoint"))
+    assert "no checkpoint was written" in (run / "run.log").read_text()
     same_run(one, run)
-
-
-def test_a_disk_that_stays_full_at_one_rank_ends_all(tmp_path):
-    """After three checkpoints in a row, for which there is time."""
-    events, run = write_events(tmp_path / "events.csv", 3 * EVENTS), tmp_path / "run"
-    argv = arguments(events, run, "--slices", 3, "--checkpoint-batches", 1)
+    events = write_events(tmp_path / "long.csv", 3 * EVENTS)  # time for three checkpoints in a row
+    argv = arguments(events, tmp_path / "two", "--slices", 3, "--checkpoint-batches", 1)
     slowly = [*argv, "--speed", str(60 * 60)]
     ends = run_ranks(tmp_path, 2, slowly, partial(have_no_room, 10**9))
     assert ends[0].code == IO, ends

@@ -1,5 +1,4 @@
-"""Runs of several ranks: they end as one process does, together, and with one word to whoever runs
-them."""
+"""Runs of several ranks: they end as one process does, together, and with one error message."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ EVENTS = 400
 
 @pytest.fixture
 def events(tmp_path):
-    return write_events(tmp_path / "events.csv", EVENTS, nodes=90)
+    return write_features(tmp_path / "events.csv", EVENTS, nodes=90)
 
 
 def alone(events, out, *more):
@@ -55,7 +54,14 @@ def shown(capsys):
     return " ".join(capsys.readouterr().out.split())
 
 
-def test_ranks_end_as_one_process_does_and_rank_0_alone_says_so(events, tmp_path, capsys):
+def saved(run):
+    """Return how many parts of nodes each checkpoint of a run has, by its name."""
+    return {
+        path.name: len([*path.glob("memory-p*")]) for path in (run / "checkpoints").glob("ckpt-*")
+    }
+
+
+def test_ranks_end_as_one_process_does_and_rank_0_alone_prints(events, tmp_path, capsys):
     one = alone(events, tmp_path / "one", "--slices", 2)
     argv = arguments(events, tmp_path / "two", "--json")
     ends = run_ranks(tmp_path, 2, argv, open_nothing)
@@ -80,10 +86,8 @@ def test_ranks_end_as_one_process_does_and_rank_0_alone_says_so(events, tmp_path
 
 
 @pytest.mark.slow
-def test_ranks_that_each_have_a_part_end_as_one_process_does(tmp_path, capsys):
-    """The last checkpoint too, which no rank could write alone; any number of ranks reads it."""
+def test_ranks_that_each_have_a_part_end_as_one_process_does(events, tmp_path, capsys):
     options = ("--features", "f*", "--limit", 200)
-    events = write_features(tmp_path / "features.csv", EVENTS, nodes=90)
     one = alone(events, tmp_path / "one", "--slices", 3, *options)
     argv = arguments(events, tmp_path / "three", *options, *SHARDED, "--edge-cache", "64KiB")
     ends = run_ranks(tmp_path, 3, argv)
@@ -97,13 +101,11 @@ def test_ranks_that_each_have_a_part_end_as_one_process_does(tmp_path, capsys):
 @pytest.mark.parametrize("sharded", [(), SHARDED])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_signal_to_any_rank_ends_all_with_what_is_learned_kept(events, tmp_path, rank, sharded):
-    one = alone(events, tmp_path / "one", "--slices", 2)
-    two = tmp_path / "two"
+    one, two = alone(events, tmp_path / "one", "--slices", 2), tmp_path / "two"
     slowly = arguments(events, two, "--speed", 60 * 100, *sharded)
     ends = run_ranks(tmp_path, 2, slowly, signal_at(rank, 100, signal.SIGTERM))
     assert codes(ends) == [0, 0], ends
-    stopped_at = lines(two / "metrics.jsonl")[-1]["stop"]
-    assert 100 <= stopped_at < EVENTS
+    assert 100 <= lines(two / "metrics.jsonl")[-1]["stop"] < EVENTS
     ends = run_ranks(tmp_path, 2, arguments(events, two, "--resume", "--speed", 1e9))
     assert codes(ends) == [0, 0], ends
     same_run(one, two)
@@ -123,247 +125,6 @@ def test_a_killed_rank_ends_the_others_and_all_resume_with_the_same_bits(events,
     ends = run_ranks(tmp_path, 2, [*argv, "--resume"])
     assert codes(ends) == [0, 0], ends
     same_run(one, two)
-
-
-@pytest.mark.slow
-def test_what_rank_0_cannot_open_ends_all_with_its_code(tmp_path):
-    ends = run_ranks(tmp_path, 2, arguments(tmp_path / "nothing.csv", tmp_path / "run"))
-    assert codes(ends) == [NO_INPUT] * 2, ends
-    assert ends[1].err.startswith("rank 1: rank 0 has ended: ")
-    assert "nothing.csv" in ends[1].err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sharded", [(), SHARDED])
-def test_bad_events_end_all_with_the_code_of_bad_data(events, tmp_path, sharded):
-    text = events.read_text().splitlines()
-    events.write_text("\n".join([*text[:200], "7,8,not-a-time", *text[200:]]))
-    run = tmp_path / "run"
-    ends = run_ranks(tmp_path, 2, arguments(events, run, "--max-bad-ratio", 0, *sharded))
-    assert codes(ends) == [DATA] * 2, ends
-    assert [*saved(run).values()] == [64], "what was learned before is kept, by all ranks"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("command", "flag", "values"),
-    [
-        (("run", "--stream"), "--learning-rate", (1e-3, 1e-4)),
-        (("train", "--data"), "--seeds", (2, 3)),
-    ],
-)
-def test_ranks_with_other_settings_are_refused(tmp_path, command, flag, values):
-    argv = [*command, "events.csv", "--out", "run", *map(str, SMALL), flag]
-    ends = run_ranks(tmp_path, 2, tuple([*argv, str(value)] for value in values))
-    assert codes(ends) == [USAGE] * 2, ends
-    for end in ends:
-        assert f"rank 1 has {flag}={values[1]} and rank 0 has {flag}={values[0]}" in end.err
-    assert ends[1].err.startswith("rank 1: ")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (["--cache-policy", "belady"], "--cache-policy"),
-        (["--rank-memory", "halved"], "--rank-memory"),
-        (["--rank-edge-rows", "halved"], "--rank-edge-rows"),
-        (["--interface", "nowhere0"], r"interface 'nowhere0' is none .*; there are .*127\.0\.0\.1"),
-        (["--slices", 1], "--slices: a batch has 1, so at most 1 of 2 ranks .*or pass --slices 2"),
-        (["--model", "own:Whole"], "Whole has a commit of its own.*: give it messages and store"),
-    ],
-)
-def test_settings_for_one_process_are_refused(events, tmp_path, monkeypatch, more, said):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "own.py").write_text(WHOLE)
-    argv = arguments(events, tmp_path / "run", *more)
-    ends = run_ranks(tmp_path, 2, argv, partial(go_to, tmp_path))
-    assert codes(ends) == [USAGE] * 2, ends
-    assert all(re.search(said, end.err) for end in ends), ends
-    assert not (tmp_path / "run").exists()
-
-
-WHOLE = """
-from tgflow.models import TGN
-
-
-class Whole(TGN):
-    def commit(self, batch):
-        pass
-"""
-
-
-def go_to(folder, rank):
-    os.chdir(folder)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (["--cache-policy", "belady"], "--cache-policy: belady plans for one process; use lru"),
-        (["--slices", 1], "--slices: a batch has 1"),
-    ],
-)
-def test_settings_for_one_process_are_refused_to_training(events, tmp_path, more, said):
-    options = ("--data", events, "--out", tmp_path / "run", *SMALL, *more)
-    ends = run_ranks(tmp_path, 2, ["train", *map(str, options)])
-    assert codes(ends) == [USAGE] * 2, ends
-    assert all(said in end.err for end in ends), ends
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", [("run", "--stream"), ("train", "--data")])
-def test_ranks_share_no_file_of_features(command, tmp_path):
-    made, out = write_features(tmp_path / "made.csv", EVENTS), tmp_path / "run"
-    options = (made, "--features", "f*", "--out", out, *SMALL, "--edge-table", "disk")
-    ends = run_ranks(tmp_path, 2, [*command, *map(str, options)])
-    assert codes(ends) == [USAGE] * 2, ends
-    assert all("--edge-table: 2 ranks would share one file" in end.err for end in ends), ends
-    assert not out.exists()
-
-
-@pytest.mark.parametrize("what", ["graph", "memory", "edge_rows"])
-def test_what_is_sharded_is_refused_to_a_gpu_and_to_offline_training(what):
-    flags = {"stream.path": "x.csv", f"ranks.{what}": "sharded", "run.device": "cuda"}
-    config = load_config(flags=flags)
-    with pytest.raises(ConfigError, match=f"--rank-{what.replace('_', '-')}: sharded is for mod"):
-        check_ranks(config, 2, 2)
-    with pytest.raises(ConfigError, match=f'{what} = "sharded": offline training has all of it'):
-        check_training_ranks(config, 2)
-    check_ranks(config, 2, 1)
-
-
-def test_sharded_rows_are_refused_where_they_are_not_in_host_memory():
-    flags = {"stream.path": "x.csv", "ranks.edge_rows": "sharded", "tables.edge_table": "uva"}
-    with pytest.raises(ConfigError, match="--rank-edge-rows: sharded rows are in host memory"):
-        check_rank_tables(load_config(flags=flags), x_dim=2, world=2)
-    check_rank_tables(load_config(flags=flags), x_dim=2, world=1)
-
-
-@pytest.mark.parametrize(
-    ("world", "stated", "slices"),
-    [(1, {}, 1), (3, {}, 3), (3, {"continual.slices": 6}, 6)],
-)
-def test_a_run_begins_with_a_slice_for_each_rank(monkeypatch, world, stated, slices):
-    for name, value in (("RANK", 0), ("WORLD_SIZE", world), ("TGFLOW_MEETING", "here")):
-        monkeypatch.setenv(name, str(value))
-    config = load_config(flags={"stream.path": "x.csv"} | stated)
-    assert with_slices(config, stated, "continual").continual.slices == slices
-
-
-@pytest.mark.slow
-def test_more_ranks_than_a_run_has_slices_are_refused_and_the_run_stands(events, tmp_path):
-    out = alone(events, tmp_path / "one", "--slices", 2)
-    digest = json.loads((out / "metrics.json").read_text())["state_sha256"]
-    ends = run_ranks(tmp_path, 3, arguments(events, out, "--resume"))
-    assert codes(ends) == [USAGE] * 3, ends
-    assert "start 2, or pass --slices 3 --allow-config-change" in ends[0].err
-    assert main(arguments(events, out, "--resume")) == 0
-    assert json.loads((out / "metrics.json").read_text())["state_sha256"] == digest
-
-
-@pytest.mark.slow
-def test_a_rank_that_never_comes_is_named_by_all(events, tmp_path):
-    argv = arguments(events, tmp_path / "run", "--rank-timeout", 2)
-    ends = run_ranks(tmp_path, 3, argv, absent=(2,))
-    assert codes(ends) == [UNAVAILABLE, UNAVAILABLE, None], ends
-    for end in ends[:2]:
-        assert "2 of 3 ranks joined within 2 s; missing: 2" in end.err
-
-
-def see_other_files(folder, rank):
-    """Be on a host with other files, if this is rank 1."""
-    briefing.SEEN_WITHIN = 0.2
-    if rank == 1:
-        briefing.Briefing.mark_file = property(lambda _: folder / "elsewhere")
-
-
-@pytest.mark.slow
-def test_a_directory_that_a_rank_does_not_see_ends_all(events, tmp_path):
-    argv = arguments(events, tmp_path / "run")
-    ends = run_ranks(tmp_path, 2, argv, partial(see_other_files, tmp_path))
-    assert codes(ends) == [NO_INPUT] * 2, ends
-    assert all("rank 1 does not see " in end.err for end in ends)
-
-
-def hold_too_much(rank):
-    """Be at the limit of memory, if this is rank 1."""
-    watch.GRACE_SECONDS = 0.05
-    if rank == 1:
-        rank_parts.rss_bytes = lambda: 1 << 50
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sharded", [(), SHARDED])
-def test_a_rank_at_its_memory_limit_ends_all_with_what_is_learned_kept(tmp_path, sharded):
-    """By rank 0 where it has all, and by all ranks together where each has a part."""
-    events = write_features(tmp_path / "features.csv", EVENTS, nodes=90)
-    features = ("--features", "f*")
-    one, two = alone(events, tmp_path / "one", "--slices", 2, *features), tmp_path / "two"
-    slowly = arguments(
-        events, two, "--speed", 60 * 100, "--memory-limit", "1TiB", *features, *sharded
-    )
-    ends = run_ranks(tmp_path, 2, slowly, hold_too_much)
-    assert codes(ends) == [MEMORY] * 2, ends
-    assert [*saved(two).values()] == [64]
-    assert "rank 1 is at its --memory-limit; its own log says more" in ends[0].err
-    assert "the process holds 1.13e+03 TB" in (two / "ranks" / "001.log").read_text()
-    argv = arguments(events, two, "--resume", "--speed", 1e9, *features)
-    ends = run_ranks(tmp_path, 2, argv)
-    assert codes(ends) == [0, 0], ends
-    same_run(one, two)
-
-
-def diverge(rank):
-    """Have a score that is not finite, if this is rank 1."""
-    if rank == 1:
-        forward, calls = TGN.forward, []
-
-        def spoiled(self, batch):
-            scores = forward(self, batch)
-            calls.append(batch)
-            if len(calls) == 6:
-                scores.positive.fill_(float("nan"))
-            return scores
-
-        TGN.forward = spoiled
-
-
-@pytest.mark.slow
-def test_what_is_not_finite_on_one_rank_ends_all(events, tmp_path):
-    ends = run_ranks(tmp_path, 2, arguments(events, tmp_path / "run"), diverge)
-    assert codes(ends) == [INTERNAL] * 2, ends
-    assert "not finite" in ends[0].err
-
-
-@pytest.mark.slow
-def test_a_fault_of_one_rank_ends_all(events, tmp_path):
-    run, fault = tmp_path / "run", raise_at(1, 200, RuntimeError("a fault of rank 1"))
-    ends = run_ranks(tmp_path, 2, arguments(events, run), fault)
-    assert codes(ends) == [UNAVAILABLE, INTERNAL], ends
-    assert "rank 1: RuntimeError: a fault of rank 1" in ends[1].err
-    assert max(seconds_after(tmp_path, ends)) < SOON
-    health, why = read_health(run / "health.json"), "rank 1 has ended: RuntimeError: a fault of ra"
-    assert health["state"] == "failed"
-    assert why in health["reason"]
-    assert why in ends[0].err
-
-
-@pytest.mark.slow
-def test_a_fault_of_rank_0_ends_all(events, tmp_path):
-    fault = raise_at(0, 200, RuntimeError("a fault of rank 0"))
-    ends = run_ranks(tmp_path, 2, arguments(events, tmp_path / "run"), fault)
-    assert ends[0].code == INTERNAL
-    assert ends[1].code in (INTERNAL, UNAVAILABLE)  # as it hears of it, or finds rank 0 gone
-    assert max(seconds_after(tmp_path, ends)) < SOON
-
-
-def saved(run):
-    """Return how many parts of nodes each checkpoint of a run has, by its name."""
-    return {
-        path.name: len([*path.glob("memory-p*")]) for path in (run / "checkpoints").glob("ckpt-*")
-    }
 
 
 def die_once_saved(run, before, _runner):
@@ -389,3 +150,202 @@ def test_runs_resume_with_any_number_of_ranks_from_what_ranks_wrote_together(tmp
     ends = run_ranks(tmp_path, 3, argv)
     assert codes(ends) == [0] * 3, ends
     same_run(one, many)
+
+
+# Settings that are refused
+
+
+WHOLE = """
+from tgflow.models import TGN
+
+
+class Whole(TGN):
+    def commit(self, batch):
+        pass
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "more", "said"),
+    [
+        ("run", "--cache-policy belady", "--cache-policy"),
+        ("run", "--rank-memory halved", "--rank-memory"),
+        ("run", "--interface nowhere0", r"interface 'nowhere0' is none .*; there are .*127\.0\.0"),
+        ("run", "--slices 1", "--slices: a batch has 1, so at most 1 of 2 .*or pass --slices 2"),
+        ("run", "--model own:Whole", "Whole has a commit of its own.*: give it messages and store"),
+        ("run", "--features f* --edge-table disk", "--edge-table: 2 ranks would share one file"),
+        ("train", "--cache-policy belady", "--cache-policy: belady plans for one process; use lru"),
+        ("train", "--slices 1", "--slices: a batch has 1"),
+        ("train", "--features f* --edge-table disk", "--edge-table: 2 ranks would share one file"),
+    ],
+)
+def test_settings_for_one_process_are_refused(events, tmp_path, monkeypatch, command, more, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(WHOLE)
+    argv = [command, *arguments(events, tmp_path / "run", *more.split())[1:]]
+    ends = run_ranks(tmp_path, 2, argv, partial(go_to, tmp_path))
+    assert codes(ends) == [USAGE] * 2, ends
+    assert all(re.search(said, end.err) for end in ends), ends
+    assert not (tmp_path / "run").exists()
+
+
+def go_to(folder, rank):
+    os.chdir(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "flag", "values"),
+    [("run", "--learning-rate", (1e-3, 1e-4)), ("train", "--seeds", (2, 3))],
+)
+def test_ranks_with_other_settings_are_refused(tmp_path, command, flag, values):
+    argv = [command, "--stream", "events.csv", "--out", "run", *map(str, SMALL), flag]
+    ends = run_ranks(tmp_path, 2, tuple([*argv, str(value)] for value in values))
+    assert codes(ends) == [USAGE] * 2, ends
+    for end in ends:
+        assert f"rank 1 has {flag}={values[1]} and rank 0 has {flag}={values[0]}" in end.err
+    assert ends[1].err.startswith("rank 1: ")
+
+
+@pytest.mark.parametrize("what", ["graph", "memory", "edge_rows"])
+def test_shards_are_refused_on_a_gpu_in_offline_training_and_outside_host_memory(what):
+    flags = {"stream.path": "x.csv", f"ranks.{what}": "sharded"}
+    config = load_config(flags=flags | {"run.device": "cuda"})
+    with pytest.raises(ConfigError, match=f"--rank-{what.replace('_', '-')}: sharded is for mod"):
+        check_ranks(config, 2, 2)
+    with pytest.raises(ConfigError, match=f'{what} = "sharded": offline training has all of it'):
+        check_training_ranks(config, 2)
+    check_ranks(config, 2, 1)
+    in_uva = load_config(flags=flags | {"tables.edge_table": "uva"})
+    if what == "edge_rows":
+        with pytest.raises(ConfigError, match="--rank-edge-rows: sharded rows are in host memory"):
+            check_rank_tables(in_uva, x_dim=2, world=2)
+    check_rank_tables(in_uva, x_dim=2, world=1)
+
+
+@pytest.mark.parametrize(
+    ("world", "stated", "slices"), [(1, {}, 1), (3, {}, 3), (3, {"continual.slices": 6}, 6)]
+)
+def test_a_run_begins_with_a_slice_for_each_rank(monkeypatch, world, stated, slices):
+    for name, value in (("RANK", 0), ("WORLD_SIZE", world), ("TGFLOW_MEETING", "here")):
+        monkeypatch.setenv(name, str(value))
+    config = load_config(flags={"stream.path": "x.csv"} | stated)
+    assert with_slices(config, stated, "continual").continual.slices == slices
+
+
+@pytest.mark.slow
+def test_more_ranks_than_a_run_has_slices_are_refused_and_the_run_stands(events, tmp_path):
+    out = alone(events, tmp_path / "one", "--slices", 2)
+    digest = json.loads((out / "metrics.json").read_text())["state_sha256"]
+    ends = run_ranks(tmp_path, 3, arguments(events, out, "--resume"))
+    assert codes(ends) == [USAGE] * 3, ends
+    assert "start 2, or pass --slices 3 --allow-config-change" in ends[0].err
+    assert main(arguments(events, out, "--resume")) == 0
+    assert json.loads((out / "metrics.json").read_text())["state_sha256"] == digest
+
+
+# Failures of one rank end all
+
+
+def see_other_files(folder, rank):
+    """Be on a host with other files, if this is rank 1."""
+    briefing.SEEN_WITHIN = 0.2
+    if rank == 1:
+        briefing.Briefing.mark_file = property(lambda _: folder / "elsewhere")
+
+
+def diverge(rank):
+    """Have a score that is not finite, if this is rank 1."""
+    if rank == 1:
+        forward, calls = TGN.forward, []
+
+        def spoiled(self, batch):
+            scores = forward(self, batch)
+            calls.append(batch)
+            if len(calls) == 6:
+                scores.positive.fill_(float("nan"))
+            return scores
+
+        TGN.forward = spoiled
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "expected", "said"),
+    [
+        ("no stream", [NO_INPUT] * 2, "nothing.csv"),
+        ("bad rows", [DATA] * 2, "bad"),
+        ("bad rows, sharded", [DATA] * 2, "bad"),
+        ("other files", [NO_INPUT] * 2, "rank 1 does not see "),
+        ("not finite", [INTERNAL] * 2, "not finite"),
+        ("fault of 1", [UNAVAILABLE, INTERNAL], "rank 1 has ended: RuntimeError: a fault of ra"),
+        ("fault of 0", None, "a fault of rank"),
+    ],
+)
+def test_a_failure_of_one_rank_ends_all(tmp_path, kind, expected, said):
+    events, run = write_events(tmp_path / "events.csv", EVENTS, nodes=90), tmp_path / "run"
+    more = ("--max-bad-ratio", 0, *(SHARDED if "sharded" in kind else ()))
+    if "bad rows" in kind:
+        text = events.read_text().splitlines()
+        events.write_text("\n".join([*text[:200], "7,8,not-a-time", *text[200:]]))
+    prepare = {
+        "other files": partial(see_other_files, tmp_path),
+        "not finite": diverge,
+        "fault of 1": raise_at(1, 200, RuntimeError("a fault of rank 1")),
+        "fault of 0": raise_at(0, 200, RuntimeError("a fault of rank 0")),
+    }.get(kind)
+    stream = tmp_path / "nothing.csv" if kind == "no stream" else events
+    ends = run_ranks(tmp_path, 2, arguments(stream, run, *more), prepare)
+    assert said in ends[0].err
+    if kind == "fault of 0":  # rank 1 has its message, or finds it gone
+        assert (ends[0].code, ends[1].code in (INTERNAL, UNAVAILABLE)) == (INTERNAL, True)
+    else:
+        assert codes(ends) == expected, ends
+    if kind == "no stream":
+        assert ends[1].err.startswith("rank 1: rank 0 has ended: ")
+    if "bad rows" in kind:
+        assert [*saved(run).values()] == [64], "what was learned before is kept, by all ranks"
+    if "fault" in kind:
+        assert max(seconds_after(tmp_path, ends)) < SOON
+    if kind == "fault of 1":
+        assert "rank 1: RuntimeError: a fault of rank 1" in ends[1].err
+        health = read_health(run / "health.json")
+        assert health["state"] == "failed"
+        assert said in health["reason"]
+
+
+@pytest.mark.slow
+def test_a_rank_that_never_comes_is_named_by_all(events, tmp_path):
+    argv = arguments(events, tmp_path / "run", "--rank-timeout", 2)
+    ends = run_ranks(tmp_path, 3, argv, absent=(2,))
+    assert codes(ends) == [UNAVAILABLE, UNAVAILABLE, None], ends
+    for end in ends[:2]:
+        assert "2 of 3 ranks joined within 2 s; missing: 2" in end.err
+
+
+def hold_too_much(rank):
+    """Be at the limit of memory, if this is rank 1."""
+    watch.GRACE_SECONDS = 0.05
+    if rank == 1:
+        rank_parts.rss_bytes = lambda: 1 << 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharded", [(), SHARDED])
+def test_a_rank_at_its_memory_limit_ends_all_with_what_is_learned_kept(events, tmp_path, sharded):
+    """By rank 0 where it has all, and by all ranks together where each has a part."""
+    features = ("--features", "f*")
+    one, two = alone(events, tmp_path / "one", "--slices", 2, *features), tmp_path / "two"
+    slowly = arguments(
+        events, two, "--speed", 60 * 100, "--memory-limit", "1TiB", *features, *sharded
+    )
+    ends = run_ranks(tmp_path, 2, slowly, hold_too_much)
+    assert codes(ends) == [MEMORY] * 2, ends
+    assert [*saved(two).values()] == [64]
+    assert "rank 1 is at its --memory-limit; its own log says more" in ends[0].err
+    assert "the process holds 1.13e+03 TB" in (two / "ranks" / "001.log").read_text()
+    argv = arguments(events, two, "--resume", "--speed", 1e9, *features)
+    ends = run_ranks(tmp_path, 2, argv)
+    assert codes(ends) == [0, 0], ends
+    same_run(one, two)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from helpers.effort import slow
-from helpers.live_runs import SMALL
+from helpers.effort import cases, slow
+from helpers.live_runs import SMALL, figures, same_run
 from tgflow.checkpoint import load
+from tgflow.cli import assemble
 from tgflow.config import load_config
 from tgflow.ids import NodeIds
+from tgflow.streams.open import open_files
 
 
-@pytest.mark.parametrize("model", ["tgn", "tgat"])
-def test_run_leaves_all_that_it_promises(tgflow, events_csv, tmp_path, model):
-    ran = tgflow("run", "-s", events_csv, "-m", model, "-o", "out", *SMALL)
+def test_run_leaves_all_that_it_promises_and_can_start_again(tgflow, events_csv, tmp_path):
+    ran = tgflow("run", "-s", events_csv, "-o", "out", "--seed", 3, *SMALL)
     assert ran.code == 0
     out = tmp_path / "out"
     assert {p.name for p in out.iterdir()} == {
@@ -31,85 +35,97 @@ def test_run_leaves_all_that_it_promises(tgflow, events_csv, tmp_path, model):
     assert 0 < metrics["test.ap"] <= 1
     assert 0 < metrics["prequential.mrr"] <= 1
     assert metrics["events_per_second"] > 0
-    for name in ("report.html", "checkpoints", "AP", "MRR", "event-exact", "ties"):
+    for name in ("tgn+pairs, 400 events", "report.html", "AP", "MRR", "event-exact", "ties"):
         assert name in ran.out
     assert "events/s" in ran.err
-
-
-@pytest.mark.parametrize(
-    ("model", "strategy"), [("tgn", "decayed"), slow("tgat", "window"), slow("tgat", "uniform")]
-)
-def test_neighbors_are_sampled_as_asked(tgflow, events_csv, tmp_path, model, strategy):
-    span = [] if strategy == "uniform" else ["--span", 3600]
-    how = ["--strategy", strategy, *span, "-m", model, "--json", "--seed", 1]
-    ran = tgflow("run", "-s", events_csv, *how, "-o", "a", *SMALL)
-    recent = tgflow("run", "-s", events_csv, "-m", model, "--json", "--seed", 1, *SMALL)
-    assert ran.json["prequential.loss"] != recent.json["prequential.loss"]
-    again = tgflow("run", "--config", "a/config.toml", "-o", "b", "--json")
-    assert ran.json["prequential.loss"] == again.json["prequential.loss"]
-
-
-def test_the_checkpoint_holds_ids_and_events(tgflow, events_csv, tmp_path):
-    assert tgflow("run", "-s", events_csv, "-o", "out", *SMALL).code == 0
-    [path] = (tmp_path / "out" / "checkpoints").iterdir()
+    [path] = (out / "checkpoints").iterdir()
     checkpoint = load(path)
     ids = NodeIds()
     ids.load_state_dict(checkpoint.sections["ids"])
     assert sorted(ids.decode(checkpoint.sections["events"]["src"].unique())) == list(range(20))
     assert checkpoint.meta["model"]["name"] == "tgn+pairs"
+    again = tgflow("run", "--config", "out/config.toml", "-o", "b", "--json")
+    assert load_config(tmp_path / "out/config.toml") == load_config(tmp_path / "b/config.toml")
+    assert again.json["state_sha256"] == metrics["state_sha256"]
 
 
-def test_json_is_all_that_stdout_holds(tgflow, events_csv):
-    ran = tgflow("run", "-s", events_csv, "--limit", 120, "--json", *SMALL)
-    assert ran.json["num_events"] == 120
-    assert ran.json["model"] == "tgn+pairs"
+@pytest.mark.parametrize(
+    ("model", "strategy"), [("tgn", "decayed"), slow("tgat", "window"), slow("tgat", "uniform")]
+)
+def test_neighbors_are_sampled_as_asked(tgflow, events_csv, model, strategy):
+    span = [] if strategy == "uniform" else ["--span", 3600]
+    plain = ["-s", events_csv, "-m", model, "--json", *SMALL]
+    ran = tgflow("run", *plain, "--strategy", strategy, *span)
+    assert ran.json["prequential.loss"] != tgflow("run", *plain).json["prequential.loss"]
 
 
-def test_the_default_run_reads_the_history_of_pairs_and_tgn_does_not(tgflow, events_csv):
-    ran = tgflow("run", "-s", events_csv, "--limit", 100, "-o", "pairs", *SMALL)
-    assert "tgn+pairs, 100 events" in ran.out
-    plain = ["-s", events_csv, "--limit", 100, "-o", "plain", *SMALL]
-    ran = tgflow("run", "-m", "tgn", "--json", *plain)
-    assert ran.json["model"] == "tgn"
-    assert "counts_bytes" not in ran.json
-    ran = tgflow("run", "--resume", "--limit", 150, "--json", *plain[:2], "-o", "plain", *SMALL)
-    assert ran.json["model"] == "tgn"
-    ran = tgflow("run", "--resume", "--limit", 150, "--json", "-s", events_csv, "-o", "pairs")
-    assert ran.json["model"] == "tgn+pairs"
-    assert ran.json["counts_bytes"] > 0
-
-
-def test_the_resolved_settings_start_the_same_run_again(tgflow, events_csv, tmp_path):
-    first = tgflow("run", "-s", events_csv, "--seed", 3, "-o", "a", "--json", *SMALL)
-    again = tgflow("run", "--config", "a/config.toml", "-o", "b", "--json")
-    assert load_config(tmp_path / "a/config.toml") == load_config(tmp_path / "b/config.toml")
-    for key in ("prequential.ap", "prequential.mrr", "prequential.loss"):
-        assert first.json[key] == again.json[key]
-
-
-def test_run_directories_are_never_mixed(tgflow, events_csv, tmp_path):
-    for _ in range(2):
-        assert tgflow("run", "-s", events_csv, "--limit", 50, *SMALL).code == 0
+def test_the_model_is_chosen_and_kept_on_resume(tgflow, events_csv, tmp_path):
+    plain = ["-s", events_csv, "--json", *SMALL]
+    pairs = tgflow("run", *plain, "--limit", 100)
+    assert (pairs.json["model"], pairs.json["num_events"]) == ("tgn+pairs", 100)
+    assert pairs.json["counts_bytes"] > 0
+    ran = tgflow("run", "-m", "tgn", "--limit", 100, *plain)
+    assert (ran.json["model"], "counts_bytes" in ran.json) == ("tgn", False)
     assert {p.name for p in (tmp_path / "runs").iterdir()} == {"made-tgn", "made-tgn-2"}
+    ran = tgflow("run", "--resume", "--limit", 150, "--json", "-o", "runs/made-tgn-2")
+    assert ran.json["model"] == "tgn"
 
 
 def test_no_events_at_all_is_a_run_too(tgflow, tmp_path):
     (tmp_path / "none.csv").write_text("src,dst,t\n")
     ran = tgflow("run", "-s", "none.csv", "--json", *SMALL)
-    assert ran.code == 0
-    assert ran.json["num_events"] == 0
+    assert (ran.code, ran.json["num_events"]) == (0, 0)
 
 
-def test_an_own_model_is_named_by_module_and_class(tgflow, events_csv, tmp_path):
-    (tmp_path / "own_tgat.py").write_text(
-        "import tgflow as tg\n"
-        "class Mine(tg.TGAT):\n"
-        "    def __init__(self, **settings):\n"
-        "        super().__init__(embedding_dim=8, time_dim=4, neighbors=2)\n"
-    )
-    ran = tgflow("run", "-s", events_csv, "-m", "own_tgat:Mine", "--json", *SMALL)
-    assert ran.code == 0
-    assert ran.json["model"] == "own_tgat:Mine"
+OWN = """
+import tgflow as tg
+
+
+class Mine(tg.TGAT):
+    def __init__(self, **settings):
+        super().__init__(embedding_dim=8, time_dim=4, neighbors=2)
+
+
+class Reciprocal:
+    def update(self, positive, negative):
+        self.ranks = tg.metrics.ranks(positive, negative)
+
+    def compute(self):
+        return float(self.ranks.reciprocal().mean())
+"""
+METRIC = ("--metric", "own_parts:Reciprocal")
+
+
+def test_a_run_takes_an_own_model_and_an_own_metric(tgflow, resume, events_csv, tmp_path):
+    (tmp_path / "own_parts.py").write_text(OWN)
+    own = ("-m", "own_parts:Mine", *METRIC, "--batch-size", 200, "-o", "out")
+    ran = tgflow("run", "-s", events_csv, *own, "--limit", 200)
+    assert ran.code == 0, ran.err
+    assert re.search(r"Reciprocal +0\.\d+ +0\.\d+", ran.out)
+    assert "Reciprocal 0." in ran.err
+    ran = resume("--limit", 400, "--json")
+    assert ran.code == 0, ran.err
+    assert ran.json["model"] == "own_parts:Mine"
+    assert ran.json["prequential.Reciprocal"] == ran.json["prequential.mrr"]
+    records = [json.loads(line) for line in (tmp_path / "out/metrics.jsonl").open()]
+    assert len(records) == 2
+    for record in records:
+        assert record["metrics.Reciprocal"] == record["metrics.mrr"]
+    assert (tmp_path / "out/report.html").read_text().count("Reciprocal") >= 2
+
+
+def test_train_and_compare_show_an_own_metric(tgflow, events_csv, tmp_path):
+    (tmp_path / "own_parts.py").write_text(OWN)
+    ran = tgflow("train", "-s", events_csv, *SMALL, *METRIC, "--epochs", 1, "-o", "trained")
+    assert ran.code == 0, ran.err
+    assert re.search(r"Reciprocal +0\.\d+ +0\.\d+", ran.out)
+    ran = tgflow("compare", "-s", events_csv, "--models", "recency,poptrack", *METRIC, "-o", "all")
+    assert ran.code == 0, ran.err
+    assert "Reciprocal" in ran.out
+    assert "<th>Reciprocal" in (tmp_path / "all/report.html").read_text()
+    ran = tgflow("run", "-s", events_csv, "--metric", "own_parts:Other")
+    assert ran.code == 2
+    assert "--metric: module 'own_parts' has no attribute 'Other'" in ran.err
 
 
 @pytest.mark.slow  # another command does so in test_commands.py
@@ -120,3 +136,39 @@ def test_the_installed_module_runs_in_a_process_of_its_own(events_csv, tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["num_events"] == 100
     assert "100%" in done.stderr
+
+
+@pytest.mark.parametrize("block_bytes", cases([64, 1000, 1 << 20], [64]))
+def test_sizes_of_reads_change_nothing(tgflow, events_csv, tmp_path, monkeypatch, block_bytes):
+    flags = ("-s", events_csv, "--checkpoint-batches", 2, *SMALL)
+    assert tgflow("run", *flags, "-o", "whole").code == 0
+    cut = functools.partial(open_files, block_bytes=block_bytes)
+    monkeypatch.setattr(assemble, "open_files", cut)
+    assert tgflow("run", *flags, "-o", "cut").code == 0
+    same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+@pytest.mark.timeout(120)
+def test_a_topic_and_a_file_of_the_same_events_agree(tgflow, events_csv):
+    pytest.importorskip("confluent_kafka", reason="confluent-kafka, the mock broker, is missing")
+    kafka = pytest.importorskip("kafka", reason="kafka-python is not installed")
+    from tgflow.testing.broker import MockBroker
+
+    header, *lines = events_csv.read_text().splitlines()
+    with MockBroker() as broker:
+        broker.create("edges", 1)
+        producer = kafka.KafkaProducer(
+            bootstrap_servers=broker.servers, api_version=broker.api_version
+        )
+        for line in lines:
+            row = dict(zip(header.split(","), map(int, line.split(",")), strict=True))
+            producer.send("edges", json.dumps(row).encode(), partition=0)
+        producer.flush(timeout=20)
+        producer.close(timeout=5)
+        flags = ("--until-end", "--max-time-jump", "none", "--kafka-option", "api_version=[2,3]")
+        ran = tgflow("run", "-s", broker.url("edges"), "-o", "topic", *flags, *SMALL)
+        assert ran.code == 0, ran.err
+    assert tgflow("run", "-s", events_csv, "-o", "file", *SMALL).code == 0
+    (topic, _, topic_records), (file, _, file_records) = map(figures, (Path("topic"), Path("file")))
+    assert topic_records == file_records
+    assert topic == file

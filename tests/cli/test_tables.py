@@ -1,29 +1,61 @@
-"""Tables and caches from the command line: the same results wherever rows are."""
+"""Tables and caches from the command line: the same results wherever rows are, also on resume."""
 
 from __future__ import annotations
 
+import errno
 import json
-import urllib.request
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
+from helpers.effort import slow
 from helpers.live_runs import SMALL, figures, write_features
 from helpers.records import untimed
+from tgflow import _core
 from tgflow.checkpoint import read_manifest
-from tgflow.runtime import runner
+from tgflow.cli import main
+from tgflow.tables import FeatureTable
 
 FEATURES = ("--features", "f*")
+DISK = ("--edge-table", "disk", "--edge-cache", "4KiB")
+ROWS = Path("out/edge-x.rows")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Return a folder with events and the undisturbed run, whose rows are in memory."""
+    folder = tmp_path_factory.mktemp("made")
+    write_features(folder / "made.csv", 400)
+    run = ["run", "-s", folder / "made.csv", *FEATURES, "-o", folder / "whole", *SMALL]
+    assert main([str(arg) for arg in run]) == 0
+    return folder
 
 
 @pytest.fixture
-def stream(tmp_path):
-    """Return a file of 300 events with two features."""
-    return write_features(tmp_path / "made.csv", 300)
+def run(tgflow, made):
+    """Run over the events into `out`, with more flags."""
+    stream = made / "made.csv"
+    return lambda *flags: tgflow("run", "-s", stream, *FEATURES, "-o", "out", *SMALL, *flags)
+
+
+@pytest.fixture(autouse=True)
+def _no_faults():
+    yield
+    for op in _core.FileOp.__members__.values():
+        _core.inject_fault(op, 0, 0, 0)
+
+
+def same_as_whole(made):
+    """Assert that the run in `out` learned the same to the last bit, wherever its rows were."""
+    assert figures(made / "whole")[1:] == figures(Path("out"))[1:]
+    metrics = json.loads(Path("out/metrics.json").read_text())
+    assert metrics["tables"]["edge_x"]["rows"] == 400
 
 
 def trained(tgflow, stream, out, *flags):
-    """Train, and return what the clock does not decide, and what is said of the table."""
+    """Train; return figures and records without what the clock decides, and those of the table."""
     ran = tgflow(
         "train", "-s", stream, "-o", out, *FEATURES, "--epochs", 2, "--mrr-negatives", 3,
         "--json", *SMALL, *flags,
@@ -34,94 +66,148 @@ def trained(tgflow, stream, out, *flags):
     return [metrics, [untimed(record) for record in records]], ran.json["tables"]["edge_x"]
 
 
-def test_training_from_disk_through_a_planned_cache_changes_no_bit(tgflow, stream, tmp_path):
+def test_training_from_disk_through_a_planned_cache_changes_no_bit(tgflow, tmp_path):
+    stream = write_features(tmp_path / "made.csv", 300)
     expected, in_memory = trained(tgflow, stream, tmp_path / "plain")
     assert (in_memory["placement"], in_memory["rows"]) == ("host", 300)
-    for number, flags in enumerate(
-        [("10%", "--cache-policy", "belady"), ("10%",), ("4KiB", "--cache-policy", "lru")]
-    ):
-        out = tmp_path / f"disk-{number}"
+    for flags in (("10%",), ("4KiB", "--cache-policy", "lru")):
+        out = tmp_path / f"disk-{len(flags)}"
         found, table = trained(tgflow, stream, out, "--edge-table", "disk", "--edge-cache", *flags)
         assert found == expected
         assert table["placement"] == "disk"
         assert Path(table["file"]).parent == out
         cache = table["cache"]
-        assert cache["policy"] == ("lru" if number == 2 else "belady")
-        assert number == 2 or cache["capacity"] == 30
+        assert cache["policy"] == ("belady" if flags == ("10%",) else "lru")
+        assert flags != ("10%",) or cache["capacity"] == 30
         assert cache["hits"] > 0
         assert (read_manifest(out / "checkpoint")["files"].keys()) >= {"edge_x_mark.safetensors"}
 
 
-def test_learning_from_disk_through_a_cache_changes_no_bit(tgflow, stream, tmp_path):
-    run = ("run", "-s", stream, *FEATURES, *SMALL)
-    assert tgflow(*run, "-o", "plain").code == 0
-    ran = tgflow(*run, "-o", "disk", "--edge-table", "disk", "--edge-cache", "4KiB")
+def test_learning_from_disk_through_a_cache_changes_no_bit(tgflow, run, resume, made):
+    ran = run(*DISK)
     assert ran.code == 0, ran.err
-    assert "edge features: 300 rows (2.4 kB) on disk, " in ran.out
+    assert "edge features: 400 rows (3.2 kB) on disk, " in ran.out
     assert "% read from a cache of " in ran.out
-    assert figures(tmp_path / "plain")[1:] == figures(tmp_path / "disk")[1:]
-    records = [
-        json.loads(line) for line in (tmp_path / "disk/metrics.jsonl").read_text().splitlines()
-    ]
+    same_as_whole(made)
+    records = [json.loads(line) for line in Path("out/metrics.jsonl").read_text().splitlines()]
     assert any(0 < record.get("edge_x.hit_rate", 0) <= 1 for record in records)
-    page = (tmp_path / "disk" / "report.html").read_text()
+    page = Path("out/report.html").read_text()
     assert "Read from the cache" in page
     assert "Cache hits" in page
-    assert "Cache hits" not in (tmp_path / "plain" / "report.html").read_text()
-    told = tgflow("info", "disk")
+    assert "Cache hits" not in (made / "whole" / "report.html").read_text()
+    told = tgflow("info", "out")
     assert "edge features" in told.out
-    assert "300 rows (2.4 kB) on disk" in told.out
+    assert "400 rows (3.2 kB) on disk" in told.out
+    ran = resume()  # nothing is left to learn
+    assert "400 rows (3.2 kB) on disk, behind a cache of" in ran.out
+    metrics = json.loads(Path("out/metrics.json").read_text())
+    assert metrics["tables"]["edge_x"]["cache"]["hit_rate"] is None
 
 
-def test_metrics_and_health_tell_of_the_table_and_its_cache(tgflow, stream, monkeypatch):
-    pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
-    pages = []
-    record = runner.Runner._record
-
-    def recording(self, step):
-        record(self, step)
-        [port] = [
-            entry["port"]
-            for line in Path("out/run.log").read_text().splitlines()
-            if "port" in (entry := json.loads(line))
-        ]
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
-            pages.append(page.read().decode())
-
-    monkeypatch.setattr(runner.Runner, "_record", recording)
-    disk = ("--edge-table", "disk", "--edge-cache", "4KiB", "--metrics-port", 0)
-    assert tgflow("run", "-s", stream, "-o", "out", *FEATURES, *SMALL, *disk).code == 0
-    figures = dict(line.rsplit(" ", 1) for line in pages[-1].splitlines() if line[0] != "#")
-    assert float(figures['tgflow_edge_rows{placement="disk"}']) == 300
-    for name in ("cache_hits_total", "cache_misses_total", "cache_bytes", "memory_bytes"):
-        assert float(figures[f"tgflow_edge_{name}"]) > 0
-    read = float(figures["tgflow_edge_cache_read_bytes_total"])
-    assert read == 8 * float(figures["tgflow_edge_cache_misses_total"])
-    health = json.loads(Path("out/health.json").read_text())
-    assert health["tables"]["edge_x"]["cache"]["hits"] > 0
-
-
-@pytest.mark.parametrize("placement", ["auto", "disk", "host"])
-def test_a_table_can_be_anywhere(tgflow, stream, placement):
-    budget = ("--edge-budget", "1KiB") if placement == "auto" else ()
-    ran = tgflow(
-        "run",
-        "-s",
-        stream,
-        "-o",
-        "out",
-        "--edge-table",
-        placement,
-        *budget,
-        *FEATURES,
-        *SMALL,
-        "--json",
-    )
-    assert ran.json["tables"]["edge_x"]["placement"] == ("host" if placement == "host" else "disk")
-
-
-def test_a_stream_that_cannot_be_read_leaves_no_table(tgflow, stream):
+def test_a_stream_that_cannot_be_read_leaves_no_table(tgflow, tmp_path):
+    stream = write_features(tmp_path / "made.csv", 300)
     stream.write_text(stream.read_text() + "1,2,soon,1,2\n")
     ran = tgflow("train", "-s", stream, "-o", "out", *FEATURES, "--edge-table", "disk", *SMALL)
     assert ran.code == 65
     assert [path.name for path in Path("out").iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (DISK[:2], ("--edge-table", "host")),
+        slow((), DISK),
+        slow(DISK, ("--edge-path", "elsewhere.rows", "--cache-policy", "fifo")),
+        slow(("--edge-table", "auto", "--edge-budget", "1KiB"), ()),
+        slow(DISK, ("--edge-cache", "8KiB")),
+    ],
+)
+def test_rows_can_go_elsewhere_between_two_parts_of_a_run(run, resume, made, first, then):
+    assert run("--limit", 150, *first).code == 0
+    ran = resume("--limit", 400, *then)
+    assert ran.code == 0, ran.err
+    same_as_whole(made)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, slow(errno.EIO)])
+def test_a_disk_that_takes_no_more_rows_ends_the_run_with_all_before_kept(
+    run, resume, made, number
+):
+    assert run("--limit", 100, *DISK, "--checkpoint-batches", 1).code == 0
+    _core.inject_fault(_core.FileOp.write, 3, 1, -number)
+    ran = resume("--limit", 400)
+    assert ran.code == 74
+    assert "were not added to out/edge-x.rows, which keeps those before" in ran.err
+    assert "--resume" in ran.err
+    _core.inject_fault(_core.FileOp.write, 0, 0, 0)
+    assert resume("--limit", 400).code == 0
+    same_as_whole(made)
+
+
+def cut_rows():
+    with ROWS.open("r+b") as opened:
+        opened.truncate(4096 + 60 * 12)
+
+
+def write_others():
+    ROWS.unlink()
+    table = FeatureTable(2, placement="disk", path=ROWS)
+    table.append(torch.zeros(100, 2))
+    table.close()
+
+
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        (ROWS.unlink, "out/edge-x.rows is gone"),
+        slow(cut_rows, "out/edge-x.rows holds 60 rows, and 100 were synced"),
+        (write_others, "but of the 100 that the checkpoint counts the last are others"),
+        slow(lambda: ROWS.write_bytes(b"no table" * 1000), "is no table of tgflow's"),
+    ],
+)
+def test_a_file_that_lost_rows_is_refused(run, resume, damage, text):
+    assert run("--limit", 100, *DISK).code == 0
+    damage()
+    ran = resume("--limit", 400)
+    assert (ran.code, text in ran.err) == (76, True), ran.err
+    assert "bring files back from a copy, or move out/checkpoints and out/edge-x.rows" in ran.err
+
+
+def test_a_damaged_row_is_named_and_all_can_be_learned_again(run, resume, made):
+    assert run("--limit", 300, *DISK).code == 0
+    data = bytearray(ROWS.read_bytes())
+    data[4096 + 150 * 12] ^= 4
+    ROWS.write_bytes(data)
+    ran = resume("--limit", 400)
+    assert ran.code == 76, ran.err
+    assert "row 150 of out/edge-x.rows is damaged" in ran.err
+    assert "move out/checkpoints and it away and --resume" in ran.err
+    ROWS.unlink()
+    shutil.rmtree("out/checkpoints")
+    assert resume("--limit", 400).code == 0
+    same_as_whole(made)
+
+
+def test_a_resumed_run_cannot_take_the_file_of_another(run, resume, made, tmp_path):
+    rows = tmp_path / "x.rows"
+    assert run("--limit", 100, *DISK, "--edge-path", rows).code == 0
+    shutil.move("out", "other")
+    before = rows.read_bytes()
+    assert run("--limit", 50).code == 0
+    for _ in range(2):
+        ran = resume("--limit", 400, *DISK, "--edge-path", rows)
+        assert (ran.code, "x.rows is there already" in ran.err) == (2, True), ran.err
+    assert rows.read_bytes() == before
+    assert resume("--limit", 400).code == 0
+    same_as_whole(made)
+
+
+def test_a_run_or_its_file_may_be_moved(run, resume, tgflow, made, tmp_path):
+    assert run("--limit", 100, *DISK).code == 0
+    shutil.move(ROWS, tmp_path / "x.rows")
+    assert resume("--limit", 200, "--edge-path", tmp_path / "x.rows").code == 0
+    assert not ROWS.exists()
+    shutil.move("out", "moved")
+    assert tgflow("run", "-o", "moved", "--resume", "--limit", 400).code == 0
+    shutil.move("moved", "out")
+    same_as_whole(made)

@@ -14,6 +14,7 @@ from helpers.effort import slow
 from helpers.live_runs import SMALL
 
 FEW = ("--epochs", 2, "--mrr-negatives", 5, *SMALL)
+FRAUD = ("--features", "amount", "--task", "edge", "--target", "is_fraud")
 
 
 @pytest.fixture
@@ -30,43 +31,37 @@ def payments(tmp_path):
     return path
 
 
-def test_training_learns_labels_and_shows_them_beside_rules(tgflow, payments, tmp_path):
-    flags = ("--features", "amount", "--task", "edge", "--target", "is_fraud", "--lr", "0.01")
-    ran = tgflow("train", "-s", payments, "-o", "out", *flags, *FEW)
+def figures():
+    return json.loads(Path("out/metrics.json").read_text())
+
+
+def test_training_learns_labels_and_shows_them_beside_heuristics(tgflow, payments):
+    ran = tgflow("train", "-s", payments, "-o", "out", *FRAUD, "--lr", "0.01", *FEW)
     assert ran.code == 0, ran.err
     for text in ("labels, edge", "pair's last", "source's most frequent", "macro-F1", "AUC"):
         assert text in ran.out, text
     assert "edge.auc" in ran.err
-    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
-    assert 0 <= metrics["test.edge.source_average.auc"] <= 1
-    assert metrics["test.edge.auc_low"] <= metrics["test.edge.auc"] <= metrics["test.edge.auc_high"]
-    assert "<h2>Labels</h2>" in (tmp_path / "out" / "report.html").read_text()
-    assert 'target = "is_fraud"' in (tmp_path / "out" / "config.toml").read_text()
-
-
-@pytest.fixture
-def shops(tmp_path):
-    """Return a file of 400 payments of three kinds, in words; each shop has a kind of its own."""
-    rng, lines = random.Random(4), ["src,dst,t,kind"]
-    for i in range(400):
-        shop = rng.randrange(9)
-        lines.append(f"a{rng.randrange(20)},s{shop},{60 * i},{('cash', 'card', 'wire')[shop % 3]}")
-    path = tmp_path / "shops.csv"
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
-KINDS = ("--task", "edge", "--target", "kind", "--classes", 3, "--lr", 0.01, "--updates", 3)
+    found = figures()
+    assert 0 <= found["test.edge.source_average.auc"] <= 1
+    assert found["test.edge.auc_low"] <= found["test.edge.auc"] <= found["test.edge.auc_high"]
+    assert "<h2>Labels</h2>" in Path("out/report.html").read_text()
+    assert 'target = "is_fraud"' in Path("out/config.toml").read_text()
 
 
 @pytest.mark.parametrize("ending", ["csv", slow("parquet"), slow("jsonl")])
-def test_rows_of_scores_have_the_predicted_label(tgflow, shops, ending):
-    flags = ("-s", shops, *KINDS, "--checkpoint-batches", 1, *SMALL)
-    assert tgflow("run", *flags, "-o", "whole", "--scores", f"whole.{ending}").code == 0
+def test_rows_of_scores_have_the_predicted_label(tgflow, tmp_path, ending):
+    rng, lines = random.Random(4), []
+    for i in range(400):
+        shop = rng.randrange(9)
+        lines.append(f"a{rng.randrange(20)},s{shop},{60 * i},{('cash', 'card', 'wire')[shop % 3]}")
+    (tmp_path / "shops.csv").write_text("\n".join(["src,dst,t,kind", *lines]) + "\n")
+    kinds = ("--task", "edge", "--target", "kind", "--classes", 3, "--lr", 0.01, "--updates", 3)
+    ran = tgflow("run", "-s", "shops.csv", *kinds, *SMALL, "--scores", f"whole.{ending}")
+    assert ran.code == 0, ran.err
     rows = rows_of(f"whole.{ending}")
-    assert len(rows) == 400
-    kinds = [line.split(",")[-1] for line in shops.read_text().splitlines()[1:]]
-    right = [row["predicted_label"] == kind for row, kind in zip(rows, kinds, strict=True)]
+    right = [
+        row["predicted_label"] == line.split(",")[-1] for row, line in zip(rows, lines, strict=True)
+    ]
     assert sum(right[200:]) > 120
     assert all(0.3 < float(row["label_probability"]) <= 1 for row in rows)
 
@@ -81,35 +76,30 @@ def rows_of(path):
     return list(csv.DictReader(text.splitlines()))
 
 
-def test_two_classes_have_the_probability_of_being_above_0(tgflow, payments):
-    flags = ("--features", "amount", "--task", "edge", "--target", "is_fraud", *SMALL)
-    assert tgflow("run", "-s", payments, *flags, "-o", "out", "--scores", "s.csv").code == 0
-    for row in rows_of("s.csv"):
-        assert row["predicted_label"] == str(int(float(row["label_probability"]) > 0.5))
-
-
 def test_rows_with_other_columns_go_to_another_file(tgflow, payments):
-    flags = ("-s", payments, "--label", "is_fraud", "-o", "out", *SMALL)
+    flags = ("-s", payments, *FRAUD[:2], "--label", "is_fraud", "-o", "out", *SMALL)
     assert tgflow("run", *flags, "--limit", 200, "--scores", "s.csv").code == 0
-    task = ("--task", "edge", "--target", "is_fraud", "--allow-config-change", "--resume")
+    task = (*FRAUD[2:], "--allow-config-change", "--resume")
     ran = tgflow("run", *flags, *task)
     assert ran.code == 2
     assert "--scores: the rows in" in ran.err
     assert "name another file" in ran.err
     assert "label_probability" not in Path("s.csv").read_text()
+    assert tgflow("run", *flags, *task, "--scores", "t.csv").code == 0
+    for row in rows_of("t.csv"):
+        assert row["predicted_label"] == str(int(float(row["label_probability"]) > 0.5))
 
 
 @pytest.mark.slow
-def test_static_labels_of_nodes_are_told_from_embeddings(tgflow, payments, tmp_path):
+def test_static_labels_of_nodes_are_predicted_from_embeddings(tgflow, payments, tmp_path):
     rows = [f"a{i},{'mule' if i % 3 == 0 else 'fine'}" for i in range(20)] + ["nobody,fine"]
     (tmp_path / "nodes.csv").write_text("node,label\n" + "\n".join(rows) + "\n")
     flags = ("--task", "node", "--node-labels", "nodes.csv")
     ran = tgflow("train", "-s", payments, "-o", "out", *flags, *FEW)
     assert ran.code == 0, ran.err
     assert "degrees and age alone" in ran.out
-    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
-    assert metrics["test.node.num_unknown"] == 1
-    assert 0 <= metrics["test.node.auc"] <= 1
+    assert figures()["test.node.num_unknown"] == 1
+    assert 0 <= figures()["test.node.auc"] <= 1
 
 
 @pytest.mark.slow
@@ -118,12 +108,10 @@ def test_anomalies_are_injected_and_found(tgflow, payments, tmp_path):
     ran = tgflow("train", "-s", payments, "-m", "recency", "-o", "out", *flags)
     assert ran.code == 0, ran.err
     assert "labels, anomaly" in ran.out
-    places = (tmp_path / "out" / "injected.csv").read_text().split()
-    assert places[0] == "position"
-    assert len(places) == 1 + 12
-    assert min(map(int, places[1:])) >= 340
-    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
-    assert metrics["test.anomaly.num_positives"] == 12
+    header, *places = (tmp_path / "out" / "injected.csv").read_text().split()
+    assert (header, len(places)) == ("position", 12)
+    assert min(map(int, places)) >= 340
+    assert figures()["test.anomaly.num_positives"] == 12
 
 
 @pytest.mark.slow
@@ -137,34 +125,32 @@ def test_properties_of_nodes_are_forecast(tgflow, payments, tmp_path):
     assert ran.code == 0, ran.err
     for text in ("labels, property", "NDCG@10", "the node's last", "moving average"):
         assert text in ran.out
-    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
-    assert 0 < metrics["test.property.ndcg"] <= 1
-    assert metrics["test.property.last.ndcg"] > 0.9
+    assert 0 < figures()["test.property.ndcg"] <= 1
+    assert figures()["test.property.last.ndcg"] > 0.9
 
 
-def test_labels_are_learned_from_where_links_alone_were(tgflow, payments, tmp_path):
+def test_labels_are_learned_from_a_model_of_links(tgflow, payments, tmp_path):
     header, *rows = payments.read_text().splitlines()
     for name, part in (("old.csv", rows[:200]), ("new.csv", rows[200:])):
         (tmp_path / name).write_text("\n".join([header, *part]) + "\n")
     shape = ("-m", "jodie", "--features", "amount", "--threads", 1)
     links = ("--label", "is_fraud", "-o", "links", "--epochs", 1)
     assert tgflow("train", "-s", "old.csv", *shape, *links).code == 0
-    flags = ("--init-from", "links", "--task", "edge", "--target", "is_fraud", "-o", "labels")
+    flags = ("--init-from", "links", *FRAUD[2:], "-o", "labels")
     ran = tgflow("run", "-s", "new.csv", *shape, *flags, "--json")
     assert ran.code == 0, ran.err
     assert ran.json["prequential.edge.num_positives"] > 0
 
 
-def test_a_frozen_model_learns_links_first_and_then_labels_alone(tgflow, payments, tmp_path):
+def test_a_frozen_model_learns_links_first_and_then_labels_alone(tgflow, payments):
     flags = ("-m", "jodie", "--task", "node", "--target", "is_fraud", "--freeze", "--threads", 1)
     ran = tgflow("train", "-s", payments, "-o", "out", *flags, "--epochs", 2)
     assert ran.code == 0, ran.err
     assert ran.err.count("val AP") == 4
     assert ran.err.count("node.auc") == 2
-    records = [json.loads(x) for x in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    records = [json.loads(x) for x in Path("out/metrics.jsonl").read_text().splitlines()]
     assert [record["epoch"] for record in records] == [0, 1]
-    found = {record["val.ap"] for record in records}
-    assert len(found) == 1  # links stay as they were
+    assert len({record["val.ap"] for record in records}) == 1  # links stay as they were
 
 
 @pytest.mark.slow

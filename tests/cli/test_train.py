@@ -8,57 +8,40 @@ import pytest
 
 from helpers.live_runs import SMALL
 from helpers.rank_runs import codes, open_nothing, run_ranks
+from helpers.tgb_files import write_tgb
 from tgflow.checkpoint import read_manifest
-from tgflow.cli.offline import average
 
 FEW = ("--epochs", 2, "--mrr-negatives", 5, *SMALL)
 
 
 def test_train_writes_the_published_figures(tgflow, events_csv, tmp_path):
-    ran = tgflow("train", "--data", events_csv, "-o", "out", *FEW)
+    kinds = ("--negatives", "random", "--negatives", "historical", "--eval-neighbors", "7")
+    ran = tgflow("train", "--data", events_csv, "-m", "tgn", "-o", "out", *kinds, *FEW)
     assert ran.code == 0
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
     for key in ("test.ap", "test.auc", "test.mrr", "epoch_seconds", "events_per_second"):
         assert metrics[key] > 0
+    assert {"test.ap", "test.historical.ap"} <= set(metrics)
     assert metrics["protocol"] == "offline 70/15/15"
+    assert "evaluated with 7 neighbors" in metrics["protocol_line"]
+    assert (metrics["model"], "counts_bytes" in metrics) == ("tgn", False)
     records = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in records] == [0, 1]
     assert (tmp_path / "out" / "checkpoint" / "manifest.json").exists()
     assert "Test AP" in (tmp_path / "out" / "report.html").read_text()
     assert "val AP" in ran.err
-    assert "ties" in ran.out  # of the line that says what figures are to be compared by
+    assert "ties" in ran.out  # of the line that defines the figures
 
 
 def test_several_seeds_give_mean_and_deviation(tgflow, events_csv, tmp_path):
-    ran = tgflow("train", "-s", events_csv, "--seeds", 2, "--json", "-o", "out", *FEW)
-    metrics = ran.json
-    assert metrics["seeds"] == [0, 1]
+    metrics = tgflow("train", "-s", events_csv, "--seeds", 2, "--json", "-o", "out", *FEW).json
+    assert (metrics["seeds"], metrics["num_events"]) == ([0, 1], 400)
+    assert (metrics["model"], metrics["counts_bytes"] > 0) == ("tgn+pairs", True)
     each = [run["test.ap"] for run in metrics["runs"]]
     assert metrics["test.ap"] == pytest.approx(sum(each) / 2)
-    assert metrics["test.ap_std"] > 0
+    assert metrics["test.ap_std"] == pytest.approx(abs(each[0] - each[1]) / 2**0.5)
+    assert not {"best_epoch", "seed"} & metrics.keys()
     assert (tmp_path / "out" / "checkpoint" / "1" / "manifest.json").exists()
-
-
-def test_train_has_the_default_model_of_run_and_the_paper_s_by_its_name(tgflow, events_csv):
-    ran = tgflow("train", "-s", events_csv, "-m", "tgn", "--json", *FEW)
-    assert ran.json["model"] == "tgn"
-    assert "counts_bytes" not in ran.json
-    ran = tgflow("train", "-s", events_csv, "--json", *FEW)
-    assert ran.json["model"] == "tgn+pairs"
-    assert ran.json["counts_bytes"] > 0
-
-
-def test_kinds_of_negatives_are_tested_one_by_one(tgflow, events_csv):
-    ran = tgflow(
-        "train", "-s", events_csv, "--negatives", "random", "--negatives", "historical",
-        "--json", *FEW,
-    )  # fmt: skip
-    assert {"test.ap", "test.historical.ap"} <= set(ran.json)
-
-
-def test_evaluation_may_read_more_neighbors_than_training(tgflow, events_csv):
-    ran = tgflow("train", "-s", events_csv, "--eval-neighbors", "7", "--json", *FEW)
-    assert "evaluated with 7 neighbors" in ran.json["protocol_line"]
 
 
 def test_rows_of_lower_layers_may_be_reused(tgflow, events_csv):
@@ -70,6 +53,25 @@ def test_rows_of_lower_layers_may_be_reused(tgflow, events_csv):
     ran = tgflow(*tgat, "--reuse-staleness", "4", "--reuse-producer", "cpu")
     assert "rows reused, at most" in ran.out
     assert "hot ones 2 batches ahead" in ran.out
+
+
+def test_a_converted_data_set_is_trained_on_under_its_protocol(tgflow, tmp_path):
+    events = write_tgb(tmp_path / "raw")
+    ran = tgflow("convert", "tgb", "raw", "--out", "data")
+    assert ran.code == 0
+    assert f"{len(events)} events, " in ran.out
+    assert "negatives of val, " in ran.out
+    ran = tgflow(
+        "train", "--data", "data/tgbl-made.parquet", "--features", "f*", "--protocol", "tgb/1",
+        "--fixed-negatives", "data/tgbl-made", "--epochs", 1, "-o", "out", *SMALL,
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert metrics["protocol"] == "tgb/1"
+    assert 0 < metrics["test.mrr"] <= 1
+    assert "fixed negatives of tgbl-made" in metrics["protocol_line"]
+    assert "tgb/1: 70/15/15" in ran.out
+    assert "tgb/1: 70/15/15" in (tmp_path / "out" / "report.html").read_text()
 
 
 @pytest.mark.slow
@@ -84,16 +86,3 @@ def test_ranks_train_as_one_process_does_and_rank_0_alone_opens_the_stream(
     found, expected = (read_manifest(run / "checkpoint") for run in (one, two))
     assert found["files"] == expected["files"]
     assert found["state_sha256"] == expected["state_sha256"]
-
-
-def test_average_leaves_out_what_has_no_mean():
-    runs = [
-        {"seed": 0, "test.ap": 0.5, "best_epoch": 3, "num_events": 10, "model": "tgn"},
-        {"seed": 1, "test.ap": 0.7, "best_epoch": 9, "num_events": 10, "model": "tgn"},
-    ]
-    mean = average(runs)
-    assert mean["test.ap"] == pytest.approx(0.6)
-    assert mean["test.ap_std"] == pytest.approx(0.02**0.5)
-    assert mean["num_events"] == 10
-    assert "best_epoch" not in mean
-    assert "seed" not in mean

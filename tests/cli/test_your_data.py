@@ -1,45 +1,40 @@
-"""What people have, on the command line: files, times and features as they are."""
+"""Files, times and features as users have them: what is found out, reported and scaled."""
 
 from __future__ import annotations
 
 import io
 import json
+import random
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from helpers.effort import slow
-from helpers.live_runs import SMALL
+from helpers.live_runs import SMALL, same_run, write_features
+from helpers.rank_runs import arguments, codes, run_ranks
+from tgflow.cli import main
+from tgflow.cli.assemble import constant_guard, huge_guard, sides_guard, time_guard
 from tgflow.config import load_config
 
-NOON = 1_714_564_800
+NOW = 1_714_564_800
 CHEAP = ("-m", "recency", "--batch-size", 50, "--threads", 1)
-
-
-def write_plain(path, size=120, sep=" "):
-    """Write events without a header: source, destination, an amount, and a time in ms."""
-    rows = ((i * 3 % 10, 10 + i % 4, i * 250, (NOON + i) * 1000) for i in range(size))
-    path.write_text("".join(sep.join(map(str, row)) + "\n" for row in rows))
-    return path
+LAYOUT = ("--no-header", "--columns", "src,dst,amount,t", "--sep", ";")
 
 
 @pytest.fixture
 def plain(tmp_path):
-    return write_plain(tmp_path / "plain.log", sep=";")
+    """Return events without a header: source, destination, an amount, and a time in ms."""
+    rows = ((i * 3 % 10, 10 + i % 4, i * 250, (NOW + i) * 1000) for i in range(120))
+    path = tmp_path / "plain.log"
+    path.write_text("".join(";".join(map(str, row)) + "\n" for row in rows))
+    return path
 
 
-LAYOUT = ("--no-header", "--columns", "src,dst,amount,t", "--sep", ";")
-
-
-def test_a_file_is_an_argument_of_run_and_train(tgflow, plain):
-    ran = tgflow("run", plain, *LAYOUT, "--json", *CHEAP)
-    assert (ran.code, ran.json["num_events"]) == (0, 120)
-    assert tgflow("train", plain, *LAYOUT, "-m", "recency", "--json").json["num_events"] == 120
-
-
-def test_what_was_found_out_is_said_kept_and_not_found_out_again(tgflow, plain, tmp_path):
+def test_units_that_were_found_out_are_reported_and_kept(tgflow, plain, tmp_path):
     ran = tgflow("run", plain, *LAYOUT, "-o", "out", "--limit", 40, *CHEAP)
     assert ran.code == 0
     assert "times are read as ms, by their size (the first is 2024-05-01 12:00:00)" in ran.err
@@ -56,23 +51,16 @@ def test_stdin_is_a_stream(tgflow, plain, monkeypatch, tmp_path):
     assert (tmp_path / "runs/stdin-recency/config.toml").exists()
 
 
-def test_a_run_that_learned_nothing_leaves_its_place(tgflow, plain):
-    assert tgflow("run", plain, *LAYOUT, "--src", "nobody", "-o", "out", *CHEAP).code == 65
-    late = ("run", plain, *LAYOUT, "--time-unit", "tick", "--t", "src", "-o", "out", *CHEAP)
-    assert tgflow(*late).code == 65
-    assert tgflow("run", plain, *LAYOUT, "-o", "out", *CHEAP).code == 0
-    assert tgflow("run", plain, *LAYOUT, "-o", "out", *CHEAP).code == 74
-
-
 @pytest.mark.parametrize(
     ("command", "failing"),
     [
+        ("run", ("--time-unit", "tick", "--t", "src")),
         ("train", ("--limit", 2)),
         slow("compare", ("--time-unit", "tick", "--t", "src", "--preset", "none")),
     ],
 )
-def test_whatever_learned_nothing_leaves_its_place(tgflow, plain, command, failing):
-    model = ("-m", "recency") if command == "train" else ("--models", "recency")
+def test_a_command_that_learned_nothing_leaves_its_directory(tgflow, plain, command, failing):
+    model = ("--models", "recency") if command == "compare" else ("-m", "recency")
     whole = (command, "-s", plain, *LAYOUT, *model, "-o", "out", "--batch-size", 50, "--threads", 1)
     assert tgflow(*whole, *failing).code == 65
     assert Path("out/config.toml").exists()
@@ -91,27 +79,156 @@ def test_more_than_five_percent_of_bad_rows_end_a_run_of_any_size(tgflow, tmp_pa
     assert "6 of all 101 rows are bad, more than --max-bad-ratio 0.05" in ran.err
 
 
-def test_scaled_features_are_reported(tgflow, plain):
-    flags = (*LAYOUT, "--features", "amount", "--feature-scale", "auto", *SMALL)
-    whole = tgflow("run", plain, *flags, "-m", "tgat", "-o", "whole", "--json")
-    assert whole.code == 0
+def test_features_are_scaled_and_reported(tgflow, plain):
+    flags = (plain, *LAYOUT, "--features", "amount", "-m", "tgat", *SMALL, "--json")
+    whole = tgflow("run", *flags, "--feature-scale", "auto")
     assert whole.json["features"]["scale"] == (
         "features: all to mean 0 and deviation 1 by the first 120 events (so far)"
     )
-    raw = tgflow("run", plain, *flags, "--feature-scale", "none", "-m", "tgat", "--json")
+    raw = tgflow("run", *flags, "--feature-scale", "none")
     assert raw.json["state_sha256"] != whole.json["state_sha256"]
-
-
-def test_offline_features_are_scaled_by_the_training_part(tgflow, plain):
-    flags = (*LAYOUT, "--features", "amount", "--feature-scale", "standard", "--epochs", 1)
-    ran = tgflow("train", plain, *flags, "-m", "tgat", "--dim", 8, "--neighbors", 3, "--json")
+    ran = tgflow("train", *flags, "--feature-scale", "standard", "--epochs", 1)
     assert ran.code == 0, ran.err
     assert ran.json["features"]["scale"].endswith("by the first 84 events (frozen)")
 
 
+def mean_mrr(tmp_path, *flags):
+    """Return the mean MRR of some seeds over the last part of a run."""
+    small = ("--dim", 16, "--lr", 3e-3, "--updates", 4, "--batch-size", 50, "--threads", 1)
+    found = []
+    for seed in range(2):
+        out = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+        run = ("run", "-s", tmp_path / "pay.csv", "-o", out, "--seed", seed, *small, *flags)
+        assert main([str(x) for x in run]) == 0
+        found.append(json.loads((out / "metrics.json").read_text())["test.mrr"])
+    return sum(found) / len(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("decides", "least"), [(False, -0.02), (True, 0.05)])
+@pytest.mark.parametrize("model", ["tgn", "tgat"])
+def test_amounts_as_features_help_where_they_decide_and_else_do_no_harm(
+    tmp_path, model, decides, least
+):
+    """Amounts from cents to hundreds of thousands, of 30 accounts at 8 shops.
+
+    Where they decide, each shop has prices of its own, and an account mostly goes from a shop to
+    the next dearer one. Otherwise it mostly stays with a shop, and amounts are drawn at random.
+    """
+    rng, shops, last = random.Random(11), 8, [i % 8 for i in range(30)]
+    lines = ["src,dst,t,amount"]
+    for i in range(3_000):
+        account = rng.randrange(30)
+        usual = (last[account] + 1) % shops if decides else last[account]
+        last[account] = shop = usual if rng.random() < 0.8 else rng.randrange(shops)
+        amount = 10.0 ** ((shop if decides else rng.uniform(0, 7)) - 2) * rng.uniform(0.9, 1.1)
+        lines.append(f"{account},{30 + shop},{60 * i},{amount:.4f}")
+    (tmp_path / "pay.csv").write_text("\n".join(lines) + "\n")
+    without = mean_mrr(tmp_path, "-m", model)
+    assert decides or without > 0.7
+    amount = ("--features", "amount", "--feature-scale", "auto")
+    assert mean_mrr(tmp_path, "-m", model, *amount) > without + least
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", ["auto", "log"])
+def test_features_are_scaled_on_ranks_to_the_bits_of_one_process(tmp_path, scale):
+    stream = write_features(tmp_path / "made.csv", 300, nodes=60)
+    flags = ("--features", "f*", "--feature-scale", scale, "-m", "tgat")
+    assert main(arguments(stream, tmp_path / "one", "--slices", 2, *flags)) == 0
+    ends = run_ranks(tmp_path, 2, arguments(stream, tmp_path / "two", *flags))
+    assert codes(ends) == [0, 0], ends
+    same_run(tmp_path / "one", tmp_path / "two")
+    said = json.loads(Path(tmp_path, "two", "metrics.json").read_text())["features"]["scale"]
+    assert "all to mean 0 and deviation 1 by the first 300 events" in said
+
+
 def test_info_shows_classes_of_labels(tgflow, tmp_path):
     (tmp_path / "a.csv").write_text("src,dst,t,kind\n0,1,2,card\n0,1,3,cash\n0,1,4,card\n")
-    ran = tgflow("info", "a.csv", "--label", "kind")
-    assert "2 distinct: card = 0, cash = 1" in ran.out
-    found = tgflow("info", "a.csv", "--label", "kind", "--json").out
-    assert json.loads(found)["label_classes"] == ["card", "cash"]
+    assert "2 distinct: card = 0, cash = 1" in tgflow("info", "a.csv", "--label", "kind").out
+    found = tgflow("info", "a.csv", "--label", "kind", "--json").json
+    assert found["label_classes"] == ["card", "cash"]
+
+
+# Warnings of what looks wrong in a stream that can be read
+
+
+@pytest.mark.parametrize(
+    ("first", "unit", "says"),
+    [
+        (NOW, "s", None),
+        (0, "s", None),
+        (5, "tick", None),
+        (NOW * 1000, "ms", None),
+        (1, "s", "is before 1980 if it counts from 1970: is --t the right column?"),
+        (-NOW, "s", "is before 1980 if it counts from 1970: is --t the right column?"),
+        (NOW * 1000, "s", "is after 2100 if it counts from 1970: --time-unit ms?"),
+        (NOW * 10**6, "s", "is after 2100 if it counts from 1970: --time-unit us?"),
+        (NOW, "ms", "is before 1980 if it counts from 1970: --time-unit s?"),
+        (2**62, "s", "is after 2100 if it counts from 1970: is --t the right column?"),
+        (NOW * 10**9, "s", "is after 2100 if it counts from 1970: --time-unit ns?"),
+    ],
+)
+def test_a_first_time_out_of_the_ordinary(first, unit, says):
+    expected = None if says is None else f"the first time, {first:,} {unit}, {says}"
+    assert time_guard(first, unit) == expected
+
+
+def test_two_kinds_that_share_their_ids():
+    g = torch.Generator().manual_seed(0)
+    users, items = (torch.randint(0, n, (2_000,), generator=g) for n in (800, 60))
+    assert sides_guard(users, items).endswith("hardly one kind: --direction bipartite?")
+    assert sides_guard(users, items + 10_000) is None, "they share none"
+    assert sides_guard(users, users.flip(0)) is None, "as many on each side"
+    both = torch.cat([users, items]), torch.cat([items, users])
+    assert sides_guard(*both) is None, "who answers is of the same kind"
+    assert sides_guard(users[:0], items[:0]) is None
+
+
+def test_huge_and_constant_features():
+    x = torch.tensor([[1.0, 5e6, 3.0], [2.0, -7e7, 3.0]])
+    assert huge_guard(x, ["a", "b", "c"]) == (
+        "feature b is as large as 7e+07, beside which a model sees little else: "
+        "--feature-scale auto?"
+    )
+    assert constant_guard(x, ["a", "b", "c"]) == (
+        "feature c is the same in all 2 events looked at: name others with --features"
+    )
+    assert huge_guard(x[:, :1], ["a"]) is None
+    assert constant_guard(x[:, :2], ["a", "b"]) is None
+    many = torch.full((2, 5), 1e9)
+    assert huge_guard(many, list("abcde")).startswith("features a, b, c and 2 more are as large")
+
+
+@pytest.mark.parametrize("command", ["run", "train", "info"])
+def test_commands_warn_of_them(tgflow, tmp_path, command):
+    rows = (f"{i * 7 % 200},{i % 9},{i + 1},{i * 90}" for i in range(200))
+    (tmp_path / "odd.csv").write_text("src,dst,t,amount\n" + "\n".join(rows) + "\n")
+    flags = ["--json", *(["-m", "recency", "--threads", 1] if command != "info" else [])]
+    ran = tgflow(command, "odd.csv", "--features", "amount", *flags)
+    lines = ran.err.splitlines()
+    assert [line.partition(":")[0] for line in lines if ":" in line][:3] == [
+        "the first time, 1 s, is before 1980 if it counts from 1970",
+        "9 ids are on both sides, of 200 sources and 9 destinations that are hardly one kind",
+        "feature amount is as large as 17,910, beside which a model sees little else",
+    ]
+    if command == "info":
+        flags += ["--feature-scale", "auto", "--direction", "bipartite"]
+        ran = tgflow(command, "odd.csv", "--features", "amount", *flags)
+        assert [line[:15] for line in ran.err.splitlines()] == ["the first time,"]
+
+
+YEAR_1, YEAR_10000 = -62_135_596_800, 253_402_300_800
+"""In Unix seconds: before the first date and after the last that Python has."""
+
+
+@pytest.mark.parametrize("unit", ["s", "ns", "d", "tick"])
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [(1 - 2**63, 2**63 - 2), (YEAR_1 - 1, YEAR_10000), (NOW, 2**63 - 2), (0, 0), (NOW, NOW)],
+)
+def test_info_takes_any_date(tgflow, tmp_path, first, last, unit):
+    (tmp_path / "odd.csv").write_text(f"src,dst,t\n0,1,{first}\n1,2,{last}\n")
+    ran = tgflow("info", "odd.csv", "--time-unit", unit)
+    assert ran.code == 0
+    assert re.search(r"\bevents\W+2\b", ran.out)

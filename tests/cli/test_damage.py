@@ -1,0 +1,198 @@
+"""Fuzzed run directories: damage is found, with the right exit code, or it changes no result."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import hashlib
+import json
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from helpers.effort import cases
+from helpers.forged import flip_bit, sign_manifest
+from helpers.live_runs import SMALL, write_features
+from tgflow.checkpoint import read_manifest
+from tgflow.cli import assemble, main
+from tgflow.streams.open import open_files
+
+FLIPS = int(os.environ.get("TGFLOW_FLIPS", "100"))
+CASES = int(os.environ.get("TGFLOW_WRONG_VALUES", "120"))
+KINDS = {
+    "tables": ["--feature-scale", "auto", "--edge-table", "auto", "--edge-cache", "4KiB"],
+    "scores": ["--scores", "{folder}/scores.parquet", "--max-wait", "1h", "--log-to", "csv"],
+}
+UNREAD = {".lock", "run.log", "report.html"}
+"""Files that a run writes and never reads."""
+FOUND, SETTINGS = {76, 77}, {2, 65, 66}
+"""Exit codes of damaged or untrusted files, and of wrong settings."""
+VALUES = (None, True, -1, 2**62, 2**70, 1.5, "x", [], {}, [[[]]])
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def broken_off(request, tmp_path_factory):
+    """Return a run that has checkpoints and a log beyond them, and the digest of its end."""
+    folder = tmp_path_factory.mktemp("made")
+    lines = write_features(folder / "made.csv", 300).read_text().splitlines()
+    lines[40] = "x,y,soon,1,2"
+    (folder / "made.csv").write_text("\n".join(lines) + "\n")
+    run = folder / "run"
+    kind = [word.format(folder=folder) for word in KINDS[request.param]]
+    options = ["--features", "f*", *kind, "-o", run, *SMALL]
+    how = ["--checkpoint-batches", 2, "--keep", 2, "--max-bad-ratio", 0.5]
+    assert main(list(map(str, ["run", "-s", folder / "made.csv", *options, *how]))) == 0
+    digest = json.loads((run / "metrics.json").read_text())["state_sha256"]
+    shutil.rmtree(max((run / "checkpoints").iterdir()))
+    return run, digest
+
+
+@pytest.mark.slow
+def test_a_flipped_bit_is_found_or_changes_nothing(broken_off, tgflow):
+    run, digest = broken_off
+    scores = run.parent / "scores.parquet"
+    rows = pq.read_table(scores) if scores.exists() else None
+    chance = random.Random(1)
+    for _ in range(FLIPS):
+        shutil.rmtree("copy", ignore_errors=True)
+        to = Path(shutil.copytree(run, "copy"))
+        files = [path for path in to.rglob("*") if path.is_file() and path.name not in UNREAD]
+        path = chance.choice(sorted(path for path in files if path.stat().st_size))
+        data = path.read_bytes()
+        bit = chance.randrange(8 * len(data))
+        path.write_bytes(flip_bit(data, bit))
+        what = f"bit {bit} of {path}"
+        looked, asked = tgflow("info", to), tgflow("predict", to, "--src", 3)
+        scores.unlink(missing_ok=True)  # the run that was broken off had written it all
+        ran = tgflow("run", "--resume", "-o", to)
+        assert "Traceback" not in looked.err + asked.err + ran.err, what
+        of_settings = SETTINGS if path.name == "config.toml" else set()
+        assert looked.code in {0} | of_settings, (what, looked.err)
+        assert asked.code in {0} | FOUND | of_settings, (what, asked.err)
+        of_figures = {65} if path.name == "metrics.csv" else set()  # no file of ours, by its header
+        assert ran.code in {0} | FOUND | of_settings | of_figures, (what, ran.err)
+        if ran.code == 0 and not of_settings:
+            found = json.loads((to / "metrics.json").read_text())
+            assert found["state_sha256"] == digest, what
+            assert rows is None or pq.read_table(scores).equals(rows), what
+
+
+def keys_of(value, path=()):
+    """Yield where everything in a value of JSON is."""
+    if path:
+        yield path
+    inner = value.items() if isinstance(value, dict) else enumerate(value[:2])
+    for key, item in inner:
+        if isinstance(item, dict | list):
+            yield from keys_of(item, (*path, key))
+        else:
+            yield (*path, key)
+
+
+def changed(tensor, chance):
+    """Return a tensor that is wrong in some way."""
+    ways = [
+        lambda x: x.double() if x.is_floating_point() else x.float(),
+        lambda x: x.reshape(-1)[:-1].clone(),
+        lambda x: x.new_zeros(0),
+        lambda x: x.reshape(1, -1).clone(),
+        lambda x: -x - 1 if x.dtype.is_signed else ~x,
+        lambda x: x.fill_(2**30) if x.dtype in (torch.int32, torch.int64) else x.flip(0),
+    ]
+    return chance.choice(ways)(tensor.reshape(-1).clone() if tensor.ndim == 0 else tensor.clone())
+
+
+def sign(checkpoint, manifest):
+    """Write a manifest in which all digests are right."""
+    for name, entry in manifest["files"].items():
+        data = (checkpoint / name).read_bytes()
+        entry |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (checkpoint / "manifest.json").write_bytes(sign_manifest(manifest))
+
+
+def spoil(checkpoint, chance):
+    """Change one value of a checkpoint, and make all its digests right; return which."""
+    manifest = read_manifest(checkpoint)
+    if chance.random() < 0.5:
+        *way, last = where = chance.choice(list(keys_of(manifest["meta"])))
+        at = manifest["meta"]
+        for key in way:
+            at = at[key]
+        at[last] = wrong = copy.deepcopy(chance.choice(VALUES))
+        what = f"meta {where}: {wrong!r}"
+    else:
+        name = chance.choice(sorted(manifest["files"]))
+        tensors = load_file(checkpoint / name)
+        key = chance.choice(sorted(tensors)) if tensors else None
+        if key is not None:
+            tensors[key] = changed(tensors[key], chance).contiguous()
+        save_file(tensors, checkpoint / name)
+        what = f"{name}, {key}: {tensors.get(key)!r:.60}"
+    sign(checkpoint, manifest)
+    return what
+
+
+@pytest.mark.slow
+def test_a_wrong_value_with_right_digests_is_refused_or_does_no_harm(broken_off, tgflow):
+    chance, run = random.Random(1), Path("copy")
+    for _ in range(CASES):
+        shutil.rmtree(run, ignore_errors=True)
+        shutil.copytree(broken_off[0], run)
+        [checkpoint] = (run / "checkpoints").iterdir()
+        what = spoil(checkpoint, chance)
+        for command in (("predict", run, "--src", 3), ("run", "--resume", "-o", run)):
+            ran = tgflow(*command)
+            is_explained = ran.code in {0, *SETTINGS, *FOUND, 74} or "is nan" in ran.err
+            assert is_explained, (what, command, ran.code, ran.err)
+            assert "Traceback" not in ran.err, what
+
+
+NUM, EVERY = 400, 12
+"""Rows, and how many of them there are to a bad one."""
+
+
+def in_blocks(patch):
+    patch.setattr(assemble, "open_files", functools.partial(open_files, block_bytes=300))
+
+
+@pytest.fixture(scope="module", params=cases(["--log", "--no-log"], ["--no-log"]))
+def half_done(request, tmp_path_factory):
+    """Return a run that has read 240 rows in small blocks, with the checkpoint of each batch."""
+    folder = tmp_path_factory.mktemp("made")
+    bad = {i for i in range(NUM) if i % EVERY == 5}
+    lines = [f"{i % 9},{10 + i % 7},{'soon' if i in bad else i}" for i in range(NUM)]
+    (folder / "made.csv").write_text("src,dst,t\n" + "\n".join(lines) + "\n")
+    with pytest.MonkeyPatch.context() as patch:
+        in_blocks(patch)
+        flags = ["-s", folder / "made.csv", "-o", folder / "run", *SMALL, request.param]
+        saved = ["--checkpoint-batches", 1, "--limit", 240, "--max-bad-ratio", 1]
+        assert main([str(flag) for flag in ("run", *flags, *saved)]) == 0
+    return folder / "run"
+
+
+@pytest.mark.parametrize("left", cases([0, 1, 150, 1000, 2500, 4000], [1000]))
+@pytest.mark.parametrize("damaged", cases([0, 1, 2], [1]))
+def test_torn_letters_never_come_twice(tgflow, half_done, monkeypatch, left, damaged):
+    run = Path(shutil.copytree(half_done, "run"))
+    in_blocks(monkeypatch)
+    [file] = (run / "dead-letters").iterdir()
+    assert file.stat().st_size > left
+    file.write_bytes(file.read_bytes()[:left])
+    for checkpoint in sorted((run / "checkpoints").iterdir())[3 - damaged :]:
+        (checkpoint / "manifest.json").write_text("")
+    ran = tgflow("run", "-o", run, "--resume", "--limit", NUM)
+    assert ran.code == 0, ran.err
+    letters = sorted((run / "dead-letters").iterdir())
+    lines = [line for path in letters for line in path.read_text().splitlines()]
+    found = [json.loads(line)["place"]["line"] for line in lines]
+    due = {2 + i for i in range(NUM) if i % EVERY == 5}
+    assert len(found) == len(set(found))
+    assert set(found) <= due
+    if set(found) < due:
+        assert "dead letters are missing" in ran.err

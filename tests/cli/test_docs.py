@@ -1,0 +1,173 @@
+"""README, guides, examples and notebooks work as they stand; public names can be imported."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+
+import tgflow
+from helpers.effort import slow
+from helpers.notebooks import code_cells, execute
+from tgflow.cli import app, main
+from tgflow.config import load_config
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+GUIDES = sorted((ROOT / "examples" / "guides").glob("*.md"))
+PAGES = [README, ROOT / "CONTRIBUTING.md", *GUIDES]
+NOTEBOOKS = [ROOT / "examples" / f"{x}.ipynb" for x in ("first_model", "fraud", "recommendation")]
+
+
+def blocks(path, language):
+    """Return the page's code blocks in `language`, in order."""
+    return re.findall(rf"```{language}\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def commands(path):
+    """Yield the words of every `tgflow` command line of a page."""
+    for block in blocks(path, "sh"):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            if words[:1] == ["tgflow"]:
+                yield words[1:]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_settings_flags_and_links_of_a_page_exist(path, tmp_path):
+    for number, settings in enumerate(blocks(path, "toml")):
+        file = tmp_path / f"{number}.toml"
+        file.write_text(settings, encoding="utf-8")
+        load_config(file)
+    group = typer.main.get_command(app.app)
+    context = group.make_context("tgflow", ["doctor"], resilient_parsing=True)
+    for name, *words in commands(path):
+        command = group.get_command(context, name)
+        assert command is not None, f"{path.name}: tgflow {name}"
+        known = {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)}
+        unknown = {word.split("=")[0] for word in words if word.startswith("--")} - known
+        assert not unknown, f"{path.name}: tgflow {name} knows no {unknown}"
+    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
+        assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+def test_files_that_contributors_are_sent_to_exist():
+    """Except those that a walk adds, which are all called x."""
+    pattern = re.compile(r"`((?:tgflow|csrc|streams|models|tests|examples)/[\w./-]*)`")
+    named = set(pattern.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")))
+    added = {name for name in named if Path(name).stem in ("x", "x_row")}
+    assert added
+    assert {name for name in named - added if not (ROOT / name).exists()} == set()
+
+
+@pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.stem)
+def test_the_python_of_a_guide_runs_from_top_to_bottom(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for code in blocks(path, "python"):
+        for module in re.findall(r"# skip without (\w+)", code):
+            pytest.importorskip(module)
+        here = code.replace('"examples/data', f'"{ROOT}/examples/data')
+        exec(compile(here, str(path), "exec"), names)  # noqa: S102
+
+
+def test_the_readme_is_short_and_its_commands_and_python_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert len(README.read_text(encoding="utf-8").split()) <= 700
+    first, then, *_ = blocks(README, "sh")
+    assert [x.split("  ")[0] for x in first.splitlines()] == ["make demo", "make test"]
+    command = then.splitlines()[0].replace("examples/data", f"{ROOT}/examples/data")
+    words = command.split("#")[0].split()[1:]
+    assert main([*words, "--limit", "100", "-m", "recency", "--batch-size", "50"]) == 0
+    assert len((tmp_path / "scores.csv").read_text().splitlines()) == 101
+    loop, own = blocks(README, "python")
+    assert len(loop.splitlines()) <= 10
+    capsys.readouterr()
+    names = {}
+    for code in (loop.replace("10_000", "2_000"), own.replace("2_000", "400")):
+        exec(code.replace("examples/data", f"{ROOT}/examples/data"), names)  # noqa: S102
+    assert re.fullmatch(r"2000 events  AP 0\.\d{3}\n", capsys.readouterr().out)
+    assert names["model"].state.state_dict()["rows"].any()
+
+
+@pytest.mark.parametrize(
+    ("script", "args", "text"),
+    [
+        ("quickstart.py", ["--limit", 1000], "was last in touch with"),
+        ("compare_models.py", ["--limit", 600, "--epochs", 1], "TGAT"),
+        ("compare.py", ["--limit", 600, "--seeds", 1], "is ahead of"),
+        ("ask_a_run.py", ["--limit", 1000], "may write to"),
+        ("fraud.py", ["--limit", 2000], "by the account's last known label"),
+        ("own_model.py", ["--limit", 1000], "1000 events: AP 0."),
+        ("own_loop.py", ["--limit", 1000], "1000 events: AP 0."),
+        ("cached_features.py", ["--limit", 1000], "the same: True"),
+        ("zero_copy.py", ["--rows", 2000, "--steps", 3], "with the table the same: True"),
+        slow("ask_over_http.py", ["--limit", 3000], "may write to"),
+        slow("kill_a_rank.py", ["--limit", 4000], "the same bits: True"),
+    ],
+)
+def test_examples_run(script, args, text, monkeypatch, capsys):
+    if script == "own_loop.py":
+        pytest.importorskip("torch_geometric", reason="PyTorch Geometric is not installed")
+    if script == "ask_over_http.py":
+        pytest.importorskip("fastapi", reason="fastapi is not installed")
+    path = ROOT / "examples" / script
+    monkeypatch.setattr("sys.argv", [str(path), *map(str, args)])
+    runpy.run_path(str(path), run_name="__main__")
+    assert text in capsys.readouterr().out
+
+
+def test_examples_are_short_and_open_with_their_command():
+    for path in (ROOT / "examples").glob("*.py"):
+        code = path.read_text(encoding="utf-8")
+        assert len(code.splitlines()) < 150
+        opening = code.split('"""')[1]
+        assert f"python examples/{path.name}" in opening
+        for word in ("Shows:", "rotocol", "Expect:"):
+            assert word in opening, (path.name, word)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_was_executed_in_order(path):
+    cells = code_cells(json.loads(path.read_text(encoding="utf-8")))
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    assert all(cell["outputs"] for cell in cells)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_from_top_to_bottom(path):
+    threads = torch.get_num_threads()
+    try:
+        for cell in code_cells(execute(path)):
+            assert cell["outputs"], "".join(cell["source"])
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_every_public_name_is_that_of_its_module():
+    tree = ast.parse(Path(tgflow.__file__).read_text())
+    [block] = [node for node in tree.body if isinstance(node, ast.If)]
+    homes = {alias.name: node.module for node in block.body for alias in node.names}
+    assert set(homes) == set(tgflow.__all__) <= set(dir(tgflow))
+    for name, home in homes.items():
+        assert getattr(tgflow, name) is getattr(import_module(home), name)
+    with pytest.raises(AttributeError, match="module 'tgflow' has no attribute 'Graph'"):
+        _ = tgflow.Graph
+
+
+def test_importing_tgflow_imports_no_torch():
+    script = "import sys, tgflow; print('torch' in sys.modules)"
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
