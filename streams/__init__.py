@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 from tgflow.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from tgflow.streams.clock import Clock as Clock
-    from tgflow.streams.clock import SystemClock as SystemClock
     from tgflow.streams.errors import StreamError as StreamError
     from tgflow.streams.open import StreamOptions as StreamOptions
     from tgflow.streams.open import open_files as open_files

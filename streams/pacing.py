@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
 from tgflow.events import EventBatch, concat
-from tgflow.streams.clock import Clock, SystemClock
 from tgflow.streams.source import Source
 from tgflow.units import seconds_per_tick
 
@@ -18,7 +19,7 @@ def playback(
     speed: float | None = None,
     *,
     limit: int | None = None,
-    clock: Clock | None = None,
+    clock: Any = time,
 ) -> Iterator[EventBatch]:
     """Yield the events of `source` when they are due, stream time running at `speed`.
 
@@ -29,7 +30,7 @@ def playback(
         source: The stream.
         speed: How many times real time, more than 0; None or infinity does not wait at all.
         limit: How many events at most; nothing is read beyond them. None: all.
-        clock: What to wait by; None takes the machine's.
+        clock: Has `monotonic()` and `sleep(seconds)`, as the module `time` does.
 
     Raises:
         ValueError: If `speed` is not more than 0.
@@ -44,7 +45,7 @@ def playback(
     batches = iter(source) if limit is None else _first(source, limit)
     if speed is None or math.isinf(speed):
         return batches
-    return _paced(batches, seconds_per_tick(source.unit) / speed, clock or SystemClock())
+    return _paced(batches, seconds_per_tick(source.unit) / speed, clock)
 
 
 def num_played(source: Source, limit: int | None) -> int | None:
@@ -65,7 +66,7 @@ def _first(batches: Iterable[EventBatch], limit: int) -> Iterator[EventBatch]:
             return
 
 
-def _paced(batches: Iterable[EventBatch], seconds: float, clock: Clock) -> Iterator[EventBatch]:
+def _paced(batches: Iterable[EventBatch], seconds: float, clock: Any) -> Iterator[EventBatch]:
     start, first = clock.monotonic(), None
     for batch in batches:
         if len(batch) == 0:

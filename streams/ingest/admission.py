@@ -1,49 +1,304 @@
-"""Decides for each row that arrives whether it becomes an event."""
+"""Decides for each row that arrives whether it becomes an event: duplicates, lateness, time jumps.
+
+All of it is decided row by row: how rows are cut into polls makes no difference.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+import heapq
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from tgflow.streams.errors import RowFault
 from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL, OrderConfig
-from tgflow.streams.ingest.dedup import RecentIds, Seen
-from tgflow.streams.ingest.ordered_rows import MAX_PARTITION, Rows, ranks, sequence, total_bytes
-from tgflow.streams.ingest.partition import PartitionState
-from tgflow.streams.ingest.reorder import ReorderBuffer
-from tgflow.streams.ingest.watermark import BoundedWindow, Classified, classify
+from tgflow.streams.ingest.ordering import (
+    MAX_PARTITION,
+    ReorderBuffer,
+    Rows,
+    ranks,
+    sequence,
+    total_bytes,
+)
 from tgflow.streams.rows.checks import Int64s
-from tgflow.streams.rows.row_batch import BadRow, PolledRows, RowBatch
+from tgflow.streams.rows.row_batch import BadRow, PolledRows, Position
+
+SLACK = 1024
+"""Ids that may be remembered beyond twice the window."""
+
+
+class Seen(NamedTuple):
+    """Event ids, and the numbers of the rows that had them first, both int64."""
+
+    seq: Int64s
+    ids: Int64s
 
 
 @dataclass(frozen=True, slots=True)
+class DedupWindow:
+    """The ids remembered at one moment: immutable, though it shares `pieces` with later ones."""
+
+    pieces: list[Seen]
+    stop: int
+    first_seq: int
+
+    def seen(self) -> Seen:
+        """Return the ids, by increasing number of their row."""
+        pieces = [Seen(np.empty(0, np.int64), np.empty(0, np.int64)), *self.pieces[: self.stop]]
+        seq, ids = (np.concatenate(columns) for columns in zip(*pieces, strict=True))
+        recent = np.flatnonzero(seq >= self.first_seq)
+        recent = recent[np.argsort(seq[recent], kind="stable")]
+        return Seen(seq[recent], ids[recent])
+
+
+class RecentIds:
+    """The event ids of the last rows of one partition.
+
+    A row is a duplicate if one of the `window` rows before it was the first with its id. Duplicates
+    themselves are not remembered: a row that keeps coming is let through once in a window.
+    """
+
+    def __init__(self, window: int) -> None:
+        self._window = window
+        self._seq_of: dict[int, int] = {}
+        self._pieces: list[Seen] = []  # only ever appended to, as windows share it
+        self._num_rows = 0
+        self._first_seq = -window
+
+    def duplicates(self, seen: Seen) -> npt.NDArray[np.bool_]:
+        """Return which of the next rows are duplicates, and remember the others."""
+        is_duplicate = np.zeros(len(seen.seq), bool)
+        for row, (seq, key) in enumerate(zip(seen.seq.tolist(), seen.ids.tolist(), strict=True)):
+            before = self._seq_of.get(key)
+            if before is not None and seq - before <= self._window:
+                is_duplicate[row] = True
+            else:
+                self._seq_of[key] = seq
+        self._keep(Seen(seen.seq[~is_duplicate], seen.ids[~is_duplicate]), seen.seq)
+        return is_duplicate
+
+    def remember(self, seen: Seen) -> None:
+        """Add rows that are known to be no duplicates, in any order."""
+        order = np.argsort(seen.seq)
+        seen = Seen(seen.seq[order], seen.ids[order])
+        for seq, key in zip(seen.seq.tolist(), seen.ids.tolist(), strict=True):
+            self._seq_of[key] = max(seq, self._seq_of.get(key, seq))
+        self._keep(seen, seen.seq)
+
+    def window(self) -> DedupWindow:
+        """Return what is remembered now."""
+        return DedupWindow(self._pieces, len(self._pieces), self._first_seq)
+
+    def _keep(self, seen: Seen, read: Int64s) -> None:
+        """Keep rows, and forget those that no row after `read` can be a duplicate of."""
+        if len(seen.seq):
+            self._pieces.append(seen)
+            self._num_rows += len(seen.seq)
+        if len(read):
+            self._first_seq = max(self._first_seq, int(read[-1]) + 1 - self._window)
+        if self._num_rows > 2 * self._window + SLACK:
+            recent = self.window().seen()
+            self._pieces, self._num_rows = [recent], len(recent.seq)
+            self._seq_of = dict(zip(recent.ids.tolist(), recent.seq.tolist(), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """What is known of a partition after some of its rows.
+
+    Args:
+        position: Where its source resumes; None at its beginning.
+        seq: The number of its next row.
+        max_t: The latest time of its events.
+        floor: The watermark that it was forced to.
+        is_idle: Whether it was silent for so long that it holds no other back.
+    """
+
+    position: Position | None = None
+    seq: int = 0
+    max_t: int = BEFORE_ALL
+    floor: int = BEFORE_ALL
+    is_idle: bool = False
+
+    def watermark(self, allowed_lateness: int) -> int:
+        """Return the time that its next event must have at least."""
+        return max(self.floor, self.max_t - allowed_lateness, BEFORE_ALL)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `from_json` reads."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> PartitionState:
+        """Return the state that gave `to_json()`."""
+        return cls(**value)
+
+
+class BoundedWindow:
+    """Times and bytes of a partition's events at or after its watermark, up to a bound of both."""
+
+    def __init__(self, parts: Iterable[Rows], most_rows: int, most_bytes: int) -> None:
+        self.most_rows, self.most_bytes = most_rows, most_bytes
+        self._heap = [row for part in parts for row in _sized(part.t, part.sizes())]
+        heapq.heapify(self._heap)
+        self.num_bytes = sum(size for _, size in self._heap)
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, t: int, size: int) -> None:
+        """Add an event."""
+        heapq.heappush(self._heap, (t, size))
+        self.num_bytes += size
+
+    def leave(self, watermark: int) -> None:
+        """Remove those before the watermark."""
+        while self._heap and self._heap[0][0] < watermark:
+            self.num_bytes -= heapq.heappop(self._heap)[1]
+
+    def force(self) -> int | None:
+        """Remove the earliest while they are too many; return the watermark that takes, or None."""
+        watermark = None
+        while len(self._heap) > self.most_rows or self.num_bytes > self.most_bytes:
+            watermark = self._heap[0][0] + 1
+            self.leave(watermark)
+        return watermark
+
+
+def _sized(t: Int64s, sizes: int | Int64s) -> Iterable[tuple[int, int]]:
+    each = [sizes] * len(t) if isinstance(sizes, int) else sizes.tolist()
+    return zip(t.tolist(), each, strict=True)
+
+
+class Classified(NamedTuple):
+    """How far a partition has come with some events, and those that are rejected, in order."""
+
+    max_t: int
+    floor: int
+    rejected: list[RowFault]
+    forced: int = 0
+    """How often the watermark was forced on."""
+
+
+def classify(
+    t: Int64s,
+    state: PartitionState,
+    config: OrderConfig,
+    *,
+    released: int = BEFORE_ALL,
+    window: BoundedWindow | None = None,
+    sizes: int | Int64s = 0,
+) -> Classified:
+    """Return which of the next events of a partition are rejected: late, or their time is wrong.
+
+    Args:
+        t: Their times, contiguous.
+        state: How far the partition had come.
+        config: What is too late, too far ahead, or out of range.
+        released: All before it has been released already.
+        window: Its events at or after its watermark, if they could become too many; it is changed.
+        sizes: Bytes of each event, for the window.
+    """
+    max_t, floor, jump, lateness = state.max_t, state.floor, config.jump, config.allowed_lateness
+    if not len(t):
+        return Classified(max_t, floor, [])
+    is_in_range = int(t.min()) >= config.first_t and int(t.max()) <= config.last_t
+    if window is not None or not is_in_range:
+        return _classify_each(t, state, config, released, window, sizes)
+    least = max(floor, released)
+    if jump is None and t[0] >= max(least, max_t) and (t[:-1] <= t[1:]).all():
+        return Classified(int(t[-1]), floor, [])
+    before = np.maximum.accumulate(np.concatenate([np.array([max_t]), t[:-1]]))
+    if jump is not None:
+        is_beyond = (t > before) & (_distance(t, before) > jump)
+        if is_beyond[max_t == BEFORE_ALL :].any():  # the first event of all cannot be judged
+            return _classify_each(t, state, config, released, None, sizes)
+    late = (t < least) | ((t < before) & (_distance(before, t) > lateness))
+    rejected = [
+        _late(row, int(t[row]), max(least, int(before[row]) - lateness), lateness)
+        for row in np.flatnonzero(late).tolist()
+    ]
+    return Classified(max(int(before[-1]), int(t[-1])), floor, rejected)
+
+
+def _distance(later: Int64s, earlier: Int64s) -> npt.NDArray[np.uint64]:
+    """Return `later - earlier` where that is not negative, whatever its size."""
+    return later.view(np.uint64) - earlier.view(np.uint64)
+
+
+def _classify_each(
+    t: Int64s,
+    state: PartitionState,
+    config: OrderConfig,
+    released: int,
+    window: BoundedWindow | None,
+    sizes: int | Int64s,
+) -> Classified:
+    """Judge one event after the other."""
+    rejected: list[RowFault] = []
+    max_t, floor, forced = state.max_t, state.floor, 0
+    first, last, jump, lateness = (
+        config.first_t,
+        config.last_t,
+        config.jump,
+        config.allowed_lateness,
+    )
+    for row, (at, size) in enumerate(_sized(t, sizes)):
+        watermark = max(floor, max_t - lateness, released)
+        if not first <= at <= last:
+            rejected.append(RowFault(row, "time_range", f"t is {at}, outside of [{first}, {last}]"))
+        elif jump is not None and max_t != BEFORE_ALL and at > max_t + jump:
+            text = f"t is {at}, {at - max_t} ticks after the latest so far, {max_t}"
+            rejected.append(RowFault(row, "time_jump", f"{text}; max_time_jump is {jump}"))
+        elif at < watermark:
+            rejected.append(_late(row, at, watermark, lateness))
+        else:
+            max_t = max(max_t, at)
+            if window is None:
+                continue
+            window.add(at, size)
+            window.leave(max_t - lateness)
+            if (to := window.force()) is not None:
+                floor, forced = to, forced + 1
+    return Classified(max_t, floor, rejected, forced)
+
+
+def _late(row: int, t: int, watermark: int, lateness: int) -> RowFault:
+    text = (
+        f"t is {t}, {watermark - t} ticks before the watermark {watermark}; allowed_lateness is "
+        f"{lateness}, raise it to wait longer for such events"
+    )
+    return RowFault(row, "late", text)
+
+
+@dataclass(slots=True)
 class Admitted:
     """What became of the rows of one `PolledRows`.
 
     Args:
         rows: The events.
-        bad: Rows that are no events, by number.
-        late: Events that came too late, by number.
+        rejected: Rows that are no events or came too late, by number.
         num_duplicates: Rows dropped since they had come before.
         forced: How often the watermark was forced on.
         unlogged: Event ids of rows that are neither events nor duplicates.
     """
 
     rows: Rows
-    bad: list[BadRow]
-    late: list[BadRow]
-    num_duplicates: int
-    forced: int
-    unlogged: Seen | None
+    rejected: list[BadRow] = field(default_factory=list)
+    num_duplicates: int = 0
+    forced: int = 0
+    unlogged: Seen | None = None
 
 
 class Admission:
-    """Judges rows and knows how far each partition has come.
+    """Judges rows, and holds how far each partition has come.
 
     Args:
         config: The rules.
-        buffer: Where the events go that are taken; only looked at.
+        buffer: Where the events go that are taken; only read.
     """
 
     def __init__(self, config: OrderConfig, buffer: ReorderBuffer) -> None:
@@ -54,7 +309,6 @@ class Admission:
         """All events before this time have been released."""
         self._config = config
         self._buffer = buffer
-        self._held: dict[int, tuple[int, int]] = {}
         self._windows: dict[int, BoundedWindow] = {}
 
     def join(self, partition: int) -> None:
@@ -71,12 +325,12 @@ class Admission:
         """Return the time that the next event of a partition must have at least."""
         if partition in self.ended:
             return AFTER_ALL
-        return self.partitions[partition].front.watermark(self._config.allowed_lateness)
+        return self.partitions[partition].watermark(self._config.allowed_lateness)
 
     def watermark(self) -> int:
         """Return the time before which no event will come; it never goes back.
 
-        Idle partitions have no say unless all are; without partitions there is nothing to come.
+        Idle partitions do not count unless all are idle; without partitions nothing will come.
         """
         all_of_them = {p: self.watermark_of(p) for p in self.partitions}
         active = [t for p, t in all_of_them.items() if not self.is_idle(p)]
@@ -89,7 +343,7 @@ class Admission:
         return self.partitions[partition].is_idle and partition not in self.ended
 
     def make_idle(self, partitions: Iterable[int]) -> None:
-        """Let the others continue without these until they are heard of again."""
+        """Let the others continue without these until they bring rows again."""
         for partition in partitions:
             self.partitions[partition] = replace(self.partitions[partition], is_idle=True)
 
@@ -102,103 +356,77 @@ class Admission:
         """Return the partitions to read from: when the buffer is full, those that are behind."""
         config, others = self._config, len(self.partitions) - 1
         full = (others + 1) * len(self._buffer) >= others * config.buffer_events
-        full |= (others + 1) * self._buffer.num_bytes >= others * config.max_bytes
+        full |= (others + 1) * self._buffer.num_bytes.total() >= others * config.max_bytes
         if others and full:
             return self.behind()
         return self.partitions.keys() - self.ended
 
+    def remember(self, partition: int, seen: Seen) -> None:
+        """Add event ids of rows that came before, if duplicates are looked for."""
+        if window := self._config.dedup_window:
+            self.recent.setdefault(partition, RecentIds(window)).remember(seen)
+
     def admit(self, polled: PolledRows) -> Admitted:
         """Judge the next rows of a partition."""
         partition, batch = polled.partition, polled.rows
-        state = self.partitions[partition]
+        state, dedup_window = self.partitions[partition], self._config.dedup_window
         index = np.arange(len(batch.events)) if batch.index is None else batch.index
-        event_ids = batch.event_ids if self._config.dedup_window else None
-        rows = Rows(ranks(partition, state.seq + index), batch.events, event_ids)
-        good = self._new_ones(partition, state.seq + index, rows)
-        fresh = rows if good is None else rows.take(good)
-        sizes = fresh.sizes()
-        classified = classify(
-            fresh.t,
-            state.front,
+        ids = batch.event_ids if dedup_window else None
+        rows = Rows(ranks(partition, state.seq + index), batch.events, ids)
+        num_duplicates = 0
+        if ids is not None:
+            recent = self.recent.setdefault(partition, RecentIds(dedup_window))
+            is_duplicate = recent.duplicates(Seen(state.seq + index, ids))
+            if num_duplicates := int(np.count_nonzero(is_duplicate)):
+                fresh = np.flatnonzero(~is_duplicate)
+                rows, index = rows.take(fresh), index[fresh]
+        sizes = rows.sizes()
+        found = classify(
+            rows.t,
+            state,
             self._config,
             released=self.released,
-            window=self._window_for(partition, fresh, sizes),
+            window=self._window_for(partition, len(rows), total_bytes(sizes, len(rows))),
             sizes=sizes,
         )
         self.partitions[partition] = PartitionState(
-            batch.position, state.seq + batch.num_rows, classified.front
+            batch.position, state.seq + batch.num_rows, found.max_t, found.floor
         )
-        return _admitted(batch, index, good, fresh, classified)
+        rejected, unlogged = batch.bad(), None
+        if found.rejected:
+            for fault in found.rejected:
+                number = int(index[fault.row])
+                rejected.append(BadRow(number, fault.code, fault.text, batch.locate(number)))
+            rejected.sort(key=lambda row: row.index)
+            out = np.array([fault.row for fault in found.rejected])
+            if rows.event_ids is not None:
+                unlogged = Seen(sequence(rows.rank[out]), rows.event_ids[out])
+            rows = rows.take(np.delete(np.arange(len(rows)), out))
+        return Admitted(rows, rejected, num_duplicates, found.forced, unlogged)
 
-    def _new_ones(self, partition: int, seq: Int64s, rows: Rows) -> Int64s | None:
-        """Return the numbers of the rows that are no duplicates, None if that is all."""
-        if rows.event_ids is None:
-            return None
-        recent = self.recent.setdefault(partition, RecentIds(self._config.dedup_window))
-        is_duplicate = recent.duplicates(Seen(seq, rows.event_ids))
-        return np.flatnonzero(~is_duplicate) if is_duplicate.any() else None
+    def _window_for(self, partition: int, num_rows: int, num_bytes: int) -> BoundedWindow | None:
+        """Return the partition's events at or after its watermark, if new ones may be too many.
 
-    def _window_for(self, partition: int, rows: Rows, sizes: int | Int64s) -> BoundedWindow | None:
-        """Return the partition's events at or after its watermark, if with `rows` too many may be.
-
-        Counting them takes a look at all that is held back. So they are known only roughly, and
-        counted again when even that many and `rows` might not fit.
+        Once there is a window it is kept until even twice as many events would fit.
         """
-        most = self._config.buffer_events, self._config.max_bytes
-        most_rows, most_bytes = (max(1, size // len(self.partitions)) for size in most)
-        num_bytes = total_bytes(sizes, len(rows))
+        num_partitions, config, buffer = len(self.partitions), self._config, self._buffer
+        most_rows = max(1, config.buffer_events // num_partitions)
+        most_bytes = max(1, config.max_bytes // num_partitions)
 
-        def fits(held: tuple[int, int], times: int = 1) -> bool:
-            rows_fit = times * (held[0] + len(rows)) <= most_rows
-            return rows_fit and times * (held[1] + num_bytes) <= most_bytes
+        def fits(held: int, held_bytes: int, times: int = 1) -> bool:
+            rows_fit = times * (held + num_rows) <= most_rows
+            return rows_fit and times * (held_bytes + num_bytes) <= most_bytes
 
-        if (window := self._windows.pop(partition, None)) is not None:
-            if not fits((len(window), window.num_bytes), 2):
-                self._windows[partition] = window
-                window.most_rows, window.most_bytes = most_rows, most_bytes
-                return window
-            self._held[partition] = len(window), window.num_bytes
-        buffer = self._buffer
-        known = self._held.get(partition)
-        held = known or (buffer.num_rows(partition), buffer.bytes_of(partition))
-        if not fits(held):
-            watermark = self.partitions[partition].front.watermark(self._config.allowed_lateness)
-            window = BoundedWindow.of(
-                buffer.rows_since(partition, watermark), most_rows, most_bytes
-            )
-            held = len(window), window.num_bytes
-            if not fits(held):
-                self._windows[partition] = window
-                return window
-        self._held[partition] = held[0] + len(rows), held[1] + num_bytes
-        return None
-
-
-def _admitted(
-    batch: RowBatch, index: Int64s, good: Int64s | None, fresh: Rows, classified: Classified
-) -> Admitted:
-    """Sort the rows by what became of them.
-
-    Args:
-        batch: The rows.
-        index: Of each good row its number among all rows.
-        good: Of each row classified its number among the good ones; None if all were classified.
-        fresh: The rows classified.
-        classified: The verdict on them.
-    """
-    late: list[BadRow] = []
-    bad = batch.bad()
-    for rejected in classified.rejected:
-        row = rejected.row if good is None else int(good[rejected.row])
-        entry = BadRow(int(index[row]), rejected.code, rejected.text, batch.origin(row))
-        (late if rejected.code == "late" else bad).append(entry)
-    unlogged = None
-    rows = fresh
-    if classified.rejected:
-        out = np.array([rejected.row for rejected in classified.rejected])
-        rows = fresh.take(np.delete(np.arange(len(fresh)), out))
-        bad.sort(key=lambda entry: entry.index)
-        if fresh.event_ids is not None:
-            unlogged = Seen(sequence(fresh.rank[out]), fresh.event_ids[out])
-    num_duplicates = len(batch.events) - len(fresh)
-    return Admitted(rows, bad, late, num_duplicates, classified.forced, unlogged)
+        window = self._windows.pop(partition, None)
+        if window is None:
+            if fits(buffer.num_rows[partition], buffer.num_bytes[partition]):
+                return None
+            held = buffer.rows_since(partition, self.watermark_of(partition))
+            if fits(sum(map(len, held)), sum(total_bytes(h.sizes(), len(h)) for h in held)):
+                return None
+            window = BoundedWindow(held, most_rows, most_bytes)
+        elif fits(len(window), window.num_bytes, 2):
+            return None
+        window.most_rows, window.most_bytes = most_rows, most_bytes
+        self._windows[partition] = window
+        return window

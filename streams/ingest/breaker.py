@@ -17,9 +17,10 @@ FIRST = 1_000
 
 @dataclass(slots=True)
 class _Partition:
-    num_rows: int = 0
-    bad: deque[int] = field(default_factory=deque)  # the bad ones among the last `WINDOW` rows
-    num_good: int = 0
+    rows: int = 0
+    good: int = 0
+    bad: deque[int] = field(default_factory=deque)
+    """Numbers of the bad ones among the last `WINDOW` rows."""
 
 
 class CircuitBreaker:
@@ -42,46 +43,42 @@ class CircuitBreaker:
             raise ValueError(f"max_bad_ratio must be in [0, 1], got {max_bad_ratio}")
         self._name = name
         self._max_bad_ratio = max_bad_ratio
-        self._most = int(max_bad_ratio * WINDOW + 1e-9)
+        self._limit = f", more than max_bad_ratio={max_bad_ratio:g}"
         self._partitions: dict[int, _Partition] = {}
 
     def see(self, partition: int, num_rows: int, bad: Sequence[BadRow]) -> None:
         """Count the next rows of a partition, `bad` by increasing index among them.
 
-        Whoever keeps dead letters writes them before, so that they are there to be looked at.
-
         Raises:
-            TooManyBadRecords: If one of the rows is a bad one too many.
+            TooManyBadRecords: If one of the rows is a bad one too many; dead letters were written
+                before, to be looked at.
         """
         seen = self._partitions.setdefault(partition, _Partition())
         for row in bad:
-            number = seen.num_rows + row.index
+            number = seen.rows + row.index
             while seen.bad and seen.bad[0] <= number - WINDOW:
                 seen.bad.popleft()
             seen.bad.append(number)
-            if len(seen.bad) > self._most:
-                rows = f"the last {min(number + 1, WINDOW):,} rows"
-                raise self._broken(len(seen.bad), rows, bad)
+            if not self.allows(len(seen.bad), WINDOW):
+                rows = f"the last {min(number + 1, WINDOW):,} rows are bad"
+                raise self._broken(f"{len(seen.bad):,} of {rows}{self._limit}", bad)
             if len(seen.bad) == number + 1 == FIRST:
-                raise self._broken(FIRST, "the first rows", bad)
-        seen.num_rows += num_rows
-        seen.num_good += num_rows - len(bad)
+                raise self._broken(f"the first {FIRST:,} rows are all bad", bad)
+        seen.rows += num_rows
+        seen.good += num_rows - len(bad)
 
     def end(self, partition: int) -> None:
-        """Hear that a partition has ended.
+        """Note that a partition has ended.
 
         Raises:
             TooManyBadRecords: If it had rows and none was good, or more of all were bad than may
                 be.
         """
-        seen = self._partitions.get(partition)
-        if seen is None or not seen.num_rows:
-            return
-        if not seen.num_good:
-            raise self._broken(seen.num_rows, "all rows", [])
-        num_bad = seen.num_rows - seen.num_good
-        if not self.allows(num_bad, seen.num_rows):
-            raise self._broken(num_bad, f"all {seen.num_rows:,} rows", [])
+        seen = self._partitions.get(partition, _Partition())
+        if seen.rows and not seen.good:
+            raise self._broken(f"{seen.rows:,} of all rows are bad{self._limit}")
+        if not self.allows(num_bad := seen.rows - seen.good, seen.rows):
+            raise self._broken(f"{num_bad:,} of all {seen.rows:,} rows are bad{self._limit}")
 
     def allows(self, num_bad: int, num_rows: int) -> bool:
         """Return whether `num_bad` of `num_rows` rows are few enough."""
@@ -90,27 +87,21 @@ class CircuitBreaker:
     def to_json(self) -> dict[str, Any]:
         """Return its state as JSON can hold it."""
         return {
-            str(partition): {"rows": seen.num_rows, "good": seen.num_good, "bad": list(seen.bad)}
+            str(partition): {"rows": seen.rows, "good": seen.good, "bad": list(seen.bad)}
             for partition, seen in self._partitions.items()
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `to_json` gave."""
+        """Continue from what `to_json` gave."""
         self._partitions = {
-            int(partition): _Partition(seen["rows"], deque(seen["bad"]), seen["good"])
+            int(partition): _Partition(seen["rows"], seen["good"], deque(seen["bad"]))
             for partition, seen in state.items()
         }
 
-    def _broken(self, num_bad: int, rows: str, bad: Sequence[BadRow]) -> TooManyBadRecords:
-        text = f"{num_bad:,} of {rows} are bad, more than max_bad_ratio={self._max_bad_ratio:g}"
-        if num_bad == FIRST and rows == "the first rows":
-            text = f"the first {FIRST:,} rows are all bad"
+    def _broken(self, text: str, bad: Sequence[BadRow] = ()) -> TooManyBadRecords:
         if bad:
             code, _ = Counter(row.code for row in bad).most_common(1)[0]
-            text += f", most of them lately by {code!r} (as: {_example(bad, code)})"
+            example = printable(next(row.text for row in bad if row.code == code), MAX_MESSAGE)
+            text += f", most of them lately by {code!r} (as: {example})"
         way_out = "is the schema right? the dead letters hold the rows; else raise max_bad_ratio"
         return TooManyBadRecords(self._name, "schema", f"{text}; {way_out}")
-
-
-def _example(bad: Sequence[BadRow], code: str) -> str:
-    return printable(next(row.text for row in bad if row.code == code), MAX_MESSAGE)

@@ -1,4 +1,4 @@
-"""Dead letters: every row that was not accepted, with its place and the reason, kept in files."""
+"""Dead letters: every row that was not accepted, with its place and the reason."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from tgflow.durable.fs import RealFs
 from tgflow.streams.errors import MAX_MESSAGE
@@ -23,6 +24,7 @@ MAX_RAW_BYTES = 4096
 
 Length: TypeAlias = dict[str, int]
 """How much has been written: {"segment": 0, "byte": 1234}."""
+NO_LETTERS: Length = {"segment": 0, "byte": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,43 +64,22 @@ class DeadLetter:
         return f"{json.dumps(entry)}\n".encode()
 
 
-class DeadLetterSink(Protocol):
-    """Where dead letters go; `DeadLetterFiles`, or what stands in for them."""
-
-    @property
-    def length(self) -> Length:
-        """How much has been written."""
-        ...
-
-    def write(self, letters: Iterable[DeadLetter]) -> None:
-        """Write letters; raises `OSError` if that fails."""
-        ...
-
-    def sync(self) -> None:
-        """Return once all letters are safe; raises `OSError` if that is not certain."""
-        ...
-
-    def rewind(self, length: Length) -> None:
-        """Take back what was written after `length`; raises `OSError` if that fails."""
-        ...
-
-    def close(self) -> None:
-        """Make sure of all letters and give back what is held."""
-        ...
-
-
 class DeadLetterFiles:
-    """Dead letters as JSON lines in files `000000.jsonl`, `000001.jsonl`, ....
+    """Dead letters as JSON lines in files `000000.jsonl`, `000001.jsonl`, ..., and in a topic.
 
-    Each letter is there exactly once: whoever keeps `length` with the positions of its sources, and
-    cuts the files back to it by `rewind` when it resumes, finds there the letters of what it has
-    read, and no others. An entry has the keys source, place, code, message (at most
-    200 characters), num_bytes, sha256 (of all raw bytes) and raw (base64 of the first 4 KiB).
+    In the files each letter stands exactly once: `length` is saved with the positions of the
+    sources, and `rewind` cuts the files back to it on resume. An entry has the keys source, place,
+    code, message (at most 200 characters), num_bytes, sha256 (of all raw bytes) and raw (base64 of
+    the first 4 KiB). In the topic each letter stands at least once: a resume sends those again that
+    came after the last checkpoint. Its key is its place, such as "edges:3:4711:0" (topic,
+    partition, offset, row), by which a reader keeps one of each.
 
     Once an operation has failed every later one fails too: it is unknown what the file holds then.
 
     Args:
         directory: Where the files are; made if it is not there.
+        topic: Also takes each letter: has `send(value, partition, key)`, `flush` and `close`; None:
+            files only.
         fs: The file operations.
         segment_bytes: From which size on another file is started.
 
@@ -107,9 +88,15 @@ class DeadLetterFiles:
     """
 
     def __init__(
-        self, directory: Path, *, fs: RealFs | None = None, segment_bytes: int = 64 << 20
+        self,
+        directory: Path,
+        *,
+        topic: Any = None,
+        fs: RealFs | None = None,
+        segment_bytes: int = 64 << 20,
     ) -> None:
         self._directory = directory
+        self._topic = topic
         self._fs = fs or RealFs()
         self._segment_bytes = segment_bytes
         if not directory.exists():
@@ -128,45 +115,41 @@ class DeadLetterFiles:
         return {"segment": self._segment, "byte": self._byte}
 
     def write(self, letters: Iterable[DeadLetter]) -> None:
-        """Append letters; `sync` puts them on the disk.
+        """Append letters; `sync` puts them on the disk, and makes the topic take them.
 
         Raises:
             OSError: If they cannot be written. None of them is counted in `length` then.
         """
-        data = b"".join(letter.line() for letter in letters)
-        if not data:
+        lines = [(letter, letter.line()) for letter in letters]
+        if not lines:
             return
-        self._refuse_after_failure()
-        try:
+        with self._failing():
             fd = self._open()
             self._is_synced = False
+            data = b"".join(line for _, line in lines)
             self._fs.write(fd, data)
             self._byte += len(data)
-        except OSError as error:
-            self._fail(error)
-            raise
+        for letter, line in lines if self._topic is not None else ():
+            self._topic.send(line, None, ":".join(map(str, letter.place.values())).encode())
 
     def sync(self) -> None:
-        """Return once all letters are on the disk.
+        """Return once all letters are on the disk, and with the broker.
 
         Raises:
             OSError: If that is not certain.
         """
-        self._refuse_after_failure()
-        if self._is_synced or self._fd is None:
-            return
-        try:
-            self._fs.sync(self._fd)
-        except OSError as error:
-            self._fail(error)
-            raise
-        self._is_synced = True
+        with self._failing():
+            if not self._is_synced and self._fd is not None:
+                self._fs.sync(self._fd)
+                self._is_synced = True
+        if self._topic is not None:
+            self._topic.flush()
 
     def rewind(self, length: Length) -> None:
-        """Take back all that was written after `length`.
+        """Remove all that was written to files after `length`; a topic gives nothing back.
 
-        Nothing but people needs the letters: where some are missing a warning says so, half a
-        letter is cut off, and a new file is started.
+        The letters are for people alone: where some are missing a warning is logged, half a letter
+        is cut off, and a new file is started.
 
         Raises:
             OSError: If the files cannot be cut.
@@ -191,14 +174,18 @@ class DeadLetterFiles:
         self._segment, self._byte, self._failure = segment, byte, None
 
     def close(self) -> None:
-        """Put all on the disk and close the file.
+        """Make sure of all letters, then give files and connections back.
 
         Raises:
             OSError: If that is not certain.
         """
-        if self._failure is None:
-            self.sync()
-        self._close()
+        try:
+            if self._failure is None:
+                self.sync()
+        finally:
+            self._close()
+            if self._topic is not None:
+                self._topic.close()
 
     def _segments(self) -> list[int]:
         """Return the numbers of the files there are, in order."""
@@ -228,11 +215,15 @@ class DeadLetterFiles:
             self._fs.close(self._fd)
         self._fd, self._is_synced = None, True
 
-    def _fail(self, error: OSError) -> None:
-        self._failure = error
-
-    def _refuse_after_failure(self) -> None:
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Refuse after a failure, and note one that happens within."""
         if self._failure is not None:
             why = self._failure.strerror or str(self._failure)
             text = f"dead letters could not be written before ({why})"
             raise OSError(self._failure.errno, text, os.fspath(self._directory))
+        try:
+            yield
+        except OSError as error:
+            self._failure = error
+            raise

@@ -7,53 +7,81 @@ the sizes of polls, nor crashes change it.
 from __future__ import annotations
 
 import itertools
+import logging
+import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from tgflow.durable.errors import DiskFull
+from tgflow.durable.log import DurableLog
+from tgflow.durable.segments import LogPosition
 from tgflow.events import EventBatch
 from tgflow.ids import NodeIds
-from tgflow.streams.ingest.accounting import RowAccounting
+from tgflow.streams.errors import LateEvent, StreamError
+from tgflow.streams.ingest.accounting import RowAccounting, Unbalanced, check_balance, sums
+from tgflow.streams.ingest.admission import Admission, Admitted, PartitionState, Seen
 from tgflow.streams.ingest.breaker import CircuitBreaker
 from tgflow.streams.ingest.config import AFTER_ALL, OrderConfig
-from tgflow.streams.ingest.dead_letters import DeadLetterSink
-from tgflow.streams.ingest.handed_ids import HandedIds
-from tgflow.streams.ingest.idle import IdlePartitions
-from tgflow.streams.ingest.ordered_rows import Rows, no_rows
-from tgflow.streams.ingest.sequencer import Sequencer, Taken
+from tgflow.streams.ingest.dead_letters import NO_LETTERS, DeadLetter, DeadLetterFiles
+from tgflow.streams.ingest.ordering import (
+    ReorderBuffer,
+    Rows,
+    concat,
+    no_rows,
+    partitions,
+    sequence,
+)
 from tgflow.streams.ingest.state import IngestState, StateHistory
-from tgflow.streams.ingest.wal import WriteAheadLog
 from tgflow.streams.rows.batch import to_batch
 from tgflow.streams.rows.classes import LabelClasses
 from tgflow.streams.rows.columns import EventColumns
 from tgflow.streams.rows.partitioned import PartitionedSource
+from tgflow.streams.rows.row_batch import BadRow, PolledRows
 
 MAX_BATCH = 1 << 16
 """Events handed on at a time, at most."""
 POLL_SECONDS = 0.1
 DISK_FULL_SECONDS = 60.0
 """How long to wait for room when the disk of the log is full."""
+RETRY_SECONDS = 0.1
 REFRESH_SECONDS = 1.0
 """How old the source's lag and counters may be in a report."""
+WARN_SECONDS = 60.0
+"""After which a warning names a silent partition that the others wait for."""
+MANY_ROWS = 4096
+"""Frames of this many rows are written by a thread of their own."""
+
+_log = logging.getLogger("tgflow.streams")
 
 
-@dataclass(frozen=True, slots=True)
-class IngestStatus:
-    """What the source said of itself lately."""
+@dataclass(slots=True)
+class _Taken:
+    """What a poll brought.
 
-    at: float = float("-inf")
-    lag: Mapping[int, int] = field(default_factory=dict)
-    counters: Mapping[str, float] = field(default_factory=dict)
-    progress: float = 0.0
+    Args:
+        rows: The events.
+        partitions: The partitions that have changed.
+        unlogged: By partition, numbers and event ids of rows to remember that are no events.
+        error: Why nothing comes after `rows`, in strict reading.
+    """
+
+    rows: list[Rows] = field(default_factory=list)
+    partitions: set[int] = field(default_factory=set)
+    unlogged: dict[str, list[list[int]]] = field(default_factory=dict)
+    error: StreamError | None = None
 
 
 class Ingest:
     """The events of a source in their order: by (t, partition, number of the row in it).
 
-    Iterating polls, refuses what is no event, holds back what may be preceded by others, logs the
+    Iterating polls, rejects what is no event, holds back what may be preceded by others, logs the
     rest and hands it on. With a log it first goes through what the log holds beyond `state`. It can
     be iterated once; iterating again continues where the first left off.
 
@@ -61,19 +89,18 @@ class Ingest:
         source: Where rows come from; closed when the iteration ends or is closed. Its `ids` must be
             empty, or hold the ids of the first `skip_to` events.
         config: Which rows are taken and how long they are held back.
-        letters: Takes the rows that are refused; None drops them, counted.
-        accounting: Accounts for all rows; None for a new one.
+        letters: Takes the rows that are rejected; None drops them, counted.
         breaker: Stops at too many bad rows; None never does.
-        log: Where accepted rows are written before they are handed on; None writes none. Then a
-            crash is made good from the source alone.
+        log: Where accepted rows are written before they are handed on; None writes none. Then after
+            a crash the source is read again.
         state: Where to resume; None at the beginning.
         skip_to: Events up to this one have been handed on before: they are not given again. None
             gives all beyond `state`.
         keep_event_ids: Whether `event_ids` can be asked for; the source must have some.
-        stop: Asked between polls; once it returns True the iteration ends, with nothing lost.
+        stop: Called between polls; once it returns True the iteration ends, with nothing lost.
         clock: Returns seconds that never go back.
         strict: Raise at the first row that is bad or late, after the events before it. The source
-            must have one partition.
+            must have one partition; events that may not be late are then released at once.
 
     Raises:
         ValueError: If an `idle_timeout` is set without a log, which has to remember when it passed.
@@ -84,10 +111,9 @@ class Ingest:
         source: PartitionedSource,
         config: OrderConfig,
         *,
-        letters: DeadLetterSink | None = None,
-        accounting: RowAccounting | None = None,
+        letters: DeadLetterFiles | None = None,
         breaker: CircuitBreaker | None = None,
-        log: WriteAheadLog | None = None,
+        log: DurableLog | None = None,
         state: IngestState | None = None,
         skip_to: int | None = None,
         keep_event_ids: bool = False,
@@ -99,34 +125,35 @@ class Ingest:
             raise ValueError(
                 "idle_timeout needs the log, which remembers when it passed; switch the log on"
             )
-        state = IngestState() if state is None else state
         self.source = source
-        self.accounting = RowAccounting() if accounting is None else accounting
+        self.accounting = RowAccounting()
         self._config = config
+        self._letters = letters
+        self._breaker = breaker
         self._log = log
-        self._skip_to = state.num_released if skip_to is None else skip_to
-        self._event_ids = HandedIds(self._skip_to) if keep_event_ids else None
+        self._state = self._first = IngestState() if state is None else state
+        self._history = StateHistory(self._state)
+        self._skip_to = self._state.num_released if skip_to is None else skip_to
         self._stop = stop
         self._clock = clock
-        self._silence = IdlePartitions(source.name, config.idle_timeout, clock)
-        self._sequencer = Sequencer(
-            source.name,
-            config,
-            no_rows(source.id_kind, source.x_dim),
-            accounting=self.accounting,
-            breaker=breaker,
-            letters=letters,
-            log=log,
-            state=state,
-            give_up=self._has_waited,
-            keep_event_ids=keep_event_ids,
-            strict=strict,
-        )
-        self._first = state
-        self._history = StateHistory(state)
+        self._strict = strict
+        self._buffer = ReorderBuffer()
+        self._admission = Admission(config, self._buffer)
+        self._writer = ThreadPoolExecutor(1, "tgflow-log")  # its thread starts with the first frame
+        self._keep_event_ids = keep_event_ids
+        self._id_parts: deque[tuple[int, pa.Array]] = deque()
+        self._id_stop = self._skip_to
+        self._id_lock = threading.Lock()
         self._looks_for_partitions = False
         self._committed: IngestState | None = None
-        self._status = IngestStatus()
+        self._silent_since: dict[int, float] = {}
+        self._warned: set[int] = set()
+        self._refreshed = float("-inf")
+        self.lag: Mapping[int, int] = {}
+        """How many records each partition holds that were not polled yet, lately."""
+        self.progress = 0.0
+        """Which share of the source has been polled, 0 to 1, lately."""
+        self._counters: Mapping[str, float] = {}
         self._events = self._run()
 
     def __iter__(self) -> Iterator[EventBatch]:
@@ -142,7 +169,7 @@ class Ingest:
         """
         return self._events
 
-    # What the trainer's thread asks
+    # For the trainer's thread
 
     def state_at(self, position: int) -> IngestState:
         """Return the newest state with `num_released <= position`, and forget those before it.
@@ -165,25 +192,34 @@ class Ingest:
         return state
 
     def forget_before(self, position: int) -> None:
-        """Let go of what only states before `position` need; call it as often as you like."""
+        """Release state older than `position`. Idempotent."""
         self._history.at(position)
 
     def event_ids(self, start: int, stop: int) -> pa.Array:
         """Return the ids of the events `[start, stop)`, which were handed on, as text.
 
         Forgets those of all events before: `start` may not go back. Null where the log has none, as
-        it was written when nobody wanted them. Any thread may ask.
+        it was written when they were not kept. Any thread may ask.
         """
-        assert self._event_ids is not None, "they are not kept"
-        return self._event_ids.take(start, stop)
+        assert self._keep_event_ids, "they are not kept"
+        parts = self._id_parts
+        with self._id_lock:
+            while parts and parts[0][0] + len(parts[0][1]) <= start:
+                parts.popleft()
+            found = [
+                ids.slice(max(start - first, 0), stop - max(start, first))
+                for first, ids in parts
+                if first < stop
+            ]
+        return pa.concat_arrays(found) if found else pa.nulls(0, pa.string())
 
     def committed(self, state: IngestState) -> None:
-        """Take note that a checkpoint holds `state`: the source learns it at the next poll."""
+        """Note that a checkpoint holds `state`; the source is told at the next poll."""
         self._committed = state
 
     @property
     def ids(self) -> NodeIds:
-        """The map that gives dense ids; it knows those of all events handed on."""
+        """The map that gives dense ids, with those of all events handed on."""
         return self.source.ids
 
     @property
@@ -202,34 +238,19 @@ class Ingest:
         return self.source.num_events
 
     @property
-    def progress(self) -> float:
-        """Which share of the source has been polled, 0 to 1."""
-        return self._status.progress
-
-    @property
     def num_released(self) -> int:
         """Events handed on, including those skipped."""
-        return self._sequencer.state.num_released
+        return self._state.num_released
 
     @property
     def num_buffered(self) -> int:
         """Events held back."""
-        return len(self._sequencer.state.held)
-
-    @property
-    def watermark(self) -> int:
-        """All events before this time have been handed on."""
-        return self._sequencer.state.watermark
-
-    @property
-    def lag(self) -> Mapping[int, int]:
-        """How many records each partition holds that were not polled yet, lately."""
-        return self._status.lag
+        return self._state.num_held
 
     @property
     def label_classes(self) -> Sequence[str] | None:
         """What the labels 0, 1, ... of events so far were; None if the source numbers no texts."""
-        for position in self._sequencer.state.positions.values():
+        for position in self._state.positions.values():
             if "classes" in position:
                 return LabelClasses.load(str(position["classes"]), ()).names
         return None
@@ -237,23 +258,22 @@ class Ingest:
     @property
     def has_polled(self) -> bool:
         """Whether anything was polled, or read from the log, since it was made."""
-        return self._sequencer.state is not self._first
+        return self._state is not self._first
 
     def report(self) -> dict[str, Any]:
-        """Return how it stood after the last poll that brought anything, as JSON can hold it."""
-        state, status = self._sequencer.state, self._status
-        late_by = self._config.allowed_lateness
-        marks = {str(p): s.front.watermark(late_by) for p, s in state.partitions.items()}
+        """Return a JSON-serializable report as of the last poll that brought anything."""
+        state, lateness = self._state, self._config.allowed_lateness
+        totals = sums(state.counts, state.num_held)
         return {
             "source": self.source.name,
             "num_released": state.num_released,
-            "num_buffered": len(state.held),
+            "num_buffered": state.num_held,
             "watermark": state.watermark,
-            "watermarks": marks,
+            "watermarks": {str(p): s.watermark(lateness) for p, s in state.partitions.items()},
             "idle": sorted(p for p, s in state.partitions.items() if s.is_idle),
-            "lag": {str(p): lag for p, lag in status.lag.items()},
-            "counts": RowAccounting.from_json(state.counts).report(len(state.held)),
-            "counters": dict(status.counters),
+            "lag": {str(p): lag for p, lag in self.lag.items()},
+            "counts": totals | {"partitions": dict(state.counts)},
+            "counters": dict(self._counters),
         }
 
     def close(self) -> None:
@@ -261,39 +281,37 @@ class Ingest:
         self._events.close()
         self.source.close()
 
-    # The cycle
+    # The cycle: poll, take, release, log, hand on
 
     def _run(self) -> Generator[EventBatch, None, None]:
-        sequencer = self._sequencer
+        admission = self._admission
         try:
-            for released in sequencer.replay():
-                yield from self._emit(released)
-            sequencer.go_live()
-            self.source.start(sequencer.state.positions)
-            while not self._stop() and sequencer.admission.released != AFTER_ALL:
+            yield from self._replay()
+            self._go_live()
+            while not self._stop() and admission.released != AFTER_ALL:
                 yield from self._cycle()
-            self.accounting.check(len(sequencer.buffer))
+            check_balance(self.accounting.counts, len(self._buffer))
         finally:
-            sequencer.close()
+            self._writer.shutdown()
             self.source.close()
 
     def _cycle(self) -> Iterator[EventBatch]:
         """Poll once and hand on what that sets free."""
-        sequencer, silence = self._sequencer, self._silence
-        admission = sequencer.admission
+        admission = self._admission
         if joined := self._look_around():  # a state of its own, that checkpoints can go back to
-            yield from self._step(Taken(partitions=joined))
+            yield from self._step(_Taken(partitions=joined))
         wanted = admission.wanted()
-        silence.heard(admission.partitions.keys() - wanted)
         polled = self.source.poll(wanted, POLL_SECONDS)
-        silence.heard([rows.partition for rows in polled])
-        taken = sequencer.take(polled)
+        taken = self._take(polled)
         admission.ended |= self.source.ended() & admission.partitions.keys()
         if admission.ended == admission.partitions.keys():
-            sequencer.end()
-        self._refresh()
-        holding = [p for p in admission.behind() if not admission.is_idle(p)]
-        idle = silence.idle(holding, self._status.lag) if len(sequencer.buffer) else []
+            self._check_ratio()
+        if self._clock() - self._refreshed >= REFRESH_SECONDS:
+            self._refreshed = self._clock()
+            self.lag, self._counters = self.source.lag(), self.source.counters()
+            self.progress = self.source.progress()
+        unasked = admission.partitions.keys() - wanted
+        idle = self._idle({*unasked, *(rows.partition for rows in polled)})
         admission.make_idle(idle)
         taken.partitions.update(idle)
         if taken.partitions or admission.watermark() > admission.released:
@@ -301,49 +319,10 @@ class Ingest:
         if taken.error is not None:
             raise taken.error
 
-    def _step(self, taken: Taken) -> Iterator[EventBatch]:
-        """Release, log and hand on; ids are given while the log is being written."""
-        events = self._cut(self._sequencer.release(taken))
-        ready = [self._batch(part) for part in itertools.islice(events, 2)]
-        self._history.add(self._sequencer.commit())
-        yield from ready
-        for part in events:
-            yield self._batch(part)
-
-    def _emit(self, released: Sequence[Rows]) -> Iterator[EventBatch]:
-        """Hand on what a frame of the log released."""
-        self._history.add(self._sequencer.state)
-        first = self.num_released - sum(map(len, released))
-        for part in self._cut(released, first):
-            yield self._batch(part)
-
-    def _batch(self, events: EventColumns) -> EventBatch:
-        """Return events as they are handed on."""
-        if self._event_ids is not None:
-            self._event_ids.add(events.event_id)
-        return to_batch(events, self.source.ids)
-
-    def _cut(self, released: Sequence[Rows], first: int | None = None) -> Iterator[EventColumns]:
-        """Yield events in parts of at most `MAX_BATCH`, but for those handed on before.
-
-        Args:
-            released: The events.
-            first: The number of the first of them; None for the next.
-        """
-        first = self.num_released if first is None else first
-        for rows in released:
-            start = max(0, self._skip_to - first)
-            for at in range(start, len(rows), MAX_BATCH):
-                yield rows.events.take(slice(at, at + MAX_BATCH))
-            first += len(rows)
-
-    def _has_waited(self, seconds: float) -> bool:
-        return self._stop() or seconds >= DISK_FULL_SECONDS
-
     def _look_around(self) -> set[int]:
-        """Do what other threads asked for; returns the partitions that have joined.
+        """Do what other threads asked for; return the partitions that have joined.
 
-        Those that the state does not know join only after the events that were handed on before:
+        Those that the state does not have join only after the events that were handed on before:
         these are without them.
         """
         if self._committed is not None:
@@ -352,16 +331,246 @@ class Ingest:
         if self._looks_for_partitions:
             self._looks_for_partitions = False
             self.source.look_for_partitions()
-        known = self._sequencer.admission.partitions.keys()
+        known = self._admission.partitions.keys()
         if known and self.num_released < self._skip_to:
             return set()
         new = set(self.source.partitions()) - known
         for partition in new:
-            self._sequencer.admission.join(partition)
+            self._admission.join(partition)
         return new
 
-    def _refresh(self) -> None:
-        now = self._clock()
-        if now - self._status.at >= REFRESH_SECONDS:
-            source = self.source
-            self._status = IngestStatus(now, source.lag(), source.counters(), source.progress())
+    def _take(self, polled: Sequence[PolledRows]) -> _Taken:
+        """Judge rows, and hold back those that are taken; dead letters are on the disk then."""
+        taken, late = _Taken(), self._config.late
+        rejected: list[BadRow] = []
+        pairs: list[tuple[PolledRows, Admitted]] = []
+        for rows in polled:
+            admitted = self._admission.admit(rows)
+            if self._strict and admitted.rejected:
+                taken.error, admitted = self._until_rejected(rows, admitted)
+            for row in admitted.rejected:
+                if row.code == "late" and late == "error":
+                    text = f"{row.text}, or set late to dead_letter or drop"
+                    raise LateEvent(row.origin.where, "late", text)
+                if row.code != "late" or late == "dead_letter":
+                    rejected.append(row)
+            events = admitted.rows.keeping_ids(self._keep_event_ids)
+            self._buffer.add(events)
+            taken.partitions.add(rows.partition)
+            if len(events):
+                taken.rows.append(events)
+            if admitted.unlogged is not None:
+                seen = taken.unlogged.setdefault(str(rows.partition), [[], []])
+                for column, more in zip(seen, admitted.unlogged, strict=True):
+                    column.extend(more.tolist())
+            pairs.append((rows, admitted))
+        if self._letters is not None and rejected:
+            self._letters.write(DeadLetter.of(self.source.name, row) for row in rejected)
+            self._letters.sync()
+        for rows, admitted in pairs:
+            self.accounting.enter(rows, admitted)
+            if self._breaker is not None:
+                bad = [row for row in admitted.rejected if row.code != "late"]
+                self._breaker.see(rows.partition, rows.rows.num_rows, bad)
+        return taken
+
+    def _until_rejected(self, rows: PolledRows, admitted: Admitted) -> tuple[StreamError, Admitted]:
+        """Return the error of the first rejected row, and the rows before it."""
+        row, batch = admitted.rejected[0], rows.rows
+        if row.code == "late":
+            at = row.index if batch.index is None else int(np.searchsorted(batch.index, row.index))
+            before = int(batch.events.t[at - 1]) if at else self._state.last_t
+            text = f"tick {batch.events.t[at]} comes after tick {before}; times must not decrease"
+            text = f"{text}: pass sort=True to read everything first and sort it by time"
+            error = StreamError(row.origin.where, "time_order", text)
+        else:
+            error = StreamError(row.origin.where, row.code, row.text)
+        first = self._admission.partitions[rows.partition].seq - batch.num_rows
+        kept = np.flatnonzero(sequence(admitted.rows.rank) < first + row.index)
+        return error, Admitted(admitted.rows.take(kept))
+
+    def _check_ratio(self) -> None:
+        """Raise `TooManyBadRecords` if of all partitions together more were bad than may be."""
+        totals, breaker = sums(self.accounting.counts, 0), self._breaker
+        if breaker is not None and not breaker.allows(totals["malformed"], totals["read"]):
+            for partition in self.accounting.counts:
+                breaker.end(int(partition))
+
+    def _idle(self, heard: set[int]) -> list[int]:
+        """Return the partitions that hold the others back and have been silent for too long.
+
+        Without a timeout there are none, and a warning names each that is silent for a minute.
+
+        Args:
+            heard: Partitions that have brought rows, or were not polled.
+        """
+        now, admission, timeout = self._clock(), self._admission, self._config.idle_timeout
+        self._silent_since |= dict.fromkeys(heard, now)
+        self._warned -= heard
+        if not len(self._buffer):
+            return []
+        holding = [
+            p for p in admission.behind() if not admission.is_idle(p) and not self.lag.get(p)
+        ]
+        silent = {p: now - self._silent_since.setdefault(p, now) for p in holding}
+        if timeout is not None:
+            return sorted(p for p, seconds in silent.items() if seconds >= timeout)
+        for partition, seconds in silent.items():
+            if seconds >= WARN_SECONDS and partition not in self._warned:
+                self._warned.add(partition)
+                _log.warning(
+                    "%s: partition %d has been silent for %.0f s and holds the others back; "
+                    "set idle_timeout to continue without it",
+                    self.source.name,
+                    partition,
+                    seconds,
+                )
+        return []
+
+    def _step(self, taken: _Taken) -> Iterator[EventBatch]:
+        """Release what nothing can precede any more, log the step, and hand on the events.
+
+        They are handed on once all that led to them is in the log; dense ids are given while it is
+        being written.
+        """
+        admission, first = self._admission, self.num_released
+        admission.released = admission.watermark()
+        at_once = self._strict and not self._config.allowed_lateness
+        released = self._buffer.release(AFTER_ALL if at_once else admission.released)
+        for rows in released:
+            self.accounting.accept(rows.rank)
+        footer = self._footer(taken, first + sum(map(len, released)))
+        place: LogPosition | None = None
+        writing: Future[LogPosition] | None = None
+        if self._log is not None:  # empty polls too: a footer holds only the changes since the last
+            none = no_rows(self.source.id_kind, self.source.x_dim)
+            frame = (concat(taken.rows) if taken.rows else none).to_batch()
+            if len(frame) < MANY_ROWS:
+                place = self._append(frame, footer)
+            else:
+                writing = self._writer.submit(self._append, frame, footer)
+        batches = map(self._batch, self._cut(released, first))
+        ready = list(itertools.islice(batches, 2))
+        self._advance(footer, released, place if writing is None else writing.result())
+        yield from ready
+        yield from batches
+
+    def _footer(self, taken: _Taken, num_released: int) -> dict[str, Any]:
+        admission, counts = self._admission, self.accounting.changes()
+        breaker = {} if self._breaker is None else self._breaker.to_json()
+        return {
+            "watermark": admission.released,
+            "num_released": num_released,
+            "num_buffered": len(self._buffer),
+            "partitions": {
+                str(p): admission.partitions[p].to_json() for p in sorted(taken.partitions)
+            },
+            "counts": counts,
+            "breaker": {p: breaker[p] for p in counts if p in breaker},
+            "letters": NO_LETTERS if self._letters is None else self._letters.length,
+            "seen": taken.unlogged,
+        }
+
+    def _append(self, frame: pa.RecordBatch, footer: Mapping[str, Any]) -> LogPosition:
+        """Add a frame to the log and return the place after it; wait while the disk is full."""
+        assert self._log is not None
+        seconds = 0.0
+        while True:
+            try:
+                return self._log.append(frame, footer)
+            except DiskFull:
+                if self._stop() or seconds >= DISK_FULL_SECONDS:
+                    raise
+                time.sleep(RETRY_SECONDS)
+                seconds += RETRY_SECONDS
+
+    def _advance(
+        self, footer: Mapping[str, Any], released: Sequence[Rows], log: LogPosition | None
+    ) -> None:
+        """Keep the state after a frame, or what would be one."""
+        old, admission = self._state, self._admission
+        self._state = IngestState(
+            num_released=footer["num_released"],
+            watermark=footer["watermark"],
+            last_t=int(released[-1].t[-1]) if released else old.last_t,
+            partitions=dict(admission.partitions),
+            held=self._buffer.held(),
+            windows={p: recent.window() for p, recent in admission.recent.items()},
+            counts={**old.counts, **footer["counts"]},
+            breaker={**old.breaker, **footer["breaker"]},
+            letters=footer["letters"],
+            log=log,
+        )
+        self._history.add(self._state)
+
+    def _cut(self, released: Iterable[Rows], first: int) -> Iterator[EventColumns]:
+        """Yield events in parts of at most `MAX_BATCH`, but for those handed on before."""
+        for rows in released:
+            start = max(0, self._skip_to - first)
+            for at in range(start, len(rows), MAX_BATCH):
+                yield rows.events.take(slice(at, at + MAX_BATCH))
+            first += len(rows)
+
+    def _batch(self, events: EventColumns) -> EventBatch:
+        """Return events as they are handed on."""
+        if self._keep_event_ids:
+            with self._id_lock:
+                self._id_parts.append((self._id_stop, events.event_id))
+                self._id_stop += len(events)
+        return to_batch(events, self.source.ids)
+
+    # Resuming
+
+    def _replay(self) -> Iterator[EventBatch]:
+        """Restore the state, and hand on what the frames that the log holds beyond it released."""
+        state, admission = self._state, self._admission
+        if (rows := state.held_rows()) is not None:
+            self._buffer.add(rows.keeping_ids(self._keep_event_ids))
+        admission.partitions.update(state.partitions)
+        admission.released = state.watermark
+        for partition, window in state.windows.items():
+            admission.remember(partition, window.seen())
+        for frame, footer, end in () if self._log is None else self._log.read(state.log):
+            first = self.num_released
+            released = self._apply(frame, footer, end)
+            yield from map(self._batch, self._cut(released, first))
+
+    def _apply(
+        self, frame: pa.RecordBatch, footer: Mapping[str, Any], end: LogPosition
+    ) -> Sequence[Rows]:
+        """Do what was done when a frame was written; return the rows released."""
+        admission = self._admission
+        if len(frame):
+            rows = Rows.from_batch(frame).keeping_ids(self._keep_event_ids)
+            self._buffer.add(rows)
+            if rows.event_ids is not None:
+                of, seq = partitions(rows.rank), sequence(rows.rank)
+                for p in np.unique(of).tolist():
+                    admission.remember(p, Seen(seq[of == p], rows.event_ids[of == p]))
+        for p, columns in footer["seen"].items():
+            admission.remember(int(p), Seen(*(np.array(column, np.int64) for column in columns)))
+        for p, value in footer["partitions"].items():
+            admission.partitions[int(p)] = PartitionState.from_json(value)
+        admission.released = footer["watermark"]
+        released = self._buffer.release(admission.released)
+        num_released = self.num_released + sum(map(len, released))
+        if (num_released, len(self._buffer)) != (footer["num_released"], footer["num_buffered"]):
+            raise Unbalanced(
+                f"after the log's frame that ends at {end} {num_released} events were released and "
+                f"{len(self._buffer)} held back, but when it was written it were "
+                f"{footer['num_released']} and {footer['num_buffered']}"
+            )
+        self._advance(footer, released, end)
+        return released
+
+    def _go_live(self) -> None:
+        """Put dead letters and accounting where the state is, and start the source."""
+        state, admission = self._state, self._admission
+        self.accounting.restore(state.counts)
+        if self._breaker is not None:
+            self._breaker.restore(state.breaker)
+        if self._letters is not None:
+            self._letters.rewind(NO_LETTERS if state.letters is None else state.letters)
+        if admission.released == AFTER_ALL:  # all had ended; should there be more now, it resumes
+            admission.released = state.last_t
+        self.source.start(state.positions)

@@ -1,4 +1,4 @@
-"""All that ingestion knows between two polls, kept so that it can resume there."""
+"""State of ingestion between two polls, saved so that it can resume there."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ import torch
 from torch import Tensor
 
 from tgflow.durable.segments import LogPosition
-from tgflow.streams.ingest.accounting import RowAccounting
+from tgflow.streams.ingest.accounting import Counts, check_balance
+from tgflow.streams.ingest.admission import DedupWindow, PartitionState, Seen
 from tgflow.streams.ingest.config import BEFORE_ALL
 from tgflow.streams.ingest.dead_letters import Length
-from tgflow.streams.ingest.dedup import DedupWindow, Seen
-from tgflow.streams.ingest.ordered_rows import Rows
-from tgflow.streams.ingest.partition import PartitionState
-from tgflow.streams.ingest.reorder import BufferSnapshot, ReorderBuffer
+from tgflow.streams.ingest.ordering import ReorderBuffer, Rows, SortedRun, merged
 from tgflow.streams.rows.row_batch import Position
 
 MAX_MARKS = 64
@@ -27,7 +25,7 @@ MAX_MARKS = 64
 
 @dataclass(frozen=True, slots=True)
 class IngestState:
-    """What `Ingest` knows after one of its polls. It shares memory with others and never changes.
+    """The state of `Ingest` after one of its polls. It shares memory with others and never changes.
 
     Args:
         num_released: Events handed on.
@@ -36,7 +34,7 @@ class IngestState:
         partitions: How far each partition has come.
         held: Events held back.
         windows: Event ids remembered, by partition.
-        counts: `RowAccounting.to_json()`.
+        counts: The rows of each partition; see `Counts`.
         breaker: `CircuitBreaker.to_json()`.
         letters: Length of the dead letters.
         log: The place in the log after all that came before.
@@ -46,9 +44,9 @@ class IngestState:
     watermark: int = BEFORE_ALL
     last_t: int = BEFORE_ALL
     partitions: Mapping[int, PartitionState] = field(default_factory=dict)
-    held: BufferSnapshot = field(default_factory=BufferSnapshot)
+    held: tuple[SortedRun, ...] = ()
     windows: Mapping[int, DedupWindow] = field(default_factory=dict)
-    counts: Mapping[str, Any] = field(default_factory=dict)
+    counts: Counts = field(default_factory=dict)
     breaker: Mapping[str, Any] = field(default_factory=dict)
     letters: Length | None = None
     log: LogPosition | None = None
@@ -59,13 +57,22 @@ class IngestState:
         found = ((p, state.position) for p, state in self.partitions.items())
         return {p: position for p, position in found if position is not None}
 
+    @property
+    def num_held(self) -> int:
+        """Events held back."""
+        return sum(map(len, self.held))
+
     def check(self) -> None:
         """Make sure that every row read is accounted for.
 
         Raises:
             Unbalanced: If one is not; that is an error of tgflow's.
         """
-        RowAccounting.from_json(self.counts).check(len(self.held))
+        check_balance(self.counts, self.num_held)
+
+    def held_rows(self) -> Rows | None:
+        """Return the events held back in their order, None if there are none."""
+        return merged([run.rows for run in self.held]) if self.held else None
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the part of it that is tensors.
@@ -75,10 +82,15 @@ class IngestState:
             `[3, n]`: partition, row and event id).
         """
         tensors = {}
-        if (rows := self.held.rows()) is not None:
-            tensors["rows"] = _to_tensor(rows)
+        if (rows := self.held_rows()) is not None:
+            batch, sink = rows.to_batch(), pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, batch.schema) as writer:
+                writer.write_batch(batch)
+            tensors["rows"] = torch.frombuffer(bytearray(sink.getvalue()), dtype=torch.uint8)
         if self.windows:
-            tensors["seen"] = _seen_tensor(self.windows)
+            all_seen = [(p, window.seen()) for p, window in self.windows.items()]
+            columns = [np.stack([np.full(len(s.seq), p), s.seq, s.ids]) for p, s in all_seen]
+            tensors["seen"] = torch.from_numpy(np.concatenate(columns, axis=1))
         return tensors
 
     def to_json(self) -> dict[str, Any]:
@@ -104,32 +116,41 @@ class IngestState:
         try:
             buffer = ReorderBuffer()
             if "rows" in tensors:
-                buffer.add(_from_tensor(tensors["rows"]))
-            log = meta["log"]
+                with pa.ipc.open_stream(pa.py_buffer(tensors["rows"].numpy())) as reader:
+                    batch = reader.read_next_batch()
+                batch.validate(full=True)
+                buffer.add(Rows.from_batch(batch))
+            partitions = meta["partitions"].items()
             return cls(
                 num_released=meta["num_released"],
                 watermark=meta["watermark"],
                 last_t=meta["last_t"],
-                partitions={
-                    int(p): PartitionState.from_json(state)
-                    for p, state in meta["partitions"].items()
-                },
+                partitions={int(p): PartitionState.from_json(value) for p, value in partitions},
                 held=buffer.held(),
                 windows=_windows(tensors["seen"]) if "seen" in tensors else {},
                 counts=meta["counts"],
                 breaker=meta["breaker"],
                 letters=meta["letters"],
-                log=None if log is None else LogPosition.from_json(log),
+                log=None if meta["log"] is None else LogPosition.from_json(meta["log"]),
             )
         except (LookupError, TypeError, AttributeError, pa.ArrowException) as error:
             raise ValueError(f"this is no state of ingestion: {error!r}") from None
 
 
-class StateHistory:
-    """The latest states, of which the trainer will ask for one that is not too new.
+def _windows(tensor: Tensor) -> dict[int, DedupWindow]:
+    partition, seq, ids = tensor.numpy()
+    windows = {}
+    for p in np.unique(partition).tolist():
+        own = partition == p
+        windows[p] = DedupWindow([Seen(seq[own], ids[own])], 1, int(seq[own][0]))
+    return windows
 
-    Asked seldom, it thins out what it keeps: an older state costs a longer way back to where the
-    trainer was. Any thread may ask.
+
+class StateHistory:
+    """The latest states, from which checkpoints take the newest that is not too new.
+
+    It thins out what it keeps where it is seldom asked: an older state costs a longer way back to
+    where the trainer was. Thread-safe.
     """
 
     def __init__(self, first: IngestState) -> None:
@@ -158,35 +179,3 @@ class StateHistory:
                 raise ValueError(f"there is no state at {position}: the oldest kept is at {first}")
             del self._states[: kept[-1]]
             return self._states[0]
-
-
-def _to_tensor(rows: Rows) -> Tensor:
-    batch = rows.to_batch()
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return torch.frombuffer(bytearray(sink.getvalue()), dtype=torch.uint8)
-
-
-def _from_tensor(tensor: Tensor) -> Rows:
-    with pa.ipc.open_stream(pa.py_buffer(tensor.numpy())) as reader:
-        batch = reader.read_next_batch()
-    batch.validate(full=True)
-    return Rows.from_batch(batch)
-
-
-def _seen_tensor(windows: Mapping[int, DedupWindow]) -> Tensor:
-    columns = []
-    for partition, window in windows.items():
-        seen = window.seen()
-        columns.append(np.stack([np.full(len(seen.seq), partition), seen.seq, seen.ids]))
-    return torch.from_numpy(np.concatenate(columns, axis=1))
-
-
-def _windows(tensor: Tensor) -> dict[int, DedupWindow]:
-    partition, seq, ids = tensor.numpy()
-    windows = {}
-    for p in np.unique(partition).tolist():
-        own = partition == p
-        windows[p] = DedupWindow([Seen(seq[own], ids[own])], 1, int(seq[own][0]))
-    return windows

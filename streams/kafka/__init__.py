@@ -8,8 +8,7 @@ from tgflow.lazy import lazy_names
 
 if TYPE_CHECKING:
     from tgflow.streams.kafka.config import KafkaConfig as KafkaConfig
-    from tgflow.streams.kafka.dead_letters import DeadLetterTopic as DeadLetterTopic
+    from tgflow.streams.kafka.source import TRANSPORT as TRANSPORT
     from tgflow.streams.kafka.source import KafkaSource as KafkaSource
-    from tgflow.streams.kafka.transport import TRANSPORT as TRANSPORT
 
 __all__, __getattr__, __dir__ = lazy_names(__name__)

@@ -1,17 +1,30 @@
-"""One consumer from its creation to its first failure: checks at the start, then records."""
+"""Reads the partitions of a topic into a bounded queue, in a thread, through any outage."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
-from tgflow.streams.errors import SourceExpired, SourceMismatch, SourceTruncated, StreamError
-from tgflow.streams.kafka.chunk import Chunk, new_records
+from tgflow.streams.errors import (
+    SourceExpired,
+    SourceMismatch,
+    SourceTruncated,
+    SourceUnavailable,
+    StreamError,
+)
 from tgflow.streams.kafka.config import FIXED_OPTIONS, KafkaConfig, kafka_client
-from tgflow.streams.kafka.cursor import Anchor, Cursor, Record
+from tgflow.streams.kafka.retry import RetryState, is_final
+from tgflow.streams.rows.row_batch import Position
+
+_RECREATED = "the topic was recreated, or this is another broker: start a new run to read it"
+MAX_BYTES = 8 << 20
+"""Bytes of records after which no more of them are decoded at a time."""
 
 _log = logging.getLogger(__name__)
 
@@ -20,8 +33,102 @@ class NoTopicError(StreamError):
     """The broker has no such topic."""
 
 
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Where a partition continues.
+
+    Args:
+        offset: Of the next record, or of one that was handed out in part.
+        row: How many of that record's rows were handed out.
+        anchor: Offset of the last record of which something was handed out, None at the beginning:
+            if it has changed, so has the topic.
+        anchor_crc: The CRC-32C of its key and value.
+        anchor_t: Its own timestamp in milliseconds, -1 without one.
+        end: Where the partition ends for this run, None if it never does.
+    """
+
+    offset: int
+    row: int = 0
+    anchor: int | None = None
+    anchor_crc: int | None = None
+    anchor_t: int | None = None
+    end: int | None = None
+
+    @property
+    def start(self) -> int:
+        """The offset to read from, so that the anchor comes first."""
+        return self.offset if self.anchor is None else self.anchor
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more comes."""
+        return self.end is not None and self.offset >= self.end
+
+    def after(self, record: Any, row: int = 0) -> Cursor:
+        """Return the cursor after the whole of a record, or before one of its later rows."""
+        offset = record.offset if row else record.offset + 1
+        return Cursor(offset, row, record.offset, _crc(record), record.timestamp, self.end)
+
+    def is_anchor(self, record: Any) -> bool:
+        """Return whether a record is the one that was read."""
+        anchor = (self.anchor, self.anchor_crc, self.anchor_t)
+        return (record.offset, _crc(record), record.timestamp) == anchor
+
+    def to_position(self) -> Position:
+        """Return it as a checkpoint keeps it."""
+        return asdict(self)
+
+    @classmethod
+    def from_position(cls, position: Position) -> Cursor:
+        """Return the cursor that `to_position` wrote.
+
+        Raises:
+            ValueError: If it cannot have written it.
+        """
+        values = {field.name: position.get(field.name) for field in fields(cls)}
+        needed = [values["offset"], values["row"]]
+        if (
+            any(v is not None and type(v) is not int for v in values.values())
+            or any(v is None or v < 0 for v in needed)  # type: ignore[operator]
+            or len({values[name] is None for name in ("anchor", "anchor_crc", "anchor_t")}) > 1
+        ):
+            raise ValueError(f"{position!r} is not a position in a Kafka partition")
+        return cls(**values)  # type: ignore[arg-type]
+
+
+def _crc(record: Any) -> int:
+    from crc32c import crc32c
+
+    crc: int = crc32c(record.value or b"", crc32c(record.key or b""))
+    return crc
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Records of one partition that follow each other.
+
+    Args:
+        partition: The partition.
+        records: Its records as `KafkaConsumer.poll` returns them, increasing in offset.
+        cursor: Where the partition continues after them.
+        counts: What else was met, such as {"repeated": 2} or {"gap": 40}.
+        gaps: The offsets `[begin, end)` that had expired before they could be read.
+    """
+
+    partition: int
+    records: Sequence[Any]
+    cursor: Cursor
+    counts: Mapping[str, int]
+    gaps: Sequence[tuple[int, int]] = ()
+
+    @cached_property
+    def num_bytes(self) -> int:
+        """The bytes of the records' values."""
+        return sum(len(record.value) for record in self.records if record.value is not None)
+
+
 class ConsumerConnection:
-    """A consumer that reads some partitions, each from its cursor on.
+    """A consumer that reads some partitions, each from its cursor on, until its first failure.
 
     Args:
         config: The topic.
@@ -51,7 +158,7 @@ class ConsumerConnection:
         """Where each partition ended when the broker last reported it."""
         self._lost: dict[int, tuple[int, int]] = {}
 
-    def __enter__(self) -> ConsumerConnection:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -60,7 +167,8 @@ class ConsumerConnection:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        self.close()
+        if self._consumer is not None:
+            self._consumer.close(autocommit=False, timeout_ms=1000)
 
     def open(self, join: Collection[int] | None) -> None:
         """Connect, check every cursor against what the broker holds, and seek there.
@@ -83,7 +191,9 @@ class ConsumerConnection:
             text = "there is no such topic on this broker; create it, or correct the URL"
             raise NoTopicError(self._name, "no_topic", text)
         new = set(there if join is None else join) - set(self._cursors)
-        self._check_present(there)
+        if gone := sorted(set(self._cursors) - there):
+            text = f"partition {gone[0]} is gone, the topic has {len(there)}; {_RECREATED}"
+            raise SourceTruncated(self._name, "truncated", text)
         topics = [self._tp(p) for p in {*self._cursors, *new}]
         self._heartbeat()
         begins = self._consumer.beginning_offsets(topics, timeout_ms=self._answer_ms)
@@ -96,6 +206,34 @@ class ConsumerConnection:
         for partition in self._reading:
             self._consumer.seek(self._tp(partition), self._cursors[partition].start)
         self.unverified &= self._reading
+
+    def _resolve(self, partition: int, begin: int, end: int) -> None:
+        """Decide where to continue in a partition that holds the offsets `[begin, end)`."""
+        cursor = self._cursors.get(partition, Cursor(begin))
+        self.ends[partition] = end
+        if cursor.offset > end:
+            text = (
+                f"partition {partition} ends at offset {end}, before {cursor.offset}, which comes"
+            )
+            raise SourceTruncated(self._name, "truncated", f"{text} next; {_RECREATED}")
+        if cursor.offset < begin:
+            lost = f"offsets {cursor.offset} to {begin - 1} of partition {partition}"
+            lost += " are no longer kept"
+            if self._config.on_expired == "fail":
+                text = (
+                    f"{lost}; pass on_expired='skip' to continue without them, or start a new run"
+                )
+                raise SourceExpired(self._name, "expired", text)
+            _log.warning("%s: %s; continuing without them", self._name, lost)
+            self._lost[partition] = cursor.offset, begin
+            cursor = Cursor(begin, end=cursor.end)
+        elif cursor.start < begin:
+            self._warn_unproven(partition, f"the record at {cursor.anchor} has expired")
+            cursor = Cursor(cursor.offset, cursor.row, end=cursor.end)
+        elif cursor.anchor is not None:
+            self.unverified.add(partition)
+        until = (end if cursor.end is None else cursor.end) if self._config.until_end else None
+        self._cursors[partition] = replace(cursor, end=until)
 
     def partitions(self) -> frozenset[int]:
         """Return the partitions of the topic, by the latest metadata."""
@@ -142,7 +280,11 @@ class ConsumerConnection:
         """
         self._heartbeat()
         found = self._consumer.poll(timeout_ms=int(timeout * 1000))
-        self._note_part(found)
+        num_records = sum(map(len, found.values()))
+        if num_records == FIXED_OPTIONS["max_poll_records"]:
+            self._in_part = next(reversed(found)).partition  # no more fitted: perhaps not all of it
+        elif num_records or self._in_part not in self._paused:
+            self._in_part = None
         chunks = [self._chunk(tp.partition, records) for tp, records in found.items()]
         for tp in self._consumer.assignment():
             high = self._consumer.highwater(tp)
@@ -151,25 +293,12 @@ class ConsumerConnection:
         chunks += self._ended_without_record({chunk.partition for chunk in chunks})
         return [chunk for chunk in chunks if chunk.records or chunk.counts or chunk.cursor.ended]
 
-    def _note_part(self, found: dict[Any, list[Any]]) -> None:
-        """Keep which partition may have come in part: the last one, if no more records fit."""
-        num = sum(map(len, found.values()))
-        if num == FIXED_OPTIONS["max_poll_records"]:
-            self._in_part = next(reversed(found)).partition
-        elif num or self._in_part not in self._paused:
-            self._in_part = None
-
     def probe(self) -> None:
         """Ask the broker where the partitions end, which also shows whether it is reachable."""
         self._heartbeat()
         topics = [self._tp(p) for p in self._cursors]
         ends = self._consumer.end_offsets(topics, timeout_ms=self._answer_ms)
         self.ends |= {tp.partition: end for tp, end in ends.items()}
-
-    def close(self) -> None:
-        """Close the consumer, waiting no more than a second."""
-        if self._consumer is not None:
-            self._consumer.close(autocommit=False, timeout_ms=1000)
 
     def _tp(self, partition: int) -> Any:
         return self._kafka.TopicPartition(self._config.topic, partition)
@@ -182,41 +311,7 @@ class ConsumerConnection:
         """Return the offset that is fetched next: past markers, such as a transaction's end."""
         return int(self._consumer.position(self._tp(partition), timeout_ms=self._answer_ms))
 
-    def _check_present(self, there: Collection[int]) -> None:
-        gone = sorted(set(self._cursors) - set(there))
-        if gone:
-            text = f"partition {gone[0]} is gone, the topic has {len(there)}; {_RECREATED}"
-            raise SourceTruncated(self._name, "truncated", text)
-
-    def _resolve(self, partition: int, begin: int, end: int) -> None:
-        """Decide where to continue in a partition that holds the offsets `[begin, end)`."""
-        cursor = self._cursors.get(partition, Cursor(begin))
-        self.ends[partition] = end
-        if cursor.offset > end:
-            text = (
-                f"partition {partition} ends at offset {end}, before {cursor.offset}, which comes"
-            )
-            raise SourceTruncated(self._name, "truncated", f"{text} next; {_RECREATED}")
-        if cursor.offset < begin:
-            cursor = self._skip_expired(partition, cursor, begin)
-        elif cursor.anchor is not None and cursor.anchor.offset < begin:
-            self._warn_unproven(partition, f"the record at {cursor.anchor.offset} has expired")
-            cursor = replace(cursor, anchor=None)
-        elif cursor.anchor is not None:
-            self.unverified.add(partition)
-        until = (end if cursor.end is None else cursor.end) if self._config.until_end else None
-        self._cursors[partition] = replace(cursor, end=until)
-
-    def _skip_expired(self, partition: int, cursor: Cursor, begin: int) -> Cursor:
-        lost = f"offsets {cursor.offset} to {begin - 1} of partition {partition} are no longer kept"
-        if self._config.on_expired == "fail":
-            text = f"{lost}; pass on_expired='skip' to continue without them, or start a new run"
-            raise SourceExpired(self._name, "expired", text)
-        _log.warning("%s: %s; continuing without them", self._name, lost)
-        self._lost[partition] = cursor.offset, begin
-        return Cursor(begin, end=cursor.end)
-
-    def _chunk(self, partition: int, polled: Sequence[Record]) -> Chunk:
+    def _chunk(self, partition: int, polled: Sequence[Any]) -> Chunk:
         """Return the records that follow the partition's cursor, and move it past them."""
         cursor = self._cursors[partition]
         verifying = partition in self.unverified
@@ -224,38 +319,33 @@ class ConsumerConnection:
         repeated = len(polled) - len(records)
         if verifying and records:
             records = self._verify_anchor(partition, cursor, records)
-        if cursor.end is not None and records and records[-1].offset >= cursor.end:
-            until = cursor.end
+        until = cursor.end
+        if until is not None and records and records[-1].offset >= until:
             records = [record for record in records if record.offset < until]
             cursor = replace(cursor, offset=until)
         if records:
-            behind = cursor.after(Anchor.from_record(records[-1]))
+            behind = cursor.after(records[-1])
             cursor = replace(behind, offset=max(behind.offset, cursor.offset))
         self._cursors[partition] = cursor
         return Chunk(partition, records, cursor, {"repeated": repeated} if repeated else {})
 
-    def _verify_anchor(self, partition: int, cursor: Cursor, records: list[Record]) -> list[Record]:
+    def _verify_anchor(self, partition: int, cursor: Cursor, records: list[Any]) -> list[Any]:
         """Return the records without the anchor, once it has been found unchanged."""
-        anchor = cursor.anchor
-        assert anchor is not None  # else it would not be unverified
         self.unverified.discard(partition)
-        if records[0].offset > anchor.offset:
-            self._handle_missing_anchor(partition, cursor)
-            return records
-        if Anchor.from_record(records[0]) != anchor:
-            text = (
-                f"offset {anchor.offset} of partition {partition} is not the record that was read"
-            )
-            raise SourceMismatch(self._name, "mismatch", f"{text}; {_RECREATED}")
-        return records if cursor.row else records[1:]
-
-    def _handle_missing_anchor(self, partition: int, cursor: Cursor) -> None:
-        if cursor.row:
+        if records[0].offset > cursor.start and cursor.row:
             text = (
                 f"offset {cursor.offset} of partition {partition}, of which {cursor.row} rows were"
             )
             raise SourceExpired(self._name, "expired", f"{text} read, is gone; start a new run")
-        self._warn_unproven(partition, f"the record at {cursor.offset - 1} is gone")
+        if records[0].offset > cursor.start:
+            self._warn_unproven(partition, f"the record at {cursor.offset - 1} is gone")
+            return records
+        if not cursor.is_anchor(records[0]):
+            text = (
+                f"offset {cursor.anchor} of partition {partition} is not the record that was read"
+            )
+            raise SourceMismatch(self._name, "mismatch", f"{text}; {_RECREATED}")
+        return records if cursor.row else records[1:]
 
     def _warn_unproven(self, partition: int, why: str) -> None:
         text = "%s, partition %d: %s; cannot tell whether the topic is the one that was read"
@@ -272,4 +362,258 @@ class ConsumerConnection:
                 yield Chunk(tp.partition, [], self._cursors[tp.partition], {})
 
 
-_RECREATED = "the topic was recreated, or this is another broker: start a new run to read it"
+def new_records(polled: Sequence[Any], start: int) -> list[Any]:
+    """Return the records with an offset of at least `start` and beyond all before them."""
+    records: list[Any] = []
+    following = start
+    for record in polled:
+        if record.offset >= following:
+            records.append(record)
+            following = record.offset + 1
+    return records
+
+
+class Poller:
+    """Reads partitions in its own thread, from their cursors on, until it is closed.
+
+    After any failure, a new consumer continues behind what is in the queue. Each partition has
+    its share of the queue, so that none can keep another one out; when it is full the partition is
+    paused, until half of it has been taken.
+
+    Args:
+        config: The topic.
+        cursors: Where each partition continues.
+        join: New partitions to read from their beginning; None for all there are.
+        retry: Counts failures and returns how long to wait; times are measured by its clock.
+    """
+
+    def __init__(
+        self,
+        config: KafkaConfig,
+        cursors: dict[int, Cursor],
+        join: Set[int] | None,
+        retry: RetryState,
+    ) -> None:
+        self._config, self._retry, self._clock = config, retry, retry.clock
+        self._policy = retry.policy
+        self._cursors, self._join = dict(cursors), join
+        self._state = threading.Condition()
+        self._queue: deque[Chunk] = deque()
+        self._held: Counter[int] = Counter()
+        self._held_bytes: Counter[int] = Counter()
+        self._full: set[int] = set()
+        self._error: StreamError | None = None
+        self._stop = threading.Event()
+        self._rejoin = False
+        self._behind: dict[int, int] = {}
+        self._asked_at: float | None = None
+        self.wanted: Set[int] | None = None
+        """Partitions to read; the others are paused. None for all."""
+        self.started: dict[int, Cursor] | None = None
+        """Where each partition started, once that is known and verified."""
+        self.known: Set[int] = frozenset()
+        self.ends: dict[int, int] = {}
+        self.paused_seconds = 0.0
+        self._thread = threading.Thread(target=self._run, name="tgflow-kafka", daemon=True)
+        self._thread.start()
+
+    def wait_started(self, timeout: float) -> bool:
+        """Return whether all cursors have been checked and verified within `timeout` seconds.
+
+        Raises:
+            StreamError: If the topic does not continue there.
+        """
+        with self._state:
+            self._state.wait_for(lambda: self.started is not None or self._error, timeout)
+            if self._error is not None:
+                raise self._error
+            return self.started is not None
+
+    def take(self, wanted: Set[int], timeout: float) -> list[Chunk]:
+        """Return what is in the queue of the partitions `wanted`, waiting for the first of it.
+
+        Raises:
+            StreamError: If the source cannot continue, once all before that has been taken.
+        """
+        with self._state:
+            self.wanted = wanted
+            self._state.wait_for(
+                lambda: self._error or any(chunk.partition in wanted for chunk in self._queue),
+                timeout,
+            )
+            taken: list[Chunk] = []
+            left: deque[Chunk] = deque()
+            num_bytes = 0
+            for chunk in self._queue:
+                if chunk.partition in wanted and num_bytes < MAX_BYTES:
+                    taken.append(chunk)
+                    num_bytes += chunk.num_bytes
+                    self._held[chunk.partition] -= len(chunk.records)
+                    self._held_bytes[chunk.partition] -= chunk.num_bytes
+                else:
+                    left.append(chunk)
+            self._queue = left
+            if not taken and self._error is not None:
+                raise self._error
+            return taken
+
+    def join(self, partitions: Set[int]) -> None:
+        """Read new partitions too, from their beginning."""
+        with self._state:
+            self._join = (self._join or frozenset()) | partitions
+            self._rejoin = True
+
+    def stuck_for(self) -> float:
+        """Return for how many seconds the thread has been waiting in one call."""
+        asked_at = self._asked_at
+        return 0.0 if asked_at is None else self._clock.monotonic() - asked_at
+
+    def close(self, timeout: float) -> None:
+        """Stop reading; a thread that does not end within `timeout` seconds is abandoned."""
+        self._stop.set()
+        if timeout:
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                with ConsumerConnection(
+                    self._config, self._cursors, self._policy.answer_ms, self._heartbeat
+                ) as connection:
+                    self._open(connection)
+                    self._read(connection)
+            except Exception as error:
+                try:
+                    wait = self._handle(error)
+                except StreamError as last:
+                    self._asked_at = None
+                    with self._state:
+                        self._error = last
+                        self._state.notify_all()
+                    return
+                self._asked_at = None
+                self._stop.wait(wait)
+        self._asked_at = None
+
+    def _heartbeat(self) -> None:
+        self._asked_at = self._clock.monotonic()
+
+    def _handle(self, error: Exception) -> float:
+        """Return how long to wait after a failure; raise what ends the source."""
+        if isinstance(error, NoTopicError) and self.started is not None:
+            return self._retry.note_failure(ConnectionError(error.text))  # it may reappear
+        if isinstance(error, NoTopicError):
+            raise SourceUnavailable(error.where, error.code, error.text) from error
+        if isinstance(error, StreamError):
+            raise error
+        if self.started is None and is_final(error):
+            text = f"{type(error).__name__}: {error}; correct the options of kafka-python"
+            raise SourceUnavailable(f"topic {self._config.topic}", "refused", text) from error
+        wait = self._retry.note_failure(error, self._behind)
+        text = "topic %s: %s: %s; reading again in %.1f s"
+        _log.warning(text, self._config.topic, type(error).__name__, error, wait)
+        return wait
+
+    def _open(self, connection: ConsumerConnection) -> None:
+        """Open with the partitions that join; verify their anchors, then report the start."""
+        before = dict(self._cursors)
+        with self._state:  # those that join meanwhile are read after the next time
+            join, self._join = self._join, frozenset()
+            self._rejoin = False
+        try:
+            connection.open(join)
+        except Exception:
+            with self._state:
+                self._join = None if join is None else join | (self._join or frozenset())
+            raise
+        started = dict(self._cursors)
+        moved = [p for p, cursor in sorted(started.items()) if before.get(p) != cursor]
+        self._put([connection.first_chunk(p) for p in moved])
+        self._update_ends(connection)
+        if not self._behind:  # else the broker has yet to show that it returns them
+            self._retry.note_contact()
+        deadline = self._clock.monotonic() + self._policy.verify
+        while connection.unverified and not self._stop.is_set():
+            connection.pause(set(self._cursors) - connection.unverified)
+            self._poll(connection)
+            if connection.unverified and self._clock.monotonic() > deadline:
+                text = "topic %s: partitions %s: cannot tell whether the topic is the same"
+                _log.warning(text, self._config.topic, sorted(connection.unverified))
+                break
+        with self._state:
+            if self.started is None:
+                self.started = started
+            self._state.notify_all()
+
+    def _update_ends(self, connection: ConsumerConnection) -> None:
+        self.known = connection.partitions()
+        self.ends = dict(connection.ends)
+        self._behind = connection.behind()
+
+    def _read(self, connection: ConsumerConnection) -> None:
+        heard = self._clock.monotonic()
+        while not self._stop.is_set() and not self._rejoin:
+            if all(cursor.ended for cursor in self._cursors.values()):
+                self._asked_at = None
+                self._stop.wait()
+                return
+            before = self._clock.monotonic()
+            self._steer(connection)
+            idle = before - heard > self._policy.idle
+            if self._poll(connection) or (idle and self._is_well(connection, heard)):
+                heard = self._clock.monotonic()
+            self._update_ends(connection)
+            if self._full:
+                self.paused_seconds += self._clock.monotonic() - before
+
+    def _poll(self, connection: ConsumerConnection) -> bool:
+        """Queue what arrives; return whether anything did."""
+        chunks = connection.poll(self._config.poll_timeout)
+        if chunks:
+            self._put(chunks)
+            self._retry.note_contact()
+        return bool(chunks)
+
+    def _is_well(self, connection: ConsumerConnection, heard: float) -> bool:
+        """Ask the broker; return False if it holds records that have not arrived since `heard`.
+
+        Raises:
+            TimeoutError: If that has been so for too long, as when it refuses to hand them out.
+        """
+        asked = self._clock.monotonic()
+        connection.probe()
+        starving = connection.starving()
+        now = self._clock.monotonic()
+        if not starving:
+            self._retry.note_contact(asked if now - asked > self._policy.slow else None)
+            return True
+        if now - heard > min(self._policy.starved, self._config.max_outage):
+            text = f"no record for {now - heard:.0f} s of partitions {sorted(starving)}"
+            way_out = "see whether it may be read, and whether its brokers are well"
+            raise TimeoutError(f"{text}, although the topic holds more; {way_out}")
+        return False
+
+    def _steer(self, connection: ConsumerConnection) -> None:
+        """Pause the partitions that are not wanted, and those with a full share of the queue."""
+        share = max(1, sum(not cursor.ended for cursor in self._cursors.values()))
+        most, largest = self._config.queue_records / share, self._config.queue_bytes / share
+        with self._state:
+            for partition in self._cursors:
+                held = max(self._held[partition] / most, self._held_bytes[partition] / largest)
+                if held >= 1:
+                    self._full.add(partition)
+                elif held <= 0.5:
+                    self._full.discard(partition)
+            unwanted = set() if self.wanted is None else set(self._cursors) - self.wanted
+        connection.pause(self._full | unwanted)
+
+    def _put(self, chunks: list[Chunk]) -> None:
+        self._asked_at = None
+        if self._stop.is_set():
+            return
+        with self._state:
+            for chunk in chunks:
+                self._queue.append(chunk)
+                self._held[chunk.partition] += len(chunk.records)
+                self._held_bytes[chunk.partition] += chunk.num_bytes
+            self._state.notify_all()

@@ -1,8 +1,12 @@
-"""Events written to a topic."""
+"""Events written to a topic, in the forms that the codecs read."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 from collections.abc import Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
@@ -19,13 +23,14 @@ from tgflow.streams.kafka.config import (
     kafka_client,
     parse_url,
 )
-from tgflow.streams.kafka.encode import ROWS, event_rows, partition_of, records
 
 PartitionBy = Literal["src", "round_robin"]
 
 FLUSH_SECONDS = 60.0
 UNSENT_BYTES = 32 << 20
 """Bytes that may wait to be sent."""
+ROWS = {"json": 1, "csv": 1, "arrow": 1000}
+"""How many events a record holds by default."""
 
 _PRODUCER_DEFAULTS: Mapping[str, Any] = {
     **CLIENT_DEFAULTS,
@@ -57,22 +62,24 @@ class Topic:
     ) -> None:
         kafka = kafka_client()
         servers, self.name = parse_url(url)
-        known = kafka.KafkaProducer.DEFAULT_CONFIG
+        known, most_ms = kafka.KafkaProducer.DEFAULT_CONFIG, int(timeout * 1000)
         given = {k: v for k, v in client_values(options or {}).items() if k in known}
-        blocked = {"max_block_ms": int(timeout * 1000), "bootstrap_timeout_ms": int(timeout * 1000)}
+        blocked = {"max_block_ms": most_ms, "bootstrap_timeout_ms": most_ms}
         settings = {**_PRODUCER_DEFAULTS, **blocked, **given, "bootstrap_servers": servers}
-        self._timeout, self._servers = timeout, servers
+        self._timeout = timeout
         self._failure: Exception | None = None
         self._unsent = 0
+        self._producer: Any = None
         try:
-            self._producer: Any = kafka.KafkaProducer(**settings)
-        except kafka.errors.KafkaError as error:
-            raise self._unreachable(error) from error
-        try:
+            self._producer = kafka.KafkaProducer(**settings)
             self.num_partitions = len(self._producer.partitions_for(self.name) or ())
         except kafka.errors.KafkaError as error:
             self.close()
-            raise self._unreachable(error) from error
+            raise PublishError(
+                f"no topic {self.name!r} at {', '.join(servers)} ({type(error).__name__}: {error});"
+                " see that the broker runs and that the topic is there, or that brokers may make "
+                "topics by themselves"
+            ) from error
         if not self.num_partitions:
             self.close()
             raise PublishError(f"there is no topic {self.name!r}, and the broker makes none")
@@ -108,7 +115,8 @@ class Topic:
 
     def close(self) -> None:
         """Give the connections back, within a few seconds; `flush` first."""
-        self._producer.close(timeout=5)
+        if self._producer is not None:
+            self._producer.close(timeout=5)
 
     def _fail(self, error: Exception) -> None:
         self._failure = self._failure or error
@@ -120,13 +128,6 @@ class Topic:
     def _refused(self, error: Exception) -> PublishError:
         what = f"{type(error).__name__}: {error}"
         return PublishError(f"topic {self.name}: the broker did not take all records ({what})")
-
-    def _unreachable(self, error: Exception) -> PublishError:
-        servers = ", ".join(self._servers)
-        return PublishError(
-            f"no topic {self.name!r} at {servers} ({type(error).__name__}: {error}); see that the "
-            "broker runs and that the topic is there, or that brokers may make topics by themselves"
-        )
 
 
 class Publisher:
@@ -165,7 +166,6 @@ class Publisher:
             text = "a JSON record holds one event" if self._size > 1 else "it must be at least 1"
             raise ValueError(f"records is {self._size}, but {text}")
         self._ids, self._codec, self._by = ids, codec, partition_by
-        self._next = 0
         self._schema: pa.Schema | None = None
         self.topic = Topic(url, options)
         self.num_events = self.num_records = 0
@@ -193,12 +193,15 @@ class Publisher:
         """
         if not len(events):
             return
-        rows = event_rows(events, self._ids)
+        rows = replace(events, x=None).to_arrow(self._ids)
+        if events.x is not None:
+            flat = pa.array(events.x.numpy().astype(np.float32, copy=False).reshape(-1))
+            rows = rows.append_column("x", pa.FixedSizeListArray.from_arrays(flat, events.x_dim))
         self._schema = rows.schema
         if self._by == "round_robin":
             self._send(rows, None)
             return
-        partition = partition_of(rows["src"], self.topic.num_partitions)
+        partition = _partition_of(rows["src"], self.topic.num_partitions)
         for number in np.unique(partition).tolist():
             here = np.flatnonzero(partition == number)
             self._send(rows if len(here) == len(rows) else rows.take(pa.array(here)), number)
@@ -230,12 +233,40 @@ class Publisher:
         return found
 
     def _send(self, rows: pa.RecordBatch, partition: int | None) -> None:
-        for value, count in records(rows, self._codec, self._size):
-            self.topic.send(value, self._turn() if partition is None else partition)
-            self.num_events += count
+        """Send records to a partition; None: to one after the other."""
+        for start in range(0, len(rows), self._size):
+            part = rows.slice(start, self._size)
+            turn = self.num_records % self.topic.num_partitions
+            self.topic.send(_encoded(part, self._codec), turn if partition is None else partition)
+            self.num_events += len(part)
             self.num_records += 1
 
-    def _turn(self) -> int:
-        turn = self._next
-        self._next = (turn + 1) % self.topic.num_partitions
-        return turn
+
+def _encoded(rows: pa.RecordBatch, codec: CodecName) -> bytes:
+    """Return a record of these rows, one alone for JSON."""
+    if codec == "arrow":
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema) as writer:
+            writer.write_batch(rows)
+        data: bytes = sink.getvalue().to_pybytes()
+        return data
+    if codec == "json":
+        [row] = rows.to_pylist()
+        return json.dumps(row, separators=(",", ":"), ensure_ascii=False).encode()
+    out = io.StringIO()
+    lines = csv.writer(out, lineterminator="\n")
+    for row in rows.to_pylist():
+        x = row.pop("x", ())
+        lines.writerow([*row.values(), *x])
+    return out.getvalue().removesuffix("\n").encode()
+
+
+def _partition_of(src: pa.Array, num_partitions: int) -> Any:
+    """Return the partition of each source node, int64: the same node goes to the same one."""
+    if pa.types.is_integer(src.type):
+        return np.mod(src.to_numpy(), num_partitions)
+    from crc32c import crc32c
+
+    texts = src.to_pylist()
+    hashes = np.fromiter((crc32c(text.encode()) for text in texts), np.int64, len(texts))
+    return hashes % num_partitions

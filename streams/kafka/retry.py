@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from tgflow.streams.clock import Clock
 from tgflow.streams.errors import SourceCorrupt, SourceUnavailable
 
 
@@ -51,12 +52,14 @@ class RetryState:
         name: What messages call the source.
         max_outage: Seconds without the broker after which it gives up.
         policy: Pauses and limits.
-        clock: What to measure by.
+        clock: Has a `monotonic()`, as `time` does.
     """
 
-    def __init__(self, name: str, max_outage: float, policy: RetryPolicy, clock: Clock) -> None:
-        self._name, self._max_outage, self._clock = name, max_outage, clock
-        self.policy = policy
+    def __init__(
+        self, name: str, max_outage: float, policy: RetryPolicy, clock: Any = time
+    ) -> None:
+        self._name, self._max_outage = name, max_outage
+        self.policy, self.clock = policy, clock
         self._lock = threading.Lock()
         self._wait = policy.first_wait
         self._last_contact = clock.monotonic()
@@ -70,13 +73,13 @@ class RetryState:
     def outage_seconds(self) -> float:
         """Seconds without the broker so far, a current outage included."""
         with self._lock:
-            current = self._clock.monotonic() - self._last_contact if self._out else 0.0
+            current = self.clock.monotonic() - self._last_contact if self._out else 0.0
             return self._outage_seconds + current
 
     def note_contact(self, since: float | None = None) -> None:
         """Note that the broker answered; `since` is when a slow answer was asked for."""
         with self._lock:
-            now = self._clock.monotonic()
+            now = self.clock.monotonic()
             if self._out:
                 self._outage_seconds += now - self._last_contact
             elif since is not None:
@@ -118,7 +121,7 @@ class RetryState:
     def _unreachable(self, error: BaseException) -> None:
         with self._lock:
             self._out = True
-            away = self._clock.monotonic() - self._last_contact
+            away = self.clock.monotonic() - self._last_contact
         if away >= self._max_outage:
             text = f"no answer from the broker for {away:.0f} s ({type(error).__name__}: {error})"
             way_out = "see that it runs, then start again to continue here"

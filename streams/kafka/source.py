@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from tgflow.ids import NodeIds
-from tgflow.streams.clock import Clock, SystemClock
 from tgflow.streams.errors import SourceUnavailable
-from tgflow.streams.kafka.chunk import Chunk
-from tgflow.streams.kafka.commits import GroupCommits
+from tgflow.streams.kafka.codecs import RecordDecoder
 from tgflow.streams.kafka.config import KafkaConfig, kafka_client
-from tgflow.streams.kafka.cursor import Cursor
-from tgflow.streams.kafka.poller import Poller
-from tgflow.streams.kafka.records import RecordDecoder
+from tgflow.streams.kafka.consumer import Chunk, Cursor, Poller
+from tgflow.streams.kafka.publish import Publisher, Topic
 from tgflow.streams.kafka.retry import RetryPolicy, RetryState
 from tgflow.streams.rows.row_batch import PolledRows, Position
+from tgflow.streams.transports import Transport
 
+COMMIT_MS = 10_000
 STOP_CHECK_SECONDS = 0.2
 """How often a wait asks whether to stop."""
 
@@ -31,7 +33,6 @@ class KafkaSource:
 
     Args:
         config: The topic, its schema and how it is read.
-        clock: What to measure by; None takes the machine's.
         retry: Pauses and time limits; None for those that suit a remote broker.
         stop: Asked whenever it waits; once it returns True, `start` returns without having
             started, and `poll` returns nothing. It may be set later, as the attribute `stop`.
@@ -44,7 +45,6 @@ class KafkaSource:
         self,
         config: KafkaConfig,
         *,
-        clock: Clock | None = None,
         retry: RetryPolicy | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -58,11 +58,11 @@ class KafkaSource:
         self.ids = NodeIds(config.bipartite)
         self.num_events: int | None = None
         self._config = config
-        self._clock = clock or SystemClock()
-        policy = retry or RetryPolicy()
-        self._retry = RetryState(self.name, config.max_outage, policy, self._clock)
+        self._retry = RetryState(self.name, config.max_outage, retry or RetryPolicy())
+        self._clock = self._retry.clock
         self._decoder = RecordDecoder(config)
-        self._commits = GroupCommits(config) if config.group_id else None
+        self._committing = threading.Lock()
+        self._num_commits = self._num_commit_failures = 0
         self._poller: Poller | None = None
         self._cursors: dict[int, Cursor] = {}
         self._starts: dict[int, int] = {}
@@ -90,13 +90,13 @@ class KafkaSource:
         """
         given = {p: Cursor.from_position(position) for p, position in positions.items()}
         self._halt()
+        fixed = self._config.until_end
         if all(cursor.ended for cursor in given.values()):
             given = {p: replace(cursor, end=None) for p, cursor in given.items()}
             fixed = False
-        else:
-            fixed = self._config.until_end
         self._retry.note_contact()  # its time starts now
-        self._launch(given, frozenset() if fixed else None)
+        join: Set[int] | None = frozenset() if fixed else None
+        self._poller = Poller(self._config, given, join, self._retry)
         if not self._wait_started():
             return
         self._cursors = dict(self._live().started or {})
@@ -116,7 +116,10 @@ class KafkaSource:
         poller = self._live()
         new = frozenset(poller.known) - frozenset(self._cursors)
         if new and self._config.until_end:
-            self._warn_ignored(new)
+            if not self._has_warned:
+                text = "%s: partitions %s are new, and are left out: the end was fixed at the start"
+                _log.warning(text, self.name, sorted(new))
+            self._has_warned = True
             return []
         if not new:
             return []
@@ -177,21 +180,47 @@ class KafkaSource:
             "hung_polls": self._num_hung,
             "outage_seconds": self._retry.outage_seconds,
             "paused_seconds": self._paused_seconds + paused,
-            "group_commits": self._commits.done if self._commits else 0,
-            "group_commit_failures": self._commits.failed if self._commits else 0,
+            "group_commits": self._num_commits,
+            "group_commit_failures": self._num_commit_failures,
         }
 
     def committed(self, positions: Mapping[int, Position]) -> None:
-        """Commit offsets to the consumer group, if any, in the background; never raises."""
-        if self._commits is not None:
-            offsets = {p: position.get("offset") for p, position in positions.items()}
-            self._commits.commit({p: o for p, o in offsets.items() if isinstance(o, int)})
+        """Commit offsets to the consumer group, if any, in the background; never raises.
+
+        They only show Kafka's tools the lag: one that fails is counted, and one that comes while
+        another is under way is left out.
+        """
+        if self._config.group_id and self._committing.acquire(blocking=False):
+            offsets = {p: position["offset"] for p, position in positions.items()}
+            threading.Thread(target=self._commit, args=(offsets,), daemon=True).start()
 
     def close(self) -> None:
-        """Close the consumer; waits for no more than about two seconds."""
+        """Close the consumer; waits for no more than about three seconds."""
         self._halt()
-        if self._commits is not None:
-            self._commits.close(1.0)
+        if self._committing.acquire(timeout=1.0):
+            self._committing.release()
+
+    def _commit(self, offsets: Mapping[int, Any]) -> None:
+        kafka, topic, group = kafka_client(), self._config.topic, self._config.group_id
+        consumer = None
+        try:
+            consumer = kafka.KafkaConsumer(**self._config.client_options() | {"group_id": group})
+            committed = {
+                kafka.TopicPartition(topic, p): kafka.OffsetAndMetadata(offset, "", -1)
+                for p, offset in offsets.items()
+            }
+            consumer.assign(list(committed))
+            consumer.commit(committed, timeout_ms=COMMIT_MS)
+            self._num_commits += 1
+        except Exception as error:
+            self._num_commit_failures += 1
+            text = "topic %s: offsets not committed to group %s (%s: %s); training is not affected"
+            _log.warning(text, topic, group, type(error).__name__, error)
+        finally:
+            if consumer is not None:
+                with suppress(Exception):
+                    consumer.close(autocommit=False, timeout_ms=1000)
+            self._committing.release()
 
     def _halt(self) -> None:
         if self._poller is not None:
@@ -227,15 +256,6 @@ class KafkaSource:
                 return chunks
         return []
 
-    def _warn_ignored(self, partitions: Set[int]) -> None:
-        if not self._has_warned:
-            text = "%s: partitions %s are new, and are left out: the end was fixed at the start"
-            _log.warning(text, self.name, sorted(partitions))
-        self._has_warned = True
-
-    def _launch(self, cursors: dict[int, Cursor], join: Set[int] | None) -> None:
-        self._poller = Poller(self._config, cursors, join, self._retry, self._clock)
-
     def _watch(self) -> None:
         """Abandon a thread that hangs in a call, and continue with a new one."""
         poller = self._live()
@@ -249,4 +269,7 @@ class KafkaSource:
         self._retry.note_failure(TimeoutError(f"a poll took longer than {limit:.0f} s"))
         poller.close(0.0)
         self._paused_seconds += poller.paused_seconds
-        self._launch(dict(self._cursors), frozenset())
+        self._poller = Poller(self._config, dict(self._cursors), frozenset(), self._retry)
+
+
+TRANSPORT = Transport(KafkaConfig, KafkaSource, publish=Publisher, topic=Topic)

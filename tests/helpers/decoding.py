@@ -9,9 +9,8 @@ import pyarrow as pa
 
 from helpers.kafka_io import Reading
 from tgflow.streams.kafka import KafkaConfig
-from tgflow.streams.kafka.chunk import Chunk, new_records
-from tgflow.streams.kafka.cursor import Anchor, Cursor
-from tgflow.streams.kafka.records import RecordDecoder
+from tgflow.streams.kafka.codecs import RecordDecoder
+from tgflow.streams.kafka.consumer import Chunk, Cursor, new_records
 
 CODECS = ("json", "csv", "arrow")
 
@@ -28,7 +27,7 @@ def record(value, offset):
 def decode(values, codec, skip=0, **settings):
     """Return what a chunk of records gives."""
     polled = [record(value, 10 + i) for i, value in enumerate(values)]
-    cursor = Cursor(9).after(Anchor.from_record(polled[-1])) if values else Cursor(10)
+    cursor = Cursor(9).after(polled[-1]) if values else Cursor(10)
     chunk = Chunk(0, new_records(polled, 10), cursor, {})
     reading = Reading()
     for arrivals in RecordDecoder(config(codec, **settings)).decode(chunk, skip):

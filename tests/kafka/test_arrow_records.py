@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from helpers.decoding import arrow, arrow_stream, decode
 from tgflow.streams.errors import CODES
-from tgflow.streams.kafka.cursor import Cursor
-from tgflow.streams.kafka.records import MAX_ROWS
+from tgflow.streams.kafka.codecs import MAX_ROWS
+from tgflow.streams.kafka.consumer import Cursor
 from tgflow.streams.rows.limits import Checks
 
 

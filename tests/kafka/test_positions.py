@@ -20,9 +20,9 @@ from tgflow.streams.errors import (
     SourceMismatch,
     SourceTruncated,
 )
+from tgflow.streams.ingest.admission import PartitionState
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
-from tgflow.streams.ingest.partition import PartitionState
 from tgflow.streams.ingest.state import IngestState
 
 pytestmark = pytest.mark.timeout(60)

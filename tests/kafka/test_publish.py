@@ -18,7 +18,6 @@ from tgflow.ids import NodeIds
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.dead_letters import DeadLetter, DeadLetterFiles
 from tgflow.streams.ingest.ingest import Ingest
-from tgflow.streams.kafka.dead_letters import DeadLetterTopic
 from tgflow.streams.kafka.publish import Publisher, PublishError, Topic
 from tgflow.streams.open import open_stream
 from tgflow.streams.rows.row_batch import BadRow, Origin
@@ -131,8 +130,8 @@ def test_dead_letters_go_to_files_and_a_topic(shared_broker, topic, tmp_path):
     place = {"topic": "edges", "partition": 3, "offset": 4711, "row": 0}
     row = BadRow(0, "syntax", "not JSON", Origin(place, b"{\x1b[31m"))
     options = {"api_version": shared_broker.api_version, "fetch_max_wait_ms": 50}
-    files = DeadLetterFiles(tmp_path / "dead-letters")
-    letters = DeadLetterTopic(files, shared_broker.url(topic), options)
+    sender = Topic(shared_broker.url(topic), options)
+    letters = DeadLetterFiles(tmp_path / "dead-letters", topic=sender)
     letters.write([DeadLetter.of("topic edges", row)])
     letters.sync()
     length = letters.length
@@ -154,10 +153,10 @@ def test_dead_letters_that_the_topic_does_not_take_stop_the_stream(broker, tmp_p
     broker.create("edges", 1)
     broker.create("dead", 1)
     publish(broker, "edges", [edge(1), b"{", edge(2)])
-    files = DeadLetterFiles(tmp_path / "dead-letters")
     options = {"api_version": broker.api_version, "retries": 0, "delivery_timeout_ms": 1500}
     options |= {"request_timeout_ms": 1000, "enable_idempotence": False}
-    letters = DeadLetterTopic(files, broker.url("dead"), options)
+    sender = Topic(broker.url("dead"), options)
+    letters = DeadLetterFiles(tmp_path / "dead-letters", topic=sender)
     broker.fail(0, [87] * 100)  # the broker refuses every record
     source = open_source(broker, "edges")
     with pytest.raises(PublishError, match="did not take all records"):

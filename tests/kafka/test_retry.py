@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tgflow.streams.clock import SystemClock
 from tgflow.streams.errors import (
     SourceCorrupt,
     SourceUnavailable,
@@ -18,19 +17,19 @@ class TestRetryState:
             retry.note_failure(ValueError(text), {0: offset, 1: 9})
 
     def test_the_same_damage_at_the_same_place_is_an_error(self):
-        retry = RetryState("topic edges", 600.0, RetryPolicy(), SystemClock())
+        retry = RetryState("topic edges", 600.0, RetryPolicy())
         self.damage(retry, 7, 7, 7, 7)
         with pytest.raises(SourceCorrupt, match="came damaged 5 times"):
             self.damage(retry, 7)
 
     def test_damage_elsewhere_is_counted_for_itself(self):
-        retry = RetryState("topic edges", 600.0, RetryPolicy(), SystemClock())
+        retry = RetryState("topic edges", 600.0, RetryPolicy())
         for first in range(0, 1000, 100):
             for _ in range(2):
                 retry.note_failure(ValueError("2 bytes are left"), {0: first})
 
     def test_damage_that_was_read_past_is_forgotten(self):
-        retry = RetryState("topic edges", 600.0, RetryPolicy(), SystemClock())
+        retry = RetryState("topic edges", 600.0, RetryPolicy())
         for offset in range(20):
             retry.note_failure(ValueError("2 bytes are left"), {0: offset})
             retry.note_failure(ValueError("3 bytes are left"), {0: offset})

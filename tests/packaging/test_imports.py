@@ -50,15 +50,13 @@ MOST_FLOORS = 10
 # The rooms of streams/, from the ground up: a file imports from its own line and the lines before.
 # Files, ingestion and Kafka meet in the modules of the last line only.
 STREAMS = (
-    {"errors", "clock", "prefetch"},
+    {"errors", "prefetch"},
     {"rows"},
-    {"files"},
-    {"ingest"},
-    {"transports"},
+    {"files", "ingest", "transports"},
     {"kafka"},
     {"open", "pacing", "source", "tgb", "write"},
 )
-STRANGERS = {"ingest": {"files"}}
+STRANGERS = {"ingest": {"files"}, "files": {"ingest"}}
 # Kernels take structs of addresses; a host table's memory is registered with a GPU by its address,
 # and ids must not lie in what a gather fills.
 KNOW_ADDRESSES = [

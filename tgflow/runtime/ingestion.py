@@ -16,10 +16,9 @@ from tgflow.runtime.files import DamagedJson, RunFiles
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.restore import Start
 from tgflow.runtime.stream import FlowControl
-from tgflow.streams.ingest.accounting import RowAccounting
 from tgflow.streams.ingest.breaker import CircuitBreaker
 from tgflow.streams.ingest.config import OrderConfig
-from tgflow.streams.ingest.dead_letters import DeadLetterFiles, DeadLetterSink
+from tgflow.streams.ingest.dead_letters import DeadLetterFiles
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.state import IngestState
 from tgflow.streams.rows.partitioned import PartitionedSource, Stoppable
@@ -38,7 +37,7 @@ def make_ingest(
     source: PartitionedSource,
     start: Start,
     position: int,
-    dead_letters: DeadLetterSink,
+    dead_letters: DeadLetterFiles,
     log: DurableLog | None,
     flow: FlowControl,
     *,
@@ -67,7 +66,6 @@ def make_ingest(
         source,
         order,
         letters=dead_letters,
-        accounting=RowAccounting(),
         breaker=CircuitBreaker(source.name, max_bad_ratio),
         log=log,
         state=start.state,
@@ -90,15 +88,14 @@ def order_of(order: OrderConfig, *, sort: bool) -> OrderConfig:
     )
 
 
-def open_dead_letters(directory: RunDirectory) -> DeadLetterSink:
+def open_dead_letters(directory: RunDirectory) -> DeadLetterFiles:
     """Return where dead letters go: to files, and to a topic if one is named."""
     address = directory.config.stream.path
-    files, transport = DeadLetterFiles(directory.path / "dead-letters"), find_transport(address)
-    section = section_of(directory.config, address)
-    topic = getattr(section, "dead_letter_topic", None)
-    if topic is None or transport is None or transport.dead_letters is None:
-        return files
-    return transport.dead_letters(files, f"{address.rpartition('/')[0]}/{topic}", section.options)
+    section, transport = section_of(directory.config, address), find_transport(address)
+    name, topic = getattr(section, "dead_letter_topic", None), None
+    if name is not None and transport is not None and transport.topic is not None:
+        topic = transport.topic(f"{address.rpartition('/')[0]}/{name}", section.options)
+    return DeadLetterFiles(directory.path / "dead-letters", topic=topic)
 
 
 SEGMENT_BYTES = 16 << 20

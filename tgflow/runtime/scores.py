@@ -27,7 +27,7 @@ from tgflow.runtime.ingestion import section_of
 from tgflow.streams.files.blocks import COMPRESSION
 from tgflow.streams.files.formats import format_of
 from tgflow.streams.ingest.ingest import Ingest
-from tgflow.streams.transports import RecordTopic, find_transport, scheme_of
+from tgflow.streams.transports import find_transport, scheme_of
 from tgflow.streams.write import encode_rows, write_rows
 from tgflow.train.event_scores import EventScores
 from tgflow.train.learning_task import NO_LABEL
@@ -195,7 +195,7 @@ class TopicScores:
 
     num_bytes, crc32 = 0, None
 
-    def __init__(self, topic: RecordTopic) -> None:
+    def __init__(self, topic: Any) -> None:
         self._topic = topic
 
     def write(self, rows: pa.RecordBatch) -> None:

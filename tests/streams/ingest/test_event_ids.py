@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import random
 
-import pyarrow as pa
 import pytest
 
 from helpers.ingest_world import MemoryLog, World
 from helpers.partitioned import ListSource, Row
 from tgflow.streams.ingest.config import OrderConfig
-from tgflow.streams.ingest.handed_ids import HandedIds
 from tgflow.streams.ingest.ingest import Ingest
 
 
@@ -68,14 +66,3 @@ def test_a_log_that_was_written_without_them_has_none():
     num = sum(map(len, found))
     assert num == 20
     assert world.ingest.event_ids(0, num).null_count == 20
-
-
-def test_ids_of_any_span_are_found_across_parts():
-    handed = HandedIds(100)
-    for start in (100, 103, 104):
-        handed.add(
-            pa.array([f"{i}" for i in range(start, start + {100: 3, 103: 1, 104: 6}[start])])
-        )
-    assert handed.take(101, 106).to_pylist() == ["101", "102", "103", "104", "105"]
-    assert handed.take(106, 110).to_pylist() == ["106", "107", "108", "109"]
-    assert handed.take(110, 110).to_pylist() == []

@@ -11,19 +11,25 @@ from hypothesis import strategies as st
 
 from helpers.order_reference import judge_rows
 from helpers.partitioned import Row
-from tgflow.streams.ingest import reorder
+from tgflow.streams.ingest import ordering
+from tgflow.streams.ingest.admission import (
+    BoundedWindow,
+    PartitionState,
+    RecentIds,
+    Seen,
+    classify,
+)
 from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL, OrderConfig
-from tgflow.streams.ingest.dedup import RecentIds, Seen
-from tgflow.streams.ingest.ordered_rows import (
+from tgflow.streams.ingest.ordering import (
     MAX_PARTITION,
+    ReorderBuffer,
     Rows,
     concat,
+    merged,
     partitions,
     ranks,
     sequence,
 )
-from tgflow.streams.ingest.reorder import ReorderBuffer
-from tgflow.streams.ingest.watermark import BoundedWindow, PartitionProgress, classify
 from tgflow.streams.rows.columns import EventColumns
 
 SMALL = st.integers(-10, 40)
@@ -51,19 +57,20 @@ def cut(items, at):
 )
 def test_events_are_judged_one_by_one_however_they_are_cut(t, config, at, share):
     expected = judge_rows([Row(0, 0, tick) for tick in t], config, share)
-    front, done, late, bad, forced = PartitionProgress(), 0, [], {}, 0
-    window = None if share is None else BoundedWindow(share, 10**9)
+    front, done, late, bad, forced = PartitionState(), 0, [], {}, 0
+    window = None if share is None else BoundedWindow([], share, 10**9)
     for piece in cut(t, at):
         judged = classify(np.array(piece), front, config, window=window, sizes=1)
         late += [done + r.row for r in judged.rejected if r.code == "late"]
         bad |= {done + r.row: r.code for r in judged.rejected if r.code != "late"}
-        front, forced, done = judged.front, forced + judged.forced, done + len(piece)
+        front = PartitionState(max_t=judged.max_t, floor=judged.floor)
+        forced, done = forced + judged.forced, done + len(piece)
     assert (late, bad, forced) == (expected.late, expected.bad, expected.forced)
 
 
 def test_an_event_at_the_watermark_is_taken_and_one_tick_before_is_late():
     config = OrderConfig(allowed_lateness=10)
-    judged = classify(np.array([100, 90, 89, 110, 100, 99]), PartitionProgress(), config)
+    judged = classify(np.array([100, 90, 89, 110, 100, 99]), PartitionState(), config)
     assert [(r.row, r.code) for r in judged.rejected] == [(2, "late"), (5, "late")]
     assert judged.rejected[0].text.startswith("t is 89, 1 ticks before the watermark 90")
 
@@ -71,27 +78,27 @@ def test_an_event_at_the_watermark_is_taken_and_one_tick_before_is_late():
 def test_an_event_100_years_ahead_makes_none_late():
     year = 365 * 86_400
     config = OrderConfig(allowed_lateness=60, max_time_jump=year)
-    judged = classify(np.array([10, 20, 100 * year, 15, 30]), PartitionProgress(), config)
+    judged = classify(np.array([10, 20, 100 * year, 15, 30]), PartitionState(), config)
     assert [(r.row, r.code) for r in judged.rejected] == [(2, "time_jump")]
-    assert judged.front == PartitionProgress(30)
+    assert (judged.max_t, judged.floor) == (30, BEFORE_ALL)
 
 
 def test_times_at_the_edges_of_int64_are_out_of_range():
     t = np.array([BEFORE_ALL, 0, AFTER_ALL])
-    judged = classify(t, PartitionProgress(), OrderConfig())
+    judged = classify(t, PartitionState(), OrderConfig())
     assert [(r.row, r.code) for r in judged.rejected] == [(0, "time_range"), (2, "time_range")]
 
 
 def test_a_bounded_window_forces_the_watermark_over_its_earliest():
-    window = BoundedWindow(2, 10**9)
+    window = BoundedWindow([], 2, 10**9)
     judged = classify(
         np.array([10, 12, 11, 11, 30]),
-        PartitionProgress(),
+        PartitionState(),
         OrderConfig(allowed_lateness=100),
         window=window,
     )
     # 10 goes when 11 comes; then the second 11 is a third one at or after 11, so both 11 go
-    assert (judged.front, judged.forced, judged.rejected) == (PartitionProgress(30, 12), 2, [])
+    assert judged == (30, 12, [], 2)
 
 
 @given(
@@ -104,7 +111,7 @@ def test_a_bounded_window_forces_the_watermark_over_its_earliest():
 def test_a_buffer_releases_what_sorting_everything_would(rows, at, watermarks, columns, long_run):
     buffer, waiting, total = ReorderBuffer(), [], 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reorder, "LONG_RUN", long_run)
+        patch.setattr(ordering, "LONG_RUN", long_run)
         numbered = [(t, p, seq) for seq, (t, p) in enumerate(rows)]
         for piece, watermark in zip(cut(numbered, at), watermarks, strict=False):
             buffer.add(made_rows(piece, *columns))
@@ -113,16 +120,18 @@ def test_a_buffer_releases_what_sorting_everything_would(rows, at, watermarks, c
             released = joined(buffer.release(watermark))
             expected = [key for key in waiting if key[0] < watermark]
             assert content(released) == content(made_rows(expected, *columns))
-            assert content(held.rows()) == content(made_rows(waiting, *columns))
+            assert content(whole(held)) == content(made_rows(waiting, *columns))
             waiting = waiting[len(expected) :]
-            assert (len(held), len(buffer)) == (before, len(waiting))
+            assert (sum(map(len, held)), len(buffer)) == (before, len(waiting))
             for p in range(4):
-                since = buffer.rows_since(p, 5)
-                assert keys(since) == [key for key in waiting if key[1] == p and key[0] >= 5]
-                assert buffer.num_rows(p) == sum(key[1] == p for key in waiting)
+                since = joined(buffer.rows_since(p, 5))
+                assert sorted(keys(since)) == [
+                    key for key in waiting if key[1] == p and key[0] >= 5
+                ]
+                assert buffer.num_rows[p] == sum(key[1] == p for key in waiting)
             total += len(expected)
     assert content(joined(buffer.release(AFTER_ALL))) == content(made_rows(waiting, *columns))
-    assert (len(buffer), buffer.num_bytes) == (0, 0)
+    assert (len(buffer), buffer.num_bytes.total()) == (0, 0)
 
 
 def made_rows(rows, has_strings, has_label, has_x):
@@ -131,6 +140,10 @@ def made_rows(rows, has_strings, has_label, has_x):
     dst = src.take(pa.array(np.arange(len(rows))[::-1]))[::-1] if len(rows) else src
     x = np.stack([seq, -seq], 1).astype(np.float32) if has_x else None
     return Rows(ranks(p, seq), EventColumns(src, dst, t, seq * 2 if has_label else None, x))
+
+
+def whole(runs):
+    return merged([run.rows for run in runs]) if runs else None
 
 
 def joined(pieces):
@@ -162,7 +175,7 @@ def test_a_buffer_of_few_rows_frees_the_released_ones():
         buffer.add(Rows(ranks(0, np.arange(i * n, (i + 1) * n)), events_at(t)))
         buffer.release(i + 1)
     assert len(buffer) == 60
-    assert sum(run.room for run in buffer.held().runs) <= 4 * 60
+    assert sum(run.room for run in buffer.held()) <= 4 * 60
     [rows] = buffer.release(AFTER_ALL)
     assert sequence(rows.rank).tolist() == list(range(0, 60 * 50_000, 50_000))
 
@@ -177,7 +190,7 @@ def test_polls_in_order_are_released_as_they_came_without_a_copy():
         assert [len(rows) for rows in released] == ([1, n - 1] if i else [n - 1])
         assert np.shares_memory(released[-1].events.src.to_numpy(), events.src.to_numpy())
     assert [rows.t.tolist() for rows in buffer.release(AFTER_ALL)] == [[3 * n - 1]]
-    assert not buffer.held().runs
+    assert not buffer.held()
 
 
 def events_at(t):
@@ -189,7 +202,7 @@ def test_runs_stay_few_when_nothing_is_released():
     buffer = ReorderBuffer()
     for i in range(1000):
         buffer.add(Rows(ranks(0, np.array([i])), events_at(np.array([(i * 7919) % 1000]))))
-    assert len(buffer.held().runs) < 40
+    assert len(buffer.held()) < 40
     assert joined(buffer.release(AFTER_ALL)).t.tolist() == list(range(1000))
 
 

@@ -1,0 +1,323 @@
+"""Events with their place in the order, and the buffer that puts them in that order."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from sortedcontainers import SortedKeyList
+
+from tgflow.streams.rows.checks import Int64s
+from tgflow.streams.rows.columns import EventColumns, joined
+from tgflow.streams.rows.schema import IdKind
+
+SEQ_BITS = 44
+MAX_PARTITION = (1 << (63 - SEQ_BITS)) - 1
+_SEQ_MASK = (1 << SEQ_BITS) - 1
+_KEY_BYTES = 24
+_ARROW = ("src", "dst", "event_id")
+"""Columns that stay Arrow arrays; all others are NumPy arrays."""
+FANOUT_BITS = 3
+"""Runs whose lengths have equally many digits to this base of 2 are merged, 8 at a time."""
+LONG_RUN = 4096
+"""From which average length on runs that do not overlap are released one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Events, and what orders those of one tick.
+
+    Args:
+        rank: Partition and number of the row within it as one number, int64; see `ranks`.
+        events: The events.
+        event_ids: Ids by which duplicates are found, int64, or None.
+    """
+
+    rank: Int64s
+    events: EventColumns
+    event_ids: Int64s | None = None
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    @property
+    def t(self) -> Int64s:
+        """Times in ticks."""
+        return self.events.t
+
+    def take(self, rows: slice | Int64s) -> Rows:
+        """Return the rows at `rows`, in that order; a slice with step 1 copies nothing."""
+        ids = None if self.event_ids is None else self.event_ids[rows]
+        return Rows(self.rank[rows], self.events.take(rows), ids)
+
+    def keeping_ids(self, keep: bool) -> Rows:
+        """Return them with the texts of their ids, or without; see `EventColumns.keeping_ids`."""
+        events = self.events.keeping_ids(keep)
+        return self if events is self.events else replace(self, events=events)
+
+    def sizes(self) -> int | Int64s:
+        """Return how many bytes each row takes: one number if all take the same.
+
+        Texts of event ids do not count: whether they are kept must not change any order.
+        """
+        e = self.events
+        numbers = [c for n, c in e.columns().items() if n != "t" and isinstance(c, np.ndarray)]
+        fixed: int = _KEY_BYTES + sum(c.itemsize * math.prod(c.shape[1:]) for c in numbers)
+        if pa.types.is_integer(e.src.type):
+            return fixed + 16
+        lengths = pc.add(pc.binary_length(e.src), pc.binary_length(e.dst))
+        sizes: Int64s = lengths.to_numpy(zero_copy_only=False).astype(np.int64)
+        return fixed + 8 + sizes
+
+    def to_batch(self) -> pa.RecordBatch:
+        """Return them as columns: partition, seq, those of `EventColumns`, and event_id_hash."""
+        columns: dict[str, Any] = {
+            "partition": partitions(self.rank).astype(np.int32),
+            "seq": sequence(self.rank),
+            **self.events.columns(),
+        }
+        if self.event_ids is not None:
+            columns["event_id_hash"] = self.event_ids
+        return pa.record_batch({name: _to_arrow(column) for name, column in columns.items()})
+
+    @classmethod
+    def from_batch(cls, batch: pa.RecordBatch) -> Rows:
+        """Return the rows that gave `to_batch()`.
+
+        Raises:
+            KeyError: If a column is missing.
+        """
+        names = {field.name for field in fields(EventColumns)} & {*batch.schema.names}
+        found = {n: batch[n] if n in _ARROW else _to_numpy(batch[n]) for n in names}
+        if missing := {"src", "dst", "t"} - names:
+            raise KeyError(min(missing))
+        events = EventColumns(**{"label": None, "x": None} | found)
+        rank = ranks(batch["partition"].to_numpy().astype(np.int64), batch["seq"].to_numpy())
+        has_ids = "event_id_hash" in batch.schema.names
+        return cls(rank, events, batch["event_id_hash"].to_numpy() if has_ids else None)
+
+
+def _to_arrow(column: Any) -> pa.Array:
+    if isinstance(column, pa.Array):
+        return column
+    if column.ndim == 1:
+        return pa.array(column)
+    values = pa.array(np.ascontiguousarray(column).reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(values, column.shape[1])
+
+
+def _to_numpy(array: pa.Array) -> Any:
+    if pa.types.is_fixed_size_list(array.type):
+        return array.flatten().to_numpy().reshape(len(array), array.type.list_size)
+    return array.to_numpy()
+
+
+def ranks(partition: int | Int64s, seq: Int64s) -> Int64s:
+    """Return what orders events of one tick: first by partition, then by number within it."""
+    return (partition << SEQ_BITS) | seq
+
+
+def partitions(rank: Int64s) -> Int64s:
+    """Return the partitions of `ranks`."""
+    return rank >> SEQ_BITS
+
+
+def sequence(rank: Int64s) -> Int64s:
+    """Return the numbers of the rows within their partitions, of `ranks`."""
+    return rank & _SEQ_MASK
+
+
+def total_bytes(sizes: int | Int64s, num: int) -> int:
+    """Return how many bytes `num` rows of these sizes take."""
+    return sizes * num if isinstance(sizes, int) else int(sizes.sum())
+
+
+def no_rows(id_kind: IdKind, x_dim: int) -> Rows:
+    """Return no rows, of a stream without labels."""
+    none = np.empty(0, np.int64)
+    ids = pa.array([], pa.int64() if id_kind == "int" else pa.string())
+    x = np.empty((0, x_dim), np.float32) if x_dim else None
+    return Rows(none, EventColumns(ids, ids, none, None, x))
+
+
+def concat(parts: Sequence[Rows]) -> Rows:
+    """Return at least one part, one after another; all have the same columns."""
+    if len(parts) == 1:
+        return parts[0]
+    ids = [part.event_ids for part in parts if part.event_ids is not None]
+    return Rows(
+        joined([part.rank for part in parts]),
+        EventColumns.concat([part.events for part in parts]),
+        joined(ids) if ids else None,
+    )
+
+
+def per_partition(rank: Int64s, sizes: int | Int64s = 0) -> Iterable[tuple[int, int, int]]:
+    """Return which partitions the rows are of: the partition, its rows, and their bytes."""
+    if not len(rank):
+        return []
+    first, last = int(rank.min()) >> SEQ_BITS, int(rank.max()) >> SEQ_BITS
+    if first == last:
+        return [(first, len(rank), total_bytes(sizes, len(rank)))]
+    of = partitions(rank) - first
+    counts = np.bincount(of)
+    totals = counts * sizes if isinstance(sizes, int) else np.bincount(of, sizes).astype(np.int64)
+    found = np.flatnonzero(counts)
+    columns = found + first, counts[found], totals[found]
+    return zip(*(column.tolist() for column in columns), strict=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SortedRun:
+    """Rows sorted by (t, rank), and the length of the arrays of which they may be a view."""
+
+    rows: Rows
+    room: int
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def level(self) -> int:
+        """Number of base-8 digits of its length."""
+        return len(self).bit_length() // FANOUT_BITS
+
+    def tail(self, size: int) -> SortedRun:
+        """Return all but the first `size` rows; a copy if few are left, to free the others."""
+        if 4 * (len(self) - size) < self.room:
+            return SortedRun(self.rows.take(np.arange(size, len(self))), len(self) - size)
+        return SortedRun(self.rows.take(slice(size, None)), self.room)
+
+
+class ReorderBuffer:
+    """Events that may still be preceded by others.
+
+    The order is by (t, partition, number of the row in the partition). Adding `n` rows costs about
+    `n` times the logarithm of how many `n` are in the buffer, however large it is; releasing them,
+    `n` and a little for each of the few runs that they are spread over.
+    """
+
+    def __init__(self) -> None:
+        self._runs = SortedKeyList(key=lambda run: int(run.rows.t[0]))
+        self.num_rows: Counter[int] = Counter()
+        """Rows of each partition."""
+        self.num_bytes: Counter[int] = Counter()
+        """Bytes of the rows of each partition."""
+
+    def __len__(self) -> int:
+        return self.num_rows.total()
+
+    def add(self, rows: Rows) -> None:
+        """Add rows in any order."""
+        if not len(rows):
+            return
+        self._count(rows, 1)
+        self._runs.add(SortedRun(_sorted(rows), len(rows)))
+        while True:  # merge 8 runs of about one length, so that there are few
+            levels = Counter(run.level for run in self._runs)
+            full = [level for level, count in levels.items() if count >= 1 << FANOUT_BITS]
+            if not full:
+                return
+            alike = [run for run in self._runs if run.level == full[0]]
+            for run in alike:
+                self._runs.remove(run)
+            whole = merged([run.rows for run in alike])
+            self._runs.add(SortedRun(whole, len(whole)))
+
+    def release(self, watermark: int) -> list[Rows]:
+        """Remove all rows with `t < watermark` and return them in order, in pieces.
+
+        Long runs that do not overlap, as those of a file in order, come one after the other without
+        a copy. Pieces may share memory with rows still in the buffer, which never changes.
+        """
+        num_runs = self._runs.bisect_key_left(watermark)
+        touched = list(self._runs[:num_runs])
+        del self._runs[:num_runs]
+        heads = []
+        for run in touched:
+            size = int(np.searchsorted(run.rows.t, watermark))
+            heads.append(run.rows.take(slice(0, size)))
+            if size < len(run):
+                self._runs.add(run.tail(size))
+        pieces = _in_sequence(heads)
+        for rows in pieces:
+            self._count(rows, -1)
+        return pieces
+
+    def rows_since(self, partition: int, t: int) -> list[Rows]:
+        """Return the rows of a partition at or after `t`, in no order."""
+        found = []
+        for run in self._runs:
+            rows = np.flatnonzero((partitions(run.rows.rank) == partition) & (run.rows.t >= t))
+            if len(rows):
+                found.append(run.rows.take(rows))
+        return found
+
+    def held(self) -> tuple[SortedRun, ...]:
+        """Return what is in it now; it never changes."""
+        return tuple(self._runs)
+
+    def _count(self, rows: Rows, sign: int) -> None:
+        for partition, num_rows, num_bytes in per_partition(rows.rank, rows.sizes()):
+            self.num_rows[partition] += sign * num_rows
+            self.num_bytes[partition] += sign * num_bytes
+
+
+def _key(rows: Rows, at: int) -> tuple[int, int]:
+    return int(rows.t[at]), int(rows.rank[at])
+
+
+def _in_sequence(parts: Sequence[Rows]) -> list[Rows]:
+    """Return sorted parts as they are if they are long and do not overlap, else as one."""
+    parts = sorted(parts, key=lambda part: _key(part, 0))
+    is_long = sum(map(len, parts)) >= LONG_RUN * len(parts)
+    if is_long and not any(_key(a, -1) > _key(b, 0) for a, b in itertools.pairwise(parts)):
+        return parts
+    return [merged(parts)] if parts else []
+
+
+def merged(parts: Sequence[Rows]) -> Rows:
+    """Return at least one sorted part as one."""
+    if len(parts) == 1:
+        return parts[0]
+    rows = concat(sorted(parts, key=lambda part: _key(part, 0)))
+    if _is_sorted(rows):
+        return rows
+    return rows.take(_settled(np.argsort(rows.t, kind="stable"), rows.t, rows.rank))
+
+
+def _sorted(rows: Rows) -> Rows:
+    if _is_sorted(rows):
+        return rows
+    order = np.argsort(rows.t)  # the fastest, but not stable
+    t = rows.t[order]
+    if (t[:-1] == t[1:]).any():
+        order = _settled(np.argsort(rows.t, kind="stable"), rows.t, rows.rank)
+    return rows.take(order)
+
+
+def _is_sorted(rows: Rows) -> bool:
+    t, rank = rows.t, rows.rank
+    before, after = t[:-1], t[1:]
+    return bool(((before < after) | ((before == after) & (rank[:-1] < rank[1:]))).all())
+
+
+def _settled(order: Int64s, t: Int64s, rank: Int64s) -> Int64s:
+    """Return an order by `t` in which ties stand by rank."""
+    t_there, rank_there = t[order], rank[order]
+    tied = t_there[:-1] == t_there[1:]
+    if not (tied & (rank_there[:-1] > rank_there[1:])).any():
+        return order
+    some = np.zeros(len(order), bool)
+    some[1:] |= tied
+    some[:-1] |= tied
+    rows = order[some]
+    order[some] = rows[np.lexsort((rank[rows], t[rows]))]
+    return order
