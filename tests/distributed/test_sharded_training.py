@@ -21,20 +21,16 @@ from helpers.shards import (
     OwnParts,
     assert_sections,
     sections_of,
-    sharded_rows,
     spread_events,
     with_sharded_memory,
 )
 from helpers.thread_peers import in_threads
 from helpers.worlds import in_world
-from tgflow.cache import cached
 from tgflow.checkpoint import read_manifest
 from tgflow.distributed.control import Order
 from tgflow.graph import TemporalGraph
-from tgflow.inference import Inference
 from tgflow.peers import Alone, Shard
-from tgflow.tables import FeatureTable
-from tgflow.train import ContinualConfig, ContinualTrainer, OfflineTrainer, parted_rows
+from tgflow.train import ContinualConfig, ContinualTrainer, OfflineTrainer
 
 EVENTS = spread_events(made_events(66))
 """Of all ranks' nodes."""
@@ -57,10 +53,8 @@ def model_of(name: str, peers: Any) -> Any:
     return model
 
 
-GRAPH, MEMORY, ROWS = "graph", "memory", "edge rows"
+GRAPH, MEMORY = "graph", "memory"
 Sharded = tuple[str, ...]
-CACHED = "cached"
-"""Rows that are sharded have a cache in front."""
 
 
 def trainer_of(
@@ -70,16 +64,8 @@ def trainer_of(
     if peers is not None and MEMORY in sharded:
         model = with_sharded_memory(model, peers)
     shard = peers.shard if peers is not None and GRAPH in sharded else None
-    graph = TemporalGraph("undirected", edge_x=rows_for(peers, sharded), shard=shard)
+    graph = TemporalGraph("undirected", X_DIM, shard=shard)
     return ContinualTrainer(model, graph, config, peers=peers)
-
-
-def rows_for(peers: Any, sharded: Sharded) -> Any:
-    """Return an empty table for features."""
-    if peers is None or ROWS not in sharded:
-        return FeatureTable(X_DIM)
-    rows = sharded_rows(X_DIM, peers)
-    return cached(rows, rows=9) if CACHED in sharded else rows
 
 
 def left_by(trainer: ContinualTrainer, batches: Any, shard: Shard | None = None) -> Any:
@@ -95,11 +81,8 @@ def assert_same_state(found: Any, expected: Any) -> None:
             assert torch.equal(found[part][key], tensor), (part, key)
 
 
-ALL = (GRAPH, MEMORY, ROWS)
-EVERY = [
-    *product(["tgn", "jodie"], [(GRAPH,), (MEMORY,), (ROWS,), (ROWS, CACHED), (MEMORY, ROWS)]),
-    *[("jodie", ALL), ("tgat", (ROWS,)), ("tgat", (GRAPH, ROWS, CACHED))],
-]
+ALL = (GRAPH, MEMORY)
+EVERY = [*product(["tgn", "jodie"], [(GRAPH,), (MEMORY,)]), ("jodie", ALL)]
 """Models, and what is sharded."""
 
 
@@ -147,12 +130,11 @@ def test_processes_prepare_ahead_in_a_group_of_their_own() -> None:
         assert calls["queries"] == calls["answers"] == 3 * 2 * hops
 
 
-@pytest.mark.parametrize("sharded", cases([ALL, (MEMORY,), (ROWS, CACHED)], [ALL]))
+@pytest.mark.parametrize("sharded", cases([ALL, (MEMORY,)], [ALL]))
 def test_what_is_sharded_goes_on_with_any_number_of_ranks(
-    sharded: Sharded, monkeypatch: Any
+    sharded: Sharded,
 ) -> None:
     """Saved by two, by one and by three; past the end of what replay reads of a memory."""
-    monkeypatch.setattr(parted_rows, "PIECE_BYTES", 64 * 4 * X_DIM)  # a stripe
     config = replace(HERE, replay_horizon=20)
     expected = left_by(trainer_of("tgn", config), [EVENTS])[0]
     saved: Any = None
@@ -165,7 +147,6 @@ def test_what_is_sharded_goes_on_with_any_number_of_ranks(
                     trainer.model,
                     deepcopy(before),
                     peers=peers,
-                    edge_x=rows_for(peers, sharded),
                     shard=trainer.graph.shard,
                 )
             trainer.run([events])
@@ -215,20 +196,10 @@ def test_what_was_saved_whole_is_divided() -> None:
 
     def work(peers: Any) -> Any:
         model = with_sharded_memory(model_of("tgn", peers), peers)
-        trainer = ContinualTrainer.from_checkpoint(
-            model, deepcopy(saved), HERE, peers=peers, edge_x=sharded_rows(X_DIM, peers)
-        )
+        trainer = ContinualTrainer.from_checkpoint(model, deepcopy(saved), HERE, peers=peers)
         return left_by(trainer, [EVENTS[32:]], peers.shard)[0]
 
     assert_sections(in_threads(3, work), left_by(expected, [EVENTS[32:]])[0])
-
-
-def test_what_one_process_reads_alone_refuses_sharded_rows() -> None:
-    graph = TemporalGraph(edge_x=sharded_rows(X_DIM, Alone()))
-    graph.append(EVENTS)
-    for make in (OfflineTrainer, Inference):
-        with pytest.raises(ValueError, match=r"edge_x are spread over ranks, .* ContinualTrainer"):
-            make(made_model("tgat"), graph)
 
 
 def test_offline_training_refuses_a_sharded_memory() -> None:
@@ -239,12 +210,11 @@ def test_offline_training_refuses_a_sharded_memory() -> None:
 
 def test_what_is_with_another_rank_is_not_saved_here() -> None:
     def work(peers: Any) -> None:
-        for sharded in (MEMORY,), (ROWS,):
-            trainer = trainer_of("tgn", HERE, peers, sharded)
-            trainer.graph.append(EVENTS)
-            trainer.position = len(EVENTS)
-            with pytest.raises(ValueError, match=r"is with rank (0|1): each rank saves its own"):
-                trainer.checkpoint()
+        trainer = trainer_of("tgn", HERE, peers, (MEMORY,))
+        trainer.graph.append(EVENTS)
+        trainer.position = len(EVENTS)
+        with pytest.raises(ValueError, match=r"is with rank (0|1): each rank saves its own"):
+            trainer.checkpoint()
 
     in_threads(2, work)
 

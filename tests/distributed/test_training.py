@@ -16,7 +16,6 @@ from helpers.records import untimed
 from helpers.shards import (
     assert_sections,
     sections_of,
-    sharded_rows,
     spread_events,
     with_sharded_memory,
 )
@@ -25,7 +24,6 @@ from tgflow.distributed.control import Order
 from tgflow.graph import TemporalGraph
 from tgflow.peers import Alone, WorldError
 from tgflow.runtime.runner import Orders
-from tgflow.tables import FeatureTable
 from tgflow.train import (
     ContinualConfig,
     ContinualTrainer,
@@ -56,9 +54,8 @@ def trainer_of(peers, name, config, device=None, sharded=()):
     model = model if device is None else model.to(device)
     if "memory" in sharded and peers.world > 1:
         model = with_sharded_memory(model, peers)
-    rows = sharded_rows(X_DIM, peers) if "edge rows" in sharded else FeatureTable(X_DIM)
     shard = peers.shard if "graph" in sharded else None
-    graph = TemporalGraph("undirected", edge_x=rows, shard=shard)
+    graph = TemporalGraph("undirected", X_DIM, shard=shard)
     return ContinualTrainer(model, graph, config, peers=peers)
 
 
@@ -111,8 +108,8 @@ def tasks_of(name, updates, sharded=()):
     return [(name, replace(config, updates=each), sharded) for each in updates]
 
 
-ALL = ("graph", "memory", "edge rows")
-EVERY = [parts for size in range(4) for parts in combinations(ALL, size)]
+ALL = ("graph", "memory")
+EVERY = [parts for size in range(3) for parts in combinations(ALL, size)]
 
 
 @pytest.mark.parametrize(
@@ -155,13 +152,12 @@ def test_a_step_is_two_collectives_with_the_bytes_of_the_formula():
 
 def test_a_step_with_sharded_memory_is_three_collectives():
     """Rows are asked for ahead, in another thread; and what is stored goes to its owner alone."""
-    [(first,), _] = in_world(2, learn_all, tasks_of("tgn", (1,), ("memory", "edge rows")))
+    [(first,), _] = in_world(2, learn_all, tasks_of("tgn", (1,), ("memory",)))
     num_steps = len(first["records"])
     calls = {kind: num for kind, num in first["calls"].items() if num}
     turns = calls.pop("turns")
     assert 1 <= turns <= num_steps
     assert calls.pop("memory queries") == 2 * turns
-    assert calls.pop("edge rows") == 3 * turns
     assert calls == {"memory": num_steps, "step": num_steps, "gradient": num_steps}
     assert "rows" not in first["bytes"]
 

@@ -12,9 +12,7 @@ from tgflow.runtime import runner
 
 SMALL = ("--dim", 8, "--neighbors", 3, "--batch-size", 50, "--threads", 1)
 """Options that keep a run of the command line small."""
-SHARDED = (
-    "--rank-graph", "sharded", "--rank-memory", "sharded", "--rank-edge-rows", "sharded",
-)  # fmt: skip
+SHARDED = ("--rank-graph", "sharded", "--rank-memory", "sharded")
 """Options with which each rank has a part of whatever can be divided."""
 MACHINE = (
     *("ranks", "threads", "machine", "interrupted", "stream", "state_sha256", "tables", "scores"),

@@ -73,9 +73,6 @@ def _of_the_graph(graph: tg.TemporalGraph) -> dict[str, Any]:
         "NodeIds": ids,
         "Sampler": tg.Sampler.window(width=60),
         "ShardedMemory": tg.distributed.ShardedMemory(NodeMemory(8, 8), peers),
-        "ShardedRows": tg.distributed.ShardedRows(
-            tg.tables.FeatureTable(X_DIM, placement="host"), peers
-        ),
         "TemporalGraph": graph,
     }
 

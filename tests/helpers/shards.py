@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.checkpoint import is_of_part
 from tgflow.distributed.memory import ShardedMemory
-from tgflow.distributed.rows import ShardedRows
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.nn import NodeMemory
 from tgflow.peers import Peers, Shard
-from tgflow.tables import FeatureTable
 
 STRIDE = 19
 """Nodes are this far apart, so that ranks of any world own some of a few."""
@@ -41,28 +39,15 @@ def with_sharded_memory(model: Any, peers: Peers) -> Any:
     return model
 
 
-def sharded_rows(dim: int, peers: Peers) -> ShardedRows:
-    """Return an empty table over ranks."""
-    return ShardedRows(FeatureTable(dim, placement="host"), peers)
-
-
 @dataclass(frozen=True, slots=True)
 class OwnParts(Checkpoint):
-    """A checkpoint with all sections but the parts of nodes and rows of other ranks."""
+    """A checkpoint with all sections but the parts of nodes of other ranks."""
 
     own: Shard = field(default_factory=Shard)
 
-    def put_part(
-        self, name: str, part: int, make: Callable[[], Any], *, volatile: bool = False
-    ) -> None:
+    def put_part(self, name: str, part: int, make: Callable[[], Any]) -> None:
         if self.own.owner(part) == self.own.rank:
-            Checkpoint.put_part(self, name, part, make, volatile=volatile)
-
-    def put_sealed(
-        self, name: str, make: Callable[[], Any], *, part: int | None = None, **of: Any
-    ) -> None:
-        if part is None or self.own.owner(part) == self.own.rank:
-            Checkpoint.put_sealed(self, name, make, **of)
+            Checkpoint.put_part(self, name, part, make)
 
 
 def sections_of(trainer: Any, shard: Shard) -> dict[str, Any]:

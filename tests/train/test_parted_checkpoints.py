@@ -5,16 +5,12 @@ import torch
 
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from helpers.savers import Savers
-from tgflow.cache import cached
 from tgflow.checkpoint import Checkpoint, CheckpointError, CheckpointStore, load, read_manifest
 from tgflow.checkpoint.checkpoint import part_section
 from tgflow.graph import TemporalGraph
 from tgflow.peers import PARTS, Shard
-from tgflow.tables import FeatureTable
-from tgflow.train import parted_rows
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
-from tgflow.train.parted_rows import load_parts, save_parts
 
 EVENTS = made_events(260)
 PART_NAMES = {part_section("memory", part) for part in range(PARTS)}
@@ -57,71 +53,6 @@ def test_slices_have_the_memory_by_parts(sliced):
     sections = sliced.checkpoint().sections
     assert sections.keys() >= PART_NAMES
     assert "state" not in sections
-
-
-def test_slices_have_features_by_parts(sliced):
-    """Those of the parts that have rows: stripe after stripe they are far from each other."""
-    names = {name for name in sliced.checkpoint().sections if name.startswith("edge_x")}
-    assert names == {"edge_x-p00", "edge_x-p32", "edge_x-p16"}
-    assert {"edge_x", "edge_x_mark"} <= trained(1, until=40).checkpoint().sections.keys()
-
-
-@pytest.mark.parametrize(("there", "is_cached"), [("host", False), ("disk", False), ("auto", True)])
-def test_pieces_of_parts_are_put_together(there, is_cached, monkeypatch):
-    """Of rows that are sealed, and of those that are not; wherever they go."""
-    rows, saved = made_events(9000).x, FeatureTable(2)
-    saved.append(rows)
-    monkeypatch.setattr(parted_rows, "PIECE_BYTES", 64 * 8)
-    found = Checkpoint({})
-    save_parts(found, "edge_x", saved, 8999)
-    assert found.sealed.keys() >= {"edge_x-p00-64-000001", "edge_x-p63-64-000001"}
-    assert "edge_x-p63-64-000002" not in found.sealed
-    table = FeatureTable(2, placement=there)
-    table = cached(table, rows=5) if is_cached else table
-    load_parts(found, "edge_x", table)
-    assert torch.equal(table.read(0, len(table)), rows[:8999])
-
-
-def leave_out(found):
-    del found.sections["edge_x-p16"]
-
-
-def count_fewer(found):
-    found.meta["edge_x"]["rows"] = 150
-
-
-def have_odd_pieces(found):
-    found.meta["edge_x"]["piece"] = 3
-
-
-def have_pieces_of_none(found):
-    found.meta["edge_x"]["piece"] = 0
-
-
-def count_by_words(found):
-    found.meta["edge_x"]["rows"] = "160"
-
-
-def have_wider_rows(found):
-    found.sections["edge_x-p16"] = {"x": torch.ones(32, 5)}
-
-
-@pytest.mark.parametrize(
-    ("spoil", "said"),
-    [
-        (leave_out, "edge_x-p16"),
-        (count_fewer, r"edge_x-p16: x is .* \(32, 2\), .* \(22, 2\)"),
-        (have_odd_pieces, "has whole stripes, not 3 rows"),
-        (have_pieces_of_none, "has whole stripes, not 0 rows"),
-        (count_by_words, "rows is '160', and no int"),
-        (have_wider_rows, r"edge_x-p16: x is .* \(32, 5\)"),
-    ],
-)
-def test_parts_that_do_not_fit_are_refused(sliced, spoil, said):
-    found = sliced.checkpoint()
-    spoil(found)
-    with pytest.raises(CheckpointError, match=said):
-        ContinualTrainer.from_checkpoint(small_tgn(), found)
 
 
 def test_a_model_without_memory_is_saved_as_ever():

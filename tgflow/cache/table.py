@@ -19,7 +19,7 @@ from tgflow.cache.schedule import CacheSchedule
 from tgflow.describe import described
 from tgflow.tables.feature_table import FeatureTable
 from tgflow.tables.pending_gather import PendingGather
-from tgflow.tables.protocols import SpreadTable, Table
+from tgflow.tables.protocols import Table
 from tgflow.tables.validation import check_ids, name_of, out_for
 from tgflow.units import parse_bytes
 
@@ -58,8 +58,6 @@ class CachedTable:
         self.policy: Policy = policy
         self._engine = engine
         self._change = threading.Lock()
-        self._gathers_nothing = isinstance(table, SpreadTable)
-        """Whether a gather of no ids reads the table too: other ranks wait for this one."""
 
     def __len__(self) -> int:
         return len(self.table)
@@ -178,7 +176,7 @@ class CachedTable:
             IndexError: If an id is not below `len(self)`.
         """
         ids, out = self._checked(ids, out)
-        if ids.numel() > 0 or self._gathers_nothing:
+        if ids.numel() > 0:
             self._engine.gather(ids, out)
         return out
 
@@ -233,7 +231,7 @@ class CachedTable:
             ids: int64 of any shape; the first distinct ones that fit are held afterwards.
         """
         check_ids(ids)
-        if ids.numel() > 0 or self._gathers_nothing:
+        if ids.numel() > 0:
             self._engine.preload(ids.contiguous())
 
     def scatter_(self, ids: Tensor, rows: Tensor) -> None:

@@ -125,15 +125,13 @@ class Checkpoint:
         if self._is_own(name, 0, volatile=volatile):
             self.sections[self.prefix + name] = tensors
 
-    def put_part(
-        self, name: str, part: int, make: Callable[[], Tensors], *, volatile: bool = False
-    ) -> None:
+    def put_part(self, name: str, part: int, make: Callable[[], Tensors]) -> None:
         """Add the section `part_section(name, part)` of one of the `PARTS` of ids.
 
         The part's owner keeps it: `make` is called now, or never.
         """
         section = part_section(name, part)
-        if self._is_own(section, self.shard.owner(part), volatile=volatile):
+        if self._is_own(section, self.shard.owner(part)):
             self.sections[self.prefix + section] = make()
 
     def put_sealed(
@@ -142,7 +140,6 @@ class Checkpoint:
         make: Callable[[], Tensors],
         *,
         turn: int = 0,
-        part: int | None = None,
         volatile: bool = False,
     ) -> None:
         """Add a section whose content under this name never changes in a run.
@@ -151,14 +148,12 @@ class Checkpoint:
             name: As `put`.
             make: Returns the tensors; called only when they must be written, on any thread.
             turn: Which of its kind it is: ranks keep them in turns.
-            part: One of the `PARTS` of ids, whose owner keeps it instead.
             volatile: As `put`.
         """
-        rank = turn % self.shard.world if part is None else self.shard.owner(part)
-        if self._is_own(name, rank, volatile=volatile):
+        if self._is_own(name, turn % self.shard.world, volatile=volatile):
             self.sealed[self.prefix + name] = make
 
-    def _is_own(self, name: str, rank: int, *, volatile: bool) -> bool:
+    def _is_own(self, name: str, rank: int, *, volatile: bool = False) -> bool:
         if volatile:
             self.volatile.add(self.prefix + name)
         if rank > 0:

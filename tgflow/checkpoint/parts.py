@@ -284,7 +284,6 @@ def put_pieces(
     stop: int,
     read: Callable[[int, int], Tensors],
     *,
-    part: int | None = None,
     volatile: bool = False,
 ) -> None:
     """Save entries `[0, stop)` that never change: sealed pieces, and the rest in a section `name`.
@@ -295,36 +294,24 @@ def put_pieces(
         size: Entries of a piece.
         stop: How many there are.
         read: Returns the entries `[start, stop)` as views or copies.
-        part: Of what one of the `PARTS` of ids has: `part_section` is the name then.
         volatile: As `Checkpoint.put`.
     """
-    section, sealed_stop = _section(name, part), stop // size * size
+    sealed_stop = stop // size * size
     for start in range(0, sealed_stop, size):
         writer.put_sealed(
-            f"{section}-{size}-{start // size:06d}",
+            f"{name}-{size}-{start // size:06d}",
             lambda start=start: read(start, start + size),  # type: ignore[misc]
             turn=start // size,
-            part=part,
             volatile=volatile,
         )
-    if part is None:
-        writer.put(section, read(sealed_stop, stop), volatile=volatile)
-    else:
-        writer.put_part(name, part, lambda: read(sealed_stop, stop), volatile=volatile)
+    writer.put(name, read(sealed_stop, stop), volatile=volatile)
 
 
-def pieces_of(
-    reader: Checkpoint, name: str, size: int, stop: int, *, part: int | None = None
-) -> Iterator[Tensors]:
+def pieces_of(reader: Checkpoint, name: str, size: int, stop: int) -> Iterator[Tensors]:
     """Yield what `put_pieces` has saved, in order, one piece in memory at a time."""
-    section = _section(name, part)
     for start in range(0, stop // size * size, size):
-        yield reader.get(f"{section}-{size}-{start // size:06d}")
-    yield reader.get(section)
-
-
-def _section(name: str, part: int | None) -> str:
-    return name if part is None else part_section(name, part)
+        yield reader.get(f"{name}-{size}-{start // size:06d}")
+    yield reader.get(name)
 
 
 def _copied(tensors: Tensors) -> Tensors:

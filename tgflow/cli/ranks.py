@@ -169,7 +169,7 @@ def check_ranks(config: Config, slices: int, world: int, *, resumed: bool = Fals
     if config.tables.cache_policy == "belady":
         raise ConfigError("--cache-policy: belady plans for one process; use lru with more ranks")
     r = config.ranks
-    for flag, held in (("graph", r.graph), ("memory", r.memory), ("edge-rows", r.edge_rows)):
+    for flag, held in (("graph", r.graph), ("memory", r.memory)):
         if held == "sharded" and config.run.device != "cpu":
             raise ConfigError(
                 f"--rank-{flag}: sharded is for models on the CPU, and --device is "
@@ -186,20 +186,14 @@ def check_rank_tables(config: Config, x_dim: int, world: int) -> None:
         world: How many ranks there are.
 
     Raises:
-        ConfigError: If they would write one file, or send rows that are not in host memory.
+        ConfigError: If they would write one file.
     """
     if world == 1 or not x_dim:
         return
-    placement = placement_of(config)
-    if placement in FILED:
+    if placement_of(config) in FILED:
         raise ConfigError(
             f"--edge-table: {world} ranks would share one file of edge features; use host, or "
             "device on a GPU"
-        )
-    if config.ranks.edge_rows == "sharded" and placement != "host":
-        raise ConfigError(
-            f"--rank-edge-rows: sharded rows are in host memory, and --edge-table is {placement}; "
-            "use host, or replicated"
         )
 
 
@@ -216,7 +210,7 @@ def check_training_ranks(config: Config, world: int) -> None:
             "--fixed-negatives: they go by the names of nodes, which rank 0 alone has; leave out "
             "--nproc"
         )
-    for key in ("graph", "memory", "edge_rows"):
+    for key in ("graph", "memory"):
         if getattr(config.ranks, key) == "sharded":
             raise ConfigError(
                 f'[ranks] {key} = "sharded": offline training has all of it on every rank; leave '

@@ -236,8 +236,6 @@ class RanksConfig:
     """Neighbors: all on every rank, or sharded: each rank has those of its own nodes."""
     memory: Annotated[Held, Setting(flags=("--rank-memory",), live=True)] = "replicated"
     """The model's memory of nodes, likewise; sharded sends the rows that are read."""
-    edge_rows: Annotated[Held, Setting(flags=("--rank-edge-rows",), live=True)] = "replicated"
-    """Rows of edge features, likewise: in host memory."""
     timeout: Annotated[float, Gt(0), Setting(flags=("--rank-timeout",))] = 300.0
     """Seconds for all ranks to come, and later for any of them to answer."""
     interface: str | None = None

@@ -9,6 +9,5 @@ from tgflow.lazy import lazy_names
 if TYPE_CHECKING:
     from tgflow.distributed.join import join as join
     from tgflow.distributed.memory import ShardedMemory as ShardedMemory
-    from tgflow.distributed.rows import ShardedRows as ShardedRows
 
 __all__, __getattr__, __dir__ = lazy_names(__name__)

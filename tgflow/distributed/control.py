@@ -25,10 +25,7 @@ CHECKSUM_SPEC: Spec = (torch.int64, (1,))
 
 STREAM = "feed"
 """The kind of `Traffic` that brings the stream from rank 0."""
-_ROWS = (
-    *("rows", "memory", "memory queries", "memory rows", "memory clocks", "memory stored"),
-    "edge rows",
-)
+_ROWS = ("rows", "memory", "memory queries", "memory rows", "memory clocks", "memory stored")
 _QUERIES = ("queries", "answers")
 
 
@@ -68,7 +65,7 @@ class RankFigures:
     gradient_bytes: int = 0
     """Sent of gradients."""
     rows_bytes: int = 0
-    """Sent of memory, of what is stored in it, and of edge features."""
+    """Sent of memory, and of what is stored in it."""
     query_bytes: int = 0
     """Sent of queries for neighbors, and of answers."""
     other_bytes: int = 0

@@ -24,7 +24,6 @@ from tgflow.inference.queries import (
 from tgflow.inference.rw_lock import ReadWriteLock
 from tgflow.model import Scores, TemporalModel, device_of_model
 from tgflow.plan.negatives import NegativeSampler
-from tgflow.plan.pending import check_unspread
 from tgflow.plan.spec import PlanSpec
 from tgflow.sampler import SamplerFunction
 from tgflow.state import DeviceState, SpreadState
@@ -110,7 +109,6 @@ class Inference:
                 "the model's memory is sharded over ranks; use a model with all of it, such as one "
                 "loaded from the run's checkpoint"
             )
-        check_unspread(graph)
         self.model, self.graph = model, graph
         self.fanouts = checked_fanouts(model, fanouts)
         self.max_pairs = max_pairs

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Literal, NamedTuple
 
 import torch
@@ -19,7 +18,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.plan import _native
 from tgflow.plan._native import unique_events
 from tgflow.tables import FeatureTable
-from tgflow.tables.protocols import SpreadTable, Table, spread_table
+from tgflow.tables.protocols import Table
 from tgflow.tables.row_view import RowView
 
 Feature = Literal["edge_x", "node_x"]
@@ -149,22 +148,11 @@ class FeatureInput:
             return self.table.gather(batch.ids[self.name])
 
     def gather_all(self, batches: Sequence[PendingBatch]) -> Sequence[Tensor]:
-        """Return the rows that each of several batches needs of it, gathered in one call.
-
-        Of a table over ranks the batches of a micro-batch, which come one after the other, get a
-        row once.
-        """
-        sizes = [len(batch.ids[self.name]) for batch in batches]
-        ids = [
-            torch.cat([batch.ids[self.name] for batch in group])
-            for _, group in groupby(batches, key=lambda pending: pending.batch.index)
-        ]
+        """Return the rows that each of several batches needs of it, gathered in one call."""
+        ids = [batch.ids[self.name] for batch in batches]
         with self.error_context():
-            if isinstance(self.table, SpreadTable):
-                rows = torch.cat(self.table.gather_each(ids))
-            else:
-                rows = self.table.gather(torch.cat(ids))
-        return torch.split(rows, sizes)
+            rows = self.table.gather(torch.cat(ids))
+        return torch.split(rows, [len(each) for each in ids])
 
     @contextmanager
     def error_context(self) -> Iterator[None]:
@@ -238,17 +226,6 @@ def check_preparable(graph: TemporalGraph) -> None:
                 f'the cache of {table.name} has policy="belady", which is planned for on the host, '
                 f"and a GPU that samples tells no host what; the graph is on {graph.device}: use "
                 'policy="lru", or TemporalGraph(device="cpu"), whose batches are copied to the GPU'
-            )
-
-
-def check_unspread(graph: TemporalGraph) -> None:
-    """Raise ValueError if features are with several ranks, and are to be read by one alone."""
-    for table in feature_inputs(graph):
-        if spread_table(table.table) is not None:
-            raise ValueError(
-                f"the rows of {table.name} are spread over ranks, which read them together in a "
-                "ContinualTrainer: give a graph that has all of them, as one of the run's "
-                "checkpoint"
             )
 
 

@@ -20,7 +20,7 @@ from tgflow.report.rejections import rejections
 
 TITLES = {"edge_x": "edge features", "node_x": "node features"}
 """What tables are called."""
-_WHERE = {"disk": "on disk", "ranks": "spread over ranks"}
+_WHERE = {"disk": "on disk"}
 HEADER = ("why", "partition", "rows", "first", "for example")
 PARTS = ("accepted", "late", "malformed", "duplicate", "buffered")
 FILES = {

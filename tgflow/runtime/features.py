@@ -83,8 +83,7 @@ def check_tables(config: Config, x_dim: int, *, live: bool) -> None:
             f"--edge-path: {Path(t.edge_path).parent} is no directory; make it, or name another"
         )
     _check_machine(placement)
-    is_sharded = config.ranks.edge_rows == "sharded"
-    if t.edge_cache and placement not in FILED and not is_sharded and not has_gpu_graph(config):
+    if t.edge_cache and placement not in FILED and not has_gpu_graph(config):
         raise ConfigError(
             f"--edge-cache: a cache in host memory slows reads of --edge-table {placement}; add "
             "--edge-table disk, or leave it out"

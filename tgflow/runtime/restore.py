@@ -19,7 +19,6 @@ from tgflow.compare.offline_saves import OfflineSaves, SavedPart
 from tgflow.config import Config, ConfigError
 from tgflow.cuda.device import Device
 from tgflow.distributed.memory import ShardedMemory
-from tgflow.distributed.rows import ShardedRows
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.model import TemporalModel
@@ -183,7 +182,7 @@ def make_trainer(
     execution = execution_config(directory.config)
     scores = directory.config.scores.to is not None
     task = make_task(directory.config.task)
-    table = open_table(directory, source.x_dim, checkpoint, gpu, peers)
+    table = open_table(directory, source.x_dim, checkpoint, gpu)
     device = "cpu" if gpu is None else gpu
     where: dict[str, Any] = {"device": device, "device_budget": budget, "edge_x": table}
     if checkpoint is None and initial is not None:
@@ -287,7 +286,6 @@ def open_table(
     x_dim: int,
     checkpoint: Checkpoint | None,
     gpu: Device | None,
-    peers: Peers,
 ) -> Table | None:
     """Return the table, cache and all, as the settings want it; None without features.
 
@@ -298,7 +296,6 @@ def open_table(
         x_dim: Width of the features.
         checkpoint: What to resume from; None starts.
         gpu: With the graph; None where that is on the host.
-        peers: The ranks, of which each has a part of the rows if the settings want that.
 
     Raises:
         RowsLost: If its file has not the rows that the checkpoint counts.
@@ -316,8 +313,6 @@ def open_table(
         return None
     if counted is None:
         table.truncate(0)
-    if peers.world > 1 and directory.config.ranks.edge_rows == "sharded":
-        return with_cache(directory.config, ShardedRows(table, peers), "lru", gpu)
     return with_cache(directory.config, table, "lru", gpu)
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
 from tgflow.tables.pending_gather import RowRequest
-from tgflow.tables.stripes import Stripes
 
 if TYPE_CHECKING:
     from tgflow.tables.gpu_rows import GpuView
@@ -23,8 +21,6 @@ class Table(Protocol):
     same ids, raises the same errors, and leaves a table as it was if it raises. Ids count from 0 in
     the order of `append`; -1 is nobody's and reads as zeros. One thread appends, truncates or
     closes, and any number gather meanwhile; what a gather was asked for was there before it began.
-
-    A table whose rows are with other ranks is one more implementation, a `SpreadTable`.
     """
 
     @property
@@ -79,46 +75,6 @@ class Table(Protocol):
 
     def close(self) -> None:
         """Give back what is held, once what still reads is done."""
-
-
-@runtime_checkable
-class SpreadTable(Table, Protocol):
-    """A table of which each rank has the rows of its own stripes, and asks the others for theirs.
-
-    All ranks append and truncate alike, which sends nothing, and gather together, one thread each.
-    """
-
-    @property
-    def stripes(self) -> Stripes:
-        """Which rows this rank has."""
-
-    @property
-    def here(self) -> Table:
-        """This rank's rows, by `Stripes.local`."""
-
-    def gather_each(self, ids: Sequence[Tensor]) -> list[Tensor]:
-        """Gather for several, who ask together; for each of them a row is sent once.
-
-        Args:
-            ids: Of each, as `gather`; of as many on all ranks.
-
-        Raises:
-            PeerLost: If another rank is gone.
-        """
-
-    def append_own(self, rows: Tensor, size: int) -> None:
-        """Add this rank's rows of those that follow, as a checkpoint has them.
-
-        Args:
-            rows: `[N, dim]`, in the order of their ids.
-            size: Rows that all ranks have together then.
-        """
-
-
-def spread_table(table: Table | None) -> SpreadTable | None:
-    """Return the table behind caches and views, if it is spread over ranks."""
-    base = None if table is None else table.base
-    return base if isinstance(base, SpreadTable) else None
 
 
 class RowStorage(Protocol):

@@ -51,8 +51,7 @@ class ContinualTrainer(StreamTrainer):
             this rank's nodes alone, fetches other rows once a micro-batch, and is saved by all
             ranks together, each to a `Checkpoint` of its shard.
         graph: Grows by the stream's events; append to it nowhere else. One that is sharded
-            (`TemporalGraph(shard=peers.shard)`) asks the owners of nodes for their neighbors, and
-            one whose `edge_x` is a `ShardedRows` those of features, which all ranks save together.
+            (`TemporalGraph(shard=peers.shard)`) asks the owners of nodes for their neighbors.
             Where any of it is sharded, `steps` is given the same batches on all ranks, up to 8
             micro-batches of a batch are prepared together, and it is not to be left early and
             called again.

@@ -1,8 +1,7 @@
 """Rows of features in checkpoints: held by them, or by a file of their own that they refer to.
 
 A table on disk with a path is durable by itself. A checkpoint syncs it and has a fingerprint: how
-many rows it had, and what the last of them were. Rows that are elsewhere are in the checkpoint; by
-parts, where ranks may write them together.
+many rows it had, and what the last of them were. Rows that are elsewhere are in the checkpoint.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from tgflow.checkpoint.parts import pieces_of, put_pieces
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.tables import DamagedFile, FeatureTable
 from tgflow.tables.protocols import Table
-from tgflow.train.parted_rows import is_parted, load_parts, save_parts
 
 DIGEST_ROWS = 256
 """Rows before the end by which a file is known again."""
@@ -41,7 +39,7 @@ class FeatureRows:
         follows_log: Whether events give the rows, as edges do: what is beyond those that a
             checkpoint counts comes again, so it is cut off. Rows of nodes may be there before an
             event mentions them, and stay; how many there are then depends on when it was taken.
-        by_part: Save rows that follow the log, and are in no file, by parts. Either is loaded.
+        volatile: Whether the fingerprint is left out of the checkpoint's `state_sha256`.
     """
 
     def __init__(
@@ -51,26 +49,22 @@ class FeatureRows:
         size: int | None = None,
         *,
         follows_log: bool,
-        by_part: bool = False,
+        volatile: bool = False,
     ) -> None:
         self.name, self._table, self._follows_log = name, table, follows_log
-        self._by_part = by_part and follows_log
+        self._volatile = volatile or not follows_log
         self._size = len(table) if size is None else size
 
     def save(self, writer: Checkpoint) -> None:
         """Save the rows and their fingerprint, or refer to their file.
 
-        What counts of a state is the fingerprint, not in which file the rows are; by parts, which
-        have none, nothing of them does.
+        What counts of a state is the fingerprint, not in which file the rows are.
         """
-        table, rows, volatile = self._table, self._size, self._by_part or not self._follows_log
+        table, rows = self._table, self._size
         file, step = backing_file(table), max(1, PIECE_BYTES // (4 * table.dim))
-        if self._by_part and file is None:
-            save_parts(writer, self.name, table, rows)
-            return
         where = None if file is None else _path_of(file)
         writer.note(self.name, {"dim": table.dim, "piece": step, "file": where})
-        writer.put(f"{self.name}_mark", fingerprint(table, rows), volatile=volatile)
+        writer.put(f"{self.name}_mark", fingerprint(table, rows), volatile=self._volatile)
         if file is not None:
             writer.sync_before(file.sync)
         else:
@@ -93,10 +87,6 @@ class FeatureRows:
         """
         noted = read_as(dict[str, Any], reader.meta.get(self.name), self.name)
         self._check_kind(read_natural(noted, "dim"))
-        if is_parted(reader, self.name):
-            self._check_empty()
-            load_parts(reader, self.name, self._table)
-            return
         table, file = self._table, file_of(reader.meta, self.name)
         mark, backing = read_fingerprint(reader, self.name), backing_file(self._table)
         if not len(table) and not (backing is not None and same_file(backing.path, file)):

@@ -25,7 +25,6 @@ from tgflow.peers import Alone, Peers
 from tgflow.plan.in_order import Task
 from tgflow.plan.loader import BatchSource, Loader, joined_shares, sliced_tasks
 from tgflow.plan.parts import BatchPart, PartedPlan
-from tgflow.plan.pending import check_unspread
 from tgflow.plan.plan import Plan
 from tgflow.state import SpreadState
 from tgflow.tables.protocols import Table
@@ -131,7 +130,6 @@ class OfflineTrainer:
             raise ValueError(
                 "a sharded memory is for a ContinualTrainer; leave the model's state as it is"
             )
-        check_unspread(graph)
         check_eval_neighbors(model, c)
         self._peers = peers = Alone() if peers is None else peers
         control = RankControl(peers, lambda: self._learner.compute_seconds)

@@ -26,8 +26,7 @@ def save_state(
 ) -> None:
     """Save a trainer that has stored `position` events.
 
-    Where batches are cut into `slices` several ranks may learn, so memory and features are saved by
-    parts, such that ranks can write them together: the same sections, whether they do or not.
+    With several `slices`, memory is saved by parts, which ranks can write together.
 
     What is learned or appended later does not change what was saved: it is copies of all that
     changes, and views of events, which do not. Nothing is drawn, and nothing of the trainer
@@ -58,7 +57,7 @@ def save_graph(
         writer: Takes it.
         graph: What is saved.
         position: How much of it.
-        by_part: As `FeatureRows`.
+        by_part: Whether the trainer saves its model's state by parts.
     """
     writer.note("graph", {"direction": graph.direction, "time_unit": graph.time_unit})
     for part in _graph_parts(graph, position, by_part=by_part):
@@ -78,7 +77,7 @@ def _model_parts(model: TemporalModel, *, by_part: bool = False) -> list[Part]:
 def _graph_parts(graph: TemporalGraph, position: int, *, by_part: bool) -> list[Part]:
     parts: list[Part] = [Events(graph, position), CacheContents(graph)]
     if graph.edge_x is not None:
-        edge_x = FeatureRows("edge_x", graph.edge_x, position, follows_log=True, by_part=by_part)
+        edge_x = FeatureRows("edge_x", graph.edge_x, position, follows_log=True, volatile=by_part)
         parts.append(edge_x)
     if graph.node_x is not None:
         size = graph.num_node_rows(position)

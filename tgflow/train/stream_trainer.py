@@ -33,7 +33,6 @@ from tgflow.plan.pending import check_unplanned
 from tgflow.plan.turns import SharePreparer, TurnGate, Walker, WalksHere, shares_by_turns
 from tgflow.schedule import SliceSchedule
 from tgflow.state import SpreadState
-from tgflow.tables.protocols import spread_table
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.microbatch import MicroBatcher, MicroBatchPlans, StreamPart
 from tgflow.train.observe import Callback, Callbacks, StepRecord
@@ -145,7 +144,7 @@ class StreamTrainer(ABC):
     @property
     def is_spread(self) -> bool:
         """Whether each rank has a part of what is saved, so that all ranks save together."""
-        return self.spread_state is not None or spread_table(self.graph.edge_x) is not None
+        return self.spread_state is not None
 
     @property
     def num_batches(self) -> int:
@@ -443,9 +442,4 @@ def _check_spread(graph: TemporalGraph, device: torch.device) -> None:
         raise ValueError(
             f"a sharded graph is for models on the CPU, and this one is on {device}; leave out "
             "TemporalGraph(shard=)"
-        )
-    if spread_table(graph.edge_x) is not None:
-        raise ValueError(
-            f"sharded rows are for models on the CPU, and this one is on {device}; leave out "
-            "ShardedRows"
         )
