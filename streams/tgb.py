@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import torch
 from safetensors.numpy import save_file
 
-from tgflow.durable.replaced import replacing
+from tgflow.durable.fs import replacing
 from tgflow.streams.errors import StreamError
 from tgflow.streams.files.formats import decoder_for
 from tgflow.streams.files.jodie import JodieDecoder

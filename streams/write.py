@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from tgflow.durable.replaced import replacing
+from tgflow.durable.fs import replacing
 from tgflow.streams.files.blocks import COMPRESSION
 from tgflow.streams.files.formats import WRITABLE, format_of
 from tgflow.streams.source import Source

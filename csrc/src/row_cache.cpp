@@ -6,7 +6,7 @@
 namespace tgflow {
 namespace {
 
-constexpr int64_t kPeriodSlots = 4;  // as lfu_period of tgflow/cache/policy.py
+constexpr int64_t kPeriodSlots = 4;  // as lfu_period of tgflow/cache/contents.py
 constexpr int64_t kMaxSlots = 1 << 30;
 constexpr int64_t kPlacesPerSlot = 4;
 

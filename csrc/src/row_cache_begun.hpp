@@ -7,7 +7,7 @@
 
 namespace tgflow {
 
-constexpr uint8_t kMostUses = 255;  ///< As LFU_MOST of tgflow/cache/policy.py.
+constexpr uint8_t kMostUses = 255;  ///< As LFU_MOST of tgflow/cache/contents.py.
 
 /// A gather among those at work, and the lock on the index. One that fails on the way, for want of memory,
 /// leaves an empty cache.

@@ -19,7 +19,7 @@ from tgflow.cache import CachedTable, cached
 from tgflow.graph import TemporalGraph
 from tgflow.plan import Loader, NegativeSampler, Plan
 from tgflow.tables import FeatureTable
-from tgflow.tables.protocols import Table
+from tgflow.tables.table import Table
 
 HEADER_BYTES = 4096
 CHECKSUM_BYTES = 4

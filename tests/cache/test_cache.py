@@ -6,66 +6,24 @@ import gc
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from helpers.cache_reference import ReferenceCache
 from helpers.caches import (
     SIZE,
     any_schedule,
-    capacities,
     check,
-    ids_lists,
     int64,
     made_cache,
     made_rows,
     made_table,
-    policies,
 )
 from helpers.devices import for_each_device, opened
 from helpers.effort import cases
-from tgflow.cache import CacheCounters, ScheduleMismatch, cached
-from tgflow.cache.policy import POLICIES, Policy, lfu_period
+from tgflow.cache import ScheduleMismatch, cached
+from tgflow.cache.contents import lfu_period
 from tgflow.tables import FeatureTable
 
 PADDED = torch.cat([made_rows(SIZE), torch.zeros(1, 3)])
-
-
-@given(
-    capacity=capacities,
-    policy=policies,
-    first=ids_lists,
-    batches=st.lists(ids_lists, max_size=12),
-    far=st.booleans(),
-)
-def test_any_gathers_match_the_reference(capacity, policy, first, batches, far):
-    cache, reference = (
-        made_cache(capacity, policy, far=far),
-        ReferenceCache(capacity, policy),
-    )
-    cache.preload(int64(first))
-    reference.preload(first)
-    for ids in batches:
-        assert torch.equal(cache.gather(int64(ids)).cpu(), PADDED[ids])
-        reference.gather(ids)
-        check(cache, reference)
-
-
-@given(
-    capacity=capacities,
-    batches=st.lists(st.tuples(ids_lists, st.lists(st.integers(-1, 12), max_size=8)), max_size=10),
-    far=st.booleans(),
-)
-def test_any_schedules_are_applied(capacity, batches, far):
-    cache, reference = (
-        made_cache(capacity, "belady", far=far),
-        ReferenceCache(capacity, "belady"),
-    )
-    for ids, choice in batches:
-        schedule = any_schedule(reference, ids, choice)
-        assert torch.equal(cache.apply(schedule, int64(ids)).cpu(), PADDED[ids])
-        reference.apply(schedule, ids)
-        check(cache, reference)
 
 
 def test_lfu_counts_age():
@@ -78,90 +36,6 @@ def test_lfu_counts_age():
         check(cache, reference)
     assert 0 not in reference.contents()
     assert reference.admissions > 3 * lfu_period(3)
-
-
-def test_counters_by_hand():
-    cache = made_cache(2, "lru")
-    cache.gather(int64([3, -1, 3, 5, 7]))  # 3 and 5 come in, 7 finds no room
-    counters = cache.counters
-    assert (counters.hits, counters.misses) == (0, 3)
-    assert (counters.admitted, counters.evicted, counters.bypassed) == (2, 0, 1)
-    cache.gather(int64([5, 9, 1]))  # 5 stays, 9 takes the place of 3
-    counters = cache.counters
-    assert (counters.hits, counters.misses) == (1, 5)
-    assert (counters.admitted, counters.evicted, counters.bypassed) == (3, 1, 2)
-    assert cache.contents().tolist() == [9, 5]
-    assert counters.bytes_from_table == 60
-    assert counters.hit_rate == pytest.approx(1 / 6)
-    cache.reset_counters()
-    assert (cache.counters.hits, cache.counters.hit_rate) == (0, 0)
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_evaluation_leaves_the_contents_as_they_were(policy: Policy):
-    cache = made_cache(4, policy)
-    cache.preload(int64([1, 2, 3, 4]))
-    cache.gather(int64([2, 3]))
-    before = cache.snapshot()
-    with cache.restored():
-        cache.gather(int64([7, 8, 9, 2]))
-    after = cache.snapshot()
-    assert torch.equal(before.ids, after.ids)
-    assert torch.equal(before.keys, after.keys)
-    ids = int64([1, 2, 3, 4, 7, -1])
-    assert torch.equal(cache.gather(ids).cpu(), PADDED[ids.cpu()])
-
-
-@pytest.mark.parametrize("far", [False, True])
-@pytest.mark.parametrize("policy", ["lru", "lfu", "fifo"])
-def test_a_new_cache_goes_on_from_the_snapshot_of_an_older_one(policy: Policy, far):
-    old, new = (made_cache(4, policy, far=far) for _ in range(2))
-    reference = ReferenceCache(4, policy)
-    for ids in ([1, 2, 3, 4], [2, 4], [4, 1, 4]) * 5:
-        old.gather(int64(ids))
-        reference.gather(ids)
-    new.restore(old.snapshot())
-    new.reset_counters()
-    reference.counters = CacheCounters()
-    for ids in ([1, 7], [8, 2], [7, 9], [1, 2, 3]):
-        assert torch.equal(new.gather(int64(ids)).cpu(), made_rows(SIZE)[ids])
-        reference.gather(ids)
-        check(new, reference)
-
-
-@for_each_device
-def test_what_a_change_of_the_table_does(device):
-    cache = made_cache(6, device=device)
-    cache.gather(int64([0, 1, 10, 11], device))
-    cache.scatter_(int64([1, 5], device), torch.full((2, 3), -1.0))
-    assert cache[int64([1, 5], device)].cpu().unique().tolist() == [-1]
-    cache.truncate(11)
-    assert cache.append(torch.full((1, 3), -2.0)) == 11
-    assert cache[int64([11, 10], device)].cpu()[0].tolist() == [-2] * 3
-    before = cache.snapshot()
-    cache.truncate(5)
-    cache.restore(before)
-    assert max(cache.contents().tolist()) < 5
-
-
-@pytest.mark.parametrize("policy", ["lru", "lfu", "fifo"])
-def test_what_is_appended_is_written_through(policy: Policy):
-    cache = made_cache(4, policy, far=True)
-    cache.gather(int64([0, 1, 2]))
-    reads = cache.table.num_reads
-    new = torch.arange(18.0).view(6, 3)
-    assert cache.append(new[:2]) == SIZE  # into the free slot, and over 0, the oldest
-    assert cache.contents().tolist() == [SIZE + 1, 1, 2, SIZE]
-    assert cache.append(new[2:]) == SIZE + 2
-    held = [SIZE + 2 + i for i in range(4)]
-    assert sorted(cache.contents().tolist()) == held
-    assert torch.equal(cache.gather(int64(held)).cpu(), new[2:])
-    assert cache.table.num_reads == reads
-    counters = cache.counters
-    assert (counters.written, counters.admitted, counters.evicted) == (6, 9, 5)
-    assert (counters.misses, counters.preloaded) == (3, 0)
-    cache.gather(int64([5]))  # 14, the first of the new ones, makes room
-    assert SIZE + 2 not in cache.contents().tolist()
 
 
 @for_each_device
@@ -179,16 +53,6 @@ def test_an_append_that_fails_changes_nothing(device, monkeypatch):
         cache.append(torch.zeros(2, 3))
     assert len(cache) == SIZE
     assert sorted(cache.contents().tolist()) == [-1, -1, 0, 1]
-
-
-@for_each_device
-@pytest.mark.parametrize("shape", [(), (0,), (0, 3), (2, 3)])
-def test_ids_of_any_shape_into_a_given_tensor(device, shape):
-    cache = made_cache(3, device=device)
-    ids = int64([2, 2, 4, -1, 0, 4], device)[: torch.Size(shape).numel()].reshape(shape)
-    out = torch.full((*shape, 3), torch.nan, device=ids.device)
-    assert cache.gather(ids, out) is out
-    assert torch.equal(out.cpu(), PADDED[ids.cpu()])
 
 
 @for_each_device
@@ -234,14 +98,6 @@ def test_a_table_that_fails_leaves_a_cache_that_is_right(device):
     assert cache.contents().tolist()[:2] == [0, 1]
     ids = int64([3, 2, 1, 0], device)
     assert torch.equal(cache.gather(ids).cpu(), PADDED[ids.cpu()])
-
-
-def test_what_is_far_is_read_once_and_together():
-    cache = made_cache(4, far=True)
-    cache.gather(int64([0, 1, 1, 0, -1, 2]))
-    assert cache.table.num_reads == 3
-    cache.gather(int64([0, 1, 5]))
-    assert cache.table.num_reads == 4
 
 
 def call_and_wait(call, ids):

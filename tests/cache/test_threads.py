@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers.caches import made_cache, made_rows
-from tgflow.cache.policy import Policy
+from tgflow.cache.contents import Policy
 
 SIZE, DIM = 400, 7
 
@@ -72,23 +72,3 @@ def test_gathers_of_rows_as_they_are_appended(policy: Policy, far):
         thread.join()
     assert not wrong
     assert torch.equal(cache.gather(torch.arange(len(rows))), rows)
-
-
-def test_a_reader_after_a_scatter_sees_it():
-    cache = made_cache(50, size=SIZE, dim=DIM)
-    stop = threading.Event()
-
-    def read():
-        while not stop.is_set():
-            cache.gather(torch.randint(SIZE, (64,)))
-
-    threads = [threading.Thread(target=read) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for value in range(50):
-        ids = torch.randperm(SIZE)[:20]
-        cache.scatter_(ids, torch.full((20, DIM), float(value)))
-        assert cache.gather(ids).unique().tolist() == [value]
-    stop.set()
-    for thread in threads:
-        thread.join()

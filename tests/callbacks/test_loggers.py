@@ -15,7 +15,7 @@ import tgflow as tg
 from helpers.fake_loggers import fake_tensorboard, fake_wandb
 from helpers.made_streams import made_events, pieces
 from tgflow.callbacks.logger import group_figures, numbers
-from tgflow.durable import appended, replaced
+from tgflow.durable import fs
 from tgflow.runtime.loggers import RunLoggers
 
 
@@ -104,7 +104,7 @@ def test_a_csv_file_is_cut_back_to_where_the_training_goes_on(tmp_path):
 
 def test_rows_of_a_csv_file_are_on_the_disk_once_they_are_flushed(tmp_path, monkeypatch):
     names = []
-    monkeypatch.setattr(appended.RealFs, "sync_directory", lambda self, path: names.append(path))
+    monkeypatch.setattr(fs.RealFs, "sync_directory", lambda self, path: names.append(path))
     with tg.callbacks.CSVLogger(tmp_path / "figures.csv") as logger:
         for step in (10, 20):
             logger.log(step, {f"loss_{step}": 0.5})  # each writes the file again
@@ -121,7 +121,7 @@ def test_a_csv_file_that_cannot_be_written_again_stays_and_grows(tmp_path, monke
     with tg.callbacks.CSVLogger(path) as logger:
         logger.log(10, {"loss": 0.5})
         with monkeypatch.context() as disk:
-            disk.setattr(replaced, "sync_data", full)
+            disk.setattr(fs, "sync_data", full)
             with pytest.raises(OSError, match="No space left"):
                 logger.log(20, {"ap": 0.5})
         logger.log(30, {"loss": 0.25})

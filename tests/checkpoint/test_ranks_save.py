@@ -2,12 +2,9 @@
 
 import os
 
-import pytest
-import torch
-
-from helpers.savers import FEW, Savers, check, filler
-from helpers.worlds import in_world, run_apart
-from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter, load, read_manifest
+from helpers.savers import FEW, check, filler
+from helpers.worlds import run_apart
+from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter
 from tgflow.checkpoint.ranks import FollowingStore, LeadingStore, Notices
 
 
@@ -19,32 +16,6 @@ def writer_of(peers, directory):
     else:
         store = LeadingStore(CheckpointStore(directory), notices, timeout=20)
     return CheckpointWriter(store)
-
-
-def save_in_a_world(peers, directory, steps):
-    writer = writer_of(peers, directory)
-    for step in steps:
-        checkpoint = Checkpoint({}, shard=peers.shard)
-        filler(step, FEW)(checkpoint)
-        writer.wait()
-        writer.submit(step, checkpoint)
-    stats = writer.wait()
-    peers.gather(torch.zeros(1), [1] * peers.world, kind="end")  # the store goes with its ranks
-    return stats.saved, stats.failures
-
-
-@pytest.mark.slow
-def test_a_world_of_processes_saves_as_one_does(tmp_path):
-    steps = (9, 14)
-    assert in_world(3, save_in_a_world, tmp_path / "ranks", steps) == [(2, 0)] * 3
-    Savers([tmp_path / "alone"]).save(14, filler(14, FEW))
-    found = load(tmp_path / "ranks" / "ckpt-000000000014")
-    check((14, found), 14, FEW)
-    digests = [
-        read_manifest(tmp_path / name / "ckpt-000000000014")["state_sha256"]
-        for name in ("ranks", "alone")
-    ]
-    assert digests[0] == digests[1]
 
 
 def die_before_the_manifest(peers, directory):

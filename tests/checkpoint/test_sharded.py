@@ -16,7 +16,6 @@ from tgflow.checkpoint import (
     read_manifest,
 )
 from tgflow.checkpoint.ranks import Notices
-from tgflow.durable.errors import DiskFull
 from tgflow.durable.fs import RealFs
 from tgflow.peers import PeerLost, RanksDisagree
 
@@ -116,21 +115,6 @@ def test_a_disk_that_is_full_at_one_rank_once_costs_one_checkpoint(tmp_path):
     assert [writer.stats.failures_in_a_row for writer in ranks.writers] == [0, 0]
 
 
-def test_a_disk_that_is_full_three_times_ends_all_ranks_alike(tmp_path):
-    disk = Failing()
-    ranks = savers(tmp_path, 2, fs=[None, disk].__getitem__)
-    ranks.save(5, filler(5, FEW))
-    disk.left = 1
-    for step in (6, 7):
-        with pytest.warns(RuntimeWarning, match="no room"):
-            ranks.save(step, filler(step, FEW))
-    ranks.submit(8, filler(8, FEW))
-    for writer in ranks.writers:
-        with pytest.raises(DiskFull, match="rank 1: no room"):
-            writer.wait()
-    assert names(tmp_path) == ["ckpt-000000000005"]
-
-
 @pytest.mark.parametrize("when", ["make_directory", "create", "rename", "sync_directory"])
 def test_what_fails_at_rank_0_is_counted_at_all(tmp_path, when):
     class Refusing(RealFs):
@@ -176,47 +160,12 @@ def test_ranks_that_are_too_slow_cost_a_checkpoint_and_nothing_else(tmp_path):
     check(CheckpointStore(tmp_path).newest(), 7, FEW)
 
 
-def test_a_rank_that_sees_another_directory_is_named(tmp_path):
-    ranks = Savers([tmp_path / "a", tmp_path / "b"])
-    (tmp_path / "b").mkdir()
-    with pytest.warns(RuntimeWarning, match="rank 1: .*No such file or directory"):
-        assert ranks.save(5, filler(5)) is None
-
-
-def test_a_file_that_rank_0_does_not_see_is_named(tmp_path):
-    class Elsewhere(RealFs):
-        def create(self, path):
-            return super().create(path.with_name("x" if "p40" in path.name else path.name))
-
-    ranks = savers(tmp_path, 2, fs=[None, Elsewhere()].__getitem__)
-    text = r"rank 1 has written \d+ bytes to memory-p40.safetensors, and rank 0 sees no such file"
-    with pytest.warns(RuntimeWarning, match=text):
-        assert ranks.save(5, filler(5)) is None
-
-
-@pytest.mark.filterwarnings("ignore:no checkpoint at step 5")
-def test_sections_that_nobody_writes_are_named(tmp_path):
-    ranks = savers(tmp_path, 2)
-    whole, short = share(ranks.peers[0], 5, FEW), share(ranks.peers[1], 5, FEW[:1])
-    with pytest.warns(RuntimeWarning, match="which sections are whose: memory-p63"):
-        save_shares(ranks, whole, short, steps=(5, 5))
-    ranks.wait()
-
-
 def test_ranks_at_different_positions_do_not_save_together(tmp_path):
     ranks = savers(tmp_path, 2)
     with pytest.warns(RuntimeWarning, match="rank 0 saves step 5, rank 1 step 6"):
         save_shares(ranks, *(share(each, 5) for each in ranks.peers), steps=(5, 6))
     with pytest.raises(RanksDisagree):
         ranks.writers[1].wait()
-
-
-def test_a_rank_that_is_gone_ends_the_wait(tmp_path):
-    ranks = savers(tmp_path, 2)
-    ranks.peers[0].failure = PeerLost("rank 1 is gone")
-    ranks.writers[0].submit(5, share(ranks.peers[0], 5))
-    with pytest.raises(PeerLost, match="rank 1 is gone"):
-        ranks.writers[0].wait()
 
 
 def test_a_rank_whose_process_has_ended_ends_the_wait_unless_it_has_said_what_it_wrote(tmp_path):
@@ -228,26 +177,6 @@ def test_a_rank_whose_process_has_ended_ends_the_wait_unless_it_has_said_what_it
     ranks.writers[0].submit(5, share(ranks.peers[0], 5))
     with pytest.raises(PeerLost, match="rank 1 has ended, and has not said what it has written"):
         ranks.writers[0].wait()
-
-
-def test_what_was_posted_does_not_pile_up(tmp_path):
-    ranks, sizes = savers(tmp_path, 3), []
-    for step in range(1, 8):
-        ranks.save(step, filler(step, FEW))
-        sizes.append(len(ranks.keys.table))
-    assert max(sizes) <= 2 * (2 + 2)
-
-
-def test_rank_0_can_save_all_of_it_by_itself(tmp_path):
-    ranks = savers(tmp_path, 3)
-    ranks.save(5, filler(5, FEW))
-    whole = Checkpoint({})
-    filler(9, FEW)(whole)
-    ranks.writers[0].submit(9, whole)
-    assert ranks.writers[0].wait().last_step == 9
-    ranks.save(13, filler(13, FEW))
-    check(CheckpointStore(tmp_path).newest(), 13, FEW)
-    assert [entry.step for entry in ranks.leader.entries()] == [5, 9, 13]
 
 
 @pytest.mark.parametrize("damage", ["missing", "short", "flipped"])
@@ -324,16 +253,3 @@ def test_every_crash_state_of_two_writers_is_old_or_new(record_property, tmp_pat
 
 def refuse():
     raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-
-def test_the_enumeration_finds_ranks_that_do_not_sync(tmp_path):
-    root = tmp_path / "checkpoints"
-    root.mkdir()
-    fs = Together(root)
-    hasty = Quick()
-    hasty.create, hasty.write, hasty.close = fs.create, fs.write, fs.close
-    ranks = savers(root, 2, fs=[fs, hasty].__getitem__)
-    ranks.save(3, filler(3, FEW))
-    fs.note("saved 3")
-    with pytest.raises(Exception, match=r"is not|is no|assert"):
-        explore(fs, check_after_crash, tmp_path / "copy", known=1)

@@ -25,7 +25,7 @@ from helpers.rank_runs import (
 )
 from tgflow.cli import main
 from tgflow.cli.errors import DATA, INTERNAL, MEMORY, NO_INPUT, UNAVAILABLE, USAGE
-from tgflow.cli.ranks import check_rank_tables, check_ranks, check_training_ranks, with_slices
+from tgflow.cli.ranks import check_ranks, check_training_ranks, with_slices
 from tgflow.config import ConfigError, load_config
 from tgflow.models.tgn import TGN
 from tgflow.runtime import briefing, watch
@@ -206,20 +206,15 @@ def test_ranks_with_other_settings_are_refused(tmp_path, command, flag, values):
     assert ends[1].err.startswith("rank 1: ")
 
 
-@pytest.mark.parametrize("what", ["graph", "memory", "edge_rows"])
-def test_shards_are_refused_on_a_gpu_in_offline_training_and_outside_host_memory(what):
+@pytest.mark.parametrize("what", ["graph", "memory"])
+def test_shards_are_refused_on_a_gpu_and_in_offline_training(what):
     flags = {"stream.path": "x.csv", f"ranks.{what}": "sharded"}
     config = load_config(flags=flags | {"run.device": "cuda"})
-    with pytest.raises(ConfigError, match=f"--rank-{what.replace('_', '-')}: sharded is for mod"):
+    with pytest.raises(ConfigError, match=f"--rank-{what}: sharded is for mod"):
         check_ranks(config, 2, 2)
     with pytest.raises(ConfigError, match=f'{what} = "sharded": offline training has all of it'):
         check_training_ranks(config, 2)
     check_ranks(config, 2, 1)
-    in_uva = load_config(flags=flags | {"tables.edge_table": "uva"})
-    if what == "edge_rows":
-        with pytest.raises(ConfigError, match="--rank-edge-rows: sharded rows are in host memory"):
-            check_rank_tables(in_uva, x_dim=2, world=2)
-    check_rank_tables(in_uva, x_dim=2, world=1)
 
 
 @pytest.mark.parametrize(

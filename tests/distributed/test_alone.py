@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tgflow.peers import Alone, Flow, Peers, Shard, Traffic
+from tgflow.peers import Alone, Peers, Shard, Traffic
 
 
 def buffer(*values):
@@ -39,20 +39,3 @@ def test_it_sends_to_itself_and_counts_nothing():
 def test_buffers_that_do_not_fit_are_refused(sends, receives, text):
     with pytest.raises(ValueError, match=text):
         Alone().exchange(sends, receives, kind="rows")
-
-
-def test_chunks_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match="sizes must have one for each of 1 ranks, got 2"):
-        Alone().gather(buffer(1), [1, 1], kind="gradient")
-    with pytest.raises(ValueError, match=r"mine must have the shape \[3\] .* got \[1\]"):
-        Alone().gather(buffer(1), [3], kind="gradient")
-
-
-def test_traffic_is_counted_by_kind():
-    traffic = Traffic()
-    traffic.count("parcel", 100, 0.5)
-    traffic.count("parcel", 50, 0.25)
-    traffic.itemize("parcel", {"gradient": 120, "scores": 10})
-    assert traffic.flows["parcel"] == Flow(calls=2, bytes=20, seconds=0.75)
-    assert traffic.flows["gradient"] == Flow(calls=0, bytes=120, seconds=0.0)
-    assert (traffic.bytes, traffic.seconds) == (150, 0.75)

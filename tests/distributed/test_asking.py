@@ -11,7 +11,6 @@ from helpers.effort import tries
 from helpers.shards import Growth, growths, some_queries
 from helpers.strategies import samplers
 from helpers.thread_peers import ThreadPeers, in_threads
-from tgflow.batch import Block
 from tgflow.distributed.asking import AskingSampler
 from tgflow.graph import TemporalGraph
 from tgflow.peers import Alone, RanksDisagree, Shard
@@ -89,15 +88,6 @@ def asked_by(peers, graph, sizes, fanouts=(3,), sampler=None):
     return AskingSampler(graph, peers, sampler or Sampler.uniform()).walk([walk])[0]
 
 
-def test_no_hops_and_no_batches_ask_nobody():
-    peers = Alone()
-    asking = AskingSampler(GROWTH.whole(), peers, Sampler.recent())
-    assert asking.walk([]) == []
-    roots = Frontier(torch.tensor([1]), torch.tensor([2]))
-    (hops,) = asking.walk([hop_by_hop(1.0, None, roots, [], key=0, as_of=None)])
-    assert hops.blocks == ()
-
-
 def test_bytes_are_as_documented():
     """40 a batch; 24 a query; 4 of each, and 24 a filled slot; what is a rank's own is not sent."""
     world = 3
@@ -122,36 +112,6 @@ def test_bytes_are_as_documented():
         assert traffic.flows["answers"].bytes == answered[rank]
 
 
-def test_a_hop_of_many_batches_takes_as_many_exchanges_as_of_one():
-    def work(peers):
-        graph = GROWTH.shard(peers.shard)
-        roots = [roots_of(graph, peers.rank, batch, 5, each=False) for batch in range(8)]
-        walks = [hop_by_hop(1.0, None, each, [2, 2], key=1, as_of=None) for each in roots]
-        AskingSampler(graph, peers, Sampler.recent()).walk(walks)
-        return sum(flow.calls for flow in peers.traffic.flows.values())
-
-    assert in_threads(2, work) == [8, 8]
-
-
-def test_an_owner_that_is_ahead_answers_the_same():
-    whole = GROWTH.whole()
-
-    def work(peers):
-        graph = GROWTH.shard(peers.shard)
-        asked = roots_of(whole, peers.rank, 0, 12, each=True)
-        if peers.rank == 1:
-            Growth("undirected", [("append", 30), ("append_late", 9)], 8).grow(graph)
-        walk = hop_by_hop(1.0, None, asked, (4, 4), key=5, as_of=None, dedup=False)
-        return AskingSampler(graph, peers, Sampler.uniform()).walk([walk])[0]
-
-    found = in_threads(2, work)[0]
-    roots = roots_of(whole, 0, 0, 12, each=True)
-    expected = descend(
-        whole, roots, (4, 4), sampler=Sampler.uniform(), key=5, as_of=None, dedup=False
-    )
-    assert_equal(found, expected)
-
-
 def test_an_owner_that_is_behind_says_so():
     def work(peers):
         steps = GROWTH.steps[: 2 if peers.rank == 1 else 3]
@@ -165,10 +125,3 @@ def test_an_owner_that_is_behind_says_so():
 def test_another_ranks_shard_is_refused():
     with pytest.raises(ValueError, match=r"TemporalGraph\(shard=peers.shard\)"):
         AskingSampler(GROWTH.shard(Shard(1, 2)), Alone(), Sampler.recent())
-
-
-def test_answers_are_written_where_the_hop_wants_them():
-    """Without `dedup` neighbors are rows of the frontier below, not copies of them."""
-    hops = asked_by(Alone(), GROWTH.whole(), [6])
-    block: Block = hops.blocks[0]
-    assert torch.equal(hops.inputs.nodes[block.neighbor] >= 0, block.mask)

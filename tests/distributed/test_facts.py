@@ -60,15 +60,6 @@ def test_what_must_be_alike_is_named_with_rank_key_and_both_values(changes, text
     assert find_disagreement([facts_of(0), facts_of(1), facts_of(2, **changes)]) == text
 
 
-def test_other_versions_are_named():
-    versions = facts_of(0).versions
-    other = facts_of(1, versions=versions | {"tgflow": "9.0"})
-    assert find_disagreement([facts_of(0), other]) == (
-        f"rank 1 runs tgflow 9.0 and rank 0 runs {versions['tgflow']}; install the same for all "
-        "ranks"
-    )
-
-
 @pytest.mark.parametrize(
     ("key", "way_out"), [("CPU capability", "ATEN_CPU_CAPABILITY"), ("threads", "set --threads")]
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 
 from helpers.effort import cases
 from helpers.worlds import in_world, run_apart
-from tgflow.distributed.feed import Feed, FeedClosed, Followed, LeaderFailed, heartbeat_of
+from tgflow.distributed.feed import Feed, FeedClosed, Followed, LeaderFailed
 from tgflow.distributed.segment import MOST_BATCHES, Cause, receive, segments, send
 from tgflow.events import MICRO_BATCH_END, EventBatch, NewNodes, concat, empty_events
 from tgflow.peers import Alone, RanksDisagree
@@ -87,19 +86,6 @@ def test_where_a_micro_batch_ends_early_another_begins():
     same(concat([batch for batch in found if batch is not MICRO_BATCH_END]), whole)
 
 
-def test_what_is_complete_does_not_wait_for_what_comes_next():
-    read = []
-
-    def stream():
-        for batch in cut(events(30), [10, 10]):
-            read.append(len(batch))
-            yield batch
-
-    pulled = segments(stream(), 10)
-    next(pulled)
-    assert read == [10]
-
-
 # --- a world
 
 
@@ -145,23 +131,6 @@ def test_features_of_nodes_come_with_the_segments_that_mention_them(sizes):
     assert in_world(3, take_nodes, sizes) == [1 + 94 * 3] * 3
 
 
-def take_lengths(peers):
-    stream = cut(events(190), [1, 34]) if peers.rank == 0 else NoSource()
-    return [len(segment) for segment in taken(peers, stream)]
-
-
-def test_all_ranks_get_the_same_segments():
-    assert in_world(3, take_lengths) == [[30, 80, 80]] * 3
-
-
-def take_empty(peers):
-    assert taken(peers, iter([empty_events()]) if peers.rank == 0 else NoSource()) == []
-
-
-def test_an_empty_stream_ends_all_ranks():
-    in_world(3, take_empty)
-
-
 def take_idle(peers, seconds):
     def stream():
         yield events(10)
@@ -193,11 +162,6 @@ def take_failing(peers):
     assert found == [20], "what was complete before comes first"
     if peers.rank:
         assert error.value.kinds[:2] == ("SourceGone", "OSError")
-
-
-@pytest.mark.parametrize(("timeout", "heartbeat"), [(300, 4), (12, 4), (3, 1)])
-def test_rank_0_is_never_silent_for_as_long_as_the_timeout(timeout, heartbeat):
-    assert heartbeat_of(timeout) == heartbeat
 
 
 def test_an_error_of_the_stream_ends_all_ranks_by_the_same_cause():
@@ -284,30 +248,6 @@ def test_a_rank_that_ends_while_nothing_comes_is_missed():
     leader, follower = run_apart(2, lose_follower, joined=20.0)
     assert follower.code == 9
     assert "rank 1" in leader.result, leader.error
-
-
-def take_watched(peers):
-    """Nothing that could run code is read from the wire."""
-    found = []
-    sys.addaudithook(lambda event, args: found.append(args) if "pickle" in event else None)
-    taken(peers, cut(events(50, x_dim=2), [20]) if peers.rank == 0 else NoSource())
-    assert not found
-    sent = peers.traffic.flows["feed"].bytes
-    assert sent == 0 if peers.rank else sent > 50 * (3 * 8 + 2 * 4)
-
-
-def test_nothing_is_unpickled():
-    in_world(2, take_watched)
-
-
-def test_who_still_reads_where_the_feed_was_left_ends():
-    """As a thread does that reads ahead while something else fails."""
-    feed = Feed(Alone(), (events(10) for _ in range(1_000_000)), 10)
-    stream = iter(feed)
-    with feed:
-        next(stream)
-    with pytest.raises(FeedClosed):
-        list(stream)
 
 
 # --- messages

@@ -191,15 +191,6 @@ def test_sharded_and_replicated_read_as_one(stream, world, turn):
         assert_shard_of(memory, whole, peers)
 
 
-def test_a_micro_batch_takes_one_exchange_however_many_batches_read():
-    def work(peers: ThreadPeers) -> Any:
-        read_by_owners(peers, STREAM, turn=8)
-        return {kind: flow.calls for kind, flow in peers.traffic.flows.items() if flow.calls}
-
-    for calls in in_threads(3, work):
-        assert calls == {"memory queries": 2, "memory": len(STREAM.sizes), "mail": 4}
-
-
 def test_bytes_are_as_documented():
     def work(peers: ThreadPeers) -> Any:
         wanted = ask_rows(peers, [STREAM.queries(1, peers.rank)])[0]
@@ -213,19 +204,6 @@ def test_bytes_are_as_documented():
         assert flows["memory queries"].bytes == 2 * 8 + 16 * asks
         assert flows["memory rows"].bytes == 4 * (DIM + MAIL_DIM) * answers
         assert flows["memory clocks"].bytes == 32 * answers
-
-
-def test_rows_that_go_to_owners_go_nowhere_else():
-    """Of two events to a node the last one's row travels; of `mean`, both."""
-
-    def work(peers: ThreadPeers) -> Any:
-        share = STREAM.share(2, own_slices(peers))
-        routes = MailRoutes(peers.shard, share, STREAM.messages(share))
-        ends = torch.stack([share.host.src, share.host.dst], dim=1)[: share.num_new].flatten()
-        return [len(columns[0]) for columns in routes.sends()], ends
-
-    found = in_threads(2, work)
-    assert sum(sum(sizes) for sizes, _ in found) == len(found[0][1].unique())
 
 
 def test_what_was_not_fetched_is_refused():
@@ -255,48 +233,6 @@ def test_a_rank_that_fetches_other_rows_is_found():
         in_threads(2, work)
 
 
-def test_past_that_is_kept_later_is_kept_alike():
-    """A history that begins where other ranks' nodes were written last."""
-    stream = MemoryStream([1, 1, 1, 1, 1], 0, "last", 2, 5)
-
-    def grown(memory: Any, store: Any) -> Any:
-        for number in range(len(stream.sizes)):
-            if number == 2:
-                memory.keep_past(2)
-            store(memory, number)
-        return memory
-
-    def alone(memory: NodeMemory, number: int) -> None:
-        share = stream.share(number)
-        stream.store(memory, share, Messages.joined([*stream.messages(share).values()]))
-
-    def work(peers: ThreadPeers) -> Any:
-        def store(memory: ShardedMemory, number: int) -> None:
-            share = stream.share(number, own_slices(peers))
-            stream.store(memory, share, sent_to_owners(peers, share, stream.messages(share)))
-
-        return grown(sharded(peers, 0), store), peers
-
-    whole = grown(NodeMemory(DIM, MAIL_DIM), alone)
-    for memory, peers in in_threads(3, work):
-        assert_shard_of(memory, whole, peers)
-
-
-def test_a_shard_survives_its_state():
-    def work(peers: ThreadPeers) -> Any:
-        _, memory = read_by_owners(peers, STREAM, 1)
-        other = sharded(peers, 0)
-        other.load_state_dict(memory.state_dict())
-        return memory, other
-
-    for memory, other in in_threads(2, work):
-        assert memory.num_nodes == other.num_nodes
-        for name, x in memory.state_dict().items():
-            assert torch.equal(x, other.state_dict()[name]), name
-        other.reset()
-        assert not other.state_dict()["rows"].any()
-
-
 def parts_read(stream: MemoryStream) -> list[Any]:
     """Return which parts of a saved memory each of three ranks reads, and that it has its own."""
     _, whole = read_alone(stream, 3)
@@ -321,10 +257,3 @@ def test_a_rank_reads_its_own_parts_alone():
 def test_where_no_history_says_what_the_last_position_was_parts_of_others_are_read():
     for rank, parts in enumerate(parts_read(replace(STREAM, past=0))):
         assert parts == [*Shard(rank, 3).parts, *range(PARTS)]
-
-
-def test_a_memory_with_nodes_is_refused():
-    memory = NodeMemory(DIM, MAIL_DIM)
-    memory.resize(3)
-    with pytest.raises(ValueError, match="has 3 nodes already; make it sharded first"):
-        ShardedMemory(memory, Alone())

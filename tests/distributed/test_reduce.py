@@ -9,7 +9,7 @@ from helpers.effort import cases
 from helpers.tree_sum import tree_sum
 from helpers.worlds import in_world
 from tgflow.distributed.reduce import Reduction
-from tgflow.peers import Alone, WorldError
+from tgflow.peers import Alone
 from tgflow.tree_sum import TreeSum
 
 
@@ -59,25 +59,3 @@ def test_sums_over_ranks_have_the_bits_of_one_process(world):
         assert torch.equal(bits(alone[number][0]), bits(expected))
         for rank in range(world):
             assert torch.equal(bits(results[rank][number][0]), bits(expected))
-
-
-@pytest.mark.parametrize("world", cases([2, 4], quick=[4]))
-def test_a_rank_sends_as_much_as_in_a_ring(world):
-    slices, length = 4, 1000
-    results = in_world(world, sum_all, [(slices, length, 0)])
-    for [(_, sent)] in results:
-        assert sent == 2 * 4 * length * (world - 1) // world
-
-
-def test_ranks_whose_slices_are_two_subtrees_send_both_sums():
-    results = in_world(3, sum_all, [(8, 300, 0)])
-    # Slices 0, 1 and 2; 3, 4 and 5; 6 and 7. To two others, and one chunk back to each of them.
-    assert [sent // (4 * 100) for [(_, sent)] in results] == [2 * 2 + 2, 2 * 2 + 2, 2 + 2]
-
-
-def test_more_ranks_than_slices_are_refused():
-    class Three(Alone):
-        world = 3
-
-    with pytest.raises(WorldError, match="a batch has 2 slices, so at most 2 of 3 ranks"):
-        Reduction(Three(), 2, 10)

@@ -26,15 +26,6 @@ def test_every_id_has_one_owner_and_owners_have_dense_local_ids_in_order(world, 
     assert owners.eq(1).all()
 
 
-@given(world=worlds, num_ids=st.integers(0, 10**6))
-def test_counts_of_ids_differ_by_one_part_and_a_round_at_most(world, num_ids):
-    counts = [Shard(rank, world).count(num_ids) for rank in range(world)]
-    sizes = [len(Shard(rank, world).parts) for rank in range(world)]
-    rounds = num_ids // PARTS
-    assert sum(counts) == num_ids
-    assert max(counts) - min(counts) <= rounds * (max(sizes) - min(sizes)) + max(sizes)
-
-
 @given(world=worlds)
 def test_ranks_own_whole_consecutive_parts_and_none_has_none(world):
     parts = [Shard(rank, world).parts for rank in range(world)]
@@ -42,20 +33,6 @@ def test_ranks_own_whole_consecutive_parts_and_none_has_none(world):
     assert min(map(len, parts)) >= 1
     for rank, owned in enumerate(parts):
         assert {Shard(rank, world).owner(part) for part in owned} == {rank}
-
-
-@given(world=worlds, other=worlds)
-def test_another_world_moves_parts_and_splits_none(world, other):
-    ids = torch.arange(3 * PARTS)
-    now, then = Shard(0, world).owner(ids), Shard(0, other).owner(ids)
-    for part in range(PARTS):
-        assert len(now[ids % PARTS == part].unique()) == 1
-        assert len(then[ids % PARTS == part].unique()) == 1
-
-
-def test_nobody_owns_what_is_no_id():
-    missing = torch.tensor([-1])
-    assert not any(Shard(rank, 3).owns(missing) for rank in range(3))
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,13 @@ import threading
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from helpers.effort import cases, slow
+from helpers.effort import cases
 from helpers.made_models import X_DIM, made_events, made_model
 from helpers.records import Losses
 from helpers.savers import Savers
@@ -29,13 +28,11 @@ from helpers.worlds import in_world
 from tgflow.checkpoint import read_manifest
 from tgflow.distributed.control import Order
 from tgflow.graph import TemporalGraph
-from tgflow.peers import Alone, Shard
-from tgflow.train import ContinualConfig, ContinualTrainer, OfflineTrainer
+from tgflow.peers import Shard
+from tgflow.train import ContinualConfig, ContinualTrainer
 
 EVENTS = spread_events(made_events(66))
 """Of all ranks' nodes."""
-BATCHES = [EVENTS[:5], EVENTS[5:60], EVENTS[60:]]
-"""Of one micro-batch less, of three at once, and of the rest."""
 CONFIG = ContinualConfig(batch_size=16, learning_rate=1e-2, mrr_negatives=3, slices=4)
 HERE = replace(CONFIG, num_threads=0)
 """For ranks that are threads: who learns prepares what is learned, too."""
@@ -74,60 +71,7 @@ def left_by(trainer: ContinualTrainer, batches: Any, shard: Shard | None = None)
     return sections_of(trainer, Shard() if shard is None else shard), losses.seen
 
 
-def assert_same_state(found: Any, expected: Any) -> None:
-    assert found.keys() == expected.keys()
-    for part, tensors in expected.items():
-        for key, tensor in tensors.items():
-            assert torch.equal(found[part][key], tensor), (part, key)
-
-
 ALL = (GRAPH, MEMORY)
-EVERY = [*product(["tgn", "jodie"], [(GRAPH,), (MEMORY,)]), ("jodie", ALL)]
-"""Models, and what is sharded."""
-
-
-@pytest.mark.parametrize("world", cases([2, 3, 4], [3]))
-@pytest.mark.parametrize("updates", cases([0, 1, 2], [1]))
-@pytest.mark.parametrize(
-    ("name", "sharded"),
-    [
-        ("tgat", (GRAPH,)),
-        ("tgn", ALL),
-        *(slow(*each) for each in [*EVERY, ("tpnet", ALL), ("tgn+pairs", ALL)]),
-    ],
-)
-def test_ranks_with_shards_learn_what_one_process_does(
-    name: str, sharded: Sharded, updates: int, world: int
-) -> None:
-    """Parameters, Adam, memory, scores and what is measured, with replay and a short last batch."""
-    config = replace(HERE, updates=updates)
-    expected = left_by(trainer_of(name, config), BATCHES)
-
-    def work(peers: Any) -> Any:
-        trainer = trainer_of(name, config, peers, sharded)
-        return left_by(trainer, BATCHES, peers.shard), trainer.graph.shard
-
-    found = in_threads(world, work)
-    if GRAPH in sharded:
-        assert [shard for _, shard in found] == [Shard(rank, world) for rank in range(world)]
-    assert_sections([state for (state, _), _ in found], expected[0])
-    assert found[0][0][1] == expected[1]
-
-
-def sharded_process(peers: Any, name: str) -> Any:
-    trainer = trainer_of(name, CONFIG, peers)
-    trainer.run(BATCHES)
-    flows = peers.traffic.flows
-    return trainer.checkpoint().sections, {kind: flow.calls for kind, flow in flows.items()}
-
-
-def test_processes_prepare_ahead_in_a_group_of_their_own() -> None:
-    expected, _ = left_by(trainer_of("tgat", CONFIG), BATCHES)
-    for state, calls in in_world(2, sharded_process, "tgat"):
-        assert_same_state(state, expected)
-        # five micro-batches in three turns: two exchanges of queries a hop, two of answers
-        hops = len(made_model("tgat").fanouts)
-        assert calls["queries"] == calls["answers"] == 3 * 2 * hops
 
 
 @pytest.mark.parametrize("sharded", cases([ALL, (MEMORY,)], [ALL]))
@@ -202,23 +146,6 @@ def test_what_was_saved_whole_is_divided() -> None:
     assert_sections(in_threads(3, work), left_by(expected, [EVENTS[32:]])[0])
 
 
-def test_offline_training_refuses_a_sharded_memory() -> None:
-    model = with_sharded_memory(made_model("tgn"), Alone())
-    with pytest.raises(ValueError, match="a sharded memory is for a ContinualTrainer"):
-        OfflineTrainer(model, TemporalGraph.from_events(EVENTS))
-
-
-def test_what_is_with_another_rank_is_not_saved_here() -> None:
-    def work(peers: Any) -> None:
-        trainer = trainer_of("tgn", HERE, peers, (MEMORY,))
-        trainer.graph.append(EVENTS)
-        trainer.position = len(EVENTS)
-        with pytest.raises(ValueError, match=r"is with rank (0|1): each rank saves its own"):
-            trainer.checkpoint()
-
-    in_threads(2, work)
-
-
 def stopped(peers: Any, sharded: Sharded) -> Any:
     """Stop in the middle of a stream, whose next turns are being prepared; all ranks go on."""
     trainer = trainer_of("tgn", CONFIG, peers, sharded)
@@ -239,16 +166,6 @@ def test_ranks_stop_together_where_turns_are_prepared_ahead(sharded: Sharded) ->
     assert found == [found[0]] * 3
     assert found[0][0] in (16, 32)
     assert found[0][1] is None
-
-
-def test_what_waits_in_a_shard_is_refused() -> None:
-    def work(peers: Any) -> None:
-        trainer = trainer_of("tgn", HERE, peers)
-        next(iter(trainer.steps([EVENTS])))
-        next(iter(trainer.steps([])))
-
-    with pytest.raises(ValueError, match=r"events wait in the graph, .* a checkpoint"):
-        in_threads(2, work)
 
 
 def test_a_shard_of_another_world_is_refused() -> None:

@@ -135,12 +135,6 @@ def starts_so_far(folder):
     return (folder / "starts-0").exists() and starts(folder)
 
 
-def test_each_start_asks_for_its_command(tmp_path, pauses):
-    scripts = iter(["sys.exit(75)", "note('resumed')"])
-    assert supervise(lambda: command(next(scripts), tmp_path), 2) == 0
-    assert (tmp_path / "resumed").exists()
-
-
 @pytest.mark.usefixtures("little_grace")
 def test_a_rank_that_hangs_is_killed_and_all_restart(run, tmp_path):
     script = """
@@ -151,25 +145,6 @@ sys.exit(0 if attempt else 75)
 """
     assert run(script) == 0
     assert starts(tmp_path, rank=1) == 2
-
-
-@pytest.mark.usefixtures("little_grace")
-def test_what_rank_0_has_done_is_done(run, tmp_path):
-    assert run("time.sleep(60 * rank)") == 0
-    assert starts(tmp_path) == 1
-
-
-@pytest.mark.usefixtures("little_grace")
-def test_rank_0_may_take_longer_than_those_that_are_done(run, tmp_path):
-    script = """
-if rank == 1: note("done")
-if rank == 0:
-    wait_for("done")
-    time.sleep(0.3)
-    note("report")
-"""
-    assert run(script) == 0
-    assert (tmp_path / "report").exists()
 
 
 def when_there_are(names, folder, do):
@@ -203,13 +178,6 @@ def test_sigterm_goes_to_rank_0_which_ends_all(run, tmp_path):
     assert not (tmp_path / "stop-1").exists()
 
 
-@pytest.mark.usefixtures("little_grace")
-def test_sigterm_before_rank_0_listens_is_an_end_like_any_other(run, tmp_path):
-    when_there_are(BOTH, tmp_path, terminate_this)
-    assert run("note(f'ready-{rank}'); time.sleep(60)") == 0
-    assert starts(tmp_path) == 1
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_ranks_that_keep_nothing_are_all_ended_by_a_signal_which_the_code_says(
     run, tmp_path, number
@@ -221,11 +189,6 @@ def test_ranks_that_keep_nothing_are_all_ended_by_a_signal_which_the_code_says(
     name = signal.Signals(number).name
     assert lines == [f"all ranks have ended by {name}, and nothing is kept"]
     assert starts(tmp_path) == 1
-
-
-def test_what_rank_0_ends_well_in_spite_of_a_signal_is_done(run, tmp_path):
-    when_there_are(BOTH, tmp_path, terminate_this)
-    assert run(ready("sys.exit(75 * rank)") + "time.sleep(60)", keeps=False) == 0
 
 
 def test_while_it_stops_nothing_is_restarted(run, tmp_path):
@@ -240,20 +203,6 @@ def test_a_second_sigterm_kills(run, tmp_path):
     when_there_are(BOTH, tmp_path, terminate_this)
     when_there_are(["asked"], tmp_path, terminate_this)
     assert run(script) == 128 + signal.SIGTERM
-
-
-def test_sigterm_between_two_tries_ends_the_waiting(tmp_path):
-    when_there_are(["starts-0", "starts-1"], tmp_path, lambda: (time.sleep(0.3), terminate_this()))
-    start = time.monotonic()
-    assert supervise(lambda: command("sys.exit(75)", tmp_path), 2) in (0, 75)
-    assert time.monotonic() - start < 20
-    assert starts(tmp_path) == 1
-
-
-def test_handlers_of_signals_are_given_back(run):
-    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    assert run("") == 0
-    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
 
 
 def test_ranks_end_with_whoever_supervises_them_and_that_needs_no_torch(tmp_path):

@@ -19,11 +19,10 @@ from helpers.shards import (
     spread_events,
     with_sharded_memory,
 )
-from helpers.worlds import in_world, run_apart
+from helpers.worlds import in_world
 from tgflow.distributed.control import Order
 from tgflow.graph import TemporalGraph
-from tgflow.peers import Alone, WorldError
-from tgflow.runtime.runner import Orders
+from tgflow.peers import Alone
 from tgflow.train import (
     ContinualConfig,
     ContinualTrainer,
@@ -162,12 +161,6 @@ def test_a_step_with_sharded_memory_is_three_collectives():
     assert "rows" not in first["bytes"]
 
 
-def test_what_is_not_learned_is_one_collective():
-    [(first,), _] = in_world(2, learn_all, tasks_of("tgn", (0,)))
-    assert first["calls"]["step"] == len(first["records"])
-    assert "gradient" not in first["calls"]
-
-
 def ends_apart(peers, changed):
     """Change a bit on the last rank before a micro-batch; return how that ends."""
     rank_reducer.CHECKED_EVERY = 2
@@ -253,22 +246,6 @@ def test_all_ranks_have_one_order_after_the_same_micro_batch(world):
         assert each.gradient_bytes > 0
 
 
-def save_as_a_run_does(peers):
-    """Want a checkpoint at rank 0 until it is taken; return where it was, and the collectives."""
-    trainer = trainer_of(peers, "tgn", CONFIG)
-    orders, taken = Orders(trainer.control), []
-    for record in trainer.steps([EVENTS]):
-        due = peers.rank == 0 and record.stop in (16, 32)
-        if Order.CHECKPOINT in orders.agree(Order.CHECKPOINT if due else Order.NONE):
-            taken.append(record.stop)
-    return taken, sum(flow.calls for flow in peers.traffic.flows.values())
-
-
-def test_what_is_ordered_is_ordered_once_and_takes_no_collective_of_its_own():
-    num_steps = 5
-    assert in_world(2, save_as_a_run_does) == [([32], 2 * num_steps)] * 2
-
-
 def fit(peers, name, config):
     trainer = OfflineTrainer(
         made_model(name), TemporalGraph.from_events(made_events(150)), config, peers=peers
@@ -320,9 +297,3 @@ def test_ranks_learn_on_an_emulated_device():
 
 def start(peers, slices):
     return trainer_of(peers, "tgat", replace(CONFIG, slices=slices))
-
-
-def test_more_ranks_than_slices_are_refused():
-    for outcome in run_apart(2, start, 1, joined=20.0):
-        assert "a batch has 1 slice, so at most 1 of 2 ranks can share it" in outcome.error
-        assert WorldError.__name__ in outcome.error

@@ -17,7 +17,7 @@ from helpers.thread_peers import ThreadPeers, in_threads
 from tgflow.batch import Share
 from tgflow.distributed.asking import AskingSampler
 from tgflow.graph import TemporalGraph
-from tgflow.peers import RanksDisagree, Shard
+from tgflow.peers import Shard
 from tgflow.plan.in_order import BatchError
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
@@ -98,17 +98,6 @@ def test_turns_prepare_what_one_process_would(variant, world, size, num_threads)
                 assert_same_batch(found, batch)
 
 
-def test_a_turn_takes_four_exchanges_a_hop_however_many_batches_it_has():
-    variant = VARIANTS[2]
-
-    def work(peers: ThreadPeers) -> int:
-        preparer = preparer_for(peers, variant)
-        preparer.shares(turns_of(5, 5)[0])
-        return sum(flow.calls for flow in peers.traffic.flows.values())
-
-    assert in_threads(3, work) == [4 * len(variant["fanouts"])] * 3
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_whole_graph_is_asked_here(variant):
     """Of a graph that every rank has all of, hops ask nobody."""
@@ -150,15 +139,6 @@ def test_who_leaves_lets_those_go_who_have_begun_a_turn():
         return said
 
     assert in_threads(3, work) == [["first", "over", "over"]] * 3
-
-
-def test_another_turn_elsewhere_is_found():
-    def work(peers: ThreadPeers) -> None:
-        with TurnGate(peers).turn(2 + peers.rank):
-            pass
-
-    with pytest.raises(RanksDisagree, match="must come to all ranks in the same batches"):
-        in_threads(2, work)
 
 
 def test_what_fails_names_the_batch_and_ends_all_ranks():

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tgflow.durable import appended
-from tgflow.durable.appended import AppendedFile
+from tgflow.durable import fs
+from tgflow.durable.fs import AppendedFile
 
 
 @pytest.fixture
 def synced(monkeypatch):
     """Return the directories whose names were put on the disk."""
     found = []
-    monkeypatch.setattr(appended.RealFs, "sync_directory", lambda self, path: found.append(path))
+    monkeypatch.setattr(fs.RealFs, "sync_directory", lambda self, path: found.append(path))
     return found
 
 
@@ -43,20 +43,6 @@ def test_a_new_name_is_on_the_disk_once_it_is_synced(tmp_path, synced):
     file.replace([b"two\n"])
     file.sync()
     assert synced == [tmp_path] * 2
-    file.close()
-
-
-def test_what_a_process_left_that_was_killed_is_on_the_disk_once_it_is_synced(
-    tmp_path, synced, monkeypatch
-):
-    of_data = []
-    monkeypatch.setattr(appended, "sync_data", of_data.append)
-    file = AppendedFile(tmp_path / "rows")
-    assert (file.sync(), synced, of_data) == (0, [], []), "there is none"
-    (tmp_path / "rows").write_bytes(b"one\n")
-    for _ in range(2):
-        assert file.sync() == 4
-    assert (synced, len(of_data)) == ([tmp_path], 2)
     file.close()
 
 

@@ -34,18 +34,3 @@ def test_a_second_process_learns_who_holds_the_lock(tmp_path):
             pass
         with RunLock(path), pytest.raises(Locked):
             RunLock(path)
-
-
-def test_a_note_that_cannot_be_read_is_another_process(tmp_path):
-    path = tmp_path / ".lock"
-    with RunLock(path) as lock:
-        path.write_bytes(b"\xff")
-        with pytest.raises(Locked, match="is in use by another process"):
-            RunLock(path)
-        lock.release()
-        RunLock(path).release()
-
-
-def test_where_no_lock_can_be_made_an_error_names_it(tmp_path):
-    with pytest.raises(FileNotFoundError, match="missing"):
-        RunLock(tmp_path / "missing" / ".lock")

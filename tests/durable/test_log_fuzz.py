@@ -54,12 +54,6 @@ def check_beginning(found):
         assert (rows.equals(golden_frame(i)[0]), footer) == (True, golden_frame(i)[1])
 
 
-def test_the_golden_log_is_read(tmp_path):
-    found = read(copied(tmp_path))
-    assert len(found) == NUM_FRAMES
-    check_beginning(found)
-
-
 @given(data=st.data())
 @FUZZ
 def test_fuzzed_golden_logs_give_their_beginning_or_a_declared_error(tmp_path, data):

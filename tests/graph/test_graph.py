@@ -5,7 +5,7 @@ import torch
 
 from helpers.emulator.device import EmulatedDevice
 from helpers.strategies import graph_events
-from tgflow.events import EventBatch, empty_events
+from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.sampling import recent_neighbors
 from tgflow.tables import FeatureTable
@@ -67,38 +67,3 @@ def test_a_rejected_batch_changes_nothing(batch, message):
         graph.append(batch)
     assert state(graph) == before
     graph.append(with_x(graph_events((9, 5, 6)), 2))  # sides in rejected batches are forgotten
-
-
-def test_empty_batches_are_ordinary():
-    graph = TemporalGraph()
-    assert graph.append(empty_events()) == 0
-    assert state(graph) == (0, 0, 0, 0, 0)
-    graph.append(graph_events((0, 1, 5)))
-    assert graph.append(empty_events()) == 1
-    assert TemporalGraph(edge_x_dim=4).append(empty_events()) == 0
-
-
-def test_unknown_directions_are_named():
-    with pytest.raises(ValueError, match=r"direction must be .* got 'both'"):
-        TemporalGraph("both")  # type: ignore[arg-type]
-
-
-def test_a_graph_knows_how_long_a_tick_is():
-    assert TemporalGraph().seconds_per_tick == 1.0
-    assert TemporalGraph(time_unit="ms").seconds_per_tick == 1e-3
-    with pytest.raises(ValueError, match="unknown time unit 'sec'; choose one of ns, us, ms, s"):
-        TemporalGraph(time_unit="sec")
-
-
-def test_entries_and_slack_are_counted():
-    t = torch.arange(30_000)
-    graph = TemporalGraph()
-    for start in range(0, len(t), 1000):
-        part = t[start : start + 1000]
-        graph.append(EventBatch(part * part % 17, part % 400 + 17, part))
-    stats = graph.stats()
-    assert stats.num_entries == 60_000
-    assert stats.slack < 0.15
-    assert stats.max_blocks < 60
-    directed = TemporalGraph.from_events(graph.log.read(0, 1000), "directed")
-    assert directed.stats().num_entries == 1000

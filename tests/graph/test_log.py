@@ -38,14 +38,6 @@ def test_a_log_returns_what_was_appended(events, cut, with_label):
     assert log.num_nodes == max(ends, default=-1) + 1
 
 
-def test_gather_takes_any_order_and_repeats():
-    log = TemporalGraph.from_events(graph_events((0, 1, 5), (2, 3, 6), (4, 5, 7))).log
-    assert log.gather(torch.tensor([2, 0, 2])).src.tolist() == [4, 0, 4]
-    assert len(log.gather(torch.empty(0, dtype=torch.int64))) == 0
-    with pytest.raises(IndexError, match=r"eid 3 at row 1 is not in the log.* events \[0, 3\)"):
-        log.gather(torch.tensor([0, 3]))
-
-
 def test_a_read_outlives_its_graph_and_later_appends():
     graph = TemporalGraph.from_events(graph_events((0, 1, 5)))
     read = graph.log.read(0, 1)
@@ -71,20 +63,6 @@ def test_a_rejected_batch_is_explained_and_changes_nothing(rows, message):
     assert (len(log), log.num_nodes, log.t_last) == (1, 2, 57)
 
 
-def test_labels_are_for_all_events_or_none():
-    graph = TemporalGraph.from_events(labeled(graph_events((0, 1, 5))))
-    with pytest.raises(ValueError, match="the log has labels but the batch has none"):
-        graph.append(graph_events((0, 1, 5)))
-    graph = TemporalGraph.from_events(graph_events((0, 1, 5)))
-    with pytest.raises(ValueError, match="the batch has labels but the log has none"):
-        graph.append(labeled(graph_events((0, 1, 5))))
-
-
-def test_ranges_outside_the_log_are_named():
-    with pytest.raises(IndexError, match=r"the log holds events \[0, 0\), asked for \[0, 1\)"):
-        TemporalGraph().log.read(0, 1)
-
-
 def test_reading_while_appending_sees_finished_events():
     graph = TemporalGraph()
     log = graph.log
@@ -108,11 +86,3 @@ def test_reading_while_appending_sees_finished_events():
     done.set()
     reader.join()
     assert not wrong
-
-
-def test_a_slice_is_a_view_that_is_not_checked_again(monkeypatch):
-    events = EventBatch(torch.arange(9), torch.arange(9), torch.arange(9), torch.ones(9, 2))
-    monkeypatch.setattr(EventBatch, "__post_init__", lambda _: pytest.fail("checked again"))
-    part = events[2:5]
-    assert (len(part), part.x_dim, part.label) == (3, 2, None)
-    assert part.src.data_ptr() == events.src[2:].data_ptr()

@@ -270,18 +270,6 @@ class TestChangingCudaGraph(ChangingCudaGraph.TestCase):
     settings = TestChangingGraph.settings
 
 
-def test_a_limit_that_is_not_given_forgets_nothing():
-    ends = [-(2**63), 2**62]
-    zeros = torch.zeros(2, dtype=torch.int64)
-    for device in ("cpu", "emulated"):
-        graph = TemporalGraph(device=opened(device))
-        graph.append(EventBatch(zeros, zeros + 1, torch.tensor(ends)))
-        assert graph.retain(max_count=10) == 0
-        assert graph.retain(max_count=2**70) == 0
-        assert graph.retain(max_age=2**70) == 0
-        assert graph.retain(max_age=2**63, max_count=2**63) == 2
-
-
 def cycles(graph: TemporalGraph, events: EventBatch, number: int, **limits: int) -> None:
     """Append `events` in so many parts, and forget after each."""
     for rows in torch.arange(len(events)).tensor_split(number):
@@ -312,13 +300,6 @@ def test_cycles_of_forgetting_leave_a_short_record(limits):
             for each in (graph, again)
         )
         assert torch.equal(mine.eid, yours.eid)
-
-
-def test_cycles_of_other_limits_are_kept():
-    graph = TemporalGraph()
-    for max_age in (9, 9, 8, 9, 9):
-        cycles(graph, skewed_events(10, 5)[:0], 1, max_age=max_age)
-    assert [change.arguments.get("max_age") for change in graph.mutations[::2]] == [9, 9, 8, 9, 9]
 
 
 @pytest.mark.parametrize(

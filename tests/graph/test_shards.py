@@ -7,15 +7,13 @@ from hypothesis import strategies as st
 
 from helpers.devices import for_each_device, opened, sample_neighbors
 from helpers.effort import cases, tries
-from helpers.shards import Growth, growths, some_queries
+from helpers.shards import growths, some_queries
 from helpers.strategies import graph_events, samplers
-from tgflow.checkpoint import Checkpoint
 from tgflow.cuda import insertion
 from tgflow.events import NO_NODE
 from tgflow.graph import TemporalGraph
 from tgflow.peers import Shard
-from tgflow.sampling import Sampler, sample_hops
-from tgflow.train.state import graph_of, save_graph
+from tgflow.sampling import Sampler
 
 COLUMNS = ("nodes", "t", "eid", "count")
 SPREAD = graph_events((1, 40, 1), (40, 1, 2), (40, 40, 3), (2, 63, 4), (65, 104, 5))
@@ -46,23 +44,6 @@ def test_a_node_of_another_rank_is_refused(device):
         sample_neighbors(graph, Sampler.recent(), torch.tensor([1, 40, 63]), t, 2)
     found = sample_neighbors(graph, Sampler.recent(), torch.tensor([NO_NODE, 3, 2**40]), t, 2)
     assert found.count.tolist() == [0, 0, 0]  # padding is anybody's, and unknown nodes are owned
-
-
-def test_hops_by_hand_are_refused_where_they_leave_the_shard():
-    graph = TemporalGraph.from_events(SPREAD, shard=Shard(0, 2))
-    nodes = torch.tensor([2])
-    assert sample_hops(graph, nodes, torch.tensor([9]), [2]).inputs.nodes.tolist() == [2, 63, -1]
-    with pytest.raises(ValueError, match="node 63 is with rank 1"):
-        sample_hops(graph, nodes, torch.tensor([9]), [2, 2])
-
-
-def test_the_directory_of_heads_is_shared_too():
-    """A rank of 64 has a head for every 64th node."""
-    events = graph_events(*((64 * i, 64 * i + 1, i) for i in range(2_000)))
-    whole = TemporalGraph.from_events(events)
-    shard = TemporalGraph.from_events(events, shard=Shard(0, 64))
-    assert shard.stats().num_entries == 2_000
-    assert whole.stats().bytes - shard.stats().bytes > 8 * (2_000 * 64 - 2_000)
 
 
 @for_each_device
@@ -108,26 +89,3 @@ def check_shards(device, growth, world, sampler, k, types, seed):
             )  # fmt: skip
             for name in COLUMNS:
                 assert torch.equal(getattr(found, name), getattr(expected, name)[rows]), name
-
-
-def test_a_batch_of_other_ranks_nodes_alone_moves_the_snapshot():
-    for device in ("cpu", "emulated"):
-        graph = TemporalGraph(device=opened(device), shard=Shard(1, 2))
-        graph.append(graph_events((1, 2, 1)))
-        graph.append(graph_events((0, 0, 0)), allow_late=True)
-        assert graph.num_events == 2
-        assert graph.stats().num_entries == 0
-        assert graph.delete(torch.tensor([0, 1])) == 0
-
-
-def test_a_checkpoint_of_a_shard_is_that_of_the_whole_graph():
-    growth = Growth("undirected", [("append", 30), ("delete", 1), ("append_late", 9)], 3)
-    states = []
-    for graph in (growth.whole(), growth.shard(Shard(1, 3))):
-        saved = Checkpoint({})
-        save_graph(saved, graph, graph.num_events)
-        states.append(saved)
-    assert states[0].meta == states[1].meta
-    restored = graph_of(states[0], shard=Shard(1, 3))
-    assert restored.shard == Shard(1, 3)
-    assert restored.stats().num_entries == growth.shard(Shard(1, 3)).stats().num_entries

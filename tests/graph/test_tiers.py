@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.devices import for_each_device, opened
 from helpers.strategies import skewed_events
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
@@ -51,15 +50,6 @@ def test_a_budget_is_kept_and_changes_no_answer(budget):
     assert plain.stats().tiers[0].hit_rate == 1
 
 
-def test_recent_neighbors_come_from_the_device():
-    graph = graph_in_batches(EVENTS, device_budget="800KB")
-    latest = EVENTS.src[-2000:]
-    recent_neighbors(graph, latest, torch.full_like(latest, 60_000), 5)
-    device, host = graph.stats().tiers
-    assert host.bytes > 2 * device.bytes
-    assert device.hit_rate > 0.7
-
-
 @pytest.mark.parametrize(
     "size",
     ["x", "8 GBB", "-1", -1, "1.5.2GB", "5iB", "5i", 2**63, str(2**63), "8388608TiB"],
@@ -82,26 +72,6 @@ def test_sizes_are_read_as_people_write_them():
     assert type(parse_bytes(np.int64(9))) is int
 
 
-@for_each_device
-def test_unused_room_is_the_tiers(device):
-    """With the versions that earlier cut-offs need, as long as they are kept."""
-    zeros = torch.zeros(100, dtype=torch.int64)
-    graph = TemporalGraph(device=opened(device))
-    graph.append(EventBatch(zeros, zeros + 1, torch.arange(100)))
-    graph.retain(max_count=1)
-    for _ in range(2):
-        stats = graph.stats()
-        assert stats.num_entries == 2
-        assert stats.slack == stats.tiers[0].slack
-        assert stats.num_blocks == stats.tiers[0].num_blocks
-        graph.compact()
-
-
-def test_a_budget_too_small_for_a_chunk_is_refused():
-    with pytest.raises(ValueError, match=r"at least 4096 bytes, got '1KB'"):
-        TemporalGraph(device_budget="1KB")
-
-
 @pytest.mark.parametrize("budget", [None, "200KB"])
 def test_compaction_gives_memory_back(budget):
     graph = graph_in_batches(EVENTS, device_budget=budget)
@@ -119,19 +89,6 @@ def test_compaction_gives_memory_back(budget):
     mine, yours = recent_neighbors(graph, nodes, t, 10), recent_neighbors(last, nodes, t, 10)
     assert torch.equal(mine.nodes, yours.nodes)
     assert torch.equal(mine.t, yours.t)
-
-
-@pytest.mark.parametrize("budget", [None, "50KB"])
-def test_a_graph_that_forgets_stays_small(budget):
-    """Months of a stream: what is retained bounds what is held."""
-    graph = TemporalGraph(device_budget=budget)
-    sizes = []
-    for start in range(0, len(EVENTS), 100):
-        graph.append(EVENTS[start : start + 100])
-        graph.retain(max_age=1000)
-        graph.compact()
-        sizes.append(graph.stats().bytes)
-    assert max(sizes[100:]) < 1.5 * max(sizes[20:100])
 
 
 @pytest.mark.slow

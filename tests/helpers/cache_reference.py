@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tgflow.cache.counters import CacheCounters
-from tgflow.cache.policy import LFU_MOST, Policy, lfu_period
-from tgflow.cache.schedule import CacheSchedule
+from tgflow.cache.contents import LFU_MOST, CacheCounters, CacheSchedule, Policy, lfu_period
 
 
 @dataclass

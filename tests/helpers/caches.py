@@ -9,7 +9,7 @@ from torch import Tensor
 from helpers.cache_reference import ReferenceCache, distinct
 from helpers.devices import opened, place_of
 from tgflow.cache import CachedTable, CacheSchedule, cached
-from tgflow.cache.policy import POLICIES, Policy
+from tgflow.cache.contents import POLICIES, Policy
 from tgflow.tables import FeatureTable
 
 SIZE = 12

@@ -103,39 +103,6 @@ def test_the_first_ids_are_a_map_of_their_own(edges, num, bipartite):
     assert (src.tolist(), dst.tolist()) == (again[0].tolist(), again[1].tolist())
 
 
-def test_a_map_has_no_more_ids_than_it_has():
-    ids = NodeIds()
-    ids.encode([1], [2])
-    for num in (-1, 3):
-        with pytest.raises(ValueError, match=f"from 0 to 2, the ids there are, got {num}"):
-            ids.state_dict(num)
-
-
-def test_ids_are_numbered_by_first_appearance():
-    ids = NodeIds()
-    src, dst = ids.encode([50, -7, 50], [-7, 9, 3])
-    assert src.tolist() == [0, 1, 0]
-    assert dst.tolist() == [1, 2, 3]
-    assert ids.decode(torch.tensor([3, 0])) == [3, 50]
-    assert ids.find([9, 8]).tolist() == [2, -1]
-
-
-def test_bipartite_sides_are_separate_names_in_one_range():
-    ids = NodeIds(bipartite=True)
-    src, dst = ids.encode(["a", "b"], ["a", "a"])
-    assert src.tolist() == [0, 2]
-    assert dst.tolist() == [1, 1]
-    assert ids.find(["a", "b"], "src").tolist() == [0, 2]
-    assert ids.find(["a", "b"], "dst").tolist() == [1, -1]
-    assert ids.decode(torch.tensor([0, 1, 2])) == ["a", "a", "b"]
-
-
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64", "uint64"])
-def test_integers_of_any_width(dtype):
-    src, dst = NodeIds().encode(np.array([1, 2], dtype), torch.from_numpy(np.array([2, 1], dtype)))
-    assert (src.tolist(), dst.tolist()) == ([0, 1], [1, 0])
-
-
 @pytest.mark.parametrize(
     "ids",
     [
@@ -192,22 +159,6 @@ def test_other_kinds_are_refused(ids):
         NodeIds().encode(ids, [1])
 
 
-def test_a_string_is_not_a_column():
-    with pytest.raises(TypeError, match="src must be a column of ids, got one str"):
-        NodeIds().encode("ab", ["a", "b"])
-
-
-@pytest.mark.parametrize("ids", [np.ones((2, 1), int), torch.ones(2, 1, dtype=torch.int64)])
-def test_a_table_is_not_a_column(ids):
-    with pytest.raises(ValueError, match=r"src must be one column, got .* of shape \[2, 1\]"):
-        NodeIds().encode(ids, [1, 2])
-
-
-def test_lengths_must_agree():
-    with pytest.raises(ValueError, match="one length, got 2 and 1"):
-        NodeIds().encode([1, 2], [1])
-
-
 @pytest.mark.parametrize(
     "none", [[], np.array([]), pa.array([]), torch.tensor([]), pa.array([""])[1:]]
 )
@@ -257,15 +208,6 @@ def test_a_damaged_state_is_refused_and_changes_nothing(state, message):
     with pytest.raises(ValueError, match=message):
         ids.load_state_dict(state)
     assert ids.find([7]).tolist() == [0]
-
-
-def test_growth_keeps_every_id():
-    values = torch.arange(200_000) * 0x9E3779B9
-    ids = NodeIds()
-    for chunk in values.split(7_001):
-        ids.encode(chunk, chunk)
-    assert torch.equal(ids.find(values), torch.arange(len(values)))
-    assert torch.equal(torch.tensor(ids.decode(torch.arange(len(values)))), values)
 
 
 def test_others_may_look_up_while_one_encodes():

@@ -61,7 +61,7 @@ STRANGERS = {"ingest": {"files"}, "files": {"ingest"}}
 # and ids must not lie in what a gather fills.
 KNOW_ADDRESSES = [
     *("tgflow.cuda", "tgflow.tables.gpu_rows", "tgflow.cache.device"),
-    *("tgflow.tables.host", "tgflow.tables.validation"),
+    *("tgflow.tables.host", "tgflow.tables.table"),
     "tgflow.bench",
 ]
 NOT_BETWEEN_RANKS = r"dist\.(\w+_object|\w*reduce\w*)|torch\.(save|load)\b"

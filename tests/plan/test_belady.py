@@ -14,8 +14,8 @@ from torch import Tensor
 
 from helpers.cache_reference import ReferenceCache
 from helpers.effort import cases
-from tgflow.cache.policy import POLICIES
-from tgflow.cache.schedule import CacheSchedule
+from tgflow.cache.contents import POLICIES
+from tgflow.cache.contents import CacheSchedule
 from tgflow.plan.lookahead import BeladyPlanner, plan_all
 
 

@@ -19,12 +19,12 @@ from helpers.made_streams import made_events
 from helpers.plan_reference import assert_same_batch
 from tgflow.batch import Batch
 from tgflow.cache import cached
-from tgflow.cache.policy import POLICIES
+from tgflow.cache.contents import POLICIES
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.plan import BatchError, ExperienceReplay, Loader
 from tgflow.tables import FeatureTable
-from tgflow.tables.protocols import Table
+from tgflow.tables.table import Table
 
 EVENTS = made_events(120)
 NODE_X = torch.randn(32, 3, generator=torch.Generator().manual_seed(1))

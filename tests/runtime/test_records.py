@@ -8,7 +8,7 @@ import random
 import pytest
 
 from helpers.effort import cases
-from tgflow.durable import replaced
+from tgflow.durable import fs
 from tgflow.runtime import files as module
 from tgflow.runtime.files import NUMBER, RecordFile, read_records
 
@@ -84,7 +84,7 @@ def test_a_full_disk_leaves_the_file_as_it_is(path, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(replaced, "sync_data", full)
+    monkeypatch.setattr(fs, "sync_data", full)
     file = RecordFile(path)
     write(file, 0, 60)
     assert numbers(path) == [*range(60)]

@@ -141,26 +141,6 @@ def test_an_example_by_hand():
     assert int(once.inputs.size) == 5
 
 
-def test_hops_draw_with_keys_of_their_own():
-    graph = TemporalGraph.from_events(graph_events(*((0, 0, t) for t in range(1000))))
-    node, t = torch.zeros(1, dtype=torch.int64), torch.tensor([1000])
-    sampler = Sampler.uniform()
-    hops = sample_hops(graph, node, t, (5, 5), sampler="uniform", key=5)
-    again = sample_neighbors(graph, sampler, node, t, 5, key=derive_key(5, KeyDomain.HOP + 1))
-    assert torch.equal(hops.blocks[1].eid[0], again.eid[0])
-    assert not torch.equal(hops.blocks[0].eid[0], again.eid[0])
-
-
-@pytest.mark.parametrize("dedup", [False, True])
-def test_no_queries_and_an_empty_graph(dedup):
-    none = torch.empty(0, dtype=torch.int64)
-    hops = sample_hops(TemporalGraph(), none, none, (3, 2), dedup=dedup)
-    assert [block.neighbor.shape for block in hops.blocks] == [(0, 3), (0, 2)]
-    hops = sample_hops(TemporalGraph(), torch.tensor([4]), torch.tensor([1]), (2,), dedup=dedup)
-    assert hops.inputs.nodes.tolist() == ([4] if dedup else [4, NO_NODE, NO_NODE])
-    assert [len(block.source) for block in to_blocks(hops)] == [0]
-
-
 def test_mistakes_are_named():
     one = torch.tensor([1])
     with pytest.raises(ValueError, match="fanouts must name the neighbors of at least one hop"):

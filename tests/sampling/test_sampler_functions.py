@@ -16,11 +16,10 @@ from helpers.made_streams import made_events, small_tgat
 from helpers.plan_reference import assert_same_batch
 from helpers.plan_variants import each_variant, plan_of
 from helpers.strategies import event_lists, every_query
-from tgflow.events import NO_NODE
 from tgflow.graph import TemporalGraph
 from tgflow.peers import Shard
 from tgflow.plan.loader import Loader
-from tgflow.sampling import Sampler, sample_hops, sample_neighbors
+from tgflow.sampling import Sampler, sample_neighbors
 from tgflow.testing.reference import ReferenceGraph
 
 
@@ -47,29 +46,6 @@ def test_function_equal_to_recent_returns_its_neighbors(events, k, direction, da
     native = sample_neighbors(graph, Sampler.recent(), nodes, t, k, as_of=as_of)
     for name in ("nodes", "t", "eid", "count"):
         assert torch.equal(getattr(found, name), getattr(native, name)), name
-
-
-def test_late_events_are_returned_in_order_of_time() -> None:
-    graph = TemporalGraph.from_events(tg.EventBatch(*torch.tensor([[0, 0], [1, 2], [10, 30]])))
-    graph.append(tg.EventBatch(*torch.tensor([[0], [3], [20]])), allow_late=True)
-    every = Sampler.of(lambda graph, nodes, t, before, k, key: torch.tensor([[2, 0, 1, -1]]))
-    for sampler in (every, Sampler.recent()):
-        found = sample_neighbors(graph, sampler, torch.tensor([0]), torch.tensor([40]), 4)
-        assert found.nodes.tolist() == [[2, 3, 1, NO_NODE]]
-        assert (found.t.tolist(), found.eid.tolist()) == ([[30, 20, 10, 0]], [[1, 2, 0, -1]])
-
-
-def test_hops_of_a_function_are_those_of_the_strategy() -> None:
-    graph = TemporalGraph.from_events(made_events(60))
-    nodes, t = torch.tensor([0, 4, 77]), torch.full((3,), 10**12)
-    for dedup in (False, True):
-        one, other = (
-            sample_hops(graph, nodes, t, (3, 2), sampler=sampler, dedup=dedup)
-            for sampler in (Sampler.of(recent), Sampler.recent())
-        )
-        assert torch.equal(one.inputs.nodes, other.inputs.nodes)
-        for block, expected in zip(one.blocks, other.blocks, strict=True):
-            assert torch.equal(block.eid, expected.eid)
 
 
 @each_variant
@@ -120,13 +96,6 @@ def test_function_that_returns_a_wrong_event_is_refused(returned: Any, message: 
     sampler = Sampler.of(lambda graph, nodes, t, before, k, key: answer)
     with pytest.raises(ValueError, match=message):
         sample_neighbors(graph, sampler, torch.tensor([0]), torch.tensor([30]), 2, as_of=3)
-
-
-def test_function_of_a_directed_graph_returns_outgoing_events_alone() -> None:
-    graph = TemporalGraph.from_events(EVENTS, direction="directed")
-    sampler = Sampler.of(lambda graph, nodes, t, before, k, key: torch.tensor([[0]]))
-    with pytest.raises(ValueError, match="not an edge of the query's node"):
-        sample_neighbors(graph, sampler, torch.tensor([1]), torch.tensor([30]), 1)
 
 
 def test_function_is_refused_where_it_cannot_serve() -> None:

@@ -92,23 +92,6 @@ def test_uniform_is_unbiased_newest_and_oldest_included(size):
         assert abs(int(end) - expected) < 5 * expected**0.5
 
 
-def test_uniform_pairs_are_as_likely_as_any():
-    graph = TemporalGraph.from_events(star(5))
-    nodes = torch.zeros(20_000, dtype=torch.int64)
-    drawn = uniform_neighbors(graph, nodes, torch.full_like(nodes, 9), 2, key=1).eid
-    counts = (drawn[:, 0] * 5 + drawn[:, 1]).bincount(minlength=25)
-    assert (counts > 0).sum() == 10
-    assert chisquare(counts[counts > 0].numpy()).pvalue > 1e-4
-
-
-def test_uniform_rows_and_keys_draw_independently():
-    graph = TemporalGraph.from_events(star(1000))
-    nodes, t = torch.zeros(64, dtype=torch.int64), torch.full((64,), 2000)
-    one = uniform_neighbors(graph, nodes, t, 4, key=1).eid
-    other = uniform_neighbors(graph, nodes, t, 4, key=2).eid
-    assert len({tuple(row) for row in torch.cat([one, other]).tolist()}) == 128
-
-
 @for_each_device
 def test_first_interaction_never_returns_the_target_edge(device):
     """GNNFlow returned the target edge itself: random modulo 0."""
@@ -168,25 +151,6 @@ def test_a_self_loop_is_one_neighbor_and_duplicates_are_two(device):
         graph_events((0, 0, 1), (0, 1, 2), (0, 1, 2)), device=opened(device)
     )
     assert ask(graph, 0, 3, 4) == [1, 1, 0, NO_NODE]
-
-
-@for_each_device
-def test_two_hops_with_padding_queries(device):
-    graph = TemporalGraph.from_events(
-        graph_events((0, 1, 1), (1, 2, 2), (0, 1, 3)), device=opened(device)
-    )
-    first = recent_neighbors(graph, torch.tensor([1, 9]), torch.tensor([4, 4]), 2)
-    assert first.nodes.tolist() == [[0, 2], [NO_NODE, NO_NODE]]
-    second = recent_neighbors(graph, first.nodes.flatten(), first.t.flatten(), 2)
-    assert second.nodes.tolist() == [[1, -1], [-1, -1], [-1, -1], [-1, -1]]
-    assert second.mask.sum() == 1
-
-
-def test_views_of_other_tensors_are_read_right():
-    graph = TemporalGraph.from_events(star(9))
-    table = torch.tensor([[0, 5], [3, 9], [0, 3]])
-    neighbors = recent_neighbors(graph, table[:, 0], table[:, 1], 2)
-    assert neighbors.nodes.tolist() == [[4, 3], [0, -1], [2, 1]]
 
 
 def test_mistakes_are_named():

@@ -12,7 +12,7 @@ from helpers.effort import cases
 from helpers.strategies import TYPES, event_lists, every_query, graph_events, samplers
 from tgflow import _core
 from tgflow.cuda.sampling import KERNELS
-from tgflow.events import NO_NODE, EventBatch
+from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.sampling import (
     STRATEGIES,
@@ -148,18 +148,6 @@ def test_answers_do_not_depend_on_threads(sampler, types):
         assert_equal(answer, answers[0])
 
 
-def test_a_window_begins_at_its_first_tick_and_ends_before_its_last():
-    graph = TemporalGraph.from_events(graph_events((0, 1, 5), (0, 2, 6), (0, 3, 9), (0, 4, 10)))
-    node, t = torch.tensor([0, 0, 0, 0, 9]), torch.tensor([10, 10, 10, 11, 10])
-    for width, rows in ((4, [3, 2, -1]), (5, [3, 2, 1]), (1, [3, -1, -1])):
-        assert window_neighbors(graph, node[:1], t[:1], 3, width=width, key=0).nodes.tolist() == [
-            rows
-        ]
-    got = window_neighbors(graph, node, t, 3, width=1, key=0)
-    assert got.nodes[:, 0].tolist() == [3, 3, 3, 4, NO_NODE]
-    assert got.count.tolist() == [1, 1, 1, 1, 0]
-
-
 @pytest.mark.parametrize("clock", [-(2**63), 2**63 - 4])
 def test_spans_do_not_overflow(clock):
     graph = TemporalGraph.from_events(graph_events((0, 1, clock), (0, 2, clock + 2)))
@@ -173,38 +161,6 @@ def test_spans_do_not_overflow(clock):
     ends = TemporalGraph.from_events(graph_events((0, 1, -(2**63)), (0, 2, 2**63 - 2)))
     t = torch.tensor([2**63 - 1])
     assert decayed_neighbors(ends, node, t, 1, half_life=1, key=0).nodes.tolist() == [[2]]
-
-
-def test_types_are_told_apart():
-    graph = labeled((0, 1, 1, 7), (0, 2, 2, 0), (0, 3, 3, 7), (0, 4, 4, 65_535))
-    node, t = torch.tensor([0, 1, 5, NO_NODE]), torch.tensor([9, 9, 9, 9])
-    for sampler in ALL:
-        for types, row in (((7,), [3, 1, -1]), ((0, 65_535), [4, 2, -1]), ((), [-1] * 3)):
-            got = sample_neighbors(graph, sampler, node, t, 3, types=types)
-            assert got.nodes[0].tolist() == row
-            assert got.count.tolist() == [sum(v >= 0 for v in row), int(7 in types), 0, 0]
-
-
-@by_name
-def test_an_empty_graph_has_neighbors_of_no_type(sampler):
-    none = torch.empty(0, dtype=torch.int64)
-    assert sample_neighbors(TemporalGraph(), sampler, none, none, 2, types=[1]).nodes.shape == (
-        0,
-        2,
-    )
-    got = sample_neighbors(
-        TemporalGraph(), sampler, torch.tensor([0]), torch.tensor([1]), 2, types=[1]
-    )
-    assert got.nodes.tolist() == [[NO_NODE, NO_NODE]]
-
-
-@by_name
-def test_answers_are_written_where_asked(sampler):
-    graph = labeled((0, 1, 1, 7), (0, 2, 2, 0))
-    out = Neighbors.empty(1, 3)
-    got = sample_neighbors(graph, sampler, torch.tensor([0]), torch.tensor([9]), 3, out=out)
-    assert got is out
-    assert out.nodes.tolist() == [[2, 1, NO_NODE]]
 
 
 def test_mistakes_are_named():

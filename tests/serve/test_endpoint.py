@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-
 import pytest
 
 from tgflow.serve.endpoint import Endpoint, read_token
@@ -41,23 +39,6 @@ def test_an_address_is_a_port_or_a_host_and_a_port(text, host, port, is_own, url
 def test_what_is_no_address_is_refused_with_an_example(text):
     with pytest.raises(ValueError, match=r"neither a port nor HOST:PORT; give one such as 8080"):
         Endpoint.parse(text)
-
-
-def test_a_port_that_is_taken_is_named():
-    with Endpoint.parse("0").listen() as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(OSError, match=rf"cannot listen on http://127.0.0.1:{port}: .* --serve"):
-            Endpoint.parse(str(port)).listen()
-
-
-def test_an_answer_is_sent_at_once():
-    """Else its body waits for the client to say that it has the header: 40 ms on Linux."""
-    with (
-        Endpoint.parse("0").listen() as listener,
-        socket.create_connection(listener.getsockname()),
-        listener.accept()[0] as connection,
-    ):
-        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_this_machine_needs_no_token_and_others_do(tmp_path, monkeypatch):

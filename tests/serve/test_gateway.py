@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -19,7 +18,6 @@ from helpers.served import made_predictor, served
 from tgflow.serve import server as server_module
 from tgflow.serve.predictor import Predictor
 from tgflow.serve.questions import ScoreQuestion
-from tgflow.serve.refused import Refused
 
 pytest.importorskip("fastapi", reason="fastapi is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
@@ -89,43 +87,6 @@ def test_one_that_cannot_start_is_given_up_with_a_sentence(predictor, monkeypatc
 
 
 @pytest.mark.slow
-def test_one_that_is_killed_before_it_serves_is_started_again(predictor):
-    with served(predictor) as server:
-        [pid] = gateways()
-        os.kill(pid, signal.SIGKILL)
-        assert asked(server)[0] == 200
-        assert server.faults == [KILLED]
-
-
-@pytest.mark.slow
-def test_one_that_no_process_can_be_made_for_is_tried_again(predictor, monkeypatch):
-    made, failures = server_module.GatewayProcess, [OSError("no more processes")] * 2
-
-    def sometimes(*args):
-        if failures:
-            raise failures.pop()
-        return made(*args)
-
-    with served(predictor) as server:
-        assert asked(server)[0] == 200
-        monkeypatch.setattr(server_module, "GatewayProcess", sometimes)
-        monkeypatch.setattr(server_module, "_RESTART_SECONDS", 0.05)
-        os.kill(gateways()[0], signal.SIGKILL)
-        assert asked(server)[0] == 200
-        assert not failures
-
-
-@pytest.mark.slow
-def test_a_server_is_closed_while_a_gateway_is_to_be_started_again(predictor, monkeypatch):
-    monkeypatch.setattr(server_module, "_RESTART_SECONDS", 600)
-    with served(predictor) as server:
-        once_it_serves(server, signal.SIGKILL)
-        until_warned(server)
-    assert not gateways()
-    assert not server.is_alive
-
-
-@pytest.mark.slow
 def test_a_server_is_closed_though_its_gateway_stands_still(predictor, monkeypatch):
     monkeypatch.setattr(server_module, "_GRACE_SECONDS", 0.3)
     with served(predictor) as server:
@@ -173,47 +134,6 @@ def test_questions_and_answers_of_a_megabyte_pass(predictor):
         assert [row["logit"] for row in answer["scores"][:2]] == pytest.approx(expected, abs=1e-5)
 
 
-def test_an_answer_does_not_need_a_log_that_can_be_written(predictor, monkeypatch):
-    def failing(self, asked):
-        raise RuntimeError("a fault")
-
-    def warn(text):
-        raise SystemExit(1)
-
-    with served(predictor, warn=warn) as server:
-        with monkeypatch.context() as patched:
-            patched.setattr(Predictor, "score_pairs", failing)
-            assert asked(server)[0] == 500
-        assert asked(server)[0] == 200
-
-
-@pytest.mark.slow
-def test_signals_for_the_run_do_not_end_it(predictor):
-    with served(predictor) as server:
-        assert asked(server)[0] == 200
-        [pid] = gateways()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            os.kill(pid, number)
-        assert asked(server)[0] == 200
-        assert gateways() == [pid]
-    assert not server.faults
-
-
-def test_how_the_run_is_is_said_while_the_model_is_busy(predictor):
-    with served(predictor) as server, predictor.engine.holding():
-        assert asked(server, "/healthz") == (200, {"state": "running", "position": 60})
-
-
-@pytest.mark.slow
-def test_a_state_that_cannot_be_told_is_a_fault_and_the_server_goes_on(predictor):
-    with served(predictor) as server:
-        server._backend._state = lambda: 1 / 0
-        status, answer = asked(server, "/healthz")
-        assert (status, answer["detail"]) == (500, "a fault in tgflow; the server's log says more")
-        assert server.faults == ["/healthz failed: ZeroDivisionError: division by zero"]
-        assert asked(server)[0] == 200
-
-
 @pytest.mark.slow
 def test_it_ends_with_the_process_that_has_the_model(tmp_path):
     program = (
@@ -241,9 +161,3 @@ def until_ended(pid):
             return
         time.sleep(0.01)
     raise AssertionError("it stays behind")
-
-
-def test_why_there_is_no_answer_passes_from_process_to_process_as_it_is():
-    refused = pickle.loads(pickle.dumps(Refused(429, "too many", {"Retry-After": "1"})))
-    assert (refused.status, str(refused)) == (429, "too many")
-    assert refused.headers == {"Retry-After": "1"}

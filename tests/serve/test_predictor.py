@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from decimal import Decimal
 
-import numpy as np
 import pytest
 import torch
 
@@ -61,33 +59,6 @@ def test_events_that_wait_in_the_graph_are_not_known_yet():
     assert predictor.score("n0", "n11").dst == ["n11"]
 
 
-def test_answers_come_while_the_stream_is_silent():
-    predictor, trainer = live_predictor("tgn")
-    go_on, learned = threading.Event(), threading.Event()
-
-    def stream():
-        yield EVENTS[:BATCH]
-        assert go_on.wait(60)
-        yield EVENTS[BATCH : 2 * BATCH]
-
-    def learn():
-        for _ in trainer.steps(stream()):
-            learned.set()
-
-    thread = threading.Thread(target=learn)
-    thread.start()
-    try:
-        # a micro-batch without what follows it may wait for its record, not for the stream
-        while predictor.position < BATCH:
-            assert thread.is_alive()
-        assert predictor.score("n0", "n6").logit.isfinite().all()
-    finally:
-        go_on.set()
-        thread.join()
-    assert learned.is_set()
-    assert predictor.position == 2 * BATCH
-
-
 def test_questions_within_holding_see_one_position():
     predictor, trainer = live_predictor("tgn")
     steps = trainer.steps(batches())
@@ -131,35 +102,7 @@ def test_whom_a_source_has_met_is_known_as_of_what_was_learned():
             assert set(found.dst) == left
 
 
-def test_who_has_met_all_candidates_has_no_row():
-    predictor = made_predictor("recency")
-    met = predictor.graph.log.read(0, 60)
-    of_n0 = [f"n{i}" for i in met.dst[met.src == 0].unique().tolist()]
-    found = predictor.top_k(["n0", "n1"], k=9, candidates=of_n0, exclude_known=True)
-    assert "n0" not in found.src
-    assert set(found.src) == {"n1"}
-
-
-def test_a_time_beyond_all_ticks_is_a_sentence():
-    with pytest.raises(ValueError, match="is no time: ticks are whole numbers of 64 bits"):
-        made_predictor().score("n0", "n6", 2**63)
-
-
-@pytest.mark.parametrize("at", [np.int64(300), np.float32(300), "300", Decimal(300), "3e2"])
-def test_a_time_is_any_kind_of_number(at):
-    predictor = made_predictor()
-    expected = predictor.score(SRC, DST, 300)
-    assert torch.equal(predictor.score(SRC, DST, at).logit, expected.logit)
-
-
 @pytest.mark.parametrize("at", [True, "1e-999999999", "1e999999999", "inf", "soon", None, b"3"])
 def test_what_is_no_time_is_said_at_once(at):
     with pytest.raises(ValueError, match="is no time: give a number of s, or one such as 2024"):
         made_predictor().score("n0", "n6", [at])
-
-
-def test_before_the_first_event_nobody_is_known():
-    predictor, _ = live_predictor("tgn")
-    assert predictor.position == 0
-    with pytest.raises(UnknownNode, match="'n0' is no node"):
-        predictor.score("n0", "n1")

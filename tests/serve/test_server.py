@@ -134,13 +134,6 @@ def test_what_is_wrong_is_a_sentence(client, path, question, status, said):
     assert client.post("/score", PAIR)[0] == 200, "the connection goes on"
 
 
-def test_a_question_that_is_no_json_by_its_header_is_refused_with_the_header(client):
-    body = json.dumps(PAIR).encode()
-    status, answer = client.request("POST", "/score", body, {"Content-Type": "text/plain"})
-    assert status == 422
-    assert "Content-Type: application/json" in answer["detail"]
-
-
 def test_a_body_without_a_length_is_read_as_far_as_it_may_be(client):
     head = b"POST /score HTTP/1.1\r\nHost: x\r\n" + JSON + b"Transfer-Encoding: chunked\r\n\r\n"
     chunk = b"400\r\n" + b" " * 0x400 + b"\r\n"
@@ -294,22 +287,6 @@ def test_a_fault_of_ours_is_said_without_a_trace_and_logged(predictor, monkeypat
     assert status == 500
     assert answer == {"detail": "a fault in tgflow; the server's log says more"}
     assert server.faults == ["/score failed: RuntimeError: secret detail"]
-
-
-@pytest.mark.slow
-def test_many_clients_at_once_get_the_answers_of_one(predictor):
-    pairs = [(f"n{i % 6}", f"n{6 + i % 5}") for i in range(12)]
-    expected = {pair: predictor.score(*pair).logit.item() for pair in pairs}
-
-    def ask(pair):
-        status, answer = asking(server.endpoint.url, {"src": [pair[0]], "dst": [pair[1]]})
-        return pair, status, answer["scores"][0]["logit"]
-
-    with served(predictor) as server, ThreadPoolExecutor(6) as pool:
-        found = list(pool.map(ask, pairs))
-    assert all(status == 200 for _, status, _ in found)
-    for pair, _, logit in found:
-        assert logit == pytest.approx(expected[pair], abs=1e-5)
 
 
 def test_what_is_asked_when_the_server_is_closed_is_still_answered(predictor):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import os
 import signal
 import subprocess
@@ -15,10 +14,7 @@ import torch
 
 import tgflow as tg
 from tgflow import _core
-from tgflow.tables import DamagedFile, FeatureTable
-from tgflow.tables.disk import DiskRows
-
-WAYS = ("io_uring", "pread", "page cache")
+from tgflow.tables import FeatureTable
 
 
 def some_rows(size: int, dim: int = 3) -> torch.Tensor:
@@ -60,59 +56,6 @@ def test_a_file_is_there_again(path):
     assert torch.equal(FeatureTable(3, path=path)[torch.arange(100)], rows)
 
 
-def test_a_table_without_a_path_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    table = on_disk(None)
-    rows = some_rows(50)
-    table.append(rows)
-    assert torch.equal(table.read(0, 50), rows)
-    assert not list(tmp_path.iterdir())
-
-
-def test_temporary_tables_leave_no_descriptor_open():
-    def cycle() -> None:
-        table = on_disk(None)
-        table.append(some_rows(3))
-        assert table[torch.tensor([2])].shape == (1, 3)
-        table.close()
-
-    cycle()
-    before = open_files()
-    for _ in range(20):
-        cycle()
-    assert open_files() <= before
-
-
-def open_files():
-    """Return how many descriptors are of files; other threads may open sockets meanwhile."""
-    return sum(descriptor.is_file() for descriptor in Path("/proc/self/fd").iterdir())
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_every_way_of_reading_tells_of_errors(path, way):
-    rows = some_rows(1_000)
-    on_disk(path).append(rows)
-    read, ids = DiskRows(12, "float32 [3]", path, 1 << 20, way), torch.arange(1_000).flip(0)
-    out = torch.empty(1_000, 3)
-    _core.inject_fault(_core.FileOp.read, 0, 1, -errno.EIO)
-    with pytest.raises(OSError, match=r"cannot read rows \d+ to \d+ of .*: Input/output"):
-        read.gather(ids, out, 1_000)
-    _core.inject_fault(_core.FileOp.read, 0, 8, 600)
-    read.gather(ids, out, 1_000)
-    assert torch.equal(out, rows[ids])
-    read.close()
-
-
-def test_a_file_that_is_cut_under_a_table_is_an_error(path):
-    rows = some_rows(1_000)
-    table = on_disk(path)
-    table.append(rows)
-    os.truncate(path, 4096 + 16 * 300)
-    with pytest.raises(DamagedFile, match="cannot be read: the file ends before them"):
-        table[torch.arange(1_000)]
-    assert torch.equal(table[torch.arange(200)], rows[:200])
-
-
 def test_a_torn_row_is_dropped_and_written_again(path):
     rows = some_rows(60)
     table = on_disk(path)
@@ -125,34 +68,6 @@ def test_a_torn_row_is_dropped_and_written_again(path):
     assert len(table) == 49
     table.append(rows[49:])
     assert torch.equal(table[torch.arange(60)], rows)
-
-
-@pytest.mark.parametrize("budget", [0, 1, 4_095, "4KiB"])
-@pytest.mark.parametrize("dim", [1, 100, 30_000])
-def test_budgets_below_a_page_or_a_row_are_enough(path, budget, dim):
-    rows = some_rows(40, dim)
-    for table in (on_disk(path, dim, budget=budget), FeatureTable(dim, budget=budget)):
-        table.append(rows)
-        assert table.placement == "disk" or rows.nbytes <= 4_096
-        ids = torch.arange(40).flip(0)
-        assert torch.equal(table[ids], rows[ids])
-
-
-def test_a_path_that_is_no_file_is_an_error(tmp_path):
-    with pytest.raises(IsADirectoryError, match=r"cannot open .*: Is a directory"):
-        on_disk(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"cannot open .*/no/rows: No such file"):
-        on_disk(tmp_path / "no" / "rows")
-    with pytest.raises(ValueError, match="path holds a null byte"):
-        on_disk(f"{tmp_path}/a\0b")
-    assert not list(tmp_path.iterdir())
-
-
-def test_rows_on_disk_do_not_change(path):
-    table = on_disk(path)
-    table.append(some_rows(5))
-    with pytest.raises(io.UnsupportedOperation, match="a table on disk only grows"):
-        table.scatter_(torch.tensor([1]), torch.zeros(1, 3))
 
 
 def test_rows_come_ahead_of_their_use(path):
@@ -284,61 +199,3 @@ def test_auto_goes_on_in_a_file(path):
     table.truncate(5_500)
     table.close()
     assert torch.equal(FeatureTable(8, path=path).read(0, 5_500), rows[:5_500])
-
-
-def test_auto_tries_again_to_go_on_in_a_file_that_was_full(path):
-    rows = some_rows(100)
-    table = FeatureTable(3, budget=40 * 12, path=path)
-    table.append(rows[:40])
-    for _ in range(2):
-        _core.inject_fault(_core.FileOp.write, 0, 1, -errno.ENOSPC)
-        with pytest.raises(OSError, match="No space left on device"):
-            table.append(rows[40:])
-        assert (len(table), table.placement) == (40, "host")
-        assert torch.equal(table.read(0, 40), rows[:40])
-    table.append(rows[40:])
-    assert table.placement == "disk"
-    assert torch.equal(table.read(0, 100), rows)
-
-
-def test_auto_goes_on_in_no_file_of_somebody_else(path):
-    table = FeatureTable(3, budget=40 * 12, path=path)
-    table.append(some_rows(40))
-    other = on_disk(path)
-    other.append(some_rows(5))
-    other.close()
-    with pytest.raises(FileExistsError, match=r"now has 5 of somebody else's"):
-        table.append(some_rows(1))
-    assert (len(table), table.placement) == (40, "host")
-    assert len(on_disk(path)) == 5
-
-
-MEMORY = """
-import sys, resource, torch
-from tgflow.tables import FeatureTable
-budget = 64 << 20
-table = FeatureTable(256, budget=budget, path=sys.argv[1])
-part, out = torch.randn(1_000, 256), torch.empty(2_000, 256)
-table.append(part)
-table[torch.arange(100)]
-def held():
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS")) * 1024
-before = held()
-most = 0
-for i in range(199):
-    table.append(part)
-    table.gather(torch.randint(len(table), (2_000,)), out)
-    most = max(most, held() - before)
-print(table.placement, most / budget)
-"""
-
-
-@pytest.mark.slow
-def test_memory_stays_within_the_budget(path):
-    """200 MB of rows, 64 MiB of budget."""
-    command = [sys.executable, "-c", MEMORY, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    placement, share = done.stdout.split()
-    assert placement == "disk"
-    assert float(share) <= 1.1

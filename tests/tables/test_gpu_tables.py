@@ -13,9 +13,7 @@ from helpers.emulator.device import EmulatedDevice
 from helpers.emulator.tensors import watching
 from helpers.made_tables import expected_rows, some_rows
 from tgflow.cache import cached
-from tgflow.cache.device import CachePurpose, Lookup
-from tgflow.tables import FeatureTable, host
-from tgflow.tables.host import HostRows
+from tgflow.tables import FeatureTable
 
 apart_only = needs_apart[0]
 
@@ -70,32 +68,6 @@ def test_a_captured_gather_sees_the_table_grow_and_move(placement, budget):
         table.gather(ids, out)
 
 
-def test_a_captured_gather_finds_nothing_where_no_kernel_reads():
-    gpu = EmulatedDevice(host_bytes=1 << 20)
-    table = FeatureTable(8, device=gpu, budget=9_000)
-    table.append(some_rows(100, 8))
-    ids, out = torch.tensor([3]), torch.ones(1, 8)
-    graph = Captured.of(gpu, lambda: table.gather(ids, out))
-    with pytest.warns(RuntimeWarning, match="through a buffer"):
-        table.append(some_rows(5_000, 8))
-    assert torch.equal(table[ids], table.read(3, 4))
-    graph.replay()
-    assert not out.any()
-
-
-def test_a_captured_gather_through_a_cache_sees_the_table_grow():
-    gpu = EmulatedDevice()
-    table = FeatureTable(4, placement="device", device=gpu)
-    table.append(some_rows(10, 4))
-    cache = cached(table, rows=8, device=gpu)
-    found = Lookup(torch.tensor([2_000, 3_010]))
-    engine = cache._engine
-    captured = engine._batch(found, CachePurpose.GATHER)
-    cache.append(some_rows(3_000, 4))
-    gpu.kernels.launch("cache_look_up", 1, 256, engine._args(), captured)
-    assert cache.counters.misses == 1
-
-
 @for_each_gpu
 @pytest.mark.parametrize("placement", ["device", "uva"])
 @pytest.mark.parametrize("with_cache", [False, True])
@@ -133,31 +105,6 @@ def test_neither_gather_nor_scatter_makes_the_host_wait(placement):
     assert gpu.synchronized == 0
 
 
-def test_the_host_reads_rows_in_place_behind_the_kernels_that_write_them():
-    gpu = EmulatedDevice()
-    table = FeatureTable(2, placement="uva", device=gpu)
-    table.append(some_rows(5, 2))
-    table.scatter_(torch.tensor([1]), torch.ones(1, 2))
-    for is_busy in (True, False):
-        gpu.busy = {0} if is_busy else set()
-        table.scatter_(torch.tensor([1]), torch.ones(1, 2))
-        waited = gpu.synchronized
-        table.read(0, 5)
-        assert gpu.synchronized == waited + is_busy
-
-
-def test_a_scatter_waits_on_the_device_for_readers_elsewhere():
-    gpu = EmulatedDevice()
-    table = FeatureTable(2, placement="uva", device=gpu)
-    table.append(some_rows(5, 2))
-    gpu.current = 7
-    table[torch.tensor([1])]
-    gpu.current = 0
-    gpu.waits.clear()
-    table.scatter_(torch.tensor([1]), torch.ones(1, 2))
-    assert gpu.waits == [(0, 7)]
-
-
 @pytest.mark.parametrize("gpu", ["apart", pytest.param("cuda", marks=needs_cuda)])
 @apart_only
 def test_ids_of_a_scatter_on_a_gpu_are_found_wrong_later(gpu):
@@ -168,23 +115,3 @@ def test_ids_of_a_scatter_on_a_gpu_are_found_wrong_later(gpu):
     assert table.read(0, 5)[1].tolist() == [1, 1]  # waits
     with pytest.raises(IndexError, match=r"asked for id 9, .* or wrote nothing"):
         table.scatter_(ids, torch.ones(2, 2, device=place_of(gpu)))
-
-
-def test_the_memory_of_a_machine_may_grow_with_its_use(monkeypatch):
-    limits = iter([1 << 16, 1 << 16, 1 << 22, 1 << 22])
-    monkeypatch.setattr(host, "memory_limit", lambda: next(limits))
-    rows = HostRows(1 << 10)
-    rows.append(torch.zeros(64, 1 << 10, dtype=torch.uint8), 0)
-    with pytest.raises(MemoryError, match='there is memory for 65536; use placement="disk"'):
-        rows.append(torch.zeros(1, 1 << 10, dtype=torch.uint8), 64)
-    rows.append(torch.zeros(1, 1 << 10, dtype=torch.uint8), 64)
-    assert len(rows._memory) >= 1 << 32  # addresses cost nothing, whatever there is at first
-
-
-def test_a_container_says_how_much_memory_there_is(monkeypatch, tmp_path):
-    (tmp_path / "max").write_text("max\n")
-    (tmp_path / "limit").write_text("12345\n")
-    for names, expected in ((("max", "none", "limit"), 12_345), (("max", "none"), None)):
-        monkeypatch.setattr(host, "_CGROUP_LIMITS", tuple(tmp_path / name for name in names))
-        limit = host.memory_limit()
-        assert limit == expected or (expected is None and limit > 1 << 28)

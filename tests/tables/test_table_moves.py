@@ -18,7 +18,6 @@ from helpers.made_tables import (
     some_rows,
 )
 from tgflow.tables import FeatureTable
-from tgflow.tables import placements as placement_module
 
 
 @pytest.mark.parametrize("part", [100, 997, 40_000])
@@ -39,40 +38,6 @@ def test_a_budget_bounds_the_device_memory_also_while_it_moves(part):
     assert table.placement == "uva"
     both = [a + b for a, b in itertools.pairwise(pieces)]
     assert max([0, *both]) <= 1.1 * budget + 128
-
-
-def test_memory_is_not_given_back_under_a_reader_on_another_stream():
-    gpu = EmulatedDevice()
-    for busy in (set(), {7}):
-        table = FeatureTable(4, placement="device", device=gpu)
-        table.append(some_rows(10, 4))
-        gpu.current = 7
-        table[torch.arange(10)]
-        gpu.current, gpu.busy, waited = 0, busy, gpu.synchronized
-        del table
-        assert gpu.synchronized == waited + len(busy)
-
-
-def test_auto_moves_on_where_the_device_is_full():
-    gpu = EmulatedDevice(device_bytes=100_000)
-    table = FeatureTable(8, device=gpu)
-    rows = some_rows(10_000, 8)
-    for part in rows.split(500):
-        table.append(part)
-    assert table.placement == "uva"
-    assert torch.equal(table[torch.arange(10_000)], rows)
-
-
-def test_auto_leaves_the_host_half_of_its_memory(monkeypatch, tmp_path):
-    monkeypatch.setattr(placement_module, "memory_limit", lambda: 6_000 * 32)
-    rows = some_rows(5_000, 8)
-    table = FeatureTable(8, device=EmulatedDevice(), budget=1_000 * 32, path=tmp_path / "x.rows")
-    placements = []
-    for part in rows.split(1_000):
-        table.append(part)
-        placements.append(table.placement)
-    assert placements == ["device", "uva", "uva", "disk", "disk"]
-    assert torch.equal(table[torch.arange(5_000)], rows)
 
 
 def test_a_failed_registration_is_said_once_and_rows_are_staged():
@@ -108,30 +73,6 @@ def test_registrations_are_given_back():
     assert not gpu.registered
     assert room - gpu.host_bytes == 1_000 * 8  # words for wrong ids, which are not pinned apart
     assert gpu.synchronized == 1_000  # never unpinned under a kernel
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device")
-def test_a_thousand_registrations_leak_nothing_on_a_gpu():
-    def cycle() -> None:
-        table = FeatureTable(4, placement="uva")
-        table.append(some_rows(10, 4))
-        table[torch.arange(10, device="cuda")]
-        table.close()
-
-    cycle()
-    free = torch.cuda.mem_get_info()[0]
-    locked = locked_bytes()
-    for _ in range(1_000):
-        cycle()
-    assert free - torch.cuda.mem_get_info()[0] < 16 << 20
-    assert locked_bytes() - locked < 16 << 20
-
-
-def locked_bytes() -> int:
-    with open("/proc/self/status", encoding="ascii") as status:
-        sizes = {line.split(":")[0]: line.split()[1] for line in status}
-    return 1024 * (int(sizes["VmPin"]) + int(sizes["VmLck"]) + int(sizes["VmRSS"]))
 
 
 @pytest.mark.parametrize(("placement", "device"), EVERYWHERE[:4])

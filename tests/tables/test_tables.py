@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import warnings
 
 import numpy as np
 import pytest
@@ -80,18 +79,6 @@ def test_gather_matches_indexing(placement, size, dim, data):
 
 
 @for_each_placement
-def test_gather_of_many_rows_into_a_given_tensor(placement, device):
-    rows = some_rows(1_000, 3)
-    table = made(placement, device, 3)
-    table.append(rows)
-    at = home(table, device)
-    ids = torch.randint(1_000, (200, 60), generator=torch.Generator().manual_seed(0))
-    out = torch.full((60, 200, 3), torch.nan, device=at)
-    assert table.gather(ids.t().to(at), out) is out
-    assert torch.equal(out.cpu(), rows[ids.t()])
-
-
-@for_each_placement
 def test_out_may_begin_anywhere(placement, device):
     table = made(placement, device, 5, torch.uint8)
     rows = some_rows(40, 5, torch.uint8)
@@ -141,24 +128,9 @@ def test_what_no_table_can_take_is_told_and_changes_nothing(placement, device):
     table.close()
 
 
-@for_each_placement
-def test_rows_that_torch_has_not_resolved_yet(placement, device):
-    table = made(placement, device, 2, torch.complex64)
-    rows = torch.complex(some_rows(4, 2), some_rows(4, 2))
-    table.append(rows.conj())
-    assert torch.equal(table.read(0, 4), rows.conj().resolve_conj())
-    table.close()
-
-
 def test_a_table_is_not_pickled():
     with pytest.raises(TypeError, match="a table is not pickled or copied"):
         pickle.dumps(tg.tables.FeatureTable.from_tensor(some_rows(2, 2)))
-
-
-def test_an_id_that_is_not_there_is_an_error_at_once_on_the_cpu():
-    table = tg.tables.FeatureTable.from_tensor(some_rows(5, 2))
-    with pytest.raises(IndexError, match="id 5 is not in a table of 5 rows"):
-        table.gather(torch.tensor([0, 5]))
 
 
 @for_each_gpu
@@ -219,34 +191,6 @@ def test_an_empty_table_gives_zeros_for_nobody(placement, device):
     assert table.read(0, 0).shape == (0, 3)
     with pytest.raises(IndexError, match=r"holds rows \[0, 0\), asked for \[0, 1\)"):
         table.read(0, 1)
-
-
-def test_a_table_of_an_array():
-    x = np.arange(12, dtype=np.int16).reshape(4, 3)
-    table = tg.tables.FeatureTable.from_tensor(x)
-    assert (len(table), table.dim, table.dtype, table.placement) == (4, 3, torch.int16, "host")
-    assert table[torch.tensor([2])].tolist() == [[6, 7, 8]]
-    read_only = np.frombuffer(x.tobytes(), np.int16).reshape(4, 3)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert tg.tables.FeatureTable.from_tensor(read_only).read(0, 4).tolist() == x.tolist()
-    with pytest.raises(ValueError, match=r"x must be \[N, dim\], got \[3\]"):
-        tg.tables.FeatureTable.from_tensor(np.zeros(3))
-
-
-def test_a_closed_table_is_of_no_use():
-    table = tg.tables.FeatureTable.from_tensor(some_rows(3, 2))
-    for _ in range(2):
-        table.close()
-    assert (len(table), table.nbytes) == (0, 0)
-    for use in (
-        lambda: table[torch.tensor([0])],
-        lambda: table.append(some_rows(1, 2)),
-        lambda: table.read(0, 0),
-        lambda: table.truncate(0),
-    ):
-        with pytest.raises(ValueError, match="this table is closed"):
-            use()
 
 
 def test_arguments_are_checked():

@@ -12,7 +12,7 @@ from helpers.effort import cases
 from helpers.made_streams import made_events, small_tgat, small_tgn
 from helpers.records import Losses
 from tgflow.cache import CachedTable, cached
-from tgflow.cache.policy import POLICIES, Policy
+from tgflow.cache.contents import POLICIES, Policy
 from tgflow.graph import TemporalGraph
 from tgflow.tables import FeatureTable
 from tgflow.train.config import ContinualConfig, OfflineConfig

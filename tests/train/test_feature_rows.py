@@ -18,7 +18,7 @@ from tgflow.cache import CachedTable, cached
 from tgflow.checkpoint import CheckpointError, RowsLost
 from tgflow.graph import TemporalGraph
 from tgflow.tables import FeatureTable
-from tgflow.tables.protocols import Table
+from tgflow.tables.table import Table
 from tgflow.train import feature_rows, graph_parts
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer

@@ -17,7 +17,7 @@ from tgflow.checkpoint import CheckpointError, RowsLost
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.tables import FeatureTable
-from tgflow.tables.protocols import Table
+from tgflow.tables.table import Table
 from tgflow.train import feature_rows
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer

@@ -1,9 +1,9 @@
 """Caches in front of tables: the rows that are asked for often, or soon again, near at hand."""
 
 from tgflow.cache._native import ScheduleMismatch as ScheduleMismatch
-from tgflow.cache.counters import CacheCounters as CacheCounters
-from tgflow.cache.engine import CacheSnapshot as CacheSnapshot
-from tgflow.cache.schedule import CacheSchedule as CacheSchedule
+from tgflow.cache.contents import CacheCounters as CacheCounters
+from tgflow.cache.contents import CacheSchedule as CacheSchedule
+from tgflow.cache.contents import CacheSnapshot as CacheSnapshot
 from tgflow.cache.table import CachedTable as CachedTable
 from tgflow.cache.table import cache_of as cache_of
 from tgflow.cache.table import cached as cached

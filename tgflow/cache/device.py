@@ -14,13 +14,12 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
-from tgflow.cache.counters import CacheCounters
-from tgflow.cache.engine import CachedSource, CacheSnapshot
-from tgflow.cache.schedule import CacheSchedule
+from tgflow.cache.contents import CacheCounters, CacheSchedule, CacheSnapshot
 from tgflow.cuda.device import Device, StreamEvent
 from tgflow.cuda.launch import Argument
 from tgflow.cuda.rows import write_width
-from tgflow.tables.pending_gather import PendingGather
+from tgflow.tables.feature_table import FeatureTable
+from tgflow.tables.table import PendingGather
 
 WAYS = 8
 """Slots of a set: `kWays` of csrc/cuda/cache.cu."""
@@ -97,22 +96,9 @@ class Lookup:
 
 
 class DeviceCache:
-    """`capacity` rows of `table` in a GPU's memory, in sets of 8 slots with CLOCK replacement.
+    """`capacity` rows of `table` in a GPU's memory, in sets of 8 slots with CLOCK replacement."""
 
-    Each gather admits at most one row per set, the first that is missing; rows that a gather finds
-    are not evicted by it. Counters count every id asked for, repeated ones as well.
-
-    Gathers take and return tensors on the GPU. They do not synchronize where kernels can read
-    the table; else the misses are listed, read by the table in one batch and copied, which does.
-    Snapshots, restoring, counters, and preloading a table out of reach synchronize. Gathers on
-    several streams wait for each other on the device.
-
-    A gather from a table that kernels can read may be captured in a CUDA graph, after one that was
-    not. Its replays are gathers like others, in order with these if they run on the same stream,
-    and see the rows that the table has by then, wherever a growing table has put them.
-    """
-
-    def __init__(self, table: CachedSource, capacity: int, gpu: Device) -> None:
+    def __init__(self, table: FeatureTable, capacity: int, gpu: Device) -> None:
         if capacity > _MOST_SLOTS:
             raise ValueError(f"a cache on a GPU has at most {_MOST_SLOTS} rows, got {capacity}")
         self._table, self._gpu = table, gpu

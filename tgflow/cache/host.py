@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 from tgflow.cache import _native
-from tgflow.cache.counters import CacheCounters
-from tgflow.cache.engine import CachedSource, CacheSnapshot
-from tgflow.cache.policy import Policy
-from tgflow.cache.schedule import CacheSchedule
-from tgflow.tables.pending_gather import PendingGather
+from tgflow.cache.contents import CacheCounters, CacheSchedule, CacheSnapshot, Policy
+from tgflow.tables.feature_table import FeatureTable
+from tgflow.tables.table import PendingGather
 
 
 class HostCache:
@@ -21,7 +19,7 @@ class HostCache:
 
     gpu = None
 
-    def __init__(self, table: CachedSource, capacity: int, policy: Policy) -> None:
+    def __init__(self, table: FeatureTable, capacity: int, policy: Policy) -> None:
         self._table = table
         self.capacity = capacity
         self._row_bytes = table.dim * table.dtype.itemsize

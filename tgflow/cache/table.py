@@ -11,19 +11,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from tgflow.cache.counters import CacheCounters
-from tgflow.cache.engine import CachedSource, CacheSnapshot, Engine
+from tgflow.cache.contents import POLICIES, CacheCounters, CacheSchedule, CacheSnapshot, Policy
 from tgflow.cache.host import HostCache
-from tgflow.cache.policy import POLICIES, Policy
-from tgflow.cache.schedule import CacheSchedule
 from tgflow.describe import described
 from tgflow.tables.feature_table import FeatureTable
-from tgflow.tables.pending_gather import PendingGather
-from tgflow.tables.protocols import Table
-from tgflow.tables.validation import check_ids, name_of, out_for
+from tgflow.tables.table import PendingGather, Table, check_ids, name_of, out_for
 from tgflow.units import parse_bytes
 
 if TYPE_CHECKING:
+    from tgflow.cache.device import DeviceCache
     from tgflow.cuda.device import Device
 
 _SLOT_BYTES = 144
@@ -52,7 +48,9 @@ class CachedTable:
         (2, [1, 3])
     """
 
-    def __init__(self, table: CachedSource, engine: Engine, policy: Policy) -> None:
+    def __init__(
+        self, table: FeatureTable, engine: HostCache | DeviceCache, policy: Policy
+    ) -> None:
         self.table = table
         """The table behind the cache."""
         self.policy: Policy = policy
@@ -318,7 +316,7 @@ def cache_of(table: Table) -> CachedTable | None:
 
 
 def cached(
-    table: CachedSource,
+    table: FeatureTable,
     *,
     rows: int | None = None,
     bytes: int | str | None = None,
@@ -383,7 +381,7 @@ def cached(
 
 
 def _capacity(
-    table: CachedSource, rows: int | None, bytes: int | str | None, share: float | None
+    table: FeatureTable, rows: int | None, bytes: int | str | None, share: float | None
 ) -> int:
     if sum(size is not None for size in (rows, bytes, share)) != 1:
         raise ValueError("a cache has one size: give rows, bytes or share")

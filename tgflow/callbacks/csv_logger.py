@@ -14,8 +14,7 @@ from typing import Any
 
 from tgflow.callbacks.logger import FigureCallback, numbers
 from tgflow.describe import described
-from tgflow.durable.appended import AppendedFile
-from tgflow.durable.fs import RealFs, make_directories
+from tgflow.durable.fs import AppendedFile, RealFs, make_directories
 
 STEP = "step"
 _log = logging.getLogger("tgflow.callbacks")

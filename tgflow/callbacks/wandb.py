@@ -12,7 +12,7 @@ from typing import Any
 
 from tgflow.callbacks.logger import FigureCallback, group_figures, package
 from tgflow.describe import described
-from tgflow.durable.replaced import replacing
+from tgflow.durable.fs import replacing
 
 
 @described

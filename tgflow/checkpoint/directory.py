@@ -1,8 +1,4 @@
-"""The files of one checkpoint: written whole or not at all, and read without trust.
-
-A manifest names each file's size and SHA-256, and begins with the SHA-256 of all that follows in
-it, so that damage is found before anything is parsed.
-"""
+"""The files of one checkpoint: written whole or not at all, and read without trust."""
 
 from __future__ import annotations
 
@@ -17,11 +13,10 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 
 from tgflow.checkpoint import tensors
@@ -52,14 +47,14 @@ Files = dict[str, dict[str, Any]]
 
 
 def make_manifest(checkpoint: Checkpoint, files: Files, **more: Any) -> bytes:
-    """Return the bytes of the manifest of `checkpoint`, written as `files`.
-
-    Raises:
-        ValueError: If the checkpoint's meta is not JSON, or too large.
-    """
+    """Return the bytes of the manifest of `checkpoint`, written as `files`."""
     manifest = {
         "format": FORMAT,
-        "versions": {"tgflow": _own_version(), "torch": torch.__version__, "numpy": np.__version__},
+        "versions": {
+            "tgflow": version("tgflow-learn"),
+            "torch": torch.__version__,
+            "numpy": version("numpy"),
+        },
         **more,
         "state_sha256": state_sha256(files, checkpoint),
         "files": files,
@@ -85,17 +80,7 @@ def state_sha256(files: Files, checkpoint: Checkpoint) -> str:
 
 
 def parse_manifest(what: str, data: bytes) -> Manifest:
-    """Return the manifest in `data`.
-
-    Args:
-        what: The file, for messages.
-        data: All of the file.
-
-    Raises:
-        CheckpointDamaged: If it is not what was written.
-        CheckpointVersion: If its format is not one this tgflow reads.
-        UntrustedCheckpoint: If it is what was written, but not by tgflow.
-    """
+    """Return the manifest in `data`."""
     after = len(_START) + 64
     sealed = data.startswith(_START) and data[after : after + len(_AFTER)] == _AFTER
     digest = hashlib.sha256(memoryview(data)[after + len(_AFTER) :]).hexdigest()
@@ -140,13 +125,6 @@ def _check_manifest(what: str, manifest: Manifest) -> None:
             raise UntrustedCheckpoint(f"{what} lacks size or digest of {name}")
 
 
-def _own_version() -> str | None:
-    try:
-        return version("tgflow-learn")
-    except PackageNotFoundError:  # run from the sources
-        return None
-
-
 TEMPORARY = ".tmp-"
 ROOM = 1.2
 """A disk must have this many times the bytes that are to be written."""
@@ -167,27 +145,14 @@ class OtherWriters:
     """Other processes that write files of a checkpoint that this one commits; here none."""
 
     def announce(self, directory: Path, linkable: Path | None) -> None:
-        """Start the others.
-
-        Args:
-            directory: Where to write; it exists.
-            linkable: The checkpoint whose sealed files this one shares; None: all are written.
-        """
+        """Start them; sealed files are linked from `linkable`."""
 
     def wait(self) -> None:
         """Return once none of them writes, or after a timeout."""
 
     def files(self, directory: Path) -> Files:
-        """Return their files, all of them on the disk; after `wait`.
-
-        Raises:
-            OSError: If one of them has failed, or a file is missing.
-        """
+        """Return their files, all of them on the disk; OSError if one has failed."""
         return {}
-
-
-ALONE = OtherWriters()
-"""No other process writes."""
 
 
 def save(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Path:
@@ -309,14 +274,11 @@ def prepared(
     path: Path,
     checkpoint: Checkpoint,
     linkable: Written | None = None,
-    others: OtherWriters = ALONE,
+    others: OtherWriters | None = None,
     **more: Any,
 ) -> Iterator[Path]:
-    """Yield a directory beside `path`, complete and on the disk, that is to be renamed to it.
-
-    Whatever fails in here or in the caller's block, the directory is removed, and failures of the
-    disk become `DiskFull` or `CheckpointNotCommitted`.
-    """
+    """Yield a directory beside `path`, complete and on the disk, that is to be renamed to it."""
+    others = OtherWriters() if others is None else others
     temporary = path.with_name(f"{TEMPORARY}{path.name}-{uuid.uuid4().hex[:8]}")
     with _failing_as_uncommitted(path):
         try:
@@ -340,12 +302,7 @@ def prepared(
 def write_share(
     fs: RealFs, directory: Path, checkpoint: Checkpoint, linkable: Written | None = None
 ) -> Files:
-    """Write the sections of `checkpoint` into a directory that is another's; they are on the disk.
-
-    Raises:
-        DiskFull: If there is no room.
-        CheckpointNotCommitted: If the disk refuses.
-    """
+    """Write the sections of `checkpoint` into a directory that is another's."""
     with _failing_as_uncommitted(directory):
         files = _write_sections(fs, directory, checkpoint, linkable)
         fs.sync_directory(directory)
@@ -367,11 +324,7 @@ def _failing_as_uncommitted(path: Path) -> Iterator[None]:
 
 
 def sync_names(fs: RealFs, path: Path) -> None:
-    """Return once the checkpoint's new name `path` is on the disk.
-
-    Raises:
-        CheckpointDurabilityUnknown: If the disk refuses.
-    """
+    """Return once the checkpoint's new name `path` is on the disk."""
     try:
         fs.sync_directory(path.parent)
     except OSError as error:
@@ -416,11 +369,7 @@ def _write_tensors(
 
 
 def _write_file(fs: RealFs, file: Path, chunks: Callable[[], Iterable[bytes | memoryview]]) -> str:
-    """Write a file, wait until it is on the disk, and return its SHA-256.
-
-    After an error that may pass it is written once more: what a failed sync left cannot be relied
-    on. The digest is of what was to be written, so damage on the way is noticed on reading.
-    """
+    """Write a file, wait until it is on the disk, and return its SHA-256."""
     try:
         return _try_to_write(fs, file, chunks())
     except OSError as error:
@@ -475,12 +424,7 @@ def _require_room(directory: Path, num_bytes: int) -> None:
 
 @contextmanager
 def open_plain_file(file: Path) -> Iterator[tuple[int, int]]:
-    """Open a plain file of a checkpoint, never a link or a device; yields descriptor and size.
-
-    Raises:
-        CheckpointDamaged: If it is not there, or cannot be read.
-        UntrustedCheckpoint: If it is no plain file.
-    """
+    """Open a plain file of a checkpoint, never a link or a device; yields descriptor and size."""
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(file, flags)

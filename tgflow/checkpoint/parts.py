@@ -37,24 +37,8 @@ class Part(Protocol):
             ValueError: If what was saved cannot be, or is not of this kind.
         """
 
-    def rewind(self, mark: Any) -> None:
-        """Cut back what lies outside of checkpoints, if anything does.
 
-        `load` calls it once it has found that what remains is what the checkpoint counts.
-
-        Args:
-            mark: Where to: a number of entries, or what else `save` notes of the place.
-        """
-
-
-class InCheckpoint:
-    """A part that lies in checkpoints alone, where there is nothing to cut back."""
-
-    def rewind(self, mark: Any) -> None:
-        """Do nothing."""
-
-
-class Parameters(InCheckpoint):
+class Parameters:
     """The parameters and buffers of a module."""
 
     name = "model"
@@ -71,7 +55,7 @@ class Parameters(InCheckpoint):
         self._module.load_state_dict(reader.get(self.name))
 
 
-class Optimizer(InCheckpoint):
+class Optimizer:
     """An optimizer's state; its settings are in the trainer's configuration."""
 
     name = "optimizer"
@@ -96,12 +80,7 @@ class Optimizer(InCheckpoint):
         writer.put(self.name, _copied(named))
 
     def load(self, reader: Checkpoint) -> None:
-        """Give the optimizer what was saved, with the settings that it has.
-
-        Raises:
-            UntrustedCheckpoint: If its tensors are not those of the optimizer's parameters, which
-                kernels take them for.
-        """
+        """Give the optimizer what was saved, with the settings that it has."""
         found = reader.get(self.name)
         state: dict[int, Tensors] = {}
         for name, tensor in found.items():
@@ -112,11 +91,7 @@ class Optimizer(InCheckpoint):
         self._optimizer.load_state_dict({"state": state, "param_groups": groups})
 
     def _expected(self, state: Mapping[int, Tensors], found: Tensors) -> Tensors:
-        """Return what the optimizer keeps of each parameter in `state`, by its section name.
-
-        `step` is a number; all else that torch's optimizers keep has the parameter's shape. Only of
-        Adam are the names known; another optimizer looks up those that it has.
-        """
+        """Return what the optimizer keeps of each parameter in `state`, by its section name."""
         groups = self._optimizer.param_groups
         parameters = [each for group in groups for each in group["params"]]
         is_adam = isinstance(self._optimizer, torch.optim.Adam)
@@ -134,7 +109,7 @@ class Optimizer(InCheckpoint):
         return "step", "exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if amsgrad else ())
 
 
-class Schedule(InCheckpoint):
+class Schedule:
     """A learning rate schedule and the settings of its optimizer that it changes."""
 
     name = "lr_scheduler"
@@ -149,11 +124,7 @@ class Schedule(InCheckpoint):
         writer.note(self.name, json.loads(json.dumps(note)))
 
     def load(self, reader: Checkpoint) -> None:
-        """Continue the schedule.
-
-        Raises:
-            CheckpointError: If the note is damaged, or of another schedule.
-        """
+        """Continue the schedule."""
         if self.name not in reader.meta:
             raise ValueError("it has no lr_scheduler: build the trainer without one")
         saved = read_as(dict[str, Any], reader.meta[self.name], self.name)
@@ -199,7 +170,7 @@ def _shape(value: Any) -> Any:
     return "number" if isinstance(value, int | float) else type(value).__name__
 
 
-class ModelState(InCheckpoint):
+class ModelState:
     """What a model keeps of the stream; nothing of a model that keeps none.
 
     Args:
@@ -238,13 +209,8 @@ class ModelState(InCheckpoint):
             raise ValueError("the checkpoint has a memory of nodes, and the model keeps none")
 
 
-class Ids(InCheckpoint):
-    """The ids of a stream's nodes.
-
-    Args:
-        ids: The map; to load, what it maps is replaced.
-        num: How many ids to save, those that were given dense ids first; None: all.
-    """
+class Ids:
+    """The ids of a stream's nodes."""
 
     name = "ids"
 
@@ -256,12 +222,7 @@ class Ids(InCheckpoint):
         writer.put(self.name, self._ids.state_dict(self._num))
 
     def load(self, reader: Checkpoint) -> None:
-        """Let the map have the ids that were saved, and no others.
-
-        Raises:
-            KeyError: If none were saved.
-            UntrustedCheckpoint: If they are none that are ever saved.
-        """
+        """Let the map have the ids that were saved, and no others."""
         try:
             self._ids.load_state_dict(reader.get(self.name))
         except ValueError as error:

@@ -1,14 +1,4 @@
-"""Checkpoints that many ranks write together, and that one of them commits.
-
-All ranks save at the same position, each to a `Checkpoint` of its shard, which keeps the sections
-that this rank writes. Their writers, beside the training, write these into one temporary directory,
-sync it, and post names, sizes and digests; rank 0 waits for all, writes the manifest and renames
-the directory. If anything fails anywhere there is no checkpoint, and every rank's writer counts one
-failure. The keys of attempt `n` to write one are `n/place` (where to write, by rank 0), `n/RANK`
-(what a rank has written) and `n/end` (the outcome, by rank 0).
-
-Which files there are, and what is in them, does not depend on how many ranks there are.
-"""
+"""Checkpoints that many ranks write together, and that one of them commits."""
 
 from __future__ import annotations
 
@@ -18,7 +8,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tgflow.checkpoint import directory as directories
 from tgflow.checkpoint.checkpoint import (
@@ -37,35 +27,10 @@ _SHORTEST, _LONGEST = 0.002, 0.1
 """Seconds between two looks. A look is short, since it holds up whoever else uses the store."""
 
 
-class KeyStore(Protocol):
-    """Keys and values that all ranks see, from any thread, as `torch.distributed.Store` is one."""
-
-    def set(self, key: str, value: str) -> None:
-        """Let `key` have this value."""
-
-    def get(self, key: str) -> bytes:
-        """Return the value of a key that has one."""
-
-    def check(self, keys: list[str]) -> bool:
-        """Return whether all keys have values."""
-
-    def delete_key(self, key: str) -> bool:
-        """Let `key` have no value; return whether it had one."""
-
-
 class Notices:
-    """What one rank posts and the others find. Every method may be called from any thread.
+    """What one rank posts and the others find. Every method may be called from any thread."""
 
-    Args:
-        store: Where; nobody else uses keys that start with `prefix`.
-        peers: This rank among the others.
-        prefix: What keys start with.
-
-    Raises:
-        PeerLost: By every method, if the store is gone, or another rank is.
-    """
-
-    def __init__(self, store: KeyStore, peers: Peers, prefix: str) -> None:
+    def __init__(self, store: Any, peers: Peers, prefix: str) -> None:
         self._store, self._prefix = store, prefix
         self.peers = peers
 
@@ -77,17 +42,7 @@ class Notices:
             raise self._lost(error) from error
 
     def find(self, *keys: str, by: int | None = None, until: float | None = None) -> Any:
-        """Return the word under the first of `keys` that has one; waits for it.
-
-        Args:
-            keys: Where to look.
-            by: The rank that posts it, which is lost if its process has ended before; None: rank 0,
-                without which there is no store.
-            until: By `time.monotonic()`; None waits as long as all ranks are there.
-
-        Returns:
-            The word; None if there is none by then.
-        """
+        """Return the word under the first of `keys` that has one; waits for it."""
         pause = _SHORTEST
         while True:
             # asked before the look: what a process has posted is there once it has ended
@@ -145,11 +100,7 @@ class Shares(OtherWriters):
         self._is_announced = True
 
     def wait(self) -> None:
-        """Return once all ranks have said how it went, or some have not in time.
-
-        Raises:
-            PeerLost: If a rank is gone.
-        """
+        """Return once all ranks have said how it went, or some have not in time."""
         if not self._is_announced:
             return
         if self._until is None:
@@ -161,11 +112,7 @@ class Shares(OtherWriters):
                     self._found[rank] = word
 
     def files(self, directory: Path) -> Files:
-        """Return the files of all other ranks.
-
-        Raises:
-            OSError: If a rank has failed, or was not heard of; or a file is not there.
-        """
+        """Return the files of all other ranks."""
         files: Files = {}
         for rank in range(1, self._notices.peers.world):
             word = self._found.get(rank, _SILENT)
@@ -279,13 +226,7 @@ class LeadingStore:
 
 
 class FollowingStore:
-    """The checkpoints of a run of many ranks, at the ranks after the first, as `LeadingStore`.
-
-    Args:
-        directory: Where rank 0 has them; the same directory, perhaps on another host.
-        notices: As `LeadingStore`.
-        fs: File operations.
-    """
+    """The checkpoints of a run of many ranks, at the ranks after the first, as `LeadingStore`."""
 
     def __init__(self, directory: Path, notices: Notices, *, fs: RealFs | None = None) -> None:
         self._directory, self._notices = Path(directory), notices
@@ -294,13 +235,7 @@ class FollowingStore:
         self._num_bytes = 0
 
     def save(self, step: int, checkpoint: Checkpoint) -> Path:
-        """Write this rank's sections, and wait until rank 0 has committed them.
-
-        Raises:
-            OSError: As `LeadingStore.save`, whichever rank has failed.
-            PeerLost: If a rank is gone.
-            RanksDisagree: If rank 0 saves another step.
-        """
+        """Write this rank's sections, and wait until rank 0 has committed them."""
         self._attempt += 1
         end = f"{self._attempt}/end"
         word = self._notices.find(f"{self._attempt}/place", end)

@@ -1,9 +1,4 @@
-"""A directory of checkpoints: the newest valid one to resume from, older ones in case of damage.
-
-Sealed files of a checkpoint are links to its predecessor's, so it costs what is new; every
-`keep_every`-th is written whole, and the newest of those that share nothing with it is kept beside
-the last `keep`: damage to one file never spoils all.
-"""
+"""A directory of checkpoints: the newest valid one to resume from, older ones in case of damage."""
 
 from __future__ import annotations
 
@@ -25,7 +20,7 @@ from tgflow.checkpoint.checkpoint import (
     NoValidCheckpoint,
     UntrustedCheckpoint,
 )
-from tgflow.checkpoint.directory import ALONE, Manifest, OtherWriters, Written
+from tgflow.checkpoint.directory import Manifest, OtherWriters, Written
 from tgflow.durable.fs import RealFs, make_directories
 
 CORRUPT = "corrupt-"
@@ -34,13 +29,7 @@ _NAME = re.compile(r"ckpt-(\d{12})(?:-(\d{1,6}))?")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Entry:
-    """A checkpoint's directory, by its name.
-
-    Args:
-        step: The step it was saved at.
-        attempt: 0; more for one that replaced another of the same step.
-        path: The directory.
-    """
+    """A checkpoint's directory, by its name."""
 
     step: int
     attempt: int
@@ -105,7 +94,7 @@ class CheckpointStore:
         make_directories(self._fs, self.directory)
         self.remove_unfinished()
 
-    def save(self, step: int, checkpoint: Checkpoint, others: OtherWriters = ALONE) -> Path:
+    def save(self, step: int, checkpoint: Checkpoint, others: OtherWriters | None = None) -> Path:
         """Write a checkpoint, then remove those no longer kept; returns its directory.
 
         One of this step that is there already stays if it is the same, and otherwise until the new
@@ -281,11 +270,8 @@ class CheckpointStore:
 
 
 def _content(manifest: Manifest) -> dict[str, Any]:
-    return {"files": _digests(manifest), "meta": manifest["meta"]}
-
-
-def _digests(manifest: Manifest) -> dict[str, str]:
-    return {name: entry["sha256"] for name, entry in manifest["files"].items()}
+    files = {name: entry["sha256"] for name, entry in manifest["files"].items()}
+    return {"files": files, "meta": manifest["meta"]}
 
 
 MAX_FAILURES = 3
@@ -293,19 +279,13 @@ MAX_FAILURES = 3
 
 
 class Store(Protocol):
-    """Where checkpoints are written: `CheckpointStore`, or what spreads them over more places."""
+    """Where a `CheckpointWriter` saves: `CheckpointStore`, or those of many ranks."""
 
     def save(self, step: int, checkpoint: Checkpoint) -> Path:
-        """Write a checkpoint; return where it is.
-
-        Raises:
-            OSError: If the disk refuses; earlier checkpoints are as before.
-        """
-        ...
+        """Write a checkpoint; return where it is."""
 
     def size_of(self, path: Path) -> int:
         """Return the size in bytes of a checkpoint that `save` has written."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

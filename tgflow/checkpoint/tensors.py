@@ -1,12 +1,4 @@
-"""Tensors as bytes in the safetensors format, written and read without trust in anything.
-
-    header bytes (u64) | header: {name: {dtype, shape, data_offsets}} | the tensors' data
-
-Written straight from the tensors' memory, or from a GPU's page by page: hashing and writing copy
-nothing more and hold no lock of the interpreter. The library of that name reads headers, and finds
-out whether they describe the file; data is read, not mapped, so that a failing disk or a file that
-gets shorter is an error, no signal.
-"""
+"""Tensors as bytes in the safetensors format, written and read without trust in anything."""
 
 from __future__ import annotations
 
@@ -24,37 +16,10 @@ from tgflow.checkpoint.checkpoint import CheckpointDamaged, Tensors, UntrustedCh
 
 
 def pages(flat: Tensor, num_bytes: int) -> Iterator[memoryview]:
-    """Yield a tensor's bytes in pieces of at most `num_bytes`, each good until the next.
-
-    Of a tensor on a GPU the host never holds more than a piece. The copies have a stream of their
-    own, behind what the thread's current stream had queued; only this thread waits for them.
-
-    Args:
-        flat: Of one dimension, contiguous.
-        num_bytes: At least those of an element.
-    """
+    """Yield a flat tensor's bytes in pieces of at most `num_bytes`, wherever the tensor is."""
     step = num_bytes // flat.element_size()
-    pieces = (flat[i : i + step] for i in range(0, len(flat), step))
-    if flat.is_cuda:
-        yield from _copied(flat, pieces, min(step, len(flat)))
-    else:
-        yield from (_bytes(piece.cpu()) for piece in pieces)
-
-
-def _copied(flat: Tensor, pieces: Iterator[Tensor], size: int) -> Iterator[memoryview]:
-    stream = torch.cuda.Stream(flat.device)  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream(flat.device))
-    pinned = torch.empty(size, dtype=flat.dtype, pin_memory=True)
-    for piece in pieces:
-        with torch.cuda.stream(stream):
-            copied = pinned[: len(piece)].copy_(piece, non_blocking=True)
-        stream.synchronize()
-        yield _bytes(copied)
-
-
-def _bytes(x: Tensor) -> memoryview:
-    data: memoryview = x.view(torch.uint8).numpy().data
-    return data
+    for i in range(0, len(flat), step):
+        yield flat[i : i + step].cpu().view(torch.uint8).numpy().data
 
 
 DTYPES = {
@@ -115,11 +80,7 @@ class Encoded:
 
 
 def encode(tensors: Tensors) -> Encoded:
-    """Return the bytes of a section; the same tensors always give the same bytes.
-
-    Raises:
-        ValueError: If a tensor is of a kind that no file holds, or there are too many.
-    """
+    """Return the bytes of a section; the same tensors always give the same bytes."""
     header, data, offset = {}, [], 0
     for name in sorted(tensors, key=lambda name: (-tensors[name].element_size(), name)):
         x = tensors[name].detach()
@@ -136,18 +97,7 @@ def encode(tensors: Tensors) -> Encoded:
 
 
 def read(what: str, descriptor: int, size: int) -> Tensors:
-    """Return the tensors of an open file, each in memory of its own.
-
-    Args:
-        what: The file's name, for messages.
-        descriptor: The file.
-        size: Its size in bytes.
-
-    Raises:
-        UntrustedCheckpoint: If the header is larger than ours ever are, or does not describe
-            exactly the bytes that follow, each once, as tensors that we write.
-        CheckpointDamaged: If the file gets shorter meanwhile.
-    """
+    """Return the tensors of an open file, each in memory of its own."""
     start, entries = check(what, descriptor, size)
     tensors = {}
     for name, dtype, shape, begin in entries:

@@ -19,7 +19,7 @@ from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.plan.loader import BatchSource
-from tgflow.tables.protocols import Table
+from tgflow.tables.table import Table
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.finite import TrainingDiverged
 from tgflow.train.observe import StepRecord

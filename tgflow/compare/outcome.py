@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tgflow.compare.facts import Facts
 from tgflow.compare.score_log import COLUMNS
-from tgflow.durable.replaced import replacing
+from tgflow.durable.fs import replacing
 
 SCORES, EVENTS, SUMMARY = "scores.arrow", "events.arrow", "metrics.json"
 _AT_ONCE = 1 << 16

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tgflow.checkpoint import Checkpoint, UntrustedCheckpoint
-from tgflow.checkpoint.parts import InCheckpoint, pieces_of, put_pieces
+from tgflow.checkpoint.parts import pieces_of, put_pieces
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.train.pending_steps import MicroBatch
 
@@ -15,7 +15,7 @@ PIECE = 1 << 18
 COLUMNS = ("reciprocal_rank", "positive", "negative")
 
 
-class ScoreLog(InCheckpoint):
+class ScoreLog:
     """Reciprocal rank, positive score and first negative's score of each event from `start` on.
 
     Args:

@@ -1,9 +1,4 @@
-"""The stream of all ranks: rank 0 alone reads it, and sends what it reads to the others.
-
-Order, refusals, ids and log are therefore those of one process. On each rank one thread sends or
-receives, in the group "feed"; queues between it and whoever takes the events are bounded, so a rank
-that does not follow stops the reading.
-"""
+"""The stream of all ranks: rank 0 alone reads it, and sends what it reads to the others."""
 
 from __future__ import annotations
 

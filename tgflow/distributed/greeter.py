@@ -1,8 +1,4 @@
-"""Where rank 0 answers those who look for it: with a nonce, and the port of its store.
-
-A store's client may wait forever for a stranger that says nothing, so nobody tries one before it
-knows that a rank 0 is there that still waits for ranks.
-"""
+"""Where rank 0 answers those who look for it: with a nonce, and the port of its store."""
 
 from __future__ import annotations
 
@@ -20,12 +16,7 @@ _PAUSE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """What rank 0 answers.
-
-    Args:
-        nonce: What tells this start of rank 0 from all others.
-        store_port: Where its store listens, on the same address.
-    """
+    """What rank 0 answers."""
 
     nonce: str
     store_port: int
@@ -73,12 +64,7 @@ def listen(address: str, port: int, deadline: float = 0.0) -> socket.socket:
 
 
 class Greeter:
-    """Answers whoever connects, in a thread of its own, until it is closed.
-
-    Args:
-        listener: Where; it closes it.
-        greeting: What it answers.
-    """
+    """Answers whoever connects, in a thread of its own, until it is closed."""
 
     def __init__(self, listener: socket.socket, greeting: Greeting) -> None:
         self._listener = listener

@@ -1,12 +1,4 @@
-"""How ranks become a world: rank 0 opens a store, the others enter it, and all hear one verdict.
-
-Where they meet may still say where an earlier rank 0 was: after a restart, torchrun's agents keep
-what the dead ranks left, and hosts may disagree about how often they restarted. So a rank follows
-an address only if a rank 0 answers there with the nonce that was published, and nobody has entered
-its store as this rank before; else it looks again, until the time is over.
-
-The nonce keeps out those who come by mistake. It is no secret: nothing here authenticates.
-"""
+"""How ranks become a world: rank 0 opens a store, the others enter it, and all hear one verdict."""
 
 from __future__ import annotations
 
@@ -33,14 +25,7 @@ _VERDICT = "verdict"
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a rank joins with.
-
-    Args:
-        launch: How it was started.
-        facts: What it says of itself.
-        timeout: Seconds for all ranks to come.
-        strict: On rank 0: refuse what makes the last bits other ones.
-    """
+    """What a rank joins with."""
 
     launch: Launch
     facts: Facts

@@ -91,12 +91,7 @@ class SentQueries:
         return self.parts[rank].flatten()
 
     def answered(self, parts: list[tuple[Tensor, Tensor]]) -> Neighbors:
-        """Return the neighbors, where they were asked for.
-
-        Args:
-            parts: Of each rank, how many neighbors each of its queries has, int32 `[size]`, and
-                those, as `filled_slots` returns them.
-        """
+        """Return the neighbors, where they were asked for."""
         k, size, device = self.asked.k, len(self.order), self.order.device
         room = self.asked.out
         found = Neighbors.empty(size, k, device) if room is None else room

@@ -28,16 +28,7 @@ def interfaces() -> dict[str, str]:
 
 
 def choose_interface(wanted: str | None, *, one_host: bool) -> tuple[str, str]:
-    """Return the name and address of the interface to listen on.
-
-    Args:
-        wanted: Its name; None: the loopback, which others than this host cannot reach.
-        one_host: Whether all ranks are on this host.
-
-    Raises:
-        WorldError: If there is no such interface, it has no address, or none is named and there
-            are more hosts.
-    """
+    """Return the name and address of the interface to listen on."""
     found = interfaces()
     if wanted is not None and wanted in found:
         return wanted, found[wanted]

@@ -103,14 +103,7 @@ def join(
 
 
 def call_within(seconds: float, act: Callable[[], Found], lost: str) -> Found:
-    """Return the result of `act`, which runs in a daemon thread.
-
-    torch's store waits without a timeout for a reply, so a stopped rank 0 would block its callers.
-    After a timeout the thread is left behind and ends with the process.
-
-    Raises:
-        PeerLost: With the text `lost`, if `act` takes longer. Errors of `act` pass unchanged.
-    """
+    """Return the result of `act`, which runs in a daemon thread."""
     found: Future[Found] = Future()
 
     def run() -> None:

@@ -34,21 +34,13 @@ class EarlierFailure(RuntimeError):
 
 
 class LastingFailures:
-    """What has ended an attempt for good; of launchers without a store of their own, nothing.
-
-    Args:
-        store: Of the agents; None: there is none.
-    """
+    """What has ended an attempt for good; of launchers without a store of their own, nothing."""
 
     def __init__(self, store: Store | None) -> None:
         self._store = store
 
     def check(self) -> None:
-        """Return if attempts may do better than those before.
-
-        Raises:
-            EarlierFailure: If not.
-        """
+        """Return if attempts may do better than those before."""
         if self._store is None or not self._store.check([_KEY]):
             return
         said = json.loads(self._store.get(_KEY))

@@ -11,7 +11,7 @@ from typing import Protocol, Self
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 from tgflow.distributed.launch import Launch
-from tgflow.durable.replaced import replacing
+from tgflow.durable.fs import replacing
 
 _KEY = "tgflow/rank-0"
 
@@ -110,11 +110,7 @@ class FixedMeeting:
 
 
 def meeting_of(launch: Launch, timeout: float) -> Meeting:
-    """Return where the ranks of `launch` meet.
-
-    Raises:
-        RuntimeError: If torchrun's agent cannot be reached within `timeout` seconds.
-    """
+    """Return where the ranks of `launch` meet."""
     if launch.meeting is not None:
         return DirectoryMeeting(Path(launch.meeting))
     if launch.has_agent:
@@ -124,11 +120,7 @@ def meeting_of(launch: Launch, timeout: float) -> Meeting:
 
 
 def open_agent_store(launch: Launch, timeout: float) -> Store:
-    """Return the store of torchrun's agents, which has started the ranks of `launch`.
-
-    Raises:
-        RuntimeError: If it cannot be reached within `timeout` seconds.
-    """
+    """Return the store of torchrun's agents, which has started the ranks of `launch`."""
     assert launch.address is not None
     host, port = launch.address
     return TCPStore(

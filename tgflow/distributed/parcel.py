@@ -20,12 +20,7 @@ _ALIGNMENT = 8
 
 
 class Layout:
-    """Which tensors a parcel holds, and where: the same is known to who sends and who receives.
-
-    Args:
-        kind: What the parcel is, such as "step".
-        specs: Dtype and shape of each tensor by its name, in the order of the parcel.
-    """
+    """Which tensors a parcel holds, and where: the same is known to who sends and who receives."""
 
     def __init__(self, kind: str, specs: Mapping[str, Spec]) -> None:
         self.kind = kind
@@ -58,11 +53,7 @@ class Layout:
         return parcel
 
     def unpack(self, step: int, parcel: Tensor, sender: int) -> dict[str, Tensor]:
-        """Return the tensors of a parcel by name, views of it. Waits for a device to read a header.
-
-        Raises:
-            RanksDisagree: If it is not the parcel of `step`, or is laid out differently.
-        """
+        """Return the tensors of a parcel by name, views of it."""
         signature, sent = parcel[:HEADER_BYTES].view(torch.int64).tolist()
         if signature != self._signature:
             raise RanksDisagree(
@@ -128,18 +119,7 @@ def exchange_parcels(
 def exchange_vectors(
     peers: Peers, sends: Sequence[Tensor], sizes: Sequence[int], *, kind: str, group: Group = "plan"
 ) -> list[Tensor]:
-    """Send each rank a vector, and return the vectors received from each rank.
-
-    Args:
-        peers: The ranks.
-        sends: One vector per rank, contiguous, of one dtype and device.
-        sizes: Number of elements received from each rank; must be exact.
-        kind: Name under which `Traffic` counts it.
-        group: Process group that orders this call.
-
-    Raises:
-        PeerLost: If another rank is gone.
-    """
+    """Send each rank a vector, and return the vectors received from each rank."""
     receives = [sends[0].new_empty(size) for size in sizes]
     peers.exchange(
         [each.view(torch.uint8) for each in sends],

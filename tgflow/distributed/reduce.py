@@ -1,9 +1,4 @@
-"""The canonical sum over ranks: chunk c of every subtree's sum goes to rank c, and back to all.
-
-Of a vector of L float32 a rank sends 2 * 4 L * (N - 1) / N bytes on average, as a ring all-reduce
-does, if each rank's slices are one subtree; but the order of the additions is that of one process,
-which no all-reduce has: its order depends on world and length.
-"""
+"""The canonical sum over ranks: chunk c of every subtree's sum goes to rank c, and back to all."""
 
 from __future__ import annotations
 

@@ -14,14 +14,7 @@ Condition = Literal["alive", "stopped", "gone", "out of sight"]
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One rank of a world.
-
-    Args:
-        rank: Its rank.
-        host: The name of its host, for people.
-        machine: Which kernel and process namespace its `pid` is of.
-        pid: Its process.
-    """
+    """One rank of a world."""
 
     rank: int
     host: str
@@ -58,11 +51,7 @@ def this_machine() -> str:
 
 
 def find_lost(members: list[Member], patience: float = 0.5) -> str:
-    """Return which of `members` ended or is stopped, as a sentence without a stop.
-
-    A process that is being killed closes its connections before it is seen to be gone, so this
-    looks for up to `patience` seconds. Hosts other than this one cannot be looked at.
-    """
+    """Return which of `members` ended or is stopped, as a sentence without a stop."""
     deadline = time.monotonic() + patience
     while True:
         found = [f"{each} is {each.condition()}" for each in members if is_lost(each)]

@@ -150,11 +150,7 @@ def _precedence(code: int | None) -> int:
 
 
 class _Stop:
-    """While entered, the first SIGTERM or SIGINT is passed on, and a second one kills.
-
-    Args:
-        to: The rank that it is passed to; None: all.
-    """
+    """While entered, the first SIGTERM or SIGINT is passed on, and a second one kills."""
 
     def __init__(self, to: int | None) -> None:
         self.to = to

@@ -1,7 +1,4 @@
-"""Which rows of a sharded memory are read in a micro-batch: asked ahead, before they are written.
-
-When they are sent both sides know how many there are, and the memory is as it must be read.
-"""
+"""Which rows of a sharded memory are read in a micro-batch."""
 
 from __future__ import annotations
 
@@ -52,15 +49,7 @@ class WantedRows:
     """What each rank asks of this one."""
 
     def place(self, nodes: Tensor, position: Tensor) -> Tensor:
-        """Return where each (node, position) is among this rank's queries, int64 `[Q]`.
-
-        Args:
-            nodes: int64 `[Q]`.
-            position: int64 `[Q]`.
-
-        Raises:
-            ValueError: If one was not asked for.
-        """
+        """Return where each (node, position) is among this rank's queries, int64 `[Q]`."""
         known = sum(map(len, self.queries))
         every = Frontier(
             torch.cat([*(each.nodes for each in self.queries), nodes]),
@@ -79,19 +68,7 @@ class WantedRows:
 
 
 def ask_rows(peers: Peers, micro_batches: Sequence[Iterable[Batch]]) -> list[WantedRows]:
-    """Let owners know which rows of their memory will be read: two exchanges for all micro-batches.
-
-    All ranks call it together, with as many micro-batches. It sends 8 bytes a micro-batch, and 16 a
-    row that another rank owns, in the group "plan".
-
-    Args:
-        peers: The ranks.
-        micro_batches: Of each, the batches that this rank computes: what is predicted, and what is
-            learned from. Rows that several of them read are sent once.
-
-    Raises:
-        PeerLost: If another rank is gone.
-    """
+    """Let owners know which rows of their memory will be read."""
     wanted = [_by_owner(peers.shard, batches) for batches in micro_batches]
     ranks = range(peers.world)
     counts = exchange_vectors(

@@ -1,12 +1,4 @@
-"""A frame: rows and what was known after them, in one piece that is whole or recognizably not.
-
-    magic | version | footer bytes | columns bytes | segment | byte | synced | body CRC | header CRC
-    columns (an Arrow IPC stream of one record batch) | footer (JSON)
-
-A header states the place it was written for, so that frame-like bytes within rows, or a frame left
-over from elsewhere, are never taken for one. It also says up to where the log was on the disk by
-then: so a damaged frame before a good one is either proof of damage, or what a crash may leave.
-"""
+"""A frame: rows and what was known after them, in one piece that is whole or recognizably not."""
 
 from __future__ import annotations
 
@@ -36,13 +28,7 @@ class BadFrame(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A frame's rows and footer as bytes, before it has a place.
-
-    Args:
-        data: Columns, then footer.
-        footer_bytes: The footer's share of it.
-        crc: CRC-32 of `data`.
-    """
+    """A frame's rows and footer as bytes, before it has a place."""
 
     data: memoryview
     footer_bytes: int
@@ -51,16 +37,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What stands before a frame's body.
-
-    Args:
-        segment: The segment it was written to.
-        byte: Where in it the frame begins.
-        synced: All of the segment before this byte was on the disk by then.
-        columns_bytes: Length of the columns.
-        footer_bytes: Length of the footer.
-        crc: CRC-32 of both.
-    """
+    """What stands before a frame's body."""
 
     segment: int
     byte: int
@@ -105,12 +82,7 @@ def place(body: Body, segment: int, byte: int, synced: int) -> bytes:
 
 
 def parse_header(data: bytes | memoryview, segment: int, byte: int) -> Header:
-    """Return the header in `data`, which must have been written for this place.
-
-    Raises:
-        BadFrame: If it is short, damaged, or belongs elsewhere.
-        LogVersion: If a newer tgflow wrote it.
-    """
+    """Return the header in `data`, which must have been written for this place."""
     if len(data) < HEADER_BYTES:
         raise BadFrame("the header is cut off")
     if zlib.crc32(data[: _FIELDS.size]) != _CRC.unpack_from(data, _FIELDS.size)[0]:

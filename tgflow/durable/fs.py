@@ -1,10 +1,13 @@
-"""The few file operations of writers of durable files, so that tests can stand in for them."""
+"""File operations of writers of durable files; files that grow, and files that are replaced."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 
 def sync_data(fd: int) -> None:
@@ -87,3 +90,121 @@ def make_directories(fs: RealFs, path: Path) -> None:
     make_directories(fs, path.parent)
     fs.make_directory(path)
     fs.sync_directory(path.parent)
+
+
+@contextmanager
+def replacing(path: Path, *, sync: bool = True) -> Iterator[Path]:
+    """Give a path to write a file to, which takes the place of `path` where the block is left.
+
+    Readers find what was written or what was there before, also after a crash if it is synced.
+    Which of both a crash leaves is certain once the names in the directory are synced.
+
+    Args:
+        path: The file. Meanwhile `.NAME.partial` is beside it; an error in the block removes that.
+        sync: Whether the bytes are on the disk before the names change.
+
+    Raises:
+        OSError: If it cannot be written; `path` is as it was.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        yield partial
+        if sync:
+            with partial.open("rb") as written:
+                sync_data(written.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def replace_file(path: Path, parts: Iterable[bytes]) -> None:
+    """Let a file hold these bytes and no others, synced; it is made if it is not there.
+
+    Args:
+        path: The file, see `replacing`.
+        parts: What it is to hold, one after another; they may come from the file itself.
+
+    Raises:
+        OSError: If they cannot be written; the file is as it was.
+    """
+    with replacing(path) as partial, partial.open("wb") as file:
+        file.writelines(parts)
+
+
+class AppendedFile:
+    """A file that is written at its end; what is written is at once readable by others.
+
+    It is opened when it is first written or synced, and made when it is written.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: BinaryIO | None = None
+        self._is_named = False
+        """Whether its name is on the disk; a process that was killed may have made it just now."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that it holds, 0 where there is no file."""
+        if self._file is not None:
+            return self._file.tell()
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def write(self, data: bytes) -> None:
+        """Add `data`.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        file = self._opened()
+        file.write(data)
+        file.flush()
+
+    def sync(self) -> int:
+        """Return its size once all of it is on the disk.
+
+        Raises:
+            OSError: If that is not certain.
+        """
+        if self._file is None and not self.path.exists():
+            return 0
+        sync_data(self._opened().fileno())
+        if not self._is_named:
+            RealFs().sync_directory(self.path.parent)
+            self._is_named = True
+        return self.size
+
+    def rewind(self, size: int) -> None:
+        """Cut it back to its first `size` bytes; one that is shorter stays as it is.
+
+        Raises:
+            OSError: If it cannot be cut.
+        """
+        self.close()
+        if self.size > size:
+            os.truncate(self.path, size)
+
+    def replace(self, parts: Iterable[bytes]) -> None:
+        """Hold these bytes instead; readers, also after a crash, find them or the ones before.
+
+        Raises:
+            OSError: If they cannot be written; it is as it was.
+        """
+        self.close()
+        replace_file(self.path, parts)
+        self._is_named = False
+
+    def close(self) -> None:
+        """Close it; it can be written again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _opened(self) -> BinaryIO:
+        if self._file is None:
+            self._file = self.path.open("ab")
+        return self._file

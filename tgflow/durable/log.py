@@ -1,11 +1,4 @@
-"""The durable log: rows as they arrived, in frames that are whole or absent, over any crash.
-
-A frame holds rows and what was known after them (source positions, watermarks), so that both are
-there or neither. Frames are on the disk within `sync_ms`, or once `sync` returns. A frame whose
-write fails is taken back. A failed `fsync` is never repeated on the same file, since the system may
-by then have dropped what it could not write: the frames that are not surely on the disk go to a new
-segment, whose header says where the old one ends.
-"""
+"""The durable log: rows as they arrived, in frames that are whole or absent, over any crash."""
 
 from __future__ import annotations
 
@@ -20,11 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from tgflow.durable import frames, reading, segments
+from tgflow.durable import frames, segments
 from tgflow.durable.errors import FULL, WAY_OUT, DiskFull, LogCorrupt
 from tgflow.durable.frames import BadFrame, Body
 from tgflow.durable.fs import RealFs, make_directories
-from tgflow.durable.reading import KeptFrames
 from tgflow.durable.segments import LogPosition
 
 UNSYNCED_BYTES = 64 << 20
@@ -47,7 +39,6 @@ class DurableLog:
             What is damaged or missing before it is listed in `problems`, not refused. A log of
             which nothing is there begins right after it.
         check: Check all frames from `needed` on while opening, not those of the last segment alone.
-            The first `read(needed)` then gets them from memory, as far as they fit in 64 MiB.
 
     Raises:
         LogCorrupt: If frames that were on the disk are damaged or missing.
@@ -81,7 +72,6 @@ class DurableLog:
         """What recovery cut off: bytes of frames that a crash left half-written."""
         self.problems: list[str] = []
         """What recovery found damaged or missing where nothing will be read."""
-        self._kept: KeptFrames | None = None
         self._recover(needed, check)
 
     @property
@@ -152,12 +142,9 @@ class DurableLog:
                 gone through, if one is damaged.
         """
         with self._lock:
-            kept, self._kept = self._kept, None
-            if kept is not None and kept.start == start:
-                return kept.take(self.end)
             oldest = LogPosition(self._first, segments.HEADER_BYTES)
             begin = oldest if start is None else self.locate(start)
-            return reading.frames_between(self.directory, begin, self.end)
+            return segments.frames_between(self.directory, begin, self.end)
 
     def locate(self, place: LogPosition) -> LogPosition:
         """Return where the frames after `place` begin.
@@ -168,7 +155,7 @@ class DurableLog:
         with self._lock:
             first, last, end, found = self._first, self._number, self.end, place
             if first - 1 <= place.segment < last:
-                found = reading.forward(self.directory, place, last)
+                found = segments.forward(self.directory, place, last)
             if found.segment < first or found > end:
                 raise LogCorrupt(
                     f"{self.directory} holds frames from segment {first} to byte {end.byte} of "
@@ -237,10 +224,7 @@ class DurableLog:
         self._first, self._number = found[0], found[-1]
         path = segments.path_of(self.directory, self._number)
         start = needed.byte if needed.segment == self._number else 0
-        if check and (asked is None or asked.segment >= self._first - 1):
-            self._kept = KeptFrames(self.directory, asked, self._first, self._number)
-        see = None if self._kept is None else self._kept.see
-        scan = segments.scan(path, self._number, start, see)
+        scan = segments.scan(path, self._number, start)
         self.problems += scan.problems
         self.cut_bytes = scan.cut
         if scan.cut:
@@ -248,13 +232,11 @@ class DurableLog:
         self._fd = self._fs.append_to(path)
         self._fs.sync(self._fd)  # the process before may have died without
         self._size = self._synced = scan.end
+        if check and (asked is None or asked.segment >= self._first - 1):
+            deque(self.read(asked), maxlen=0)
 
     def _has_header(self, number: int, needed: LogPosition) -> bool:
-        """Return whether the last segment has a whole header; else a crash left it half-made.
-
-        Raises:
-            LogCorrupt: If the header is damaged, but had been on the disk.
-        """
+        """Return whether the last segment has a whole header; else a crash left it half-made."""
         path = segments.path_of(self.directory, number)
         try:
             segments.read_header(path, number)
@@ -273,7 +255,7 @@ class DurableLog:
         for number in range(max(found[0], needed), found[-1]):
             path, stop = (
                 segments.path_of(self.directory, number),
-                reading.segment_end(self.directory, number),
+                segments.segment_end(self.directory, number),
             )
             if path.stat().st_size < stop:
                 found_bytes = path.stat().st_size

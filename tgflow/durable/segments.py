@@ -1,8 +1,4 @@
-"""Segments: the files of a log, numbered without gaps, each knowing where the one before it ends.
-
-A segment's header says how much of its predecessor counts. So a predecessor that was cut short is
-noticed, and what a failed write may have left at its end is not taken for events.
-"""
+"""Segments."""
 
 from __future__ import annotations
 
@@ -10,12 +6,14 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, TypeAlias
+
+import pyarrow as pa
 
 from tgflow.durable import frames
 from tgflow.durable.errors import WAY_OUT, LogCorrupt, LogVersion
@@ -55,13 +53,7 @@ _NAME = re.compile(r"(\d{10})\.log")
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a look through one segment found.
-
-    Args:
-        end: The byte after the last good frame.
-        cut: Bytes after it that are no frame: what a crash left half-written.
-        problems: What is damaged where nothing will be read.
-    """
+    """What a look through one segment found."""
 
     end: int
     cut: int
@@ -106,12 +98,7 @@ def header(number: int, previous_end: int) -> bytes:
 
 
 def read_header(path: Path, number: int) -> int:
-    """Return up to which byte the predecessor of the segment in `path` counts.
-
-    Raises:
-        BadFrame: If the header is cut off or damaged.
-        LogVersion: If another tgflow wrote it.
-    """
+    """Return up to which byte the predecessor of the segment in `path` counts."""
     with open_segment(path) as file:
         data = file.read(HEADER_BYTES)
     if len(data) < HEADER_BYTES or zlib.crc32(data[:-4]) != int.from_bytes(data[-4:], "little"):
@@ -124,25 +111,13 @@ def read_header(path: Path, number: int) -> int:
     return int(previous_end)
 
 
-def scan(
-    path: Path, number: int, needed: int, see: Callable[[Header, bytes], None] | None = None
-) -> Scan:
-    """Look through the last segment for its end; at most one frame is in memory.
-
-    Args:
-        path: Its file.
-        number: Its number.
-        needed: Up to this byte, the end of a frame, nothing will be read and all was on the disk.
-        see: Gets header and body of each good frame.
-
-    Raises:
-        LogCorrupt: If a bad frame had been on the disk before a good one after it was written.
-    """
+def scan(path: Path, number: int, needed: int) -> Scan:
+    """Look through the last segment for its end; at most one frame is in memory."""
     size, end, problems = path.stat().st_size, HEADER_BYTES, []
     with open_segment(path) as file:
         while end < size:
             try:
-                header, body = read_frame(file, number, end)
+                header, _ = read_frame(file, number, end)
             except BadFrame as error:
                 if end < needed <= size:
                     problems.append(f"{path} is damaged at byte {end}: {error}")
@@ -150,8 +125,6 @@ def scan(
                     continue
                 _refuse_hole(file, path, number, end, str(error))
                 break
-            if see is not None:
-                see(header, body)
             end = header.end
     return Scan(end, size - end, problems)
 
@@ -163,11 +136,7 @@ def was_synced(path: Path, number: int) -> bool:
 
 
 def read_frame(file: BinaryIO, number: int, byte: int) -> tuple[Header, bytes]:
-    """Return header and checked body of the frame at `byte`.
-
-    Raises:
-        BadFrame: If there is none.
-    """
+    """Return header and checked body of the frame at `byte`."""
     file.seek(byte)
     head = frames.parse_header(file.read(frames.HEADER_BYTES), number, byte)
     if head.end > os.fstat(file.fileno()).st_size:
@@ -214,3 +183,59 @@ def _magics(file: BinaryIO, start: int, chunk: int = 1 << 20) -> Iterator[int]:
         if len(data) < chunk:
             return
         start += chunk - len(frames.MAGIC) + 1
+
+
+Frame: TypeAlias = tuple[pa.RecordBatch, dict[str, Any], LogPosition]
+"""Rows, footer, and the place after the frame."""
+
+
+def frames_between(directory: Path, start: LogPosition, end: LogPosition) -> Iterator[Frame]:
+    """Yield the frames from `start` up to `end`."""
+    number, byte = start.segment, start.byte
+    while number <= end.segment:
+        stop = end.byte if number == end.segment else segment_end(directory, number)
+        yield from _segment_frames(directory, number, byte, stop)
+        # frames that were moved to the next segment kept their order and their sizes
+        byte = HEADER_BYTES + max(byte - stop, 0)
+        number += 1
+
+
+def forward(directory: Path, place: LogPosition, last: int) -> LogPosition:
+    """Return where the frames after `place` begin: in a later segment if its own ends there.
+
+    Args:
+        directory: Where the segments are.
+        place: The place after a frame.
+        last: The newest segment.
+
+    Raises:
+        LogCorrupt: If the header that says where a segment ends is damaged or missing.
+    """
+    number, byte = place.segment, place.byte
+    while number < last and byte >= (stop := segment_end(directory, number)):
+        # frames that were moved to the next segment kept their order and their sizes
+        number, byte = number + 1, HEADER_BYTES + byte - stop
+    return LogPosition(number, byte)
+
+
+def segment_end(directory: Path, number: int) -> int:
+    """Return up to which byte the older segment `number` counts."""
+    path = path_of(directory, number + 1)
+    try:
+        return read_header(path, number + 1)
+    except (BadFrame, FileNotFoundError) as error:
+        raise LogCorrupt(f"{path} is damaged or missing: {error}; {WAY_OUT}") from None
+
+
+def _segment_frames(directory: Path, number: int, byte: int, stop: int) -> Iterator[Frame]:
+    path = path_of(directory, number)
+    if byte >= stop:
+        return
+    try:
+        with open_segment(path) as file:
+            while byte < stop:
+                header, body = read_frame(file, number, byte)
+                byte = header.end
+                yield *frames.decode(header, body), LogPosition(number, byte)
+    except (BadFrame, FileNotFoundError) as error:
+        raise LogCorrupt(f"{path} is damaged at byte {byte}: {error}; {WAY_OUT}") from None

@@ -139,13 +139,7 @@ def _unused(num_entries: int, capacity: int) -> float:
 
 
 class GraphBackend(Protocol):
-    """Neighborhoods and the log behind them. One thread writes while any number sample.
-
-    A write is seen by samplers in whole or not at all. Changes of the past (`remove` and on) are
-    seen by cut-offs from `position` on; earlier cut-offs see the graph as it was, until `compact`.
-    Events arrive with contiguous columns on the CPU. All methods that write raise MemoryError where
-    a tier has no room, and have changed nothing then.
-    """
+    """Neighborhoods and the log behind them. One thread writes while any number sample."""
 
     @property
     def device(self) -> torch.device:
@@ -172,19 +166,11 @@ class GraphBackend(Protocol):
         ...
 
     def append(self, events: EventBatch, allow_late: bool) -> int:
-        """Add events, all or none, and return the first one's position.
-
-        Raises:
-            ValueError: If they cannot follow.
-        """
+        """Add events, all or none, and return the first one's position."""
         ...
 
     def sample(self, sampler: Sampler, queries: Queries, out: Neighbors) -> None:
-        """Write the neighbors of `queries` to `out`, whose shape says how many each.
-
-        Raises:
-            ValueError: If `queries.types` are given and an event has no label in [0, 65535].
-        """
+        """Write the neighbors of `queries` to `out`, whose shape says how many each."""
         ...
 
     def reading(self) -> AbstractContextManager[None]:
@@ -192,11 +178,7 @@ class GraphBackend(Protocol):
         ...
 
     def remove(self, eid: Tensor) -> int:
-        """Remove events, int64 `[N]` on the CPU; return how many neighbors are gone.
-
-        Raises:
-            IndexError: If the log does not hold one of them.
-        """
+        """Remove events, int64 `[N]` on the CPU; return how many neighbors are gone."""
         ...
 
     def remove_pair(self, src: int, dst: int) -> int:

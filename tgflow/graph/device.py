@@ -23,14 +23,7 @@ from tgflow.sampler import Sampler
 
 
 class DeviceGraph:
-    """A graph backend over a `DeviceStore`; see `GraphBackend`.
-
-    Args:
-        direction: "undirected", "directed" or "bipartite".
-        budget: Bytes of blocks on the device; None: no limit.
-        gpu: The device.
-        shard: Whose neighbors are kept.
-    """
+    """A graph backend over a `DeviceStore`; see `GraphBackend`."""
 
     def __init__(self, direction: Direction, budget: int | None, gpu: Device, shard: Shard) -> None:
         self.gpu = gpu
@@ -74,11 +67,7 @@ class DeviceGraph:
             return first
 
     def sample(self, sampler: Sampler, queries: Queries, out: Neighbors) -> None:
-        """Answer queries on torch's current stream; does not synchronize.
-
-        What is appended after this call is not seen, even if it is there when the kernel begins,
-        but for a captured call: its replays see what there is then.
-        """
+        """Answer queries on torch's current stream; does not synchronize."""
         if queries.types is not None:
             self._host.check_types()
         each, limit = _native.cut_offs(queries.as_of)

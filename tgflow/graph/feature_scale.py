@@ -31,16 +31,7 @@ MOST = 10.0
 
 @dataclass(frozen=True)
 class Moments:
-    """What is known of the columns after some events.
-
-    Args:
-        size: How many events.
-        shift: The first row, float64 `[2, F]`: as it is, and as signed logarithm; sums are of the
-            differences to it.
-        sums: Float64 `[5, F]`: of the differences, their squares and cubes; of those of the
-            logarithms, and their squares.
-        logged: Which columns are taken as signed logarithm, bool `[F]`.
-    """
+    """What is known of the columns after some events."""
 
     size: int
     shift: Floats

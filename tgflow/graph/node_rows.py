@@ -11,25 +11,11 @@ from torch import Tensor
 from tgflow.events import EventBatch, NewNodes
 from tgflow.graph.feature_scale import FeatureScale
 from tgflow.graph.log import EventLog, NodeCount
-from tgflow.tables.protocols import Table
+from tgflow.tables.table import Table
 
 
 class NodeRows:
-    """Which row of a table is whose: row `i` is node `i`'s, nodes beyond its end have zeros.
-
-    A row must come before the first event that mentions its node, or with it
-    (`EventBatch.new_nodes`). What is read of a node then never depends on when it is read: a node
-    that came without a row has zeros for good.
-
-    Args:
-        table: Rows of float32, any number of them; it may grow later.
-        log: Of the graph.
-        feature_scale: Rows that come with events are brought to a scale of this kind, one of their
-            own. None: they are kept as they are.
-
-    Raises:
-        ValueError: If the rows are of another dtype.
-    """
+    """Which row of a table is whose: row `i` is node `i`'s, nodes beyond its end have zeros."""
 
     def __init__(
         self, table: Table, log: EventLog, feature_scale: FeatureScale | None = None
@@ -45,12 +31,7 @@ class NodeRows:
 
     @contextmanager
     def mentioned_by(self, events: EventBatch) -> Iterator[None]:
-        """Enclose the append of events, whose rows come first; where that fails, nothing has come.
-
-        Raises:
-            ValueError: As `check`, or if rows that come are of another width, or not those of the
-                nodes that come next.
-        """
+        """Enclose the append of events, whose rows come first."""
         self.check()
         new = self._new(events)
         before, size, known = self.end, len(self.table), None
@@ -119,11 +100,7 @@ class NodeRows:
 
 
 def mention_nodes(rows: NodeRows | None, events: EventBatch) -> AbstractContextManager[None]:
-    """Return what encloses the append of events to a graph that has such rows, or none.
-
-    Raises:
-        ValueError: If rows come with the events, and the graph has none.
-    """
+    """Return what encloses the append of events to a graph that has such rows, or none."""
     if rows is not None:
         return rows.mentioned_by(events)
     if events.new_nodes is not None:

@@ -23,7 +23,7 @@ from tgflow.graph.node_rows import NodeRows, mention_nodes
 from tgflow.graph.query import type_bits
 from tgflow.peers import Shard
 from tgflow.tables import FeatureTable
-from tgflow.tables.protocols import Table
+from tgflow.tables.table import Table
 from tgflow.units import INT64_MAX, INT64_MIN, parse_bytes, seconds_per_tick
 
 if TYPE_CHECKING:
@@ -33,12 +33,7 @@ if TYPE_CHECKING:
 def open_backend(
     direction: Direction, budget: int | None, device: str | torch.device | Device, shard: Shard
 ) -> GraphBackend:
-    """Return an empty backend for a device; arguments as `TemporalGraph` takes them.
-
-    Raises:
-        CudaError: If the GPU cannot be used.
-        ValueError: If there is no such kind of device.
-    """
+    """Return an empty backend for a device; arguments as `TemporalGraph` takes them."""
     if isinstance(device, str | torch.device):
         kind = str(device).partition(":")[0]
         if kind not in ("cpu", "cuda"):
@@ -88,12 +83,7 @@ def check_width(events: EventBatch, dim: int) -> None:
 
 
 def budget_of(device_budget: int | str) -> int:
-    """Return a budget of memory in bytes.
-
-    Raises:
-        TypeError: If it is neither a whole number nor text.
-        ValueError: If it is no size, or too small.
-    """
+    """Return a budget of memory in bytes."""
     budget = parse_bytes(device_budget)
     if budget < LEAST_BUDGET:
         raise ValueError(

@@ -35,7 +35,7 @@ from tgflow.plan.in_order import (
 from tgflow.plan.pending import Feature, FeatureInput, PendingBatch, feature_inputs
 from tgflow.plan.plan import Plan
 from tgflow.plan.reuse import ReusingPlan
-from tgflow.tables.pending_gather import PendingGather
+from tgflow.tables.table import PendingGather
 from tgflow.units import INT64_MAX
 
 

@@ -18,8 +18,8 @@ from tgflow.graph import TemporalGraph
 from tgflow.plan import _native
 from tgflow.plan._native import unique_events
 from tgflow.tables import FeatureTable
-from tgflow.tables.protocols import Table
 from tgflow.tables.row_view import RowView
+from tgflow.tables.table import Table
 
 Feature = Literal["edge_x", "node_x"]
 """A table of the graph whose rows a batch reads."""

@@ -22,12 +22,12 @@ from tgflow.checkpoint import (
     UntrustedCheckpoint,
     read_manifest,
 )
-from tgflow.checkpoint.parts import Ids, InCheckpoint
+from tgflow.checkpoint.parts import Ids
 from tgflow.checkpoint.store import WriterStats
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.config import plain
-from tgflow.durable.appended import AppendedFile
 from tgflow.durable.errors import LogCorrupt
+from tgflow.durable.fs import AppendedFile
 from tgflow.durable.log import DurableLog
 from tgflow.durable.segments import LogPosition
 from tgflow.events import MICRO_BATCH_END, EventBatch
@@ -353,7 +353,7 @@ class SavedRecords(Component):
         self._files.rewind_records({"lines": 0})
 
 
-class IngestPart(InCheckpoint):
+class IngestPart:
     """A state of ingestion.
 
     Args:

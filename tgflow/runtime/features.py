@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tgflow.cache import CachedTable, cached
-from tgflow.cache.engine import CachedSource
-from tgflow.cache.policy import Policy
+from tgflow.cache.contents import Policy
 from tgflow.config import Config, ConfigError
 from tgflow.config.schema import ScaleKind
 from tgflow.cuda.device import Device
@@ -217,8 +216,8 @@ def _room_on(gpu: Device, graph_budget: int | str | None) -> int:
 
 
 def with_cache(
-    config: Config, table: CachedSource, policy: Policy, gpu: Device | None
-) -> CachedSource | CachedTable:
+    config: Config, table: FeatureTable, policy: Policy, gpu: Device | None
+) -> FeatureTable | CachedTable:
     """Return `table` behind the cache of the settings, if they want one.
 
     Args:
@@ -230,8 +229,6 @@ def with_cache(
     t = config.tables
     if t.edge_cache is None:
         return table
-    if gpu is None and isinstance(table, FeatureTable) and table.stays_in_memory:
-        return table  # rows sharded over ranks, of which only this one is left
     named: Policy | None = t.cache_policy or policy
     if gpu is not None and t.cache_policy is None:
         named = None  # a GPU has a policy of its own

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tgflow.config import Config, to_toml
-from tgflow.durable.appended import AppendedFile
-from tgflow.durable.replaced import replace_file, replacing
+from tgflow.durable.fs import AppendedFile, replace_file, replacing
 
 LATEST = 1 << 14
 """Records that are kept, whatever comes."""

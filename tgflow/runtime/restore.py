@@ -33,7 +33,7 @@ from tgflow.runtime.machine import describe
 from tgflow.streams.errors import SourceMismatch
 from tgflow.streams.ingest.state import IngestState
 from tgflow.tables import DamagedFile, FeatureTable
-from tgflow.tables.protocols import Table
+from tgflow.tables.table import Table
 from tgflow.tasks.labels import make_task
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.feature_rows import file_of, same_file

@@ -22,7 +22,7 @@ from tgflow.checkpoint.parts import Ids
 from tgflow.checkpoint.typed import read_as
 from tgflow.config import Config, ConfigError, StreamConfig, load_config, plain, replaced, to_toml
 from tgflow.config.schema import GraphConfig, ModelConfig, RunConfig
-from tgflow.durable.replaced import replace_file
+from tgflow.durable.fs import replace_file
 from tgflow.graph import TemporalGraph
 from tgflow.graph.log import NodeCount
 from tgflow.ids import NodeIds

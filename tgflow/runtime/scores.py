@@ -18,7 +18,7 @@ from tgflow.batch import HostEvents
 from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.config import ConfigError
-from tgflow.durable.appended import AppendedFile
+from tgflow.durable.fs import AppendedFile
 from tgflow.ids import NodeIds
 from tgflow.runtime.checkpoints import Component
 from tgflow.runtime.directory import RunDirectory

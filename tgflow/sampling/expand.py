@@ -1,9 +1,4 @@
-"""One hop down: the block from a frontier to its neighbors, and the frontier below it.
-
-The core does it on the CPU, where a torch operation on many elements would start torch's own
-threads beside each of a loader's; kernels do it on a GPU, in shapes that the host knows without
-waiting.
-"""
+"""One hop down: the block from a frontier to its neighbors, and the frontier below it."""
 
 from __future__ import annotations
 

@@ -48,11 +48,7 @@ def _dgl_block(dgl: Any, block: BipartiteBlock) -> Any:
 
 
 def import_dgl() -> Any:
-    """Import DGL with PyTorch as its backend.
-
-    Raises:
-        ImportError: If it is not installed.
-    """
+    """Import DGL with PyTorch as its backend."""
     try:
         if find_spec("packaging") is None:
             # DGL then takes setuptools.extern.packaging, which setuptools 71 has dropped; to import

@@ -42,13 +42,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 
 
 def make_app(ask: Callable[[What], Awaitable[bytes]], registry: Any, name: str) -> FastAPI:
-    """Return the application.
-
-    Args:
-        ask: Asks the process that has the model.
-        registry: Of prometheus-client: what is measured here.
-        name: What is served.
-    """
+    """Return the application."""
     app = FastAPI(
         title=f"tgflow: {name}",
         version=version("tgflow-learn"),

@@ -16,15 +16,7 @@ from tgflow.serve.refused import FAULT, Refused
 
 
 class Backend:
-    """Has questions answered, and says itself how the run is: that waits for no trainer.
-
-    Args:
-        predictor: What answers.
-        answers: Has it answer, batch by batch.
-        registry: Of prometheus-client: what is measured here.
-        state: Returns how the run is.
-        warn: Hears of faults.
-    """
+    """Has questions answered, and says itself how the run is: that waits for no trainer."""
 
     def __init__(
         self,

@@ -8,11 +8,7 @@ _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
 
 
 class ServeFigures:
-    """Counts requests.
-
-    Args:
-        registry: Of prometheus-client: gets the metrics.
-    """
+    """Counts requests."""
 
     def __init__(self, registry: Any) -> None:
         from prometheus_client import Counter, Gauge, Histogram

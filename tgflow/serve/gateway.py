@@ -1,8 +1,4 @@
-"""The process that speaks HTTP: `python -m tgflow.serve.gateway LISTENER LINK`, two descriptors.
-
-Reading requests and writing answers is work for an interpreter of its own: beside a trainer it
-would hold the lock that the trainer's every step waits for. It has neither torch nor the model.
-"""
+"""The process that speaks HTTP: `python -m tgflow.serve.gateway LISTENER LINK`, two descriptors."""
 
 from __future__ import annotations
 

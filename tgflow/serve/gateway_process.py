@@ -11,15 +11,7 @@ from tgflow.serve.link import Begin, End, Link
 
 
 class GatewayProcess:
-    """A process that takes requests, see `Gateway`, started where it is made.
-
-    Args:
-        listener: Takes connections; they wait there until the process has begun.
-        begin: What it is to serve.
-
-    Raises:
-        OSError: If no process can be started.
-    """
+    """A process that takes requests, see `Gateway`, started where it is made."""
 
     def __init__(self, listener: socket, begin: Begin) -> None:
         ours, theirs = Pipe()

@@ -35,15 +35,7 @@ class Limits(NamedTuple):
 
 
 class Guard:
-    """An ASGI application in front of another one. Whatever happens within, clients get a sentence.
-
-    Args:
-        app: Answers requests that pass.
-        limits: What a request may take.
-        token: What clients must have; None: nothing.
-        figures: Count the requests.
-        warn: Hears of faults.
-    """
+    """An ASGI application in front of another one."""
 
     def __init__(
         self,

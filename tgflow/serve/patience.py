@@ -22,10 +22,7 @@ def patient_protocol(seconds: float) -> Any:
 
 
 class _Patience(asyncio.Protocol):
-    """A protocol of HTTP whose client has so long to say what it wants, or the connection ends.
-
-    What it sends after that is for whoever reads the body.
-    """
+    """A protocol of HTTP whose client has so long to say what it wants, or the connection ends."""
 
     def __init__(self, inner: Any, seconds: float) -> None:
         self._inner, self._seconds = inner, seconds

@@ -120,11 +120,7 @@ class Refusal(BaseModel):
 
 
 def sentence_of(problems: Sequence[Mapping[str, Any]]) -> str:
-    """Return what is wrong with a question, as a sentence.
-
-    Args:
-        problems: As pydantic names them.
-    """
+    """Return what is wrong with a question, as a sentence."""
     first = problems[0]
     if first["type"] == "json_invalid":
         return f"the body is not JSON: {first['ctx']['error']}"

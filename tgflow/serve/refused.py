@@ -8,13 +8,7 @@ FAULT = "a fault in tgflow; the server's log says more"
 
 
 class Refused(Exception):
-    """A request that gets no answer.
-
-    Args:
-        status: Of HTTP.
-        detail: Why, as a sentence.
-        headers: Of the response.
-    """
+    """A request that gets no answer."""
 
     def __init__(self, status: int, detail: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(status, detail, headers)

@@ -2,4 +2,4 @@
 
 from tgflow.tables._native import DamagedFile as DamagedFile
 from tgflow.tables.feature_table import FeatureTable as FeatureTable
-from tgflow.tables.pending_gather import PendingGather as PendingGather
+from tgflow.tables.table import PendingGather as PendingGather

@@ -11,27 +11,16 @@ import torch
 from torch import Tensor
 
 from tgflow.tables import _native
+from tgflow.tables.table import RowStorage
 
 DEFAULT_BUDGET = 16 << 20
 """Bytes of buffers: 128 reads of 128 KB in flight."""
 
 
-class DiskRows:
-    """An append-only file of rows, read past the system's page cache where that works.
-
-    A file without a path has no name: it goes with the table, however the process ends.
-
-    Args:
-        row_bytes: Of a row.
-        kind: What rows are, "float32 [172]"; kept in the file's header, and checked.
-        path: The file; made where there is none, else the rows in it are kept.
-        budget: Bytes of buffers for reading.
-        reads: "auto"; or "io_uring", "pread" or "page cache" for no better way than that.
-    """
+class DiskRows(RowStorage):
+    """An append-only file of rows, read past the system's page cache where that works."""
 
     placement = "disk"
-    view = None
-    """No kernel reads these rows in place."""
 
     def __init__(
         self, row_bytes: int, kind: str, path: Path | None, budget: int, reads: str = "auto"
@@ -64,8 +53,7 @@ class DiskRows:
         """Write rows behind the first `size`: all of them, or OSError and none."""
         assert self._file is not None
         self._is_changed = True
-        rows = rows.cpu()
-        self._file.append(rows)
+        self._file.append(rows.cpu())
 
     def truncate(self, size: int) -> None:
         """Take back the rows from `size` on."""
@@ -105,10 +93,7 @@ class DiskRows:
         return rows
 
     def close(self) -> None:
-        """Sync, and let go of the file once what was asked for is read.
-
-        The bytes of a file that was written to depend on its rows alone then.
-        """
+        """Sync, and let go of the file once what was asked for is read."""
         assert self._file is not None
         try:
             if self._is_changed:

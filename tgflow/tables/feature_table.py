@@ -12,16 +12,15 @@ from torch import Tensor
 
 from tgflow.describe import described
 from tgflow.tables.host import HostRows
-from tgflow.tables.pending_gather import PendingGather
 from tgflow.tables.placements import AutoRows, Placement, open_storage
-from tgflow.tables.validation import check_ids, name_of, out_for
+from tgflow.tables.table import PendingGather, check_ids, name_of, out_for
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from tgflow.cuda.device import Device
-    from tgflow.tables.gpu_rows import GpuView
+    from tgflow.tables.gpu_view import GpuView
 
 
 @described

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tgflow.tables import _native
+from tgflow.tables.table import RowStorage
 
 _LEAST_ADDRESSES, _MOST_ADDRESSES = 1 << 38, 1 << 40
 """Bounds of what is set aside for a table: a process has addresses for hundreds of them."""
@@ -21,16 +22,10 @@ _CGROUP_LIMITS = (
 )
 
 
-class HostRows:
-    """Rows that never move: address space for more than a machine's memory is set aside.
-
-    So growing disturbs no reader, and copies nothing. Only pages that were written take memory. How
-    much there may be is asked as it is needed: a virtual machine's memory may grow with its use.
-    """
+class HostRows(RowStorage):
+    """Rows that never move: address space for more than a machine's memory is set aside."""
 
     placement = "host"
-    view = None
-    """No kernel reads these rows in place."""
 
     def __init__(self, row_bytes: int) -> None:
         self.row_bytes = row_bytes
@@ -60,11 +55,7 @@ class HostRows:
         self.read(size, size + len(rows)).copy_(rows)
 
     def reserve(self, size: int) -> None:
-        """Make room for `size` rows in all.
-
-        Raises:
-            MemoryError: If they exceed the machine's memory.
-        """
+        """Make room for `size` rows in all."""
         self.commit(size * self.row_bytes)
         self._held = max(self._held, size * self.row_bytes)
 
@@ -88,15 +79,6 @@ class HostRows:
         size = self._held // self.row_bytes
         _native.scatter_rows(self._bytes, self.row_bytes, size, ids.cpu().contiguous(), rows.cpu())
 
-    @property
-    def num_rows(self) -> int:
-        """None outlive a process in memory."""
-        return 0
-
-    def start(self, ids: Tensor, out: Tensor, size: int) -> None:
-        """Gather at once: rows in memory are not waited for."""
-        self.gather(ids, out, size)
-
     def gather(self, ids: Tensor, out: Tensor, size: int) -> None:
         """Copy rows with the core's threads; `out` on another device is filled through a copy."""
         if not ids.is_cpu:
@@ -105,12 +87,6 @@ class HostRows:
             out.copy_(pinned, non_blocking=True)
             return
         _native.gather_rows(self._bytes, self.row_bytes, size, ids, out)
-
-    def truncate(self, size: int) -> None:
-        """Forget nothing: what is appended next overwrites."""
-
-    def sync(self) -> None:
-        """Do nothing: memory does not outlive the process."""
 
     def close(self) -> None:
         """Let go of the memory; it is freed when the last view of it is."""

@@ -12,27 +12,21 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, assert_never, get_args
 import torch
 from torch import Tensor
 
+from tgflow.tables import _native
 from tgflow.tables.disk import DEFAULT_BUDGET, DiskRows
 from tgflow.tables.host import HostRows, memory_limit
-from tgflow.tables.pending_gather import RowRequest
-from tgflow.tables.protocols import RowStorage
+from tgflow.tables.table import RowStorage
 from tgflow.units import INT64_MAX, parse_bytes
 
 if TYPE_CHECKING:
     from tgflow.cuda.device import Device
-    from tgflow.tables.gpu_rows import GpuView
+    from tgflow.tables.gpu_view import GpuView
 
 _MOVED_AT_ONCE = 64 << 20
 
 
-class AutoRows:
-    """Rows in the first of some placements; all of them move to the next when it is full.
-
-    Args:
-        placements: Open a placement each, the fastest first, with the bytes that rows may take
-            there; at least one.
-        gpu: Whose kernels gather, if any.
-    """
+class AutoRows(RowStorage):
+    """Rows in the first of some placements; all of them move to the next when it is full."""
 
     def __init__(
         self, placements: list[tuple[Callable[[], RowStorage], int]], gpu: Device | None
@@ -45,7 +39,7 @@ class AutoRows:
         self.row_bytes = self._rows.row_bytes
 
     @property
-    def placement(self) -> str:
+    def placement(self) -> str:  # type: ignore[override]
         """Where the rows are now."""
         return self._rows.placement
 
@@ -72,10 +66,7 @@ class AutoRows:
             self.append(rows, size)
 
     def _move(self, size: int) -> bool:
-        """Move all rows to the next placement, if there is one: readers continue in the old one.
-
-        Where that fails they stay, and the next append tries again.
-        """
+        """Move all rows to the next placement, if there is one: readers continue in the old one."""
         if not self._further:
             return False
         placement, room = self._further[0]
@@ -149,7 +140,7 @@ class AutoRows:
         """Rows that the current placement was opened with or has since; 0 of memory."""
         return self._rows.num_rows
 
-    def start(self, ids: Tensor, out: Tensor, size: int) -> RowRequest | None:
+    def start(self, ids: Tensor, out: Tensor, size: int) -> _native.RowRequest | None:
         """Begin to gather where the rows are now."""
         return self._rows.start(ids, out, size)
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tgflow.tables.protocols import Table
+from tgflow.tables.table import Table
 
 
 class RowView:

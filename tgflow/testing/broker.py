@@ -1,10 +1,4 @@
-"""A broker that speaks Kafka's protocol on this machine, to try streams and to test them.
-
-It is the mock cluster in librdkafka, which comes with `pip install confluent-kafka==2.16.1`, in a
-process of its own: real sockets, records in memory, at most 5 MiB of them in a partition. Clients
-of kafka-python need `api_version=(2, 3)`. This file runs as that process too, and then imports
-nothing else of tgflow.
-"""
+"""A broker that speaks Kafka's protocol on this machine, to try streams and to test them."""
 
 from __future__ import annotations
 

@@ -44,10 +44,7 @@ def philox(key: int, counter: tuple[int, int, int, int]) -> tuple[int, int, int,
 def draw_decayed(
     key: int, item: int, times: list[int], counts: list[bool], k: int, half_life: int
 ) -> set[int]:
-    """Up to `k` positions of `times`, oldest first, that count: each draw by `2**-(age/half_life)`.
-
-    Proposes a position by the least age of its bucket, and corrects for its own age by rejection.
-    """
+    """Up to `k` positions of `times`, oldest first, that count."""
     drawn: set[int] = set()
     left = list(range(len(times)))[::-1]
     buckets: list[list[int]] = []

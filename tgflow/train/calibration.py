@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 
 from tgflow.checkpoint import Checkpoint, UntrustedCheckpoint
-from tgflow.checkpoint.parts import InCheckpoint
 from tgflow.checkpoint.tensors import check_like
 
 Values: TypeAlias = NDArray[np.float64]
@@ -24,7 +23,7 @@ _NEWTON_STEPS = 25
 _SETTLED = 1e-9
 
 
-class Calibration(InCheckpoint):
+class Calibration:
     """Histograms of the logits of events and of their negatives, of which older ones fade.
 
     Probabilities are Platt's (1999): sigmoid(a * logit + b), with the `a` and `b` that fit the

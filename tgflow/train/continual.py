@@ -22,7 +22,7 @@ from tgflow.plan.counts import CountHistory
 from tgflow.plan.in_order import Task
 from tgflow.plan.loader import BatchSource
 from tgflow.state import SpreadState
-from tgflow.tables.protocols import Table
+from tgflow.tables.table import Table
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.event_scores import EventScorer
 from tgflow.train.learning_task import LearningTask, TaskLabels

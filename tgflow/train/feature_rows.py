@@ -19,7 +19,7 @@ from tgflow.checkpoint import Checkpoint, RowsLost, Tensors, check_like
 from tgflow.checkpoint.parts import pieces_of, put_pieces
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.tables import DamagedFile, FeatureTable
-from tgflow.tables.protocols import Table
+from tgflow.tables.table import Table
 
 DIGEST_ROWS = 256
 """Rows before the end by which a file is known again."""

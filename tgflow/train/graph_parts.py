@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tgflow.cache import CacheSnapshot
 from tgflow.checkpoint import Checkpoint, Tensors, UntrustedCheckpoint
-from tgflow.checkpoint.parts import Ids, InCheckpoint, pieces_of, put_pieces
+from tgflow.checkpoint.parts import Ids, pieces_of, put_pieces
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.events import COLUMNS, EventBatch, concat
 from tgflow.graph import TemporalGraph, rebuild
@@ -25,7 +25,7 @@ PIECE = 1 << 18
 """Events of a sealed piece: 8 MiB of columns."""
 
 
-class Events(InCheckpoint):
+class Events:
     """The first `position` events of a graph, and the mutations of its past until then.
 
     Features are other parts (`FeatureRows`).
@@ -88,7 +88,7 @@ def _check_nodes(events: EventBatch, num_ids: int) -> None:
             raise UntrustedCheckpoint(f"events.{end} has node {last}, and there are {num_ids} ids")
 
 
-class CacheContents(InCheckpoint):
+class CacheContents:
     """Which rows the caches of a graph's tables hold; the rows themselves are the tables'."""
 
     name = "caches"
@@ -116,7 +116,7 @@ class CacheContents(InCheckpoint):
                 cache.restore(CacheSnapshot(held["ids"], held["keys"]))
 
 
-class Scaling(InCheckpoint):
+class Scaling:
     """What a graph's scales of features knew after its first `position` events.
 
     Args:

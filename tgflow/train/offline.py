@@ -27,7 +27,7 @@ from tgflow.plan.loader import BatchSource, Loader, joined_shares, sliced_tasks
 from tgflow.plan.parts import BatchPart, PartedPlan
 from tgflow.plan.plan import Plan
 from tgflow.state import SpreadState
-from tgflow.tables.protocols import Table
+from tgflow.tables.table import Table
 from tgflow.train import evaluate as passes
 from tgflow.train.caches import first_rows, isolate_evaluation
 from tgflow.train.config import ExecutionConfig, OfflineConfig

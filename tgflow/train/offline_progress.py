@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from tgflow.checkpoint import Checkpoint
-from tgflow.checkpoint.parts import InCheckpoint
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
@@ -72,7 +71,7 @@ class PassTotals:
         self.preparation_seconds += done[1] - preparation
 
 
-class OfflineProgress(InCheckpoint):
+class OfflineProgress:
     """What a training has beside its learner after some epochs; each of them begins empty."""
 
     name = "best"

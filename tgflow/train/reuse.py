@@ -13,7 +13,6 @@ from torch import Tensor
 
 from tgflow.batch import AnyBatch, Batch
 from tgflow.checkpoint import Checkpoint
-from tgflow.checkpoint.parts import InCheckpoint
 from tgflow.model import TemporalModel
 from tgflow.nn.embedding_ring import EmbeddingRing, RingRows
 from tgflow.plan._native import ReuseMap
@@ -56,7 +55,7 @@ class ReuseStats:
     """Of these, rows that the training computed for it, by the clock; of this process alone."""
 
 
-class TrainingReuse(InCheckpoint):
+class TrainingReuse:
     """Rings for all layers of a model but the top one, for batches of one plan.
 
     Args:

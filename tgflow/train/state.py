@@ -15,7 +15,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.peers import Shard
 from tgflow.tables import FeatureTable
-from tgflow.tables.protocols import Table
+from tgflow.tables.table import Table
 from tgflow.train.feature_rows import FeatureRows
 from tgflow.train.graph_parts import CacheContents, Events, Scaling
 from tgflow.train.step import TrainStep

@@ -70,7 +70,7 @@ class RowsById {
   std::vector<int32_t> free_;  ///< of which these are not there now.
 };
 
-/// What a cache is to do at each access of a batch, written by the planner; see tgflow/cache/schedule.py.
+/// What a cache is to do at each access of a batch, written by the planner; see tgflow/cache/contents.py.
 struct PlannedMoves {
   int64_t* id;     ///< What is asked for, as it was observed.
   int32_t* hit;    ///< The slot where the row is, -1 if it is not cached.

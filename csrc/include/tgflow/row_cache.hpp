@@ -15,7 +15,7 @@
 
 namespace tgflow {
 
-/// As tgflow/cache/policy.py has them, in that order. kGiven: a schedule says which rows are admitted, and
+/// As tgflow/cache/contents.py has them, in that order. kGiven: a schedule says which rows are admitted, and
 /// where.
 enum class CachePolicy : int64_t { kLru, kLfu, kFifo, kStatic, kGiven };
 
@@ -75,7 +75,7 @@ struct CacheLookup {
   static std::size_t miss_of(int32_t from) { return static_cast<std::size_t>(-2 - from); }
 };
 
-/// A batch's moves as a planner wrote them; see tgflow/cache/schedule.py.
+/// A batch's moves as a planner wrote them; see tgflow/cache/contents.py.
 struct CacheSchedule {
   const int64_t* id;
   const int32_t* hit;
