@@ -14,8 +14,7 @@ from torch import Tensor
 
 from helpers.cache_reference import ReferenceCache
 from helpers.effort import cases
-from tgflow.cache.contents import POLICIES
-from tgflow.cache.contents import CacheSchedule
+from tgflow.cache.contents import POLICIES, CacheSchedule
 from tgflow.plan.lookahead import BeladyPlanner, plan_all
 
 

@@ -64,7 +64,7 @@ _CODES = {
     "ValueError": DATA,
 }
 """By the names of classes, the nearest ancestor counting: to import them would take seconds."""
-_EXPLAINED = {"TrainingDiverged", "RanksDisagree", "EarlierFailure"}
+_EXPLAINED = {"TrainingDiverged", "RanksDisagree"}
 """Of code 70, and no fault of ours."""
 
 _GPU_WAY_OUT = (

@@ -14,8 +14,7 @@ from tgflow.cli import assemble
 from tgflow.cli.errors import exit_code, explain, in_flags, mark_reported
 from tgflow.config import Config, ConfigError, fields, flag_of, plain, replaced
 from tgflow.distributed.feed import LeaderFailed
-from tgflow.distributed.launch import Launch, read_launch
-from tgflow.distributed.supervise import RESTARTED
+from tgflow.distributed.launch import read_launch
 from tgflow.peers import Alone, PeerLost, Peers
 from tgflow.runtime.briefing import RANKS, hear
 from tgflow.runtime.directory import ResumeOptions
@@ -41,8 +40,7 @@ def join_ranks(
 ) -> Iterator[Peers]:
     """Join the ranks that this process was started with, if there are any, and leave them.
 
-    Why this one fails, others learn: rank 0 as soon as it is lost, and attempts that torchrun
-    starts later, if no restart mends it.
+    If this one fails, rank 0 reports why.
 
     Args:
         config: The settings, which all ranks must have alike.
@@ -53,13 +51,12 @@ def join_ranks(
     Raises:
         WorldError: If the ranks differ in what must be alike.
         PeerLost: If one does not come in time.
-        EarlierFailure: If an earlier attempt has failed for good.
     """
     launch = read_launch(os.environ)
     if launch is None:
         yield Alone()
         return
-    with _ending(launch, config.ranks.timeout):
+    with report_as_rank(launch.rank) if launch.rank else nullcontext():
         peers = _join(config, learning, _compared(config, options, learning, flags))
         try:
             yield peers
@@ -69,23 +66,6 @@ def join_ranks(
             raise
         finally:
             peers.close()
-
-
-@contextmanager
-def _ending(launch: Launch, timeout: float) -> Iterator[None]:
-    """End by what has ended an earlier attempt for good; note what ends this one so."""
-    from tgflow.distributed.lasting import find_failures
-
-    failures = find_failures(launch, timeout)
-    with report_as_rank(launch.rank) if launch.rank else nullcontext():
-        failures.check()
-        try:
-            yield
-        except Exception as error:
-            code = exit_code(error)
-            if code not in RESTARTED and _is_cause(error):
-                failures.note(launch.rank, explain(error), code)
-            raise
 
 
 def _is_cause(error: Exception) -> bool:
