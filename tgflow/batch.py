@@ -20,7 +20,7 @@ class HotRows:
     """Rows of the lowest layer below the top that several batches to come take from the ring.
 
     No batch computes them as its own. Decided by `tgflow.plan.reuse`; computed, from parameters as
-    they are when these are handed over, by `tgflow.train.producer`.
+    they are when these are handed over, by `tgflow.train.reuse`.
     """
 
     number: int

@@ -30,8 +30,6 @@ HITS = (1, 10)
 """The `k` of each Hits@k."""
 TIED = 2.0**-17
 """Relative difference below which float32 scores are tied: 64 units in the last place."""
-MAX_PENDING = 1 << 22
-"""Scores that `LinkMetrics.gather` leaves on their device before it fetches them."""
 UNDEFINED = float("nan")
 """What a metric of nothing is: no positives, or no negatives."""
 MEAN_OVER_BATCHES = ("ap", "auc")
@@ -189,7 +187,7 @@ def mrr(positive: Tensor, negative: Tensor) -> float:
     """Return the mean of 1 / rank (see `ranks`); `UNDEFINED` without rows or negatives."""
     if not negative.numel():
         return UNDEFINED
-    return _mrr(ranks(positive, negative))
+    return float(ranks(positive, negative).reciprocal().mean())
 
 
 def ndcg_at_k(scores: Tensor, gains: Tensor, k: int) -> float:
@@ -248,33 +246,11 @@ class LinkMetrics:
 
     def __init__(self, metrics: Metrics | None = None) -> None:
         self._metrics = {} if metrics is None else metrics
-        self._num_events = 0
+        self.num_events = 0
+        """Positives that were taken in."""
         self._sums: dict[str, tuple[float, int]] = {}
         """Weighted sum and weight by name."""
         self._pool: list[tuple[Tensor, Tensor]] = []
-        self._pending: list[tuple[Tensor, Tensor]] = []
-        self._num_pending = 0
-
-    @property
-    def num_events(self) -> int:
-        """How many positives were taken in. Synchronizes."""
-        self._fetch()
-        return self._num_events
-
-    def gather(self, positive: Tensor, negative: Tensor) -> None:
-        """Take one batch in as `add` does, without waiting for its device.
-
-        The scores stay where they are until a result is asked for, or until `MAX_PENDING` of them
-        wait: then they come to the host all at once. A NaN raises then.
-
-        Args:
-            positive: Scores, float `[B]`; nobody may change them from now on.
-            negative: Scores, float `[B, m]`, likewise.
-        """
-        self._pending.append((positive.detach(), negative.detach()))
-        self._num_pending += positive.numel() + negative.numel()
-        if self._num_pending > MAX_PENDING:
-            self._fetch()
 
     def add(self, positive: Tensor, negative: Tensor) -> dict[str, float]:
         """Take one batch in and return its own metrics.
@@ -290,25 +266,17 @@ class LinkMetrics:
         Raises:
             ValueError: If a score is NaN, or the shapes do not fit.
 
-        Synchronizes, once. Batches that `gather` has taken in come first.
+        Synchronizes.
         """
-        self._fetch()
-        [(positive, negative)] = _fetched([(positive.detach(), negative.detach())])
-        return self._add(positive, negative)
-
-    def _fetch(self) -> None:
-        """Take in what `gather` has left on its device."""
-        pending, self._pending, self._num_pending = self._pending, [], 0
-        for positive, negative in _fetched(pending):
-            self._add(positive, negative)
-
-    def _add(self, positive: Tensor, negative: Tensor) -> dict[str, float]:
+        wide = torch.float64 in (positive.dtype, negative.dtype)
+        dtype = torch.float64 if wide else torch.float32
+        positive, negative = (x.detach().to("cpu", dtype) for x in (positive, negative))
         if not negative.numel():
             return {}
         rank = ranks(positive, negative)
         batch = batch_metrics(positive, negative, rank)
         batch |= measure(self._metrics, positive, negative)
-        self._num_events += len(positive)
+        self.num_events += len(positive)
         for name, value in batch.items():
             weight = 1 if name in MEAN_OVER_BATCHES else len(rank)
             total, weights = self._sums.get(name, (0.0, 0))
@@ -320,9 +288,8 @@ class LinkMetrics:
         """Return the means so far; no key for what is undefined.
 
         `ap` and `auc` are means over batches, `ap_pooled` and `auc_pooled` take all scores as one,
-        `mrr`, `hits@k` and metrics of one's own are means over events. Synchronizes.
+        `mrr`, `hits@k` and metrics of one's own are means over events.
         """
-        self._fetch()
         out = {name: total / weight for name, (total, weight) in self._sums.items()}
         if self._pool:
             positive, negative = (torch.cat(part) for part in zip(*self._pool, strict=True))
@@ -345,24 +312,9 @@ def batch_metrics(positive: Tensor, negative: Tensor, rank: Tensor) -> dict[str,
     ap, auc = _compared(positive, negative[:, 0])
     batch = {"ap": ap, "auc": auc}
     if negative.shape[1] > 1:
-        batch["mrr"] = _mrr(rank)
-        batch |= {f"hits@{k}": _hits_at_k(rank, k) for k in HITS}
+        batch["mrr"] = float(rank.reciprocal().mean())
+        batch |= {f"hits@{k}": int((rank <= k).count_nonzero()) / len(rank) for k in HITS}
     return batch
-
-
-def _fetched(batches: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
-    """Return the scores of some batches on the CPU, moved all at once: float64 if any are."""
-    scores = [x for batch in batches for x in batch]
-    if not scores:
-        return []
-    is_wide = any(x.dtype == torch.float64 for x in scores)
-    scores = [x.double() if is_wide else x.float() for x in scores]
-    if all(x.is_cpu for x in scores):
-        return list(zip(scores[::2], scores[1::2], strict=True))
-    flat = torch.cat([x.flatten() for x in scores]).cpu()
-    parts = torch.split(flat, [x.numel() for x in scores])
-    shaped = [part.view(x.shape) for part, x in zip(parts, scores, strict=True)]
-    return list(zip(shaped[::2], shaped[1::2], strict=True))
 
 
 def _compared(positive: Tensor, negative: Tensor) -> tuple[float, float]:
@@ -372,14 +324,6 @@ def _compared(positive: Tensor, negative: Tensor) -> tuple[float, float]:
     tolerance = _tolerance(positive, negative)
     num, above = _native.compare_scores(true, false.unsqueeze(1), tolerance, gained)
     return float(gained[:num].sum()) / len(true), above / (len(true) * len(false))
-
-
-def _mrr(rank: Tensor) -> float:
-    return float(rank.reciprocal().mean())
-
-
-def _hits_at_k(rank: Tensor, k: int) -> float:
-    return int((rank <= k).count_nonzero()) / len(rank)
 
 
 def _tolerance(positive: Tensor, negative: Tensor) -> float:

@@ -83,11 +83,7 @@ class Resampling:
 
     @property
     def _stretch(self) -> float:
-        """By what means are farther from theirs than resamples, as blocks are few.
-
-        Resamples of k blocks vary by (k - 1) / k of what means do, and their quantiles are those of
-        a normal distribution, not of Student's with k - 1 degrees of freedom.
-        """
+        """By what means are farther from theirs than resamples, as blocks are few."""
         free = max(self.num_blocks - 1, 1)
         return math.sqrt(1 + 1 / free) * (1 + (NORMAL**2 + 1) / (4 * free))
 

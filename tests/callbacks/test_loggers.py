@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import math
 import sys
-import tracemalloc
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -67,17 +66,6 @@ def test_every_epoch_is_logged_by_the_epochs_trained(tmp_path):
     assert {"loss", "val.ap", "seconds"} <= kept.logged[1].keys()
 
 
-def test_one_observer_several_and_none_are_taken():
-    kept = Kept()
-    for observers in ((), (kept,), (tg.Callback(), kept)):
-        trained(*observers)
-    assert list(kept.logged) == [30, 60, 90]
-    graph = tg.TemporalGraph(edge_x_dim=2)
-    trainer = tg.ContinualTrainer(small_model(graph), graph)
-    trainer.run([made_events(20)], kept)
-    assert list(kept.logged)[-1] == 20
-
-
 def test_what_is_no_finite_number_is_left_out():
     figures = {"loss": 0.5, "ap": math.nan, "name": "tgn", "is_best": True, "best": None, "stop": 9}
     assert numbers(figures) == {"loss": 0.5}
@@ -126,19 +114,6 @@ def test_a_csv_file_that_cannot_be_written_again_stays_and_grows(tmp_path, monke
                 logger.log(20, {"ap": 0.5})
         logger.log(30, {"loss": 0.25})
     assert path.read_text() == "step,loss\n10,0.5\n30,0.25\n"
-
-
-def test_a_long_csv_file_is_not_held_in_memory(tmp_path):
-    path = tmp_path / "figures.csv"
-    path.write_text("step,loss\n" + "".join(f"{step},0.5\n" for step in range(1, 40_001)))
-    tracemalloc.start()
-    try:
-        with tg.callbacks.CSVLogger(path, step=39_999) as logger:
-            logger.log(40_000, {"ap": 0.5})
-        assert tracemalloc.get_traced_memory()[1] < 300_000
-    finally:
-        tracemalloc.stop()
-    assert len(rows(path)) == 40_000
 
 
 def test_all_loggers_are_closed_though_one_cannot_be_made_or_closed(tmp_path, monkeypatch):
@@ -232,13 +207,6 @@ def test_a_package_that_is_missing_is_named_with_the_way_out(
         getattr(tg.callbacks, kind)(tmp_path)
 
 
-def test_loggers_show_themselves(tmp_path, monkeypatch):
-    fake_tensorboard(monkeypatch)
-    logger = tg.callbacks.TensorBoard(tmp_path)
-    assert repr(logger) == f"TensorBoard(directory={str(tmp_path)!r})"
-    assert str(tmp_path) in logger._repr_html_()
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("tensorboard") is None, reason="tensorboard is not installed")
 def test_tensorboard_itself_shows_each_step_once(tmp_path):
@@ -252,12 +220,3 @@ def test_tensorboard_itself_shows_each_step_once(tmp_path):
     found.Reload()
     shown = [(event.step, round(event.value, 3)) for event in found.Scalars("running/ap")]
     assert shown == [(30, 0.03), (60, 0.06), (90, 0.09), (120, 0.12), (150, 0.15)]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("wandb") is None, reason="wandb is not installed")
-def test_weights_and_biases_itself_leaves_a_run_to_sync(tmp_path, monkeypatch):
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    with tg.callbacks.WandB(tmp_path) as logger:
-        logger.log(30, {"loss": 0.5})
-    assert list((tmp_path / "wandb").glob("offline-run-*"))

@@ -24,7 +24,7 @@ from tgflow.plan.negatives import PairHistory
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.finite import TrainingDiverged
-from tgflow.train.microbatch import PREDICT
+from tgflow.train.plans import PREDICT
 
 CONFIG = ContinualConfig(batch_size=20, mrr_negatives=5, learning_rate=1e-2, seed=7)
 EVENTS = made_events(130)

@@ -15,7 +15,7 @@ from tgflow.compare.lineup import Entrant
 from tgflow.compare.offline_saves import OfflineSaves, Trained
 from tgflow.graph import TemporalGraph
 from tgflow.train.config import ContinualConfig
-from tgflow.train.offline_progress import BestEpoch, OfflineProgress, PassTotals
+from tgflow.train.offline import BestEpoch, OfflineProgress, PassTotals
 
 WRONG = [None, True, -1, 2**70, "x", [], {}, [[1]]]
 

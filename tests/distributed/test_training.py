@@ -44,8 +44,7 @@ class Scored:
 
     def __init__(self, trainer):
         self.seen = []
-        steps = trainer._stepper.steps
-        steps._on_scores = lambda of, *scores: self.seen.append((of.start, scores))
+        trainer._stepper.on_scores = lambda of, *scores: self.seen.append((of.start, scores))
 
 
 def trainer_of(peers, name, config, device=None, sharded=()):

@@ -17,8 +17,8 @@ def emulated_pages(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Memory that the emulated device copies to by itself, as it does to pinned memory."""
     made = results._host_memory
 
-    def host_memory(width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        memory = made(width, dtype, device)
+    def host_memory(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        memory = made(size, dtype, device)
         return tensors.pin(memory) if device.type == tensors.TYPE else memory
 
     monkeypatch.setattr(results, "_host_memory", host_memory)

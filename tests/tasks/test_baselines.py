@@ -8,8 +8,7 @@ import torch
 from helpers.labeled_streams import codes_of, rows_of, tied
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.tasks.baselines import BASELINES, LabelRules
-from tgflow.tasks.forecasters import WINDOW
+from tgflow.tasks.baselines import BASELINES, WINDOW, LabelRules
 from tgflow.tasks.targets import LabelHistory
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score, roc_auc_score
 
-from tgflow.tasks import scores
+from tgflow.tasks import figures as scores
 from tgflow.tasks.figures import LabelFigures, ranks_of
 
 

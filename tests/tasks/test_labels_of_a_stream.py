@@ -9,14 +9,13 @@ from helpers.effort import slow
 from helpers.labeled_streams import by_feature, taking_turns
 from helpers.made_streams import pieces, small_tgn
 from tgflow import checkpoint as ckpt
-from tgflow.batch import HostEvents
 from tgflow.graph import TemporalGraph
 from tgflow.tasks.config import TaskConfig
 from tgflow.tasks.labels import LabelTask
+from tgflow.tasks.targets import NO_LABEL
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.event_scores import EventScorer
-from tgflow.train.learning_task import NO_LABEL
 
 SETTINGS = {"batch_size": 20, "learning_rate": 1e-2, "mrr_negatives": 5}
 
@@ -83,22 +82,6 @@ def test_a_label_known_at_once_changes_later_micro_batches_and_what_is_seen_afte
     assert differs[60:].any()
 
 
-@pytest.mark.slow
-def test_no_event_sees_its_own_label():
-    events = taking_turns(200)
-    last = len(events) - 1
-    before, after = (said_of(each) for each in (events, changed_label(events, last)))
-    assert torch.equal(before, after)
-
-
-@pytest.mark.slow
-def test_it_learns_labels_that_no_rule_says():
-    result = trainer_of(updates=4, learning_rate=3e-2).run(pieces(taking_turns(600), 64))
-    assert result["test.edge.accuracy"] > 0.7
-    assert result["prequential.edge.accuracy"] > result["prequential.edge.pair_last.accuracy"] + 0.2
-    assert result["prequential.edge.macro_f1_low"] < result["prequential.edge.macro_f1"]
-
-
 @pytest.mark.parametrize("delay", [slow(None), "600s"])
 def test_a_run_that_resumes_has_the_same_bits_and_nothing_of_pending_labels_is_saved(
     delay, tmp_path
@@ -150,25 +133,6 @@ def test_scores_have_the_likeliest_label_of_those_that_were_there_before(classes
     assert label.tolist() == expected
     assert NO_LABEL in expected, "of the first events nothing is known"
     assert torch.equal(probability, share.amax(1))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("delay", [None, "600s"])
-def test_a_predicted_label_knows_no_label_before_its_time(delay):
-    events, position = taking_turns(200), 50
-    known_at = events.t[position] + (600 if delay else 0)
-    found = [scored(each, delay=delay) for each in (events, changed_label(events, position))]
-    for before, after in zip(*found, strict=True):
-        assert torch.equal(before[: position + 1], after[: position + 1])
-        if delay:
-            assert torch.equal(before[events.t <= known_at], after[events.t <= known_at])
-
-
-def test_what_was_not_finite_has_no_label():
-    trainer = trainer_of(scores=True)
-    found = trainer.scorer.score(HostEvents(*[torch.arange(2)] * 4, begin=0, end=2), None)
-    assert found.predicted_label.tolist() == [NO_LABEL] * 2
-    assert bool(found.label_probability.isnan().all())
 
 
 def test_anomalies_of_a_stream_are_what_was_not_foreseen():

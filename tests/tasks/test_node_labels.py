@@ -53,12 +53,6 @@ def test_a_table_names_nodes_as_the_stream_does():
     assert (found.num_classes, found.num_unknown) == (2, 1)
 
 
-def test_numbers_find_nodes_whose_ids_are_texts():
-    names = [str(i) for i in range(10)]
-    found = LabeledNodes.of(table_of(list(range(10)), [0, 1] * 5), ids_of(*names), "x")
-    assert found.nodes.tolist() == list(range(10))
-
-
 @pytest.mark.parametrize(
     ("table", "message"),
     [

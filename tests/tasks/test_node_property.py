@@ -9,10 +9,14 @@ from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.inference import Inference
 from tgflow.metrics import ndcg_at_k
-from tgflow.tasks.forecasters import Forecasters
-from tgflow.tasks.node_property import Asked, asked_at_times, node_property_figures
-from tgflow.tasks.property_labels import PropertyLabels, PropertyTime
 from tgflow.train.config import OfflineConfig
+from tgflow.train.node_property import (
+    Asked,
+    PropertyLabels,
+    PropertyTime,
+    asked_at_times,
+    node_property_figures,
+)
 from tgflow.train.split import chronological_split
 
 
@@ -20,18 +24,6 @@ def ids_of(num):
     ids = NodeIds()
     ids.encode(list(range(num)), list(range(num)))
     return ids
-
-
-def test_forecasters_follow_the_formulas():
-    forecasters, nodes = Forecasters(3, 2), torch.tensor([0, 2])
-    assert forecasters.average(nodes).tolist() == [[0, 0], [0, 0]]
-    rows = [torch.tensor([[1.0, 0.0], [0.5, 0.5]]), torch.tensor([[0.0, 1.0], [0.5, 0.5]])]
-    for y in rows:
-        forecasters.add(nodes, y)
-    assert forecasters.last(nodes).tolist() == rows[1].tolist()
-    expected = torch.tensor([[6 / 7, 1 / 7], [0.5, 0.5]])
-    assert torch.allclose(forecasters.average(nodes), expected)
-    assert forecasters.average(torch.tensor([1])).tolist() == [[0, 0]]
 
 
 def test_a_table_becomes_properties_by_time():

@@ -14,7 +14,6 @@ from tgflow.tasks.config import TaskConfig
 from tgflow.tasks.injection import inject
 from tgflow.tasks.labels import LabelTask, count_classes
 from tgflow.train.config import OfflineConfig, Reuse
-from tgflow.train.observe import Callback
 from tgflow.train.offline import OfflineTrainer
 from tgflow.train.split import chronological_split
 
@@ -60,24 +59,6 @@ def test_labels_alone_leave_the_decoder_of_links_as_it_was():
     assert all(map(torch.equal, before, trainer.model.decoder.parameters()))
 
 
-@pytest.mark.slow
-def test_the_epoch_is_chosen_by_labels():
-    class Recorder(Callback):
-        def __init__(self):
-            self.epochs = []
-
-        def on_epoch(self, record):
-            self.epochs.append(record)
-
-    recorder = Recorder()
-    trainer = trainer_of(taking_turns(200), observer=recorder, config={"classes": 3})
-    result = trainer.fit()
-    found = [record.val["edge.accuracy"] for record in recorder.epochs]
-    assert result["val.edge.accuracy"] == max(found)
-    assert result["best_epoch"] == found.index(max(found))
-    assert "best epoch by edge.accuracy" in result["protocol_line"]
-
-
 def test_training_learns_the_labels_of_its_own_events():
     events = taking_turns(200)
     trainer = trainer_of(events, config={"classes": 3})
@@ -100,15 +81,6 @@ def test_labels_that_validation_would_not_know_are_not_learned():
 def test_labels_of_sources_are_learned_without_destinations():
     result = trainer_of(by_feature(300), kind="node", epochs=1).fit()
     assert 0 <= result["test.node.auc"] <= 1
-
-
-@pytest.mark.slow
-def test_every_model_that_embeds_nodes_learns_labels_and_others_say_why_not():
-    for name in ("tgat", "jodie", "graphmixer"):
-        result = trainer_of(by_feature(120), model=made_model(name), epochs=1).fit()
-        assert "test.edge.auc" in result, name
-    with pytest.raises(ValueError, match="DyGFormer makes no embeddings of single nodes"):
-        trainer_of(by_feature(120), model=made_model("dygformer"))
 
 
 def test_an_anomaly_is_what_links_did_not_foresee():

@@ -5,7 +5,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from tgflow.tasks.regression import fitted_logits, stratified_folds
+from tgflow.tasks.node_labels import fitted_logits, stratified_folds
 
 
 def test_the_regression_says_what_scikit_learns_says():

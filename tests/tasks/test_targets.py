@@ -46,11 +46,6 @@ def test_what_an_event_sees_does_not_depend_on_how_far_the_log_is_read():
     assert torch.equal(early.past(eid)[0], late.past(eid)[0])
 
 
-def test_classes_are_numbered_by_first_occurrence():
-    events = tied(40)
-    assert history_of(events).classes(torch.arange(40)).tolist() == codes_of(events, 8)
-
-
 def test_two_classes_are_labels_above_0_and_others():
     events = with_labels(made_events(3), torch.tensor([-1, 0, 5]))
     assert history_of(events, num_classes=2).classes(torch.arange(3)).tolist() == [0, 0, 1]

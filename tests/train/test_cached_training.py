@@ -19,7 +19,7 @@ from tgflow.train.config import ContinualConfig, OfflineConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.offline import OfflineTrainer
 
-EVENTS = made_events(400)
+EVENTS = made_events(280)
 NODE_X = torch.randn(25, 3, generator=torch.Generator().manual_seed(1))
 """Not of all nodes: the last 7 have no row."""
 MODELS = {
@@ -27,7 +27,7 @@ MODELS = {
     "tgat": lambda: small_tgat(node_x_dim=3),
 }
 PLACEMENTS = ("auto", "disk")
-CAPACITIES = {"none": (0, 0), "one": (1, 1), "some": (50, 9), "all": (400, 25)}
+CAPACITIES = {"none": (0, 0), "one": (1, 1), "some": (50, 9), "all": (280, 25)}
 """Of the caches: rows of edges, rows of nodes."""
 
 
@@ -70,36 +70,25 @@ def uncached(request: pytest.FixtureRequest) -> tuple[str, list[Any]]:
     return request.param, trained_offline(request.param, graph)
 
 
-@pytest.mark.parametrize("placement", cases(PLACEMENTS, ["disk"]))
-@pytest.mark.parametrize("policy", cases(POLICIES, ["belady"]))
-def test_offline_training_does_not_change_with_the_policy(
-    uncached: tuple[str, list[Any]], placement: str, policy: Policy
-) -> None:
-    model, expected = uncached
-    for num_threads in (0, 2):
-        graph, caches = graph_through(placement, (policy, policy), CAPACITIES["some"])
-        graph.append(EVENTS)
-        assert trained_offline(model, graph, num_threads) == expected
-        for cache in caches:
-            assert policy == "static" or cache.counters.hits > 0
-            cache.close()
-
-
 @pytest.mark.parametrize("capacities", cases(CAPACITIES, ["none", "some"]))
 @pytest.mark.parametrize(
     "policies",
-    cases([("belady", "belady"), ("lru", "belady"), ("belady", "lru")], [("lru", "belady")]),
+    cases(
+        [*((policy, policy) for policy in POLICIES), ("lru", "belady"), ("belady", "lru")],
+        [("belady", "belady"), ("lru", "belady")],
+    ),
 )
-def test_offline_training_does_not_change_with_the_size(
-    uncached: tuple[str, list[Any]], capacities: str, policies: tuple[Policy, Policy]
+def test_offline_training_does_not_change_with_caches_and_threads(
+    uncached: tuple[str, list[Any]], policies: tuple[Policy, Policy], capacities: str
 ) -> None:
     model, expected = uncached
-    placement = "disk" if capacities == "one" else "auto"
+    placement = "disk" if capacities == "some" else "auto"
     graph, caches = graph_through(placement, policies, CAPACITIES[capacities])
     graph.append(EVENTS)
-    assert trained_offline(model, graph, 1) == expected
+    assert trained_offline(model, graph, num_threads=0 if capacities == "none" else 2) == expected
     for cache in caches:
-        assert (cache.counters.hits == 0) == (capacities == "none")
+        if "static" not in policies:
+            assert (cache.counters.hits == 0) == (capacities == "none")
         cache.close()
 
 
@@ -108,7 +97,7 @@ def test_continual_training_does_not_change_with_the_cache(placement: str) -> No
     def trained(graph: TemporalGraph) -> list[Any]:
         losses = Losses()
         config = ContinualConfig(batch_size=20, learning_rate=1e-2, mrr_negatives=3)
-        stream = [EVENTS[start : start + 30] for start in range(0, 400, 30)]
+        stream = [EVENTS[start : start + 30] for start in range(0, len(EVENTS), 30)]
         ContinualTrainer(small_tgn(node_x_dim=3), graph, config).run(stream, losses)
         return losses.seen
 

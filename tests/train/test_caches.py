@@ -25,15 +25,6 @@ def test_after_an_evaluation_the_next_rows_are_back_that_were_held_before(policy
 
 
 @pytest.mark.parametrize("policy", ["lru", "lfu", "fifo"])
-def test_an_evaluation_with_nothing_after_it_reads_nothing_back(policy: Any) -> None:
-    cache, graph = ten_rows_held(policy)
-    with caches.isolate_evaluation(graph, dict):
-        cache.gather(torch.arange(40, 57))
-    assert set(cache.contents().tolist()) == set(range(40, 50))
-    assert cache.counters.preloaded == 0
-
-
-@pytest.mark.parametrize("policy", ["lru", "lfu", "fifo"])
 def test_rows_that_an_evaluation_left_are_not_read_again(policy: Any) -> None:
     cache, graph = ten_rows_held(policy)
     with caches.isolate_evaluation(graph, lambda: {"node_x": torch.arange(5)}):

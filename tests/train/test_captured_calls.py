@@ -8,9 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers.devices import needs_apart
 from helpers.emulator.device import EmulatedDevice
-from helpers.emulator.tensors import watching
 from helpers.made_plans import plan_of
 from helpers.made_streams import made_events
 from helpers.padding import pad
@@ -59,15 +57,6 @@ def is_captured(calls: CapturedCalls, nodes: int) -> bool:
     return calls.was_replay
 
 
-def test_a_shape_is_captured_after_it_has_come_as_it_is() -> None:
-    calls = CapturedCalls(EmulatedDevice(), lambda: STATE)
-    found = []
-    for value in range(WARM_UPS + 3):
-        assert asked(calls, batch_with(1, value)).unique().tolist() == [2 * value]
-        found.append(calls.was_replay)
-    assert found == [False] * WARM_UPS + [True] * 3
-
-
 def test_further_shapes_run_as_they_are_until_one_has_not_come_for_long() -> None:
     calls = CapturedCalls(EmulatedDevice(), lambda: STATE)
     assert all(is_captured(calls, nodes) for nodes in range(1, MOST_SHAPES + 1))
@@ -107,32 +96,3 @@ def test_a_call_that_follows_reads_what_the_latest_replay_has_left() -> None:
         replayed.append(value * calls.was_replay)
     assert {*range(24, 30), *range(36, 40)} <= {*replayed}
     assert 30 not in replayed, "made by a graph that is gone"
-
-
-def test_the_emulator_spoils_what_a_shared_pool_does_not_keep() -> None:
-    """Else the tests of shared memory would find nothing."""
-    calls = CapturedCalls(EmulatedDevice(), lambda: STATE)
-    first = [asked(calls, batch_with(1, value)) for value in range(5)][-1]
-    later = [asked(calls, batch_with(2, value)) for value in range(5)][-1]
-    assert (first.unique().tolist(), later.unique().tolist()) == ([8], [8])
-    assert asked(calls, batch_with(1, 6)).unique().tolist() == [12]
-    assert later.unique().tolist() == [-1]
-
-
-@needs_apart[0]
-def test_the_values_of_a_batch_are_copied_once_and_in_few_operations() -> None:
-    """One for each dtype and for each column that is spread over others."""
-    device = EmulatedDevice.apart()
-    calls = CapturedCalls(device, lambda: STATE)
-    batches = [batch_with(1, value).to(device.device) for value in range(WARM_UPS + 3)]
-    for batch in batches[:-1]:
-        asked(calls, batch)
-        asked(calls, batch, "other")
-    with watching() as watch:
-        asked(calls, batches[-1])
-        asked(calls, batches[-1], "other")
-    copies = {name: n for name, n in watch.operations.items() if "copy" in name}
-    columns = batches[-1].tensors()
-    assert copies["_foreach_copy_"] == len({x.dtype for x in columns if x.is_contiguous()})
-    assert copies.get("copy_", 0) == sum(not x.is_contiguous() for x in columns)
-    assert watch.waits == []

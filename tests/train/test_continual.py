@@ -12,12 +12,10 @@ from helpers.records import untimed
 from tgflow import checkpoint as ckpt
 from tgflow.events import EventBatch, concat
 from tgflow.graph import TemporalGraph
-from tgflow.model import Scores, TemporalModel
 from tgflow.models import SmoothedCounts
 from tgflow.streams import open_stream
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
-from tgflow.train.finite import TrainingDiverged
 from tgflow.train.observe import Callback
 
 
@@ -86,14 +84,6 @@ def test_no_events_no_metrics():
     assert "test.ap" not in result
 
 
-def test_a_short_last_micro_batch_is_learned_too():
-    trainer, steps, _ = run(made_events(47))
-    assert [step["stop"] - step["start"] for step in steps] == [20, 20, 7]
-    assert steps[-1]["loss"] is not None
-    clock = trainer.model.state.clock
-    assert int(clock[:, -1].max()) == 47  # it is stored, too
-
-
 def test_learning_nothing_still_predicts_and_stores():
     trainer, steps, result = run(made_events(60), updates=0)
     assert all(step["loss"] is None for step in steps)
@@ -151,20 +141,6 @@ def test_a_changed_event_changes_no_earlier_prediction(visibility, changed):
     assert recorded[0][changed:] != recorded[1][changed:]
 
 
-def test_saved_and_loaded_it_goes_on_with_the_same_bits(tmp_path):
-    events = made_events(400)
-    straight, steps, result = run(events, updates=2, replay_ratio=0.7)
-    first, first_steps, _ = run(events[:200], updates=2, replay_ratio=0.7)
-    path = ckpt.save(tmp_path / "c", first.checkpoint())
-    second = ContinualTrainer.from_checkpoint(small_tgn(seed=99), ckpt.load(path))
-    assert second.position == 200
-    recorder = Recorder()
-    resumed = second.run(pieces(events[200:], 33), recorder)
-    assert list(map(untimed, first_steps + recorder.steps)) == list(map(untimed, steps))
-    assert untimed(resumed) == untimed(result)
-    assert_same_state(straight, second)
-
-
 class Timed(list):
     """Batches of events, as a source has them."""
 
@@ -179,17 +155,8 @@ def test_a_stream_of_another_time_unit_than_the_graphs_is_refused():
     assert trainer.run(Timed(pieces(made_events(40), 40)))["num_events"] == 40
 
 
-def test_a_checkpoint_keeps_the_time_unit(tmp_path):
-    first = trainer_of(graph=TemporalGraph("undirected", 2, time_unit="h"))
-    first.run(pieces(made_events(40), 40))
-    path = ckpt.save(tmp_path / "c", first.checkpoint())
-    second = ContinualTrainer.from_checkpoint(small_tgn(), ckpt.load(path))
-    assert second.graph.time_unit == "h"
-    assert second.graph.seconds_per_tick == 3600.0
-
-
 def test_what_the_graph_has_forgotten_stays_forgotten_in_a_checkpoint(tmp_path):
-    events = made_events(400)
+    events = made_events(300)
     trainers = trainer_of(updates=2, replay_ratio=0.5), trainer_of(updates=2, replay_ratio=0.5)
     for trainer in trainers:
         trainer.run(pieces(events[:200], 50))
@@ -208,20 +175,24 @@ def test_what_the_graph_has_forgotten_stays_forgotten_in_a_checkpoint(tmp_path):
     assert any(not torch.equal(x, knew[name]) for name, x in forgot.items() if name[0] == "model")
 
 
-def test_a_checkpoint_in_mid_stream_holds_what_is_stored_and_no_more(tmp_path):
-    events = made_events(300)
-    straight, steps, _ = run(events)
-    trainer = trainer_of()
-    for record in trainer.steps(pieces(events, 100)):
-        if record.stop == 160:
-            saved = trainer.checkpoint()
-            break
-    assert len(saved.sections["events"]["src"]) == saved.meta["position"] == 160
-    ckpt.save(tmp_path / "c", saved)
-    again = ContinualTrainer.from_checkpoint(small_tgn(), ckpt.load(tmp_path / "c"))
-    recorder = Recorder()
-    again.run(pieces(events[160:], 100), recorder)
-    assert list(map(untimed, recorder.steps)) == list(map(untimed, steps[8:]))
+@pytest.mark.parametrize("model_of", [small_tgn, small_tgat])
+def test_resume_from_a_checkpoint_in_mid_stream_matches_an_undisturbed_run(tmp_path, model_of):
+    events, settings = made_events(240), {"updates": 2, "replay_ratio": 0.7}
+
+    def new():
+        graph = TemporalGraph("undirected", 2, time_unit="h")
+        return trainer_of(model_of(), graph, **settings)
+
+    straight, trainer, recorder, again_recorder = new(), new(), Recorder(), Recorder()
+    straight.run(pieces(events, 64), recorder)
+    saved = next(trainer.checkpoint() for r in trainer.steps(pieces(events, 100)) if r.stop == 120)
+    assert len(saved.sections["events"]["src"]) == saved.meta["position"] == 120
+    path = ckpt.save(tmp_path / "c", saved)
+    again = ContinualTrainer.from_checkpoint(model_of(seed=99), ckpt.load(path))
+    result = again.run(pieces(events[120:], 33), again_recorder)
+    assert list(map(untimed, again_recorder.steps)) == list(map(untimed, recorder.steps[6:]))
+    assert untimed(result) == untimed(straight.result())
+    assert again.graph.seconds_per_tick == 3600.0
     assert_same_state(straight, again)
 
 
@@ -270,22 +241,15 @@ def test_events_already_in_the_graph_are_history():
         [40, "retain", {"max_size": 3}],
         [40, "forget", {}],
         [40, "compact"],
+        [40, "delete", {}],
     ],
 )
 def test_changes_in_a_damaged_checkpoint_are_named(row):
     trainer, _, _ = run(made_events(40))
     saved = trainer.checkpoint()
     saved.meta["mutations"] = [row]
+    saved.sections["mutations"] = {"0": torch.tensor([40])}  # of a delete, beyond the log
     with pytest.raises(ckpt.CheckpointError, match="the checkpoint's events cannot be used"):
-        ContinualTrainer.from_checkpoint(small_tgn(), saved)
-
-
-def test_deleted_events_beyond_a_checkpoints_log_are_named():
-    trainer, _, _ = run(made_events(40))
-    saved = trainer.checkpoint()
-    saved.meta["mutations"] = [[40, "delete", {}]]
-    saved.sections["mutations"] = {"0": torch.tensor([40])}
-    with pytest.raises(ckpt.CheckpointError, match=r"eid 40 .* is not in the log"):
         ContinualTrainer.from_checkpoint(small_tgn(), saved)
 
 
@@ -337,13 +301,6 @@ def test_values_that_no_checkpoint_has_are_refused_by_key(key, wrong, text):
         ContinualTrainer.from_checkpoint(small_tgn(), saved)
 
 
-def test_a_feature_that_is_not_finite_stops_the_run_by_place():
-    events = made_events(100)
-    events.x[45] = math.inf
-    with pytest.raises(TrainingDiverged, match=r"events \[(40, 60|60, 80|80, 100)\)"):
-        run(events)
-
-
 def test_a_sources_error_surfaces():
     def broken():
         yield made_events(30)
@@ -353,41 +310,6 @@ def test_a_sources_error_surfaces():
     with pytest.raises(OSError, match="the source is gone"):
         trainer.run(broken())
     assert trainer.position == 20
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"updates": -1}, {"lookahead": 0}, {"half_life": 0.0}, {"test_share": 1.5}]
-)
-def test_impossible_settings_are_refused(wrong):
-    with pytest.raises(ValueError, match=f"{next(iter(wrong))} .*got"):
-        ContinualConfig(**wrong)
-
-
-class Memoryless(TemporalModel):
-    """Scores by how many neighbors the destination has, up to two."""
-
-    fanouts = (2,)
-    strategy = "uniform"
-
-    def __init__(self):
-        super().__init__()
-        self.bias = torch.nn.Parameter(torch.zeros(1))
-
-    def forward(self, batch):
-        block = batch.blocks[0]
-        count = block.mask.sum(1).float()
-        return Scores(count[batch.dst_row] + self.bias, count[batch.negative_dst_row] - self.bias)
-
-
-@pytest.mark.parametrize("model_of", [Memoryless, small_tgat])
-def test_a_model_without_memory_goes_on_with_the_same_bits(tmp_path, model_of):
-    events = made_events(160)
-    straight, _, result = run(events, model=model_of())
-    first, _, _ = run(events[:80], model=model_of(), num_threads=2)
-    ckpt.save(tmp_path / "c", first.checkpoint())
-    second = ContinualTrainer.from_checkpoint(model_of(), ckpt.load(tmp_path / "c"))
-    assert untimed(second.run([events[80:]])) == untimed(result)
-    assert_same_state(straight, second)
 
 
 def rows_of(names, start):

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from helpers.devices import apart, cuda, needs_apart, opened, place_of
+from helpers.devices import apart, cuda, opened, place_of
 from helpers.effort import cases
 from helpers.emulated_training import emulated_pages  # noqa: F401
 from helpers.emulator.tensors import watching
@@ -16,7 +16,7 @@ from tgflow.train.config import ContinualConfig, ExecutionConfig, OfflineConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.finite import TrainingDiverged
 from tgflow.train.offline import OfflineTrainer
-from tgflow.train.results import FETCH_EVERY, MOST_BEHIND, SLOTS, ResultRing
+from tgflow.train.results import MOST_BEHIND, Results
 
 pytestmark = pytest.mark.usefixtures("emulated_pages")
 for_each_place = pytest.mark.parametrize("device", [apart, cuda])
@@ -64,7 +64,7 @@ def test_a_step_waits_for_nothing(device, make, has_graph):
     steps = trainer.steps(pieces(made_events(700), 64))
     next(steps)
     with watching() as watch:
-        for _ in range(FETCH_EVERY + 4):
+        for _ in range(12):
             next(steps)
     assert not watch.waits
 
@@ -78,22 +78,6 @@ def test_records_are_at_most_so_far_behind_and_all_come(device):
         assert trainer.num_pending <= MOST_BEHIND
         assert trainer.position - record.stop <= MOST_BEHIND * 5
     assert seen == list(range(5, 105, 5))
-
-
-@pytest.mark.parametrize(
-    "device", [pytest.param("apart", marks=[*needs_apart, pytest.mark.slow]), cuda]
-)
-def test_a_budget_is_kept_while_training_and_changes_no_loss(device):
-    losses, gpu, budget = {}, opened(device), 4_096
-    for given in (None, budget):
-        graph = TemporalGraph("undirected", 2, device=gpu, device_budget=given)
-        losses[given] = []
-        trainer = trainer_on(place_of(device), None, graph, mrr_negatives=2)
-        for record in trainer.steps(pieces(made_events(120), 64)):
-            losses[given].append(record.loss)
-            assert given is None or graph.stats().tiers[0].bytes <= budget
-    assert graph.stats().tiers[1].bytes > 0
-    assert losses[budget] == losses[None]
 
 
 class Poisoned(torch.nn.Module):
@@ -228,37 +212,16 @@ def test_offline_training_on_a_device(device, make):
 
 
 @for_each_place
-def test_a_ring_gives_back_what_was_put_in_order(device):
-    ring = ResultRing(place_of(device))
-    taken = []
-    for step in range(3 * SLOTS):
-        x = torch.full((step % 7, 2), float(step), device=ring._device)
-        ring.put(step, {"x": x, "loss": torch.tensor(0.5, device=ring._device)})
-        taken += list(ring.take())
-        assert len(ring) <= MOST_BEHIND
-    taken += list(ring.take(everything=True))
-    assert [label for label, _ in taken] == list(range(3 * SLOTS))
+def test_results_come_as_they_were_put_in_order_and_dtype(device):
+    place, taken = place_of(device), []
+    results, wide = Results(place), torch.tensor([1 + 2.0**-50], dtype=torch.float64)
+    for step in range(3 * MOST_BEHIND):
+        x = torch.full((step % 7, 2), float(step), device=place)
+        results.put(step, {"x": x, "wide": wide.to(place)} if step % 2 else {"x": x})
+        taken += list(results.take())
+        assert len(results) <= MOST_BEHIND
+    taken += list(results.take(everything=True))
+    assert [label for label, _ in taken] == list(range(3 * MOST_BEHIND))
     for step, values in taken:
         assert torch.equal(values["x"], torch.full((step % 7, 2), float(step)))
-        assert values["loss"].item() == 0.5
-
-
-@for_each_place
-def test_a_ring_keeps_all_digits_of_scores_that_have_more(device):
-    ring, wide = ResultRing(place_of(device)), torch.tensor([1 + 2.0**-50], dtype=torch.float64)
-    narrow = torch.tensor([0.1])
-    for label, values in enumerate(({"a": narrow}, {"a": wide, "b": narrow}, {"b": narrow})):
-        ring.put(label, {name: x.to(place_of(device)) for name, x in values.items()})
-    (_, first), (_, both), (_, last) = ring.take(everything=True)
-    assert torch.equal(both["a"], wide)
-    assert all(torch.equal(x, narrow) for x in (first["a"], both["b"], last["b"]))
-
-
-@for_each_place
-def test_a_ring_that_nobody_takes_from_says_so(device):
-    ring = ResultRing(place_of(device))
-    values = {"x": torch.ones(1, device=ring._device)}
-    for step in range(MOST_BEHIND + 1):
-        ring.put(step, values)
-    with pytest.raises(RuntimeError, match="17 steps wait in a ring; take them first"):
-        ring.put(MOST_BEHIND + 1, values)
+        assert torch.equal(values.get("wide", wide), wide)

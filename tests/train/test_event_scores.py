@@ -12,7 +12,6 @@ from helpers.made_streams import made_events, pieces, small_tgn
 from helpers.thread_peers import in_threads
 from tgflow.events import MICRO_BATCH_END
 from tgflow.graph import TemporalGraph
-from tgflow.metrics import mrr
 from tgflow.model import Scores
 from tgflow.train import ContinualConfig, ContinualTrainer
 
@@ -145,16 +144,3 @@ def test_a_stream_can_end_a_micro_batch_before_it_is_full():
     again = list(trainer_of().steps([*pieces(events[:20], 7), *stream[1:], events[41:]]))
     assert_same(columns_of(again), columns_of(records))
     assert [r.metrics for r in again] == [r.metrics for r in records]
-
-
-def test_the_rank_is_that_of_the_metrics():
-    positive, negative = torch.tensor([1.0, 0.0]), torch.tensor([[0.0, 2.0], [0.0, 0.0]])
-    scorer = trainer_of().scorer
-
-    class Events:
-        eid, begin = torch.arange(2), 7
-
-    found = scorer.score(Events, {"positive": positive, "negative": negative})
-    assert found.rank.tolist() == [2.0, 2.0]
-    assert found.model_position == 7
-    assert (1 / found.rank).mean() == pytest.approx(mrr(positive, negative))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,18 @@ from tgflow import _core
 from tgflow import checkpoint as ckpt
 from tgflow.cache import CachedTable, cached
 from tgflow.checkpoint import CheckpointError, RowsLost
+from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.tables import FeatureTable
 from tgflow.tables.table import Table
-from tgflow.train import feature_rows, graph_parts
+from tgflow.train import feature_rows, state
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
+from tgflow.train.state import graph_of
 
-EVENTS = made_events(400)
+EVENTS = made_events(280)
 CUT = 160
+CONFIG = ContinualConfig(batch_size=20, learning_rate=1e-2, mrr_negatives=3)
 
 
 def table_in(placement: str, folder: Path) -> FeatureTable:
@@ -33,8 +37,8 @@ def table_in(placement: str, folder: Path) -> FeatureTable:
     return FeatureTable(2, placement=placement, **options)  # type: ignore[arg-type]
 
 
-def trainer_with(table: Table | None) -> ContinualTrainer:
-    config = ContinualConfig(batch_size=20, learning_rate=1e-2, mrr_negatives=3)
+def trainer_with(table: Table | None, **changes: Any) -> ContinualTrainer:
+    config = replace(CONFIG, **changes)
     return ContinualTrainer(small_tgn(), TemporalGraph(edge_x=table), config)
 
 
@@ -78,7 +82,7 @@ def no_faults():
 def test_a_run_goes_on_wherever_its_rows_were(
     here: str, there: str | None, tmp_path: Path, straight: list[Any], monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(graph_parts, "PIECE", 64)
+    monkeypatch.setattr(state, "PIECE", 64)
     path = saved(table_in(here, tmp_path / "a"), tmp_path / "c")
     table = None
     if there is not None:
@@ -95,7 +99,7 @@ def test_a_run_goes_on_wherever_its_rows_were(
 def test_a_checkpoint_refers_to_a_file_and_reads_but_its_last_rows(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(graph_parts, "PIECE", 64)
+    monkeypatch.setattr(state, "PIECE", 64)
     monkeypatch.setattr(feature_rows, "DIGEST_ROWS", 8)
     table, asked = table_in("disk", tmp_path), []
     read = table.read
@@ -119,20 +123,6 @@ def test_a_checkpoint_finds_its_file_from_any_working_directory(
     found = go_on(path, None).graph.edge_x
     assert found is not None
     assert torch.equal(found.read(0, CUT), EVENTS.x[:CUT])
-
-
-def test_pieces_are_bounded_by_their_bytes(
-    tmp_path: Path, straight: list[Any], monkeypatch: Any
-) -> None:
-    monkeypatch.setattr(feature_rows, "PIECE_BYTES", 64 * 8)
-    path = saved(table_in("host", tmp_path), tmp_path / "c")
-    found = ckpt.load(path)
-    assert set(found.sealed) == {"edge_x-64-000000", "edge_x-64-000001"}
-    monkeypatch.setattr(feature_rows, "PIECE_BYTES", 64 << 20)
-    again = go_on(path, None)
-    assert set(again.checkpoint().sealed) == set()  # of another size, under another name
-    again.run(pieces(EVENTS[CUT:], 50))
-    assert parameters(again) == straight
 
 
 def test_rows_are_safe_before_a_checkpoint_says_so(
@@ -227,41 +217,6 @@ def test_a_cache_holds_again_what_it_held(policy: str, tmp_path: Path, straight:
     assert parameters(resumed) == straight
 
 
-def digest_of(trainer: ContinualTrainer, path: Path) -> str:
-    return str(ckpt.read_manifest(ckpt.save(path, trainer.checkpoint()))["state_sha256"])
-
-
-@pytest.mark.parametrize("slices", [1, 4])
-def test_the_state_is_one_figure_wherever_rows_are(slices: int, tmp_path: Path) -> None:
-    config = ContinualConfig(batch_size=20, slices=slices, mrr_negatives=3)
-    digests = set()
-    for name in ("host", "disk", "cached"):
-        table: Table = table_in("host" if name == "host" else "disk", tmp_path / name)
-        table = cached(table, rows=30, policy="lru") if name == "cached" else table
-        trainer = ContinualTrainer(small_tgn(), TemporalGraph(edge_x=table), config)
-        trainer.run(pieces(EVENTS[:60], 30))
-        digests.add(digest_of(trainer, tmp_path / f"c-{name}"))
-    assert len(digests) == 1
-
-
-def test_other_features_are_another_state(tmp_path: Path) -> None:
-    digests = set()
-    for number in range(2):
-        events = replace(EVENTS[:60], x=EVENTS.x[:60] + number)
-        trainer = trainer_with(FeatureTable(2))
-        trainer.run(pieces(events, 30))
-        digests.add(digest_of(trainer, tmp_path / str(number)))
-    assert len(digests) == 2
-
-
-def test_what_a_cache_holds_is_no_part_of_the_state(tmp_path: Path) -> None:
-    digests = set()
-    for policy in ("lru", "fifo"):
-        path = saved(through(policy, tmp_path / policy), tmp_path / f"c-{policy}")
-        digests.add(ckpt.read_manifest(path)["state_sha256"])
-    assert len(digests) == 1
-
-
 @pytest.mark.parametrize("ids", [[3] * 30, [-2] + [-1] * 29, [1] * 3])
 def test_contents_that_cannot_be_are_refused(ids: list[int], tmp_path: Path) -> None:
     path = saved(through("lru", tmp_path / "a"), tmp_path / "c")
@@ -269,3 +224,124 @@ def test_contents_that_cannot_be_are_refused(ids: list[int], tmp_path: Path) -> 
     found.sections["cache_edge_x"]["ids"] = torch.tensor(ids)
     with pytest.raises(CheckpointError, match="a cache"):
         ContinualTrainer.from_checkpoint(small_tgn(), found, edge_x=through("lru", tmp_path / "a"))
+
+
+@pytest.mark.parametrize("slices", [1, 4])
+def test_state_sha256_depends_on_the_rows_and_not_on_where_they_are(
+    slices: int, tmp_path: Path
+) -> None:
+    def digest(name: str, table: Table, events: EventBatch = EVENTS[:60]) -> object:
+        trainer = trainer_with(table, slices=slices)
+        trainer.run(pieces(events, 30))
+        path = ckpt.save(tmp_path / name, trainer.checkpoint())
+        return ckpt.read_manifest(path)["state_sha256"]
+
+    expected = digest("host", FeatureTable(2))
+    assert digest("disk", table_in("disk", tmp_path / "a")) == expected
+    for policy in ("lru", "fifo"):
+        assert digest(policy, through(policy, tmp_path / f"b-{policy}")) == expected
+    assert digest("other", FeatureTable(2), replace(EVENTS[:60], x=EVENTS.x[:60] + 1)) != expected
+
+
+NODE_X = torch.randn(32, 3, generator=torch.Generator().manual_seed(1))
+
+
+def with_rows(events: Iterator[EventBatch], node_x: Table) -> Iterator[EventBatch]:
+    """Append the rows of each batch's nodes before it comes."""
+    for batch in events:
+        last = int(torch.maximum(batch.src.max(), batch.dst.max()))
+        node_x.append(NODE_X[len(node_x) : 1 + last])
+        yield batch
+
+
+def trainer_of_nodes(node_x: Table) -> ContinualTrainer:
+    graph = TemporalGraph(edge_x_dim=2, node_x=node_x)
+    return ContinualTrainer(small_tgn(node_x_dim=3), graph, CONFIG)
+
+
+def saved_nodes(node_x: Table, path: Path) -> Path:
+    trainer = trainer_of_nodes(node_x)
+    steps = trainer.steps(with_rows(pieces(EVENTS, 30), node_x))
+    next(step for step in steps if step.stop == CUT)
+    return ckpt.save(path, trainer.checkpoint())
+
+
+def go_on_with_nodes(path: Path, node_x: Table | None) -> list[Any]:
+    model = small_tgn(seed=9, node_x_dim=3)
+    trainer = ContinualTrainer.from_checkpoint(model, ckpt.load(path), node_x=node_x)
+    assert trainer.graph.node_x is not None
+    assert node_x is None or trainer.graph.node_x is node_x
+    trainer.run(with_rows(pieces(EVENTS[CUT:], 50), trainer.graph.node_x))
+    return parameters(trainer)
+
+
+@pytest.fixture(scope="module")
+def straight_nodes() -> list[Any]:
+    trainer = trainer_of_nodes(node_x := FeatureTable(3))
+    trainer.run(with_rows(pieces(EVENTS, 30), node_x))
+    return parameters(trainer)
+
+
+@pytest.mark.parametrize("there", cases([None, "empty", "whole", "cached"], [None, "cached"]))
+def test_node_rows_in_memory_are_held_by_the_checkpoint(
+    there: str | None, tmp_path: Path, straight_nodes: list[Any], monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(feature_rows, "PIECE_BYTES", 10 * 12)
+    path = saved_nodes(cached(FeatureTable(3), rows=5), tmp_path / "c")
+    assert {"node_x-10-000000", "node_x-10-000001"} <= ckpt.load(path).sealed.keys()
+    given: dict[Any, Table] = {
+        "empty": FeatureTable(3),
+        "whole": FeatureTable.from_tensor(NODE_X),
+        "cached": cached(FeatureTable(3), rows=5),
+    }
+    assert go_on_with_nodes(path, given.get(there)) == straight_nodes
+
+
+@pytest.mark.parametrize("there", ["x.rows", "y.rows", None])
+def test_node_rows_in_a_file_stay_there(
+    there: str | None, tmp_path: Path, straight_nodes: list[Any]
+) -> None:
+    def opened(name: str) -> CachedTable:
+        return cached(FeatureTable(3, placement="disk", path=tmp_path / name), rows=5)
+
+    path = saved_nodes(table_then := opened("x.rows"), tmp_path / "c")
+    table_then.close()
+    assert "node_x" not in ckpt.load(path).sections
+    table = None if there is None else opened(there)
+    assert go_on_with_nodes(path, table) == straight_nodes
+
+
+def test_node_rows_that_are_not_the_checkpoints_are_refused(tmp_path: Path) -> None:
+    file = FeatureTable(3, placement="disk", path=tmp_path / "x.rows")
+    found = ckpt.load(saved_nodes(file, tmp_path / "c"))
+    with pytest.raises(RowsLost, match=f"table holds 2 rows, the checkpoint counts {len(file)}"):
+        graph_of(found, node_x=FeatureTable.from_tensor(NODE_X[:2]))
+    with pytest.raises(RowsLost, match="the last are others"):
+        graph_of(found, node_x=FeatureTable.from_tensor(NODE_X + 1))
+    with pytest.raises(CheckpointError, match="width 3, the table's are torch"):
+        graph_of(found, node_x=FeatureTable(4))
+    file.close()
+    (tmp_path / "x.rows").unlink()
+    with pytest.raises(RowsLost, match=r"x\.rows is gone"):
+        graph_of(found)
+
+
+def test_a_graph_without_node_features_takes_none_and_no_rows_come_back() -> None:
+    without = trainer_with(FeatureTable(2))
+    without.run(pieces(EVENTS[:40], 30))
+    with pytest.raises(CheckpointError, match="has no node features, and node_x was given"):
+        graph_of(without.checkpoint(), node_x=FeatureTable(3))
+    empty = trainer_of_nodes(FeatureTable(3))
+    empty.run(pieces(EVENTS[:40], 30))
+    again = graph_of(empty.checkpoint()).node_x
+    assert again is not None
+    assert len(again) == 0
+
+
+def test_nodes_that_came_without_rows_get_none_later() -> None:
+    trainer = trainer_of_nodes(FeatureTable.from_tensor(NODE_X[:20]))
+    trainer.run(pieces(EVENTS[:40], 30))
+    found = trainer.checkpoint()
+    assert graph_of(found, node_x=FeatureTable.from_tensor(NODE_X[:20])).num_nodes > 20
+    with pytest.raises(CheckpointError, match="node_x has 32 rows, but had 20 when events"):
+        graph_of(found, node_x=FeatureTable.from_tensor(NODE_X))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from helpers.made_streams import made_events, pieces
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.train.microbatch import MicroBatcher
+from tgflow.train.plans import MicroBatcher
 
 
 @given(

@@ -75,21 +75,6 @@ def test_it_learns_and_reports_the_protocol():
     assert result["inductive.test.num_events"] == int(split.touches_new[split.test_start :].sum())
 
 
-def test_tiny_data_are_overfitted():
-    """Four pairs take turns: whoever was met before is met again."""
-    src = torch.arange(100) % 4
-    _, recorder, result = fit(
-        EventBatch(src, src + 4, torch.arange(100) * 10),
-        model=small_tgn(dropout=0.0, edge_x_dim=0),
-        batch_size=10,
-        epochs=25,
-        patience=25,
-        new_node_ratio=0.0,
-    )
-    assert recorder.epochs[-1]["loss"] < 0.15
-    assert result["val.ap"] == 1.0
-
-
 def test_every_training_event_is_learned_in_every_epoch_the_last_short_batch_too():
     trainer, recorder = trainer_of()
     learned = []
@@ -143,9 +128,9 @@ def test_evaluation_leaves_no_trace_in_training(monkeypatch):
     assert len(losses) == 3
 
 
-@pytest.mark.parametrize("trained", [1, 3])
+@pytest.mark.parametrize("trained", cases([1, 3], [3]))
 def test_resume_from_a_checkpoint_within_fit_matches_an_undisturbed_run(tmp_path, trained):
-    settings = {"epochs": 4, "patience": 2}
+    settings = {"epochs": 4, "patience": 2, "events": made_events(200)}
     whole, recorder, result = fit(**settings)
     before, _ = trainer_of(**settings)
     saved = []
@@ -190,15 +175,6 @@ def test_the_best_epoch_is_kept_and_tested_with_its_own_memory(monkeypatch):
     for part in ("model", "state"):
         for name, tensor in trainer.checkpoint().sections[part].items():
             assert torch.equal(tensor, best[part][name]), name
-
-
-@pytest.mark.parametrize("visibility", ["event", "batch"])
-def test_threads_and_lookahead_change_no_bit(visibility):
-    results = [
-        untimed(fit(num_threads=threads, lookahead=lookahead, visibility=visibility)[2])
-        for threads, lookahead in [(0, 1), (1, 1), (3, 9)]
-    ]
-    assert results[0] == results[1] == results[2]
 
 
 def test_the_seed_decides_and_evaluation_is_the_same_for_all_seeds():
@@ -278,12 +254,3 @@ def test_evaluation_samples_as_many_neighbors_as_are_asked_for_and_training_its_
     assert widths == {True: {3}, False: {7}}
     assert "evaluated with 7 neighbors" in result["protocol_line"]
     assert fit(eval_neighbors=(3,))[2]["test.ap"] == fit()[2]["test.ap"] != result["test.ap"]
-
-
-def test_impossible_settings_are_refused():
-    with pytest.raises(ValueError, match="epochs must be at least 1, got 0"):
-        OfflineConfig(epochs=0)
-    with pytest.raises(ValueError, match="at least one kind"):
-        OfflineConfig(negatives=())
-    with pytest.raises(ValueError, match="leaves no"):
-        trainer_of(made_events(3))

@@ -1,6 +1,5 @@
 """Optimizers, learning rate schedules and losses of the user's choice."""
 
-import hashlib
 from dataclasses import replace
 from functools import partial
 
@@ -24,17 +23,14 @@ def trainer_of(config=CONFIG, **options):
     return ContinualTrainer(small_tgn(), TemporalGraph("undirected", 2), config, **options)
 
 
-def state_sha256(trainer):
-    digest = hashlib.sha256()
-    for section, tensors in sorted(trainer.checkpoint().sections.items()):
-        for name, tensor in sorted(tensors.items()):
-            digest.update(f"{section} {name} {tensor.shape}".encode() + tensor.numpy().tobytes())
-    return digest.hexdigest()
+def bits_of(trainer):
+    sections = trainer.checkpoint().sections
+    return {(k, name): x.tolist() for k, part in sections.items() for name, x in part.items()}
 
 
-def digest_after(trainer, events):
+def bits_after(trainer, events):
     trainer.run(pieces(events, 30))
-    return state_sha256(trainer)
+    return bits_of(trainer)
 
 
 def half_as_fast(optimizer):
@@ -59,9 +55,9 @@ def half_as_fast(optimizer):
 )
 def test_optimizer_by_name_settings_or_callable_is_the_same(by_name, by_settings, by_callable):
     events = made_events(100)
-    expected = digest_after(trainer_of(optimizer=by_callable), events)
-    assert digest_after(trainer_of(replace(CONFIG, optimizer=by_name)), events) == expected
-    assert digest_after(trainer_of(optimizer=by_settings), events) == expected
+    expected = bits_after(trainer_of(optimizer=by_callable), events)
+    assert bits_after(trainer_of(replace(CONFIG, optimizer=by_name)), events) == expected
+    assert bits_after(trainer_of(optimizer=by_settings), events) == expected
 
 
 def test_scheduler_changes_the_learning_rate_after_each_update():
@@ -81,23 +77,23 @@ def test_scheduler_changes_the_learning_rate_after_each_update():
     ],
 )
 def test_resume_continues_optimizer_and_schedule_bit_for_bit(tmp_path, optimizer, scheduler):
-    events, options = made_events(200), {"optimizer": optimizer, "lr_scheduler": scheduler}
+    events, options = made_events(140), {"optimizer": optimizer, "lr_scheduler": scheduler}
     trainer = trainer_of(**options)
     for record in trainer.steps(pieces(events, 30)):
         if record.stop == 80:
             ckpt.save(tmp_path / "c", trainer.checkpoint())
     saved = ckpt.load(tmp_path / "c")
     again = ContinualTrainer.from_checkpoint(small_tgn(seed=9), saved, **options)
-    assert digest_after(again, events[80:]) == state_sha256(trainer)
+    assert bits_after(again, events[80:]) == bits_of(trainer)
     rates = [t._learner.optimizer.param_groups[0]["lr"] for t in (trainer, again)]
     assert rates[0] == rates[1]
 
 
 def test_loss_by_callable_is_that_of_its_name():
     events = made_events(100)
-    expected = digest_after(trainer_of(replace(CONFIG, loss="bce")), events)
-    assert digest_after(trainer_of(loss=bce), events) == expected
-    only_positive = digest_after(trainer_of(loss=lambda s: softplus(-s.positive).mean()), events)
+    expected = bits_after(trainer_of(replace(CONFIG, loss="bce")), events)
+    assert bits_after(trainer_of(loss=bce), events) == expected
+    only_positive = bits_after(trainer_of(loss=lambda s: softplus(-s.positive).mean()), events)
     assert only_positive != expected
 
 
@@ -139,13 +135,6 @@ def test_trainer_refuses_what_torch_refuses(options, message):
         trainer_of(**options)
 
 
-def damage(path, change):
-    """Return a checkpoint whose note of the schedule has been changed."""
-    found = ckpt.load(path)
-    change(found.meta["lr_scheduler"])
-    return found
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -157,16 +146,17 @@ def damage(path, change):
         lambda note: note["groups"][0].update(params=[1]),
     ],
 )
-def test_a_damaged_schedule_is_refused(tmp_path, change):
+def test_a_damaged_schedule_is_refused(change):
     how = {"lr_scheduler": "step:step_size=2"}
     trainer = trainer_of(**how)
     trainer.run(pieces(made_events(40), 30))
-    path = ckpt.save(tmp_path / "c", trainer.checkpoint())
+    found = trainer.checkpoint()
+    change(found.meta["lr_scheduler"])
     with pytest.raises(ckpt.CheckpointError):
-        ContinualTrainer.from_checkpoint(small_tgn(), damage(path, change), **how)
+        ContinualTrainer.from_checkpoint(small_tgn(), found, **how)
 
 
-def test_a_checkpoint_needs_its_schedule(tmp_path):
+def test_a_checkpoint_needs_its_schedule():
     with_schedule, without = {"lr_scheduler": "step:step_size=2"}, {}
     for made, loaded in ((with_schedule, without), (without, with_schedule)):
         trainer = trainer_of(**made)

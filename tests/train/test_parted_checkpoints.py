@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
+from helpers.made_streams import made_events, pieces, small_tgn
 from helpers.savers import Savers
-from tgflow.checkpoint import Checkpoint, CheckpointError, CheckpointStore, load, read_manifest
+from tgflow.checkpoint import CheckpointStore, load, read_manifest
 from tgflow.checkpoint.checkpoint import part_section
 from tgflow.graph import TemporalGraph
-from tgflow.peers import PARTS, Shard
+from tgflow.peers import PARTS
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
 
@@ -43,22 +43,6 @@ def sliced():
     return trained(slices=4)
 
 
-def test_one_slice_keeps_the_layout_that_there_was():
-    sections = trained(slices=1, until=40).checkpoint().sections
-    assert "state" in sections
-    assert not PART_NAMES & sections.keys()
-
-
-def test_slices_have_the_memory_by_parts(sliced):
-    sections = sliced.checkpoint().sections
-    assert sections.keys() >= PART_NAMES
-    assert "state" not in sections
-
-
-def test_a_model_without_memory_is_saved_as_ever():
-    assert not PART_NAMES & trained(4, 40, small_tgat).checkpoint().sections.keys()
-
-
 @pytest.mark.slow
 def test_one_digest_for_any_number_of_ranks(sliced, tmp_path):
     path = CheckpointStore(tmp_path / "plain").save(160, sliced.checkpoint())
@@ -77,26 +61,3 @@ def test_what_ranks_have_saved_goes_on_with_the_same_bits(sliced, tmp_path):
     for trainer in (again, undisturbed):
         trainer.run(pieces(EVENTS[160:], 50))
     assert_same(again, undisturbed)
-
-
-def test_ranks_copy_no_more_than_is_theirs(sliced):
-    whole = sum(x.nbytes for name in PART_NAMES for x in sliced.checkpoint().get(name).values())
-    copied = []
-    for rank in range(4):
-        own = Checkpoint({}, shard=Shard(rank, 4))
-        sliced.save_to(own)
-        parts = PART_NAMES & own.sections.keys()
-        assert len(parts) == PARTS // 4
-        copied.append(sum(x.nbytes for name in parts for x in own.get(name).values()))
-    assert sum(copied) == whole
-
-
-def test_a_memory_is_not_given_to_a_model_without_one(sliced):
-    class Whole(torch.nn.Module):
-        state_dict = dict
-        reset = load_state_dict = keep_past = lambda *_: None
-
-    model = small_tgn()
-    model.state = Whole()
-    with pytest.raises(CheckpointError, match="does not fit this model"):
-        ContinualTrainer.from_checkpoint(model, sliced.checkpoint())

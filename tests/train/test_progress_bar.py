@@ -58,12 +58,6 @@ def test_a_stream_that_does_not_know_its_size_may_know_its_share(tmp_path):
     assert "100%" in file.getvalue()
 
 
-def test_a_stream_that_knows_nothing_has_a_bar_without_an_end():
-    text = drawn([made_events(60)])
-    assert "60 events" in text
-    assert "%" not in text
-
-
 def test_a_bar_says_how_far_each_pass_of_an_offline_training_is():
     graph = tg.TemporalGraph.from_events(made_events(120))
     config = tg.OfflineConfig(epochs=2, batch_size=20)
@@ -76,12 +70,9 @@ def test_a_bar_says_how_far_each_pass_of_an_offline_training_is():
     assert "val AP 0." in text
 
 
-def test_nothing_is_shown_where_nobody_looks(capsys):
+def test_bars_are_shown_on_terminals_and_where_they_are_asked_for(capsys):
     new_trainer().run(Counted())
     assert capsys.readouterr().err == ""
-
-
-def test_a_bar_that_is_asked_for_is_shown_anywhere(capsys):
     new_trainer().run(Counted(), progress=True)
     captured = capsys.readouterr()
     assert "60 events" in captured.err

@@ -1,20 +1,25 @@
-"""Training that reuses rows: what a row is, that it resumes, and what it must not change."""
+"""Training that reuses rows, also of a producer: resumes, gradients, and bits without a clock."""
 
 from __future__ import annotations
 
 import copy
-import re
+import functools
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from itertools import islice
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import tgflow as tg
 from helpers.devices import apart, opened, place_of
-from helpers.effort import cases
+from helpers.effort import cases, tries
 from helpers.emulated_training import emulated_pages  # noqa: F401
-from helpers.made_streams import made_events, small_tgat, small_tgn
+from helpers.made_streams import small_tgat, small_tgn
 from helpers.plan_reference import assert_same_batch
 from helpers.records import untimed
 from helpers.reuse_training import (
@@ -32,23 +37,76 @@ from tgflow.models import TGAT
 from tgflow.plan import reuse as reuse_plan
 from tgflow.plan.reuse import ReuseProgress
 from tgflow.tables import FeatureTable
-from tgflow.train.observe import Callback
+from tgflow.train import reuse as module
 from tgflow.train.reuse import reuse_of
 from tgflow.train.step import TrainStep
 
+AHEAD = tg.train.Reuse(staleness=5, refresh=0.3, producer="cpu")
+SIZE = AHEAD.super_batch
+for_each_way = pytest.mark.parametrize("reuse", [REUSE, AHEAD], ids=["inline", "ahead"])
 
-def test_without_staleness_training_is_what_it_is_without_reuse():
-    settings = {"graph": TemporalGraph.from_events(EVENTS[:160]), "epochs": 1}
-    off = trainer_of(**settings)
-    other = trainer_of(reuse=tg.train.Reuse(staleness=0, refresh=0.7), **settings)
+
+class Dead:
+    """Threads that never run."""
+
+    def submit(self, make: Callable[..., object], *arguments: object) -> Future[object]:
+        return Future()
+
+    def shutdown(self, cancel_futures: bool) -> None:
+        pass
+
+
+def ahead(helps: bool = True, model=None, **how) -> Pass:
+    run = Pass(model, reuse=how.pop("reuse", AHEAD), **how)
+    run.reuse.producer.uses_threads = helps
+    return run
+
+
+def make_units_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "UNIT_ROWS", 7)
+
+
+def all_done(run: Pass) -> None:
+    """Wait until threads have computed all that they may."""
+    job = run.reuse.producer._job
+    if job is not None:
+        wait([future for future in job._futures if future is not None], timeout=60)
+
+
+def learned(run: Pass, before: Callable[[Pass], object] = lambda run: None) -> Pass:
+    """Learn all batches, and call `before` each."""
+    for batch in run.batches():
+        before(run)
+        run.reuse.learn(run.learner, batch)
+    run.reuse.close()
+    return run
+
+
+def counts(run: Pass) -> object:
+    return replace(run.reuse.stats, late=0)
+
+
+@functools.cache
+def computed_by_the_training() -> Pass:
+    """A pass in which no thread helps, in small units."""
+    with pytest.MonkeyPatch.context() as patch:
+        make_units_small(patch)
+        return learned(ahead(helps=False))
+
+
+def test_without_staleness_training_is_as_without_reuse():
+    graph = TemporalGraph.from_events(EVENTS[:160])
+    off = trainer_of(graph=graph, epochs=1)
+    other = trainer_of(reuse=tg.train.Reuse(staleness=0, refresh=0.7), graph=graph, epochs=1)
     assert untimed(off.fit()) == untimed(other.fit())
     assert torch.equal(parameters(off.model), parameters(other.model))
     assert other.reuse is None
 
 
+@for_each_way
 @pytest.mark.parametrize("layers", cases([2, 3], [2]))
-def test_where_all_rows_are_refreshed_gradients_are_those_without_reuse(layers):
-    run = Pass(recent_tgat(dropout=0.0, layers=layers), reuse=replace(REUSE, refresh=1.0))
+def test_where_all_rows_are_refreshed_gradients_are_those_without_reuse(layers, reuse):
+    run = Pass(recent_tgat(dropout=0.0, layers=layers), reuse=replace(reuse, refresh=1.0))
     for batch in islice(run.batches(), 8):
         plain = copy.deepcopy(run.model)
         TrainStep(plain, seed=1, learning_rate=1e-2).learn(run.plan.batch(0, batch.index))
@@ -60,17 +118,15 @@ def test_where_all_rows_are_refreshed_gradients_are_those_without_reuse(layers):
 
 
 @pytest.mark.parametrize("layers", cases([2, 3], [3]))
-def test_a_row_that_is_reused_is_that_of_the_parameters_it_was_computed_with(layers):
+def test_a_reused_row_is_that_of_the_parameters_it_was_computed_with(layers):
     run = Pass(recent_tgat(dropout=0.0, layers=layers), reuse=replace(REUSE, refresh=0.1))
     models, num_compared = [], 0
     ring = run.reuse._rings[-1]  # of the lowest layer, whose rows read no other rows
-    lowest = run.model.encoder.layers[-1]
     for batch in islice(run.batches(), 10):
         models.append(copy.deepcopy(run.model))
-        block = batch.blocks[-1]
-        made = ring.number[block.reused.slot]
-        taken = ring.rows[block.reused.slot].clone()
-        keys = ring.nodes[block.reused.slot], ring.t[block.reused.slot]
+        slots = batch.blocks[-1].reused.slot
+        made, taken = ring.number[slots], ring.rows[slots].clone()
+        keys = ring.nodes[slots], ring.t[slots]
         for number in made.unique().tolist():
             assert batch.index - number <= REUSE.staleness
             at = made == number
@@ -80,10 +136,28 @@ def test_a_row_that_is_reused_is_that_of_the_parameters_it_was_computed_with(lay
             num_compared += int(at.sum())
         run.reuse.learn(run.learner, batch)
     assert num_compared > 50
-    assert not lowest._forward_hooks
+    assert not run.model.encoder.layers[-1]._forward_hooks
 
 
-def test_no_gradient_reaches_a_row_that_is_reused_and_a_refreshed_one_weighs_more():
+@pytest.mark.parametrize("layers", cases([2, 3], [2]))
+def test_hot_rows_are_those_of_the_parameters_at_the_super_batch_before(layers):
+    run = ahead(model=recent_tgat(layers=layers))
+    ring, models, num_compared = run.reuse._rings[-1], {}, 0
+    for batch in islice(run.batches(), 4 * SIZE):
+        record = batch.blocks[-1].reused.record
+        models[record.number] = copy.deepcopy(run.model).eval()
+        if record.number and record.number % SIZE == 0:
+            hot = run.reuse.producer._job.hot
+            run.reuse.producer.finish(hot.due)
+            layer = models[hot.number].encoder.layers[-1]
+            expected = rows_at(layer, run.plan, hot.nodes, hot.t)
+            torch.testing.assert_close(ring.rows[hot.slots], expected, rtol=1e-5, atol=1e-6)
+            num_compared += len(hot)
+        run.reuse.learn(run.learner, batch)
+    assert run.reuse.stats.produced == num_compared > 50
+
+
+def test_no_gradient_reaches_a_reused_row_and_a_refreshed_one_weighs_more():
     run = Pass(recent_tgat(dropout=0.0))
     run.learn(stop=6)
     batch = next(run.batches(6))
@@ -99,33 +173,121 @@ def test_no_gradient_reaches_a_row_that_is_reused_and_a_refreshed_one_weighs_mor
     assert torch.equal(ring.rows[reused.stored], computed[: len(reused.stored)].detach())
 
 
-@pytest.mark.parametrize("killed", cases([(1, 0), (5, 2), (9, 0), (13, 1)], [(5, 2)]))
-def test_a_run_that_is_killed_resumes_with_the_same_bits(killed):
+def test_bits_do_not_depend_on_who_computes(monkeypatch):
+    make_units_small(monkeypatch)
+    alone = computed_by_the_training()
+    assert alone.reuse.stats.late == alone.reuse.stats.produced > 0
+    fast = learned(ahead(), all_done)
+    assert fast.reuse.stats.late == 0
+    dead = ahead()
+    monkeypatch.setattr(dead.reuse.producer, "_pool", Dead())
+    for run in (fast, learned(dead)):
+        assert torch.equal(parameters(run.model), parameters(alone.model))
+        assert counts(run) == counts(alone)
+
+
+@settings(max_examples=tries(30, 2), deadline=None)
+@given(data=st.data())
+def test_bits_do_not_depend_on_when_rows_are_there(data):
+    delays = st.sampled_from([0.0, 0.0, 1e-4, 3e-3])
+    with pytest.MonkeyPatch.context() as patch:
+        make_units_small(patch)
+        computed = module._Job._made
+        drawn = data.draw(st.lists(delays, min_size=50, max_size=50))
+
+        def made(job, unit):
+            time.sleep(drawn[(job.hot.number + unit.start) % len(drawn)])
+            return computed(job, unit)
+
+        patch.setattr(module._Job, "_made", made)
+        helped = learned(ahead(), lambda run: time.sleep(drawn[0]))
+    assert torch.equal(parameters(helped.model), parameters(computed_by_the_training().model))
+
+
+@for_each_way
+@pytest.mark.parametrize("killed", cases([(1, 0), (3, 1), (4, 2), (8, 0), (13, 1)], [(4, 2)]))
+def test_resume_after_kill_matches_an_undisturbed_pass(killed, reuse):
     stop, num_threads = killed
-    whole = Pass()
+    whole, first, second = (Pass(reuse=reuse, num_threads=num) for num in (0, num_threads, 2))
     expected = whole.learn()
-    first = Pass(num_threads=num_threads)
     first.learn(stop=stop)
-    second = Pass(num_threads=2)
     second.load(first.saved())
     for batch, other in zip(second.learn(stop), expected[stop:], strict=True):
         assert_same_batch(batch, other)
     assert torch.equal(parameters(whole.model), parameters(second.model))
-    assert whole.reuse.stats == second.reuse.stats
+    assert counts(second) == counts(whole)
+    for run in (whole, first, second):
+        run.reuse.close()
 
 
-def test_a_trainer_goes_on_after_an_epoch_with_the_same_bits_and_counts():
-    first, second, _ = check_resumes_after_an_epoch(REUSE, num_events=160)
-    assert first.reuse.stats == second.reuse.stats
+@for_each_way
+def test_a_trainer_resumes_after_an_epoch_with_the_same_bits_and_counts(reuse):
+    *_, expected = check_resumes_after_an_epoch(reuse, num_events=160)
+    assert (expected["reuse.produced"] > 0) is (reuse is AHEAD)
+    assert (f"hot ones {SIZE} batches ahead" in expected["protocol_line"]) is (reuse is AHEAD)
 
 
-def test_what_is_saved_is_the_same_whatever_was_prepared_ahead():
-    ahead, inline = Pass(num_threads=2), Pass()
-    ahead.learn(stop=7)
-    inline.learn(stop=7)
-    pairs = zip(*(run.saved().get("reuse").items() for run in (ahead, inline)), strict=True)
-    for (name, one), (_, other) in pairs:
-        assert torch.equal(one, other), name
+def test_saved_rows_do_not_depend_on_what_was_prepared_ahead():
+    runs = Pass(num_threads=2), Pass()
+    for run in runs:
+        run.learn(stop=7)
+    one, other = (run.saved().get("reuse") for run in runs)
+    assert one.keys() == other.keys()
+    assert all(torch.equal(x, other[name]) for name, x in one.items())
+
+
+def test_a_checkpoint_without_published_parameters_is_refused_within_a_super_batch():
+    inline, run = Pass(reuse=replace(AHEAD, producer="inline")), ahead()
+    inline.learn(stop=SIZE + 1)
+    run.load(inline.saved())
+    with pytest.raises(ValueError, match=r'go on from it with producer="inline"'):
+        run.learn(SIZE + 1)
+
+
+def test_an_error_of_a_thread_arrives(monkeypatch):
+    computed = module._Job._made
+
+    def made(job, unit):
+        if job.hot.number == SIZE:
+            raise OSError("the disk is gone")
+        return computed(job, unit)
+
+    monkeypatch.setattr(module._Job, "_made", made)
+    run, seen = ahead(), []
+    with pytest.raises(OSError, match="the disk is gone"):
+        learned(run, lambda run: seen.append(all_done(run)))
+    assert len(seen) == 2 * SIZE + 1
+    run.reuse.close()
+
+
+def test_an_early_end_leaves_no_thread_and_no_rows():
+    run = ahead()
+    batches = run.batches()
+    for batch in islice(batches, SIZE + 1):
+        run.reuse.learn(run.learner, batch)
+    job, threads = run.reuse.producer._job, run.reuse.producer._pool._threads
+    batches.close()
+    run.reuse.close()
+    assert all(future.done() for future in job._futures)
+    assert threads
+    assert not any(thread.is_alive() for thread in threads)
+    assert run.reuse.producer._job is None
+
+
+def test_threads_end_when_a_step_of_a_training_fails():
+    trainer = trainer_of(reuse=AHEAD)
+    learn, numbers = trainer._learner.learn, iter(range(100))
+
+    def failing(batch):
+        if next(numbers) == SIZE + 1:
+            raise OSError("no power")
+        return learn(batch)
+
+    trainer._learner.learn = failing
+    with pytest.raises(OSError, match="no power"):
+        trainer.fit()
+    assert next(numbers) == SIZE + 2
+    assert trainer.reuse.producer._pool is None
 
 
 def test_epochs_share_no_rows_and_evaluation_computes_all():
@@ -147,77 +309,58 @@ def test_epochs_share_no_rows_and_evaluation_computes_all():
     assert result["reuse.is_off"] is False
 
 
-@pytest.mark.slow
-def test_it_learns_with_rows_of_old_parameters():
-    settings = {"epochs": 6, "batch_size": 20}
-    events = made_events(600, noise=0.05)
-    plain, reusing = (
-        trainer_of(graph=TemporalGraph.from_events(events), reuse=reuse, **settings).fit()
-        for reuse in (tg.train.Reuse(), tg.train.Reuse(staleness=8))
-    )
-    assert reusing["test.ap"] > plain["test.ap"] - 0.05
-    assert plain["test.ap"] > 0.6
-
-
-def test_a_budget_is_kept():
+@for_each_way
+def test_a_budget_and_the_staleness_are_kept(reuse):
     budget = 16_384
-    run = Pass(reuse=replace(REUSE, budget=budget))
-    run.learn()
+    run = learned(Pass(reuse=replace(reuse, budget=budget)))
     (ring,), (held,) = run.reuse._rings, [run.reuse._hop(0)._map]
-    assert len(held) > 0.5 * ring.capacity
+    assert len(held) > 0.3 * ring.capacity
     assert ring.nbytes + held.bytes <= budget
+    assert 0 < run.reuse.stats.largest_lag <= reuse.staleness
 
 
-class Losses(Callback):
-    """The loss of each batch."""
-
-    def __init__(self):
-        self.losses = []
-
-    def on_batch(self, record):
-        if record.loss is not None:
-            self.losses.append(record.loss)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("emulated_pages")
-@pytest.mark.parametrize("device", [apart])
-def test_a_device_learns_what_the_cpu_learns(device):
-    settings = {"epochs": 1, "reuse": replace(REUSE, refresh=0.5), "batch_size": 20}
-    found = []
-    for place in ("cpu", place_of(device)):
-        heard = Losses()
-        graph = TemporalGraph.from_events(EVENTS[:120])
-        model = recent_tgat(dropout=0.0)
-        trainer = trainer_of(model, graph, device=place, observer=heard, **settings)
-        trainer.fit()
-        found.append((heard.losses, trainer.reuse.stats))
-    assert found[1][0] == pytest.approx(found[0][0], rel=1e-3)
-    assert found[0][1] == found[1][1]
+@for_each_way
+def test_a_model_that_reads_features_of_nodes_reuses_rows(reuse):
+    x = torch.randn(32, 3, generator=torch.Generator().manual_seed(0))
+    graph = TemporalGraph.from_events(EVENTS, node_x=FeatureTable.from_tensor(x))
+    found = trainer_of(recent_tgat(node_x_dim=3), graph, reuse=reuse, epochs=1).fit()
+    assert found["reuse.reused"] > 0
+    assert (found["reuse.produced"] > 0) is (reuse is AHEAD)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("emulated_pages")
 @pytest.mark.parametrize("device", [apart])
-def test_a_device_with_the_graph_learns_what_the_cpu_learns(device):
-    here = Pass(recent_tgat(dropout=0.0))
-    there = Pass(recent_tgat(dropout=0.0).to(place_of(device)), device=opened(device))
+@pytest.mark.parametrize(("reuse", "has_graph"), [(REUSE, False), (REUSE, True), (AHEAD, False)])
+def test_a_device_learns_what_the_cpu_learns(device, reuse, has_graph):
+    here = Pass(recent_tgat(dropout=0.0), reuse=reuse)
+    there = Pass(
+        recent_tgat(dropout=0.0).to(place_of(device)),
+        reuse=reuse,
+        device=opened(device) if has_graph else "cpu",
+    )
     for batch, other in zip(here.batches(), there.batches(), strict=True):
         expected = here.reuse.learn(here.learner, batch).loss
         found = there.reuse.learn(there.learner, other).loss
         assert float(found) == pytest.approx(float(expected), rel=1e-3)
-    assert here.reuse.stats == there.reuse.stats
+    assert counts(here) == counts(there)
 
 
 class Whole(TGAT):
-    """A model that does not go by its layers alone."""
+    """A model with a forward of its own."""
 
     def forward(self, batch):
         return super().forward(batch)
 
 
 class Narrow(torch.nn.Module):
-    """A layer that does not say how wide its rows are."""
+    """A layer without `dim`."""
+
+
+def with_a_narrow_layer():
+    model = recent_tgat()
+    model.embedding_layers = lambda: (model.encoder.layers[0], Narrow())
+    return model
 
 
 @pytest.mark.parametrize(
@@ -229,11 +372,8 @@ class Narrow(torch.nn.Module):
         (lambda: small_tgat(strategy="uniform"), {}, "uniform draws for a node depends"),
         (recent_tgat, {"strategy": "uniform"}, "uniform draws for a node depends"),
         (recent_tgat, {"slices": 2}, r"leave out replay and slices \(slices=1\)"),
-        (
-            recent_tgat,
-            {"reuse": tg.train.Reuse(staleness=1, budget="100B")},
-            "no room for a row of 8",
-        ),
+        (with_a_narrow_layer, {}, "how wide the rows of Narrow are: give it dim"),
+        (recent_tgat, {"reuse": replace(REUSE, budget="100B")}, "no room for a row of 8"),
     ],
 )
 def test_models_and_settings_that_cannot_reuse_rows_are_refused(model, settings, message):
@@ -261,38 +401,13 @@ def test_each_epoch_counts_afresh_what_recurs():
     assert not progress.restarted().is_off
 
 
-def test_a_layer_must_say_how_wide_its_rows_are():
-    model = recent_tgat()
-    model.embedding_layers = lambda: (model.encoder.layers[0], Narrow())
-    with pytest.raises(ValueError, match="how wide the rows of Narrow are: give it dim"):
-        trainer_of(model, reuse=REUSE)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"staleness": -1}, "staleness must be at least 0, got -1"),
-        ({"refresh": 0.0}, "refresh must be more than 0 and at most 1, got 0.0"),
-        ({"refresh": 1.5}, "refresh must be more than 0 and at most 1, got 1.5"),
-        ({"budget": "many"}, "budget: "),
-    ],
-)
-def test_settings_out_of_range_are_refused(settings, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        tg.train.Reuse(**settings)
-
-
-def test_a_checkpoint_with_more_rows_than_there_is_room_for_is_refused():
+def test_settings_out_of_range_and_rows_without_room_are_refused():
+    with pytest.raises(ValueError, match=r"refresh must be more than 0 and at most 1, got 1\.5"):
+        tg.train.Reuse(refresh=1.5)
+    with pytest.raises(ValueError, match="must be at least 3, got"):
+        tg.train.Reuse(staleness=2, producer="cpu")
     first = Pass()
     first.learn(stop=8)
     small = Pass(reuse=replace(REUSE, budget=4_096))
     with pytest.raises(ValueError, match="need a larger budget"):
         small.reuse.load(first.saved())
-
-
-def test_a_model_that_reads_features_of_nodes_reuses_rows_too():
-    x = torch.randn(32, 3, generator=torch.Generator().manual_seed(0))
-    table = FeatureTable.from_tensor(x)
-    graph = TemporalGraph.from_events(EVENTS, node_x=table)
-    trainer = trainer_of(recent_tgat(node_x_dim=3), graph, reuse=REUSE, epochs=1)
-    assert trainer.fit()["reuse.reused"] > 0

@@ -17,7 +17,6 @@ from helpers.effort import cases
 from helpers.made_models import X_DIM, made_events, made_model, plan_for
 from helpers.records import Losses
 from helpers.thread_peers import in_threads
-from tgflow.batch import Share
 from tgflow.graph import TemporalGraph
 from tgflow.model import Scores, TemporalModel
 from tgflow.models import MODELS
@@ -122,17 +121,6 @@ def test_the_slices_of_a_batch_add_up_to_its_loss_and_gradient(loss: Any, slices
         torch.testing.assert_close(a.grad, expected_grad, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("slices", cases([2, 4], [2]))
-def test_slices_learn_about_what_the_batch_does(slices: int) -> None:
-    events = made_events(800)
-    config = replace(CONFIG, batch_size=50)
-    results = [
-        trainer_of("tgn+pairs", replace(config, slices=n)).run([events])["prequential.ap"]
-        for n in (1, slices)
-    ]
-    assert results[1] == pytest.approx(results[0], abs=0.02)
-
-
 def test_each_slice_drops_by_a_key_of_its_own() -> None:
     learner = learner_of("tgn")
     seen = []
@@ -168,28 +156,9 @@ def test_any_number_of_ranks_ends_with_the_same_bits(name: str, updates: int, wo
 @pytest.mark.parametrize("name", [*MODELS])
 def test_slices_of_any_model_may_be_split(name: str) -> None:
     config = replace(CONFIG, slices=3, batch_size=20, updates=1)
-    events = EVENTS[:41]
-    expected = left_by(trainer_of(name, config), events)
-    found = in_threads(2, lambda peers: left_by(trainer_of(name, config, peers), events))
+    expected = left_by(trainer_of(name, config), EVENTS[:41])
+    found = in_threads(2, lambda peers: left_by(trainer_of(name, config, peers), EVENTS[:41]))
     assert_ranks_have(expected, found)
-
-
-def test_messages_that_are_averaged_may_be_split() -> None:
-    expected = left_by(trainer_of("tgn", CONFIG, aggregator="mean"))
-    found = in_threads(
-        2, lambda peers: left_by(trainer_of("tgn", CONFIG, peers, aggregator="mean"))
-    )
-    assert_ranks_have(expected, found)
-
-
-def test_a_stream_is_read_on_rank_0_alone() -> None:
-    events = EVENTS[:20]
-    expected = left_by(trainer_of("tgn", CONFIG), events)
-
-    def work(peers: Any) -> Any:
-        return left_by(trainer_of("tgn", CONFIG, peers), events if peers.rank == 0 else None)
-
-    assert_ranks_have(expected, in_threads(2, work))
 
 
 def test_a_run_goes_on_with_other_ranks() -> None:
@@ -275,7 +244,9 @@ def breaking(
 
 @pytest.mark.parametrize("bad", cases(BAD_EVENTS, BAD_EVENTS[-1:]))
 @pytest.mark.parametrize(("updates", "learned"), BREAKINGS)
-def test_what_is_not_finite_in_one_slice_stops_all(updates: int, learned: bool, bad: int) -> None:
+def test_what_is_not_finite_in_a_slice_stops_or_is_skipped_by_all(
+    updates: int, learned: bool, bad: int
+) -> None:
     how = (bad, updates, learned)
     trainer, text = breaking(*how)
     start = f"epoch {int(learned)}, batch 1, events [16, 32): "
@@ -288,14 +259,6 @@ def test_what_is_not_finite_in_one_slice_stops_all(updates: int, learned: bool, 
         assert said == text if is_here else said.startswith(start + elsewhere)
         assert other.position == 16
         assert torch.equal(other.model.weight, trainer.model.weight)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("bad", cases(BAD_EVENTS, BAD_EVENTS[-1:]))
-@pytest.mark.parametrize(("updates", "learned"), BREAKINGS)
-def test_what_is_not_finite_in_one_slice_is_skipped_by_all(
-    updates: int, learned: bool, bad: int
-) -> None:
-    how = (bad, updates, learned)
     trainer, text = breaking(*how, on_nan="skip")
     assert text == ""
     assert trainer.progress.num_skipped == (updates if learned else 1)
@@ -345,10 +308,3 @@ def test_a_model_that_stores_whole_batches_is_refused() -> None:
         OfflineTrainer(model, TemporalGraph.from_events(EVENTS), OfflineConfig(slices=2))
     with pytest.raises(ValueError, match="slices must be at least 1, got 0"):
         ContinualConfig(slices=0)
-
-
-def test_a_share_is_taken_for_its_batch() -> None:
-    plan = plan_for(model_of("tgn"), EVENTS, slices=2)
-    share = plan.share(0, 1, range(1, 2))
-    assert isinstance(share, Share)
-    assert (share.epoch, share.index, share.num_new, len(share)) == (0, 1, 20, 20)

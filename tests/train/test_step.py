@@ -31,14 +31,6 @@ def test_predicting_changes_nothing():
     assert not model.state.state_dict()["rows"].any()
 
 
-def test_learning_lowers_the_loss_of_the_same_batch():
-    model = small_tgn(dropout=0.0)
-    learner = TrainStep(model, seed=0, learning_rate=1e-2, grad_clip=1.0)
-    batch = some_batch(model)
-    losses = [learner.learn(batch).loss for _ in range(60)]
-    assert losses[-1] < 0.7 * losses[0]
-
-
 def test_dropout_is_keyed_and_leaves_the_callers_draws_alone():
     outcomes = []
     for draws in (0, 5):

@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tgflow.train.observe import RunningMean
-from tgflow.train.progress import Progress
-from tgflow.train.timeline import Timeline
+from tgflow.train.progress import Progress, RunningMean, Timeline
 
 
 @given(
@@ -34,20 +32,6 @@ def test_timeline_means_match_recounting(batches, share):
         assert means["ap"] == pytest.approx(sum(v for _, _, v in tail) / len(tail))
         total = sum(size for _, size, _ in tail)
         assert means["mrr"] == pytest.approx(sum(size * v for _, size, v in tail) / total)
-
-
-def test_a_short_timeline_knows_its_tail_exactly():
-    timeline = Timeline()
-    for start in range(0, 1000, 10):
-        timeline.add(start, start + 10, {"ap": float(start >= 850)})
-    assert timeline.tail_start(0.15) == 850
-    assert timeline.mean(850) == {"ap": 1.0}
-    assert timeline.mean() == {"ap": 0.15}
-
-
-def test_an_empty_timeline_has_no_means():
-    assert Timeline().mean() == {}
-    assert Timeline().tail_start(0.15) == 0
 
 
 def test_running_means_halve_the_weight_of_the_past():

@@ -1,11 +1,9 @@
 """Weights of events: read from every kind of stream, logged, and multiplied with the loss."""
 
-import json
 import math
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from torch.nn.functional import softplus
@@ -124,23 +122,18 @@ def test_kafka_records_carry_weights(codec):
 
 
 ROWS = {
-    "src": [i * i % 7 for i in range(200)],
-    "dst": [7 + i * 3 % 5 for i in range(200)],
-    "t": [*range(200)],
-    "w": [i % 4 / 2 for i in range(200)],
+    "src": [i * i % 7 for i in range(120)],
+    "dst": [7 + i * 3 % 5 for i in range(120)],
+    "t": [*range(120)],
+    "w": [i % 4 / 2 for i in range(120)],
 }
 BAD = {"": "type", "-1": "range", "inf": "inf", "1e39": "inf", "x": "type"}
 
 
 def write(path, ones=False):
-    rows = ROWS | ({"w": [1.0] * 200} if ones else {})
+    rows = ROWS | ({"w": [1.0] * len(ROWS["t"])} if ones else {})
     lines = zip(*rows.values(), strict=True)
-    if path.suffix == ".csv":
-        path.write_text("src,dst,t,w\n" + "".join(f"{','.join(map(str, x))}\n" for x in lines))
-    elif path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(dict(zip(rows, x, strict=True))) + "\n" for x in lines))
-    else:
-        pq.write_table(pa.table(rows), path)
+    path.write_text("src,dst,t,w\n" + "".join(f"{','.join(map(str, x))}\n" for x in lines))
     return path
 
 
@@ -150,15 +143,12 @@ def run(out, stream, *flags):
     return out
 
 
-def test_runs_learn_by_weights_from_any_format_and_resume_with_the_same_bits(tmp_path):
-    streams = [write(tmp_path / f"w.{end}") for end in ("csv", "jsonl", "parquet")]
-    by_weight = run(tmp_path / "csv", streams[0], "--weight", "w")
-    for stream in streams[1:]:
-        other = run(tmp_path / stream.suffix[1:], stream, "--weight", "w")
-        assert figures(other)[0] == figures(by_weight)[0]
-    cut = run(tmp_path / "cut", streams[0], "--weight", "w", "--limit", 100)
-    same_run(run(cut, streams[0], "--limit", 200, "--resume"), by_weight)
-    plain = run(tmp_path / "plain", streams[0])
+def test_runs_learn_by_weights_and_resume_with_the_same_bits(tmp_path):
+    stream = write(tmp_path / "w.csv")
+    by_weight = run(tmp_path / "csv", stream, "--weight", "w")
+    cut = run(tmp_path / "cut", stream, "--weight", "w", "--limit", 60)
+    same_run(run(cut, stream, "--limit", 120, "--resume"), by_weight)
+    plain = run(tmp_path / "plain", stream)
     ones = run(tmp_path / "ones", write(tmp_path / "ones.csv", ones=True), "--weight", "w")
     losses = [[step["loss"] for step in figures(each)[2]] for each in (by_weight, plain, ones)]
     assert losses[0] != losses[1] == losses[2]

@@ -83,11 +83,7 @@ class CSVLogger(FigureCallback):
 
 
 def _columns(path: Path) -> Sequence[str]:
-    """Return the columns of a file; that of the step alone if it is not there.
-
-    Raises:
-        ValueError: If it is another file.
-    """
+    """Return the columns of a file; that of the step alone if it is not there."""
     columns = next(csv.reader([next(_lines(path), STEP)]))
     if columns[:1] != [STEP]:
         raise ValueError(
@@ -98,10 +94,7 @@ def _columns(path: Path) -> Sequence[str]:
 
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:
-    """Yield the rows of a file that are whole; none if it is not there.
-
-    Those that are damaged are left out, and counted in a warning.
-    """
+    """Yield the rows of a file that are whole; none if it is not there."""
     columns, num_damaged = _columns(path), 0
     for line in islice(_lines(path), 1, None):
         values = line[:-1].split(",")

@@ -75,9 +75,13 @@ from tgflow.streams import EventSource
 from tgflow.tasks.injection import inject
 from tgflow.tasks.labels import count_classes, freeze, make_task
 from tgflow.tasks.node_labels import LabeledNodes, node_label_figures, read_node_labels
-from tgflow.tasks.node_property import asked_at_times, node_property_figures
-from tgflow.tasks.property_labels import PropertyLabels, read_property_labels
 from tgflow.train.config import ExecutionConfig
+from tgflow.train.node_property import (
+    PropertyLabels,
+    asked_at_times,
+    node_property_figures,
+    read_property_labels,
+)
 from tgflow.train.observe import BatchRecord, Callback, EpochRecord
 from tgflow.train.offline import OfflineTrainer
 from tgflow.train.split import chronological_split

@@ -180,8 +180,7 @@ def rank_loads(
         and `neighbors` sampled; and the bytes of the model's counts of past events.
     """
     from tgflow.plan.counts import CountHistory
-    from tgflow.train.microbatch import PREDICT
-    from tgflow.train.plans import micro_batch_plans
+    from tgflow.train.plans import PREDICT, micro_batch_plans
 
     counts = CountHistory(graph, model.counts)
     plans = micro_batch_plans(graph, model, config, counts=counts)

@@ -23,10 +23,9 @@ from tgflow.tables.table import Table
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.finite import TrainingDiverged
 from tgflow.train.observe import StepRecord
-from tgflow.train.pending_steps import MicroBatch
-from tgflow.train.progress import Progress
 from tgflow.train.protocols import continual_line
 from tgflow.train.state import graph_of, save_graph
+from tgflow.train.stepper import Stepper
 from tgflow.train.stream_trainer import StreamTrainer
 
 
@@ -81,20 +80,15 @@ class Comparison(StreamTrainer):
         return {"participants": [each.key for each in self.participants], **super()._facts()}
 
     @property
-    def progress(self) -> Progress:
-        """Counters and times of the first who takes part still; all have the same events."""
-        return self._leader.stepper.progress
+    def _steppers(self) -> Sequence[Stepper]:
+        """Of those who take part still; all have the same events."""
+        return [each.stepper for each in self._active or self.participants[:1]]
 
     @property
     def num_pending(self) -> int:
         """Micro-batches that were learned and whose records were not yielded yet."""
-        waiting = [len(c.stepper.steps) + len(self._queues[c.key]) for c in self._active]
+        waiting = [c.stepper.num_pending + len(self._queues[c.key]) for c in self._active]
         return max(waiting, default=0) + len(self._ready)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether no micro-batch was learned in part by anybody who still takes part."""
-        return not any(c.stepper.learner.has_changed for c in self._active)
 
     @property
     def memory_rows(self) -> int | None:
@@ -212,10 +206,6 @@ class Comparison(StreamTrainer):
     def _active(self) -> list[Participant]:
         return [each for each in self.participants if each.is_active]
 
-    @property
-    def _leader(self) -> Participant:
-        return next(iter(self._active), self.participants[0])
-
     def _source(self) -> BatchSource:
         groups = list(self._groups.values())
         return GroupPlans(
@@ -223,10 +213,6 @@ class Comparison(StreamTrainer):
             [group.watch for group in groups],
             [group.num_batches for group in groups],
         )
-
-    def _resume_clocks(self) -> None:
-        for each in self.participants:
-            each.stepper.resume_clocks()
 
     def _step(self, batch: AnyBatch, following: Iterator[AnyBatch]) -> AnyBatch:
         """Predict, learn and store one micro-batch with all, group by group."""
@@ -249,10 +235,6 @@ class Comparison(StreamTrainer):
             for each, of_each in zip(learning, own, strict=True):
                 each.store(of_each)
         return batch
-
-    def _finish(self, of: MicroBatch) -> None:
-        for each in self._active:
-            each.finish(of)
 
     def _freeze(self) -> None:
         """Make the copies whose time has come."""
@@ -289,7 +271,7 @@ class Comparison(StreamTrainer):
         """Make one record of those that all have of a micro-batch."""
         active = self._active
         for each in active:
-            self._queues[each.key].extend(each.stepper.steps.records())
+            self._queues[each.key].extend(each.stepper.records())
         while active and all(self._queues[each.key] for each in active):
             records = {each.key: self._queues[each.key].popleft() for each in active}
             self._ready.append(_joined(records, self.config.metric_names))

@@ -19,7 +19,7 @@ from tgflow.model import TemporalModel
 from tgflow.plan.counts import CountHistory
 from tgflow.plan.device import DeviceBatches
 from tgflow.train.config import ContinualConfig
-from tgflow.train.microbatch import PREDICT, MicroBatchPlans
+from tgflow.train.plans import PREDICT, MicroBatchPlans
 
 
 def needs_of(model: TemporalModel, config: ContinualConfig) -> tuple[Any, ...]:

@@ -21,7 +21,6 @@ from tgflow.graph import TemporalGraph
 from tgflow.plan.counts import CountHistory
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.finite import TrainingDiverged
-from tgflow.train.pending_steps import DivergedStep, MicroBatch
 from tgflow.train.progress import Progress
 from tgflow.train.state import load_learner, save_learner
 from tgflow.train.stepper import Stepper
@@ -54,7 +53,12 @@ class Participant:
         self.config = replace(config, seed=entrant.seed, **entrant.learning)
         self.scores = ScoreLog(graph.num_events)
         self.stepper = Stepper(
-            entrant.model, graph, self.config, execution, preparation, self.scores.add
+            entrant.model,
+            graph,
+            self.config,
+            preparation,
+            on_scores=self.scores.add,
+            execution=execution,
         )
         self.failure: dict[str, Any] | None = None
         """What it dropped out for, and at which event."""
@@ -112,16 +116,12 @@ class Participant:
             with self._dropping_out(batch), self._commits.measuring():
                 self.stepper.store(batch)
 
-    def finish(self, of: MicroBatch) -> None:
-        """Note that the micro-batch is stored."""
-        self.stepper.finish(of)
-
     def collect(self, *, everything: bool) -> None:
         """Take in what has come to the host; drop out where something was not finite."""
         try:
             self.stepper.collect(everything=everything)
-        except DivergedStep as found:
-            self._drop_out(found.error, found.step.of.start)
+        except TrainingDiverged as found:
+            self._drop_out(found, found.before[0])
 
     def freeze_from(self, origin: Participant) -> None:
         """Become a copy of `origin` as it is now: parameters, memory, figures and scores."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from tgflow.checkpoint import Checkpoint, UntrustedCheckpoint
 from tgflow.checkpoint.parts import pieces_of, put_pieces
 from tgflow.checkpoint.typed import read_as, read_natural
-from tgflow.train.pending_steps import MicroBatch
+from tgflow.train.stepper import MicroBatch
 
 PIECE = 1 << 18
 """Events of a piece that a checkpoint need not write again."""

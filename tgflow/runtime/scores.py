@@ -29,8 +29,8 @@ from tgflow.streams.files.formats import format_of
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.transports import find_transport, scheme_of
 from tgflow.streams.write import encode_rows, write_rows
+from tgflow.tasks.targets import NO_LABEL
 from tgflow.train.event_scores import EventScores
-from tgflow.train.learning_task import NO_LABEL
 from tgflow.train.stream_trainer import StreamTrainer
 from tgflow.units import ticks_per_unit
 

@@ -11,25 +11,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tgflow.graph import EventLog
-from tgflow.tasks.forecasters import WINDOW
 from tgflow.tasks.targets import LabelHistory
 
 BASELINES = ("majority", "source_last", "source_most", "source_average", "pair_last")
 """The most frequent label; the source's last, its most frequent, and the moving average of its
 labels; the last of the pair. Where there is none, and for ties, the source's most frequent label
 stands, or else the most frequent one."""
+WINDOW = 7
+"""Of the moving average m <- ((w - 1) m + y) / w, as in TGB."""
 _OF_SOURCE, _OF_ALL = 1e-3, 1e-6
 """What ties, and those without labels of their own, are settled by."""
 _AT_ONCE = 1000
 
 
 class LabelRules:
-    """Follows a log in order, and says by each rule what the label of each event is.
-
-    Args:
-        log: Of the events.
-        history: The labels, and from when each is seen.
-    """
+    """Follows a log in order, and says by each rule what the label of each event is."""
 
     def __init__(self, log: EventLog, history: LabelHistory) -> None:
         self._log, self._history = log, history
@@ -41,12 +37,7 @@ class LabelRules:
         self._pair_last: dict[Hashable, int] = {}
 
     def predicted(self, start: int, stop: int) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-        """Yield positions, and what each class gets by each rule, float64 `[B, num_classes]`.
-
-        Args:
-            start: Log position of the first event.
-            stop: Log position after the last.
-        """
+        """Yield positions, and what each class gets by each rule, float64 `[B, num_classes]`."""
         for first in range(start, stop, _AT_ONCE):
             eid = torch.arange(first, min(first + _AT_ONCE, stop))
             self._history.upto(int(eid[-1]) + 1)

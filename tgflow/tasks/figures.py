@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -11,17 +13,17 @@ from torch import Tensor
 
 from tgflow.metrics import ranks
 from tgflow.resampling import NORMAL
-from tgflow.tasks import scores
+
+Counts: TypeAlias = NDArray[np.int64]
+"""How often equal scores were given to negatives and to positives, `[2, G]`, the lowest first."""
+
+RESAMPLES = 200
+NUM_BINS = 4096
+_WIDEST = 20.0
 
 
 class LabelFigures:
-    """Sums up predicted labels; events count alike, and intervals take them as independent.
-
-    Args:
-        num_classes: Classes, at least 2.
-        pooled: Keep each score of two classes, 9 bytes an event, for exact AUC and AP; otherwise
-            they are of `tgflow.tasks.scores.NUM_BINS` bins, which differ by some 1e-4.
-    """
+    """Sums up predicted labels; events count alike, and intervals take them as independent."""
 
     def __init__(self, num_classes: int, *, pooled: bool) -> None:
         self.num_classes = num_classes
@@ -29,19 +31,13 @@ class LabelFigures:
         """How often each class was predicted as which."""
         self._ranks = torch.zeros(2, dtype=torch.float64)
         """Sums of the reciprocal ranks, and of their squares."""
-        self._bins = torch.zeros(2, scores.NUM_BINS, dtype=torch.int64)
+        self._bins = torch.zeros(2, NUM_BINS, dtype=torch.int64)
         self._pool: list[tuple[NDArray[np.float64], NDArray[np.bool_]]] | None = (
             [] if pooled else None
         )
 
     def add(self, label: Tensor, classes: Tensor) -> dict[str, float]:
-        """Take in some events, and return accuracy and, of more than two classes, MRR of these.
-
-        Args:
-            label: Their classes, int64 `[B]`.
-            classes: What each class got, float `[B, num_classes]`; the highest is predicted, of
-                equal ones the first.
-        """
+        """Take in some events, and return accuracy and, of more than two classes, MRR of these."""
         if not len(label):
             return {}
         predicted = classes.argmax(1)
@@ -58,7 +54,7 @@ class LabelFigures:
         """Take in scores of two classes alone: float64 `[B]` and bool `[B]`."""
         pair = score.numpy(), is_positive.numpy()
         if self._pool is None:
-            self._bins += torch.from_numpy(scores.bin_scores(*pair))
+            self._bins += torch.from_numpy(bin_scores(*pair))
         else:
             self._pool.append(pair)
 
@@ -88,20 +84,20 @@ class LabelFigures:
         num = {"num_positives": float(counts[1].sum())} if counts.sum() else {}
         if not counts.any(axis=1).all():
             return num
-        out = num | {"auc": scores.auc_of(counts), "ap": scores.ap_of(counts)}
+        out = num | {"auc": auc_of(counts), "ap": ap_of(counts)}
         if with_intervals:
-            out["auc_low"], out["auc_high"] = scores.auc_interval(counts)
-            out["ap_low"], out["ap_high"] = scores.ap_interval(counts)
+            out["auc_low"], out["auc_high"] = auc_interval(counts)
+            out["ap_low"], out["ap_high"] = ap_interval(counts)
         return {name: value for name, value in out.items() if not np.isnan(value)}
 
-    def _counts(self) -> scores.Counts:
+    def _counts(self) -> Counts:
         """Return how often scores were given to negatives and to positives, the lowest first."""
         if self._pool is None:
             return self._bins.numpy()
         if not self._pool:
             return np.zeros((2, 0), dtype=np.int64)
         score, is_positive = (np.concatenate(part) for part in zip(*self._pool, strict=True))
-        return scores.group_scores(score, is_positive)
+        return group_scores(score, is_positive)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return what `load_state_dict` takes back: copies. Pooled scores are not in it."""
@@ -109,11 +105,7 @@ class LabelFigures:
         return {name: x.clone() for name, x in kept.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Become what was saved.
-
-        Raises:
-            ValueError: If it is of other classes.
-        """
+        """Become what was saved."""
         if state["cells"].shape != self._cells.shape:
             was, now = len(state["cells"]), self.num_classes
             raise ValueError(f"the figures that were saved are of {was} classes, not of {now}")
@@ -145,7 +137,7 @@ def _ends(cells: NDArray[np.int64]) -> dict[str, float]:
     place = np.flatnonzero(cells)
     share = cells.flat[place] / cells.sum()
     found = []
-    for counts in generator.multinomial(int(cells.sum()), share, size=scores.RESAMPLES):
+    for counts in generator.multinomial(int(cells.sum()), share, size=RESAMPLES):
         drawn = np.zeros(size**2, dtype=np.int64)
         drawn[place] = counts
         found.append((accuracy_of(square := drawn.reshape(size, size)), macro_f1_of(square)))
@@ -155,3 +147,77 @@ def _ends(cells: NDArray[np.int64]) -> dict[str, float]:
         for end, values in (("low", low), ("high", high))
         for name, value in zip(("accuracy", "macro_f1"), values, strict=True)
     }
+
+
+def group_scores(scores: NDArray[np.float64], is_positive: NDArray[np.bool_]) -> Counts:
+    """Return how often each score was given to negatives and to positives, int64 `[2, G]`."""
+    values, group = np.unique(scores, return_inverse=True)
+    flat = np.bincount(group + len(values) * is_positive, minlength=2 * len(values))
+    return flat.reshape(2, -1).astype(np.int64)
+
+
+def bin_scores(scores: NDArray[np.float64], is_positive: NDArray[np.bool_]) -> Counts:
+    """Return the same in `NUM_BINS` bins of equal width from logits -20 to 20."""
+    share = (np.clip(scores, -_WIDEST, _WIDEST) + _WIDEST) / (2 * _WIDEST)
+    group = np.minimum((share * NUM_BINS).astype(np.int64), NUM_BINS - 1)
+    flat = np.bincount(group + NUM_BINS * is_positive, minlength=2 * NUM_BINS)
+    return flat.reshape(2, -1).astype(np.int64)
+
+
+def ap_of(counts: Counts) -> float:
+    """Return the average precision, as scikit-learn defines it; equal scores form one step."""
+    return float(_aps(counts[:1], counts[1:])[0])
+
+
+def auc_of(counts: Counts) -> float:
+    """Return the chance that a positive scores above a negative, ties counting one half."""
+    negative, positive = counts
+    beaten = np.cumsum(negative) - negative / 2
+    return float((positive * beaten).sum() / (positive.sum() * negative.sum()))
+
+
+def auc_error(counts: Counts) -> float:
+    """Return the standard error of the AUC by DeLong et al. (Biometrics, 1988)."""
+    negative, positive = (each.astype(np.float64) for each in counts)
+    m, n = positive.sum(), negative.sum()
+    if min(m, n) < 2:
+        return math.nan
+    beaten = (np.cumsum(negative) - negative / 2) / n  # of the negatives, by a positive here
+    beating = (m - np.cumsum(positive) + positive / 2) / m  # of the positives, one negative here
+    spread_positive = _variance(beaten, positive)
+    spread_negative = _variance(beating, negative)
+    return math.sqrt(spread_positive / m + spread_negative / n)
+
+
+def _variance(values: NDArray[np.float64], counts: NDArray[np.float64]) -> float:
+    total = counts.sum()
+    mean = (values * counts).sum() / total
+    return float((counts * (values - mean) ** 2).sum() / (total - 1))
+
+
+def auc_interval(counts: Counts) -> tuple[float, float]:
+    """Return where the AUC is with 95 %, within [0, 1]; NaN as `auc_error`."""
+    auc, error = auc_of(counts), auc_error(counts)
+    return max(0.0, auc - NORMAL * error), min(1.0, auc + NORMAL * error)
+
+
+def ap_interval(counts: Counts, seed: int = 0) -> tuple[float, float]:
+    """Return where 95 % of the APs of resampled positives and negatives are."""
+    generator = np.random.default_rng(seed)
+    kept = counts[:, counts.sum(axis=0) > 0]
+    drawn = [
+        generator.multinomial(each.sum(), each / each.sum(), size=RESAMPLES)[:, None]
+        for each in kept
+    ]
+    values = [_aps(negative, positive)[0] for negative, positive in zip(*drawn, strict=True)]
+    low, high = np.quantile(values, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def _aps(negative: Counts, positive: Counts) -> NDArray[np.float64]:
+    """Return the average precision of each row of counts, `[R, G]`."""
+    true = np.cumsum(positive[:, ::-1], axis=1)
+    found = true + np.cumsum(negative[:, ::-1], axis=1)
+    precision = true / np.maximum(found, 1)
+    aps: NDArray[np.float64] = (precision * positive[:, ::-1]).sum(axis=1) / true[:, -1]
+    return aps

@@ -26,7 +26,9 @@ _TINY = torch.finfo(torch.float32).tiny
 
 @described
 class LabelTask:
-    """What labels say of events (`edge`), of their sources (`node`), or of what is odd (`anomaly`).
+    """Labels of events (`edge`), of their sources (`node`), or of anomalies (`anomaly`) as a task.
+
+    A custom task is a subclass.
 
     Args:
         config: Which of them, and how; `classes` of None are two.
@@ -59,11 +61,11 @@ class LabelTask:
         return f"{self.config.kind}.{'auc' if self.num_classes == 2 else 'accuracy'}"
 
     def add_decoder(self, model: TemporalModel, x_dim: int = 0) -> None:
-        """Give a model what predicts the labels, drawn by torch's default generator.
+        """Give a model a decoder of labels, drawn by torch's default generator.
 
         Args:
-            model: One that defines `embed`, with a decoder that says in `dim` how wide embeddings
-                are, as `LinkDecoder` does.
+            model: One that defines `embed`, with a decoder whose `dim` is the width of embeddings,
+                as that of `LinkDecoder`.
             x_dim: Width of the events' own features, which are read, too; 0 for none.
 
         Raises:
@@ -147,14 +149,7 @@ def check_embeds(model: TemporalModel) -> None:
 
 
 class EventLabels:
-    """The labels of a graph's events.
-
-    Args:
-        task: What they are for.
-        graph: Of the events.
-        like: As `LabelTask.labels_of`.
-        known_at: As `LabelTask.labels_of`.
-    """
+    """The labels of a graph's events; the arguments are those of `LabelTask.labels_of`."""
 
     def __init__(
         self,
@@ -170,11 +165,11 @@ class EventLabels:
 
     @property
     def are_predicted(self) -> bool:
-        """Whether a decoder says them."""
+        """Whether a decoder predicts them (`Scores.classes`)."""
         return self._task.config.has_decoder
 
     def said(self, host: HostEvents, classes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return which label is likeliest for each event, and how likely: `TaskLabels.said`."""
+        """Return which label is likeliest for each event, and how likely."""
         share, code = classes.double().softmax(1), classes.argmax(1)
         if self._task.num_classes == 2:
             return code, share[:, 1]
@@ -204,7 +199,7 @@ class EventLabels:
         return EventFigures(self._task, self._graph, self.history, pooled=pooled)
 
     def check_measurable(self, part: str, start: int, stop: int) -> None:
-        """Raise ValueError if labels of events give no AUC to choose by."""
+        """Raise ValueError if labels of the events at `[start, stop)` give no AUC to choose by."""
         classes = self.history.classes(torch.arange(start, stop))
         if self._task.num_classes > 2:
             return
@@ -219,14 +214,7 @@ class EventLabels:
 
 
 class EventFigures:
-    """What was predicted of the labels of a log's events, in order, and what rules predict.
-
-    Args:
-        task: What they are for.
-        graph: Of the events.
-        history: Their labels.
-        pooled: As `LabelFigures`.
-    """
+    """Figures of the predicted labels of a log's events, in order, and of heuristic baselines."""
 
     def __init__(
         self, task: LabelTask, graph: TemporalGraph, history: LabelHistory, *, pooled: bool
@@ -241,7 +229,7 @@ class EventFigures:
         return LabelFigures(self._task.num_classes, pooled=self._pooled)
 
     def add(self, host: HostEvents, positive: Tensor, classes: Tensor | None) -> dict[str, float]:
-        """Take in what was predicted of new events, see `TaskFigures.add`."""
+        """Take in what was predicted of new events, and return the means over these, by name."""
         if not len(host.eid):
             return {}
         first = int(self._span[0])
@@ -253,7 +241,7 @@ class EventFigures:
         return self._named(self._own.add(label, classes.float()))
 
     def result(self, *, with_baselines: bool) -> dict[str, float]:
-        """Return the figures so far; rules see the same labels as the model does."""
+        """Return the figures so far; with intervals and heuristic baselines if asked for."""
         out = self._own.result(with_intervals=with_baselines)
         if with_baselines and self._task.config.has_decoder:
             out |= self._of_rules()
@@ -282,11 +270,7 @@ class EventFigures:
         return {**self._own.state_dict(), "span": self._span.clone()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Become what was saved.
-
-        Raises:
-            ValueError: If it is of other classes.
-        """
+        """Become what was saved."""
         self._own.load_state_dict(state)
         self._span = state["span"].clone()
 

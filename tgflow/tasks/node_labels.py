@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,14 @@ from typing import Any
 import pyarrow as pa
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from tgflow.graph import EventLog, TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.inference import Inference
+from tgflow.keys import derive_key
 from tgflow.model import TemporalModel
 from tgflow.tasks.figures import LabelFigures
-from tgflow.tasks.regression import fitted_logits, stratified_folds
 
 NUM_FOLDS = 5
 
@@ -45,10 +47,7 @@ class LabeledNodes:
             ValueError: If a column is missing, a label is, a node comes twice, or there are fewer
                 than `NUM_FOLDS` nodes of a class.
         """
-        for name in ("node", "label"):
-            if name not in table.column_names:
-                listed = ", ".join(table.column_names)
-                raise ValueError(f"{path} has no column {name!r}; the columns are {listed}")
+        check_columns(table, ("node", "label"), path)
         column = table["label"].combine_chunks()
         if column.null_count:
             raise ValueError(f"{path}: {column.null_count} labels are missing")
@@ -69,13 +68,26 @@ def read_node_labels(path: str, ids: NodeIds) -> LabeledNodes:
         OSError: If it cannot be read.
         ValueError: As `LabeledNodes.of`.
     """
+    return LabeledNodes.of(read_table(path), ids, path)
+
+
+def read_table(path: str) -> pa.Table:
+    """Read a CSV (also .gz) or Parquet file; ValueError if Arrow cannot parse it."""
     from pyarrow import csv, parquet
 
     read: Any = parquet.read_table if Path(path).suffix == ".parquet" else csv.read_csv
     try:
-        return LabeledNodes.of(read(path), ids, path)
+        return read(path)
     except pa.ArrowInvalid as error:
         raise ValueError(f"{path}: {error}") from None
+
+
+def check_columns(table: pa.Table, names: Sequence[str], path: str) -> None:
+    """Raise ValueError if a table lacks a column."""
+    for name in names:
+        if name not in table.column_names:
+            listed = ", ".join(table.column_names)
+            raise ValueError(f"{path} has no column {name!r}; the columns are {listed}")
 
 
 def found_nodes(ids: NodeIds, column: pa.Array) -> Tensor:
@@ -152,3 +164,34 @@ def _history(log: EventLog, nodes: Tensor, seconds_per_tick: float) -> tuple[Ten
     )
     age = (last - first).double() * seconds_per_tick
     return last, torch.stack([each.double().log1p() for each in (*degrees, age)], dim=1)
+
+
+def fitted_logits(x: Tensor, label: Tensor, new: Tensor, num_classes: int) -> Tensor:
+    """Fit mean cross-entropy + |W|^2 / (2 N) by L-BFGS, and return the logits of new rows."""
+    mean, deviation = x.mean(0), x.std(0, correction=0)
+    deviation = deviation.where(deviation > 0, 1.0)
+    x, new = ((each - mean) / deviation for each in (x, new))
+    weight = torch.zeros(x.shape[1], num_classes, dtype=torch.float64, requires_grad=True)
+    bias = torch.zeros(num_classes, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([weight, bias], max_iter=500, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        found = cross_entropy(x @ weight + bias, label) + weight.square().sum() / (2 * len(x))
+        found.backward()  # type: ignore[no-untyped-call]
+        return found
+
+    optimizer.step(loss)  # type: ignore[no-untyped-call]
+    return (new @ weight + bias).detach()
+
+
+def stratified_folds(label: Tensor, num_folds: int, seed: int) -> Iterator[Tensor]:
+    """Yield the rows of each fold, bool `[N]`: each has its share of each class."""
+    fold = torch.empty_like(label)
+    for each in torch.unique(label).tolist():
+        rows = (label == each).nonzero().flatten()
+        generator = torch.Generator().manual_seed(derive_key(seed, each) >> 1)
+        fold[rows[torch.randperm(len(rows), generator=generator)]] = (
+            torch.arange(len(rows)) % num_folds
+        )
+    return (fold == number for number in range(num_folds))

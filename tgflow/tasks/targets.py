@@ -9,9 +9,10 @@ from torch import Tensor
 from tgflow.graph import TemporalGraph
 from tgflow.nn.memory_table import grow_to
 from tgflow.plan.counts import LastEvents
-from tgflow.train.learning_task import NO_LABEL
 from tgflow.units import INT64_MAX, INT64_MIN
 
+NO_LABEL = INT64_MIN
+"""In place of a label where none can be named."""
 DEPTH = 8
 """Earlier labels of each list that an event sees."""
 

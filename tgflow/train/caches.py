@@ -48,29 +48,13 @@ def isolate_evaluation(
     yield
     first = upcoming() if caches else {}
     for name in caches.keys() & first.keys():
-        restore_upcoming(caches[name], held[name], first[name])
+        is_held = torch.isin(first[name], held[name].to(first[name].device))
+        caches[name].preload(first[name][is_held])
 
 
 def first_rows(plan: Plan, epoch: int, num_epochs: int) -> dict[Feature, Tensor]:
-    """Return the ids of the rows that the first batch of `epoch` reads, by table; none at the end.
-
-    Args:
-        plan: Of the batches.
-        epoch: Which pass over them.
-        num_epochs: How many there are.
-    """
+    """Return the ids of the rows that the first batch of `epoch` reads, by table."""
     if epoch == num_epochs:
         return {}
     batch = plan.pending(epoch, 0)
     return {table.name: table.trace(batch) for table in feature_inputs(plan.graph)}
-
-
-def restore_upcoming(cache: CachedTable, held: Tensor, upcoming: Tensor) -> None:
-    """Preload those of the ids `upcoming` that are among `held`, the contents at an earlier time.
-
-    Args:
-        cache: Whose table still has these rows.
-        held: What `cache.contents()` was, int64 `[capacity]`.
-        upcoming: Ids of rows that will be read next, int64 `[D]`.
-    """
-    cache.preload(upcoming[torch.isin(upcoming, held.to(upcoming.device))])

@@ -96,11 +96,7 @@ def _bins(logits: Values) -> NDArray[np.int64]:
 
 
 def _fitted(counts: Values) -> tuple[float, float]:
-    """Return scale and offset of the logits: Newton's method, halving steps that overshoot.
-
-    What is minimized is the cross-entropy of the histograms and a pull toward (1, 0), as strong as
-    one score; it is strictly convex.
-    """
+    """Return scale and offset of the logits: Newton's method, halving steps that overshoot."""
     used = np.flatnonzero(counts.sum(0))
     x, (events, others) = _CENTERS[used], counts[:, used]
     x = np.stack([x, np.ones_like(x)])

@@ -1,11 +1,12 @@
-"""Steps of recurring shapes, captured once and replayed: the host launches one thing a step."""
+"""Captures training steps as CUDA graphs and replays them by input shape."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, NamedTuple, TypeVar
+from operator import is_
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,16 +26,9 @@ LONG = 512
 Result = TypeVar("Result")
 
 
-class _Call(NamedTuple):
-    """A function of batches of a shape, captured."""
-
-    result: Any
-    work: CapturedWork
-
-
 @dataclass(slots=True, eq=False)
 class _Shape:
-    """What was captured of batches of one shape. One function may read another's result."""
+    """The calls that were captured of batches of one shape. One may read another's result."""
 
     inputs: Batch
     """Whose tensors each replay reads."""
@@ -42,14 +36,9 @@ class _Shape:
     """Of the model's state, as they were: a replay reads and writes these."""
     holds: Batch | None = None
     """The batch whose values are in `inputs`."""
-    calls: dict[str, _Call] = field(default_factory=dict)
+    calls: dict[str, tuple[Any, CapturedWork]] = field(default_factory=dict)
+    """Result and graph of each function."""
     last_used: int = 0
-
-    def load(self, batch: Batch) -> None:
-        """Have `inputs` hold the values of a batch; does nothing if it does."""
-        if self.holds is not batch:
-            _copy(self.inputs.tensors(), batch.tensors())
-            self.holds = batch
 
 
 class CapturedCalls:
@@ -95,57 +84,53 @@ class CapturedCalls:
     ) -> Result:
         """Return `work(batch)`, or the same from a replay, whose tensors the next one overwrites.
 
-        Does not synchronize, but while it captures.
+        Does not synchronize, except while it captures.
 
         Args:
             name: Of the function; batches of one shape give it one graph.
             batch: On the device; its tensors keep their values until a call with another one.
             work: Queues work on the current stream alone, and waits for nothing.
             tensors: Those of its result.
-            follows: It reads the result of the latest call, which was a replay. It needs no more
-                warming up than that: it has run as often as it is.
+            follows: It reads the result of the latest call, which was a replay: as often as that,
+                so that it needs no more warming up.
         """
-        key = _shape_of(batch)
+        # all that captured work depends on of a batch, except the values in its tensors
+        shapes = tuple(tensor.shape for tensor in batch.tensors())
+        key = batch.num_new, batch.seconds_per_tick, len(batch.blocks), shapes
         latest, self._replayed = self._replayed, None
         self._num_calls += 1
         shape = self._found(key)
-        if follows and (shape is None or shape is not latest):
+        if follows and shape is not latest:
             return work(batch)
         if not follows and (shape is None or name not in shape.calls):
             self._seen[name, key] += 1
-            if self._seen[name, key] > WARM_UPS and shape is None:
-                shape = self._with_room(key, batch)
             if self._seen[name, key] <= WARM_UPS:
                 return work(batch)
+            shape = self._with_room(key, batch) if shape is None else shape
         if shape is None:
             return work(batch)
-        return self._replay(shape, name, batch, work, tensors)
-
-    def _replay(
-        self,
-        shape: _Shape,
-        name: str,
-        batch: Batch,
-        work: Callable[[Batch], Result],
-        tensors: Callable[[Result], Sequence[Tensor]],
-    ) -> Result:
-        """Replay a call, once it is captured."""
-        shape.load(batch)
+        if shape.holds is not batch:
+            _copy(shape.inputs.tensors(), batch.tensors())
+            shape.holds = batch
         if name not in shape.calls:
             shape.calls[name] = self._capture(shape, work, tensors)
         shape.last_used = self._num_calls
-        shape.calls[name].work.replay()
+        result: Result
+        result, replayed = shape.calls[name]
+        replayed.replay()
         self._replayed = shape
-        result: Result = shape.calls[name].result
         return result
 
     def _found(self, key: Any) -> _Shape | None:
         """Return what was captured of a shape, unless the state has grown, and moved, since."""
         shape = self._shapes.get(key)
-        if shape is not None and not _same(shape.fixed, self._fixed()):
-            del self._shapes[key]
+        if shape is None:
             return None
-        return shape
+        now = self._fixed()
+        if len(now) == len(shape.fixed) and all(map(is_, now, shape.fixed)):
+            return shape
+        del self._shapes[key]
+        return None
 
     def _with_room(self, key: Any, batch: Batch) -> _Shape | None:
         """Return a place for another shape; None if all are in use."""
@@ -162,7 +147,7 @@ class CapturedCalls:
         shape: _Shape,
         work: Callable[[Batch], Result],
         tensors: Callable[[Result], Sequence[Tensor]],
-    ) -> _Call:
+    ) -> tuple[Any, CapturedWork]:
         results: list[Result] = []
 
         def run() -> Sequence[Tensor]:
@@ -170,17 +155,7 @@ class CapturedCalls:
             return tensors(results[-1])
 
         replayed = self._device.capture(run, self._pool)
-        return _Call(results[0], replayed)
-
-
-def _shape_of(batch: Batch) -> tuple[Any, ...]:
-    """Return what captured work depends on of a batch, but for the values in its tensors."""
-    shapes = tuple(tensor.shape for tensor in batch.tensors())
-    return batch.num_new, batch.seconds_per_tick, len(batch.blocks), shapes
-
-
-def _same(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
-    return len(left) == len(right) and all(a is b for a, b in zip(left, right, strict=True))
+        return results[0], replayed
 
 
 def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
@@ -199,20 +174,11 @@ def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
 
 def tensors_of(scores: Scores) -> list[Tensor]:
     """Return the tensors of scores, those that are carried on included."""
-    found = tree_leaves((scores.positive, scores.negative, scores.carry), is_leaf=_has_tensors)
-    return [
-        tensor
-        for leaf in found
-        for tensor in ([leaf] if isinstance(leaf, Tensor) else _fields_of(leaf))
-    ]
-
-
-def _has_tensors(value: Any) -> bool:
-    return is_dataclass(value)
-
-
-def _fields_of(value: Any) -> list[Tensor]:
-    if not is_dataclass(value):
-        return []
-    found = (getattr(value, field.name) for field in fields(value))
-    return [each for each in found if isinstance(each, Tensor)]
+    found: list[Tensor] = []
+    leaves = tree_leaves((scores.positive, scores.negative, scores.carry), is_leaf=is_dataclass)
+    for leaf in leaves:
+        values = (
+            [getattr(leaf, each.name) for each in fields(leaf)] if is_dataclass(leaf) else [leaf]
+        )
+        found += [value for value in values if isinstance(value, Tensor)]
+    return found

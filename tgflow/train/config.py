@@ -33,16 +33,7 @@ LR_SCHEDULERS: Mapping[str, str] = MappingProxyType(
 def parse_named(
     field: str, given: str | Mapping[str, Any], names: Mapping[str, str]
 ) -> tuple[str, dict[str, Any]]:
-    """Return the name and the settings of "sgd:momentum=0.9" or {"name": "sgd", "momentum": 0.9}.
-
-    Args:
-        field: Name of the setting, for messages.
-        given: A name with settings, which are numbers, true or false.
-        names: The names that there are.
-
-    Raises:
-        ValueError: If the name is unknown, or a setting is not KEY=VALUE with a number or a bool.
-    """
+    """Return the name and the settings of "sgd:momentum=0.9", or of a mapping with a name."""
     if isinstance(given, str):
         name, _, rest = given.partition(":")
         settings = dict(_parse_pair(field, pair) for pair in rest.split(",")) if rest else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from typing import Any
@@ -23,13 +23,13 @@ from tgflow.plan.in_order import Task
 from tgflow.plan.loader import BatchSource
 from tgflow.state import SpreadState
 from tgflow.tables.table import Table
+from tgflow.tasks.labels import EventLabels, LabelTask
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.event_scores import EventScorer
-from tgflow.train.learning_task import LearningTask, TaskLabels
+from tgflow.train.finite import TrainingDiverged
 from tgflow.train.losses import LossLike
 from tgflow.train.observe import StepRecord
 from tgflow.train.optimizers import OptimizerLike, SchedulerLike
-from tgflow.train.pending_steps import DivergedStep, MicroBatch
 from tgflow.train.progress import Progress
 from tgflow.train.protocols import continual_line
 from tgflow.train.rank_control import RankControl
@@ -101,7 +101,7 @@ class ContinualTrainer(StreamTrainer):
         execution: ExecutionConfig | None = None,
         peers: Peers | None = None,
         scores: bool = False,
-        task: LearningTask | None = None,
+        task: LabelTask | None = None,
         optimizer: OptimizerLike | None = None,
         lr_scheduler: SchedulerLike | None = None,
         loss: LossLike | None = None,
@@ -119,7 +119,7 @@ class ContinualTrainer(StreamTrainer):
         reducer = reducer_of(peers, config.slices, model, device, self.control)
         super().__init__(graph, config, execution, device, reducer, peers)
         self.model = model
-        given = {
+        given: dict[str, Any] = {
             "task": task,
             "optimizer": optimizer,
             "lr_scheduler": lr_scheduler,
@@ -135,15 +135,12 @@ class ContinualTrainer(StreamTrainer):
             model,
             graph,
             config,
-            self.execution,
             self._preparation,
-            reducer=reducer,
             scorer=self.scorer,
-            task=task,
             figures=self._figures,
-            optimizer=optimizer,
-            lr_scheduler=lr_scheduler,
-            loss=loss,
+            execution=self.execution,
+            reducer=reducer,
+            **given,
         )
         self._learner = self._stepper.learner
         self._counts = CountHistory(graph, model.counts)
@@ -152,32 +149,13 @@ class ContinualTrainer(StreamTrainer):
         return {"model": type(self.model).__name__, **super()._facts()}
 
     @property
-    def progress(self) -> Progress:
-        """Counters and metrics so far."""
-        return self._stepper.progress
+    def _steppers(self) -> Sequence[Stepper]:
+        return [self._stepper]
 
     @property
     def num_batches(self) -> int:
         """Batches that are prepared for each micro-batch: to predict, and one for each update."""
         return 1 + self._stepper.num_updates
-
-    @property
-    def num_pending(self) -> int:
-        """Micro-batches that were learned and whose records were not yielded yet."""
-        return len(self._stepper.steps)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether no micro-batch was learned in part, as by `steps` that failed within one.
-
-        What `checkpoint` returns is a state that an undisturbed training has been in only then.
-        """
-        return not self._learner.has_changed
-
-    @property
-    def memory_rows(self) -> int | None:
-        """Rows of node memory that are held; None without any."""
-        return getattr(self.model.state, "num_rows", None)
 
     @property
     def spread_state(self) -> SpreadState | None:
@@ -192,9 +170,6 @@ class ContinualTrainer(StreamTrainer):
         batches, labels = super()._loaded(tasks), self._labels
         return batches if labels is None else _attached(labels, batches)
 
-    def _resume_clocks(self) -> None:
-        self._stepper.resume_clocks()
-
     def _step(self, batch: AnyBatch, following: Iterator[AnyBatch]) -> AnyBatch:
         """Predict, then learn, then store one micro-batch; `following` has its updates' batches."""
         self.control.begin()
@@ -205,23 +180,16 @@ class ContinualTrainer(StreamTrainer):
         self._stepper.store(batch)
         return batch
 
-    def _finish(self, of: MicroBatch) -> None:
-        self._stepper.finish(of)
-
     def _collect(self, *, everything: bool) -> None:
-        """Take in what has come to the host; go back to where something was not finite.
-
-        Raises:
-            TrainingDiverged: If something was, and nobody has waited for it.
-        """
+        """Make records of what has come to the host; go back to before what was not finite."""
         try:
             self._stepper.collect(everything=everything)
-        except DivergedStep as found:
-            self.position, self._segment_start, self._index = found.step.of.before
-            raise found.error from None
+        except TrainingDiverged as error:
+            self.position, self._segment_start, self._index = error.before
+            raise
 
     def _records(self) -> Iterator[StepRecord]:
-        yield from self._stepper.steps.records()
+        return self._stepper.records()
 
     def result(self) -> dict[str, Any]:
         """Return the run's metrics so far, flat and fit for JSON; undefined ones are left out.
@@ -302,19 +270,13 @@ class ContinualTrainer(StreamTrainer):
         checkpoint: Checkpoint,
         config: ContinualConfig | None = None,
         *,
-        execution: ExecutionConfig | None = None,
-        peers: Peers | None = None,
-        scores: bool = False,
-        task: LearningTask | None = None,
-        optimizer: OptimizerLike | None = None,
-        lr_scheduler: SchedulerLike | None = None,
-        loss: LossLike | None = None,
         keep_model: bool = True,
         device: str | torch.device | Device = "cpu",
         device_budget: int | str | None = None,
         edge_x: Table | None = None,
         node_x: Table | None = None,
         shard: Shard | None = None,
+        **options: Any,
     ) -> ContinualTrainer:
         """Return a trainer that continues where `checkpoint` was taken.
 
@@ -325,16 +287,6 @@ class ContinualTrainer(StreamTrainer):
             config: Settings to continue with, None for those it had. Others give other bits;
                 another `batch_size` counts micro-batches from here. A larger `replay_horizon`
                 reaches further back as the run continues, as far as the model's state was kept.
-            execution: As the class; it may differ from run to run.
-            peers: As the class; how many ranks there are may differ from run to run.
-            scores: As the class; a calibration goes on if the checkpoint has one, and the model is
-                kept.
-            task: As the class; its figures go on if the model is kept. Labels that were not known
-                yet are those of the checkpoint's events: nothing else is saved of them.
-            optimizer: As the class; give again what is not in the settings, as `lr_scheduler` and
-                `loss`.
-            lr_scheduler: As the class.
-            loss: As the class.
             device: Where the graph is to be, as `TemporalGraph` takes it. Checkpoints do not
                 depend on it.
             device_budget: As `TemporalGraph` takes it.
@@ -344,6 +296,11 @@ class ContinualTrainer(StreamTrainer):
                 host memory. Results are the same wherever they are.
             node_x: The table to have the node features, likewise.
             shard: As `TemporalGraph` takes it; may differ from run to run.
+            options: Further arguments of the class. `execution` and `peers` may differ from run to
+                run. With `scores` a calibration goes on if the checkpoint has one, and with `task`
+                its figures do, if the model is kept; labels that were not known yet are those of
+                the checkpoint's events. An `optimizer`, `lr_scheduler` or `loss` that is not in the
+                settings must be given again.
 
         Raises:
             CheckpointError: If it is not of a continual trainer, or the model does not fit it, or
@@ -361,18 +318,7 @@ class ContinualTrainer(StreamTrainer):
         )
         saved: ContinualConfig = read_as(ContinualConfig, meta.get("config"), "config")
         settings = saved if config is None else config
-        trainer = cls(
-            model,
-            graph,
-            settings,
-            execution=execution,
-            peers=peers,
-            scores=scores,
-            task=task,
-            optimizer=optimizer,
-            lr_scheduler=lr_scheduler,
-            loss=loss,
-        )
+        trainer = cls(model, graph, settings, **options)
         if keep_model:
             load_learner(trainer._learner, checkpoint)
             if trainer.scorer is not None and "scores" in meta:
@@ -390,7 +336,7 @@ class ContinualTrainer(StreamTrainer):
         return trainer
 
 
-def _attached(labels: TaskLabels, batches: Generator[Batch]) -> Generator[Batch]:
+def _attached(labels: EventLabels, batches: Generator[Batch]) -> Generator[Batch]:
     """Yield batches with the labels that a task wants."""
     with closing(batches):
         for batch in batches:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import repeat
 from typing import NamedTuple
 
 import torch
@@ -60,7 +60,7 @@ def evaluate(
     kept: list[tuple[Tensor, Tensor]] = []
     for batch in scored:
         positive, negative = batch.positive, batch.negative
-        metrics.gather(positive, negative)
+        metrics.add(positive, negative)
         new = touches_new.index_select(0, batch.place.host.eid)
         kept.append((positive[new], negative[new]))
         on_batch(batch)
@@ -68,7 +68,7 @@ def evaluate(
         positive, negative = (torch.cat(column) for column in zip(*kept, strict=True))
         for start in range(0, len(positive), batch_size):
             rows = slice(start, start + batch_size)
-            inductive.gather(positive[rows], negative[rows])
+            inductive.add(positive[rows], negative[rows])
     out = metrics.result() | {"num_events": metrics.num_events}
     out |= {INDUCTIVE + name: value for name, value in inductive.result().items()}
     return out | {INDUCTIVE + "num_events": inductive.num_events}
@@ -86,38 +86,22 @@ def scores_of(
         batches: In order, on the learner's device.
         parts: Which parts of batches they are, of a `PartedPlan`; None: they are whole.
     """
-    if parts is None:
-        yield from _scored(learner, ((batch, None) for batch in batches))
-        return
+    results: Results[tuple[BatchPlace, bool]] = learner.new_results()
     whole: list[Scored] = []
-    for part, scored in _scored_parts(learner, zip(batches, parts, strict=True)):
-        whole.append(scored)
-        if part.is_last:
-            yield _joined(whole)
-            whole.clear()
 
+    def known(*, everything: bool = False) -> Iterator[Scored]:
+        """Yield the batches all of whose parts have come to the host."""
+        for (place, is_last), values in results.take(everything=everything):
+            positive, negative = values["positive"], values["negative"]
+            classes, mask = values.get("classes"), place.host.negative_mask
+            learner.check_late(place, positive, negative, classes=classes)
+            negative = negative if mask is None else negative.where(mask, -torch.inf)
+            whole.append(Scored(place, positive, negative, classes))
+            if is_last:
+                yield _joined(whole)
+                whole.clear()
 
-def _scored_parts(
-    learner: TrainStep, batches: Iterable[tuple[AnyBatch, BatchPart]]
-) -> Iterator[tuple[BatchPart, Scored]]:
-    """As `_scored`, with which part it was."""
-    parts: deque[BatchPart] = deque()
-
-    def noted() -> Iterator[tuple[AnyBatch, BatchPart]]:
-        for batch, part in batches:
-            if not part.is_stored:
-                parts.append(part)
-            yield batch, part
-
-    for scored in _scored(learner, noted()):
-        yield parts.popleft(), scored
-
-
-def _scored(
-    learner: TrainStep, batches: Iterable[tuple[AnyBatch, BatchPart | None]]
-) -> Iterator[Scored]:
-    results: Results[BatchPlace] = learner.new_results()
-    for batch, part in batches:
+    for batch, part in zip(batches, repeat(None) if parts is None else parts, strict=False):
         if part is not None and part.is_stored:
             learner.commit(batch, None)
             continue
@@ -126,24 +110,15 @@ def _scored(
             learner.commit(batch, scores)
         values = score_values(scores)
         if values:
-            results.put(BatchPlace.of(batch), values)
-        yield from _checked(learner, results)
-    yield from _checked(learner, results, everything=True)
-
-
-def _checked(
-    learner: TrainStep, results: Results[BatchPlace], *, everything: bool = False
-) -> Iterator[Scored]:
-    for place, values in results.take(everything=everything):
-        positive, negative = values["positive"], values["negative"]
-        learner.check_late(place, positive, negative, classes=values.get("classes"))
-        mask = place.host.negative_mask
-        negative = negative if mask is None else negative.where(mask, -torch.inf)
-        yield Scored(place, positive, negative, values.get("classes"))
+            results.put((BatchPlace.of(batch), part is None or part.is_last), values)
+        yield from known()
+    yield from known(everything=True)
 
 
 def _joined(parts: list[Scored]) -> Scored:
     """Return the scores of all parts of a batch as those of one."""
+    if len(parts) == 1:
+        return parts[0]
     places, positive, negative, _ = zip(*parts, strict=True)
     hosts = [place.host for place in places]
     eid, src, dst, t = (torch.cat([getattr(host, name) for host in hosts]) for name in _COLUMNS)

@@ -11,8 +11,9 @@ from torch import Tensor
 from tgflow.batch import HostEvents
 from tgflow.describe import described
 from tgflow.metrics import ranks
+from tgflow.tasks.labels import EventLabels
+from tgflow.tasks.targets import NO_LABEL
 from tgflow.train.calibration import Calibration
-from tgflow.train.learning_task import NO_LABEL, TaskLabels
 
 
 @described
@@ -45,23 +46,14 @@ OnEventScores = Callable[[HostEvents, EventScores], None]
 """Gets the events of a micro-batch, in dense ids, and their scores, before they are learned."""
 
 
-def _nothing(events: HostEvents, scores: EventScores) -> None:
-    """Do nothing."""
-
-
 class EventScorer:
-    """Makes event scores of what was predicted; what logits stand for it finds out on the way.
+    """Makes event scores of what was predicted; what logits stand for it finds out on the way."""
 
-    Args:
-        num_hist: How many of the last negatives of an event are historical: they are left out.
-        labels: Of the events, if a task predicts them; None: no labels are.
-    """
-
-    def __init__(self, num_hist: int = 0, labels: TaskLabels | None = None) -> None:
+    def __init__(self, num_hist: int = 0, labels: EventLabels | None = None) -> None:
         self.calibration = Calibration()
         """By the micro-batches that were learned."""
-        self.hear: OnEventScores = _nothing
-        """Hears of each micro-batch before it is learned; for a runner to set."""
+        self.hear: OnEventScores = lambda events, scores: None
+        """Called with each micro-batch before it is learned; for a runner to set."""
         self._num_hist = num_hist
         self._labels = labels if labels is not None and labels.are_predicted else None
         self._latest: tuple[Tensor, Tensor] | None = None
@@ -72,26 +64,28 @@ class EventScorer:
         return self._labels is not None
 
     def score(self, events: HostEvents, values: Mapping[str, Tensor] | None) -> EventScores | None:
-        """Return the scores of a micro-batch, once whoever hears of them has done so.
-
-        Args:
-            events: Its events.
-            values: On the host `positive`, `[B]`, and `negative`, `[B, m]`, and if labels are
-                predicted `classes`, `[B, num_classes]`; empty where another rank has them, which
-                gives None. None: they were not finite.
-        """
+        """Return the scores of a micro-batch, once whoever hears of them has done so."""
+        num = len(events.eid)
+        label, probability = torch.full((num,), NO_LABEL, dtype=torch.int64), _nan(num)
         if values is None:
-            scores = _unknown(len(events.eid), events.begin)
+            scores = EventScores(_nan(num), _nan(num), _nan(num), _nan(num), events.begin)
         elif not values:
             return None
         else:
-            scores = self._of(events, values["positive"], values["negative"])
-        if self._labels is not None:
-            label, probability = (
-                _no_labels(len(events.eid))
-                if values is None
-                else self._labels.said(events, values["classes"])
+            positive, negative = values["positive"], values["negative"]
+            negative = negative[:, : negative.shape[1] - self._num_hist]
+            self._latest = positive, negative
+            logits = positive.double().numpy()
+            scores = EventScores(
+                logit=positive,
+                probability=torch.from_numpy(self.calibration.probabilities(logits)),
+                rank=ranks(positive, negative),
+                anomaly=torch.from_numpy(self.calibration.anomalies(logits)),
+                model_position=events.begin,
             )
+            if self._labels is not None:
+                label, probability = self._labels.said(events, values["classes"])
+        if self._labels is not None:
             scores = replace(scores, predicted_label=label, label_probability=probability)
         self.hear(events, scores)
         return scores
@@ -103,24 +97,6 @@ class EventScorer:
             self.calibration.add(positive, negative)
             self._latest = None
 
-    def _of(self, events: HostEvents, positive: Tensor, negative: Tensor) -> EventScores:
-        negative = negative[:, : negative.shape[1] - self._num_hist]
-        self._latest = positive, negative
-        logits, calibration = positive.double().numpy(), self.calibration
-        return EventScores(
-            logit=positive,
-            probability=torch.from_numpy(calibration.probabilities(logits)),
-            rank=ranks(positive, negative),
-            anomaly=torch.from_numpy(calibration.anomalies(logits)),
-            model_position=events.begin,
-        )
 
-
-def _unknown(num: int, position: int) -> EventScores:
-    nan = torch.full((num,), torch.nan, dtype=torch.float64)
-    return EventScores(nan, nan, nan, nan, position)
-
-
-def _no_labels(num: int) -> tuple[Tensor, Tensor]:
-    label = torch.full((num,), NO_LABEL, dtype=torch.int64)
-    return label, torch.full((num,), torch.nan, dtype=torch.float64)
+def _nan(num: int) -> Tensor:
+    return torch.full((num,), torch.nan, dtype=torch.float64)

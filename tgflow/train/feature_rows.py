@@ -30,17 +30,7 @@ _TITLES = {"edge_x": "edge features", "node_x": "node features"}
 
 
 class FeatureRows:
-    """The rows of a table of features, of edges or of nodes.
-
-    Args:
-        name: "edge_x" or "node_x".
-        table: To save: with the rows. To load: an empty one, wherever it is, or one that has them.
-        size: How many rows to save; None: all.
-        follows_log: Whether events give the rows, as edges do: what is beyond those that a
-            checkpoint counts comes again, so it is cut off. Rows of nodes may be there before an
-            event mentions them, and stay; how many there are then depends on when it was taken.
-        volatile: Whether the fingerprint is left out of the checkpoint's `state_sha256`.
-    """
+    """The rows of a table of features, of edges or of nodes."""
 
     def __init__(
         self,
@@ -56,13 +46,10 @@ class FeatureRows:
         self._size = len(table) if size is None else size
 
     def save(self, writer: Checkpoint) -> None:
-        """Save the rows and their fingerprint, or refer to their file.
-
-        What counts of a state is the fingerprint, not in which file the rows are.
-        """
+        """Save the rows and their fingerprint, or refer to their file."""
         table, rows = self._table, self._size
         file, step = backing_file(table), max(1, PIECE_BYTES // (4 * table.dim))
-        where = None if file is None else _path_of(file)
+        where = None if file is None or file.path is None else str(file.path.absolute())
         writer.note(self.name, {"dim": table.dim, "piece": step, "file": where})
         writer.put(f"{self.name}_mark", fingerprint(table, rows), volatile=self._volatile)
         if file is not None:
@@ -78,13 +65,7 @@ class FeatureRows:
             )
 
     def load(self, reader: Checkpoint) -> None:
-        """Let the table have the rows that were saved.
-
-        Raises:
-            RowsLost: If the table, or the file that is referred to, does not have what it had;
-                nothing in it was changed.
-            ValueError: If the table is of another kind, or has rows that are not the checkpoint's.
-        """
+        """Let the table have the rows that were saved."""
         noted = read_as(dict[str, Any], reader.meta.get(self.name), self.name)
         self._check_kind(read_natural(noted, "dim"))
         table, file = self._table, file_of(reader.meta, self.name)
@@ -149,11 +130,7 @@ def fingerprint(table: Table, rows: int) -> Tensors:
 
 
 def read_fingerprint(reader: Checkpoint, name: str) -> Tensors:
-    """Return the fingerprint of the rows `name` of a checkpoint.
-
-    Raises:
-        ValueError: If it is none.
-    """
+    """Return the fingerprint of the rows `name` of a checkpoint."""
     mark = reader.get(f"{name}_mark")
     check_like(name, mark, {"rows": torch.zeros(1).long(), "sha256": torch.zeros(32).byte()})
     return mark
@@ -197,11 +174,6 @@ def _open_rows(file: Path, dim: int, dtype: torch.dtype) -> FeatureTable:
         return FeatureTable(dim, dtype, placement="disk", path=file)
     except DamagedFile as error:
         raise RowsLost(f"the checkpoint's features cannot be read: {error}") from None
-
-
-def _path_of(table: FeatureTable) -> str:
-    assert table.path is not None
-    return str(table.path.absolute())
 
 
 def _digest(table: Table, rows: int) -> Tensor:

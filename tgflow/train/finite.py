@@ -22,7 +22,9 @@ class TrainingDiverged(RuntimeError):
     """
 
     is_late = False
-    """Whether it was found out with what came next: something that was predicted is not finite."""
+    """Whether it was found with what came next: something that was predicted is not finite."""
+    before: tuple[int, int, int]
+    """A trainer's position, segment and index before the micro-batch, where no step has waited."""
 
     def __init__(self, text: str, events: tuple[int, int]) -> None:
         super().__init__(text)
@@ -67,15 +69,7 @@ def check_finite(
     loss: Tensor | None = None,
     classes: Tensor | None = None,
 ) -> None:
-    """Raise TrainingDiverged if a score or the loss of a batch is not finite.
-
-    Args:
-        place: Of the batch, of B events.
-        positive: float `[B]`.
-        negative: float `[B, m]`.
-        loss: float `[]`, if it is known.
-        classes: float `[B, num_classes]`, if labels are predicted.
-    """
+    """Raise TrainingDiverged if a score or the loss of a batch is not finite."""
     named = ("positive", positive), ("negative", negative), ("label's", classes)
     for name, values in named:
         if values is not None and not _is_finite(values):

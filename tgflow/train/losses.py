@@ -17,12 +17,7 @@ _TINY = torch.finfo(torch.float32).tiny
 
 
 def weighted_mean(values: Tensor, weight: Tensor | None) -> Tensor:
-    """Return the mean of all values, each times the weight of its row; 0 if all weights are 0.
-
-    Args:
-        values: Float `[B]` or `[B, m]`.
-        weight: Weights, float `[B]`; None: 1 each.
-    """
+    """Return the mean of all values, each times the weight of its row; 0 if all weights are 0."""
     if weight is None:
         return values.mean()
     weight = weight / weight.max().clamp(min=_TINY)  # their sum could exceed float32
@@ -79,11 +74,7 @@ def check_takes_weight(loss: Callable[..., Tensor]) -> None:
 
 
 def loss_of(loss: LossLike) -> Callable[..., Tensor]:
-    """Return the loss of that name; a callable is returned as it is.
-
-    Raises:
-        ValueError: If there is no such loss.
-    """
+    """Return the loss of that name; a callable is returned as it is."""
     if callable(loss):
         return loss
     if loss not in LOSSES:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from tgflow.describe import described
@@ -162,11 +161,7 @@ class Callback:
 
 
 class Callbacks(Callback):
-    """Several callbacks as one: all of them hear of everything, one after the other.
-
-    Args:
-        observer: One, several or none.
-    """
+    """Several callbacks as one: all of them hear of everything, one after the other."""
 
     def __init__(self, observer: Callback | Sequence[Callback] | None = None) -> None:
         several = observer if isinstance(observer, Sequence) else [observer]
@@ -203,30 +198,6 @@ class Callbacks(Callback):
         """Pass it on."""
         for each in self._all:
             each.on_step(record)
-
-
-@dataclass(slots=True)
-class RunningMean:
-    """Means that forget: a value counts half as much after `half_life` more of them.
-
-    Started from nothing, not from zero: the first mean is the first value.
-    """
-
-    half_life: float
-    sums: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Weighted sum and weight by name."""
-
-    def add(self, values: dict[str, float]) -> None:
-        """Take one value of each name in; NaN is left out."""
-        decay = 0.5 ** (1 / self.half_life)
-        for name, value in values.items():
-            if not math.isnan(value):
-                total, weight = self.sums.get(name, (0.0, 0.0))
-                self.sums[name] = (total * decay + value, weight * decay + 1)
-
-    def means(self) -> dict[str, float]:
-        """Return the mean of each name seen."""
-        return {name: total / weight for name, (total, weight) in self.sums.items()}
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,47 +16,121 @@ from torch import Tensor
 from tgflow.batch import AnyBatch
 from tgflow.checkpoint import Checkpoint, CheckpointError
 from tgflow.checkpoint.parts import Part
-from tgflow.checkpoint.typed import read_as
+from tgflow.checkpoint.typed import read_as, read_natural
+from tgflow.choices import NegativeKind
 from tgflow.cuda.clock import clock_of
 from tgflow.cuda.device import Device
 from tgflow.describe import described
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
+from tgflow.keys import derive_key
 from tgflow.metrics import find_metrics
 from tgflow.model import TemporalModel, device_of_model
 from tgflow.peers import Alone, Peers
+from tgflow.plan.counts import CountHistory
 from tgflow.plan.in_order import Task
 from tgflow.plan.loader import BatchSource, Loader, joined_shares, sliced_tasks
+from tgflow.plan.negatives import FixedNegatives, NegativeSampler, NegativeSource, PooledNegatives
 from tgflow.plan.parts import BatchPart, PartedPlan
 from tgflow.plan.plan import Plan
 from tgflow.state import SpreadState
+from tgflow.tables.row_view import RowView
 from tgflow.tables.table import Table
+from tgflow.tasks.labels import EventLabels, LabelTask
 from tgflow.train import evaluate as passes
 from tgflow.train.caches import first_rows, isolate_evaluation
 from tgflow.train.config import ExecutionConfig, OfflineConfig
 from tgflow.train.evaluate import INDUCTIVE, Scored, prefix_metrics
 from tgflow.train.finite import BatchPlace
-from tgflow.train.learning_task import LearningTask, TaskLabels
 from tgflow.train.losses import LossLike
-from tgflow.train.observe import BatchRecord, Callback, Callbacks, Stage
-from tgflow.train.offline_plans import OfflinePlans, check_eval_neighbors
-from tgflow.train.offline_progress import (
-    BestEpoch,
-    OfflineProgress,
-    chosen_epoch,
-    epoch_record,
-    pass_figures,
-    protocol_figures,
-)
+from tgflow.train.observe import BatchRecord, Callback, Callbacks, EpochRecord, Stage
 from tgflow.train.optimizers import OptimizerLike, SchedulerLike
+from tgflow.train.plans import make_plan
 from tgflow.train.progress_bar import progress_bar
+from tgflow.train.protocols import offline_line
 from tgflow.train.rank_control import RankControl
 from tgflow.train.rank_reducer import reducer_of
 from tgflow.train.reducer import check_sliceable, score_values
-from tgflow.train.reuse import enclose_pass, reuse_of
+from tgflow.train.reuse import reuse_of
 from tgflow.train.split import chronological_split
 from tgflow.train.state import graph_of, load_learner, save_learner, save_state
 from tgflow.train.step import TrainStep
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BestEpoch:
+    """The best epoch so far, and the model as it was after that epoch's validation."""
+
+    epoch: int
+    val: dict[str, float]
+    parameters: dict[str, Tensor]
+    state: dict[str, Tensor] | None
+
+
+@dataclass(slots=True)
+class PassTotals:
+    """The cost of all training passes together."""
+
+    epochs: int = 0
+    events: int = 0
+    seconds: float = 0.0
+    compute_seconds: float = 0.0
+    preparation_seconds: float = 0.0
+
+    def add(self, other: PassTotals) -> None:
+        """Add the cost of a pass."""
+        for name, value in asdict(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
+
+class OfflineProgress:
+    """The state of a training beside its learner after some epochs; each of them begins empty."""
+
+    name = "best"
+    state_name = "best_state"
+
+    def __init__(self) -> None:
+        self.totals = PassTotals()
+        self.best: BestEpoch | None = None
+
+    @property
+    def num_idle(self) -> int:
+        """Epochs since the best one, 0 without any."""
+        return 0 if self.best is None else self.totals.epochs - 1 - self.best.epoch
+
+    def save(self, writer: Checkpoint) -> None:
+        """Save it after an epoch; nothing changes what is saved."""
+        best = self.best
+        assert best is not None, "there is no epoch to save"
+        noted = {"epoch": best.epoch, "val": best.val, "has_state": best.state is not None}
+        writer.note(self.name, noted | {"totals": asdict(self.totals)})
+        writer.put(self.name, best.parameters)
+        if best.state is not None:
+            writer.put(self.state_name, best.state)
+
+    def load(self, reader: Checkpoint) -> None:
+        """Become what was saved."""
+        noted = read_as(dict[str, Any], reader.meta.get(self.name), self.name)
+        totals = read_as(PassTotals, noted.get("totals"), f"{self.name}.totals")
+        val = read_as(dict[str, int | float], noted.get("val"), f"{self.name}.val")
+        has_state = read_as(bool, noted.get("has_state"), f"{self.name}.has_state")
+        epoch = read_natural(noted, "epoch", most=max(totals.epochs - 1, 0))
+        state = reader.get(self.state_name) if has_state else None
+        self.totals, self.best = totals, BestEpoch(epoch, val, reader.get(self.name), state)
+
+
+def is_better(select: str, found: Mapping[str, float], best: Mapping[str, float]) -> bool:
+    """Return whether an epoch's validation is better than the best one's.
+
+    Args:
+        select: `ap` or `mrr`: higher than the best. `ap+auc`: both at least as high, as in DyGLib,
+            where an epoch that gains in one and loses in the other counts as no better.
+        found: Metrics of the epoch.
+        best: Metrics of the best epoch.
+    """
+    if select == "ap+auc":
+        return found["ap"] >= best["ap"] and found["auc"] >= best["auc"]
+    return found[select] > best[select]
 
 
 @described
@@ -69,7 +146,7 @@ class OfflineTrainer:
         model: Model to train, memory included.
         graph: All events; not modified.
         config: Settings.
-        observer: Hears of batches and epochs, or several; on a GPU up to 16 batches behind.
+        observer: A callback for batches and epochs, or several; on a GPU up to 16 batches behind.
         execution: How a GPU is used, if the model is on one. Where steps are captured, modules and
             parameters put into the model after the first of them are not noticed: do that before,
             or set `capture=False`.
@@ -115,26 +192,18 @@ class OfflineTrainer:
         execution: ExecutionConfig | None = None,
         ids: NodeIds | None = None,
         peers: Peers | None = None,
-        task: LearningTask | None = None,
+        task: LabelTask | None = None,
         optimizer: OptimizerLike | None = None,
         lr_scheduler: SchedulerLike | None = None,
         loss: LossLike | None = None,
     ) -> None:
         self.config = c = OfflineConfig() if config is None else config
-        check_sliceable(model, c.slices)
-        if task is not None:
-            task.check(model)
-            _check_settings(c)
+        _check(model, c, task)
         self._select = None if task is None else task.select
-        if isinstance(model.state, SpreadState):
-            raise ValueError(
-                "a sharded memory is for a ContinualTrainer; leave the model's state as it is"
-            )
-        check_eval_neighbors(model, c)
         self._peers = peers = Alone() if peers is None else peers
         control = RankControl(peers, lambda: self._learner.compute_seconds)
         execution = ExecutionConfig() if execution is None else execution
-        self.model, self.graph = model, graph
+        self.model, self.graph, self._ids = model, graph, ids
         self._observer = Callbacks(observer)
         self._metrics = find_metrics(c.metrics)
         self.split = chronological_split(
@@ -144,40 +213,33 @@ class OfflineTrainer:
             new_node_ratio=c.new_node_ratio,
             seed=c.data_seed,
         )
-        self._learner = TrainStep(
+        self._learner = TrainStep.of_config(
             model,
-            seed=c.seed,
-            learning_rate=c.learning_rate,
-            weight_decay=c.weight_decay,
-            grad_clip=c.grad_clip,
-            loss=c.loss if loss is None else loss,
-            optimizer=c.optimizer if optimizer is None else optimizer,
-            lr_scheduler=c.lr_scheduler if lr_scheduler is None else lr_scheduler,
+            c,
+            graph,
+            optimizer=optimizer,
+            lr_scheduler=lr_scheduler,
+            loss=loss,
             execution=execution,
-            num_nodes=lambda: graph.num_nodes,
             reducer=reducer_of(peers, c.slices, model, device_of_model(model), control),
             task=task,
         )
         self._preparation = clock_of(self._learner.device)
         self._captures = execution.capture
         self._epochs = c.epochs if self._learner.learns else 1
-        self._plans = OfflinePlans(graph, model, c, self.split, ids)
-        self._train_plan = self._plans.training()
+        self._counts = CountHistory(graph, model.counts)
+        self._train_plan = self._training_plan()
         self._labels = {} if task is None else self._labels_of(task)
         """Labels of the events of training, which have other positions there, and of all."""
         self.reuse = reuse_of(c.reuse, self._learner, self._train_plan, peers.world)
         """What reuses rows, and its `stats`; None where `config.reuse` does not ask for it."""
         num = c.mrr_negatives if c.select == "mrr" else 1
-        self._val_plan = self._plans.evaluation("val", c.negatives[0], num)
+        self._val_plan = self._evaluation_plan("val", c.negatives[0], num)
         self._progress, self._is_done = OfflineProgress(), False
         self._parts: list[Part] = [self._progress, *([] if self.reuse is None else [self.reuse])]
 
-    def _labels_of(self, task: LearningTask) -> dict[TemporalGraph, TaskLabels]:
-        """Return the labels of the training's graph, and of the whole one, which is evaluated.
-
-        Raises:
-            ValueError: If labels are missing, or those of a part give no figure to choose by.
-        """
+    def _labels_of(self, task: LabelTask) -> dict[TemporalGraph, EventLabels]:
+        """Return the labels of the training's graph, and of the whole one, which is evaluated."""
         graph, split, training = self.graph, self.split, self._train_plan.graph
         labels = task.labels_of(graph)
         if task.select is not None:
@@ -185,6 +247,93 @@ class OfflineTrainer:
         labels.check_measurable("the test", split.test_start, graph.num_events)
         val_t = int(graph.log.read(split.val_start, split.val_start + 1).t)
         return {training: task.labels_of(training, labels, val_t), graph: labels}
+
+    def _training_plan(self) -> Plan:
+        """Return the plan of the training events, on a graph of them alone."""
+        c, graph, train = self.config, self.graph, self.split.train
+        training = TemporalGraph.from_events(
+            graph.log.gather(train),
+            graph.direction,
+            time_unit=graph.time_unit,
+            node_x=graph.node_x,
+            device=graph.device,
+            device_budget=graph.device_budget,
+        )
+        if graph.edge_x is not None:
+            training.edge_x = RowView(graph.edge_x, train)
+        negatives: NegativeSource = NegativeSampler(cut=len(train), collide=c.collide)
+        if c.destinations == "all":
+            dst = graph.log.read(0, graph.num_events).dst
+            negatives = PooledNegatives(dst, collide=c.collide)
+        return make_plan(training, self.model, c, negatives, seed=c.seed, stop=training.num_events)
+
+    def _evaluation_plan(self, stage: Stage, kind: NegativeKind, num: int) -> Plan:
+        """Return a plan of the whole graph's validation or test events."""
+        c, split = self.config, self.split
+        start, stop = self._span(stage)
+        negatives: NegativeSource
+        if c.fixed_negatives is not None:
+            negatives = self._fixed_negatives(stage, c.fixed_negatives)
+        else:
+            negatives = NegativeSampler(
+                kind,
+                num,
+                cut=self.graph.num_events if kind == "random" else None,
+                since=split.val_start if c.inductive_since == "train" else start,
+                collide=c.collide and kind == "random",
+                replace=c.replace or kind == "random",
+            )
+        return make_plan(
+            self.graph,
+            self.model,
+            c,
+            negatives,
+            seed=c.data_seed,
+            start=start,
+            stop=stop,
+            counts=self._counts,
+            fanouts=c.eval_neighbors,
+        )
+
+    def _new_nodes_plan(self, stage: Stage, negatives: NegativeSource) -> Plan | None:
+        """Return a plan of a part's events of new nodes alone, None if there are none."""
+        begin, end = self._span(stage)
+        only = begin + self.split.touches_new[begin:end].nonzero().flatten()
+        if not len(only):
+            return None
+        if isinstance(negatives, NegativeSampler) and negatives.kind == "random":
+            pool = self.graph.log.gather(only).dst
+            negatives = PooledNegatives(pool, negatives.num, collide=negatives.collide)
+        return make_plan(
+            self.graph,
+            self.model,
+            self.config,
+            negatives,
+            seed=derive_key(self.config.data_seed, begin),
+            only=only,
+            counts=self._counts,
+            fanouts=self.config.eval_neighbors,
+        )
+
+    def _span(self, stage: Stage) -> tuple[int, int]:
+        """Return the log positions of validation or of the test."""
+        if stage == "val":
+            return self.split.val_start, self.split.test_start
+        return self.split.test_start, self.graph.num_events
+
+    def _fixed_negatives(self, stage: Stage, name: str) -> FixedNegatives:
+        if self._ids is None:
+            raise ValueError("fixed_negatives name nodes as the stream does: pass ids=stream.ids")
+        start, stop = self._span(stage)
+        path = Path(f"{name}.{stage}.negatives.safetensors")
+        found = FixedNegatives.load(path, self._ids, start)
+        if len(found) != stop - start:
+            raise ValueError(
+                f"{path} has negatives of {len(found)} events where this split has {stop - start}: "
+                "train on the file that was written with it, whole and with val_ratio and "
+                "test_ratio of 0.15"
+            )
+        return found
 
     def _facts(self) -> dict[str, object]:
         split, best = self.split, self._progress.best
@@ -200,7 +349,7 @@ class OfflineTrainer:
     @property
     def num_epochs(self) -> int:
         """Epochs that were trained, also before the training was resumed."""
-        return self._progress.num_epochs
+        return self._progress.totals.epochs
 
     def fit(
         self, after_epoch: Callable[[], object] | None = None, *, progress: bool | None = None
@@ -228,21 +377,21 @@ class OfflineTrainer:
 
     def _fitted(self, after_epoch: Callable[[], object] | None) -> dict[str, Any]:
         progress, patience = self._progress, self.config.patience
-        while progress.num_epochs < self._epochs and progress.num_idle < patience:
-            progress.best = self._epoch(progress.num_epochs, progress.best)
+        while progress.totals.epochs < self._epochs and progress.num_idle < patience:
+            self._epoch(progress.totals.epochs)
             if after_epoch is not None:
                 after_epoch()
         best, self._is_done = progress.best, True
         assert best is not None
-        out = self._summary() | prefix_metrics("val", best.val)
+        out = self._summary(best) | prefix_metrics("val", best.val)
         self.model.load_state_dict(best.parameters)
         for kind in self.config.negatives:
             self._load_state(best.state)
             self.model.settle()
             name = "test" if kind == self.config.negatives[0] else f"test.{kind}"
-            plan = self._plans.evaluation("test", kind, self.config.mrr_negatives)
-            hear = partial(self._hear_test, kind)
-            out |= prefix_metrics(name, self._evaluate("test", best.epoch, plan, hear))
+            plan = self._evaluation_plan("test", kind, self.config.mrr_negatives)
+            notify = partial(self._notify_scores, kind)
+            out |= prefix_metrics(name, self._evaluate("test", best.epoch, plan, notify))
         return out | self.model.figures()
 
     def save_progress(self, writer: Checkpoint) -> None:
@@ -278,7 +427,7 @@ class OfflineTrainer:
         save_state(writer, self._learner, self.graph, self.graph.num_events, self.config.slices)
         writer.note("trainer", "offline")
         writer.note("config", asdict(self.config))
-        is_under_way = self._progress.num_epochs > 0 and not self._is_done
+        is_under_way = self.num_epochs > 0 and not self._is_done
         writer.note("under_way", is_under_way)
         for part in self._parts if is_under_way else ():
             part.save(writer)
@@ -291,15 +440,10 @@ class OfflineTrainer:
         config: OfflineConfig | None = None,
         observer: Callback | Sequence[Callback] | None = None,
         *,
-        execution: ExecutionConfig | None = None,
-        ids: NodeIds | None = None,
-        task: LearningTask | None = None,
-        optimizer: OptimizerLike | None = None,
-        lr_scheduler: SchedulerLike | None = None,
-        loss: LossLike | None = None,
         device: str | torch.device | Device = "cpu",
         edge_x: Table | None = None,
         node_x: Table | None = None,
+        **options: Any,
     ) -> OfflineTrainer:
         """Return a trainer whose `fit` goes on after an epoch, and ends with the same bits.
 
@@ -308,16 +452,11 @@ class OfflineTrainer:
             checkpoint: What `checkpoint` returned within `fit`, by way of `save` and `load`.
             config: Settings to go on with, None for those it had; others give other bits.
             observer: As the class.
-            execution: As the class.
-            ids: As the class.
-            task: As the class.
-            optimizer: As the class; give again what is not in the settings, as `lr_scheduler` and
-                `loss`.
-            lr_scheduler: As the class.
-            loss: As the class.
             device: Where the graph is to be, as `TemporalGraph` takes it.
             edge_x: The table to have the edge features; None: host memory.
             node_x: The table to have the node features, likewise.
+            options: Further arguments of the class; give again an `optimizer`, `lr_scheduler` or
+                `loss` that is not in the settings.
 
         Raises:
             CheckpointError: If it was not taken within `fit`, or does not fit the model.
@@ -327,36 +466,48 @@ class OfflineTrainer:
             raise CheckpointError("there is no epoch to go on after: it was not taken within fit")
         if config is None:
             config = read_as(OfflineConfig, checkpoint.meta.get("config"), "config")
-        trainer = cls(
-            model,
-            graph,
-            config,
-            observer,
-            execution=execution,
-            ids=ids,
-            task=task,
-            optimizer=optimizer,
-            lr_scheduler=lr_scheduler,
-            loss=loss,
-        )
+        trainer = cls(model, graph, config, observer, **options)
         trainer.load_progress(checkpoint)
         return trainer
 
-    def _epoch(self, epoch: int, best: BestEpoch | None) -> BestEpoch:
-        """Train and validate once; return the best epoch, which may be this one."""
-        totals = self._progress.totals
-        before = replace(totals)
+    def _epoch(self, epoch: int) -> None:
+        """Train and validate once; keep the epoch if it is the best so far."""
+        learner, progress = self._learner, self._progress
+        begin = time.perf_counter(), learner.compute_seconds, self._preparation.seconds
         loss = self._train(epoch)
+        end = time.perf_counter(), learner.compute_seconds, self._preparation.seconds
+        spent = (after - before for before, after in zip(begin, end, strict=True))
+        took = PassTotals(1, len(self.split.train), *spent)
+        progress.totals.add(took)
         rows_after = partial(first_rows, self._train_plan, epoch + 1, self._epochs)
         with isolate_evaluation(self.graph, rows_after):
             val = self._evaluate("val", epoch, self._val_plan)
-        select = self._select or self.config.select
-        is_best = chosen_epoch(self._peers, select, epoch, val, best) == epoch
-        record = epoch_record(epoch, loss, val, totals.since(before), is_best=is_best)
-        self._observer.on_epoch(record)
-        return best if best is not None and not is_best else BestEpoch.of(self.model, epoch, val)
+        is_best = self._is_best(epoch, val)
+        self._observer.on_epoch(
+            EpochRecord(
+                epoch=epoch,
+                loss=loss,
+                val=val,
+                is_best=is_best,
+                seconds=took.seconds,
+                events_per_second=took.events / took.seconds,
+                overhead_share=1 - took.compute_seconds / took.seconds,
+            )
+        )
+        if is_best:
+            parameters = {name: x.clone() for name, x in self.model.state_dict().items()}
+            state = None if self.model.state is None else self.model.state.state_dict()
+            progress.best = BestEpoch(epoch, val, parameters, state)
 
-    def _hear_test(self, kind: str, scored: Scored) -> None:
+    def _is_best(self, epoch: int, val: Mapping[str, float]) -> bool:
+        """Return whether an epoch is the best so far, by rank 0, which alone has metrics."""
+        best, select = self._progress.best, self._select or self.config.select
+        wins = best is None or (self._peers.rank == 0 and is_better(select, val, best.val))
+        chosen = torch.tensor(epoch if best is None or wins else best.epoch)
+        self._peers.broadcast(chosen, kind="epoch")
+        return int(chosen) == epoch
+
+    def _notify_scores(self, kind: str, scored: Scored) -> None:
         place, positive, negative, _ = scored
         self._observer.on_test_scores(kind, place.host.eid, positive, negative)
 
@@ -364,12 +515,7 @@ class OfflineTrainer:
         """Learn from all training events, from an empty state; return the mean loss."""
         if self.model.state is not None:
             self.model.state.reset()
-        learner, clock, totals = self._learner, self._preparation, self._progress.totals
-        with totals.passing(
-            len(self.split.train), lambda: (learner.compute_seconds, clock.seconds)
-        ):
-            total = sum(self._losses(epoch))
-        return total / len(self._train_plan)
+        return sum(self._losses(epoch)) / len(self._train_plan)
 
     def _losses(self, epoch: int) -> Iterator[float]:
         """Learn from all training events; yield the loss of each batch, once it is known."""
@@ -383,7 +529,10 @@ class OfflineTrainer:
                 notify(place, loss := float(values["loss"]))
                 yield loss
 
-        with enclose_pass(learner, self.reuse) as learn:
+        learn, reuse = learner.learn, self.reuse
+        if reuse is not None:
+            learn = partial(reuse.learn, learner)
+        with nullcontext() if reuse is None else closing(reuse):
             for batch in self._training_batches(epoch):
                 step = learn(batch)
                 learner.commit(batch, step.scores)
@@ -465,11 +614,8 @@ class OfflineTrainer:
         return found | apart
 
     def _evaluate_apart(self, stage: Stage, plan: Plan) -> dict[str, float]:
-        """Measure the events of new nodes in a pass of their own, which leaves no trace.
-
-        As in DyGLib memory sees them alone, and random negatives are destinations of theirs.
-        """
-        alone = self._plans.of_new_nodes(stage, plan.negatives)
+        """Measure the events of new nodes in a pass of their own, which leaves no trace."""
+        alone = self._new_nodes_plan(stage, plan.negatives)
         if alone is None:
             return {INDUCTIVE + "num_events": 0}
         state = self.model.state
@@ -499,25 +645,51 @@ class OfflineTrainer:
         if self.model.state is not None and state is not None:
             self.model.state.load_state_dict(state)
 
-    def _summary(self) -> dict[str, Any]:
+    def _summary(self, best: BestEpoch) -> dict[str, Any]:
+        c, totals, graph = self.config, self._progress.totals, self.graph
+        tied = graph.log.tied_share(graph.num_events)
+        is_published = (c.val_ratio, c.test_ratio) == (0.15, 0.15)
         summary = {
-            **protocol_figures(self.config, self.graph, self._select),
+            "protocol": c.protocol or ("offline 70/15/15" if is_published else "offline"),
+            "protocol_line": offline_line(c, tied, self._select),
+            "tied_share": tied,
+            "visibility": c.visibility,
+            "negatives": "fixed" if c.fixed_negatives else c.negatives[0],
+            "seed": c.seed,
             "num_parameters": sum(p.numel() for p in self.model.parameters()),
-            **self._plans.counts.figures(self.graph.num_events),
-            "num_events": self.graph.num_events,
-            "num_nodes": self.graph.num_nodes,
+            **self._counts.figures(graph.num_events),
+            "num_events": graph.num_events,
+            "num_nodes": graph.num_nodes,
             "train.num_events": len(self.split.train),
-            **pass_figures(self._progress),
+            "best_epoch": best.epoch,
+            "num_epochs": totals.epochs,
+            "epoch_seconds": totals.seconds / totals.epochs,
+            "events_per_second": totals.events / totals.seconds,
+            "overhead_share": 1 - totals.compute_seconds / totals.seconds,
         }
+        if totals.preparation_seconds:
+            summary["preparation_share"] = totals.preparation_seconds / totals.seconds
         return summary if self.reuse is None else summary | self.reuse.figures()
 
 
-def _check_settings(config: OfflineConfig) -> None:
-    """Raise ValueError if settings do not fit a task."""
-    for name, is_set in (
-        ("slices", config.slices > 1),
-        ("fixed_negatives", config.fixed_negatives is not None),
-        ("reuse", config.reuse.staleness > 0),
-    ):
-        if is_set:
-            raise ValueError(f"a task learns whole batches as they are: leave {name} out")
+def _check(model: TemporalModel, config: OfflineConfig, task: LabelTask | None) -> None:
+    """Raise ValueError if a model or a task cannot be trained with some settings."""
+    check_sliceable(model, config.slices)
+    if task is not None:
+        task.check(model)
+        for name, is_set in (
+            ("slices", config.slices > 1),
+            ("fixed_negatives", config.fixed_negatives is not None),
+            ("reuse", config.reuse.staleness > 0),
+        ):
+            if is_set:
+                raise ValueError(f"a task learns whole batches as they are: leave {name} out")
+    if isinstance(model.state, SpreadState):
+        raise ValueError(
+            "a sharded memory is for a ContinualTrainer; leave the model's state as it is"
+        )
+    try:
+        if config.eval_neighbors is not None:
+            model.check_fanouts(config.eval_neighbors)
+    except ValueError as error:
+        raise ValueError(f"eval_neighbors: {error}") from None

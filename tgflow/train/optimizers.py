@@ -28,18 +28,7 @@ def optimizer_of(
     learning_rate: float,
     weight_decay: float,
 ) -> torch.optim.Optimizer:
-    """Return an optimizer of `parameters`.
-
-    Args:
-        optimizer: A name ("adamw"), a name with settings of the torch class ("sgd:momentum=0.9" or
-            {"name": "sgd", "momentum": 0.9}), or a function from parameters to an optimizer.
-        parameters: What is learned, on one device, at least one.
-        learning_rate: Learning rate of a named optimizer, unless its settings have `lr`.
-        weight_decay: Weight decay of a named optimizer, unless its settings have `weight_decay`.
-
-    Raises:
-        ValueError: If there is no such optimizer, or torch refuses its settings.
-    """
+    """Return an optimizer of `parameters`."""
     if callable(optimizer):
         made = optimizer(parameters)
         if not isinstance(made, torch.optim.Optimizer):
@@ -62,18 +51,7 @@ def optimizer_of(
 def scheduler_of(
     scheduler: SchedulerLike | None, optimizer: torch.optim.Optimizer
 ) -> LRScheduler | None:
-    """Return the learning rate schedule of an optimizer; None: a constant learning rate.
-
-    Args:
-        scheduler: A name with settings of the torch class ("cosine:T_max=10000" or
-            {"name": "step", "step_size": 1000, "gamma": 0.5}), or a function from the optimizer to
-            a `torch.optim.lr_scheduler.LRScheduler`.
-        optimizer: Its learning rate is changed after each step.
-
-    Raises:
-        ValueError: If there is no such schedule, torch refuses its settings, or its state cannot be
-            saved.
-    """
+    """Return the learning rate schedule of an optimizer; None: a constant learning rate."""
     if scheduler is None:
         return None
     if callable(scheduler):

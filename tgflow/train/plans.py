@@ -1,21 +1,128 @@
-"""The plans of a trainer's batches, by its settings."""
+"""The plans of a trainer's batches, and how a stream becomes micro-batches of one size."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+import itertools
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from torch import Tensor
-
+from tgflow.batch import Batch
+from tgflow.cuda.clock import WorkClock
+from tgflow.cuda.device import Device
+from tgflow.events import MICRO_BATCH_END, EventBatch, empty_events
 from tgflow.graph import TemporalGraph
 from tgflow.keys import derive_key
 from tgflow.model import TemporalModel
 from tgflow.plan.counts import CountHistory
-from tgflow.plan.negatives import NegativeSampler, NegativesOfBoth, NegativeSource, PairHistory
+from tgflow.plan.device import BatchesByEpoch, DeviceBatches
+from tgflow.plan.in_order import Task
+from tgflow.plan.negatives import NegativeSampler, NegativesOfBoth, NegativeSource
 from tgflow.plan.plan import Plan
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.train.config import ContinualConfig, TrainingConfig
-from tgflow.train.microbatch import MicroBatchPlans
+
+PREDICT = 0
+"""Epoch of the batches to predict; update `u` of a micro-batch, from 1, is epoch `u`."""
+
+
+class StreamPart:
+    """The batches of a stream up to `MICRO_BATCH_END`, or to its end."""
+
+    def __init__(self, batches: Iterator[EventBatch]) -> None:
+        self._batches = batches
+        self.is_last = False
+        """Whether the stream has ended."""
+
+    def __iter__(self) -> Iterator[EventBatch]:
+        for events in self._batches:
+            if events is MICRO_BATCH_END:
+                return
+            yield events
+        self.is_last = True
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatchPlans:
+    """The plans of one segment of a stream, side by side, as one source for the loader."""
+
+    predict: Plan
+    learn: Plan
+
+    @property
+    def gpu(self) -> Device | None:
+        """Where batches are made: on a GPU, or in host memory."""
+        return self.predict.gpu
+
+    def __len__(self) -> int:
+        return len(self.predict)
+
+    def batch(self, epoch: int, index: int, number: int | None = None) -> Batch:
+        """Return the batch of micro-batch `index` to predict, or of update `epoch`."""
+        return self.plan_of(epoch).batch(epoch, index, number)
+
+    def plan_of(self, epoch: int) -> Plan:
+        """Return the plan of the batches of an epoch."""
+        return self.predict if epoch == PREDICT else self.learn
+
+    def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> DeviceBatches:
+        """Return what makes the same batches on a GPU; see `Plan.batches_on`."""
+        plans = (plan.batches_on(gpu, num_slabs, clock) for plan in (self.predict, self.learn))
+        return BatchesByEpoch(PREDICT, *plans)
+
+
+@dataclass(slots=True)
+class MicroBatcher:
+    """Appends a stream to a graph, and names the batches to prepare as micro-batches fill up."""
+
+    graph: TemporalGraph
+    start: int
+    index: int
+    batch_size: int
+    updates: int
+    arrivals: deque[float] = field(default_factory=deque)
+    """When each micro-batch named was complete, oldest first; a reader takes them out."""
+
+    def tasks(self, stream: Iterable[EventBatch]) -> Iterator[Task]:
+        """Yield the tasks of each micro-batch once its events are in the log, then of the rest."""
+        return itertools.chain.from_iterable(self.turns(stream, most=1))
+
+    def turns(self, stream: Iterable[EventBatch], most: int) -> Iterator[list[Task]]:
+        """Yield what `tasks` does, up to `most` micro-batches at once, which a batch completes."""
+        turn: list[Task] = []
+        for events in itertools.chain([empty_events()], stream):
+            rest = events
+            while (room := self._room()) <= len(rest):
+                rest = self._append(rest, room)
+                turn += self._name()
+                if len(turn) == most * (1 + self.updates):
+                    yield turn
+                    turn = []
+            self._append(rest, len(rest))
+            if turn:
+                yield turn
+                turn = []
+        if self._room() < self.batch_size:
+            yield [*self._name()]
+
+    def _append(self, events: EventBatch, num: int) -> EventBatch:
+        """Append the first `num` events to the graph and return the others."""
+        if num:
+            self.graph.append(events[:num])
+        return events[num:]
+
+    def _room(self) -> int:
+        """Return how many events the next micro-batch still lacks, 0 if it is complete."""
+        end = self.start + (self.index + 1) * self.batch_size
+        return max(0, end - self.graph.num_events)
+
+    def _name(self) -> Iterator[Task]:
+        self.arrivals.append(time.perf_counter())
+        index = self.index
+        self.index += 1
+        return ((epoch, index) for epoch in range(PREDICT, self.updates + 1))
 
 
 def make_plan(
@@ -26,29 +133,22 @@ def make_plan(
     *,
     seed: int,
     start: int = 0,
-    stop: int | None = None,
-    only: Tensor | None = None,
-    replay: ExperienceReplay | None = None,
     counts: CountHistory | None = None,
-    pairs: PairHistory | None = None,
     fanouts: Sequence[int] | None = None,
+    **options: Any,
 ) -> Plan:
-    """Return the plan of the events of `graph` at `[start, stop)` for a model and its settings.
+    """Return the plan of the events of `graph` from `start` on for a model and its settings.
 
     Args:
         graph: Graph whose log is planned.
-        model: Says how many neighbors, how they are sampled if `config` does not, and what is
-            counted of the past.
+        model: Decides what is sampled and counted, where `config` does not.
         config: Everything else.
         negatives: How negatives are drawn.
         seed: Seeds every draw, together with `start`.
         start: Log position of the first event.
-        stop: Log position after the last event; None grows with the log.
-        only: Log positions of the only events, instead of `start` and `stop`.
-        replay: Past events to add to each batch.
         counts: Of the model's counts, to share them with other plans of the graph.
-        pairs: Of the graph's pairs, to share them likewise.
         fanouts: Neighbors per hop, None: the model's.
+        options: `stop`, `only`, `replay` and `pairs` of `Plan.for_model`.
     """
     own = {"fanouts": fanouts, "strategy": config.strategy, "counts": counts}
     return Plan.for_model(
@@ -60,11 +160,8 @@ def make_plan(
         negatives=negatives,
         span=config.span,
         start=start,
-        stop=stop,
-        only=only,
-        replay=replay,
-        pairs=pairs,
         slices=config.slices,
+        **options,
         **{name: value for name, value in own.items() if value is not None},
     )
 
@@ -76,10 +173,9 @@ def micro_batch_plans(
     *,
     start: int = 0,
     replay_from: int = 0,
-    counts: CountHistory | None = None,
-    pairs: PairHistory | None = None,
+    **shared: Any,
 ) -> MicroBatchPlans:
-    """Return the plans of the micro-batches of a stream: of what is predicted, and then learned.
+    """Return the plans of a stream's micro-batches: to predict, and to learn.
 
     Args:
         graph: Graph whose log is planned.
@@ -87,13 +183,15 @@ def micro_batch_plans(
         config: Everything else.
         start: Log position of the first event of micro-batch 0.
         replay_from: No event before this log position is replayed.
-        counts: As `make_plan` takes them.
-        pairs: As `make_plan` takes them.
+        shared: `counts` and `pairs` of `make_plan`.
     """
     c = config
     replay = ExperienceReplay(c.replay_ratio, c.replay_horizon, c.replay_half_life, replay_from)
     seed = c.seed if c.data_seed is None else c.data_seed
-    make = partial(make_plan, graph, model, c, seed=seed, start=start, counts=counts, pairs=pairs)
+
+    def make(negatives: NegativeSource, **own: Any) -> Plan:
+        return make_plan(graph, model, c, negatives, seed=seed, start=start, **shared, **own)
+
     ranked: NegativeSource = NegativeSampler(num=c.mrr_negatives)
     if c.hist_negatives:
         ranked = NegativesOfBoth(ranked, NegativeSampler("historical", c.hist_negatives))

@@ -1,19 +1,137 @@
-"""The counters and metrics of a continual run, which a checkpoint carries on."""
+"""Counters and metrics of a continual run, which a checkpoint carries on."""
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from tgflow.checkpoint.typed import read_as
-from tgflow.train.observe import RunningMean
-from tgflow.train.timeline import Timeline
+from tgflow.metrics import MEAN_OVER_BATCHES
+
+
+@dataclass(slots=True)
+class RunningMean:
+    """Exponentially weighted means: a value counts half as much after `half_life` more of them.
+
+    The first mean is the first value.
+    """
+
+    half_life: float
+    sums: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Weighted sum and weight by name."""
+
+    def add(self, values: dict[str, float]) -> None:
+        """Take one value of each name in; NaN is left out."""
+        decay = 0.5 ** (1 / self.half_life)
+        for name, value in values.items():
+            if not math.isnan(value):
+                total, weight = self.sums.get(name, (0.0, 0.0))
+                self.sums[name] = (total * decay + value, weight * decay + 1)
+
+    def means(self) -> dict[str, float]:
+        """Return the mean of each name seen."""
+        return {name: total / weight for name, (total, weight) in self.sums.items()}
+
+
+@dataclass(slots=True)
+class Segment:
+    """Consecutive batches, summed up."""
+
+    start: int
+    """Position of the first event."""
+    stop: int
+    """Position after the last event."""
+    sums: dict[str, tuple[float, float]]
+    """Weighted sum and weight by metric."""
+
+    def join(self, other: Segment) -> None:
+        """Take in a segment, which follows this one."""
+        self.stop = other.stop
+        for name, (value, weight) in other.sums.items():
+            old_value, old_weight = self.sums.get(name, (0.0, 0.0))
+            self.sums[name] = (old_value + value, old_weight + weight)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values: a copy."""
+        return {"start": self.start, "stop": self.stop, "sums": dict(self.sums)}
+
+
+@dataclass(slots=True)
+class Timeline:
+    """Metrics along a stream, from which the mean of any late part follows.
+
+    Holds up to `capacity` segments, of one batch each at first. When they are full, neighbors are
+    joined two by two: memory stays bounded, and a part's start is exact to one segment.
+    """
+
+    capacity: int = 4096  # even
+    batches_per_segment: int = 1
+    segments: list[Segment] = field(default_factory=list)
+    last_batches: int = 0
+    """Batches in the last segment."""
+    total: Segment = field(default_factory=lambda: Segment(0, 0, {}))
+    """All segments, summed up."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values of which `read_as` makes it again: a copy."""
+        return {
+            "capacity": self.capacity,
+            "batches_per_segment": self.batches_per_segment,
+            "segments": [segment.to_json() for segment in self.segments],
+            "last_batches": self.last_batches,
+            "total": self.total.to_json(),
+        }
+
+    def add(self, start: int, stop: int, metrics: dict[str, float]) -> None:
+        """Take in one batch of events `[start, stop)`, which follow those before; no NaN."""
+        sums = {}
+        for name, value in metrics.items():
+            weight = 1.0 if name in MEAN_OVER_BATCHES else float(stop - start)
+            sums[name] = (value * weight, weight)
+        self.total.join(Segment(start, stop, sums))
+        if self.segments and self.last_batches < self.batches_per_segment:
+            self.segments[-1].join(Segment(start, stop, sums))
+            self.last_batches += 1
+            return
+        if len(self.segments) == self.capacity:
+            for left, right in zip(self.segments[::2], self.segments[1::2], strict=True):
+                left.join(right)
+            del self.segments[1::2]
+            self.batches_per_segment *= 2
+        self.segments.append(Segment(start, stop, sums))
+        self.last_batches = 1
+
+    def mean(self, since: int | None = None) -> dict[str, float]:
+        """Return the mean of each metric over the segments that start at event `since` or later.
+
+        Without `since`, over all of them, at no cost.
+        """
+        total = self.total
+        if since is not None:
+            total = Segment(0, 0, {})
+            for segment in self.segments:
+                if segment.start >= since:
+                    total.join(segment)
+        return {name: value / weight for name, (value, weight) in total.sums.items()}
+
+    def tail_start(self, share: float) -> int:
+        """Return where the last `share` of the events starts, rounded up to a segment's start.
+
+        The last segment always belongs to it; 0 without events.
+        """
+        if not self.segments:
+            return 0
+        first, end = self.segments[0].start, self.segments[-1].stop
+        ideal = end - math.floor(share * (end - first))
+        starts = [segment.start for segment in self.segments]
+        return next((start for start in starts if start >= ideal), starts[-1])
 
 
 @dataclass(slots=True)
 class Progress:
-    """What a run has done so far; numbers only, so that it passes through JSON unchanged."""
+    """Progress of a run; numbers only, so that it passes through JSON unchanged."""
 
     running: RunningMean
     timeline: Timeline = field(default_factory=Timeline)
@@ -21,7 +139,7 @@ class Progress:
     num_steps: int = 0
     num_fallbacks: int = 0
     num_skipped: int = 0
-    """What was left out of learning as it was not finite."""
+    """Predictions and updates that were left out as not finite."""
     wall_seconds: float = 0.0
     compute_seconds: float = 0.0
     preparation_seconds: float = 0.0
@@ -54,7 +172,7 @@ class Progress:
 
     def to_json(self) -> dict[str, Any]:
         """Return what `from_json` takes back, as plain values: a copy."""
-        saved = {name: getattr(self, name) for name in _NUMBERS}
+        saved = {each.name: getattr(self, each.name) for each in fields(self)}
         return saved | {"running": asdict(self.running), "timeline": self.timeline.to_json()}
 
     def resume(self, compute_seconds: float, preparation_seconds: float = 0.0) -> None:
@@ -78,9 +196,9 @@ class Progress:
     ) -> None:
         """Take in the step over events `[start, stop)`, done at `ended` by `perf_counter`."""
         learned = {"loss": loss, "replay_ap": replay_ap}
-        known = {name: value for name, value in learned.items() if value is not None}
-        self.running.add(measured | known)
-        self.timeline.add(start, stop, measured | known)
+        known = measured | {name: value for name, value in learned.items() if value is not None}
+        self.running.add(known)
+        self.timeline.add(start, stop, known)
         self.num_events += stop - start
         self.num_steps += 1
         self.num_fallbacks += num_fallbacks
@@ -116,7 +234,7 @@ class Progress:
         return self.preparation_seconds / self.wall_seconds if self.preparation_seconds else None
 
     def summary(self) -> dict[str, Any]:
-        """Return what a result says of the run as a whole; no key for what is unknown."""
+        """Return the figures of the whole run for a result; no key for what is unknown."""
         out: dict[str, Any] = {
             "num_steps": self.num_steps,
             "num_fallbacks": self.num_fallbacks,
@@ -129,6 +247,3 @@ class Progress:
         }
         out |= {f"running.{name}": value for name, value in self.running.means().items()}
         return {name: value for name, value in out.items() if value is not None}
-
-
-_NUMBERS = [entry.name for entry in fields(Progress) if entry.name not in ("running", "timeline")]

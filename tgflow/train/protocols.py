@@ -69,21 +69,31 @@ def offline_line(config: OfflineConfig, tied_share: float, select: str | None = 
         tied_share: Share of the events that have the time of the event before.
         select: The figure by which a task chooses the epoch; None: as the settings say.
     """
-    chosen = config.select.upper().replace("+", " and ") if select is None else select
-    train = 1 - config.val_ratio - config.test_ratio
-    split = "/".join(f"{100 * share:.3g}" for share in (train, config.val_ratio, config.test_ratio))
-    return _line(
-        config,
-        split,
-        f"new nodes {config.new_node_ratio:.0%} in "
-        + {"same_pass": "the same pass", "apart": "a pass of their own"}[config.inductive],
-        *_common(config),
-        *_eval_neighbors(config),
-        *_reuse(config),
-        _negatives(config),
-        f"best epoch by {chosen}",
-        f"ties {tied_share:.0%}",
-    )
+    c = config
+    chosen = c.select.upper().replace("+", " and ") if select is None else select
+    shares = (1 - c.val_ratio - c.test_ratio, c.val_ratio, c.test_ratio)
+    apart = {"same_pass": "the same pass", "apart": "a pass of their own"}[c.inductive]
+    parts = [
+        "/".join(f"{100 * share:.3g}" for share in shares),
+        f"new nodes {c.new_node_ratio:.0%} in {apart}",
+        *_common(c),
+    ]
+    if c.eval_neighbors is not None:
+        parts.append(f"evaluated with {','.join(map(str, c.eval_neighbors))} neighbors")
+    if c.reuse.staleness:
+        ahead = c.reuse.super_batch
+        how = f", hot ones {ahead} batches ahead" if ahead else ""
+        parts.append(f"lower layers' rows up to {c.reuse.staleness} batches old{how}")
+    since = {"train": "training", "part": "the part before"}[c.inductive_since]
+    details = {
+        "random": "may hit a positive" if c.collide else "never the positive",
+        "historical": f"with{'' if c.replace else 'out'} replacement",
+        "inductive": f"new since {since}",
+    }
+    negatives = ", ".join(f"{kind}:1 ({details[kind]})" for kind in c.negatives)
+    if c.fixed_negatives is not None:
+        negatives = f"fixed negatives of {PurePath(c.fixed_negatives).name}"
+    return _line(c, *parts, negatives, f"best epoch by {chosen}", f"ties {tied_share:.0%}")
 
 
 def continual_line(config: ContinualConfig, tied_share: float) -> str:
@@ -108,7 +118,15 @@ def continual_line(config: ContinualConfig, tied_share: float) -> str:
 
 
 def _line(config: Any, *parts: str) -> str:
-    return f"{config.protocol or 'no named protocol'}: {', '.join([*parts, *_changed(config)])}"
+    """Return the parts of a line, and what `config` has other than its protocol."""
+    wanted = PROTOCOLS[config.protocol] if config.protocol is not None else {}
+    changed = "; ".join(
+        f"{name} {getattr(config, name)} for {value}"
+        for name, value in wanted.items()
+        if getattr(config, name) != value
+    )
+    listed = ", ".join([*parts, f"changed: {changed}"] if changed else parts)
+    return f"{config.protocol or 'no named protocol'}: {listed}"
 
 
 def _common(config: TrainingConfig) -> tuple[str, ...]:
@@ -116,37 +134,3 @@ def _common(config: TrainingConfig) -> tuple[str, ...]:
     slices = f" in {config.slices} slices" if config.slices > 1 else ""
     batch = f"batch {config.batch_size}{slices}"
     return batch, sees[config.visibility], "memory of the batch's start"
-
-
-def _eval_neighbors(config: OfflineConfig) -> tuple[str, ...]:
-    wanted = config.eval_neighbors
-    return () if wanted is None else (f"evaluated with {','.join(map(str, wanted))} neighbors",)
-
-
-def _reuse(config: OfflineConfig) -> tuple[str, ...]:
-    staleness, ahead = config.reuse.staleness, config.reuse.super_batch
-    how = f", hot ones {ahead} batches ahead" if ahead else ""
-    return (f"lower layers' rows up to {staleness} batches old{how}",) if staleness else ()
-
-
-def _negatives(config: OfflineConfig) -> str:
-    if config.fixed_negatives is not None:
-        return f"fixed negatives of {PurePath(config.fixed_negatives).name}"
-    details = {
-        "random": "may hit a positive" if config.collide else "never the positive",
-        "historical": f"with{'' if config.replace else 'out'} replacement",
-        "inductive": "new since "
-        + {"train": "training", "part": "the part before"}[config.inductive_since],
-    }
-    return ", ".join(f"{kind}:1 ({details[kind]})" for kind in config.negatives)
-
-
-def _changed(config: Any) -> list[str]:
-    """Return what `config` has other than its protocol, in words."""
-    wanted = PROTOCOLS[config.protocol] if config.protocol is not None else {}
-    found = [
-        f"{name} {getattr(config, name)} for {value}"
-        for name, value in wanted.items()
-        if getattr(config, name) != value
-    ]
-    return [f"changed: {'; '.join(found)}"] if found else []

@@ -1,4 +1,4 @@
-"""What goes between the runner of a trainer on ranks and the ranks, with each micro-batch."""
+"""Orders and figures that the ranks of a trainer exchange with each micro-batch."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from tgflow.peers import Peers
 
 
 class RankControl:
-    """Where a runner says what it would have done, and reads what all ranks are to do.
+    """Sends the orders that a runner asks for to all ranks.
 
-    What is asked stays asked until the runner takes it back. It reaches rank 0 with this rank's
+    An order is asked for until the runner takes it back. It reaches rank 0 with this rank's
     figures, and comes back as the order of a later micro-batch: of the next one, if rank 0 asks
-    itself. All ranks have the same order after the same micro-batch. A world of one orders what it
-    asks.
+    itself. All ranks have the same order after the same micro-batch.
 
     Args:
         peers: The ranks.
@@ -31,24 +30,24 @@ class RankControl:
     def __init__(self, peers: Peers, compute_seconds: Callable[[], float]) -> None:
         self._peers, self._compute_seconds = peers, compute_seconds
         self.asks = Order.NONE
-        """What this rank would have done; for a runner to set, from any thread."""
+        """Orders that this rank asks for; for a runner to set, from any thread."""
         self.memory_bytes = 0
-        """What this rank's process holds; for a runner to set, to be among its figures."""
+        """Memory of this process; for a runner to set."""
         self.order = Order.NONE
-        """What all ranks are to do after the latest micro-batch."""
+        """Order to all ranks after the latest micro-batch."""
         self.figures: tuple[RankFigures, ...] = ()
-        """How each rank is, as of the latest micro-batch; on rank 0 alone, and of several."""
+        """Of each rank, as of the latest micro-batch; on rank 0 of several."""
 
     def begin(self) -> None:
-        """Note that a micro-batch begins, which has no order yet."""
+        """Begin a micro-batch, which has no order yet."""
         self.order = self.asks if self._peers.world == 1 else Order.NONE
 
     def word(self) -> Order:
-        """Return what rank 0 orders now: what it asks by now, and what others did at last."""
+        """Return the order of rank 0: of what all ranks ask for."""
         return decide(self.asks, self.figures[1:])
 
     def own_figures(self) -> RankFigures:
-        """Return how this rank is."""
+        """Return the figures of this rank."""
         return RankFigures.of(
             self._peers.traffic,
             compute_seconds=self._compute_seconds(),
@@ -57,6 +56,6 @@ class RankControl:
         )
 
     def hear(self, order: Order, figures: tuple[RankFigures, ...]) -> None:
-        """Take what rank 0 has ordered, on rank 0 also how all are."""
+        """Take the order of rank 0, and on rank 0 the figures of all."""
         self.order |= order
         self.figures = figures

@@ -1,8 +1,10 @@
-"""Slices of a batch that ranks compute: what they came to travels in one parcel for each update."""
+"""Slices of a batch that ranks compute: each update exchanges one parcel between all ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +21,7 @@ from tgflow.distributed.control import (
     check_alike,
     checksum,
 )
+from tgflow.distributed.mail_routes import MailRoutes
 from tgflow.distributed.parcel import Spec, exchange_parcels
 from tgflow.distributed.reduce import GRADIENT, Reduction
 from tgflow.messages import Messages
@@ -28,21 +31,20 @@ from tgflow.schedule import SliceSchedule
 from tgflow.state import SpreadState
 from tgflow.train.finite import BatchPlace, TrainingDiverged, elsewhere
 from tgflow.train.rank_control import RankControl
-from tgflow.train.reducer import LocalReducer, SliceReducer
-from tgflow.train.slice_parcels import OwnerParcel, RowParcel, ScoreParcel, StoredRows
+from tgflow.train.reducer import SliceReducer, joined_scores
 from tgflow.tree_sum import TreeSum
 
 _LOST_SPEC: Spec = (torch.uint8, (1,))
 
 
-class RankReducer:
-    """Brings together what the ranks of a world have computed: a `SliceReducer`.
+class RankReducer(SliceReducer):
+    """Combines what the ranks of a world have computed.
 
     An update is two collectives. One exchanges parcels: parts of gradients, with loss and what is
     not finite; rows for the model's state; scores and figures to rank 0; its order to all. The
     other one gathers the sums of the parts. What is predicted waits for the parcel of the first
-    update after it; only where nothing is learned is it sent by itself, in one exchange. So scores
-    that are not finite are found out by all with the next parcel: by who has computed them, too.
+    update after it; only where nothing is learned is it sent by itself, in one exchange. All ranks
+    therefore learn with the next parcel that predicted scores are not finite.
 
     Rows for the state go to all ranks, or to the owners of their nodes where each rank has the
     state of its own nodes (`SpreadState`). Rank 0 alone gets scores.
@@ -58,6 +60,8 @@ class RankReducer:
         WorldError: If there are more ranks than slices.
     """
 
+    waits = True
+
     def __init__(
         self,
         peers: Peers,
@@ -70,11 +74,10 @@ class RankReducer:
         self._owned = [schedule.slices_of(rank) for rank in range(peers.world)]
         self._peers, self._slices, self._model, self._device = peers, slices, model, device
         self._control = control
-        self._is_spread = isinstance(model.state, SpreadState)
         self._reduction: Reduction | None = None
         self._step = 0
-        self._scores: list[ScoreParcel] = []
-        self._rows: StoredRows | None = None
+        self._scores: list[_Rows] = []
+        self._stored: _Rows | None = None
         self._predicted: tuple[Share, TrainingDiverged | None] | None = None
 
     def wanted(self, num_slices: int) -> range:
@@ -83,139 +86,195 @@ class RankReducer:
         return self._owned[self._peers.rank]
 
     def agree(self, share: Share, error: TrainingDiverged | None) -> None:
-        """Have the next parcel say whether what was predicted is finite."""
+        """Send with the next parcel whether what was predicted is finite."""
         self._predicted = (share, error)
 
     def scores(self, share: Share, own: Mapping[int, Scores]) -> Callable[[], Scores] | None:
         """Send scores to rank 0 with the next parcel."""
-        parcel = ScoreParcel(share, own)
-        self._scores.append(parcel)
-        return parcel.whole if self._peers.rank == 0 else None
+        found = joined_scores(own)
+        like = [found.positive, found.negative]
+        counts = [share.rows_of(n[-1]).stop - share.rows_of(n[0]).start for n in self._owned]
+        sends = [_side_by_side(like, len(found.positive))]
+
+        def joined(parts: Sequence[Tensor]) -> Scores:
+            return Scores(*_apart(torch.cat([*parts]), like))
+
+        rows = _Rows("scores", like, sends, counts, joined)
+        self._scores.append(rows)
+        return rows.whole if self._peers.rank == 0 else None
 
     def messages(self, share: Share, own: Mapping[int, Messages]) -> Callable[[], Messages]:
-        """Send rows to those who store them with the next parcel."""
-        self._rows = (
-            OwnerParcel(self._peers.shard, share, own)
-            if self._is_spread
-            else RowParcel(self._owned, share, own)
+        """Send rows to the ranks that store them with the next parcel."""
+        spread = isinstance(self._model.state, SpreadState)
+        self._stored = self._to_owners(share, own) if spread else self._to_all(share, own)
+        return self._stored.whole
+
+    def _to_all(self, share: Share, parts: Mapping[int, Messages]) -> _Rows:
+        """Return the rows that are read, by the log alone: so all ranks know how many come."""
+        own = Messages.joined([*parts.values()])
+        read = own.rows_read(share.host, share.num_new)
+
+        def span(numbers: range) -> tuple[int, slice]:
+            """Return the first row of some slices, and their places among the rows read."""
+            start = share.new_rows_of(numbers[0]).start * own.per_event
+            stop = share.new_rows_of(numbers[-1]).stop * own.per_event
+            first, last = torch.searchsorted(read, torch.tensor([start, stop])).tolist()
+            return start, slice(first, last)
+
+        def whole(column: Tensor) -> Tensor:
+            num_rows = own.per_event * share.num_new
+            if len(column) == num_rows:
+                return column
+            out = column.new_empty(num_rows, *column.shape[1:])
+            return out.index_copy_(0, read.to(column.device), column)
+
+        def joined(found: Sequence[Tensor]) -> Messages:
+            columns = map(whole, _apart(torch.cat([*found]), own.columns))
+            return Messages(tuple(columns), own.per_event, own.last_only)
+
+        first, places = span(share.numbers)
+        rows = read[places] - first
+        columns = [column.index_select(0, rows.to(column.device)) for column in own.columns]
+        sends = [_side_by_side(columns, len(rows))] * len(self._owned)
+        counts = [place.stop - place.start for place in (span(n)[1] for n in self._owned)]
+        return _Rows("rows", own.columns, sends, counts, joined)
+
+    def _to_owners(self, share: Share, own: Mapping[int, Messages]) -> _Rows:
+        """Return the rows of each receiver's owner; elsewhere its rows are zeros."""
+        routes, like = MailRoutes(self._peers.shard, share, own), next(iter(own.values())).columns
+        return _Rows(
+            "memory stored",
+            like,
+            [_side_by_side(columns, len(columns[0])) for columns in routes.sends()],
+            [specs[0][1][0] for specs in routes.specs()],
+            lambda parts: routes.joined([_apart(part, like) for part in parts]),
         )
-        return self._rows.whole
 
     def total(self, share: Share, leaves: TreeSum) -> Tensor:
         """Send parts of the leaves, and all that waits; return the sum over all ranks."""
-        reduction = self._reduction
-        if reduction is None:
-            reduction = Reduction(self._peers, self._slices, len(leaves.roots[0][1]))
-            self._reduction = reduction
-        chunks = reduction.sends(leaves)
-        parcels = self._exchange(chunks, reduction.specs(chunks[0].dtype))
-        return reduction.finish([parcel[GRADIENT] for parcel in parcels])
+        if self._reduction is None:
+            self._reduction = Reduction(self._peers, self._slices, len(leaves.roots[0][1]))
+        chunks = self._reduction.sends(leaves)
+        parcels = self._exchange(chunks, self._reduction.specs(chunks[0].dtype))
+        return self._reduction.finish([parcel[GRADIENT] for parcel in parcels])
 
     def settle(self, share: Share) -> None:
         """Send what waits, if anything does."""
-        if self._scores or self._rows is not None:
-            self._exchange(None, None)
+        if self._scores or self._stored is not None:
+            self._exchange(None, ())
 
     def _exchange(
-        self, chunks: Sequence[Tensor] | None, specs: Sequence[Spec] | None
+        self, chunks: Sequence[Tensor] | None, specs: Sequence[Spec]
     ) -> list[dict[str, Tensor]]:
         """Send each rank its parcel; take in, and return, what all of them have sent."""
         step, self._step = self._step, self._step + 1
-        sends, expected = self._sends(step, chunks), self._expected(step, specs)
+        scores, self._scores = self._scores, []
+        stored, self._stored = self._stored, None
+        predicted, self._predicted = self._predicted, None
+        world, leads = len(self._owned), self._peers.rank == 0
+        sends: list[dict[str, Tensor]] = [{} for _ in range(world)]
+        expected: list[dict[str, Spec]] = [{} for _ in range(world)]
+
+        def add(name: str, tensors: Sequence[Tensor], specs: Sequence[Spec]) -> None:
+            """Send the first ranks these tensors; take these from the first ranks."""
+            for send, tensor in zip(sends, tensors, strict=False):
+                send[name] = tensor.to(self._device)
+            for each, spec in zip(expected, specs, strict=False):
+                each[name] = spec
+
+        is_lost = predicted is not None and predicted[1] is not None
+        add("lost", [torch.tensor([is_lost], dtype=torch.uint8)] * world, [_LOST_SPEC] * world)
+        if stored is not None:
+            add(stored.kind, stored.sends, stored.specs)
+        if step % CHECKED_EVERY == 0:
+            add("checksum", [checksum(dict(self._model.named_parameters()))] * world,
+                [CHECKSUM_SPEC] * world)  # fmt: skip
+        if chunks is not None:
+            add(GRADIENT, chunks, specs)
+        sizes = [[prod(each.specs[rank][1]) for each in scores] for rank in range(world)]
+        if scores:
+            packed = torch.cat([each.sends[0].flatten() for each in scores])
+            from_each: list[Spec] = [(torch.uint8, (sum(of_rank),)) for of_rank in sizes]
+            add("scores", [packed], from_each if leads else [])
+        figures = self._control.own_figures().to_tensor()
+        add("figures", [figures], [FIGURES_SPEC] * world if leads else [])
+        add("order", [self._control.word().to_tensor()] * world if leads else [], [ORDER_SPEC])
         parcels = exchange_parcels(self._peers, STEP, step, sends, expected)
-        if _has_checksum(step):
+        if step % CHECKED_EVERY == 0:
             check_alike([parcel["checksum"] for parcel in parcels], "the parameters")
-        self._hear(parcels)
-        self._deliver(parcels)
-        self._check_predicted(parcels)
+        self._control.hear(
+            Order.from_tensor(parcels[0]["order"]),
+            tuple(RankFigures.from_tensor(p["figures"]) for p in parcels) if leads else (),
+        )
+        if leads and scores:
+            parts = [torch.split(p["scores"], n) for p, n in zip(parcels, sizes, strict=True)]
+            for each, of_ranks in zip(scores, zip(*parts, strict=True), strict=True):
+                each.arrive([x.view(spec[1]) for x, spec in zip(of_ranks, each.specs, strict=True)])
+        if stored is not None:
+            stored.arrive([parcel[stored.kind] for parcel in parcels])
+        if predicted is not None and any(bool(parcel["lost"]) for parcel in parcels):
+            share, error = predicted
+            error = elsewhere(BatchPlace.of(share)) if error is None else error
+            error.is_late = True
+            raise error
         return parcels
 
-    def _sends(self, step: int, chunks: Sequence[Tensor] | None) -> list[dict[str, Tensor]]:
-        """Return what each rank is sent, by name, in the order of `_expected`."""
-        error = None if self._predicted is None else self._predicted[1]
-        lost = torch.tensor([error is not None], dtype=torch.uint8)
-        sends = [{"lost": lost} for _ in self._owned]
-        if self._rows is not None:
-            for send, rows in zip(sends, self._rows.sends(), strict=True):
-                send[self._rows.kind] = rows
-        if _has_checksum(step):
-            found = checksum(dict(self._model.named_parameters()))
-            for send in sends:
-                send["checksum"] = found
-        for rank, chunk in enumerate(chunks or ()):
-            sends[rank][GRADIENT] = chunk
-        if self._scores:
-            sends[0]["scores"] = torch.cat([each.packed() for each in self._scores])
-        sends[0]["figures"] = self._control.own_figures().to_tensor()
-        if self._peers.rank == 0:
-            word = self._control.word().to_tensor()
-            for send in sends:
-                send["order"] = word
-        return [{name: x.to(self._device) for name, x in send.items()} for send in sends]
 
-    def _expected(self, step: int, specs: Sequence[Spec] | None) -> list[dict[str, Spec]]:
-        """Return dtypes and shapes of what each rank sends here, by name."""
-        rows = [{} for _ in self._owned] if self._rows is None else self._expected_rows(self._rows)
-        return [self._expected_of(step, rank, each, specs) for rank, each in enumerate(rows)]
+class _Rows:
+    """Rows on their way between ranks: their columns side by side, uint8 `[R, W]`.
 
-    @staticmethod
-    def _expected_rows(rows: StoredRows) -> list[dict[str, Spec]]:
-        return [{rows.kind: spec} for spec in rows.specs()]
+    Args:
+        kind: Their name in parcels and in `Traffic`.
+        like: Columns of their dtypes and widths.
+        sends: For each rank; for rank 0 alone if there is one.
+        counts: Rows that come from each rank.
+        join: Makes the result of what each rank has sent.
+    """
 
-    def _expected_of(
-        self, step: int, rank: int, rows: Mapping[str, Spec], specs: Sequence[Spec] | None
-    ) -> dict[str, Spec]:
-        leads, owned = self._peers.rank == 0, self._owned[rank]
-        expected = {"lost": _LOST_SPEC, **rows}
-        if _has_checksum(step):
-            expected["checksum"] = CHECKSUM_SPEC
-        if specs is not None:
-            expected[GRADIENT] = specs[rank]
-        if leads and self._scores:
-            num_bytes = sum(each.num_bytes(owned) for each in self._scores)
-            expected["scores"] = (torch.uint8, (num_bytes,))
-        if leads:
-            expected["figures"] = FIGURES_SPEC
-        if rank == 0:
-            expected["order"] = ORDER_SPEC
-        return expected
+    def __init__(
+        self,
+        kind: str,
+        like: Sequence[Tensor],
+        sends: Sequence[Tensor],
+        counts: Sequence[int],
+        join: Callable[[Sequence[Tensor]], Any],
+    ) -> None:
+        self.kind, self.sends, self._join = kind, sends, join
+        self.specs: list[Spec] = [(torch.uint8, (n, sum(_widths(like)))) for n in counts]
+        self._whole: Any = None
 
-    def _hear(self, parcels: Sequence[Mapping[str, Tensor]]) -> None:
-        """Take rank 0's order, and on rank 0 the figures of all."""
-        figures: tuple[RankFigures, ...] = ()
-        if self._peers.rank == 0:
-            figures = tuple(RankFigures.from_tensor(parcel["figures"]) for parcel in parcels)
-        self._control.hear(Order.from_tensor(parcels[0]["order"]), figures)
+    def arrive(self, parts: Sequence[Tensor]) -> None:
+        self._whole = self._join(parts)
 
-    def _deliver(self, parcels: Sequence[Mapping[str, Tensor]]) -> None:
-        """Give scores and rows to those who wait for them."""
-        scores, self._scores = self._scores, []
-        if self._peers.rank == 0 and scores:
-            sizes = [[each.num_bytes(owned) for each in scores] for owned in self._owned]
-            parts = [
-                torch.split(parcel["scores"], of_rank)
-                for parcel, of_rank in zip(parcels, sizes, strict=True)
-            ]
-            for number, each in enumerate(scores):
-                of_each = [part[number] for part in parts]
-                each.arrive([*zip(self._owned, of_each, strict=True)])
-        rows, self._rows = self._rows, None
-        if rows is not None:
-            rows.arrive([parcel[rows.kind] for parcel in parcels])
-
-    def _check_predicted(self, parcels: Sequence[Mapping[str, Tensor]]) -> None:
-        """Raise if what a rank had predicted was not finite."""
-        predicted, self._predicted = self._predicted, None
-        if predicted is None or not any(bool(parcel["lost"]) for parcel in parcels):
-            return
-        share, error = predicted
-        error = elsewhere(BatchPlace.of(share)) if error is None else error
-        error.is_late = True
-        raise error
+    def whole(self) -> Any:
+        assert self._whole is not None, f"{self.kind} are read before they were sent"
+        return self._whole
 
 
-def _has_checksum(step: int) -> bool:
-    return step % CHECKED_EVERY == 0
+def _widths(columns: Sequence[Tensor]) -> list[int]:
+    """Return the bytes of a row of each column."""
+    return [prod(column.shape[1:]) * column.element_size() for column in columns]
+
+
+def _side_by_side(columns: Sequence[Tensor], num_rows: int) -> Tensor:
+    """Return columns of `num_rows` rows as uint8 `[num_rows, W]`."""
+    if not columns:
+        return torch.empty(num_rows, 0, dtype=torch.uint8)
+    flat = (x.detach().contiguous().reshape(-1).view(torch.uint8) for x in columns)
+    return torch.cat(
+        [x.view(num_rows, width) for x, width in zip(flat, _widths(columns), strict=True)], 1
+    )
+
+
+def _apart(rows: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """Return the columns of which `_side_by_side` made `rows`, each as one of `like`."""
+    pieces = torch.split(rows, _widths(like), dim=1) if like else ()
+    return [
+        piece.clone(memory_format=torch.contiguous_format)  # where it may be read as any dtype
+        .view(column.dtype)
+        .view(len(rows), *column.shape[1:])
+        for piece, column in zip(pieces, like, strict=True)
+    ]
 
 
 def reducer_of(
@@ -225,7 +284,7 @@ def reducer_of(
     device: torch.device,
     control: RankControl,
 ) -> SliceReducer:
-    """Return what brings slices together, for the ranks that there are; see `RankReducer`."""
+    """Return what combines the slices of a world; see `RankReducer`."""
     if peers.world == 1:
-        return LocalReducer()
+        return SliceReducer()
     return RankReducer(peers, slices, model, device, control)

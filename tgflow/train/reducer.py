@@ -1,10 +1,9 @@
-"""How slices of a batch become one step: where others have computed some of them, by their help."""
+"""Scores, messages and gradients of a batch of which slices are computed apart."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,97 +15,66 @@ from tgflow.train.finite import TrainingDiverged
 from tgflow.tree_sum import TreeSum
 
 
-class SliceReducer(Protocol):
-    """Makes of what was computed of some slices what the whole batch came to.
+class SliceReducer:
+    """Combines the slices of a batch; here all of them are computed in this process.
 
-    Whoever learns together calls the same methods in the same order. What `scores` and `messages`
-    are given may be sent later, with what follows: they return a function of what comes back, which
-    may be called any number of times, from when it is needed on.
-
-    `own` has the slices of `share.computed()`, in order, by number.
+    `RankReducer` combines those of several ranks, which call the same methods in the same order.
+    There, what `scores` and `messages` take may be sent later, with what follows: they return a
+    function of the result, to be called when it is needed. `own` has the slices of
+    `share.computed()`, in order, by number.
     """
 
-    def wanted(self, num_slices: int) -> range:
-        """Return which slices of each batch are computed here, at least one."""
-        ...
-
-    def scores(self, share: Share, own: Mapping[int, Scores]) -> Callable[[], Scores] | None:
-        """Return what gives the scores of the whole batch, in the order of its rows.
-
-        None where they are not: only somebody else is given them.
-        """
-        ...
-
-    def messages(self, share: Share, own: Mapping[int, Messages]) -> Callable[[], Messages]:
-        """Return what gives the messages of all new events, in order.
-
-        Rows that are not read (`Messages.rows_read`) may hold anything.
-        """
-        ...
-
-    def total(self, share: Share, leaves: TreeSum) -> Tensor:
-        """Return the sum of the leaves of all slices in the order of their tree, which is the same
-        for all who learn together.
-
-        Args:
-            share: The slices that are computed here.
-            leaves: Those of `share.numbers`, added in order, each as `Leaves` makes it; their sums
-                may be overwritten.
-
-        Raises:
-            TrainingDiverged: Late, if what was predicted before is not finite; see `agree`.
-        """
-        ...
-
-    def settle(self, share: Share) -> None:
-        """Have everything that was given so far arrive: nothing else of the batch comes.
-
-        Raises:
-            TrainingDiverged: Late, if what was predicted before is not finite; see `agree`.
-        """
-        ...
-
-    def agree(self, share: Share, error: TrainingDiverged | None) -> None:
-        """Raise where something that was predicted is not finite, alike for all.
-
-        That may be late: what is called next raises it then (`TrainingDiverged.is_late`).
-
-        Args:
-            share: Of which it was.
-            error: Names it, if it is here.
-
-        Raises:
-            TrainingDiverged: If it is here or elsewhere.
-        """
-        ...
-
-
-class LocalReducer:
-    """All slices are computed here, one after the other."""
+    waits = False
+    """Whether a step waits for what others send."""
 
     def wanted(self, num_slices: int) -> range:
-        """Return all slices."""
+        """Return the slices of each batch that are computed here, at least one."""
         return range(num_slices)
 
-    def scores(self, share: Share, own: Mapping[int, Scores]) -> Callable[[], Scores]:
-        """Join the scores of the slices."""
+    def scores(self, share: Share, own: Mapping[int, Scores]) -> Callable[[], Scores] | None:
+        """Return a function of the scores of all rows; None if only another rank has them."""
         joined = joined_scores(own)
         return lambda: joined
 
     def messages(self, share: Share, own: Mapping[int, Messages]) -> Callable[[], Messages]:
-        """Join the messages of the slices."""
+        """Return a function of the messages of all new events, in order.
+
+        Rows that are not read (`Messages.rows_read`) may hold anything.
+        """
         joined = Messages.joined([*own.values()])
         return lambda: joined
 
     def total(self, share: Share, leaves: TreeSum) -> Tensor:
-        """Add the leaves."""
+        """Return the sum of the leaves of all slices, the same bits on all ranks.
+
+        Args:
+            share: The slices that are computed here.
+            leaves: Those of `share.numbers`, added in order; their sums may be overwritten.
+
+        Raises:
+            TrainingDiverged: Late, if what was predicted before is not finite; see `agree`.
+        """
         return leaves.total()
 
     def settle(self, share: Share) -> None:
-        """Do nothing: all has been here."""
+        """Complete the exchange of everything given so far: nothing else of the batch comes.
+
+        Raises:
+            TrainingDiverged: Late, if what was predicted before is not finite; see `agree`.
+        """
 
     def agree(self, share: Share, error: TrainingDiverged | None) -> None:
-        """Raise what was found."""
+        """Raise on all ranks if a prediction of any of them is not finite.
+
+        That may be late: then the next call raises it (`TrainingDiverged.is_late`).
+
+        Args:
+            share: The slices that are computed here.
+            error: Names what is not finite here.
+
+        Raises:
+            TrainingDiverged: If something is not finite.
+        """
         if error is not None:
             raise error
 
@@ -120,21 +88,19 @@ class ShareScores:
     whole: Callable[[], Scores] | None
     """Returns those of all rows, if they come here."""
     messages: Callable[[], Messages] | None = None
-    """Returns what the whole batch leaves for the state, where that is on its way."""
+    """Returns the messages of the whole batch, if they were sent already."""
 
     @property
     def positive(self) -> Tensor:
         """Float `[B]`: the whole batch's events."""
-        return self._here().positive
+        assert self.whole is not None, "only another rank has the scores of all rows"
+        return self.whole().positive
 
     @property
     def negative(self) -> Tensor:
         """Float `[B, m]`."""
-        return self._here().negative
-
-    def _here(self) -> Scores:
-        assert self.whole is not None, "the scores of all rows are given to somebody else"
-        return self.whole()
+        assert self.whole is not None, "only another rank has the scores of all rows"
+        return self.whole().negative
 
 
 AnyScores = Scores | ShareScores
@@ -142,10 +108,7 @@ AnyScores = Scores | ShareScores
 
 
 def score_values(scores: AnyScores) -> dict[str, Tensor]:
-    """Return positive and negative scores of all rows by name; nothing if they are not here.
-
-    Of a task that predicts labels their logits are `classes`.
-    """
+    """Return all scores by name; nothing if only another rank has them."""
     if isinstance(scores, ShareScores) and scores.whole is None:
         return {}
     values = {"positive": scores.positive, "negative": scores.negative}

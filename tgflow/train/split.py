@@ -58,11 +58,25 @@ def chronological_split(
         raise ValueError(f"new_node_ratio must be in [0, 1), got {new_node_ratio}")
     val_start = training_end(events.t, val_ratio, test_ratio)
     test_start = _after_quantile(events.t, 1 - test_ratio)
-    num_nodes = int(torch.cat([events.src, events.dst]).max()) + 1 if len(events) else 0
-    new = _draw_new_nodes(events, val_start, num_nodes, new_node_ratio, seed)
-    touches_drawn = new[events.src] | new[events.dst]
+    nodes, num_events = torch.cat([events.src, events.dst]), len(events)
+    num_nodes = int(nodes.max()) + 1 if num_events else 0
+    late = torch.cat([events.src[val_start:], events.dst[val_start:]]).unique().tolist()  # type: ignore[no-untyped-call]
+    num_new = int(new_node_ratio * len(nodes.unique()))  # type: ignore[no-untyped-call]
+    is_new = torch.zeros(num_nodes, dtype=torch.bool)
+    is_new[sorted(late, key=lambda node: derive_key(seed, node))[:num_new]] = True
+    touches_drawn = is_new[events.src] | is_new[events.dst]
     train = (~touches_drawn[:val_start]).nonzero().flatten()
-    _check_parts(len(events), len(train), val_start, test_start)
+    parts = {
+        "training": len(train),
+        "validation": test_start - val_start,
+        "test": num_events - test_start,
+    }
+    for name, size in parts.items():
+        if size == 0:
+            raise ValueError(
+                f"the split leaves no {name} events: {num_events} events gave {parts}; "
+                "use more events, other ratios, or times that differ"
+            )
     known = torch.zeros(num_nodes, dtype=torch.bool)
     known[events.src[train]] = True
     known[events.dst[train]] = True
@@ -75,38 +89,8 @@ def training_end(t: Tensor, val_ratio: float, test_ratio: float) -> int:
 
 
 def _after_quantile(t: Tensor, q: float) -> int:
-    """Return how many times are at most the `q` quantile, interpolated as numpy does it.
-
-    The quantile lies between two neighbors in order, and no time lies between them: the earlier
-    one decides, in integers.
-    """
+    """Return how many times are at most the `q` quantile, interpolated as numpy does it."""
     if not len(t):
         return 0
     place = math.floor(q * (len(t) - 1) + 1e-9)  # 0.4 * 20 is 8, not the 7.99... of 1 - 0.3 - 0.3
     return int(torch.searchsorted(t, t[place], right=True))
-
-
-def _draw_new_nodes(
-    events: EventBatch, start: int, num_nodes: int, ratio: float, seed: int
-) -> Tensor:
-    """Return which nodes are drawn, bool `[num_nodes]`, out of those with events after `start`."""
-    late = torch.cat([events.src[start:], events.dst[start:]]).unique().tolist()  # type: ignore[no-untyped-call]
-    num_present = len(torch.cat([events.src, events.dst]).unique())  # type: ignore[no-untyped-call]
-    drawn = sorted(late, key=lambda node: derive_key(seed, node))[: int(ratio * num_present)]
-    new = torch.zeros(num_nodes, dtype=torch.bool)
-    new[drawn] = True
-    return new
-
-
-def _check_parts(num_events: int, num_train: int, val_start: int, test_start: int) -> None:
-    parts = {
-        "training": num_train,
-        "validation": test_start - val_start,
-        "test": num_events - test_start,
-    }
-    for name, size in parts.items():
-        if size == 0:
-            raise ValueError(
-                f"the split leaves no {name} events: {num_events} events gave {parts}; "
-                "use more events, other ratios, or times that differ"
-            )

@@ -1,24 +1,48 @@
-"""A trainer's state as a checkpoint: which parts it has, and how they come back together."""
+"""A trainer's state as a checkpoint: model, optimizer, events, features and caches.
+
+Events are the bulk of a graph and never change, so they are saved in sealed pieces, which a
+checkpoint need not write again; the section `events` has the rest.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from tgflow.checkpoint import Checkpoint, CheckpointError, UntrustedCheckpoint
-from tgflow.checkpoint.parts import ModelState, Optimizer, Parameters, Part, Schedule
+from tgflow.cache import CacheSnapshot
+from tgflow.checkpoint import Checkpoint, CheckpointError, Tensors, UntrustedCheckpoint
+from tgflow.checkpoint.parts import (
+    Ids,
+    ModelState,
+    Optimizer,
+    Parameters,
+    Part,
+    Schedule,
+    pieces_of,
+    put_pieces,
+)
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.choices import Direction
 from tgflow.cuda.device import Device
-from tgflow.graph import TemporalGraph
+from tgflow.events import COLUMNS, EventBatch, concat
+from tgflow.graph import TemporalGraph, rebuild
+from tgflow.graph.feature_scale import FeatureScale, FeatureScaling
+from tgflow.graph.mutations import from_tensors, to_tensors
 from tgflow.model import TemporalModel
 from tgflow.peers import Shard
 from tgflow.tables import FeatureTable
 from tgflow.tables.table import Table
+from tgflow.train.caches import caches_of
 from tgflow.train.feature_rows import FeatureRows
-from tgflow.train.graph_parts import CacheContents, Events, Scaling
 from tgflow.train.step import TrainStep
+
+PIECE = 1 << 18
+"""Events of a sealed piece: 8 MiB of columns."""
+_CACHES = "caches"
+_SCALES = ("feature_scale", "node_scale")
+"""Attributes of a graph with the scales of its features."""
 
 
 def save_state(
@@ -28,22 +52,15 @@ def save_state(
 
     With several `slices`, memory is saved by parts, which ranks can write together.
 
-    What is learned or appended later does not change what was saved: it is copies of all that
-    changes, and views of events, which do not. Nothing is drawn, and nothing of the trainer
-    changes.
+    Later training does not change what was saved: it is copies of all that changes, and views of
+    events, which do not. Nothing is drawn, and nothing of the trainer changes.
     """
     save_learner(writer, learner, by_part=slices > 1)
     save_graph(writer, graph, position, by_part=slices > 1)
 
 
 def save_learner(writer: Checkpoint, learner: TrainStep, *, by_part: bool = False) -> None:
-    """Save model, its state and the optimizer, as `load_learner` takes them.
-
-    Args:
-        writer: Takes it.
-        learner: What is saved.
-        by_part: As `ModelState`.
-    """
+    """Save model, its state and the optimizer, as `load_learner` takes them."""
     for part in _learner_parts(learner, by_part=by_part):
         part.save(writer)
 
@@ -51,17 +68,26 @@ def save_learner(writer: Checkpoint, learner: TrainStep, *, by_part: bool = Fals
 def save_graph(
     writer: Checkpoint, graph: TemporalGraph, position: int, *, by_part: bool = False
 ) -> None:
-    """Save the first `position` events of a graph and its features, as `graph_of` takes them.
-
-    Args:
-        writer: Takes it.
-        graph: What is saved.
-        position: How much of it.
-        by_part: Whether the trainer saves its model's state by parts.
-    """
+    """Save the first `position` events of a graph and its features, as `graph_of` takes them."""
     writer.note("graph", {"direction": graph.direction, "time_unit": graph.time_unit})
-    for part in _graph_parts(graph, position, by_part=by_part):
-        part.save(writer)
+    _save_events(writer, graph, position)
+    kinds = {}
+    for name, cache in caches_of(graph).items():
+        held = cache.snapshot()
+        writer.put(f"cache_{name}", {"ids": held.ids, "keys": held.keys}, volatile=True)
+        kinds[name] = {"policy": cache.policy, "capacity": cache.capacity}
+    writer.note(_CACHES, kinds)
+    num_rows = graph.num_node_rows(position)
+    if graph.edge_x is not None:
+        edge_x = FeatureRows("edge_x", graph.edge_x, position, follows_log=True, volatile=by_part)
+        edge_x.save(writer)
+    if graph.node_x is not None:
+        FeatureRows("node_x", graph.node_x, num_rows, follows_log=False).save(writer)
+    for key, size in zip(_SCALES, (position, num_rows), strict=True):
+        scale = getattr(graph, key)
+        if scale is not None:
+            writer.note(key, {"kind": scale.kind, "freeze_at": scale.freeze_at})
+            writer.put(key, scale.state_at(size))
 
 
 def _learner_parts(learner: TrainStep, *, by_part: bool = False) -> list[Part]:
@@ -74,17 +100,74 @@ def _model_parts(model: TemporalModel, *, by_part: bool = False) -> list[Part]:
     return [Parameters(model), ModelState(model.state, by_part=by_part)]
 
 
-def _graph_parts(graph: TemporalGraph, position: int, *, by_part: bool) -> list[Part]:
-    parts: list[Part] = [Events(graph, position), CacheContents(graph)]
-    if graph.edge_x is not None:
-        edge_x = FeatureRows("edge_x", graph.edge_x, position, follows_log=True, volatile=by_part)
-        parts.append(edge_x)
-    if graph.node_x is not None:
-        size = graph.num_node_rows(position)
-        parts.append(FeatureRows("node_x", graph.node_x, size, follows_log=False))
-    if graph.feature_scale is not None:
-        parts.append(Scaling(graph, position))
-    return parts
+def _save_events(writer: Checkpoint, graph: TemporalGraph, position: int) -> None:
+    """Save events as views of the log, and the mutations of the graph's past until then."""
+    rows, deleted = to_tensors(m for m in graph.mutations if m.position <= position)
+    writer.note("position", position)
+    writer.note("mutations", rows)
+    writer.note("piece", PIECE)
+    writer.put("mutations", deleted)
+
+    def columns_of(start: int, stop: int) -> Tensors:
+        events = graph.log.read(start, stop)
+        columns = {name: getattr(events, name) for name in COLUMNS}
+        return {name: column for name, column in columns.items() if column is not None}
+
+    put_pieces(writer, "events", PIECE, position, columns_of)
+
+
+def _load_events(reader: Checkpoint, graph: TemporalGraph) -> None:
+    """Append the events to an empty graph, and make the mutations where they were made."""
+    size, stop = (read_natural(reader.meta, key) for key in ("piece", "position"))
+    events = concat([_events(piece) for piece in pieces_of(reader, "events", max(size, 1), stop)])
+    num_ids = Ids.num_saved(reader)
+    for end, nodes in (("src", events.src), ("dst", events.dst)):
+        if num_ids is not None and len(nodes) and (last := int(nodes.max())) >= num_ids:
+            raise UntrustedCheckpoint(f"events.{end} has node {last}, and there are {num_ids} ids")
+    if len(events) != stop:
+        raise ValueError(f"there are {len(events)} events, not {stop}")
+    rows = read_as(list[list[Any]], reader.meta.get("mutations"), "mutations")
+    rebuild(graph, events, from_tensors(rows, reader.get("mutations")))
+
+
+def _events(piece: Tensors) -> EventBatch:
+    names = [name for name, column in COLUMNS.items() if column.is_required or name in piece]
+    columns: dict[str, Any] = {name: piece[name] for name in names}
+    return EventBatch(**columns)
+
+
+def _load_caches(reader: Checkpoint, graph: TemporalGraph) -> None:
+    """Let caches hold what they held; one of another policy or capacity starts empty."""
+    for name, cache in caches_of(graph).items():
+        kinds = read_as(dict[str, Any], reader.meta.get(_CACHES, {}), _CACHES)
+        if kinds.get(name) == {"policy": cache.policy, "capacity": cache.capacity}:
+            held = reader.get(f"cache_{name}")
+            _check_contents(held["ids"], held["keys"], cache.capacity)
+            cache.restore(CacheSnapshot(held["ids"], held["keys"]))
+
+
+def _check_contents(ids: Tensor, keys: Tensor, capacity: int) -> None:
+    for column in (ids, keys):
+        if column.dtype != torch.int64 or column.shape != (capacity,):
+            raise ValueError(
+                f"a cache of {capacity} rows cannot hold {column.dtype} {list(column.shape)}"
+            )
+    held = ids[ids != -1]
+    if bool((held < 0).any()) or len(set(held.tolist())) < len(held):
+        raise ValueError("a cache holds rows that there are, each once")
+
+
+def _load_scales(reader: Checkpoint, graph: TemporalGraph) -> None:
+    for name in _SCALES:
+        if name in reader.meta:
+            noted = read_as(dict[str, Any], reader.meta[name], name)
+            kind: FeatureScaling = read_as(FeatureScaling, noted.get("kind"), f"{name}.kind")
+            scale = FeatureScale(kind, max(1, read_natural(noted, "freeze_at")))
+            try:
+                scale.load(reader.get(name))
+            except (KeyError, ValueError) as error:
+                raise UntrustedCheckpoint(f"{name}: {error}") from None
+            setattr(graph, name, scale)
 
 
 def graph_of(
@@ -131,11 +214,11 @@ def graph_of(
             device_budget=device_budget,
             shard=shard,
         )
-        Events(graph).load(checkpoint)
+        _load_events(checkpoint, graph)
         _check_rows(graph, edge_x, checkpoint)
         graph.edge_x = edge_x
-        CacheContents(graph).load(checkpoint)
-        Scaling(graph).load(checkpoint)
+        _load_caches(checkpoint, graph)
+        _load_scales(checkpoint, graph)
     except (LookupError, TypeError, ValueError) as error:
         raise CheckpointError(f"the checkpoint's events cannot be used: {error!r}") from None
     return graph

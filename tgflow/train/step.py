@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -14,16 +14,16 @@ from torch import Tensor, nn
 from tgflow.batch import AnyBatch, Batch, Share
 from tgflow.cuda.clock import clock_of
 from tgflow.cuda.devices import device_of, has_device
+from tgflow.graph import TemporalGraph
 from tgflow.keys import KeyDomain, derive_key
 from tgflow.messages import Messages, NewEvents
 from tgflow.model import Scores, TemporalModel, device_of_model
 from tgflow.nn.dropout import DropoutKeys
 from tgflow.state import DeviceState
+from tgflow.tasks.labels import LabelTask
 from tgflow.train.captured import CapturedCalls, tensors_of
-from tgflow.train.config import ExecutionConfig
+from tgflow.train.config import ExecutionConfig, TrainingConfig
 from tgflow.train.finite import BatchPlace, TrainingDiverged, check_finite, elsewhere
-from tgflow.train.learning_task import LearningTask
-from tgflow.train.leaves import Leaves
 from tgflow.train.losses import LossLike, check_takes_weight, loss_of
 from tgflow.train.optimizers import (
     OptimizerLike,
@@ -32,8 +32,8 @@ from tgflow.train.optimizers import (
     scheduler_of,
     skips_on_device,
 )
-from tgflow.train.reducer import AnyScores, LocalReducer, ShareScores, SliceReducer
-from tgflow.train.results import ReadyResults, ResultRing, Results
+from tgflow.train.reducer import AnyScores, ShareScores, SliceReducer
+from tgflow.train.results import Results
 from tgflow.tree_sum import TreeSum
 
 _MASK_63_BITS = (1 << 63) - 1
@@ -108,13 +108,13 @@ class TrainStep:
         num_nodes: Callable[[], int] | None = None,
         checks_at_once: bool = False,
         reducer: SliceReducer | None = None,
-        task: LearningTask | None = None,
+        task: LabelTask | None = None,
     ) -> None:
         self.model = model
         self.task = task
         self.seed = seed
         self.grad_clip = grad_clip
-        self.reducer: SliceReducer = LocalReducer() if reducer is None else reducer
+        self.reducer = SliceReducer() if reducer is None else reducer
         self.loss = loss_of(model.loss if loss is None else loss)
         self._takes_weight = False
         self.parameters = [p for p in model.parameters() if p.requires_grad]
@@ -136,7 +136,7 @@ class TrainStep:
         state = model.state
         self.state = state if isinstance(state, DeviceState) else None
         waits = self.device.type == "cpu" or checks_at_once or state is not self.state
-        waits |= not isinstance(self.reducer, LocalReducer)  # what others send is waited for
+        waits |= self.reducer.waits
         # Only fused Adam and AdamW can leave a step out on the device (`found_inf`), and a schedule
         # must not advance for a step that was left out.
         waits |= self.optimizer is not None and not skips_on_device(self.optimizer)
@@ -148,15 +148,38 @@ class TrainStep:
         self._clock = clock_of(self.device)
         self.has_changed = False
         """Whether parameters or state have changed since this was last set to False."""
-        calls = None
-        if execution.capture and task is None:  # targets are computed on the host
-            calls = self._captured_calls()
-        self._whole: Execution = PlainExecution(self)
-        if calls is not None:
-            self._whole = CapturedExecution(self, calls)
-        self._sliced: Execution = SlicedExecution(self)
+        # targets of a task are computed on the host
+        calls = self._captured_calls() if execution.capture and task is None else None
+        self._whole = _PlainExecution(self) if calls is None else _CapturedExecution(self, calls)
+        self._sliced = _SlicedExecution(self)
 
-    def _execution(self, batch: AnyBatch) -> Execution:
+    @classmethod
+    def of_config(
+        cls,
+        model: TemporalModel,
+        config: TrainingConfig,
+        graph: TemporalGraph,
+        *,
+        optimizer: OptimizerLike | None = None,
+        lr_scheduler: SchedulerLike | None = None,
+        loss: LossLike | None = None,
+        **options: Any,
+    ) -> Self:
+        """Return a step with a trainer's settings, unless other ones are given."""
+        return cls(
+            model,
+            seed=config.seed,
+            learning_rate=config.learning_rate,
+            weight_decay=config.weight_decay,
+            grad_clip=config.grad_clip,
+            loss=config.loss if loss is None else loss,
+            optimizer=config.optimizer if optimizer is None else optimizer,
+            lr_scheduler=config.lr_scheduler if lr_scheduler is None else lr_scheduler,
+            num_nodes=lambda: graph.num_nodes,
+            **options,
+        )
+
+    def _execution(self, batch: AnyBatch) -> Any:
         return self._sliced if isinstance(batch, Share) else self._whole
 
     def predict(self, batch: AnyBatch) -> AnyScores:
@@ -166,7 +189,8 @@ class TrainStep:
             TrainingDiverged: If a score is not finite, unless `is_lost` notes it.
             ValueError: If the model reads features of other widths than the batch has.
         """
-        return self._execution(batch).predict(batch)
+        scores: AnyScores = self._execution(batch).predict(batch)
+        return scores
 
     def settle(self, batch: AnyBatch) -> None:
         """Complete the exchange of a share's slices, such as scores, between ranks.
@@ -190,7 +214,7 @@ class TrainStep:
                 parameters are unchanged.
             ValueError: If the model reads features of other widths than the batch has.
         """
-        result = self._execution(batch).learn(batch, stores)
+        result: StepResult = self._execution(batch).learn(batch, stores)
         # Outside of the execution: a replayed CUDA graph runs no Python.
         if self.lr_scheduler is not None:
             self.lr_scheduler.step()
@@ -219,7 +243,10 @@ class TrainStep:
         if self.task is not None:
             loss = self.task.loss(loss, scores, batch)
         self.check_finite(batch, scores, loss)
-        self.backward(loss)
+        if self.optimizer is not None:
+            self.optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.update()
         return StepResult(loss.detach(), detach_scores(scores))
 
     def loss_of(self, batch: Batch, scores: Scores) -> Tensor:
@@ -235,14 +262,6 @@ class TrainStep:
             check_takes_weight(self.loss)
             self._takes_weight = True
         return self.loss(scores, weight=weight)
-
-    def backward(self, loss: Tensor) -> None:
-        """Compute gradients and take an optimizer step, if there are parameters."""
-        if self.optimizer is None:
-            return
-        self.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.update()
 
     def _captured_calls(self) -> CapturedCalls | None:
         """Return what captures steps, if nothing in them waits or moves."""
@@ -291,7 +310,7 @@ class TrainStep:
 
     def new_results(self) -> Results[Any]:
         """Return what brings scores and losses to the host: behind the steps on a device."""
-        return ReadyResults() if self.is_lost is None else ResultRing(self.device)
+        return Results(None if self.is_lost is None else self.device)
 
     def check_late(
         self,
@@ -376,35 +395,17 @@ def _matmul_precision(precision: str | None) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-class Execution(Protocol):
-    """Computes the parts of a step for one kind of batch."""
-
-    def predict(self, batch: Any, /) -> AnyScores:
-        """Return the scores of a batch; see `TrainStep.predict`."""
-        ...
-
-    def learn(self, batch: Any, /, stores: bool) -> StepResult:
-        """Take an optimizer step; see `TrainStep.learn`."""
-        ...
-
-    def commit(self, batch: Any, /, scores: Any) -> None:
-        """Store a batch's new events; see `TrainStep.commit`."""
-        ...
-
-
-class PlainExecution:
-    """Computes a whole batch eagerly."""
+class _PlainExecution:
+    """Computes whole batches eagerly; the methods are those of `TrainStep`."""
 
     def __init__(self, step: TrainStep) -> None:
         self._step = step
 
     def predict(self, batch: Batch) -> Scores:
-        """Return the scores of a batch."""
         with self._step.evaluating(batch):
             return self._step.score(batch)
 
     def learn(self, batch: Batch, stores: bool) -> StepResult:
-        """Take an optimizer step."""
         with self._learning(batch) as key, seeded_draws(key, self._step.device):
             return self._step.descend(batch)
 
@@ -419,7 +420,6 @@ class PlainExecution:
             yield key
 
     def commit(self, batch: Batch, scores: Scores | None) -> None:
-        """Store a batch's new events."""
         step = self._step
         if scores is None:
             with step.evaluating(batch):
@@ -433,7 +433,7 @@ class PlainExecution:
         self._step.model.commit(batch, scores)
 
 
-class CapturedExecution(PlainExecution):
+class _CapturedExecution(_PlainExecution):
     """Computes whole batches of recurring shapes by replaying CUDA graphs."""
 
     def __init__(self, step: TrainStep, calls: CapturedCalls) -> None:
@@ -443,13 +443,11 @@ class CapturedExecution(PlainExecution):
         """If a replay made the latest scores: of what, as it left them, and as returned."""
 
     def predict(self, batch: Batch) -> Scores:
-        """Return the scores of a batch."""
         with self._step.evaluating(batch):
             scores = self.calls.call("predict", batch, self._step.score, tensors_of)
             return self._kept("predict", scores)
 
     def learn(self, batch: Batch, stores: bool) -> StepResult:
-        """Take an optimizer step."""
         step = self._step
         if batch.host.weight is not None:  # which a replay would have to copy to the device
             return super().learn(batch, stores)
@@ -480,7 +478,7 @@ def _result_tensors(result: StepResult) -> list[Tensor]:
     return [result.loss, *tensors_of(result.scores)]
 
 
-class SlicedExecution:
+class _SlicedExecution:
     """Computes the slices of a `Share` one by one; a reducer combines them over ranks."""
 
     def __init__(self, step: TrainStep) -> None:
@@ -496,24 +494,29 @@ class SlicedExecution:
             yield
 
     def predict(self, share: Share) -> ShareScores:
-        """Return the scores of a share."""
-        _fetch(share)
-        own: dict[int, Scores] = {}
         error: TrainingDiverged | None = None
+        own = self._computed(share)
+        for number, batch in share.computed():
+            found = self._step.lost(batch, own[number])
+            error = found if error is None else error
+        self._reducer.agree(share, error)
+        return ShareScores(own, self._reducer.scores(share, own))
+
+    def _computed(self, share: Share) -> dict[int, Scores]:
+        """Return the scores of the slices that are computed here, finite or not."""
+        _fetch(share)
+        own = {}
         for number, batch in share.computed():
             with self._step.evaluating(batch), self._reading(batch):
                 own[number] = self._step.model(batch)
-                found = self._step.lost(batch, own[number])
-                error = found if error is None else error
-        self._reducer.agree(share, error)
-        return ShareScores(own, self._reducer.scores(share, own))
+        return own
 
     def learn(self, share: Share, stores: bool) -> StepResult:
         """Take an optimizer step by the sum of the slices' gradients."""
         self._step.check_batch(share.slices[0])
         _fetch(share)
         self._step.set_mode(training=True)
-        leaves = Leaves(self._step.parameters, self._step.model.marks(), self._step.device)
+        leaves = _Leaves(self._step.parameters, self._step.model.marks(), self._step.device)
         tree, own = TreeSum(share.num_slices), dict[int, Scores]()
         error: TrainingDiverged | None = None
         computed = dict(share.computed())
@@ -527,16 +530,16 @@ class SlicedExecution:
         if stores:
             scores.messages = self._messages(share, own)
         with self._step.computing():
-            figures = leaves.spread(self._total(share, leaves, tree))
+            loss, is_lost = leaves.spread(self._total(share, leaves, tree))
             if self._step.is_lost is not None:
-                self._step.is_lost.logical_or_(figures.is_lost)
-            elif bool(figures.is_lost):
+                self._step.is_lost.logical_or_(is_lost)
+            elif bool(is_lost):
                 leaves.rewind()
                 raise elsewhere(BatchPlace.of(share)) if error is None else error
             self._step.update()
-        return StepResult(figures.loss.clone(), scores)
+        return StepResult(loss.clone(), scores)
 
-    def _total(self, share: Share, leaves: Leaves, tree: TreeSum) -> Tensor:
+    def _total(self, share: Share, leaves: _Leaves, tree: TreeSum) -> Tensor:
         try:
             return self._reducer.total(share, tree)
         except TrainingDiverged:  # of what was predicted: then nothing is learned
@@ -544,7 +547,7 @@ class SlicedExecution:
             raise
 
     def _slice_leaf(
-        self, leaves: Leaves, batch: Batch, num_rows: int
+        self, leaves: _Leaves, batch: Batch, num_rows: int
     ) -> tuple[Scores, Tensor, TrainingDiverged | None]:
         """Return the scores and the leaf of a slice of `num_rows` rows, and what is not finite."""
         key = derive_key(self._step.seed, batch.epoch, batch.index)
@@ -581,11 +584,10 @@ class SlicedExecution:
         return self._reducer.messages(share, made)
 
     def commit(self, share: Share, scores: ShareScores | None) -> None:
-        """Store a share's new events."""
         if scores is not None and scores.messages is not None:
             messages: Callable[[], Messages] | None = scores.messages
         else:
-            own = self._scores_now(share) if scores is None else scores.own
+            own = self._computed(share) if scores is None else scores.own
             messages = self._messages(share, own)
         self._reducer.settle(share)
         with self._step.touching_state(), torch.no_grad():
@@ -594,14 +596,56 @@ class SlicedExecution:
                 events = NewEvents.of_host(share.host, share.num_new, self._step.device)
                 self._step.model.store(events, messages())
 
-    def _scores_now(self, share: Share) -> dict[int, Scores]:
-        """Return what the model makes of the slices now, finite or not."""
-        _fetch(share)
-        own = {}
-        for number, batch in share.computed():
-            with self._step.evaluating(batch), self._reading(batch):
-                own[number] = self._step.model(batch)
-        return own
+
+class _Leaves:
+    """Turns the gradients of a slice into a *leaf*, float `[size]`, and the sum of leaves back.
+
+    A leaf has the gradients of all parameters, one after the other, zeros where there is none; then
+    the marks, 1 where one is set; then the loss, and whether something is not finite. Marks are
+    bool buffers that training's forward may set, and never clears: each slice sees those set before
+    its batch and those that it sets itself.
+    """
+
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], marks: Sequence[Tensor], device: torch.device
+    ) -> None:
+        self._parameters, self._marks, self._device = parameters, marks, device
+        self._sizes = [*(each.numel() for each in (*parameters, *marks)), 1, 1]
+        self._dtype = parameters[0].dtype if parameters else torch.float64
+        self._before = [each.clone() for each in marks]
+
+    def none(self) -> Tensor:
+        """Return the leaf of a slice without rows."""
+        return torch.zeros(sum(self._sizes), dtype=self._dtype, device=self._device)
+
+    def rewind(self) -> None:
+        """Clear gradients, and reset marks to those before the batch."""
+        for parameter in self._parameters:
+            parameter.grad = None
+        for mark, before in zip(self._marks, self._before, strict=True):
+            mark.copy_(before)
+
+    def leaf(self, loss: Tensor, is_lost: Tensor | bool) -> Tensor:
+        """Return the leaf of a slice after its backward pass, with its part of the loss."""
+        out = self.none()
+        *places, loss_place, lost_place = torch.split(out, self._sizes)
+        for place, source in zip(places, [*self._parameters, *self._marks], strict=True):
+            column = source.grad if isinstance(source, nn.Parameter) else source
+            if column is not None:
+                place.copy_(column.reshape(-1))
+        loss_place.copy_(loss.detach())
+        lost_place.copy_(torch.as_tensor(is_lost))
+        return out
+
+    def spread(self, total: Tensor) -> tuple[Tensor, Tensor]:
+        """Set gradients and marks from the sum of leaves; return loss and is_lost."""
+        *places, loss, lost = torch.split(total, self._sizes)
+        num = len(self._parameters)
+        for place, parameter in zip(places[:num], self._parameters, strict=True):
+            parameter.grad = place.view_as(parameter).to(parameter.dtype)
+        for place, mark in zip(places[num:], self._marks, strict=True):
+            mark.copy_(place.view_as(mark) > 0)
+        return loss.squeeze(0), lost.squeeze(0) > 0
 
 
 def _share_of_slice(batch: Batch, num_rows: int) -> float:
@@ -629,10 +673,7 @@ def detach_scores(scores: Scores) -> Scores:
 
 @contextmanager
 def seeded_draws(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's default generators of the CPU and of `device`, and restore them afterwards.
-
-    Draws of other threads from these generators are seeded, too. Does not synchronize.
-    """
+    """Seed torch's default generators of the CPU and of `device`, and restore them afterwards."""
     # Not torch.manual_seed: without a GPU it takes milliseconds, to record its call for CUDA.
     generators = _default_generators(device)
     callers = [generator.get_state() for generator in generators]

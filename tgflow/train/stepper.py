@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from torch import Tensor
 
 from tgflow.batch import AnyBatch
 from tgflow.cuda.clock import WorkClock
 from tgflow.graph import TemporalGraph
-from tgflow.metrics import find_metrics
+from tgflow.metrics import average_precision, batch_metrics, find_metrics, measure, mrr, ranks
 from tgflow.model import TemporalModel
-from tgflow.train.config import ContinualConfig, ExecutionConfig
+from tgflow.tasks.labels import EventFigures
+from tgflow.train.config import ContinualConfig
 from tgflow.train.event_scores import EventScorer, EventScores
 from tgflow.train.finite import BatchPlace, TrainingDiverged
-from tgflow.train.learning_task import LearningTask, TaskFigures
-from tgflow.train.losses import LossLike
-from tgflow.train.optimizers import OptimizerLike, SchedulerLike
-from tgflow.train.pending_steps import (
-    LearnedStep,
-    MicroBatch,
-    OnScores,
-    PendingSteps,
-    step_values,
-)
+from tgflow.train.observe import StepRecord
 from tgflow.train.progress import Progress
-from tgflow.train.reducer import AnyScores, SliceReducer, check_sliceable, score_values
+from tgflow.train.reducer import AnyScores, check_sliceable, score_values
+from tgflow.train.results import Results, Values
 from tgflow.train.step import StepResult, TrainStep
 
 Answer = TypeVar("Answer")
@@ -37,26 +32,58 @@ MAX_LOST = 20
 """Micro-batches in a row that may be left out as not finite; then the parameters are lost."""
 
 
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """A micro-batch of a stream, for all models that learn it."""
+
+    before: tuple[int, int, int]
+    """The trainer's position, segment and index before it."""
+    stop: int
+    """The trainer's position after it."""
+    t: int
+    """Time of its last event."""
+    lag_events: int
+    lag_seconds: float
+    arrived: float
+
+    @property
+    def start(self) -> int:
+        """The trainer's position before it."""
+        return self.before[0]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Learned:
+    """A micro-batch that is stored, before its scores have come to the host."""
+
+    of: MicroBatch
+    places: list[BatchPlace]
+    """Of what was predicted, then of what each update learned from."""
+    num_fallbacks: int
+    ended: float
+    scores: EventScores | None
+
+
+OnScores: TypeAlias = Callable[[MicroBatch, Tensor, Tensor, Tensor], None]
+"""Gets a micro-batch, the scores of its events and of their negatives on the host, and the ranks of
+the events among these: of each one that is measured, without its historical negatives."""
+
+
 class Stepper:
-    """Takes one model through micro-batches, and counts what came of it.
+    """Takes one model through micro-batches, and makes their records.
 
     Of each micro-batch: `predict`, then `learn` once for each update, then `store` and `finish`.
 
     Args:
         model: Model to train, on its device, memory included.
-        graph: What batches are of.
+        graph: Graph of the batches.
         config: Settings.
-        execution: How a GPU is used.
         preparation: The clock of what prepares batches.
         on_scores: Gets the scores of what was predicted, once they are on the host.
-        reducer: Brings slices of batches together; None: all of them are computed here.
         scorer: Gets what was predicted before it is learned, for which a device and other ranks are
-            waited for; None: nobody does.
-        task: What is learned beside links; batches then come with `targets`.
-        figures: Measures what was predicted of it.
-        optimizer: As `ContinualTrainer`.
-        lr_scheduler: As `ContinualTrainer`.
-        loss: As `ContinualTrainer`.
+            waited for; None: nothing waits.
+        figures: Measures what was predicted of a task.
+        options: Of `TrainStep.of_config`.
 
     Raises:
         ValueError: If batches are cut into slices, and the model takes whole ones alone; or there
@@ -68,56 +95,34 @@ class Stepper:
         model: TemporalModel,
         graph: TemporalGraph,
         config: ContinualConfig,
-        execution: ExecutionConfig,
         preparation: WorkClock,
+        *,
         on_scores: OnScores | None = None,
-        reducer: SliceReducer | None = None,
         scorer: EventScorer | None = None,
-        task: LearningTask | None = None,
-        figures: TaskFigures | None = None,
-        optimizer: OptimizerLike | None = None,
-        lr_scheduler: SchedulerLike | None = None,
-        loss: LossLike | None = None,
+        figures: EventFigures | None = None,
+        **options: Any,
     ) -> None:
         check_sliceable(model, config.slices)
-        self.model = model
-        self.config = c = config
-        self.learner = TrainStep(
-            model,
-            seed=c.seed,
-            learning_rate=c.learning_rate,
-            weight_decay=c.weight_decay,
-            grad_clip=c.grad_clip,
-            loss=c.loss if loss is None else loss,
-            optimizer=c.optimizer if optimizer is None else optimizer,
-            lr_scheduler=c.lr_scheduler if lr_scheduler is None else lr_scheduler,
-            execution=execution,
-            num_nodes=lambda: graph.num_nodes,
-            checks_at_once=c.on_nan == "skip",
-            reducer=reducer,
-            task=task,
+        self.model, self.config = model, config
+        self.learner = TrainStep.of_config(
+            model, config, graph, checks_at_once=config.on_nan == "skip", **options
         )
-        self.num_updates = c.updates if self.learner.learns else 0
+        self.num_updates = config.updates if self.learner.learns else 0
         """Updates of each micro-batch: none for a model without parameters."""
         self.keep_past()
-        self.progress = Progress.new(c.half_life)
-        self.steps = PendingSteps(
-            self.learner,
-            preparation,
-            c.hist_negatives,
-            c.warmup,
-            on_scores,
-            figures,
-            find_metrics(c.metrics),
-        )
-        self._preparation = preparation
-        self._scorer = scorer
+        self.progress = Progress.new(config.half_life)
+        self.on_scores = on_scores
+        self._preparation, self._scorer, self._figures = preparation, scorer, figures
+        self._metrics = find_metrics(config.metrics)
+        self._results: Results[_Learned] = self.learner.new_results()
+        self._records: deque[StepRecord] = deque()
         self._event_scores: EventScores | None = None
         self._on_host: dict[str, Tensor] = {}
         self._lost = 0
         self._places: list[BatchPlace] = []
         self._num_fallbacks = 0
         self._scored: list[tuple[str, AnyScores, Tensor | None]] = []
+        """Prefix, scores and loss: read late, as other ranks send scores with what follows."""
         self._predicted: AnyScores | None = None
         self._learned: StepResult | None = None
 
@@ -194,24 +199,112 @@ class Stepper:
         if self._scorer is not None:
             self._scorer.settle()
         ended = time.perf_counter()
-        step = LearnedStep(of, self._places, self._num_fallbacks, ended, self._event_scores)
+        step = _Learned(of, self._places, self._num_fallbacks, ended, self._event_scores)
         values: dict[str, Tensor] = {}
-        for scored in self._scored:
-            values |= step_values(*scored)
-        self.steps.put(step, values)
+        for prefix, scores, loss in self._scored:
+            found = score_values(scores) | ({} if loss is None else {"loss": loss})
+            values |= {prefix + name: x for name, x in found.items()}
+        self._results.put(step, values)
         self._scored, self._predicted, self._learned = [], None, None
         self.learner.has_changed = False
+
+    @property
+    def num_pending(self) -> int:
+        """Micro-batches that are stored and whose records were not taken."""
+        return len(self._results) + len(self._records)
+
+    def records(self) -> Iterator[StepRecord]:
+        """Yield, in order, the records that `collect` has made."""
+        while self._records:
+            yield self._records.popleft()
 
     def collect(self, *, everything: bool) -> None:
         """Make records of what has come to the host.
 
         Raises:
-            DivergedStep: If something was not finite, and nobody has waited for it.
+            TrainingDiverged: If a value was not finite that nothing has waited for: its `before` is
+                set, and later micro-batches are forgotten.
         """
-        self.steps.collect(self.progress, everything=everything)
+        for step, values in self._results.take(everything=everything):
+            try:
+                self._check(step, values)
+            except TrainingDiverged as error:
+                self._results.clear()
+                error.before = step.of.before
+                raise
+            self._records.append(self._record(step, values))
+
+    def _check(self, step: _Learned, values: Values) -> None:
+        for number, place in enumerate(step.places):
+            prefix = f"{number}." if number else ""
+            if prefix + "positive" in values:
+                positive, negative = values[prefix + "positive"], values[prefix + "negative"]
+                loss, classes = values.get(prefix + "loss"), values.get(prefix + "classes")
+                self.learner.check_late(place, positive, negative, loss, classes)
+
+    def _measured(self, step: _Learned, values: Values) -> dict[str, float]:
+        """Return the metrics of what was predicted; none of the warm-up."""
+        if "positive" not in values or step.of.start < self.config.warmup:
+            return {}
+        positive, negative = values["positive"], values["negative"]
+        num_hist = self.config.hist_negatives
+        num_random = negative.shape[1] - num_hist
+        ranked = negative[:, :num_random]
+        rank = ranks(positive, ranked)
+        if self.on_scores is not None:
+            self.on_scores(step.of, positive, ranked, rank)
+        measured = batch_metrics(positive, ranked, rank) if ranked.numel() else {}
+        if num_hist and len(positive):
+            measured["mrr_hist"] = mrr(positive, negative[:, num_random:])
+        measured |= measure(self._metrics, positive, ranked)
+        if self._figures is not None:
+            measured |= self._figures.add(step.places[0].host, positive, values.get("classes"))
+        return measured
+
+    def _record(self, step: _Learned, values: Values) -> StepRecord:
+        measured, progress, of = self._measured(step, values), self.progress, step.of
+        latest = f"{len(step.places) - 1}."
+        loss = float(values[f"{latest}loss"]) if f"{latest}loss" in values else None
+        replay_ap = None
+        if f"{latest}positive" in values:
+            num_new = step.places[-1].num_new
+            replayed = values[f"{latest}positive"][num_new:]
+            if len(replayed):
+                negative = values[f"{latest}negative"][num_new:, 0]
+                replay_ap = average_precision(replayed, negative)
+        progress.add(
+            of.start,
+            of.stop,
+            measured,
+            loss=loss,
+            replay_ap=replay_ap,
+            num_fallbacks=step.num_fallbacks,
+            ended=step.ended,
+            compute_seconds=self.learner.compute_seconds,
+            preparation_seconds=self._preparation.seconds,
+        )
+        return StepRecord(
+            index=step.places[-1].index,
+            start=of.start,
+            stop=of.stop,
+            t=of.t,
+            loss=loss,
+            metrics=measured,
+            running=progress.running.means(),
+            prequential=progress.timeline.mean(),
+            forgetting=progress.forgetting(),
+            num_fallbacks=step.num_fallbacks,
+            lag_events=of.lag_events,
+            lag_seconds=of.lag_seconds,
+            freshness_seconds=time.perf_counter() - of.arrived,
+            seconds=progress.step_seconds,
+            events_per_second=progress.events_per_second(),
+            overhead_share=progress.overhead_share(),
+            scores=step.scores,
+        )
 
     def _tried(self, act: Callable[[AnyBatch], Answer], batch: AnyBatch) -> Answer | None:
-        """Return what `act` does with `batch`; None if that is not finite, and to be left out."""
+        """Return `act(batch)`; None if that is not finite, and is skipped."""
         try:
             return act(batch)
         except TrainingDiverged as error:

@@ -34,19 +34,20 @@ from tgflow.plan.turns import SharePreparer, TurnGate, Walker, WalksHere, shares
 from tgflow.schedule import SliceSchedule
 from tgflow.state import SpreadState
 from tgflow.train.config import ContinualConfig, ExecutionConfig
-from tgflow.train.microbatch import MicroBatcher, MicroBatchPlans, StreamPart
 from tgflow.train.observe import Callback, Callbacks, StepRecord
-from tgflow.train.pending_steps import MicroBatch
-from tgflow.train.plans import micro_batch_plans
+from tgflow.train.plans import MicroBatcher, MicroBatchPlans, StreamPart, micro_batch_plans
 from tgflow.train.progress import Progress
 from tgflow.train.progress_bar import progress_bar
 from tgflow.train.rank_control import RankControl
-from tgflow.train.reducer import LocalReducer, SliceReducer
+from tgflow.train.reducer import SliceReducer
+from tgflow.train.stepper import MicroBatch, Stepper
 
 
 @described
 class StreamTrainer(ABC):
-    """Takes a stream in, micro-batch by micro-batch; what becomes of each is up to who inherits.
+    """Base class of trainers over a stream, which read it micro-batch by micro-batch.
+
+    A subclass has its models as `Stepper`s, and defines the batches and how they are stepped with.
 
     Args:
         graph: Grows by the stream's events; append to it nowhere else.
@@ -78,7 +79,7 @@ class StreamTrainer(ABC):
         self._peers: Peers = Alone() if peers is None else peers
         self.config = ContinualConfig() if config is None else config
         self.execution = ExecutionConfig() if execution is None else execution
-        reducer = LocalReducer() if reducer is None else reducer
+        reducer = SliceReducer() if reducer is None else reducer
         self._wanted = reducer.wanted(self.config.slices)
         """The slices of each batch that are computed here."""
         self.graph = graph
@@ -115,26 +116,32 @@ class StreamTrainer(ABC):
 
     @property
     @abstractmethod
-    def progress(self) -> Progress:
-        """What was done so far."""
+    def _steppers(self) -> Sequence[Stepper]:
+        """The models that learn, in order, the first of them with the figures of progress."""
 
     @property
-    @abstractmethod
+    def progress(self) -> Progress:
+        """Counters and metrics so far."""
+        return self._steppers[0].progress
+
+    @property
     def num_pending(self) -> int:
         """Micro-batches that were learned and whose records were not yielded yet."""
+        return max(each.num_pending for each in self._steppers)
 
     @property
-    @abstractmethod
     def is_whole(self) -> bool:
         """Whether no micro-batch was learned in part, as by `steps` that failed within one.
 
         What `checkpoint` returns is a state that an undisturbed training has been in only then.
         """
+        return not any(each.learner.has_changed for each in self._steppers)
 
     @property
-    @abstractmethod
     def memory_rows(self) -> int | None:
         """Rows of node memory that are held; None without any."""
+        rows = [getattr(each.model.state, "num_rows", None) for each in self._steppers]
+        return sum(held) if (held := [num for num in rows if num is not None]) else None
 
     @property
     def spread_state(self) -> SpreadState | None:
@@ -165,27 +172,15 @@ class StreamTrainer(ABC):
 
     @abstractmethod
     def _source(self) -> BatchSource:
-        """Return where batches come from."""
-
-    @abstractmethod
-    def _resume_clocks(self) -> None:
-        """Start to take the time."""
+        """Return the source of batches."""
 
     @abstractmethod
     def _step(self, batch: AnyBatch, following: Iterator[AnyBatch]) -> AnyBatch:
         """Take in one micro-batch, whose other batches come next; return the last one of them."""
 
     @abstractmethod
-    def _finish(self, of: MicroBatch) -> None:
-        """Note that a micro-batch is stored."""
-
-    @abstractmethod
     def _collect(self, *, everything: bool) -> None:
-        """Take in what has come to the host.
-
-        Raises:
-            TrainingDiverged: If something was not finite, and nobody has waited for it.
-        """
+        """Make records of what has come to the host."""
 
     @abstractmethod
     def _records(self) -> Iterator[StepRecord]:
@@ -245,13 +240,7 @@ class StreamTrainer(ABC):
             yield from self._steps(part)
 
     def _continue_ids(self, stream: Iterable[EventBatch]) -> None:
-        """Adopt the ids of the first stream, and let a later one continue with them.
-
-        A stream without `ids`, such as a list of batches, has dense ids already.
-
-        Raises:
-            ValueError: If the stream numbers its nodes otherwise than the graph's nodes.
-        """
+        """Adopt the ids of the first stream, and let a later one continue with them."""
         ids = getattr(stream, "ids", None)
         if stream is not self.stream:
             self.stream, self.stream_start = stream, self.graph.num_events
@@ -282,12 +271,15 @@ class StreamTrainer(ABC):
             if self._asks
             else self._loaded(feeder.tasks(stream))
         )
-        self._resume_clocks()
+        for each in self._steppers:
+            each.resume_clocks()
         with closing(made) as batches:
             try:
                 for batch in batches:
                     with self.changing():
-                        self._finish(self._advance(self._step(batch, batches), feeder))
+                        of = self._advance(self._step(batch, batches), feeder)
+                        for each in self._steppers:
+                            each.finish(of)
                     yield from self._known()
             except Exception:
                 yield from self.drain()  # what was learned before
@@ -316,11 +308,7 @@ class StreamTrainer(ABC):
         return self.graph.shard.world > 1 or self.is_spread
 
     def _asked(self, turns: Iterator[list[Task]]) -> Generator[Share]:
-        """Yield the shares of turns, prepared by asking the owners of nodes.
-
-        Raises:
-            ValueError: If events wait in the graph: other ranks may have more of them, or fewer.
-        """
+        """Yield the shares of turns, prepared by asking the owners of nodes."""
         c = self.config
         if self.graph.num_events != self.position:
             raise ValueError(

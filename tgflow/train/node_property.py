@@ -9,36 +9,110 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
 from tgflow.graph import TemporalGraph
+from tgflow.ids import NodeIds
 from tgflow.inference import Inference
 from tgflow.metrics import ndcg_at_k
 from tgflow.model import TemporalModel, device_of_model
 from tgflow.plan.loader import Loader
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.resampling import Interval, Resampling
-from tgflow.tasks.forecasters import Forecasters
-from tgflow.tasks.property_labels import PropertyLabels, PropertyTime
+from tgflow.tasks.baselines import WINDOW
+from tgflow.tasks.node_labels import check_columns, found_nodes, read_table
 from tgflow.train.config import OfflineConfig
 from tgflow.train.plans import make_plan
 from tgflow.train.split import Split
 
+COLUMNS = ("t", "node", "label", "weight")
 TOP = 10
 PATIENCE = 10
 _SKIP = 20.0
 """What a share of the moving average adds to a logit at first: the head starts by that order."""
 
 
-class PropertyHead(nn.Module):
-    """W2 relu(W1 [z | last | average] + b1) + b2 + a last + b average, of a node at a time.
+@dataclass(frozen=True, slots=True, eq=False)
+class PropertyTime:
+    """The properties that nodes have at one time."""
 
-    Args:
-        dim: Width of an embedding.
-        num_items: Width of a property.
+    t: int
+    """Ticks."""
+    nodes: Tensor
+    """int64 `[N]`: dense ids, each once."""
+    row: Tensor
+    """int64 `[R]`: of which node a weight is, by its place in `nodes`."""
+    item: Tensor
+    """int64 `[R]`."""
+    weight: Tensor
+    """float32 `[R]`, at least 0."""
+
+    def dense(self, num_items: int) -> Tensor:
+        """Return the properties, float32 `[N, num_items]`."""
+        y = torch.zeros(len(self.nodes), num_items)
+        return y.index_put_((self.row, self.item), self.weight, accumulate=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PropertyLabels:
+    """The properties of all times, in order."""
+
+    times: list[PropertyTime]
+    num_items: int
+
+    @classmethod
+    def of(cls, table: pa.Table, ids: NodeIds, ticks_per_unit: int, path: str) -> PropertyLabels:
+        """Return the properties of a table with the columns t, node, label and weight.
+
+        Args:
+            table: A row for each item that a node has at a time; nodes in the ids of the stream,
+                those of which it has no events are left out.
+            ids: Of the stream.
+            ticks_per_unit: Ticks in a unit of `t`.
+            path: What messages call it.
+
+        Raises:
+            ValueError: If a column is missing or has gaps, or a weight is negative.
+        """
+        check_columns(table, COLUMNS, path)
+        for name in COLUMNS:
+            if table[name].null_count:
+                raise ValueError(f"{path}: {table[name].null_count} values of {name} are missing")
+        nodes = found_nodes(ids, table["node"].combine_chunks())
+        t = torch.from_numpy(table["t"].to_numpy().astype(np.int64)) * ticks_per_unit
+        weight = torch.from_numpy(table["weight"].to_numpy().astype(np.float32))
+        if not bool((weight >= 0).all()):
+            raise ValueError(f"{path}: weights must be at least 0, got {float(weight.min())}")
+        codes = table["label"].combine_chunks().dictionary_encode()
+        item = torch.from_numpy(codes.indices.to_numpy().astype(np.int64))
+        known = nodes >= 0
+        order = torch.sort(t[known], stable=True)
+        rows = known.nonzero().flatten()[order.indices]
+        sizes = torch.unique_consecutive(order.values, return_counts=True)[1].tolist()
+        columns = (torch.split(each[rows], sizes) for each in (t, nodes, item, weight))
+        return cls([_time(*part) for part in zip(*columns, strict=True)], len(codes.dictionary))
+
+
+def _time(t: Tensor, nodes: Tensor, item: Tensor, weight: Tensor) -> PropertyTime:
+    distinct, row = torch.unique(nodes, return_inverse=True)
+    return PropertyTime(int(t[0]), distinct, row, item, weight)
+
+
+def read_property_labels(path: str, ids: NodeIds, ticks_per_unit: int) -> PropertyLabels:
+    """Read a file of properties: CSV (also .gz) or Parquet; see `PropertyLabels.of`.
+
+    Raises:
+        OSError: If it cannot be read.
+        ValueError: As `PropertyLabels.of`.
     """
+    return PropertyLabels.of(read_table(path), ids, ticks_per_unit, path)
+
+
+class PropertyHead(nn.Module):
+    """W2 relu(W1 [z | last | average] + b1) + b2 + a last + b average, of a node at a time."""
 
     def __init__(self, dim: int, num_items: int) -> None:
         super().__init__()
@@ -78,33 +152,23 @@ def asked_at_times(
     A query at time T sees events before T alone, in memory too: its state starts empty, and events
     are stored up to T, in batches that end there; it is then as it was before.
     """
+    engine, position = Inference(model, graph), 0
+    t = graph.log.read(0, graph.num_events).t
+    val_t, test_t = int(t[split.val_start]), int(t[split.test_start])
     before = None if model.state is None else model.state.state_dict()
     if model.state is not None:
         model.state.reset()
     try:
-        yield from _asked_in_order(model, graph, config, split, labels)
+        for each in labels.times:
+            stop = graph.log.position(each.t)
+            if model.state is not None and stop > position:
+                _store(model, graph, config, position, stop)
+                position = stop
+            part = "train" if each.t < val_t else "val" if each.t < test_t else "test"
+            yield Asked(each, engine.embed(each.nodes, each.t, as_of=stop).cpu(), part)
     finally:
         if model.state is not None and before is not None:
             model.state.load_state_dict(before)
-
-
-def _asked_in_order(
-    model: TemporalModel,
-    graph: TemporalGraph,
-    config: OfflineConfig,
-    split: Split,
-    labels: PropertyLabels,
-) -> Iterator[Asked]:
-    engine, position = Inference(model, graph), 0
-    t = graph.log.read(0, graph.num_events).t
-    ends = int(t[split.val_start]), int(t[split.test_start])
-    for each in labels.times:
-        stop = graph.log.position(each.t)
-        if model.state is not None and stop > position:
-            _store(model, graph, config, position, stop)
-            position = stop
-        part = "train" if each.t < ends[0] else "val" if each.t < ends[1] else "test"
-        yield Asked(each, engine.embed(each.nodes, each.t, as_of=stop).cpu(), part)
 
 
 def _store(
@@ -116,13 +180,6 @@ def _store(
     model.eval()
     for batch in Loader(plan, num_threads=0, device=device_of_model(model)):
         model.commit(batch, model(batch))
-
-
-@dataclass(slots=True)
-class _Best:
-    ndcg: float
-    epoch: int
-    parameters: dict[str, Tensor]
 
 
 def node_property_figures(
@@ -155,16 +212,16 @@ def node_property_figures(
         torch.manual_seed(seed)
         head = PropertyHead(asked[0].z.shape[1], num_items)
     optimizer = torch.optim.Adam(head.parameters(), lr=learning_rate)
-    best: _Best | None = None
+    best: tuple[float, int, dict[str, Tensor]] | None = None
     for epoch in range(epochs + 1):
         found = _pass(head, optimizer if epoch else None, asked, nodes, num_items)
         ndcg = _mean(found["val"]["head"])
-        if best is None or ndcg > best.ndcg:
-            best = _Best(ndcg, epoch, copy.deepcopy(head.state_dict()))
-        elif epoch - best.epoch >= PATIENCE:
+        if best is None or ndcg > best[0]:
+            best = ndcg, epoch, copy.deepcopy(head.state_dict())
+        elif epoch - best[1] >= PATIENCE:
             break
     assert best is not None
-    head.load_state_dict(best.parameters)
+    head.load_state_dict(best[2])
     test = _pass(head, None, asked, nodes, num_items)["test"]
     ndcgs, mean = np.array([test["head"]]), _mean(test["head"])
     interval = Interval.of(mean, Resampling(ndcgs.shape[1], 1, seed=seed).means(ndcgs))
@@ -175,7 +232,7 @@ def node_property_figures(
         "property.last.ndcg": _mean(test["last"]),
         "property.average.ndcg": _mean(test["average"]),
         "property.num_times": float(len(test["head"])),
-        "property.best_epoch": float(best.epoch),
+        "property.best_epoch": float(best[1]),
     }
 
 
@@ -187,35 +244,30 @@ def _pass(
     num_items: int,
 ) -> dict[str, dict[str, list[float]]]:
     """Go over all times; learn from those of training, if that is wanted; measure the others."""
-    forecasters = Forecasters(len(nodes), num_items)
+    last, average = torch.zeros(2, len(nodes), num_items)
+    is_known = torch.zeros(len(nodes), dtype=torch.bool)
     found: dict[str, dict[str, list[float]]] = {
         part: {name: [] for name in ("head", "last", "average")} for part in ("val", "test")
     }
     for of, z, part in asked:
         own, y = torch.searchsorted(nodes, of.nodes), of.dense(num_items)
-        last, average = forecasters.last(own), forecasters.average(own)
+        before = last[own], average[own]
         if part == "train" and optimizer is not None:
-            _learn(head, optimizer, (z, last, average), y)
+            shares = y / y.sum(1, keepdim=True).clamp(min=1e-12)
+            loss = -(shares * log_softmax(head(z, *before), dim=1)).sum(1).mean()
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
         elif part != "train":
             with torch.no_grad():
-                said = {"head": head(z, last, average), "last": last, "average": average}
-            for name, scores in said.items():
-                found[part][name].append(ndcg_at_k(scores, y, TOP))
-        forecasters.add(own, y)
+                scores = {"head": head(z, *before), "last": before[0], "average": before[1]}
+            for name, each in scores.items():
+                found[part][name].append(ndcg_at_k(each, y, TOP))
+        moved = ((WINDOW - 1) * before[1] + y) / WINDOW
+        average[own] = moved.where(is_known[own].unsqueeze(1), y)
+        last[own] = y
+        is_known[own] = True
     return found
-
-
-def _learn(
-    head: PropertyHead,
-    optimizer: torch.optim.Optimizer,
-    inputs: tuple[Tensor, Tensor, Tensor],
-    y: Tensor,
-) -> None:
-    shares = y / y.sum(1, keepdim=True).clamp(min=1e-12)
-    loss = -(shares * log_softmax(head(*inputs), dim=1)).sum(1).mean()
-    optimizer.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]
-    optimizer.step()
 
 
 def _mean(values: list[float]) -> float:
