@@ -1,9 +1,12 @@
-"""What two trainings or runs that must be equal are compared by."""
+"""Comparison of two trainings or runs that must be equal."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from tgflow.train.observe import Callback, EpochRecord, StepRecord
 
@@ -17,6 +20,25 @@ TIMED = (
 def untimed(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the figures that must be equal in two equal runs."""
     return {k: v for k, v in record.items() if not any(word in k for word in TIMED)}
+
+
+def state_of(trainer: Any) -> dict[tuple[str, str], Tensor]:
+    """Return copies of all tensors in a trainer's checkpoint, sealed ones too, on the CPU."""
+    saved = trainer.checkpoint()
+    sections = saved.sections | {name: make() for name, make in saved.sealed.items()}
+    return {
+        (part, name): x.cpu().clone()
+        for part, found in sections.items()
+        for name, x in found.items()
+    }
+
+
+def assert_same_state(left: Any, right: Any, *parts: str) -> None:
+    """Assert that two trainers have the same bits, of some sections or of all."""
+    found, expected = state_of(left), state_of(right)
+    assert found.keys() == expected.keys()
+    for name, x in expected.items():
+        assert torch.equal(found[name], x) or (parts and name[0] not in parts), name
 
 
 class Losses(Callback):

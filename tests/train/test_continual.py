@@ -8,7 +8,7 @@ import torch
 
 from helpers.effort import cases
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
-from helpers.records import untimed
+from helpers.records import assert_same_state, state_of, untimed
 from tgflow import checkpoint as ckpt
 from tgflow.events import EventBatch, concat
 from tgflow.graph import TemporalGraph
@@ -38,18 +38,6 @@ def run(events, *sizes, **changes):
     recorder, trainer = Recorder(), trainer_of(**changes)
     result = trainer.run(pieces(events, *sizes or (64,)), recorder)
     return trainer, recorder.steps, result
-
-
-def state_of(trainer):
-    sections = trainer.checkpoint().sections
-    return {(part, name): x for part, tensors in sections.items() for name, x in tensors.items()}
-
-
-def assert_same_state(left, right):
-    left, right = state_of(left), state_of(right)
-    assert left.keys() == right.keys()
-    for name, tensor in left.items():
-        assert torch.equal(tensor, right[name]), name
 
 
 def test_it_learns_and_says_so():

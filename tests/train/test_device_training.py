@@ -45,7 +45,7 @@ def records_of(trainer, events):
 @pytest.mark.parametrize("make", cases([small_tgn, small_tgat], [small_tgn]))
 @pytest.mark.parametrize("has_graph", cases([False, True], [False]))
 def test_a_device_learns_what_the_cpu_learns(device, make, has_graph):
-    events = made_events(120)
+    events = made_events(80)
     expected = records_of(trainer_on("cpu", make(dropout=0.0)), events)
     graph = graph_on(device) if has_graph else None
     # an emulated device does what it captures
@@ -61,10 +61,10 @@ def test_a_device_learns_what_the_cpu_learns(device, make, has_graph):
 @pytest.mark.parametrize("has_graph", cases([False, True], [False]))
 def test_a_step_waits_for_nothing(device, make, has_graph):
     trainer = trainer_on(place_of(device), make(), graph_on(device) if has_graph else None)
-    steps = trainer.steps(pieces(made_events(700), 64))
+    steps = trainer.steps(pieces(made_events(260), 64))
     next(steps)
     with watching() as watch:
-        for _ in range(12):
+        for _ in range(6):
             next(steps)
     assert not watch.waits
 
@@ -164,15 +164,15 @@ def test_parameters_memory_and_optimizer_stay_as_they_were(device):
 
 @for_each_place
 def test_a_checkpoint_of_one_device_resumes_on_another(device):
-    events, at = made_events(180), place_of(device)
+    events, at = made_events(100), place_of(device)
     whole = trainer_on("cpu")
     expected = records_of(whole, events)
     for first, second in ((at, "cpu"), ("cpu", at)):
         trainer = trainer_on(first)
-        records_of(trainer, events[:100])
+        records_of(trainer, events[:60])
         model = small_tgn(dropout=0.0).to(second)
         resumed = ContinualTrainer.from_checkpoint(model, trainer.checkpoint())
-        found = records_of(resumed, events[100:])
+        found = records_of(resumed, events[60:])
         assert found[-1].stop == expected[-1].stop
         assert found[-1].loss == pytest.approx(expected[-1].loss, rel=1e-2)
 
@@ -180,7 +180,7 @@ def test_a_checkpoint_of_one_device_resumes_on_another(device):
 @for_each_place
 def test_a_checkpoint_has_the_figures_of_all_that_was_learned(device):
     trainer = trainer_on(place_of(device))
-    steps = trainer.steps(pieces(made_events(400), 64))
+    steps = trainer.steps(pieces(made_events(200), 64))
     next(steps)
     saved = trainer.checkpoint().meta["progress"]
     assert saved["num_events"] == trainer.position
@@ -202,7 +202,7 @@ def test_offline_training_on_a_device(device, make):
     results_of = {}
     for at in ("cpu", place_of(device)):
         model = make(dropout=0.0).to(at)
-        config = OfflineConfig(epochs=2, batch_size=20, learning_rate=1e-2, mrr_negatives=3)
+        config = OfflineConfig(epochs=1, batch_size=20, learning_rate=1e-2, mrr_negatives=3)
         graph = TemporalGraph.from_events(made_events(300))
         results_of[str(at)] = OfflineTrainer(model, graph, config).fit()
     expected, found = results_of.values()

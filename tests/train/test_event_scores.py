@@ -68,8 +68,7 @@ def test_a_trainer_that_gives_scores_learns_the_same():
     left, right = (each.checkpoint().sections for each in (plain, scoring))
     assert right.keys() - left.keys() == {"calibration"}
     for section, tensors in left.items():
-        for name, tensor in tensors.items():
-            assert torch.equal(tensor, right[section][name]), (section, name)
+        assert all(torch.equal(x, right[section][name]) for name, x in tensors.items()), section
 
 
 def test_scores_know_nothing_of_the_future():

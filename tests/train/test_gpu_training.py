@@ -5,6 +5,7 @@ import torch
 
 from helpers.devices import needs_cuda
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
+from helpers.records import assert_same_state
 from tgflow.graph import TemporalGraph
 from tgflow.tables import FeatureTable
 from tgflow.train.config import ContinualConfig, ExecutionConfig
@@ -21,20 +22,6 @@ def trainer_of(make, *, capture=True):
     graph = TemporalGraph("undirected", edge_x=table, device="cuda", device_budget="1MB")
     execution = ExecutionConfig(capture=capture)
     return ContinualTrainer(make().to("cuda"), graph, CONFIG, execution=execution)
-
-
-def state_of(trainer):
-    sections = trainer.checkpoint().sections
-    names = ("model", "state", "optimizer")
-    parts = [part for part in names if part in sections]
-    return {(part, k): x.cpu() for part in parts for k, x in sections[part].items()}
-
-
-def assert_same_bits(left, right):
-    left, right = state_of(left), state_of(right)
-    assert left.keys() == right.keys()
-    for name, x in left.items():
-        assert torch.equal(x, right[name]), name
 
 
 @for_each_model
@@ -67,7 +54,7 @@ def test_a_resumed_training_has_the_bits_of_one_that_was_not_stopped(make, captu
         edge_x=FeatureTable(2, placement="device"),
     )
     resumed.run(pieces(events[800:], 64))
-    assert_same_bits(whole, resumed)
+    assert_same_state(whole, resumed, "model", "state", "optimizer")
 
 
 @for_each_model

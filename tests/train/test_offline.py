@@ -7,7 +7,7 @@ import torch
 
 from helpers.effort import cases
 from helpers.made_streams import made_events, small_tgn
-from helpers.records import untimed
+from helpers.records import assert_same_state, untimed
 from tgflow import checkpoint as ckpt
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
@@ -145,10 +145,7 @@ def test_resume_from_a_checkpoint_within_fit_matches_an_undisturbed_run(tmp_path
     assert all(type(found[name]) is type(value) for name, value in untimed(result).items())
     seen, rest = ([untimed(epoch) for epoch in each.epochs] for each in (recorder, others))
     assert rest == seen[trained:]
-    parts = whole.checkpoint().sections
-    for part, tensors in after.checkpoint().sections.items():
-        for name, tensor in tensors.items():
-            assert torch.equal(tensor, parts[part][name]), (part, name)
+    assert_same_state(after, whole)
     for ended in (after.checkpoint(), trainer_of(**settings)[0].checkpoint()):
         with pytest.raises(ckpt.CheckpointError, match="there is no epoch to go on after"):
             OfflineTrainer.from_checkpoint(small_tgn(), ended)

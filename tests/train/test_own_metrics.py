@@ -59,7 +59,7 @@ def trainer_of(**changes):
 
 
 def test_continual_training_and_resume_measure_a_registered_metric():
-    events, whole = made_events(110), trainer_of()
+    events, whole = made_events(90), trainer_of()
     recorder = Recorder()
     result = whole.run(pieces(events, 40), recorder)
     assert_as_mrr(result, num=3)

@@ -1,9 +1,9 @@
 """Checkpoints of trainers whose batches are cut into slices: the same whoever writes them."""
 
 import pytest
-import torch
 
 from helpers.made_streams import made_events, pieces, small_tgn
+from helpers.records import assert_same_state
 from helpers.savers import Savers
 from tgflow.checkpoint import CheckpointStore, load, read_manifest
 from tgflow.checkpoint.checkpoint import part_section
@@ -25,19 +25,6 @@ def trained(slices, until=160, model=small_tgn):
     return trainer
 
 
-def state_of(trainer):
-    checkpoint = trainer.checkpoint()
-    names = [*checkpoint.sections, *checkpoint.sealed]
-    return {(n, key): x for n in names for key, x in checkpoint.get(n).items()}
-
-
-def assert_same(left, right):
-    left, right = state_of(left), state_of(right)
-    assert left.keys() == right.keys()
-    for name, x in left.items():
-        assert torch.equal(x, right[name]), name
-
-
 @pytest.fixture(scope="module")
 def sliced():
     return trained(slices=4)
@@ -55,9 +42,9 @@ def test_one_digest_for_any_number_of_ranks(sliced, tmp_path):
 
 def test_what_ranks_have_saved_goes_on_with_the_same_bits(sliced, tmp_path):
     found = load(Savers([tmp_path] * 3).save(160, sliced.save_to))
-    assert_same(ContinualTrainer.from_checkpoint(small_tgn(seed=9), found), sliced)
+    assert_same_state(ContinualTrainer.from_checkpoint(small_tgn(seed=9), found), sliced)
     again = ContinualTrainer.from_checkpoint(small_tgn(seed=9), found)
     undisturbed = trained(slices=4)
     for trainer in (again, undisturbed):
         trainer.run(pieces(EVENTS[160:], 50))
-    assert_same(again, undisturbed)
+    assert_same_state(again, undisturbed)
