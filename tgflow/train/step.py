@@ -243,11 +243,15 @@ class TrainStep:
         if self.task is not None:
             loss = self.task.loss(loss, scores, batch)
         self.check_finite(batch, scores, loss)
+        self.backward(loss)
+        return StepResult(loss.detach(), detach_scores(scores))
+
+    def backward(self, loss: Tensor) -> None:
+        """Compute gradients and take an optimizer step, if there are parameters."""
         if self.optimizer is not None:
             self.optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             self.update()
-        return StepResult(loss.detach(), detach_scores(scores))
 
     def loss_of(self, batch: Batch, scores: Scores) -> Tensor:
         """Return the loss of the scores of a batch, by the weights of its events.
