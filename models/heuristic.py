@@ -21,14 +21,7 @@ NEVER = -(2.0**65)
 
 
 class Heuristic(TemporalModel):
-    """Scores pairs by a rule: the one there is, or the one of several that was best so far.
-
-    Scores are float64.
-
-    Args:
-        candidates: The rules, as `rate` takes them.
-        counts: What they read.
-    """
+    """Scores pairs by a rule: the one there is, or the one of several that was best so far."""
 
     strategy = "recent"
     fanouts = ()
@@ -62,10 +55,7 @@ class Heuristic(TemporalModel):
         return Scores(found[:, 0], found[:, 1:])
 
     def messages(self, batch: Batch, found: Scores | Embeddings) -> Messages | None:
-        """Return how each candidate scores the new events and a negative each, unless in training.
-
-        The only column is float64 `[n, candidates, 2]`.
-        """
+        """Return how each candidate scores the new events and a negative each; not in training."""
         if self.state is None or self.training or not batch.negative_dst.shape[1]:
             return None
         head = [_head(each, batch.num_new) for each in batch.counts]

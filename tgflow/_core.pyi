@@ -258,7 +258,6 @@ class Preparer:
 
 # metrics: csrc/bindings/bind_metrics.cpp
 def rank_scores(positive: Tensor, negative: Tensor, tolerance: float, out: Tensor) -> None: ...
-def count_above(positive: Tensor, negative: Tensor, above: Tensor, false_above: Tensor) -> None: ...
 def compare_scores(
     positive: Tensor, negative: Tensor, tolerance: float, gained: Tensor
 ) -> tuple[int, float]: ...
@@ -288,7 +287,7 @@ def expand_frontier(
 ) -> int: ...
 def unique_events(eids: list[Tensor], rows: list[Tensor], out: Tensor) -> list[int]: ...
 
-# nn: csrc/bindings/bind_dropout.cpp, bind_attention.cpp and bind_co_occurrence.cpp
+# nn: csrc/bindings/bind_dropout.cpp and bind_attention.cpp
 def keep_factors(*, key: Tensor, rate: float, out: Tensor) -> None: ...
 def gelu_dropout(*, key: Tensor, rate: float, x: Tensor, out: Tensor) -> None: ...
 def attend(
@@ -322,15 +321,6 @@ def attend_backward(
     grad_total: Tensor,
     grad_query: Tensor,
     grad_below: Tensor | None,
-) -> None: ...
-def co_occurrence(
-    *,
-    self: Tensor,
-    other: Tensor,
-    mask: Tensor,
-    src_row: Tensor,
-    dst_row: Tensor,
-    out: Tensor,
 ) -> None: ...
 
 # tables: csrc/bindings/bind_tables.cpp. Rows are tensors of whatever type, by their bytes.

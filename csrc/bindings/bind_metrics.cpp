@@ -43,15 +43,6 @@ void rank_scores(const TensorArg& positive, const TensorArg& negative, double to
   tgflow::rank_scores(own.data, others, tolerance, out.data<double>("out", {own.rows}));
 }
 
-void count_above(const TensorArg& positive, const TensorArg& negative, const TensorArg& above,
-                 const TensorArg& false_above) {
-  const auto given = positive.matrix<const double>("positive", "R", "P");
-  const ScoreRows own = checked("positive", {given.data, given.rows, given.width, given.stride});
-  const ScoreRows others = negatives(negative, own.rows, "N");
-  tgflow::count_above(own, others, above.data<int64_t>("above", {own.rows, own.width}),
-                      false_above.data<int64_t>("false_above", {own.rows, own.width}));
-}
-
 std::pair<int64_t, double> compare_scores(const TensorArg& positive, const TensorArg& negative,
                                           double tolerance, const TensorArg& gained) {
   const ScoreRows own = positives(positive), others = negatives(negative, "N", 1);
@@ -69,8 +60,6 @@ void bind_metrics(py::module_& m) {
   using namespace bindings::metrics;
   m.def("rank_scores", &rank_scores, py::arg("positive"), py::arg("negative"), py::arg("tolerance"),
         py::arg("out"), no_gil());
-  m.def("count_above", &count_above, py::arg("positive"), py::arg("negative"), py::arg("above"),
-        py::arg("false_above"), no_gil());
   m.def("compare_scores", &compare_scores, py::arg("positive"), py::arg("negative"), py::arg("tolerance"),
         py::arg("gained"), no_gil());
 }

@@ -16,7 +16,6 @@ void bind_tables(py::module_& m);
 void bind_belady(py::module_& m);
 void bind_attention(py::module_& m);
 void bind_dropout(py::module_& m);
-void bind_co_occurrence(py::module_& m);
 void bind_cache(py::module_& m);
 void bind_reuse_map(py::module_& m);
 void bind_threads(py::module_& m);

@@ -20,7 +20,6 @@ PYBIND11_MODULE(_core, m) {
   bind_belady(m);
   bind_attention(m);
   bind_dropout(m);
-  bind_co_occurrence(m);
   bind_cache(m);
   bind_reuse_map(m);
   bind_threads(m);

@@ -30,25 +30,6 @@ void rank_scores(const double* positive, const ScoreRows& negative, double toler
   }
 }
 
-void count_above(const ScoreRows& positive, const ScoreRows& negative, int64_t* above, int64_t* false_above) {
-  std::vector<double> found, others;
-  for (int64_t row = 0; row < positive.rows; ++row) {
-    found.assign(positive.row(row), positive.row(row) + positive.width);
-    others.assign(negative.row(row), negative.row(row) + negative.width);
-    std::sort(found.begin(), found.end());
-    std::sort(others.begin(), others.end());
-    const int64_t num = positive.width;
-    int64_t below = 0, false_below = 0;
-    for (int64_t i = 0; i < num; ++i) {
-      const double score = found[static_cast<size_t>(i)];
-      while (found[static_cast<size_t>(below)] < score) ++below;
-      while (false_below < negative.width && others[static_cast<size_t>(false_below)] < score) ++false_below;
-      above[row * num + i] = num - below;
-      false_above[row * num + i] = negative.width - false_below;
-    }
-  }
-}
-
 Comparison compare_scores(std::vector<double> positive, std::vector<double> negative, double tolerance) {
   std::sort(positive.begin(), positive.end(), std::greater<>());
   std::sort(negative.begin(), negative.end(), std::greater<>());

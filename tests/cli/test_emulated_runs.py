@@ -19,7 +19,7 @@ from tgflow.cli.errors import MEMORY
 from tgflow.cuda.devices import device_of
 from tgflow.graph import TemporalGraph
 from tgflow.models.tgn import TGN
-from tgflow.plan.spec import PlanSpec
+from tgflow.plan.plan import Plan
 from tgflow.runtime import restore
 from tgflow.train import results, step
 
@@ -134,7 +134,7 @@ def whole(tmp_path_factory):
     [
         (step.TrainStep, "backward", None, 20),
         slow(step.TrainStep, "predict", None, 20),
-        slow(PlanSpec, "draw", None, 10),  # of which a micro-batch has two
+        slow(Plan, "draw", None, 10),  # of which a micro-batch has two
         slow(TemporalGraph, "append", NO_ROOM, 20),
         slow(torch.optim.Adam, "step", None, None),
         slow(TGN, "commit", None, None),

@@ -21,7 +21,7 @@ from tgflow.peers import Shard
 from tgflow.plan.in_order import BatchError
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
-from tgflow.plan.turns import SharePreparer, TurnGate, TurnsOver, WalksHere, shares_by_turns
+from tgflow.plan.turns import SharePreparer, TurnGate, TurnsOver, shares_by_turns, walks_here
 from tgflow.schedule import SliceSchedule
 from tgflow.tables import FeatureTable
 
@@ -59,7 +59,7 @@ def preparer_for(peers: ThreadPeers, variant: dict[str, Any]) -> SharePreparer:
     plans = plans_of(graph, variant)
     asking = AskingSampler(graph, peers, plans.learn.sampler)
     schedule = SliceSchedule(SLICES, peers.world)
-    return SharePreparer(plans, asking, schedule.slices_of(peers.rank), schedule.most)
+    return SharePreparer(plans.plan_of, asking.walk, schedule.slices_of(peers.rank), schedule.most)
 
 
 def turns_of(size: int, num_batches: int) -> list[list[tuple[int, int]]]:
@@ -102,7 +102,9 @@ def test_turns_prepare_what_one_process_would(variant, world, size, num_threads)
 def test_a_whole_graph_is_asked_here(variant):
     """Of a graph that every rank has all of, hops ask nobody."""
     plans = plans_of(graph_of(Shard()), variant)
-    preparer = SharePreparer(plans, WalksHere(plans.learn.graph, plans.learn.sampler), range(2), 2)
+    preparer = SharePreparer(
+        plans.plan_of, walks_here(plans.learn.graph, plans.learn.sampler), range(2), 2
+    )
     (share,) = preparer.shares([(1, 2)])
     for found, batch in zip(share.slices, plans.learn.share(1, 2, range(2)).slices, strict=True):
         assert_same_batch(found, batch)
@@ -115,8 +117,8 @@ def test_what_a_micro_batch_reads_is_asked_for_and_fetched_together():
         asked.extend([(b.epoch, b.index, b.slice.number) for b in each] for each in micro_batches)
         return [lambda: None for _ in micro_batches]
 
-    walks = WalksHere(plans.learn.graph, plans.learn.sampler)
-    shares = SharePreparer(plans, walks, range(1, 3), 2, ask).shares(turns_of(2, 2)[0])
+    walks = walks_here(plans.learn.graph, plans.learn.sampler)
+    shares = SharePreparer(plans.plan_of, walks, range(1, 3), 2, ask).shares(turns_of(2, 2)[0])
     assert asked == [[(e, i, n) for e in range(3) for n in (1, 2)] for i in range(2)]
     assert [share.fetch for share in shares] == [shares[0].fetch] * 3 + [shares[3].fetch] * 3
     assert shares[0].fetch is not shares[3].fetch

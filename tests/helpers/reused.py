@@ -47,15 +47,3 @@ def asked_of(plan: Plan, index: int, epoch: int = 0) -> list[tuple[int, int]]:
     """The (node, time) of each row that the second hop of a batch asks about."""
     asked = Walk(plan, epoch, index).asked
     return list(zip(asked.nodes.tolist(), asked.t.tolist(), strict=True))
-
-
-def fail_at(plan: Plan, index: int) -> None:
-    """Have a plan fail at a batch of each epoch."""
-    drawn = plan.draw
-
-    def failing(epoch: int, asked: int) -> Any:
-        if asked == index:
-            raise OSError("the disk is gone")
-        return drawn(epoch, asked)
-
-    plan.draw = failing  # type: ignore[method-assign]

@@ -22,7 +22,7 @@ from tgflow.cuda.row_lists import row_lists
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.nn import NodeMemory, aggregate
-from tgflow.nn._kernels import KernelBackend
+from tgflow.nn._native import KernelBackend
 from tgflow.sampling import Sampler, sample_neighbors
 
 SAMPLERS = [
@@ -195,7 +195,7 @@ def compare_sums(gpu: Device, width: int) -> None:
     rows, row = torch.ones(180, width), torch.arange(180) % 2 * 5
     out = torch.empty(7, width, device=gpu.device)
     lists = row_lists(row.to(gpu.device), 7)
-    KernelBackend(gpu.kernels).sum_rows(rows=rows.to(gpu.device), lists=lists, out=out)
+    KernelBackend(gpu.kernels).sum_lists(rows=rows.to(gpu.device), lists=lists, out=out)
     assert out[:, 0].tolist() == [90.0, 0, 0, 0, 0, 90.0, 0]
 
 

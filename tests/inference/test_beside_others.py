@@ -138,18 +138,3 @@ def test_readers_share_and_the_writer_reenters():
     other.join()
     with lock.write(), lock.read(), lock.write():
         assert lock._num_readers == 0
-
-
-def test_an_interrupted_wait_leaves_the_queue():
-    lock = ReadWriteLock()
-
-    class Interrupted(threading.Condition):
-        def wait_for(self, predicate, timeout=None):
-            raise KeyboardInterrupt
-
-    lock._changed = Interrupted()
-    with pytest.raises(KeyboardInterrupt), lock.write():
-        pass
-    lock._changed = threading.Condition()
-    with lock.write():
-        assert not lock._queue

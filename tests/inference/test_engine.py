@@ -77,18 +77,6 @@ def test_an_answer_as_of_a_position_reads_nothing_after_it(name):
 
 
 @for_each_kind
-def test_each_query_may_have_a_position_of_its_own(name):
-    model, (src, dst, t) = made_model(name), questions(4)
-    engine = tg.Inference(model, plan_for(model, STREAM).graph)
-    positions = torch.tensor([0, 13, 40, 60])
-    together = engine.score(src, dst, t, as_of=positions)
-    for row, position in enumerate(positions.tolist()):
-        at = slice(row, row + 1)
-        alone = engine.score(src[at], dst[at], t[at], as_of=position)
-        torch.testing.assert_close(together[at], alone, rtol=1e-5, atol=1e-5)
-
-
-@for_each_kind
 def test_parts_change_nothing_but_last_bits(name):
     model, (src, dst, t) = made_model(name), questions(7)
     plan = plan_for(model, STREAM)
@@ -157,16 +145,3 @@ def test_destinations_are_those_before_the_position():
             assert engine.destinations(src, as_of=position).tolist() == met
     with pytest.raises(IndexError, match="99"):
         engine.destinations(99)
-
-
-def test_what_was_deleted_or_comes_late_is_seen_from_the_next_question_on():
-    model = made_model("tgat")
-    graph, (src, dst, t) = graph_of(STREAM), questions()
-    engine = tg.Inference(model, graph)
-    before = engine.score(src, dst, t)
-    graph.append(made_events(9, seed=4), allow_late=True)
-    late = engine.score(src, dst, t)
-    assert not torch.equal(late, before)
-    assert torch.equal(engine.score(src, dst, t, as_of=60), before)
-    graph.delete(torch.arange(60, 69))
-    assert torch.equal(engine.score(src, dst, t), before)

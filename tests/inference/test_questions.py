@@ -93,13 +93,6 @@ def test_sharded_memory_is_refused():
         tg.Inference(model, plan_for(made_model("tgn"), made_events(30)).graph)
 
 
-def test_a_graph_of_other_features():
-    plain = tg.TemporalGraph()
-    plain.append(tg.EventBatch(*(torch.arange(3) for _ in range(3))))
-    with pytest.raises(ValueError, match="edge features of width 2, the graph has 0"):
-        tg.Inference(made_model("tgat"), plain).embed(NODES, 5)
-
-
 def test_memory_that_does_not_reach_back_as_far():
     model = made_model("tgn")
     plan = plan_for(model, made_events(60))
@@ -109,12 +102,3 @@ def test_memory_that_does_not_reach_back_as_far():
         learner.commit(batch, learner.predict(batch))
     with pytest.raises(ValueError, match="no history is kept"):
         tg.Inference(model, plan.graph).embed(NODES, 100, as_of=20)
-
-
-def test_counts_of_a_graph_with_deletions():
-    model = made_model("tgn+pairs")
-    graph = plan_for(model, made_events(30)).graph
-    engine = tg.Inference(model, graph)
-    graph.delete(torch.tensor([3]))
-    with pytest.raises(ValueError, match="events have been deleted from the graph"):
-        engine.score(NODES, NODES, 5)

@@ -5,7 +5,6 @@ import sys
 
 import pytest
 import torch
-from sklearn.metrics import average_precision_score
 
 from helpers.devices import apart, cuda, place_of
 from helpers.emulated_training import emulated_pages  # noqa: F401
@@ -20,13 +19,11 @@ from helpers.made_models import (
     scores_of,
 )
 from tgflow.counts import Count
-from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.model import Scores, TemporalModel
 from tgflow.testing.check_model import CHECKS, ContractViolation, check_model
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.continual import ContinualTrainer
-from tgflow.train.step import TrainStep
 
 for_each_model = pytest.mark.parametrize("name", NAMES)
 LEARNING = [name for name in NAMES if has_parameters(name)]
@@ -60,26 +57,6 @@ def test_the_size_of_chunks_changes_no_score(name, monkeypatch):
 def trainer_of(model, **options):
     config = ContinualConfig(batch_size=10, learning_rate=1e-2, mrr_negatives=2)
     return ContinualTrainer(model, TemporalGraph("undirected", X_DIM), config, **options)
-
-
-@pytest.mark.parametrize("name", LEARNING)
-def test_one_batch_can_be_learned_by_heart(name):
-    model = made_model(name)
-    pair = torch.arange(100) % 7  # each source has one destination, which its negatives are not
-    x = torch.randn(7, X_DIM, generator=torch.Generator().manual_seed(0))[pair]
-    events = EventBatch(pair, 7 + pair, torch.arange(100) * 7, x)
-    before, batch = batches_of(plan_for(model, events, batch_size=50, num_negatives=1))
-    learner = TrainStep(model, seed=0, learning_rate=1e-2)
-    learner.commit(before, learner.predict(before))
-    labels = [1] * 50 + [0] * 50
-    for step in range(300):
-        learner.learn(batch)
-        if step % 20 == 0:
-            scores = learner.predict(batch)
-            logits = torch.cat([scores.positive, scores.negative.flatten()])
-            if average_precision_score(labels, logits.tolist()) > 0.99:
-                return
-    pytest.fail("300 steps were not enough")
 
 
 @pytest.mark.slow

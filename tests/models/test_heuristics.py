@@ -63,15 +63,6 @@ def test_rule_orders_all_pairs_of_all_queries_lexicographically(rule, direction)
         assert x < y if a < b else x == y
 
 
-def test_order_is_exact_for_ages_that_differ_by_a_tick_in_centuries():
-    model, late = Recency(RecencyConfig(rule="LR>GR")), 2**52
-    events = changed(STREAM[:3], src=torch.tensor([0, 0, 0]), dst=torch.tensor([1, 2, 1]))
-    events = changed(events, t=torch.tensor([0, 1, late]))
-    batch = plan_for(model, events, batch_size=3, num_negatives=2).batch(0, 0)
-    row = dict(zip(batch.negative_dst[2].tolist(), model(batch).negative[2].tolist(), strict=True))
-    assert model(batch).positive[2] < row[2]
-
-
 class PlainEdgeBank:
     """EdgeBank as TGB defines it: what was stored, batch by batch, and scored before."""
 
@@ -169,22 +160,3 @@ def test_no_frontier_is_made_and_no_bit_depends_on_it(name, visibility, monkeypa
     monkeypatch.setattr(type(made_model(name)), "reads_nodes", True)
     assert figures() == without
     assert seen[0] == 0 < seen[1]
-
-
-def test_nothing_is_replayed_or_drawn_for_a_model_without_parameters(monkeypatch):
-    trainer = ContinualTrainer(
-        made_model("edgebank"), TemporalGraph("undirected", 2), ContinualConfig(batch_size=20)
-    )
-    plans, drawn = trainer._source(), []
-    monkeypatch.setattr(trainer, "_source", lambda: plans)
-    monkeypatch.setattr(plans.learn, "batch", lambda *task: drawn.append(task))
-    records = list(trainer.steps([STREAM]))
-    assert [record.loss for record in records] == [None] * 3
-    assert not drawn
-
-
-def test_a_rule_leads_as_of_each_replayed_event():
-    model = made_model("recency")
-    model.state.add(torch.tensor([0, 1, 0, 0, 0.0], dtype=torch.float64), 20)
-    assert model.state.of_batch(plan_for(model, STREAM).batch(0, 0)).tolist() == [0]
-    assert model.state.of_batch(plan_for(model, STREAM).batch(0, 1)).tolist() == [1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any
 
@@ -85,26 +84,6 @@ def test_only_rows_that_are_read_need_to_be_there(name: str, settings: dict[str,
         return Messages(tuple(columns), messages.per_event, messages.last_only)
 
     assert_same_state(stored(name, settings, only_read), stored(name, settings, unchanged))
-
-
-@for_each_state
-def test_messages_are_rows_of_the_events_in_their_order(
-    name: str, settings: dict[str, Any]
-) -> None:
-    def cut_and_joined(batch: Batch, messages: Messages) -> Messages:
-        width, ends = messages.per_event, [0, 3, 3, 11, batch.num_new]
-        parts = [
-            Messages(
-                tuple(column[width * a : width * b] for column in messages.columns),
-                width,
-                messages.last_only,
-            )
-            for a, b in itertools.pairwise(ends)
-        ]
-        assert all(len(column) == width * batch.num_new for column in messages.columns)
-        return Messages.joined(parts)
-
-    assert_same_state(stored(name, settings, cut_and_joined), stored(name, settings, unchanged))
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=20))

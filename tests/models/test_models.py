@@ -13,7 +13,7 @@ from tgflow.batch import Batch
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
-from tgflow.models import CRAFT, MODELS, TGN, EdgeBank, Recency, TGATConfig, TGNConfig, name_of
+from tgflow.models import MODELS, TGN, EdgeBank, Recency, TGATConfig, TGNConfig
 from tgflow.streams import open_stream, playback
 from tgflow.train import ContinualTrainer
 
@@ -39,16 +39,6 @@ def test_model_reads_node_features_and_nodes_beyond_them(name):
     ]
     assert torch.equal(scores[0], scores[1])
     assert not torch.equal(scores[0], scores[2])
-
-
-@for_each_encoder
-def test_model_refuses_node_features_of_another_width(name):
-    events = made_events(20)
-    for dim, node_x, found in ((5, None, 0), (5, torch.ones(7, 4), 4), (0, torch.ones(7, 4), 4)):
-        model = made_model(name, node_x_dim=dim)
-        batch = slow_batch(events, 0, 20, model.fanouts, node_x=node_x)
-        with pytest.raises(ValueError, match=f"of width {dim}, the graph has {found}"):
-            model(batch)
 
 
 @pytest.mark.parametrize("aggregator", ["last", "mean"])
@@ -106,11 +96,6 @@ def test_configs_name_the_wrong_setting(settings, message):
             config(**settings)
 
 
-def test_a_model_without_features_can_be_built_for_a_graph_that_has_some():
-    graph = TemporalGraph("undirected", 3)
-    assert CRAFT.for_graph(graph, neighbors=5).config.neighbors == 5
-
-
 def test_a_model_takes_its_settings_by_name_or_as_a_config():
     assert TGN(memory_dim=32).config == TGN(TGNConfig(memory_dim=32)).config
     assert TGN().config == TGNConfig()
@@ -121,11 +106,6 @@ def test_a_model_takes_its_settings_by_name_or_as_a_config():
     assert TGN(TGNConfig(memory_dim=32), time_dim=8).config == TGNConfig(memory_dim=32, time_dim=8)
     with pytest.raises(TypeError, match="config must be a TGNConfig, got TGATConfig"):
         TGN(TGATConfig())
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_a_model_has_the_name_that_it_is_made_by(name):
-    assert name_of(made_model(name)) == name
 
 
 def test_configs_check_their_own_settings():

@@ -7,13 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.nn import functional as F
 
 from helpers.effort import tries
 from helpers.neural import made_block
 from tgflow import _core
 from tgflow.batch import Block
-from tgflow.nn import AttentionLayer, MergeLayer, TemporalAttention, TimeEncoding
+from tgflow.nn import AttentionLayer, TemporalAttention, TimeEncoding
 from tgflow.nn.attention import attend, attend_plain
 
 
@@ -137,17 +136,6 @@ def test_native_core_is_the_same_at_any_number_of_threads():
         assert all(torch.equal(x, y) for x, y in zip(results[0], other, strict=True))
 
 
-def test_attention_layer_has_right_gradients():
-    block = made_block(4, 3, 5, 2, seed=3)
-    torch.manual_seed(0)
-    layer = AttentionLayer(
-        TimeEncoding(3), h_dim=3, edge_x_dim=2, dim=4, heads=2, dropout=0.0
-    ).double()
-    below = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
-    sources = (below, *layer.parameters())
-    assert torch.autograd.gradcheck(lambda *_: layer(below, block), sources)
-
-
 def test_dropout_drops_weights_in_training_only():
     block = made_block(50, 4, 7, 0, seed=0)
     layer = made_layer(3, 0, 2, dropout=0.5)
@@ -169,16 +157,3 @@ def test_inputs_of_other_widths_are_refused(h_dim, x_dim):
     )
     with pytest.raises(ValueError, match=rf"of width ({x_dim}|{h_dim}).* (2|got some of 3)"):
         layer(torch.randn(6, 3), made_block(4, 2, 6, 2, seed=0))
-
-
-def test_heads_must_divide_dim():
-    with pytest.raises(ValueError, match="heads must divide dim, got 3 heads and dim 4"):
-        made_layer(0, 0, heads=3)
-
-
-def test_merge_matches_the_joined_map():
-    layer = MergeLayer(4, 3, 4, 4)
-    a, b = torch.randn(5, 4), torch.randn(5, 3)
-    first = torch.cat([layer.left_proj.weight, layer.right_proj.weight], dim=1)
-    joined = layer.out(F.relu(F.linear(torch.cat([a, b], dim=1), first, layer.left_proj.bias)))
-    torch.testing.assert_close(layer(a, b), joined)

@@ -1,6 +1,7 @@
 """How often neighbors are shared: counts against a `Counter`, and their encoding."""
 
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.batches import slow_batch
-from tgflow import _core
 from tgflow.events import EventBatch
 from tgflow.nn import Pairs
-from tgflow.nn.co_occurrence import CoOccurrenceEncoding, co_occurrence, co_occurrence_plain
+from tgflow.nn.co_occurrence import CoOccurrenceEncoding, co_occurrence
 
 
 def counted(own, others, mask, pairs):
@@ -29,14 +29,6 @@ def counted(own, others, mask, pairs):
     return torch.tensor(out, dtype=torch.int32).view(-1, 2, 1 + others.shape[1], 2)
 
 
-def by_core(own, others, mask, pairs):
-    out = torch.full((pairs.num_pairs, 2, 1 + others.shape[1], 2), 9, dtype=torch.int32)
-    _core.co_occurrence(
-        self=own, other=others, mask=mask, src_row=pairs.src_row, dst_row=pairs.dst_row, out=out
-    )
-    return out
-
-
 @given(st.data())
 def test_counts_match_a_counter(data):
     num, k = data.draw(st.integers(1, 4)), data.draw(st.integers(0, 9))
@@ -50,8 +42,11 @@ def test_counts_match_a_counter(data):
     row = st.integers(0, num - 1)
     pairs = Pairs(draw(row, num_pairs).long(), draw(row, num_pairs).long())
     expected = counted(own, others, mask, pairs)
-    assert torch.equal(by_core(own, others, mask, pairs), expected)
-    assert torch.equal(co_occurrence_plain(own, others, mask, pairs), expected)
+    nodes = torch.cat([own, others.flatten()])
+    row = torch.arange(len(nodes))
+    block = SimpleNamespace(target=row[:num], neighbor=row[num:].view(num, k), mask=mask)
+    found = co_occurrence(SimpleNamespace(nodes=nodes, blocks=[block]), pairs)
+    assert torch.equal(found, expected)
 
 
 def test_counts_of_a_batch_are_of_nodes_and_not_of_rows():

@@ -33,26 +33,3 @@ def test_decoder_matches_the_joined_map(num_rows):
     torch.testing.assert_close(
         scores.negative, plain(batch.negative_src_row, batch.negative_dst_row)
     )
-
-
-@pytest.mark.parametrize("num_rows", [9, 40])
-def test_negatives_share_the_product_of_their_events_source(num_rows):
-    torch.manual_seed(0)
-    decoder, batch = LinkDecoder(6), rows(5, 3, num_rows)
-    batch.negative_src_row = batch.src_row.unsqueeze(1).expand(5, 3)
-    found, mapped = [], []
-    decoder.src_proj.register_forward_hook(lambda layer, inputs, out: mapped.append(len(out)))
-    start = torch.randn(num_rows, 6)
-    for changes in (False, True):
-        z = start.clone().requires_grad_()
-        if changes:  # the pairs of the first event, the other way round: nothing is shared then
-            batch.negative_src_row = batch.negative_src_row.clone()
-            batch.negative_src_row[0, 0] = (batch.src_row[0] + 1) % num_rows
-        scores = decoder(z, batch)
-        weights = torch.arange(15.0).view(5, 3)
-        weights[0, 0] = 0
-        loss = scores.positive.sum() + (scores.negative * weights).sum()
-        found.append([scores.positive, *torch.autograd.grad(loss, (z, *decoder.parameters()))])
-    assert mapped == [5, min(20, num_rows)]
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other)

@@ -82,25 +82,6 @@ def test_keyed_passes_are_a_function_of_key_and_place():
     assert torch.equal(drawn(7)[0], first)
 
 
-def test_keyed_passes_take_no_draws_of_torchs_and_others_do():
-    model, x = made_model(), torch.ones(300)
-    state = torch.get_rng_state()
-    with DropoutKeys(model).keyed(2**64 - 1):
-        model(x)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert not torch.equal(model(x), model(x))
-    torch.set_rng_state(state)
-    once = model(x)
-    torch.set_rng_state(state)
-    assert torch.equal(model(x), once)
-
-
-@pytest.mark.parametrize("rate", [-0.1, 1.0, float("nan")])
-def test_a_rate_out_of_range_is_refused(rate):
-    with pytest.raises(ValueError, match="dropout must be at least 0 and less than 1"):
-        Dropout(rate)
-
-
 def test_a_captured_pass_draws_by_what_is_set_at_its_replay(monkeypatch):
     model, x = made_model(), torch.ones(300)
     keys = DropoutKeys(model)

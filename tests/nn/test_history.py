@@ -30,16 +30,6 @@ def positions_of(writes) -> list[int]:
     return sizes.cumsum(0).tolist()
 
 
-@pytest.mark.parametrize(("last", "found"), [(24, 10.0), (25, 0.0)])
-def test_a_version_lives_for_its_events(last, found):
-    """Events 15 to 19 overwrite the version of 10: it can be read until 10 events from 15 on."""
-    memory = with_past(NodeMemory(1, 1), 9)
-    for position, nodes in ((10, [1, 2]), (15, [2]), (20, [1]), (last, [3])):
-        write(memory, nodes, position)
-    assert read(memory, 1, 19) == found
-    assert read(memory, 1, 20) == 20.0
-
-
 @settings(max_examples=tries(60), deadline=None)
 @given(writes=WRITES, history=st.integers(1, 30))
 def test_a_history_of_some_nodes_keeps_what_that_of_all_does(writes, history):

@@ -18,7 +18,6 @@ from helpers.neural import WIDTHS, AttentionCase, check_close, gru_results
 from tgflow.cuda import attention, devices, gru
 from tgflow.cuda.row_lists import row_lists, sum_rows
 from tgflow.nn import AttentionLayer, DropoutKeys, TimeEncoding
-from tgflow.nn._native import gru_step
 from tgflow.nn.attention import attend, attend_plain
 
 ORDERS = cases([0, 1, 7], [0, 7])
@@ -59,13 +58,6 @@ def test_attention_is_its_definition_at_all_sizes(
         size, k, widths, heads=heads, below=below, shared=shared, dropped=dropped, seed=seed
     )
     check_close(emulated(lambda: case.results(attend), seed), case.results(attend_plain))
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_a_neighbor_of_many_targets_is_summed_by_a_whole_thread_block(order):
-    case = AttentionCase.made(60, 7, (8, 0, 4), below=3)
-    case = case.with_block(neighbor=case.block.mask.long())  # row 1 is everybody's
-    check_close(emulated(lambda: case.results(attend), order), case.results(attend_plain))
 
 
 def test_the_bits_do_not_depend_on_the_order_of_lanes():
@@ -124,16 +116,6 @@ def test_picked_rows_are_summed_to_where_they_came_from(size, num_rows, width, o
 @pytest.mark.parametrize("dim", [1, 13, 32, 100, 130])
 def test_the_step_of_a_gru_is_torchs(dim, order):
     check_close(emulated(lambda: gru_results(dim, 0), order), gru_results(dim, 0))
-
-
-@pytest.mark.parametrize("size", [-1e4, -90.0, -5.0, 0.0, 5.0, 90.0, 1e4])
-def test_the_step_of_a_gru_is_finite_for_any_gate(size, emulator):
-    gates = torch.full((1, 3), size)
-    out = gru_step(gates, torch.full((1, 1), 0.5), torch.full((1, 1), 0.25))
-    keep = torch.sigmoid(torch.tensor(size, dtype=torch.float64))
-    new = torch.tanh(size + keep * 0.5)
-    expected = keep * 0.25 + (1 - keep) * new
-    torch.testing.assert_close(out[0, 0].double(), expected, atol=1e-6, rtol=0)
 
 
 COLUMNS = ("neighbor", "edge_table", "edge_row", "mask", "dt")

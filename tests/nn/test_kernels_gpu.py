@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from helpers.devices import needs_cuda
-from helpers.neural import WIDTHS, AttentionCase, check_close, gru_results
+from helpers.neural import WIDTHS, AttentionCase, check_close
 from tgflow.nn import AttentionLayer, Dropout, DropoutKeys, TimeEncoding
 from tgflow.nn._native import gather_rows
 from tgflow.nn.attention import attend
@@ -25,11 +25,6 @@ def test_attention_on_a_gpu_is_the_cpus_at_every_run(size, k, shared, widths):
     for _ in range(20):
         again = on_gpu.results(attend)
         assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
-
-
-@pytest.mark.parametrize("dim", [13, 100])
-def test_the_step_of_a_gru_on_a_gpu_is_the_cpus(dim):
-    check_close(gru_results(dim, 0, GPU), gru_results(dim, 0))
 
 
 def test_dropout_and_gathered_rows_on_a_gpu_are_the_cpus():

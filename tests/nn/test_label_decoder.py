@@ -43,10 +43,3 @@ def test_before_it_has_learned_it_copies_what_was_and_says_nothing_else():
     past[:, 2, 0] = 1  # of the source
     expected = torch.tensor([0.0, 1.0, 2.0, 0.0]).expand(B, -1)
     assert torch.allclose(decoder(Z, batch_of(past)), expected, atol=1e-5)
-
-
-def test_labels_of_sources_do_not_depend_on_destinations():
-    decoder, other = decoder_of(reads_dst=False), Z.clone()
-    other[B:] += 1
-    assert torch.equal(decoder(Z, batch_of()), decoder(other, batch_of()))
-    assert not torch.equal(decoder_of()(Z, batch_of()), decoder_of()(other, batch_of()))

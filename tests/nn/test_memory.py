@@ -94,14 +94,6 @@ def test_state_survives_a_checkpoint(writes, more):
     assert torch.equal(before.clock, after.clock)
 
 
-def test_reset_forgets_all_versions():
-    memory, _, last = written([({0, 1}, 1), ({0, 1}, 1)], 10)
-    memory.reset()
-    rows = memory.read(torch.tensor([0, 1, 0]), torch.tensor([last, last, 1]))
-    assert rows.state.abs().sum() == 0
-    assert not rows.has_mail.any()
-
-
 def test_old_position_without_history_is_an_error():
     memory = NodeMemory(2, 0)
     write(memory, [3], 1.0, 20)
@@ -117,22 +109,6 @@ def test_other_widths_are_refused_and_change_nothing():
     with pytest.raises(ValueError, match=r"rows is torch.float32 \(0, 3\), this one"):
         memory.load_state_dict(NodeMemory(2, 1).state_dict())
     assert memory.read(torch.tensor([3]), torch.tensor([20])).memory.tolist() == [[1.0, 1.0]]
-
-
-@settings(max_examples=tries(40), deadline=None)
-@given(writes=WRITES, before=st.sampled_from([2, 5, 9]), after=st.sampled_from([1, 4, 20]))
-def test_another_number_of_events_keeps_the_latest_versions(writes, before, after):
-    memory, _, last = written(writes, before)
-    same, expected, _ = written(writes, min(before, after))
-    memory.keep_past(after)
-    queries = [(node, at) for node in range(7) for at in range(last + 2)]
-    nodes, position = torch.tensor(queries).t()
-    assert torch.equal(memory.read(nodes, position).state, same.read(nodes, position).state)
-    num_kept = sum(expected.keeps(*version) for version in expected.overwritten)
-    assert memory.num_rows == memory.num_nodes + num_kept
-    for step in range(1, 6):
-        write(memory, [step % 3], float(step), last + step)
-    assert memory.history.num_events == after
 
 
 def test_sizes_are_checked():

@@ -75,20 +75,6 @@ def test_a_step_of_memory_waits_for_nothing(device, history):
 
 
 @for_each_place
-def test_what_is_lost_is_not_written(device):
-    memory = NodeMemory(2, 1).to(place_of(device))
-    memory.keep_past(5)
-    step(memory, [(1, 2)], 1)
-    before = memory.state_dict()
-    for lost in (True, False):
-        with memory.unless(torch.tensor(lost).to(memory.clock.device)):
-            step(memory, [(1, 2), (2, 3)], 2)
-        after = memory.state_dict()
-        same = [torch.equal(after[k].cpu()[: len(x)], x.cpu()) for k, x in before.items()]
-        assert all(same) == lost
-
-
-@for_each_place
 @pytest.mark.parametrize("history", [3, 50])
 def test_a_moved_memory_continues_with_its_past(device, history):
     plain, moved = NodeMemory(2, 1), NodeMemory(2, 1)

@@ -49,16 +49,6 @@ def test_parts_make_the_memory_that_they_are_of(keep, num_nodes):
     assert_equal(memory.state_dict(), again.state_dict())
 
 
-def test_a_part_is_a_copy():
-    memory = written(50)
-    parts = parts_of(memory)
-    before = [{name: x.clone() for name, x in each.items()} for each in parts]
-    every, t = torch.arange(200), torch.full((200,), 60)
-    memory.write(every, torch.ones(200, 3), t, torch.ones(200, 2), t, 60)
-    for left, right in zip(before, parts, strict=True):
-        assert_equal(left, right)
-
-
 def test_nodes_that_were_read_alone_leave_no_trace():
     memory, other = written(40, 90), written(40, 90)
     other.read(torch.tensor([500, 1000]), torch.tensor([40, 40]))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -16,7 +14,7 @@ from helpers.memory_tables import for_each_kind, home_of, memory_table_of, with_
 from tgflow.cache.device import DeviceCache
 from tgflow.cuda.devices import register_device
 from tgflow.nn import NodeMemory, memory
-from tgflow.nn.placed_table import PlacedTable
+from tgflow.nn.memory_table import PlacedTable
 from tgflow.tables import FeatureTable
 
 STEPS = st.lists(
@@ -76,31 +74,6 @@ def test_memory_in_a_table_is_the_plain_one(kind, steps, data):
         assert_same(placed.state_dict(), plain.state_dict())
 
 
-@pytest.mark.parametrize("kind", ["host", "device", "uva", "auto"])
-def test_old_rows_are_read_while_memory_grows(kind):
-    """Row `i` is `i` all over, from when it was written."""
-    table = memory_table_of(kind, 3)
-    placed = NodeMemory(2, 1, table)
-    wrong, done, known = [], threading.Event(), 0
-
-    def read() -> None:
-        while not done.is_set():
-            ids = torch.arange(known)
-            if not torch.equal(table.gather(ids), ids[:, None].expand(-1, 3).float()):
-                wrong.append(known)
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    for step in range(60):
-        nodes = torch.arange(step * 50, step * 50 + 50)
-        rows, t = nodes[:, None].float(), torch.full((50,), step + 1)
-        placed.write(nodes, rows.expand(-1, 2), t, rows, t, step + 1)
-        known = int(nodes[-1]) + 1
-    done.set()
-    reader.join()
-    assert not wrong
-
-
 def test_a_table_that_cannot_serve_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r'on disk, whose rows never change; use placement="uva"'):
         NodeMemory(2, 1, FeatureTable(3, placement="disk"))
@@ -113,14 +86,6 @@ def test_a_table_that_cannot_serve_is_refused(tmp_path):
     ):
         with pytest.raises(ValueError, match=rf"must be empty and of 3 float32.*{told}"):
             NodeMemory(2, 1, table)
-
-
-def test_memory_that_outgrows_its_budget_on_the_cpu_is_told_why():
-    placed = NodeMemory(2, 1, FeatureTable(3, budget=12 * 200))
-    write(placed, [100], 1)
-    with pytest.raises(MemoryError, match="of 301 nodes has outgrown its table, which went on to"):
-        write(placed, [300], 2)
-    assert placed.num_nodes == 101
 
 
 def test_memory_cache_is_refused_on_the_cpu_whatever_gpus_there_are(monkeypatch):
@@ -148,18 +113,3 @@ def test_a_table_and_its_cache_are_for_the_device_of_the_model(device, placement
         torch.tensor([3], device=place_of(device)), torch.tensor([5], device=place_of(device))
     )
     assert rows.state.device.type == place_of(device).type
-
-
-def anonymous_bytes() -> int:
-    with open("/proc/self/status", encoding="ascii") as status:
-        return next(1024 * int(line.split()[1]) for line in status if line.startswith("RssAnon"))
-
-
-def test_a_snapshot_of_a_large_table_is_not_in_memory_twice(monkeypatch):
-    monkeypatch.undo()  # pages of their own size
-    placed = NodeMemory(1_000, 1_000, FeatureTable(2_000))
-    placed.resize(10_000)  # 80 MB
-    before = anonymous_bytes()
-    state = placed.state_dict()
-    assert state["rows"].nbytes == 80_000_000
-    assert anonymous_bytes() - before < 20 << 20

@@ -26,14 +26,6 @@ def test_nodes_are_unknown_until_they_are_learned_from():
     assert torch.equal(rows_of(table.eval(), nodes), table.rows[[0, 6]])
 
 
-def test_what_is_known_is_saved_with_the_rows():
-    table, other = table_of(), table_of()
-    rows_of(table, torch.tensor([1, 4]))
-    other.load_state_dict(table.state_dict())
-    nodes = torch.arange(7)
-    assert torch.equal(rows_of(other.eval(), nodes), rows_of(table.eval(), nodes))
-
-
 def test_ids_beyond_the_table_share_rows_evenly():
     table = table_of(size=101)
     nodes = torch.arange(100, 100_100)

@@ -20,11 +20,3 @@ def test_the_threads_come_back_however_it_ends():
     with pytest.raises(ZeroDivisionError), one_thread():
         1 / 0  # noqa: B018
     assert torch.get_num_threads() == 3
-
-
-@pytest.mark.parametrize("function", [torch.log2, torch.log, torch.log1p, torch.exp])
-def test_what_is_computed_value_by_value_has_the_same_bits(function):
-    x = torch.linspace(0.1, 7.0, 200 * 21, dtype=torch.float64).view(200, 21)
-    with one_thread():
-        alone = function(x)
-    assert torch.equal(alone, function(x))

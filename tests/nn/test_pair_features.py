@@ -7,13 +7,12 @@ from math import exp, log1p
 
 import pytest
 import torch
-from torch.nn import functional as F
 
 from helpers.made_plans import plan_of
 from helpers.strategies import graph_events, skewed_events
 from tgflow.graph import TemporalGraph
 from tgflow.nn import LinkDecoder, PairFeatures
-from tgflow.nn.decoder import PAIR_GAIN, SKIP_GAIN
+from tgflow.nn.decoder import SKIP_GAIN
 from tgflow.plan import NegativeSampler
 
 HOUR, DAY, WEEK = 3600.0, 86_400.0, 604_800.0
@@ -42,25 +41,6 @@ def test_features_are_the_history_of_the_pair_in_seconds() -> None:
     else:
         expected = [*columns(1, 5.0), *columns(0, None), *columns(1, 5.0), *columns(3, 5.0)]
     torch.testing.assert_close(negative, torch.tensor(expected))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_decoder_adds_the_features_before_the_nonlinearity_and_to_the_logit(
-    dtype: torch.dtype,
-) -> None:
-    graph = TemporalGraph.from_events(skewed_events(100, 9))
-    batch = plan_of(graph, counts=PairFeatures.counts, negatives=NegativeSampler(num=3)).batch(0, 5)
-    decoder = LinkDecoder(6, pair_features=True).to(dtype)
-    z = torch.randn(len(batch.nodes) + 90, 6, dtype=dtype)
-    scores = decoder(z, batch)
-    src = torch.cat([batch.src_row, batch.negative_src_row.flatten()])
-    dst = torch.cat([batch.dst_row, batch.negative_dst_row.flatten()])
-    pair_x = decoder.pair_features(batch).to(dtype)
-    hidden = decoder.src_proj(z[src]) + decoder.dst_proj(z[dst])
-    hidden = hidden + PAIR_GAIN * decoder.pair_proj(pair_x)
-    logits = decoder.out(F.relu(hidden)) + SKIP_GAIN * decoder.pair_skip(pair_x)
-    found = torch.cat([scores.positive, scores.negative.flatten()])
-    torch.testing.assert_close(found, logits.squeeze(-1))
 
 
 @pytest.mark.parametrize("unit", ["s", "ms"])

@@ -57,25 +57,6 @@ def dense(events, batch_size, end, tick=1.0):
     return decayed(walks, end - now)
 
 
-def walks_counted(events, end):
-    """Return the same of single events by listing all walks: times fall strictly."""
-    out = torch.zeros(1 + HOPS, NODES, NODES, dtype=torch.float64)
-    ends = [(u, v, t) for u, v, t in zip(*(c.tolist() for c in (events.src, events.dst, events.t)))]  # noqa: B905
-
-    def extend(first, node, before, length, weight):
-        out[length, first, node] += weight
-        if length == HOPS:
-            return
-        for u, v, t in ends:
-            for here, there in ((u, v), (v, u)):
-                if here == node and t < before:
-                    extend(first, there, t, length + 1, weight * math.exp(-DECAY * (end - t)))
-
-    for node in range(NODES):
-        extend(node, node, end, 0, 1.0)
-    return out
-
-
 def take_in(memory, batch, projection=EXACT):
     messages = projection.messages(batch, projection.read(memory, batch))
     projection.write(memory, NewEvents.of(batch), messages)
@@ -108,34 +89,6 @@ def test_rows_are_those_of_the_walk_matrices(batch_size):
     found = decayed_walks(rows_of(stored(events, batch_size)), end).double()
     expected = dense(events, batch_size, end).transpose(0, 1)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_the_matrices_count_walks_whose_times_fall():
-    events = made_events(8)
-    events.t[:] = torch.arange(8)  # one event a tick, so that batches of one see all before it
-    events.dst[events.dst == events.src] += 1
-    events.dst[events.dst == NODES] = 0
-    torch.testing.assert_close(dense(events, 1, 9), walks_counted(events, 9))
-
-
-@pytest.mark.parametrize("start", [-(10**12), 10**12])
-def test_shifted_times_leave_the_same_bits(start):
-    ahead = rows_of(stored(made_events(), 4))
-    shifted = rows_of(stored(made_events(start=start), 4))
-    assert torch.equal(ahead.memory.state, shifted.memory.state)
-    assert bool(ahead.memory.state.isfinite().all())
-
-
-def test_replayed_events_read_the_walks_of_their_time():
-    events = made_events()
-    memory = EXACT.memory()
-    memory.keep_past(100)
-    for index in range(5):
-        batch = slow_batch(events, index, 4, (2,))
-        take_in(memory, batch)
-    old = rows_of(memory, position=8)
-    now = rows_of(stored(events[:8], 4))
-    assert torch.equal(old.memory.state, now.memory.state)
 
 
 @pytest.mark.parametrize(("dim", "hops"), [(1, 1), (8, 3), (13, 3), (110, 3), (5, 2)])

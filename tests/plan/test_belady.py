@@ -12,9 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from helpers.cache_reference import ReferenceCache
-from helpers.effort import cases
-from tgflow.cache.contents import POLICIES, CacheSchedule
+from tgflow.cache.contents import CacheSchedule
 from tgflow.plan.lookahead import BeladyPlanner, plan_all
 
 
@@ -100,22 +98,6 @@ def test_the_planner_equals_the_optimum_of_dynamic_programming(seed: int) -> Non
         assert hits_of(planner, batches, contents) == expected
 
 
-@pytest.mark.parametrize("seed", cases(range(10), [0, 1]))
-def test_no_other_policy_ever_has_more_hits(seed: int) -> None:
-    g = random.Random(seed)
-    for _ in range(250):
-        batches, contents = made_trace(g)
-        num_slots = len(contents)
-        for policy in POLICIES:
-            reference = ReferenceCache(num_slots, policy)
-            reference.preload(contents)
-            held = reference.contents()
-            planner = BeladyPlanner(num_slots, torch.tensor(held, dtype=torch.int64))
-            for batch in batches:
-                reference.gather(batch)
-            assert reference.counters.hits <= hits_of(planner, batches, held)
-
-
 @st.composite
 def traces(draw: st.DrawFn) -> tuple[Batches, int]:
     ids = st.integers(0, draw(st.integers(1, 60)))
@@ -148,25 +130,6 @@ def next_uses(rows: set[int], known: Batches) -> list[int]:
     return sorted(next(each, len(known)) for each in found)
 
 
-def test_a_plan_by_hand() -> None:
-    """One slot: 0 goes as soon as 1 is needed sooner, though the batch hit it; 2 is bypassed."""
-    schedules = list(plan_all(BeladyPlanner(1), tensors([[0], [0, 1], [1, 2], [1]])))
-    assert [schedule.hit.tolist() for schedule in schedules] == [[-1], [0, -1], [0, -1], [0]]
-    assert [schedule.admit.tolist() for schedule in schedules] == [[0], [-1, 0], [-1, -1], [-1]]
-
-
-def test_nothing_is_planned_for_nothing() -> None:
-    planner = BeladyPlanner(3)
-    assert list(plan_all(planner, [])) == []
-    (schedule,) = plan_all(planner, tensors([[]]))
-    assert len(schedule) == 0
-    assert planner.contents().tolist() == [-1, -1, -1]
-    (schedule,) = plan_all(BeladyPlanner(0), tensors([[5]]))
-    assert (schedule.hit.tolist(), schedule.admit.tolist()) == ([-1], [-1])
-    with pytest.raises(IndexError, match="all observed batches are planned"):
-        planner.plan()
-
-
 @pytest.mark.parametrize(
     ("batch", "message"),
     [([4, 2, 7, 4], "a batch has id 4 twice"), ([4, 8, -1], "ids must be at least 0, got -1")],
@@ -186,14 +149,3 @@ def test_ids_that_cannot_be_planned_are_refused(batch: list[int], message: str) 
     for one, another in zip(plan_all(planner, after), plan_all(other, after), strict=True):
         assert torch.equal(one.hit, another.hit)
         assert torch.equal(one.admit, another.admit)
-
-
-def test_memory_follows_what_is_ahead_not_what_has_been() -> None:
-    planner = BeladyPlanner(10)
-    sizes = []
-    for i in range(300):
-        planner.observe(torch.arange(100 * i, 100 * i + 100))
-        if len(planner) == 4:
-            planner.plan()
-        sizes.append(planner.nbytes)
-    assert sizes[-1] == sizes[10]

@@ -109,20 +109,6 @@ def test_a_slab_is_written_behind_whoever_reads_its_last_batch() -> None:
     assert (7, 9) in gpu.waits
 
 
-def test_a_pass_that_ends_early_leaves_its_slabs_to_the_next() -> None:
-    gpu = EmulatedDevice()
-    graph = graph_on(gpu)
-    graph.append(EVENTS)
-    plan = plan_of(graph)
-    made = []
-    for _ in range(6):
-        for batch in Loader(plan, lookahead=2, captures=True):
-            made.append(id(batch.eid))
-            if batch.index == 4:
-                break
-    assert len(set(made[5:])) <= 3
-
-
 @for_each_gpu
 def test_nodes_without_features_that_come_later_have_zeros(gpu: str) -> None:
     """What a graph was captured for is over then: rows of nodes end where they did not before."""
@@ -167,25 +153,6 @@ def test_a_replay_comes_behind_what_was_published_before() -> None:
         patch.setattr(EmulatedGraph, "replay", watched)
         batches.make(0, 21)
     assert len([wait for wait in waits if wait[0] == 7 != wait[1]]) >= 2  # the store, a table
-
-
-def test_a_replay_takes_turns_with_other_gathers_of_a_cache() -> None:
-    gpu = EmulatedDevice()
-    graph = graph_on(gpu, is_cached=True)
-    graph.append(EVENTS)
-    batches = of_plan(plan_of(graph), 1)
-    gpu.current = 7
-    for index in range(4):
-        batches.free(batches.make(0, index))
-    table = graph.edge_x
-    assert table is not None
-    gpu.current = 9
-    gpu.waits.clear()
-    table.gather(torch.arange(3))
-    assert (9, 7) in gpu.waits, "behind the replay"
-    gpu.current = 7
-    batches.make(0, 4)
-    assert (7, 9) in gpu.waits, "behind that gather"
 
 
 def test_the_host_waits_for_no_replay() -> None:

@@ -171,11 +171,3 @@ def test_counts_are_refused_where_events_were_deleted() -> None:
     with pytest.raises(ValueError, match=message):
         plan_of(graph)
     plan_of(graph, counts=()).batch(0, 2)
-
-
-def test_plans_of_a_graph_share_their_lists() -> None:
-    graph, other = (TemporalGraph.from_events(skewed_events(60, 8)) for _ in range(2))
-    history = CountHistory(graph, [Count("pair")])
-    assert plan_of(graph, counts=history).counts is history
-    with pytest.raises(ValueError, match="counts must be of the plan's graph"):
-        plan_of(other, counts=history)

@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from helpers.device_batches import assert_on, assert_same_but_for_padding
 from helpers.devices import apart, device_of, for_each_gpu, opened
-from helpers.emulator.device import EmulatedDevice
 from helpers.emulator.tensors import watching
 from helpers.made_plans import plan_of
 from helpers.made_streams import made_events
@@ -21,12 +19,11 @@ from tgflow.cache import cached
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.plan import Loader
+from tgflow.plan.loader import PartedPlan
 from tgflow.plan.negatives import FixedNegatives
 from tgflow.plan.padding import shape_of
-from tgflow.plan.parts import PartedPlan
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.tables import FeatureTable
-from tgflow.tables.row_view import RowView
 
 EVENTS = made_events(240)
 NODE_X = torch.rand(9, 3, generator=torch.Generator().manual_seed(5))
@@ -71,52 +68,6 @@ def test_the_host_waits_for_nothing(
         for index in range(0, 12, 4):
             plan.batch(0, index)
     assert watch.waits == []
-
-
-@pytest.mark.parametrize("gpu", [apart])
-@pytest.mark.parametrize(
-    ("changes", "launches", "operations"),
-    [
-        ({"fanouts": (10,), "counts": ()}, 11, 70),
-        ({"fanouts": (10, 10), "with_memory": False, "counts": ()}, 15, 91),
-    ],
-)
-def test_a_batch_costs_no_more_launches_and_operations_than_it_did(
-    gpu: str, changes: dict[str, Any], launches: int, operations: int
-) -> None:
-    """A dozen of the operations run kernels; the others make room or views. They only fall."""
-    device = opened(gpu)
-    assert isinstance(device, EmulatedDevice)
-    table = FeatureTable(2, placement="uva", device=device)
-    plan = plan_of(TemporalGraph.from_events(EVENTS, edge_x=table, device=device), **changes)
-    plan.batch(0, 3)
-    before = len(device.kernels.launches)
-    with watching() as watch:
-        plan.batch(0, 4)
-    assert len(device.kernels.launches) - before <= launches
-    assert sum(watch.operations.values()) <= operations, watch.operations
-
-
-@for_each_gpu
-def test_a_part_of_a_table_is_gathered_as_the_whole_is(gpu: str) -> None:
-    """As offline training has it, whose graph has the first of the events."""
-    device, chosen = opened(gpu), torch.arange(0, 240, 2)
-    table = FeatureTable(2, placement="uva", device=device)
-    table.append(EVENTS.x)  # type: ignore[arg-type]
-    part = TemporalGraph.from_events(EventBatch(*events_at(chosen)), device=device)
-    part.edge_x = RowView(table, chosen)
-    here = TemporalGraph.from_events(EVENTS[chosen])
-    there = plan_of(part)
-    there.batch(0, 0)
-    with watching() as watch:
-        batches = [there.batch(0, index) for index in range(1, 12, 3)]
-    assert watch.waits == []
-    for batch in batches:
-        assert_same_but_for_padding(batch, plan_of(here).batch(0, batch.index))
-
-
-def events_at(chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return EVENTS.src[chosen], EVENTS.dst[chosen], EVENTS.t[chosen]
 
 
 def test_a_cache_that_is_planned_on_the_host_is_refused() -> None:

@@ -113,27 +113,3 @@ def test_rows_that_are_taken_are_what_they_are_computed_as(visibility, noise, se
     for batch in batches_of(reusing(plan, STALENESS, 0.2, capacity, super_batch=SIZE)):
         ring.check(batch)
     assert ring.num_taken.total() > 0
-
-
-def test_what_several_batches_of_a_super_batch_ask_for_is_handed_over_before_it():
-    plan = recent_plan(batch_size=12)
-    batches = list(batches_of(reusing(plan, STALENESS, 1e-9, super_batch=SIZE)))
-    handed = {}
-    for batch in batches:
-        record = batch.blocks[1].reused.record
-        if record.hot is None:
-            continue
-        hot = handed[batch.index] = rows_named(record.hot)
-        later = range(record.hot.due, min(record.hot.due + SIZE, len(batches)))
-        asked = Counter(row for number in later for row in asked_of(plan, number))
-        assert all(asked[row] > 1 for row in hot)
-        for number in later:
-            assert not hot & rows_named(batches[number].blocks[1].reused.record)
-    assert list(handed) == [0, 4, 8, 12, 16]  # and the last super-batch has one batch
-
-
-def rows_named(record):
-    """The (node, time) of each of its rows, which are distinct."""
-    rows = list(zip(record.nodes.tolist(), record.t.tolist(), strict=True))
-    assert len(set(rows)) == len(rows)
-    return set(rows)

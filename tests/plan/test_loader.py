@@ -16,7 +16,7 @@ from helpers.processes import environment
 from tgflow.batch import Batch
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
-from tgflow.plan.device import DeviceBatches, OwnedBatches
+from tgflow.plan.device import DeviceBatches
 from tgflow.plan.in_order import BatchError, Task
 from tgflow.plan.loader import Loader
 
@@ -50,7 +50,7 @@ class FakePlan:
         return cast(Batch, (epoch, index))
 
     def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> DeviceBatches:
-        return OwnedBatches(self.batch)
+        return DeviceBatches(self.batch)
 
 
 def loader_threads() -> list[threading.Thread]:
@@ -69,14 +69,6 @@ def test_batches_come_in_order(num_threads: int, lookahead: int) -> None:
     loader = Loader(FakePlan(), 3, num_threads=num_threads, lookahead=lookahead)
     assert list(loader) == [(3, i) for i in range(20)]
     assert list(loader) == [(3, i) for i in range(20)], "a second pass starts over"
-
-
-@pytest.mark.parametrize("num_threads", [0, 2])
-def test_indices_are_taken_in_the_given_order(num_threads: int) -> None:
-    loader = Loader(FakePlan(), 1, [5, 0, 19, 5], num_threads=num_threads)
-    assert list(loader) == [(1, 5), (1, 0), (1, 19), (1, 5)]
-    tasks = [(1, 5), (0, 2), (7, 3)]
-    assert list(Loader.of_tasks(FakePlan(), tasks, num_threads=num_threads)) == tasks
 
 
 @pytest.mark.parametrize("num_threads", [0, 1, 4])
@@ -100,15 +92,6 @@ def test_a_failing_stream_fails_after_its_batches(num_threads: int) -> None:
     assert [next(batches) for _ in range(3)] == [(0, 0), (0, 1), (0, 2)]
     with pytest.raises(OSError, match="the stream broke"):
         next(batches)
-
-
-def test_even_a_keyboard_interrupt_in_a_thread_reaches_the_consumer() -> None:
-    class Interrupted(FakePlan):
-        def batch(self, epoch: int, index: int) -> Batch:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        list(Loader(Interrupted(), num_threads=2))
 
 
 @pytest.mark.parametrize("num_threads", [1, 3])
@@ -141,15 +124,6 @@ def test_what_is_ready_is_delivered_while_the_stream_waits(num_threads: int) -> 
     for i in range(10):
         assert next(batches) == (0, i)
         taken.release()
-    assert list(batches) == []
-
-
-@pytest.mark.parametrize("num_threads", [0, 1, 3])
-def test_closing_early_ends_the_threads(num_threads: int) -> None:
-    batches = iter(Loader(FakePlan(1000), num_threads=num_threads))
-    next(batches)
-    batches.close()  # type: ignore[attr-defined]
-    assert loader_threads() == []
     assert list(batches) == []
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from helpers.effort import cases
 from helpers.made_plans import plan_of
@@ -23,7 +22,6 @@ from tgflow.graph import TemporalGraph
 from tgflow.plan import BatchError, Loader, Plan
 from tgflow.plan import lookahead as planner
 from tgflow.tables import FeatureTable
-from tgflow.tables.row_view import RowView
 from tgflow.train.continual import ContinualTrainer
 
 pytestmark = pytest.mark.timeout(60)
@@ -110,36 +108,6 @@ def test_edges_and_nodes_have_caches_of_their_own(num_threads: int, edges: Any, 
         assert torch.equal(cache.contents(), only[name].contents())
 
 
-def test_more_knowledge_and_no_other_policy_gives_fewer_misses() -> None:
-    misses = {}
-    for name, policy, lookahead in (
-        ("whole", "belady", 40),
-        ("some", "belady", 8),
-        ("lru", "lru", 4),
-        ("lfu", "lfu", 4),
-        ("fifo", "fifo", 4),
-    ):
-        graph, cache = graph_with(60, policy)
-        list(Loader(plan_of(graph), num_threads=0, lookahead=lookahead))
-        misses[name] = cache.counters.misses
-    assert misses["whole"] <= misses["some"] < misses["lru"]
-    assert misses["whole"] < min(misses["lfu"], misses["fifo"])
-
-
-def test_drafts_that_take_too_much_room_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = plan_of(graph_with(40)[0])
-    drafted = []
-    original = Plan.pending
-    monkeypatch.setattr(Plan, "pending", lambda *a: drafted.append(a[2]) or original(*a))
-    kept = list(Loader(plan, num_threads=0, lookahead=20))
-    assert len(drafted) == 40
-    monkeypatch.setattr(planner, "MIN_WINDOW_BYTES", 0)
-    again = list(Loader(plan, num_threads=0, lookahead=20))
-    assert len(drafted) > 80
-    for one, other in zip(kept, again, strict=True):
-        assert_same_batch(one, other)
-
-
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many batches planners know whenever they plan one."""
@@ -196,31 +164,6 @@ def test_a_failure_comes_in_its_place(
     assert [next(batches).index for _ in range(broken)] == list(range(broken))
     with pytest.raises(BatchError, match=f"batch {broken} of epoch 0 failed: the disk is gone"):
         next(batches)
-
-
-def test_a_selection_that_fails_says_where_its_rows_are() -> None:
-    class Broken(FeatureTable):
-        placement = "far"  # type: ignore[assignment]
-
-        def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-            raise OSError("read error")
-
-    part = TemporalGraph.from_events(EVENTS)
-    part.edge_x = RowView(Broken(2), torch.arange(400))
-    with pytest.raises(BatchError, match=r"batch 0 of epoch 0 failed: edge_x \(far\): read error"):
-        list(Loader(plan_of(part)))
-
-
-def test_selected_rows_are_planned_by_their_ids_beneath() -> None:
-    graph, cache = graph_with(30)
-    chosen = torch.arange(0, 400, 2)
-    part = TemporalGraph.from_events(graph.log.gather(chosen))
-    part.edge_x = RowView(cache, chosen)
-    expected = plan_of(TemporalGraph.from_events(EVENTS[chosen]))
-    for batch in Loader(plan_of(part), lookahead=10):
-        assert_same_batch(batch, expected.batch(0, batch.index))
-    held = cache.contents()
-    assert bool((held % 2 == 0)[held >= 0].all())
 
 
 def test_a_live_stream_has_no_future_to_plan_for() -> None:

@@ -129,13 +129,6 @@ def test_pair_negatives_are_uniform_over_distinct_pairs(kind: str, support: set[
     assert_uniform(list(rows(drawn)[0]), support)
 
 
-def test_colliding_negatives_are_uniform_over_all_destinations_the_events_own_too() -> None:
-    pairs = [(0, d) for d in (2, 3, 4, 2)] + [(1, 4)]
-    sampler = NegativeSampler("random", 20_000, cut=4, collide=True)
-    drawn = draw(sampler, pairs, 4, 5, derive_key(3))
-    assert_uniform(drawn.dst[0].tolist(), {2, 3, 4})
-
-
 @settings(max_examples=tries(100), deadline=None)
 @given(pairs=pair_lists, data=st.data(), draw_key=st.integers(0, 2**64 - 1))
 @pytest.mark.parametrize("kind", ["historical", "inductive"])
@@ -160,22 +153,6 @@ def test_without_replacement_each_column_uses_every_pair_once_before_it_falls_ba
             assert pair[1] != dst
 
 
-def test_without_replacement_every_pair_is_as_likely_in_every_row() -> None:
-    pairs = [(0, 1), (0, 2), (0, 3), (5, 6), (7, 8), (7, 9)]
-    sampler = NegativeSampler("historical", 6_000, replace=False)
-    drawn = rows(draw(sampler, pairs, 4, 6, derive_key(4)))
-    for row in drawn:
-        assert_uniform(list(row), {*pairs[:4]})
-
-
-def test_one_eligible_pair_among_many_is_found() -> None:
-    """More tries than a sampler makes would fail: it must look through all of them."""
-    batch = [(0, dst) for dst in range(1, 2_000)]
-    pairs = [*batch, (7, 8), *batch]
-    negatives = draw(NegativeSampler("historical"), pairs, 2_000, len(pairs))
-    assert {pair for row in rows(negatives) for pair in row} == {(7, 8)}
-
-
 def test_an_event_without_any_negative_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"3 -> 3 has no negative.*first 2 events"):
         draw(NegativeSampler("random"), [(3, 3), (3, 3)], 1, 2)
@@ -188,16 +165,6 @@ def test_a_fixed_cut_opens_the_whole_log_and_nothing_more() -> None:
     assert drawn.num_fallbacks == 0
     with pytest.raises(ValueError, match="position 5 is past the log's end, 4 events"):
         draw(NegativeSampler("random", cut=5), pairs, 0, 1)
-
-
-def test_the_destinations_of_a_prefix_are_in_the_order_of_their_first_events() -> None:
-    pairs = [(0, 9), (1, 7), (2, 9), (0, 8), (3, 7), (1, 2)]
-    history = PairHistory(log_of(pairs))
-    for stop in (6, 0, 1, 3, 4):  # what it has read beyond a prefix makes no difference
-        expected = list(dict.fromkeys(dst for _, dst in pairs[:stop]))
-        assert history.upto(stop).destinations(stop).tolist() == expected
-    with pytest.raises(ValueError, match="before must be from 0 to 6, got 7"):
-        history.upto(6).destinations(7)
 
 
 @settings(max_examples=tries(100), deadline=None)

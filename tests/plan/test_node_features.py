@@ -20,7 +20,6 @@ from helpers.plan_reference import assert_same_batch
 from tgflow.batch import Batch
 from tgflow.cache import cached
 from tgflow.cache.contents import POLICIES
-from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.plan import BatchError, ExperienceReplay, Loader
 from tgflow.tables import FeatureTable
@@ -74,16 +73,6 @@ def test_batches_hold_the_rows_of_their_nodes(data: st.DataObject) -> None:
         assert len(batches) == 12
         for batch in batches:
             assert_obvious(batch, expected.batch(epoch, batch.index), node_x)
-
-
-def test_a_row_by_hand() -> None:
-    """Nodes 0 and 1 have rows, node 2 has none."""
-    events = EventBatch(torch.tensor([0, 0]), torch.tensor([1, 2]), torch.tensor([10, 20]))
-    graph = TemporalGraph.from_events(events, node_x=table_of(torch.tensor([[1.0], [2.0]])))
-    batch = plan_of(graph, batch_size=1, fanouts=(1,)).batch(0, 1)
-    assert batch.nodes.tolist() == [0, 2, 1]
-    assert batch.node_x is not None
-    assert batch.node_x.tolist() == [[1.0], [0.0], [2.0]]
 
 
 def growing(num_rows: int) -> tuple[TemporalGraph, list[Batch]]:

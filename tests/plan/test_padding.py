@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import hypothesis
@@ -118,18 +117,6 @@ def test_padded_rows_hold_what_a_batch_says_of_them() -> None:
         assert not block.target[-2:].any()
         assert (block.eid[-2:] == -1).all()
         assert block.edge_table is longest.blocks[0].edge_table
-
-
-def test_a_shape_without_room_is_refused() -> None:
-    batch = plan_of(graph_with_features(3, 0)).batch(0, 3)
-    shape = shape_of(batch)
-    for small in (
-        replace(shape, nodes=shape.nodes - 1),
-        replace(shape, edges=0),
-        replace(shape, targets=shape.targets[:1]),
-    ):
-        with pytest.raises(ValueError, match="cannot be padded"):
-            pad(batch, small)
 
 
 @given(rows=st.integers(1, 1 << 40))

@@ -7,11 +7,8 @@ from safetensors.torch import save_file
 from helpers.made_streams import made_events
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
-from tgflow.plan.loader import Loader
 from tgflow.plan.negatives import FixedNegatives, NegativeSampler
-from tgflow.plan.parts import PartedPlan
 from tgflow.plan.plan import Plan
-from tgflow.plan.replay import ExperienceReplay
 
 ITEMS = torch.arange(12, 32)
 
@@ -48,12 +45,6 @@ def test_an_event_without_negatives_is_an_error_that_names_it(stop):
         ValueError, match=r"event 60 has no fixed negatives, .* 40 to 59; .*version"
     ):
         plan.batch(0, 0)
-
-
-def test_replayed_events_have_no_fixed_negatives():
-    replay = ExperienceReplay(0.5, 40, 10.0, 0)
-    with pytest.raises(ValueError, match="fixed negatives are of new events"):
-        plan_of(ragged(40, [2] * 60), start=40, replay=replay).batch(0, 0)
 
 
 @pytest.mark.parametrize(
@@ -127,27 +118,6 @@ def test_the_parts_of_a_batch_are_the_whole(negatives, visibility):
         assert torch.equal(torch.cat([part.negative_mask for part in parts]), whole.negative_mask)
     few = plan.part(2, 1, slice(0, 20), 2)
     assert torch.equal(few.negative_dst, whole.negative_dst[:, :2])
-
-
-def test_parts_have_at_most_so_many_pairs_and_all_events_once():
-    plan = plan_of(ragged(40, [9] * 60), start=40, stop=95)
-    parted = PartedPlan(plan, 60, with_storing=True)
-    batches = list(Loader(parted, num_threads=2))
-    stored = [b for b, part in zip(batches, parted.parts, strict=True) if part.is_stored]
-    scored = [b for b, part in zip(batches, parted.parts, strict=True) if not part.is_stored]
-    assert max(len(b) * 10 for b in scored) == 60
-    for each in (stored, scored):
-        assert torch.cat([b.eid for b in each]).tolist() == list(range(40, 95))
-    assert {b.negative_dst.shape[1] for b in stored} == {1}
-    assert sum(part.is_last for part in parted.parts) == len(plan)
-    one_by_one = PartedPlan(plan, 1, with_storing=False)
-    assert len(one_by_one) == 55
-
-
-def test_a_plan_with_replay_has_no_parts():
-    plan = plan_of(NegativeSampler(), replay=ExperienceReplay(0.5, 40, 10.0, 0))
-    with pytest.raises(ValueError, match="replays events has no parts"):
-        plan.part(0, 1, slice(0, 5))
 
 
 def test_given_events_alone_are_planned_on_the_graph_of_all():

@@ -144,20 +144,6 @@ def test_every_neighbor_is_strictly_earlier(visibility: str, strategy: str) -> N
         assert bool((top.eid < limit.unsqueeze(1)).all())
 
 
-@pytest.mark.parametrize("strategy", ["uniform", "window", "decayed"])
-def test_only_the_draws_depend_on_seed_and_epoch(strategy: str) -> None:
-    graph = TemporalGraph.from_events(made_events(100))
-    how: dict[str, Any] = {"strategy": strategy, "span": SPANS.get(strategy)}
-    batch = plan_of(graph, **how).batch(0, 5)
-    for other in (
-        plan_of(graph, **how).batch(1, 5),
-        plan_of(graph, seed=8, **how).batch(0, 5),
-    ):
-        assert torch.equal(other.eid, batch.eid)
-        assert not torch.equal(other.negative_dst, batch.negative_dst)
-        assert not torch.equal(other.blocks[0].eid[:10], batch.blocks[0].eid[:10])
-
-
 def test_replay_never_takes_the_place_of_a_new_event() -> None:
     graph = TemporalGraph.from_events(made_events(95))
     plan = plan_of(graph, replay=ExperienceReplay(5.0, 100, 30.0))

@@ -17,11 +17,13 @@ from helpers.plan_reference import assert_same_batch
 from helpers.plan_variants import plan_of, plans
 from helpers.strategies import samplers
 from tgflow.batch import Batch
+from tgflow.cache import cached
 from tgflow.counts import Count
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.plan import NegativeSampler, Plan
-from tgflow.plan.host import slab_preparer_of
+from tgflow.plan.assembly import assemble
+from tgflow.plan.host import host_preparer
 from tgflow.plan.loader import Loader
 from tgflow.tables import FeatureTable
 
@@ -53,15 +55,23 @@ def any_plans(draw: st.DrawFn) -> PlanOn:
     changes["with_nodes"] = bool(changes["fanouts"]) or draw(st.booleans())
     changes["counts"] = draw(st.sampled_from(COUNTS))
     node_rows = draw(st.none() | st.integers(0, 9).map(lambda rows: torch.rand(rows, 3)))
-    node_place = draw(st.sampled_from(["host", "disk"]))
-    edge_place = draw(st.sampled_from(["host", "disk", "auto"]))
+    changes["slices"] = draw(st.integers(1, 3))
+    places = st.sampled_from(["host", "disk", "uva", "device", "cached"])
+    node_place, edge_place = draw(places), draw(places)
+
+    def table(dim: int, place: str, device: Device | None) -> Any:
+        """Where kernels read it, only for a plan on a device."""
+        if place in ("host", "disk") or device is None:
+            return FeatureTable(dim, placement="disk" if place == "disk" else "host")
+        rows = FeatureTable(dim, placement="uva" if place == "cached" else place, device=device)
+        return cached(rows, rows=7, device=device) if place == "cached" else rows
 
     def plan_on(device: Device | None) -> Plan:
         node_x = None
         if node_rows is not None:
-            node_x = FeatureTable(3, placement=node_place)
+            node_x = table(3, node_place, device)
             node_x.append(node_rows)
-        edge_x = None if events.x is None else FeatureTable(2, placement=edge_place)
+        edge_x = None if events.x is None else table(2, edge_place, device)
         on: dict[str, Any] = {} if device is None else {"device": device}
         graph = TemporalGraph.from_events(
             events, time_unit="ms", edge_x=edge_x, node_x=node_x, **on
@@ -73,19 +83,19 @@ def any_plans(draw: st.DrawFn) -> PlanOn:
 
 def step_by_step(plan: Plan, epoch: int, index: int) -> Batch:
     """Return a batch by the general path, which `test_plan` compares with the slow reference."""
-    return plan.preparer.of_roots(plan.draw(epoch, index))
+    return plan.of_roots(plan.draw(epoch, index))
 
 
 @settings(max_examples=tries(100, 12))
 @given(any_plans())
 def test_batches_of_one_call_are_those_of_the_general_path(plan_on: PlanOn) -> None:
     plan = plan_on(None)
-    slabs = slab_preparer_of(plan)
+    slabs = host_preparer(plan)
     assert slabs is not None
     for index in range(len(plan)):
         assert_same_batch(slabs.batch(1, index), step_by_step(plan, 1, index))
         pending = slabs.pending(1, index)
-        expected = plan.preparer.pending(plan.draw(1, index))
+        expected = assemble(plan, plan.draw(1, index))
         assert_same_batch(pending.batch, expected.batch)
         assert pending.num_in_blocks == expected.num_in_blocks
         assert pending.ids.keys() == expected.ids.keys()
@@ -103,33 +113,39 @@ def test_batches_of_threads_are_those_of_the_general_path(
         assert_same_batch(batch, step_by_step(other, 3, batch.index))
 
 
+def tasks_of(plan: Plan) -> list[tuple[int, ...]]:
+    """Return a task for each batch, and one for each slice of it."""
+    numbers = range(plan.slices if plan.slices > 1 else 0)
+    return [(1, i, *number) for i in range(len(plan)) for number in [(), *((n,) for n in numbers)]]
+
+
 def made_there(plan_on: PlanOn, device: Device) -> Iterator[Batch]:
     plan = plan_on(device)
-    return (plan.batch(1, index) for index in range(len(plan)))
+    return (plan.batch(*task) for task in tasks_of(plan))
 
 
 def loaded_there(plan_on: PlanOn, device: Device) -> Iterator[Batch]:
-    return iter(Loader(plan_on(device), 1, num_threads=2, captures=True))
+    plan = plan_on(device)
+    return iter(Loader.of_tasks(plan, tasks_of(plan), num_threads=2, captures=True))
 
 
 def copied(plan_on: PlanOn, device: Device) -> Iterator[Batch]:
-    return iter(Loader(plan_on(None), 1, num_threads=2, device=device))
+    plan = plan_on(None)
+    return iter(Loader.of_tasks(plan, tasks_of(plan), num_threads=2, device=device))
 
 
 @for_each_gpu
 @pytest.mark.parametrize("prepare", [made_there, loaded_there, copied])
-@settings(max_examples=tries(30, 6))
+@settings(max_examples=tries(40, 8))
 @given(any_plans())
 def test_batches_on_a_device_are_those_of_the_host(
     gpu: str, prepare: Callable[[PlanOn, Device], Iterator[Batch]], plan_on: PlanOn
 ) -> None:
     device, here = device_of(gpu), plan_on(None)
-    num = 0
-    for num, batch in enumerate(prepare(plan_on, device), 1):
+    for batch, task in zip(prepare(plan_on, device), tasks_of(here), strict=True):
         assert_on(device.device, batch)
-        expected = here.batch(1, num - 1)
+        expected = here.batch(*task)
         if here.with_nodes:
             assert_same_but_for_padding(batch, expected)
         else:  # what is of events is never padded
             assert_same_batch(batch.to("cpu"), expected)
-    assert num == len(here)

@@ -79,12 +79,6 @@ def test_sets_are_drawn_in_proportion_to_recency(half_life: float) -> None:
     assert chisquare(observed, [p / total * num_draws for p in expected]).pvalue > 1e-4
 
 
-def test_a_large_share_of_a_short_half_life_is_still_drawn() -> None:
-    drawn = ExperienceReplay(1, 20_000, 10.0).draw(1, 50_000, 400)
-    assert len(drawn) == 400
-    assert int(drawn[0]) > 48_000
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -19,9 +19,8 @@ from helpers.made_streams import made_events
 from helpers.plan_reference import assert_same_batch
 from helpers.reused import asked_of, batches_of, reusing, tasks_of
 from tgflow.batch import Batch, Block
-from tgflow.cache import cached
 from tgflow.graph import TemporalGraph
-from tgflow.plan import Loader, Plan, reuse
+from tgflow.plan import Plan, reuse
 from tgflow.plan._native import ReuseMap
 from tgflow.plan.padding import rounded
 from tgflow.tables import FeatureTable
@@ -137,18 +136,6 @@ def test_a_row_of_another_past_is_not_taken(acts):
 
 
 @pytest.mark.usefixtures("always_on")
-@pytest.mark.parametrize("fanouts", cases([(3, 2), (2, 3, 2), (2, 2, 2, 2)], [(2, 3, 2)]))
-def test_batches_are_the_same_on_any_number_of_threads(fanouts):
-    def made(num_threads):
-        plan = recent_plan(fanouts=fanouts)
-        return list(batches_of(reusing(plan), num_threads))
-
-    for expected, found in zip(made(0), made(3), strict=True):
-        assert_same_batch(found, expected)
-        assert all(block.reused is not None for block in found.blocks[1:])
-
-
-@pytest.mark.usefixtures("always_on")
 def test_rows_come_no_older_than_the_staleness_whatever_the_delays():
     delays_make_no_lag(num_batches=100)
 
@@ -174,36 +161,6 @@ def delays_make_no_lag(num_batches):
     assert 0 < largest <= staleness
 
 
-def test_what_is_reused_is_neither_sampled_nor_read():
-    plan = recent_plan(batch_size=20)
-    for batch in batches_of(reusing(plan, 8, 1e-9)):
-        whole, reused = plan.batch(0, batch.index), batch.blocks[1].reused
-        assert len(batch.blocks[1].target) == len(whole.blocks[1].target) - len(reused.slot)
-        assert len(batch.blocks[1].edge_table) <= len(whole.blocks[1].edge_table)
-        assert len(batch.nodes) <= len(whole.nodes)
-    assert len(batch.blocks[1].edge_table) < len(whole.blocks[1].edge_table)
-
-
-@pytest.mark.parametrize("num_threads", [0, 2])
-def test_a_cache_that_plans_ahead_hears_of_what_is_computed_alone(num_threads):
-    """The batches are the same, and the cache is asked for fewer rows: the trace shrinks."""
-
-    def through_a_cache(make):
-        table = cached(FeatureTable(2), rows=40, policy="belady")
-        graph = TemporalGraph(edge_x=table)
-        graph.append(EVENTS)
-        batches = list(make(recent_plan(graph)))
-        return batches, table.counters.hits + table.counters.misses
-
-    found, num_read = through_a_cache(
-        lambda plan: batches_of(reusing(plan, 8, 0.1), num_threads, lookahead=7)
-    )
-    _, num_without = through_a_cache(lambda plan: Loader(plan, num_threads=0))
-    for batch, expected in zip(found, batches_of(reusing(recent_plan(), 8, 0.1)), strict=True):
-        assert_same_batch(batch, expected)
-    assert num_read < num_without
-
-
 def test_it_switches_itself_off_where_little_recurs():
     events = made_events(1_600)
     events.src[:], events.dst[:] = torch.arange(3_200).view(2, -1)  # nobody is met again
@@ -214,49 +171,6 @@ def test_it_switches_itself_off_where_little_recurs():
     assert is_on == [number < reuse.WINDOW for number in range(len(batches))]
     for index in (reuse.WINDOW, len(plan) - 1):
         assert_same_batch(batches[index], plan.batch(0, index))
-
-
-def test_a_full_ring_takes_no_more_and_the_lowest_slots_first():
-    plan, capacity = recent_plan(), 15
-    made: dict[int, int] = {}
-    for number, batch in enumerate(batches_of(reusing(plan, 2, 0.5, capacity))):
-        reused = batch.blocks[1].reused
-        kept = {slot for slot, since in made.items() if since >= number - 2}
-        assert set(reused.slot.tolist()) <= kept
-        new = [slot for slot in reused.stored.tolist() if slot not in kept]
-        assert new == sorted(set(range(capacity)) - kept)[: len(new)]
-        made |= dict.fromkeys(reused.stored.tolist(), number)
-    assert max(made) == capacity - 1
-
-
-def test_a_restored_map_decides_as_the_one_that_was_saved():
-    generator = torch.Generator().manual_seed(0)
-
-    def ask(row_map, number):
-        generator.manual_seed(number)
-        nodes = torch.randperm(30, generator=generator)[:12]
-        order, slot = torch.empty(2, 12, dtype=torch.int64)
-        may = torch.ones(12, dtype=torch.bool)
-        counts = row_map.decide(number, nodes, nodes, may, 3, 0.4, number, order, slot)
-        return nodes[order], slot, counts
-
-    first, held = ReuseMap(25), {}
-    for number in range(40):
-        second = ReuseMap(25)
-        alive = sorted((since, slot, v) for slot, (since, v) in held.items() if since >= number - 3)
-        columns = torch.tensor(
-            [(since, v, v, slot) for since, slot, v in alive], dtype=torch.int64
-        ).view(-1, 4)
-        second.restore(*columns.view(-1, 4).t().contiguous())
-        nodes, slot, counts = ask(first, number)
-        again = ask(second, number)
-        assert torch.equal(nodes, again[0])
-        assert torch.equal(slot, again[1])
-        assert counts == again[2]
-        assert len(first) == len(second)
-        for v, at in zip(nodes.tolist()[: counts[1]], slot.tolist(), strict=False):
-            held[at] = (number, v)
-    assert first.bytes <= 25 * ReuseMap.SLOT_BYTES + 16 * 8
 
 
 def test_the_gradient_of_refreshed_rows_stands_for_all():

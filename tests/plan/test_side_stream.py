@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers.devices import apart, cuda, device_of, needs_cuda
+from helpers.devices import device_of, needs_cuda
 from helpers.emulator.device import EmulatedDevice
-from helpers.emulator.tensors import watching
 from helpers.made_plans import plan_of
 from helpers.made_streams import made_events
 from helpers.padding import pad
@@ -116,35 +115,6 @@ def test_the_host_waits_for_a_batch_that_is_not_prepared_when_it_is_taken_and_fo
     assert (late.synchronized, early.synchronized) == (4, 0)
     for a, b in zip(of_late, of_early, strict=True):
         assert_same_batch(a, b)
-
-
-@pytest.mark.parametrize("gpu", [apart, cuda])
-@pytest.mark.parametrize("is_made_there", [False, True])
-def test_batches_come_in_sizes_captured_or_not(gpu: str, is_made_there: bool) -> None:
-    device = device_of(gpu)
-    where = {"device": device, "edge_x": FeatureTable(2, placement="device", device=device)}
-    plan = plan_of(TemporalGraph.from_events(EVENTS, **(where if is_made_there else {})))
-    shapes = [
-        [shape_of(batch) for batch in Loader(plan, 0, range(9), device=device, captures=captures)]
-        for captures in (False, True)
-    ]
-    assert shapes[0] == shapes[1]
-    most = shape_of(plan.batch(0, 8)) if is_made_there else shapes[0][8].rounded()
-    for shape in shapes[0]:
-        assert shape.nodes in (shape.rounded().nodes, most.nodes)
-        assert shape.edges in (shape.rounded().edges, most.edges)
-
-
-@pytest.mark.parametrize("gpu", [apart])
-def test_knowing_the_size_of_a_batch_costs_no_wait(gpu: str) -> None:
-    device = device_of(gpu)
-    table = FeatureTable(2, placement="device", device=device)
-    plan = plan_of(TemporalGraph.from_events(EVENTS, edge_x=table, device=device))
-    side, waited = SideStream(device), device.synchronized
-    with watching() as watch:
-        for index in range(3):
-            side.take(side.make(lambda index: plan.batch(0, index), index))
-    assert (watch.waits, device.synchronized) == ([], waited)
 
 
 def test_a_loader_names_the_device_that_it_cannot_deliver_to() -> None:

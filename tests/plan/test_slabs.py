@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 import torch
 from torch import Tensor
@@ -13,31 +11,15 @@ from tgflow import _core
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.plan import Plan
-from tgflow.plan.host import KEPT_SLABS, SlabPreparer, slab_preparer_of
+from tgflow.plan.host import KEPT_SLABS, HostPreparer, host_preparer
 
 pytestmark = pytest.mark.timeout(120)
 
 
-def slabs_of(plan: Plan) -> SlabPreparer:
-    slabs = slab_preparer_of(plan)
+def slabs_of(plan: Plan) -> HostPreparer:
+    slabs = host_preparer(plan)
     assert slabs is not None
     return slabs
-
-
-def test_nothing_is_allocated_once_batches_have_had_their_largest_size() -> None:
-    """Each slab is some other batch's memory: two of them, however many batches come."""
-    slabs = slabs_of(plan_of(TemporalGraph.from_events(made_events(2000)), fanouts=(5, 3)))
-    warm = batch = slabs.batch(0, 199)
-    for index in range(170, 199):
-        batch = slabs.batch(0, index)
-    before, pool = slabs.pool.num_allocations, slabs.pool
-    for epoch in range(1, 6):
-        for index in range(200):
-            batch = slabs.batch(epoch, index)
-            assert pool.num_used <= 3
-    assert pool.num_allocations - before <= 2, "drawn neighbors differ by a few rows"
-    assert pool.num_used + pool.num_free <= 3
-    assert (warm.index, batch.index) == (199, 199)
 
 
 def test_a_slab_is_not_used_again_while_any_tensor_of_it_is_alive() -> None:
@@ -75,27 +57,6 @@ def test_a_batch_that_fails_gives_its_slab_back_and_harms_no_other() -> None:
     with pytest.raises(IndexError, match="there is no batch 1"):
         slabs.batch(0, 1)
     assert slabs.pool.num_used == 0
-
-
-def test_features_that_come_with_the_events_are_there_for_them() -> None:
-    """A table that grows beside the log is read after it is known which events there are."""
-    events = made_events(3000)
-    graph, failed = TemporalGraph(edge_x_dim=3), []
-    plan = plan_of(graph)
-    slabs = slabs_of(plan)
-
-    def append() -> None:
-        for begin in range(0, 3000, 10):
-            graph.append(events[begin : begin + 10])
-
-    thread = threading.Thread(target=append)
-    thread.start()
-    while thread.is_alive():
-        if len(plan):
-            batch = slabs.batch(0, len(plan) - 1)
-            failed += [] if torch.equal(batch.x, events.x[batch.eid]) else [batch.index]
-    thread.join()
-    assert not failed
 
 
 def test_a_slab_holds_one_batch() -> None:

@@ -17,7 +17,7 @@ from tgflow.batch import Batch, Share
 from tgflow.counts import Count
 from tgflow.graph import TemporalGraph
 from tgflow.keys import KeyDomain, derive_key
-from tgflow.plan import BatchError, Loader
+from tgflow.plan import Loader
 from tgflow.plan.loader import joined_shares, sliced_tasks
 
 COUNTS = (Count("pair"), Count("dst", half_life=30.0))
@@ -100,13 +100,6 @@ def test_what_is_no_slice_is_refused() -> None:
         Share.of([first, plan.batch(0, 1, 1)])
     with pytest.raises(ValueError, match="slices of one batch"):
         Share.of([plan.batch(0, 0), plan.batch(0, 1)])
-
-
-def test_a_slice_that_cannot_be_prepared_is_named() -> None:
-    plan = plan_of(TemporalGraph.from_events(made_events(60)), slices=2)
-    tasks = sliced_tasks([(3, 0), (3, 9)], range(1, 2))
-    with pytest.raises(BatchError, match="preparing slice 1 of batch 9 of epoch 3 failed"):
-        list(Loader.of_tasks(plan, tasks))
 
 
 def test_a_loader_of_slices_gives_shares() -> None:

@@ -65,7 +65,7 @@ def test_it_is_the_batch_that_it_would_be_but_for_nodes(variant: dict[str, Any])
     without, whole = plans(variant)
     for batch, expected in zip(Loader(without, 1), Loader(whole, 1), strict=True):
         assert_without(batch, expected, without)
-        assert_same_batch(batch, without.preparer.of_roots(without.draw(1, batch.index)))
+        assert_same_batch(batch, without.of_roots(without.draw(1, batch.index)))
 
 
 def test_neighbors_of_no_nodes_are_refused() -> None:

@@ -149,7 +149,7 @@ def turns(num: int, index: int) -> list[int]:
     return [(turn + index) % num for turn in range(num)]
 
 
-class _GroupBatches:
+class _GroupBatches(DeviceBatches):
     """The batches of groups on a GPU.
 
     Args:
@@ -161,11 +161,11 @@ class _GroupBatches:
         self._plans, self._made = plans, made
         self._out: dict[int, DeviceBatches] = {}
 
-    def make(self, epoch: int, index: int, number: int | None = None) -> Batch:
-        """Return a batch of the group whose turn it is, or slice `number` of it."""
+    def make(self, epoch: int, index: int, *part: Any) -> Batch:
+        """Return a batch of the group whose turn it is, or a slice of it."""
         group, epoch = self._plans._which(epoch, index)
         with self._plans.watches[group].preparing(epoch):
-            batch = self._made[group].make(epoch, index, number)
+            batch = self._made[group].make(epoch, index, *part)
         self._out[id(batch.host)] = self._made[group]
         return batch
 

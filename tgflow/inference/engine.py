@@ -13,7 +13,7 @@ from tgflow.batch import Batch
 from tgflow.choices import Strategy
 from tgflow.describe import described
 from tgflow.graph import TemporalGraph
-from tgflow.inference.batches import QueryBatches, in_parts
+from tgflow.inference.batches import in_parts, query_batch
 from tgflow.inference.queries import (
     Fanout,
     checked_fanouts,
@@ -24,7 +24,7 @@ from tgflow.inference.queries import (
 from tgflow.inference.rw_lock import ReadWriteLock
 from tgflow.model import Scores, TemporalModel, device_of_model
 from tgflow.plan.negatives import NegativeSampler
-from tgflow.plan.spec import PlanSpec
+from tgflow.plan.plan import Plan
 from tgflow.sampler import SamplerFunction
 from tgflow.state import DeviceState, SpreadState
 
@@ -112,7 +112,7 @@ class Inference:
         self.model, self.graph = model, graph
         self.fanouts = checked_fanouts(model, fanouts)
         self.max_pairs = max_pairs
-        self._spec = PlanSpec(
+        self._plan = Plan(
             graph,
             seed=seed,
             batch_size=1,
@@ -124,7 +124,6 @@ class Inference:
             with_memory=model.state is not None,
             counts=model.counts,
         )
-        self._batches = QueryBatches(self._spec, self.fanouts)
         self._lock = ReadWriteLock()
 
     def _facts(self) -> dict[str, object]:
@@ -265,7 +264,7 @@ class Inference:
             ValueError: If the log has fewer events.
         """
         [latest] = checked_positions(as_of, 1, self.graph.num_events).tolist()
-        pairs = self._spec.pairs.upto(latest)
+        pairs = self._plan.pairs.upto(latest)
         if src is None:
             return pairs.destinations(latest)
         checked_nodes("src", torch.tensor([src]), self.graph, 1)
@@ -348,7 +347,7 @@ class Inference:
         """Return the batch of some pairs, all of whose hops see the same graph."""
         while True:
             change = self.graph.last_change
-            batch = self._batches.of_roots(self._spec.ask(src, dst, t, as_of))
+            batch = query_batch(self._plan, self.fanouts, self._plan.ask(src, dst, t, as_of))
             if self.graph.last_change is change:
                 break
         batch = batch.to(device_of_model(self.model))

@@ -19,12 +19,7 @@ Fanout = int | Literal["all"]
 def checked_fanouts(
     model: TemporalModel, fanouts: Sequence[Fanout] | Literal["all"] | None
 ) -> tuple[Fanout, ...]:
-    """Return the fan-outs of queries; None: the model's.
-
-    Raises:
-        TypeError: If one is neither a whole number nor "all".
-        ValueError: If one is below 1, or the model takes no such fan-outs.
-    """
+    """Return the fan-outs of queries; None: the model's."""
     if fanouts is None:
         return tuple(model.fanouts)
     whole: Sequence[Fanout] = ["all" for _ in model.fanouts]
@@ -39,19 +34,7 @@ def checked_fanouts(
 
 
 def checked_nodes(name: str, nodes: Tensor, graph: TemporalGraph, *dims: int) -> Tensor:
-    """Return nodes on the CPU.
-
-    Args:
-        name: What they are.
-        nodes: int64, of one of the numbers of dimensions.
-        graph: The graph that they must be in.
-        dims: How many dimensions they may have.
-
-    Raises:
-        IndexError: If the graph has no such node.
-        TypeError: If they are no tensor.
-        ValueError: If they are of another dtype or shape.
-    """
+    """Return nodes on the CPU."""
     _checked_tensor(name, nodes)
     if nodes.dim() not in dims:
         shapes = " or ".join("[B]" if dim == 1 else "[B, n]" for dim in dims)
@@ -69,12 +52,7 @@ def checked_nodes(name: str, nodes: Tensor, graph: TemporalGraph, *dims: int) ->
 
 
 def checked_times(t: Tensor | int, size: int) -> Tensor:
-    """Return ticks, one for each of `size` queries, int64 on the CPU.
-
-    Raises:
-        TypeError: If they are neither a tensor nor a whole number.
-        ValueError: If they are of another dtype or length, or beyond int64.
-    """
+    """Return ticks, one for each of `size` queries, int64 on the CPU."""
     if isinstance(t, int) and not isinstance(t, bool):
         if not INT64_MIN <= t <= INT64_MAX:
             raise ValueError(f"t must be a tick of 64 bits, got {t}")
@@ -83,12 +61,7 @@ def checked_times(t: Tensor | int, size: int) -> Tensor:
 
 
 def checked_positions(as_of: Tensor | int | None, size: int, num_events: int) -> Tensor:
-    """Return log positions, one for each of `size` queries, int64 on the CPU; None: all events.
-
-    Raises:
-        TypeError: If they are neither a tensor nor a whole number.
-        ValueError: If they are of another dtype or length, or the log has fewer events.
-    """
+    """Return log positions, one for each of `size` queries, int64 on the CPU; None: all events."""
     if as_of is None:
         as_of = num_events
     if isinstance(as_of, int) and not isinstance(as_of, bool):

@@ -9,11 +9,7 @@ from contextlib import contextmanager
 
 
 class ReadWriteLock:
-    """A readers-writer lock that serves threads in the order of their requests.
-
-    So neither a trainer that writes all the time nor many readers starve the others. The thread
-    that holds it for writing may take it again, for reading or writing.
-    """
+    """A readers-writer lock that serves threads in the order of their requests."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

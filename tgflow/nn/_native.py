@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,14 +14,33 @@ from tgflow import _core
 from tgflow.batch import Block
 from tgflow.cuda.devices import device_of, has_device
 
+if TYPE_CHECKING:
+    from tgflow.cuda.launch import Kernels
+
+
+class KernelBackend:
+    """What `tgflow._core` has for models, by kernels on a GPU; does not synchronize."""
+
+    def __init__(self, kernels: Kernels) -> None:
+        # only a model on a GPU needs them
+        from tgflow.cuda import attention, dropout, gru, row_lists
+
+        self.attend = partial(attention.attend, kernels)
+        self.attend_backward = partial(attention.attend_backward, kernels)
+        self.gru_forward = partial(gru.gru_forward, kernels)
+        self.gru_backward = partial(gru.gru_backward, kernels)
+        self.keep_factors = partial(dropout.keep_factors, kernels)
+        self.row_lists = row_lists.row_lists
+        self.sum_lists = partial(row_lists.sum_rows, kernels)
+
+    def sum_rows(self, rows: Tensor, row: Tensor, out: Tensor) -> None:
+        """Fill each row of `out` with the sum of the `rows` that were picked from it by `row`."""
+        self.sum_lists(rows=rows, lists=self.row_lists(row, len(out)), out=out)
+
 
 def backend_of(device: torch.device) -> Any:
     """Return the implementation for `device`: kernels on a GPU, the native core on the CPU."""
-    if not has_device(device):
-        return _core
-    from tgflow.nn._kernels import KernelBackend  # only a model on a GPU needs it
-
-    return KernelBackend(device_of(device).kernels)
+    return KernelBackend(device_of(device).kernels) if has_device(device) else _core
 
 
 class Attend(torch.autograd.Function):
@@ -74,11 +94,7 @@ class GruStep(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, gates: Tensor, own: Tensor, memory: Tensor) -> Tensor:
-        """Return keep * memory + (1 - keep) * tanh(new + reset * own), `[R, dim]`.
-
-        `gates` holds [reset | keep | new] before activation, `[R, 3 * dim]`, and is overwritten;
-        `own` is `[R, dim]`; `memory` is `[R, dim]`, and has no gradient.
-        """
+        """Return keep * memory + (1 - keep) * tanh(new + reset * own), `[R, dim]`."""
         out = torch.empty_like(own)
         backend_of(own.device).gru_forward(memory=memory, own=own, gates=gates, out=out)
         ctx.save_for_backward(gates.detach(), own, memory)
@@ -106,13 +122,7 @@ class GruStep(torch.autograd.Function):
 
 
 def gru_step(gates: Tensor, own: Tensor, memory: Tensor) -> Tensor:
-    """Return keep * memory + (1 - keep) * tanh(new + reset * own), the end of a GRU's step.
-
-    Args:
-        gates: [reset | keep | new] before activation, float `[R, 3 * dim]`; may be overwritten.
-        own: float `[R, dim]`.
-        memory: float `[R, dim]`, without a gradient.
-    """
+    """Return keep * memory + (1 - keep) * tanh(new + reset * own), the end of a GRU's step."""
     if has_device(own.device) and own.dtype == torch.float32:
         stepped: Tensor = GruStep.apply(gates, own, memory)  # type: ignore[no-untyped-call]
         return stepped
@@ -187,44 +197,9 @@ class GeluDropout(torch.autograd.Function):
 
 
 def gelu_dropout(x: Tensor, key: Tensor, rate: float) -> Tensor:
-    """Return the GELU of `x`, contiguous float32 on the CPU, with elements dropped by `key`.
-
-    Drops the elements that `keep_factors(key, rate, (1, *x.shape))` drops. Overwrites `x`, so no
-    other operation may read it.
-    """
+    """Return the GELU of `x`, contiguous float32 on the CPU, with elements dropped by `key`."""
     out: Tensor = GeluDropout.apply(x, key, rate)  # type: ignore[no-untyped-call]
     return out
-
-
-def co_occurrence(
-    own: Tensor, others: Tensor, mask: Tensor, src_row: Tensor, dst_row: Tensor
-) -> Tensor:
-    """Return counts as `tgflow.nn.co_occurrence.co_occurrence` does, of nodes on the CPU."""
-    out = torch.empty(len(src_row), 2, 1 + others.shape[1], 2, dtype=torch.int32)
-    _core.co_occurrence(
-        self=own,
-        other=others,
-        mask=mask.contiguous(),
-        src_row=src_row.contiguous(),
-        dst_row=dst_row.contiguous(),
-        out=out,
-    )
-    return out
-
-
-def count_above(positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-    """Return how many of its row are at least as high as each positive, the lowest positive first.
-
-    Args:
-        positive: float64 `[R, P]` on the CPU.
-        negative: float64 `[R, N]` on the CPU.
-
-    Returns:
-        Of the positives and of the negatives, int64 `[R, P]` each.
-    """
-    above, false_above = torch.empty(2, *positive.shape, dtype=torch.int64).unbind(0)
-    _core.count_above(positive, negative, above, false_above)
-    return above, false_above
 
 
 def is_served(x: Tensor) -> bool:

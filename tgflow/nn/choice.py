@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from tgflow.batch import Batch
-from tgflow.nn import _native
 
 
-class one_thread:  # noqa: N801
-    """Context in which torch uses one thread, for operations on a few thousand values.
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch use one thread, for operations on a few thousand values.
 
-    From some hundred values on torch wakes its other threads for logarithms and the like. While a
-    loader's threads keep the cores busy, waiting for them takes longer than the operation. Results
-    that are computed by element, or summed along short rows, have the same bits.
-
-    Example:
-        >>> with one_thread():
-        ...     x = ages.log1p()
+    From some hundred values on torch wakes its other threads for logarithms and the like, which
+    takes longer than the operation while a loader's threads keep the cores busy.
     """
-
-    def __enter__(self) -> None:
-        self._before = torch.get_num_threads()
-        torch.set_num_threads(1)
-
-    def __exit__(self, *error: object) -> None:
-        torch.set_num_threads(self._before)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class Choice:
@@ -128,6 +123,10 @@ def average_precisions(positive: Tensor, negative: Tensor) -> Tensor:
     Returns:
         Float64 `[R]`, on the CPU. Synchronizes.
     """
-    on_host = (x.detach().to("cpu", torch.float64).contiguous() for x in (positive, negative))
-    above, false_above = _native.count_above(*on_host)  # torch would wake threads to search
+    own, others = (
+        x.detach().to("cpu", torch.float64).sort(dim=1).values for x in (positive, negative)
+    )
+    with one_thread():
+        above = own.shape[1] - torch.searchsorted(own, own)
+        false_above = others.shape[1] - torch.searchsorted(others, own)
     return (above / (above + false_above).double()).mean(dim=1)

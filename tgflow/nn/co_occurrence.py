@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tgflow.batch import Batch
-from tgflow.nn import _native
 from tgflow.nn.pairs import Pairs
 
 
@@ -15,8 +14,7 @@ def co_occurrence(batch: Batch, pairs: Pairs) -> Tensor:
     """Count each token's node in the sequences of both nodes of its pair.
 
     A node's sequence is the node itself, then its neighbors in `batch.blocks[0]`. Does not
-    synchronize. On the CPU the native core takes time and memory in proportion to the tokens; on a
-    GPU each token is compared to each of its pair.
+    synchronize.
 
     Args:
         batch: Of one block, with `k` neighbors.
@@ -29,22 +27,8 @@ def co_occurrence(batch: Batch, pairs: Pairs) -> Tensor:
     block = batch.blocks[0]
     own = batch.nodes.index_select(0, block.target)
     others = batch.nodes.index_select(0, block.neighbor.flatten()).view(block.neighbor.shape)
-    if not own.is_cpu:
-        return co_occurrence_plain(own, others, block.mask, pairs)
-    return _native.co_occurrence(own, others, block.mask, pairs.src_row, pairs.dst_row)
-
-
-def co_occurrence_plain(own: Tensor, others: Tensor, mask: Tensor, pairs: Pairs) -> Tensor:
-    """Do the same in torch, for any device.
-
-    Args:
-        own: Each row's node, int64 `[N]`.
-        others: Its neighbors, int64 `[N, k]`.
-        mask: Which of them are there, bool `[N, k]`.
-        pairs: Rows of these.
-    """
     rows = torch.stack([pairs.src_row, pairs.dst_row], dim=1)
-    is_there = torch.cat([mask.new_ones(len(own), 1), mask], dim=1)[rows]
+    is_there = torch.cat([block.mask.new_ones(len(own), 1), block.mask], dim=1)[rows]
     token = torch.cat([own.unsqueeze(1), others], dim=1)[rows]  # [P, 2, 1 + k]
     is_same = token[:, :, :, None, None] == token[:, None, None, :, :]
     counts = (is_same & is_there[:, None, None, :, :]).sum(-1)

@@ -130,11 +130,7 @@ def store_mail(
 
 
 def input_rows(batch: Batch) -> Tensor:
-    """Return the rows of `batch.nodes` that the new events' nodes are, source and destination.
-
-    Returns:
-        int64 `[2 * num_new]`: of src[0], dst[0], src[1], dst[1], ...
-    """
+    """Return the rows of `batch.nodes` that the new events' nodes are, source and destination."""
     n = batch.num_new
     row = torch.stack([batch.src_row[:n], batch.dst_row[:n]], dim=1).flatten()
     for block in batch.blocks:  # from the top frontier down to the inputs

@@ -64,19 +64,7 @@ class MemoryRows:
 
 
 def write_spill(pages: Iterable[Tensor], shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
-    """Return the concatenation of pages as one tensor on the CPU, memory-mapped from a file.
-
-    The operating system caches as much of it as fits. The file is unlinked: it is freed with the
-    tensor, however the process ends. `TMPDIR` sets the folder of temporary files.
-
-    Args:
-        pages: Rows `[n, shape[1]]` on the CPU; each is written before the next is asked for.
-        shape: Of all of them.
-        dtype: Of all of them.
-
-    Raises:
-        OSError: If there is no room for the file.
-    """
+    """Return the concatenation of pages as one tensor on the CPU, memory-mapped from a file."""
     numel = shape[0] * shape[1]
     if numel == 0:
         return torch.empty(shape, dtype=dtype)
@@ -93,18 +81,7 @@ _COLUMNS = ("rows", "clock", "origin")
 
 
 class MemoryParts:
-    """The state of a memory, to be taken part by part before the next event is stored.
-
-    A part ends with its last node that was ever written, so that nodes that were only read, as
-    some ranks do and others do not, leave no trace in it.
-
-    Args:
-        rows: Of each node, `[N, width]`.
-        clock: Of each node, int64 `[N, 4]`.
-        history: Of the memory, if it keeps any.
-        is_copy: Whether nothing changes `rows`, so that views of them do.
-        num_parts: How many parts the nodes are in.
-    """
+    """The state of a memory, to be taken part by part before the next event is stored."""
 
     def __init__(
         self,
@@ -174,11 +151,7 @@ def merge_parts(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def nodes_of_parts(sizes: Sequence[int]) -> int:
-    """Return how many nodes there are if each part ends with its last one.
-
-    Args:
-        sizes: Nodes of each part.
-    """
+    """Return how many nodes there are if each part ends with its last one."""
     step = len(sizes)
     return max((part + step * (size - 1) + 1 for part, size in enumerate(sizes) if size), default=0)
 
@@ -199,23 +172,13 @@ def _merged_history(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 def check_saved_memory(
     state: Mapping[str, Tensor], dim: int, dtype: torch.dtype, clock_width: int
 ) -> None:
-    """Make sure that a state has the rows and clocks of as many nodes.
-
-    Raises:
-        KeyError: If one is missing.
-        ValueError: If they are not of these widths and dtypes.
-    """
+    """Make sure that a state has the rows and clocks of as many nodes."""
     _check("rows", state["rows"], dtype, dim)
     _check("clock", state["clock"], torch.int64, clock_width, len(state["rows"]))
 
 
 def saved_history(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what the state of a memory has of its history: nothing, or all of it, checked.
-
-    Raises:
-        KeyError: If a tensor is missing.
-        ValueError: If it is no history of these nodes.
-    """
+    """Return what the state of a memory has of its history: nothing, or all of it, checked."""
     history = {k.removeprefix(HISTORY): v for k, v in state.items() if k.startswith(HISTORY)}
     if history:
         _check_history(history, state["rows"], state["clock"])

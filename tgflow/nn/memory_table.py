@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor, nn
+
+from tgflow.cuda.devices import device_of
+from tgflow.cuda.requirements import require_device
+
+if TYPE_CHECKING:
+    from tgflow.cache import CachedTable
+    from tgflow.tables import FeatureTable
+    from tgflow.tables.placements import Placement
 
 MemoryPlacement = Literal["model", "auto", "device", "uva", "host"]
 
@@ -41,11 +49,7 @@ class MemoryTable(Protocol):
 
 
 class TensorTable(nn.Module):
-    """Rows in a buffer of the model: they follow `Module.to`, and are no part of `state_dict`.
-
-    Args:
-        dim: Width of a row.
-    """
+    """Rows in a buffer of the model: they follow `Module.to`, and are no part of `state_dict`."""
 
     rows: Tensor
     placement = "model"
@@ -84,6 +88,64 @@ class TensorTable(nn.Module):
         return self.rows[start:stop]
 
 
+class PlacedTable(nn.Module):
+    """Rows in a `FeatureTable`, made with the first of them, for the device of the model."""
+
+    dtype = torch.float32
+    _device: Tensor
+
+    def __init__(self, dim: int, placement: Placement, cache: int | str | None) -> None:
+        super().__init__()
+        self.dim = dim
+        self._placement, self._cache = placement, cache
+        self._table: FeatureTable | CachedTable | None = None
+        self.register_buffer("_device", torch.empty(0), persistent=False)  # goes with the model
+
+    @property
+    def table(self) -> FeatureTable | CachedTable:
+        """The table, which is made if it is not there."""
+        if self._table is None:
+            from tgflow.cache import cached  # other models need neither
+            from tgflow.tables import FeatureTable
+
+            at = self._device.device
+            gpu = None if at.type == "cpu" else device_of(at)
+            if self._cache is not None and gpu is None:
+                raise ValueError(
+                    "memory_cache requires a model on a GPU; move the model there before its first "
+                    "event, or leave memory_cache out"
+                )
+            on = None if self._placement == "host" else gpu
+            table = FeatureTable(self.dim, placement=self._placement, device=on)
+            has_cache = self._cache is not None
+            self._table = cached(table, bytes=self._cache, device=gpu) if has_cache else table
+        return self._table
+
+    @property
+    def placement(self) -> str:
+        """Where the rows are, or will be."""
+        return self._placement if self._table is None else self._table.placement
+
+    def __len__(self) -> int:
+        return 0 if self._table is None else len(self._table)
+
+    def append(self, rows: Tensor) -> int:
+        """Add rows and return the first one's id."""
+        return self.table.append(rows)
+
+    def gather(self, ids: Tensor) -> Tensor:
+        """Return rows by id, on the ids' device."""
+        return self.table.gather(ids)
+
+    def scatter_(self, ids: Tensor, rows: Tensor) -> None:
+        """Overwrite the rows of ids that each come once."""
+        self.table.scatter_(ids, rows)
+
+    def read(self, start: int, stop: int) -> Tensor:
+        """Return neighboring rows on the CPU."""
+        return self.table.read(start, stop)
+
+
 def memory_table(dim: int, placement: MemoryPlacement, cache: int | str | None) -> MemoryTable:
     """Return an empty table for rows of memory and mail.
 
@@ -102,11 +164,9 @@ def memory_table(dim: int, placement: MemoryPlacement, cache: int | str | None) 
     check_memory_placement(placement, cache)
     if placement == "model":
         return TensorTable(dim)
-    from tgflow.nn.placed_table import (
-        placed_table,  # tables and caches, which other models need not
-    )
-
-    return placed_table(dim, placement, cache)
+    if placement in ("device", "uva"):
+        require_device(torch.device("cuda"))
+    return PlacedTable(dim, placement, cache)
 
 
 def check_memory_placement(placement: str, cache: int | str | None) -> None:

@@ -22,14 +22,7 @@ _FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
 def random_signs(nodes: Tensor, dim: int) -> Tensor:
-    """Return rows of +-dim^-1/2, float32 `[N, dim]`: of unit length, orthogonal in expectation.
-
-    Such projections keep inner products as normal ones do (Achlioptas 2003). Does not synchronize.
-
-    Args:
-        nodes: int64 `[N]`; equal nodes have equal rows, in every process.
-        dim: Width, at least 1.
-    """
+    """Return rows of +-dim^-1/2, float32 `[N, dim]`: of unit length, orthogonal in expectation."""
     num_words = -(-dim // _WORD)
     number = torch.arange(num_words, device=nodes.device) + 1
     bits = mix64(mix64(nodes.unsqueeze(1)) + number * _signed(_STEP))  # [N, words]
@@ -252,15 +245,7 @@ def row_times(batch: Batch, pairs: Pairs) -> Tensor:
 
 
 def gram_products(walks: Tensor, a: Tensor, b: Tensor, left_a: Tensor, left_b: Tensor) -> Tensor:
-    """Return the products of two nodes' walks, `[P, num_features]`.
-
-    Args:
-        walks: Projections of 0, ..., hops events, float32 `[U, 1 + hops, dim]`.
-        a: Rows of the first nodes, int64 `[P]`.
-        b: Of the second.
-        left_a: What is left of walks of one event, float32 `[P]`.
-        left_b: For the second nodes.
-    """
+    """Return the products of two nodes' walks, `[P, num_features]`."""
     hops = walks.shape[1] - 1
     of_a = walks.index_select(0, a) * powers(left_a, hops)
     of_b = walks.index_select(0, b) * powers(left_b, hops)

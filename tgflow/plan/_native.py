@@ -90,26 +90,13 @@ class PairIndex:
         return self.native.num_pairs(before)
 
     def destinations(self, before: int) -> Tensor:
-        """Return the destinations of the first `before` events, each once, int64 `[D]`.
-
-        They are in the order of their first events.
-
-        Raises:
-            ValueError: If it has not read as many events.
-        """
+        """Return the destinations of the first `before` events, each once, int64 `[D]`."""
         out = torch.empty(self.num_destinations(before), dtype=torch.int64)
         self.native.destinations(before, out)
         return out
 
     def destinations_of(self, src: int, before: int) -> Tensor:
-        """Return whom a source has had an event with in the first `before` events, int64 `[D]`.
-
-        They are in the order of their first events with it. The first question looks through all
-        pairs once, a later one through those that came since; 8 bytes a pair from then on.
-
-        Raises:
-            ValueError: If it has not read as many events, or there can be no such node.
-        """
+        """Return whom a source has had an event with in the first `before` events, int64 `[D]`."""
         out = torch.empty(self.native.num_destinations_of(src, before), dtype=torch.int64)
         self.native.destinations_of(src, before, out)
         return out
@@ -125,17 +112,7 @@ class PairIndex:
         *,
         collide: bool = False,
     ) -> tuple[Tensor, int]:
-        """Return `num` destinations for each event, int64 `[B, num]`, and how many are fallbacks.
-
-        Args:
-            key: Of the draws.
-            src: Sources of the events, int64 `[B]`.
-            dst: Destinations, int64 `[B]`.
-            cut: Candidates were seen before this position, int64 `[B]`.
-            num: Draws per event.
-            limit: Fallbacks were seen before this position.
-            collide: Whether a draw may be the event's own destination.
-        """
+        """Return `num` destinations for each event, `[B, num]`, and how many are fallbacks."""
         out = torch.empty(len(src), num, dtype=torch.int64)
         return out, self.native.draw_destinations(key, src, dst, cut, limit, collide, out)
 
@@ -151,11 +128,7 @@ class PairIndex:
         *,
         replace: bool = True,
     ) -> tuple[Tensor, Tensor, int]:
-        """Return sources and destinations of `num` pairs for each event, and how many fell back.
-
-        As `draw_destinations`; pairs are first seen at position `start` or later. Without `replace`
-        each of the `num` columns holds distinct pairs, but for those that fell back.
-        """
+        """Return sources and destinations of `num` pairs for each event, and how many fell back."""
         out_src, out_dst = torch.empty(2, len(src), num, dtype=torch.int64).unbind(0)
         fallbacks = self.native.draw_pairs(
             key, src, dst, cut, limit, start, replace, out_src, out_dst

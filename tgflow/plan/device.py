@@ -1,13 +1,15 @@
-"""Batches that a GPU prepares: by kernels on the current stream, or by replays of CUDA graphs."""
+"""Batches on a GPU: made by kernels, by replays of CUDA graphs, or copied from the host."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
-from typing import Protocol
+from itertools import accumulate
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,58 +19,47 @@ from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import CapturedWork, Device, StreamEvent
 from tgflow.cuda.pinned import PinnedPool
 from tgflow.keys import KeyDomain, derive_key
-from tgflow.plan.assembly import RootColumns, assemble_batch, with_features
-from tgflow.plan.pending import PendingBatch, feature_inputs
-from tgflow.plan.spec import PlanSpec, Roots, for_each_negative
+from tgflow.plan.assembly import Feature, PendingBatch, Roots, assemble, feature_inputs
+from tgflow.plan.host import host_preparer
+from tgflow.plan.padding import Padding, paddings, shape_of
 from tgflow.sampling import Frontier
+from tgflow.tables.row_view import RowView
 from tgflow.units import INT64_MAX
 
+if TYPE_CHECKING:
+    from tgflow.plan.plan import Plan
 
-class DeviceBatches(Protocol):
-    """Makes batches on a GPU for one pass. Any thread may make them, on its current stream."""
 
-    def make(self, epoch: int, index: int, number: int | None = None) -> Batch:
-        """Return batch `index` of `epoch`, or slice `number` of it."""
-        ...
+class DeviceBatches:
+    """Makes batches on a GPU for one pass. Any thread may make them, on its current stream.
+
+    Args:
+        prepare: Returns a batch that owns its memory; takes a `tgflow.plan.in_order.Task`.
+    """
+
+    def __init__(self, prepare: Callable[..., Batch]) -> None:
+        self._prepare = prepare
+
+    def make(self, epoch: int, index: int, *part: Any) -> Batch:
+        """Return batch `index` of `epoch`, or a slice of it by its number."""
+        return self._prepare(epoch, index, *part)
 
     def free(self, batch: Batch) -> None:
         """Let the memory of a batch be used again, behind the current stream's work so far."""
-        ...
 
     def close(self) -> None:
         """End the pass: free what was made and not freed, behind the current stream's work."""
-        ...
 
 
-@dataclass(frozen=True)
-class OwnedBatches:
-    """Batches whose memory is theirs, as long as anybody has them."""
-
-    prepare: Callable[..., Batch]
-    """Takes a `tgflow.plan.in_order.Task`, spread out."""
-
-    def make(self, epoch: int, index: int, number: int | None = None) -> Batch:
-        """Return batch `index` of `epoch`, or slice `number` of it."""
-        return self.prepare(epoch, index) if number is None else self.prepare(epoch, index, number)
-
-    def free(self, batch: Batch) -> None:
-        """Leave that to whoever lets go of it."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-@dataclass(frozen=True)
-class BatchesByEpoch:
+class BatchesByEpoch(DeviceBatches):
     """Batches of one epoch from one source, and of all others from another."""
 
-    epoch: int
-    of_epoch: DeviceBatches
-    of_others: DeviceBatches
+    def __init__(self, epoch: int, of_epoch: DeviceBatches, of_others: DeviceBatches) -> None:
+        self._epoch, self._of_epoch, self._of_others = epoch, of_epoch, of_others
 
-    def make(self, epoch: int, index: int, number: int | None = None) -> Batch:
-        """Return batch `index` of `epoch`, or slice `number` of it."""
-        return self._of(epoch).make(epoch, index, number)
+    def make(self, epoch: int, index: int, *part: Any) -> Batch:
+        """Return batch `index` of `epoch`, or a slice of it."""
+        return self._of(epoch).make(epoch, index, *part)
 
     def free(self, batch: Batch) -> None:
         """Let the memory of a batch be used again."""
@@ -76,11 +67,11 @@ class BatchesByEpoch:
 
     def close(self) -> None:
         """End the pass."""
-        self.of_epoch.close()
-        self.of_others.close()
+        self._of_epoch.close()
+        self._of_others.close()
 
     def _of(self, epoch: int) -> DeviceBatches:
-        return self.of_epoch if epoch == self.epoch else self.of_others
+        return self._of_epoch if epoch == self._epoch else self._of_others
 
 
 _PARAMS = 3
@@ -89,102 +80,41 @@ _TWO_TO_63 = 1 << 63
 
 
 class RootLayout:
-    """Where the columns of roots are in int64 of `num_bytes`, for plans like one and sizes alike.
+    """Where the columns of roots are in int64 of `num_bytes`, for roots of the same sizes."""
 
-    What changes from batch to batch is all in it, so that work on it can be captured and replayed.
-
-    Args:
-        spec: The plan.
-        roots: As many events and negatives as all that are packed.
-    """
-
-    def __init__(self, spec: PlanSpec, roots: Roots) -> None:
-        self._spec = spec
+    def __init__(self, plan: Plan, roots: Roots) -> None:
+        self._plan = plan
         num, num_queries = len(roots.host.eid), len(roots.queries)
-        num_params = _PARAMS * len(spec.fanouts)
+        num_params = _PARAMS * len(plan.fanouts)
         self._sizes = [num, num, *[num_queries] * 3, len(roots.counts), 1, num_params]
         self.num_bytes = 8 * sum(self._sizes)
 
     def pack(self, roots: Roots, room: Tensor) -> None:
-        """Write the columns of roots to host memory, int64."""
-        host, queries = roots.host, roots.queries
+        """Write the columns of roots to host memory, uint8."""
+        plan, host, queries = self._plan, roots.host, roots.queries
         assert queries.position is not None
-        words = torch.tensor([host.begin, *self._params(roots)])
-        columns = [host.eid, host.t, queries.nodes, queries.t, queries.position]
-        torch.cat([*columns, roots.counts, words], out=room)
-
-    def _params(self, roots: Roots) -> list[int]:
-        """Return what the samplers of all hops read, one after the other."""
-        limit = roots.host.end if self._spec.sees_all_before else INT64_MAX
-        keys = [derive_key(roots.key, KeyDomain.HOP + h) for h in range(len(self._spec.fanouts))]
+        limit = host.end if plan.sees_all_before else INT64_MAX
+        keys = [derive_key(roots.key, KeyDomain.HOP + hop) for hop in range(len(plan.fanouts))]
         signed = [key - 2 * _TWO_TO_63 if key >= _TWO_TO_63 else key for key in keys]
-        return [word for key in signed for word in (limit, key, INT64_MAX)]
+        params = [word for key in signed for word in (limit, key, INT64_MAX)]
+        columns = [host.eid, host.t, queries.nodes, queries.t, queries.position, roots.counts]
+        words = torch.tensor([host.begin, *params])
+        torch.cat([*columns, words], out=room.view(torch.int64))
 
-    def columns(self, roots: Roots, room: Tensor) -> RootColumns:
-        """Return the columns in a piece of memory, as views of it.
-
-        Args:
-            roots: For their sizes alone.
-            room: int64: packed, or a copy of what was.
-        """
-        eid, t, nodes, query_t, position, counts, begin, params = torch.split(room, self._sizes)
-        src, dst, rest = roots.split(nodes)
-        own = for_each_negative(src, rest.shape[2])
-        return RootColumns(
-            eid=eid,
-            src=src,
-            dst=dst,
-            t=t,
-            negative_src=own if roots.negatives.own_sources else rest[1],
-            negative_dst=rest[0],
+    def unpack(self, roots: Roots, room: Tensor) -> Roots:
+        """Return `roots` with columns in a piece of memory, uint8, as views of it."""
+        words = torch.split(room.view(torch.int64), self._sizes)
+        eid, t, nodes, query_t, position, counts, begin, params = words
+        src, dst, negative_src, negative_dst = roots.split(nodes)
+        return replace(
+            roots,
+            columns={"eid": eid, "src": src, "dst": dst, "t": t},
+            negatives=replace(roots.negatives, src=negative_src, dst=negative_dst),
             queries=Frontier(nodes, query_t, position),
-            begin=begin,
             counts=counts,
+            begin=begin,
             params=params.view(-1, _PARAMS),
         )
-
-
-class DevicePreparer:
-    """Prepares batches on a GPU, by kernels on the current stream; the host draws their roots.
-
-    The roots of a batch go over in one copy from pinned memory, and nothing waits: frontiers have
-    as many rows as they could come to, those not in use being padding.
-
-    Args:
-        spec: Of a graph that is on `gpu`.
-        gpu: The device.
-    """
-
-    def __init__(self, spec: PlanSpec, gpu: Device) -> None:
-        self._spec, self._gpu = spec, gpu
-        self._pinned = PinnedPool(gpu)
-
-    def pending(self, roots: Roots) -> PendingBatch:
-        """Return the batch of what was drawn before its features are read; does not synchronize."""
-        return assemble_batch(self._spec, roots, self.columns(roots))
-
-    def of_roots(self, roots: Roots, clock: WorkClock | None = None) -> Batch:
-        """Return the batch of what was drawn; waits for features on a disk or in host memory alone.
-
-        Args:
-            roots: What was drawn.
-            clock: Of what the stream does, but for the time in which the host reads tables.
-        """
-        measuring = nullcontext if clock is None else clock.measuring
-        tables = feature_inputs(self._spec.graph)
-        with measuring():
-            pending = self.pending(roots)
-            if all(each.is_in_reach_of_a_gpu for each in tables):
-                return with_features(self._spec, pending)
-        return with_features(self._spec, pending)
-
-    def columns(self, roots: Roots) -> RootColumns:
-        """Return the columns of the roots on the GPU, which come in one copy."""
-        layout = RootLayout(self._spec, roots)
-        with self._pinned.lend(layout.num_bytes) as room:
-            layout.pack(roots, room.view(torch.int64))
-            there = self._gpu.copy_from_host(room).view(torch.int64)
-        return layout.columns(roots, there)
 
 
 _WARM_UPS = 3
@@ -193,7 +123,7 @@ _WARM_UPS = 3
 
 @dataclass(slots=True, eq=False)
 class _Captured:
-    """The preparation of batches of one shape, captured."""
+    """The preparation of batches of one shape, captured in memory that later batches reuse."""
 
     node_x_end: int | None
     """As the graph had it, whose rows of node features it decides."""
@@ -203,133 +133,124 @@ class _Captured:
     batch: Batch
     """Whose tensors each replay writes."""
     work: CapturedWork
-
-
-@dataclass(slots=True, eq=False)
-class _Slab:
-    """Memory for a batch that many have in turn."""
-
-    captured: _Captured | None = None
     freed: StreamEvent | None = None
     """From where on nothing reads the batch that was in it last."""
 
 
-class CapturedPreparer:
-    """Prepares batches of full size by CUDA graphs, one a slab, which outlive a pass.
+class DevicePreparer:
+    """Prepares batches on a GPU, by kernels on the current stream; the host draws their roots.
 
-    Args:
-        spec: Of a graph that is on `gpu`, with tables that kernels read.
-        gpu: The device.
+    Roots go over in one copy from pinned memory, and nothing waits: frontiers have as many rows as
+    they could come to, those not in use being padding. Batches of full size can be replays of CUDA
+    graphs, whose slabs outlive a pass.
     """
 
-    def __init__(self, spec: PlanSpec, gpu: Device) -> None:
-        self._spec, self._gpu = spec, gpu
-        self._eager = DevicePreparer(spec, gpu)
+    def __init__(self, plan: Plan, gpu: Device) -> None:
+        self._plan, self._gpu = plan, gpu
         self._pinned = PinnedPool(gpu)
-        tables = {id(each.table.base): each for each in feature_inputs(spec.graph)}
-        self._read = [spec.graph.backend.reading, *(each.reading for each in tables.values())]
-        self._lock = threading.Lock()
-        self._free: deque[_Slab] = deque()
+        self._free: deque[_Captured | None] = deque()
         self._num_warm = 0
 
-    def take(self, roots: Roots) -> _Slab | None:
-        """Return a slab for a batch of full size, once others have warmed up; else None."""
-        if roots.slice is not None or len(roots.host.eid) != self._spec.full_size:
-            return None
-        with self._lock:
-            self._num_warm += 1
-            if self._num_warm <= _WARM_UPS:
-                return None
-            return self._free.popleft() if self._free else _Slab()
-
-    def give_back(self, slab: _Slab) -> None:
-        """Use a slab again, behind the work of the current stream so far."""
-        slab.freed = self._gpu.record_event()
-        with self._lock:
-            self._free.append(slab)
-
-    def prepare(self, roots: Roots, slab: _Slab | None, clock: WorkClock) -> Batch:
-        """Return the batch of what was drawn, in a slab or in memory of its own.
-
-        Does not synchronize, but while it captures.
-
-        Args:
-            roots: What was drawn.
-            slab: Of `take`.
-            clock: Of what the stream does.
-        """
-        if slab is None:
-            return self._eager.of_roots(roots, clock)
-        if slab.freed is not None:
-            self._gpu.wait_event(slab.freed)
-        captured = slab.captured = self._captured(slab.captured, roots)
-        layout = captured.layout
+    def placed(self, roots: Roots) -> Roots:
+        """Return the roots with columns on the GPU, which come in one copy."""
+        layout = RootLayout(self._plan, roots)
         with self._pinned.lend(layout.num_bytes) as room:
-            layout.pack(roots, room.view(torch.int64))
-            with clock.measuring(), ExitStack() as reading:
-                self._gpu.copy_from_host(room, out=captured.roots)
-                for part in self._read:
-                    reading.enter_context(part())
-                captured.work.replay()
-        return _renamed(captured.batch, roots)
+            layout.pack(roots, room)
+            return layout.unpack(roots, self._gpu.copy_from_host(room))
 
-    def _captured(self, captured: _Captured | None, roots: Roots) -> _Captured:
-        """Return what was captured if it still serves, or capture it."""
-        node_x_end = self._spec.graph.node_x_end
-        if captured is not None and captured.node_x_end == node_x_end:
-            return captured
-        layout = RootLayout(self._spec, roots)
+    def batch(self, roots: Roots, clock: WorkClock | None = None) -> Batch:
+        """Return the batch of what was drawn; waits only for features that the host reads."""
+        graph = self._plan.graph
+        with nullcontext() if clock is None else clock.measuring():
+            pending = assemble(self._plan, self.placed(roots))
+            if all(each.is_in_reach_of_a_gpu for each in feature_inputs(graph)):
+                return pending.gathered(graph)
+        return pending.gathered(graph)
+
+    def is_warm(self, roots: Roots) -> bool:
+        """Return whether a batch can be captured: it is of full size, and others came before."""
+        if roots.slice is not None or len(roots.host.eid) != self._plan.full_size:
+            return False
+        self._num_warm += 1
+        return self._num_warm > _WARM_UPS
+
+    def take(self) -> _Captured | None:
+        """Return a slab that is free; None: there is none."""
+        try:
+            return self._free.popleft()
+        except IndexError:
+            return None
+
+    def replayed(self, roots: Roots, slab: _Captured | None, clock: WorkClock) -> _Captured:
+        """Return a slab that holds the batch of what was drawn; waits only while it captures."""
+        graph = self._plan.graph
+        if slab is not None and slab.freed is not None:
+            self._gpu.wait_event(slab.freed)
+        if slab is None or slab.node_x_end != graph.node_x_end:
+            slab = self._captured(roots)
+        tables = {id(each.table.base): each for each in feature_inputs(graph)}
+        with self._pinned.lend(slab.layout.num_bytes) as room:
+            slab.layout.pack(roots, room)
+            with clock.measuring(), ExitStack() as reading:
+                self._gpu.copy_from_host(room, out=slab.roots)
+                reading.enter_context(graph.backend.reading())
+                for each in tables.values():
+                    reading.enter_context(each.reading())
+                slab.work.replay()
+        slab.batch = replace(
+            slab.batch,
+            epoch=roots.epoch,
+            index=roots.index,
+            num_new=roots.num_new,
+            host=roots.host,
+            num_fallbacks=roots.negatives.num_fallbacks,
+        )
+        return slab
+
+    def _captured(self, roots: Roots) -> _Captured:
+        plan, layout = self._plan, RootLayout(self._plan, roots)
         there = torch.zeros(layout.num_bytes, dtype=torch.uint8, device=self._gpu.device)
-        columns = layout.columns(roots, there.view(torch.int64))
+        placed = layout.unpack(roots, there)
         made: list[Batch] = []
 
         def prepare() -> list[Tensor]:
-            made.append(with_features(self._spec, assemble_batch(self._spec, roots, columns)))
+            made.append(assemble(plan, placed).gathered(plan.graph))
             return made[-1].tensors()
 
-        work = self._gpu.capture(prepare)
+        node_x_end, work = plan.graph.node_x_end, self._gpu.capture(prepare)
         return _Captured(node_x_end, layout, there, made[0], work)
 
+    def give_back(self, slab: _Captured) -> None:
+        """Use a slab again, behind the work of the current stream so far."""
+        slab.freed = self._gpu.record_event()
+        self._free.append(slab)
 
-class CapturedBatches:
-    """Batches of one pass, made in slabs; see `DeviceBatches`.
 
-    A batch is there until `free` is called with it: its tensors are those of a later one then.
-
-    Args:
-        preparer: Whose slabs.
-        spec: What batches are.
-        num_slabs: How many batches may be in slabs at once; more have memory of their own.
-        clock: Of what the stream does.
-    """
+class CapturedBatches(DeviceBatches):
+    """Batches of one pass, made in slabs; see `DeviceBatches`."""
 
     def __init__(
-        self, preparer: CapturedPreparer, spec: PlanSpec, num_slabs: int, clock: WorkClock
+        self, preparer: DevicePreparer, plan: Plan, num_slabs: int, clock: WorkClock
     ) -> None:
-        self._preparer, self._spec, self._most = preparer, spec, num_slabs
+        self._preparer, self._plan, self._most = preparer, plan, num_slabs
         self._clock = clock
         self._lock = threading.Lock()
         self._num_used = 0
-        self._lent: dict[int, _Slab] = {}
+        self._lent: dict[int, _Captured] = {}
 
-    def make(self, epoch: int, index: int, number: int | None = None) -> Batch:
-        """Return batch `index` of `epoch`, or slice `number` of it, which is never in a slab.
-
-        Does not synchronize, but while it captures.
-        """
-        roots = self._spec.draw(epoch, index, number)
-        slab = self._take(roots)
-        batch = self._preparer.prepare(roots, slab, self._clock)
-        if slab is not None:
-            with self._lock:
-                self._lent[id(batch.eid)] = slab
-        return batch
-
-    def _take(self, roots: Roots) -> _Slab | None:
+    def make(self, epoch: int, index: int, *part: Any) -> Batch:
+        """Return a batch; a slice is never in a slab. Waits only while it captures."""
+        roots = self._plan.draw(epoch, index, *part)
         with self._lock:
-            slab = self._preparer.take(roots) if self._num_used < self._most else None
-            self._num_used += slab is not None
-            return slab
+            is_captured = self._num_used < self._most and self._preparer.is_warm(roots)
+            self._num_used += is_captured
+            slab = self._preparer.take() if is_captured else None
+        if not is_captured:
+            return self._preparer.batch(roots, self._clock)
+        slab = self._preparer.replayed(roots, slab, self._clock)
+        with self._lock:
+            self._lent[id(slab.batch.eid)] = slab
+        return slab.batch
 
     def free(self, batch: Batch) -> None:
         """Let the slab of a batch be used again, behind the current stream's work so far."""
@@ -348,14 +269,134 @@ class CapturedBatches:
             self._preparer.give_back(slab)
 
 
-def _renamed(batch: Batch, roots: Roots) -> Batch:
-    """Return the batch of other roots, whose tensors are the same ones."""
-    host = roots.host
-    return replace(
-        batch,
-        epoch=roots.epoch,
-        index=roots.index,
-        num_new=roots.num_new,
-        host=host,
-        num_fallbacks=roots.negatives.num_fallbacks,
-    )
+_ALIGNMENT = 256
+"""Of columns, in bytes: that of whatever torch allocates itself."""
+
+
+class PinnedCopies:
+    """Copies columns of the host to a GPU: one piece, by one copy on the current stream."""
+
+    def __init__(self, gpu: Device, clock: WorkClock) -> None:
+        self._gpu, self._clock = gpu, clock
+        self._pinned = PinnedPool(gpu)
+
+    def of(
+        self, columns: Sequence[Tensor], longer: Mapping[int, Padding] | None = None
+    ) -> dict[int, Tensor]:
+        """Return copies on the GPU by the `id` of each column, contiguous; does not synchronize."""
+        longer = {} if longer is None else longer
+        places, size = _laid_out(columns, longer)
+        with self._pinned.lend(size) as room:
+            for column, place in zip(columns, places, strict=True):
+                # numpy copies on this thread alone, where torch would start threads beside it
+                part = place.part_of(room).numpy()
+                part[: len(column)] = column.numpy()
+                if id(column) in longer:
+                    part[len(column) :] = longer[id(column)].fill
+            with self._clock.measuring():
+                there = self._gpu.copy_from_host(room)
+        pairs = zip(columns, places, strict=True)
+        return {id(column): place.part_of(there) for column, place in pairs}
+
+    def of_batch(self, batch: Batch) -> Batch:
+        """Return a copy of a batch, with padding up to a size; does not synchronize."""
+        copies = self.of(batch.tensors(), paddings(batch, shape_of(batch).rounded()))
+        return batch.map(lambda column: copies[id(column)])
+
+
+class _Place(NamedTuple):
+    """Where a column is in a piece of memory."""
+
+    begin: int
+    num_bytes: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    def part_of(self, piece: Tensor) -> Tensor:
+        """Return the column in `piece`, uint8."""
+        part = piece[self.begin : self.begin + self.num_bytes]
+        return part.view(self.dtype).view(self.shape)
+
+
+def _laid_out(columns: Sequence[Tensor], longer: Mapping[int, Padding]) -> tuple[list[_Place], int]:
+    """Return the place of each column, one behind the other, and how many bytes all take."""
+    shapes = [
+        (longer[id(column)].rows if id(column) in longer else len(column), *column.shape[1:])
+        for column in columns
+    ]
+    bytes_ = [c.element_size() * prod(shape) for c, shape in zip(columns, shapes, strict=True)]
+    begins = [0, *accumulate(-(-size // _ALIGNMENT) * _ALIGNMENT for size in bytes_)]
+    end = begins.pop()
+    dtypes = [column.dtype for column in columns]
+    return [*map(_Place, begins, bytes_, dtypes, shapes)], end
+
+
+class CopiedBatches(DeviceBatches):
+    """Prepares batches in host memory and copies them to a GPU, on the current stream.
+
+    Whole batches are prepared in slabs of pinned memory, not used again before their copies are
+    done. Slices, and batches with features on a disk, behind a cache of the host or of selected
+    rows, are laid out in pinned memory first. What the GPU can read it gathers itself.
+    """
+
+    def __init__(self, plan: Plan, gpu: Device, clock: WorkClock) -> None:
+        self._plan, self._gpu, self._clock = plan, gpu, clock
+        self._copies = PinnedCopies(gpu, clock)
+        inputs = feature_inputs(plan.graph)
+        self._there = {each.name: each for each in inputs if each.is_in_reach_of_a_gpu}
+        self._here = {each.name: each for each in inputs if not each.is_in_reach_of_a_gpu}
+        has_views = any(isinstance(each.table, RowView) for each in inputs)
+        self._slabs = None if has_views else host_preparer(plan, gpu.allocate_host)
+        self._lock = threading.Lock()
+        self._copied: deque[tuple[Tensor, StreamEvent]] = deque()
+        """Slabs, and when their copies are done."""
+
+    def make(self, epoch: int, index: int, *part: Any) -> Batch:
+        """Return a batch on the GPU, with padding up to a size; waits for tables at most."""
+        if part or self._slabs is None:
+            return self.of_pending(self._plan.pending(epoch, index, *part))
+        filled = self._slabs.fill(epoch, index, self._here, is_padded=True)
+        if filled.at.named & self._here.keys():  # rows that are not in memory, or no longer
+            return self.of_pending(assemble(self._plan, self._plan.draw(epoch, index)))
+        with self._lock:
+            while self._copied and self._copied[0][1].query():
+                self._copied.popleft()
+        with self._clock.measuring():
+            there = self._gpu.copy_from_host(filled.memory)
+        with self._lock:
+            self._copied.append((filled.memory, self._gpu.record_event()))
+        return self._completed(self._slabs.view(filled, there, is_here=False))
+
+    def of_pending(self, pending: PendingBatch) -> Batch:
+        """Return a batch of the host on the GPU; the host waits for features that it gathers."""
+        batch = pending.with_features({n: each.gather(pending) for n, each in self._here.items()})
+        ids = {name: each.base_ids(pending) for name, each in self._there.items()}
+        own_row = [] if pending.own_row is None else [pending.own_row]
+        longer, rows = _longer(pending, batch, ids)
+        copies = self._copies.of([*batch.tensors(), *ids.values(), *own_row], longer)
+        copied = PendingBatch(
+            batch.map(lambda column: copies[id(column)]),
+            {name: copies[id(column)] for name, column in ids.items()},
+            rows,
+            None if pending.own_row is None else copies[id(pending.own_row)],
+        )
+        return self._completed(copied)
+
+    def _completed(self, pending: PendingBatch) -> Batch:
+        if not pending.ids:
+            return pending.batch
+        with self._clock.measuring():
+            rows = {n: self._there[n].gather_base(ids) for n, ids in pending.ids.items()}
+            return pending.with_features(rows)
+
+
+def _longer(
+    pending: PendingBatch, batch: Batch, ids: Mapping[Feature, Tensor]
+) -> tuple[dict[int, Padding], int]:
+    """Return what columns get to have a size, and the rows of the edge table then."""
+    edges = pending.ids.get("edge_x", ())
+    shape = replace(shape_of(batch), edges=len(edges)).rounded()
+    longer = paddings(batch, shape)
+    for name, column in ids.items():
+        longer[id(column)] = Padding(shape.edges if name == "edge_x" else shape.nodes, -1)
+    return longer, shape.edges

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
@@ -19,11 +19,7 @@ class BatchError(RuntimeError):
 
 
 def run_task(prepare: Callable[..., T], task: Task) -> T:
-    """Return what `prepare` makes of a task.
-
-    Raises:
-        BatchError: If that fails.
-    """
+    """Return `prepare(*task)`; raises BatchError if that fails."""
     try:
         return prepare(*task)
     except Exception as error:
@@ -31,13 +27,13 @@ def run_task(prepare: Callable[..., T], task: Task) -> T:
 
 
 def batch_error(task: Task, error: Exception) -> BatchError:
-    """Return the error that says which batch could not be prepared, and why."""
+    """Return the error of a batch that could not be prepared."""
     where = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
     return BatchError(f"preparing {task_name(task)} failed: {where}{error}")
 
 
 def task_name(task: Task) -> str:
-    """Return what a task prepares, in words."""
+    """Return the batch or slice of a task in words."""
     epoch, index, *part = task
     slices = "".join(f"slice {each} of " for each in part if isinstance(each, int))
     return f"{slices}batch {index} of epoch {epoch}"
@@ -57,21 +53,7 @@ def ordered_map(
     lookahead: int = 1,
     may_wait: bool = False,
 ) -> Generator[T]:
-    """Yield `make(item)` for each item, in their order.
-
-    Items are pulled one at a time, and only when there is room for another, from one thread at a
-    time. What fails in `make` or in the iterator of items is raised in its place; the threads end
-    then. Closing the generator ends them too; one that waits inside the iterator of items ends when
-    that returns, and is not waited for longer than a second.
-
-    Args:
-        make: Safe to call from any thread.
-        items: Of any iterable.
-        num_threads: Threads that make; 0 makes each when it is asked for.
-        lookahead: How many may be made or in the making but not taken.
-        may_wait: Whether `make` may wait for others, too: then closing waits for no thread longer
-            than a second.
-    """
+    """Yield `make(item)` for each item, in their order."""
     if num_threads == 0:
         for item in items:
             yield make(item)
@@ -79,33 +61,19 @@ def ordered_map(
     work = _Work(make, iter(items), lookahead, may_wait)
     try:
         work.start(num_threads)
-        while (made := work.next()) is not None:
-            yield made.value
+        yield from work.results()
     finally:
         work.end()
 
 
-def prefetch(items: Iterable[Item], lookahead: int = 1) -> Generator[Item]:
-    """Yield `items`, which a thread pulls ahead: what they cost is done meanwhile."""
-    return ordered_map(lambda item: item, items, lookahead=lookahead)
-
-
 def until_failure(items: Iterator[Item], failures: list[BaseException]) -> Generator[Item]:
-    """Yield `items` up to the first failure, which is added to `failures` and not raised.
-
-    So whoever knows some items ahead can raise it when its turn has come.
-    """
+    """Yield `items` up to the first failure, which is added to `failures` and not raised."""
     try:
         yield from items
     except GeneratorExit:
         raise
     except BaseException as error:
         failures.append(error)
-
-
-@dataclass(frozen=True, slots=True)
-class _Done(Generic[T]):
-    value: T
 
 
 class _Work(Generic[Item, T]):
@@ -120,14 +88,14 @@ class _Work(Generic[Item, T]):
         self._items = items
         self._lookahead = lookahead
         self._changed = threading.Condition()
-        self._done: dict[int, _Done[T] | BaseException] = {}
+        self._done: dict[int, Callable[[], T]] = {}
+        """By ticket, what returns what was made, or raises what failed."""
         self._num_pulled = 0
         self._num_taken = 0
         self._puller: threading.Thread | None = None
         self._ended = False
 
     def start(self, num_threads: int) -> None:
-        """Have threads pull and make until the items end, or somebody ends them."""
         _RUNNING.add(self)
         for i in range(num_threads):
             thread = threading.Thread(target=self._do, name=f"tgflow-loader-{i}", daemon=True)
@@ -144,12 +112,13 @@ class _Work(Generic[Item, T]):
                     self._pulled(ended=True)
                     return
                 ticket = self._pulled(ended=False)
-                result: _Done[T] | BaseException = _Done(self._make(item))
-            except BaseException as error:  # whatever it is, the consumer must hear of it
+                made = self._make(item)
+                result: Callable[[], T] = partial(_returned, made)
+            except BaseException as error:  # whatever it is, it is raised in the consumer
                 if ticket < 0:  # raised by the iterator of items: nothing can follow
                     ticket = self._pulled(ended=False)
                     self._ended = True
-                result = error
+                result = partial(_raised, error)
             with self._changed:
                 self._done[ticket] = result
                 self._changed.notify_all()
@@ -179,25 +148,24 @@ class _Work(Generic[Item, T]):
             self._changed.notify_all()
             return self._num_pulled - 1
 
-    def next(self) -> _Done[T] | None:
-        """Wait for the next in order; None when the items have ended. Raises what failed."""
-        with self._changed:
-            self._changed.wait_for(
-                lambda: (
-                    self._num_taken in self._done
-                    or (
-                        self._ended and self._puller is None and self._num_taken == self._num_pulled
-                    )
-                )
+    def results(self) -> Iterator[T]:
+        """Yield what was made, in order; raises what failed in its place."""
+
+        def is_next() -> bool:
+            has_ended = self._ended and self._puller is None
+            return self._num_taken in self._done or (
+                has_ended and self._num_taken == self._num_pulled
             )
-            if self._num_taken not in self._done:
-                return None
-            result = self._done.pop(self._num_taken)
-            self._num_taken += 1
-            self._changed.notify_all()
-        if isinstance(result, BaseException):
-            raise result
-        return result
+
+        while True:
+            with self._changed:
+                self._changed.wait_for(is_next)
+                if self._num_taken not in self._done:
+                    return
+                result = self._done.pop(self._num_taken)
+                self._num_taken += 1
+                self._changed.notify_all()
+            yield result()
 
     def end(self) -> None:
         """End the threads; one that waits inside the iterator of items ends when that returns."""
@@ -211,14 +179,19 @@ class _Work(Generic[Item, T]):
         _RUNNING.discard(self)
 
 
+def _returned(made: T) -> T:
+    return made
+
+
+def _raised(error: BaseException) -> Any:
+    raise error
+
+
 _RUNNING: WeakSet[_Work[Any, Any]] = WeakSet()
 
 
 @atexit.register
 def _end_all() -> None:
-    """End what nobody has closed, as where a loop was left by an error that nobody catches.
-
-    Threads that the end of the interpreter finds in the core would abort the process.
-    """
+    """End what was not closed: threads in the core at exit would abort the process."""
     for work in [*_RUNNING]:
         work.end()

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -18,8 +18,7 @@ from tgflow.cuda.clock import HostClock, WorkClock
 from tgflow.cuda.device import Device, StreamEvent
 from tgflow.cuda.devices import device_of
 from tgflow.describe import described
-from tgflow.plan.device import DeviceBatches, OwnedBatches
-from tgflow.plan.host import PinnedCopies
+from tgflow.plan.device import DeviceBatches, PinnedCopies
 from tgflow.plan.in_order import Item, T, Task, ordered_map, run_task
 from tgflow.plan.lookahead import PREFETCH_BATCHES, Lookahead, is_planned, planned_batches
 from tgflow.plan.padding import BatchShape, cut
@@ -37,16 +36,7 @@ class ReadyBatch(NamedTuple):
 
 
 class SideStream:
-    """Makes batches on a stream of its own, and hands them over to another.
-
-    What a GPU found comes to the host as numbers of rows, by which a batch is cut to a size, see
-    `tgflow.plan.padding`. They are there when the batch is, so the host waits for nothing as long
-    as batches are prepared ahead of whoever takes them; else until this one is prepared. All other
-    waiting is done by the stream that takes a batch, on the device.
-
-    Args:
-        gpu: Where batches are to be.
-    """
+    """Makes batches on a stream of its own, and hands them over to another."""
 
     def __init__(self, gpu: Device) -> None:
         self._gpu = gpu
@@ -190,33 +180,17 @@ class Loader:
             raise ValueError(f'lookahead must be at least 1 batch or "auto", got {lookahead}')
         self._plan = plan
         self._gpu = _delivery_gpu(plan, device)
-        self._tasks: Iterable[Task] = _EpochTasks(plan, epoch, indices)
+        self._epoch, self._indices = epoch, indices
+        self._tasks: Iterable[Task] | None = None
         self._num_threads = num_threads
         self._lookahead = lookahead
         self._captures = captures
         self._clock = clock
 
     @classmethod
-    def of_tasks(
-        cls,
-        plan: BatchSource,
-        tasks: Iterable[Task],
-        *,
-        num_threads: int = 1,
-        lookahead: Lookahead = "auto",
-        device: torch.device | Device | None = None,
-        captures: bool = False,
-        clock: WorkClock | None = None,
-    ) -> Loader:
-        """Return a loader of any tasks, pulled lazily from an iterable."""
-        loader = cls(
-            plan,
-            num_threads=num_threads,
-            lookahead=lookahead,
-            device=device,
-            captures=captures,
-            clock=clock,
-        )
+    def of_tasks(cls, plan: BatchSource, tasks: Iterable[Task], **options: Any) -> Loader:
+        """Return a loader of any tasks, pulled lazily from an iterable; options as of `Loader`."""
+        loader = cls(plan, **options)
         loader._tasks = tasks
         return loader
 
@@ -228,33 +202,29 @@ class Loader:
         }
 
     def __iter__(self) -> Iterator[Batch]:
-        plan, gpu = self._plan, self._gpu
+        plan, gpu, tasks = self._plan, self._gpu, self._tasks
+        if tasks is None:
+            indices = range(len(plan)) if self._indices is None else self._indices
+            tasks = ((self._epoch, index) for index in indices)
+        planned: Iterator[Batch] | None = None
+        if isinstance(plan, Plan | ReusingPlan) and is_planned(plan):
+            planned = planned_batches(
+                plan, tasks, lookahead=self._lookahead, num_threads=self._num_threads
+            )
         if gpu is None:
-            if self._is_planned():
-                return self._planned()
-            return self._made(partial(run_task, plan.batch), self._tasks)
+            return planned or self._made(partial(run_task, plan.batch), tasks)
         side, clock = SideStream(gpu), HostClock() if self._clock is None else self._clock
-        if self._is_planned():
-            batches: DeviceBatches = OwnedBatches(plan.batch)
-            copy = PinnedCopies(gpu, clock).of_batch
-            ready = self._made(partial(side.make, copy), self._planned())
+        if planned is not None:
+            batches = DeviceBatches(plan.batch)
+            ready = self._made(partial(side.make, PinnedCopies(gpu, clock).of_batch), planned)
         else:
             batches = plan.batches_on(gpu, self._ahead + 1 if self._captures else 0, clock)
-            ready = self._made(partial(side.make, partial(run_task, batches.make)), self._tasks)
+            ready = self._made(partial(side.make, partial(run_task, batches.make)), tasks)
         return _taken(side, batches, ready)
 
     @property
     def _ahead(self) -> int:
         return PREFETCH_BATCHES if self._lookahead == "auto" else self._lookahead
-
-    def _is_planned(self) -> bool:
-        return isinstance(self._plan, Plan | ReusingPlan) and is_planned(self._plan)
-
-    def _planned(self) -> Iterator[Batch]:
-        assert isinstance(self._plan, Plan | ReusingPlan)
-        return planned_batches(
-            self._plan, self._tasks, lookahead=self._lookahead, num_threads=self._num_threads
-        )
 
     def _made(self, make: Callable[[Item], T], items: Iterable[Item]) -> Generator[T]:
         return ordered_map(make, items, num_threads=self._num_threads, lookahead=self._ahead)
@@ -289,12 +259,62 @@ def _taken(
         batches.close()
 
 
-@dataclass(frozen=True)
-class _EpochTasks:
-    plan: BatchSource
-    epoch: int
-    indices: Iterable[int] | None
+@dataclass(frozen=True, slots=True)
+class BatchPart:
+    """Some events of a batch, with all their negatives; or all of them, to be stored."""
 
-    def __iter__(self) -> Iterator[Task]:
-        indices = range(len(self.plan)) if self.indices is None else self.indices
-        return ((self.epoch, index) for index in indices)
+    index: int
+    """Of the batch."""
+    rows: slice
+    is_last: bool
+    """Whether the batch's scores are complete with it."""
+    is_stored: bool = False
+    """Whether it is the batch as it is stored: all events, one negative each, not to be scored."""
+
+
+class PartedPlan:
+    """The batches of a plan in parts, as a source for the loader: its batch `i` is part `i`.
+
+    Args:
+        plan: A plan that ends.
+        max_pairs: Pairs of nodes to score at once, the events' own included; a part has at least
+            one event.
+        with_storing: Whether a batch's parts are followed by the whole of it, to be stored.
+    """
+
+    def __init__(self, plan: Plan, max_pairs: int, *, with_storing: bool) -> None:
+        self._plan = plan
+        size = max(1, max_pairs // (1 + plan.negatives.num))
+        self.parts = [
+            part for index in range(len(plan)) for part in _parts(plan, index, size, with_storing)
+        ]
+        """In order."""
+
+    @property
+    def gpu(self) -> Device | None:
+        """Where batches are made: on a GPU, or in host memory."""
+        return self._plan.gpu
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def batch(self, epoch: int, index: int) -> Batch:
+        """Return a part."""
+        part = self.parts[index]
+        return self._plan.part(epoch, part.index, part.rows, 1 if part.is_stored else None)
+
+    def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> DeviceBatches:
+        """Return what makes the parts on a GPU, or copies them there; none in slabs."""
+        if self.gpu is not None:
+            return DeviceBatches(self.batch)
+        copies = PinnedCopies(gpu, clock)
+        return DeviceBatches(lambda epoch, index: copies.of_batch(self.batch(epoch, index)))
+
+
+def _parts(plan: Plan, index: int, size: int, with_storing: bool) -> Iterator[BatchPart]:
+    begin, end = plan.span(index)
+    num = end - begin
+    for start in range(0, num, size):
+        yield BatchPart(index, slice(start, min(start + size, num)), start + size >= num)
+    if with_storing:
+        yield BatchPart(index, slice(0, num), False, True)

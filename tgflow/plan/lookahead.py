@@ -1,11 +1,7 @@
-"""Batches whose features come through caches that know what comes next.
+"""Batches whose features come through caches that are planned from batches drafted ahead.
 
-A batch is a pure function of (seed, epoch, index), so batches can be drafted far ahead, and which
-rows a window of them will gather is known before the first is read: the *super-batch* of Ginex
-(PVLDB 15(11), 2022). Here the window moves on with every batch that is planned, so that the last
-one knows as much as the first. Caches of edge and of node features are planned apart, each with its
-own size and contents. What a live stream will bring nobody knows: there a cache follows recency
-(`policy="lru"`).
+The window of drafted batches, the *super-batch* of Ginex (PVLDB 15(11), 2022), moves on with every
+batch that is planned. Caches of edge and of node features are planned apart.
 """
 
 from __future__ import annotations
@@ -13,8 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -23,16 +18,15 @@ from torch import Tensor
 from tgflow.batch import Batch
 from tgflow.cache import CachedTable, CacheSchedule, ScheduleMismatch
 from tgflow.plan._native import Belady
+from tgflow.plan.assembly import Feature, FeatureInput, PendingBatch, feature_inputs
 from tgflow.plan.in_order import (
     Task,
     batch_error,
     ordered_map,
-    prefetch,
     run_task,
     task_name,
     until_failure,
 )
-from tgflow.plan.pending import Feature, FeatureInput, PendingBatch, feature_inputs
 from tgflow.plan.plan import Plan
 from tgflow.plan.reuse import ReusingPlan
 from tgflow.tables.table import PendingGather
@@ -43,22 +37,10 @@ class BeladyPlanner:
     """Plans what a cache of `num_slots` rows holds, batch by batch, from batches observed ahead.
 
     Belady's replacement with bypass (IBM Systems Journal 5(2), 1966): after each batch the cache
-    holds, of what it held and what the batch read, the rows whose next uses are nearest. If it
-    observed all batches before it plans the first, no plan has fewer misses. Ginex (PVLDB 15(11),
-    2022) does so for node features, but refills the cache for every super-batch; here contents
-    carry over, and the window of known batches moves on batch by batch. Uses that were not observed
-    count as later than all known ones, and of those the row used last stays.
-
-    Costs O(1) an access, without the GIL; takes 8 bytes for each access observed and not planned,
-    40-56 for each id among them or in the cache, 12 a slot. Not to be called from two threads at
-    once.
-
-    Args:
-        num_slots: Rows that the cache can hold, at least 0.
-        contents: The id in each slot, -1 for none, int64 `[num_slots]`; None: all slots are free.
-
-    Raises:
-        ValueError: If an argument has another dtype or shape, or is out of range.
+    holds, of what it held and what the batch read, the rows whose next uses are nearest. Unlike in
+    Ginex, contents carry over and the window moves on batch by batch. Uses that were not observed
+    count as later than all known ones, and of those the row used last stays. O(1) an access,
+    without the GIL; not thread-safe.
     """
 
     def __init__(self, num_slots: int, contents: Tensor | None = None) -> None:
@@ -82,22 +64,11 @@ class BeladyPlanner:
         return self._native.bytes
 
     def observe(self, ids: Tensor) -> None:
-        """Observe what the batch after those observed so far will gather.
-
-        Args:
-            ids: Distinct ids, int64 `[D]`, on the CPU.
-
-        Raises:
-            ValueError: If an id is negative or comes twice; it is not observed then.
-        """
+        """Observe what the batch after those observed so far will gather."""
         self._native.observe(ids.contiguous())
 
     def plan(self) -> CacheSchedule:
-        """Return what the cache is to do at the first batch not yet planned, and count on it.
-
-        Raises:
-            IndexError: If there is none.
-        """
+        """Return what the cache is to do at the first batch not yet planned, and count on it."""
         if len(self) == 0:
             raise IndexError("all observed batches are planned; observe the next one first")
         ids = torch.empty(self._native.next_size, dtype=torch.int64)
@@ -141,57 +112,27 @@ CONTENTS_BYTES = 68
 """What a planner takes at most to know what is in a slot."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Planned:
-    """A table that is read through a cache whose moves are planned."""
-
-    table: FeatureInput
-    cache: CachedTable
-
-    @property
-    def name(self) -> Feature:
-        return self.table.name
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Pending:
-    """A batch that is to be planned."""
-
-    task: Task
-    pending: PendingBatch
-    traces: list[Tensor]
-    """Of each planned table, the distinct ids that it will be asked for."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Scheduled:
-    """A planned batch."""
+@dataclass(slots=True, eq=False)
+class _Step:
+    """A batch on its way: drafted, then planned, then started."""
 
     task: Task
     pending: PendingBatch | None
-    """None: it would have taken too much room, and is to be made again."""
-    schedules: tuple[CacheSchedule, ...]
+    """None: it would have taken too much room, and is made again."""
+    traces: list[Tensor]
+    """Of each planned table, the distinct ids that it will be asked for."""
+    schedules: list[CacheSchedule] = field(default_factory=list)
     """Of each planned table."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Started:
-    """A step whose turn comes soon."""
-
-    task: Task
-    pending: PendingBatch
-    schedules: tuple[CacheSchedule, ...]
-    missed: list[PendingGather | None]
+    missed: list[PendingGather | None] = field(default_factory=list)
     """Of each planned table the rows that it misses, on their way."""
-    rows: dict[Feature, Tensor]
+    rows: dict[Feature, Tensor] = field(default_factory=dict)
     """What comes from tables that are not planned."""
 
 
 class _Window:
     """Batches that are drafted and not planned, and planners that know them."""
 
-    def __init__(self, planned: list[_Planned], lookahead: Lookahead) -> None:
-        caches = [one.cache for one in planned]
+    def __init__(self, caches: list[CachedTable], lookahead: Lookahead) -> None:
         self._planners = [BeladyPlanner(cache.capacity, cache.contents()) for cache in caches]
         self._capacities = [cache.capacity for cache in caches]
         self._room = max(
@@ -201,50 +142,48 @@ class _Window:
         self._most_accesses = INT64_MAX
         self._is_auto = lookahead == "auto"
         self._most = INITIAL_WINDOW if lookahead == "auto" else lookahead
-        self._waiting: deque[tuple[Task, PendingBatch | None]] = deque()
+        self._waiting: deque[_Step] = deque()
         self._draft_bytes = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, drafted: _Pending) -> None:
-        """Let the planners observe it, and keep the draft if there is room."""
-        for planner, ids in zip(self._planners, drafted.traces, strict=True):
+    def add(self, step: _Step) -> None:
+        """Let the planners observe a batch, and keep the draft if there is room."""
+        for planner, ids in zip(self._planners, step.traces, strict=True):
             planner.observe(ids)
-        if self._most_accesses == INT64_MAX and self._nbytes() >= self._room:
+        held = sum(planner.nbytes for planner in self._planners)
+        if self._most_accesses == INT64_MAX and held >= self._room:
             self._most_accesses = self._num_accesses()  # a planner never gives memory back
-        keeps = self._draft_bytes + drafted.pending.nbytes <= MIN_WINDOW_BYTES
-        self._draft_bytes += keeps * drafted.pending.nbytes
-        self._waiting.append((drafted.task, drafted.pending if keeps else None))
+        assert step.pending is not None
+        size = step.pending.nbytes
+        if self._draft_bytes + size <= MIN_WINDOW_BYTES:
+            self._draft_bytes += size
+        else:
+            step.pending = None
+        self._waiting.append(step)
 
     def is_enough(self) -> bool:
-        """Return whether the first batch is to be planned with what is known."""
+        """Return whether the first batch can be planned with what is known."""
         if len(self) >= self._most:
             return True
+        if not self._is_auto or len(self) == 0:
+            return False
         pairs = zip(self._planners, self._capacities, strict=True)
-        return (
-            self._is_auto
-            and len(self) > 0
-            and (
-                self._num_accesses() >= self._most_accesses
-                or all(
-                    planner.num_accesses >= MAX_ACCESSES_PER_ROW * rows for planner, rows in pairs
-                )
-            )
+        return self._num_accesses() >= self._most_accesses or all(
+            planner.num_accesses >= MAX_ACCESSES_PER_ROW * rows for planner, rows in pairs
         )
-
-    def _nbytes(self) -> int:
-        return sum(planner.nbytes for planner in self._planners)
 
     def _num_accesses(self) -> int:
         return sum(planner.num_accesses for planner in self._planners)
 
-    def plan(self) -> _Scheduled:
+    def plan(self) -> _Step:
         """Plan the first batch."""
-        task, draft = self._waiting.popleft()
-        self._draft_bytes -= 0 if draft is None else draft.nbytes
+        step = self._waiting.popleft()
+        self._draft_bytes -= 0 if step.pending is None else step.pending.nbytes
         self._most += self._is_auto
-        return _Scheduled(task, draft, tuple(planner.plan() for planner in self._planners))
+        step.schedules = [planner.plan() for planner in self._planners]
+        return step
 
 
 def is_planned(plan: AnyPlan) -> bool:
@@ -257,98 +196,70 @@ def planned_batches(
 ) -> Iterator[Batch]:
     """Yield the batches of `tasks`, in order: the same as `plan.batch` makes, at fewer misses.
 
-    Contents of caches carry over from one call to the next. Only one call may be at work on a cache
-    at a time.
-
-    Args:
-        plan: Whose batches; one table of its graph at least is read through a cache to plan for.
-        tasks: As many as are to be known are pulled and drafted before the first is delivered.
-        lookahead: Batches to know ahead. "auto" begins with 16 and knows one more with each that it
-            delivers, until it knows 32 accesses per row of each cache, or planning takes a quarter
-            of the caches' bytes (at least 32 MiB beside 68 bytes a row of them); from then on it
-            knows as much as at that time. Drafts take 32 MiB more; those for which there is no
-            room are made twice.
-        num_threads: Threads that draft; as many plan and begin to read from a disk what soon comes,
-            and one more gathers. 0: all is done when a batch is asked for.
-
-    Raises:
-        BatchError: If a batch cannot be prepared, in its place.
-        ScheduleMismatch: If others have changed what a cache holds; it names the batch, the table
-            and the id.
+    Only one call may be at work on a cache at a time; contents carry over to the next. "auto" knows
+    16 batches ahead at first and one more with each that it delivers, until that is 32 accesses per
+    row of each cache, or planning takes a quarter of the caches' bytes.
     """
-    inputs = feature_inputs(plan.graph)
-    caches = [(table, table.planned_cache) for table in inputs]
-    planned = [_Planned(table, cache) for table, cache in caches if cache is not None]
-    others = [table for table, cache in caches if cache is None]
-    drafts = ordered_map(
-        partial(_pending, plan, planned), tasks, num_threads=num_threads, lookahead=2 * num_threads
-    )
-    started = ordered_map(
-        partial(_start, plan, planned, others),
-        _steps(drafts, _Window(planned, lookahead)),
-        num_threads=num_threads,
-        lookahead=PREFETCH_BATCHES,
-    )
-    batches = _gather(started, planned)
-    return prefetch(batches, PREFETCH_BATCHES) if num_threads > 0 else batches
+    planned: dict[Feature, tuple[FeatureInput, CachedTable]] = {}
+    others: list[FeatureInput] = []
+    for table in feature_inputs(plan.graph):
+        cache = table.planned_cache
+        if cache is None:
+            others.append(table)
+        else:
+            planned[table.name] = table, cache
 
+    def drafted(task: Task) -> _Step:
+        draft = run_task(plan.pending, task)
+        return _Step(task, draft, [table.trace(draft) for table, _ in planned.values()])
 
-def _pending(plan: AnyPlan, planned: list[_Planned], task: Task) -> _Pending:
-    draft = run_task(plan.pending, task)
-    return _Pending(task, draft, [one.table.trace(draft) for one in planned])
-
-
-def _steps(drafts: Generator[_Pending], known: _Window) -> Generator[_Scheduled]:
-    """Plan batch after batch. A draft that fails is raised after those before it."""
-    failures: list[BaseException] = []
-    with closing(drafts):
-        for drafted in until_failure(drafts, failures):
-            known.add(drafted)
-            while known.is_enough():
+    def steps() -> Generator[_Step]:
+        """Plan batch after batch. A draft that fails is raised after those before it."""
+        known = _Window([cache for _, cache in planned.values()], lookahead)
+        failures: list[BaseException] = []
+        with closing(drafts):
+            for step in until_failure(drafts, failures):
+                known.add(step)
+                while known.is_enough():
+                    yield known.plan()
+            while len(known) > 0:
                 yield known.plan()
-        while len(known) > 0:
-            yield known.plan()
-    for failure in failures:
-        raise failure
+        for failure in failures:
+            raise failure
 
+    def begun(step: _Step) -> _Step:
+        """Read what needs no turn: tables that are not planned, and what the planned will miss."""
+        if step.pending is None:
+            step.pending = run_task(plan.pending, step.task)
+        try:
+            for (table, cache), schedule in zip(planned.values(), step.schedules, strict=True):
+                with table.error_context():
+                    step.missed.append(cache.start(schedule))
+            step.rows = {table.name: table.gather(step.pending) for table in others}
+        except Exception as error:
+            raise batch_error(step.task, error) from error
+        return step
 
-def _start(
-    plan: AnyPlan, planned: list[_Planned], others: list[FeatureInput], step: _Scheduled
-) -> _Started:
-    """Prepare a step again if it was not kept, and read what needs no turn.
+    def batches() -> Generator[Batch]:
+        """Gather one batch after the other, as the caches' contents were planned."""
+        with closing(started):
+            for step in started:
+                assert step.pending is not None
+                moves = zip(planned.values(), step.schedules, step.missed, strict=True)
+                for (table, cache), schedule, missed in moves:
+                    try:
+                        with table.error_context():
+                            ids = table.base_ids(step.pending)
+                            step.rows[table.name] = cache.apply(schedule, ids, missed=missed)
+                    except ScheduleMismatch as error:
+                        where = f"{task_name(step.task)}, {table.name}"
+                        raise ScheduleMismatch(f"{where}: {error}") from error
+                    except Exception as error:
+                        raise batch_error(step.task, error) from error
+                yield step.pending.with_features(step.rows)
 
-    That is the rows of tables that are not planned, and those that the planned ones will miss.
-    """
-    draft = run_task(plan.pending, step.task) if step.pending is None else step.pending
-    missed = []
-    try:
-        for one, schedule in zip(planned, step.schedules, strict=True):
-            with one.table.error_context():
-                missed.append(one.cache.start(schedule))
-        rows = {table.name: table.gather(draft) for table in others}
-    except Exception as error:
-        raise batch_error(step.task, error) from error
-    return _Started(step.task, draft, step.schedules, missed, rows)
-
-
-def _gather(steps: Generator[_Started], planned: list[_Planned]) -> Generator[Batch]:
-    """Gather one batch after the other, as the caches' contents were planned."""
-    with closing(steps):
-        for step in steps:
-            rows = dict(step.rows)
-            for one, schedule, missed in zip(planned, step.schedules, step.missed, strict=True):
-                rows[one.name] = _apply(one, step, schedule, missed)
-            yield step.pending.with_features(rows)
-
-
-def _apply(
-    one: _Planned, step: _Started, schedule: CacheSchedule, missed: PendingGather | None
-) -> Tensor:
-    """Return the rows of a planned table, and make its cache's moves."""
-    try:
-        with one.table.error_context():
-            return one.cache.apply(schedule, one.table.base_ids(step.pending), missed=missed)
-    except ScheduleMismatch as error:
-        raise ScheduleMismatch(f"{task_name(step.task)}, {one.name}: {error}") from error
-    except Exception as error:
-        raise batch_error(step.task, error) from error
+    drafts = ordered_map(drafted, tasks, num_threads=num_threads, lookahead=2 * num_threads)
+    started = ordered_map(begun, steps(), num_threads=num_threads, lookahead=PREFETCH_BATCHES)
+    if num_threads == 0:
+        return batches()
+    return ordered_map(lambda batch: batch, batches(), lookahead=PREFETCH_BATCHES)

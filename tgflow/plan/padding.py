@@ -35,11 +35,7 @@ class BatchShape:
         return cls(tuple(targets), nodes, edges)
 
     def rounded(self) -> BatchShape:
-        """Return the shape with each number rounded up to a size: 32, 48, 64, 96, 128, ...
-
-        These are the powers of two and the numbers halfway between: a seventh of the rows of
-        such a shape is padding on average, and at most a third.
-        """
+        """Return the shape with each number rounded up to a size: 32, 48, 64, 96, 128, ..."""
         targets = tuple(map(rounded, self.targets))
         nodes, edges = (rounded(rows) if rows else 0 for rows in (self.nodes, self.edges))
         return BatchShape(targets, nodes, edges)
@@ -65,11 +61,7 @@ class Padding(NamedTuple):
 
 
 def paddings(batch: Batch, shape: BatchShape) -> dict[int, Padding]:
-    """Return what each column gets to have `shape`, by its `id`; others stay as they are.
-
-    Raises:
-        ValueError: If the batch has more rows than `shape`, or another number of blocks.
-    """
+    """Return what each column gets to have `shape`, by its `id`; others stay as they are."""
     _check_fits(shape_of(batch), shape)
     found: dict[int, Padding] = {}
 

@@ -27,14 +27,11 @@ from tgflow.cuda.device import Device
 from tgflow.graph import Neighbors, TemporalGraph
 from tgflow.keys import KeyDomain, derive_key
 from tgflow.plan._native import ReuseMap
-from tgflow.plan.assembly import RootColumns, assemble_hops, walk_of, with_features
-from tgflow.plan.device import DeviceBatches, OwnedBatches
-from tgflow.plan.host import CopyingPreparer
+from tgflow.plan.assembly import PendingBatch, Roots, assemble, distinct_events, walk_of
+from tgflow.plan.device import CopiedBatches, DeviceBatches
 from tgflow.plan.in_order import ordered_map, run_task, until_failure
 from tgflow.plan.padding import rounded
-from tgflow.plan.pending import PendingBatch, distinct_events
 from tgflow.plan.plan import Plan
-from tgflow.plan.spec import PlanSpec, Roots
 from tgflow.sampling import Frontier
 from tgflow.sampling.hops import HopQueries, Hops, SomeNeighbors
 from tgflow.sampling.rows import sample_neighbors
@@ -50,8 +47,8 @@ def with_event_features(graph: TemporalGraph, block: Block) -> Block:
     """Return a block on the CPU with the features of its events, if the graph has any."""
     if graph.edge_x is None:
         return block
-    events = distinct_events([block.eid], None)
-    return replace(block, edge_row=events.rows[0], edge_table=graph.edge_x.gather(events.eids))
+    eids, (row,), *_ = distinct_events([block.eid], None)
+    return replace(block, edge_row=row, edge_table=graph.edge_x.gather(eids))
 
 
 class AskedRows(NamedTuple):
@@ -65,15 +62,7 @@ class AskedRows(NamedTuple):
 
 
 def recurring_rows(asked: Sequence[AskedRows]) -> AskedRows:
-    """Return the rows that two batches or more ask for, each once.
-
-    Args:
-        asked: Of one batch or more, each of which asks for a (node, time) at most once.
-
-    Returns:
-        The rows, as the first batch asks for them: first those that most batches ask for, and
-        among these in order of appearance.
-    """
+    """Return the rows that two batches or more ask for, each once."""
     nodes, t, position = (torch.cat(column) for column in zip(*asked, strict=True))
     ticks, tick = torch.unique(t, return_inverse=True)
     _, row, count = torch.unique(nodes * len(ticks) + tick, return_inverse=True, return_counts=True)
@@ -102,6 +91,9 @@ class ReuseRule:
     super_batch: int = 0
     """Batches of a super-batch, whose hot rows are computed before it begins, at most half of
     `staleness` rounded up; 0: each row is computed by the first batch that asks for it."""
+
+
+_NEW_WINDOW = {"window": 0, "window_asked": 0, "window_reused": 0}
 
 
 class ReuseProgress(NamedTuple):
@@ -138,11 +130,8 @@ class ReuseProgress(NamedTuple):
 
     def restarted(self) -> ReuseProgress:
         """Return the progress at the start of another pass, with which no rows are shared."""
-        begun = self._replace(since=self.number, begun=self.number, is_off=0)
-        return begun._with_new_window()
-
-    def _with_new_window(self) -> ReuseProgress:
-        return self._replace(window=0, window_asked=0, window_reused=0)
+        number = self.number
+        return self._replace(since=number, begun=number, is_off=0, **_NEW_WINDOW)
 
     def counted(self, asked: int, reused: int, refreshed: int, k: int, lag: int) -> ReuseProgress:
         """Return the progress after a batch, whose rows have `k` neighbors each."""
@@ -160,7 +149,7 @@ class ReuseProgress(NamedTuple):
         if now.window < WINDOW:
             return now
         is_off = now.window_reused < LEAST_SHARE * now.window_asked
-        return now._replace(is_off=int(is_off))._with_new_window()
+        return now._replace(is_off=int(is_off), **_NEW_WINDOW)
 
     def oldest(self, staleness: int) -> int:
         """Return the first batch whose rows the next one may take."""
@@ -177,17 +166,12 @@ class ReuseChoice:
     """int64 `[N]`: where each row of the frontier is then: at the places of `at`, or behind."""
     reused: ReusedRows
 
-    def handing_over(self, hot: HotRows | None) -> ReuseChoice:
-        """Return the choice of a batch with which rows are handed over that others will take."""
-        record = replace(self.reused.record, hot=hot)
-        return replace(self, reused=replace(self.reused, record=record))
-
 
 class HopReuse:
     """Decides for the rows that a hop below the first asks for, batch after batch.
 
     Args:
-        spec: The plan.
+        plan: The plan.
         hop: Which hop, at least 1.
         rule: Which rows are taken.
         capacity: Rows that the ring holds.
@@ -199,7 +183,7 @@ class HopReuse:
 
     def __init__(
         self,
-        spec: PlanSpec,
+        plan: Plan,
         hop: int,
         rule: ReuseRule,
         capacity: int,
@@ -207,11 +191,11 @@ class HopReuse:
         progress: ReuseProgress,
         rows: tuple[Tensor, Tensor, Tensor, Tensor],
     ) -> None:
-        self._spec, self._hop, self._rule = spec, hop, rule
+        self._plan, self._hop, self._rule = plan, hop, rule
         self._capacity, self._pads = capacity, pads
         self._map = ReuseMap(capacity)
         self._map.restore(*rows)
-        self._change = spec.graph.last_change
+        self._change = plan.graph.last_change
         self.progress = progress
 
     @property
@@ -235,16 +219,17 @@ class HopReuse:
         """
         if self.is_off:
             return None
-        nodes, t = asked.nodes, asked.t
-        if self._spec.gpu is not None:
-            nodes, t = _used_of(asked)
+        nodes, t = asked.nodes.cpu(), asked.t.cpu()
+        if self._plan.gpu is not None:  # without padding
+            size = int((nodes >= 0).sum())
+            nodes, t = nodes[:size], t[:size]
         num_used = len(nodes)
         limit = self._limit(roots)
         self._forget_changed(limit)
         key = derive_key(roots.key, KeyDomain.REUSE, self._hop)
         order, slot = torch.empty(2, num_used, dtype=torch.int64).unbind(0)
         rule, number = self._rule, self.progress.number
-        may_recur = find_settled(self._spec.graph.log, t, limit)
+        may_recur = find_settled(self._plan.graph.log, t, limit)
         counts = self._map.decide(
             number, nodes, t, may_recur, rule.staleness, rule.refresh, key, order, slot
         )
@@ -285,11 +270,11 @@ class HopReuse:
 
     def _limit(self, roots: Roots) -> int:
         """Return the log position that no query of a batch sees events beyond."""
-        return roots.host.end if self._spec.sees_all_before else roots.host.begin
+        return roots.host.end if self._plan.sees_all_before else roots.host.begin
 
     def _settled(self, roots: Roots, asked: HopQueries) -> AskedRows:
         """Return those rows of a batch that are the same in later ones."""
-        may_recur = find_settled(self._spec.graph.log, asked.t, self._limit(roots))
+        may_recur = find_settled(self._plan.graph.log, asked.t, self._limit(roots))
         position = asked.as_of
         if not isinstance(position, Tensor):
             assert position is not None
@@ -312,7 +297,7 @@ class HopReuse:
 
     def _forget_changed(self, limit: int) -> None:
         """Forget all rows if the past that the next batch sees is not that of those before."""
-        graph, progress = self._spec.graph, self.progress
+        graph, progress = self._plan.graph, self.progress
         change = graph.last_change
         late = 0
         if change is not None:
@@ -327,13 +312,6 @@ class HopReuse:
         self.progress = progress._replace(since=progress.number, late=late, dropped=dropped)
         self._change = change
         self._map.clear()
-
-
-def _used_of(asked: HopQueries) -> tuple[Tensor, Tensor]:
-    """Return nodes and times of a GPU's queries on the host, without padding."""
-    nodes = asked.nodes.cpu()
-    size = int((nodes >= 0).sum())
-    return nodes[:size], asked.t.cpu()[:size]
 
 
 def _padded(slots: Tensor, fill: int) -> Tensor:
@@ -353,9 +331,8 @@ class Walk:
 
     def __init__(self, plan: Plan, epoch: int, index: int) -> None:
         self._plan = plan
-        self.roots: Roots = plan.draw(epoch, index)
-        self.columns: RootColumns = plan.preparer.columns(self.roots)
-        self._hops = walk_of(plan, self.roots, self.columns)
+        self.roots = plan.placed(plan.draw(epoch, index))
+        self._hops = walk_of(plan, self.roots)
         self.asked: HopQueries = next(self._hops)
         """What the next hop asks, if `found` is None."""
         self.found: Hops | None = None
@@ -411,10 +388,8 @@ class BatchReuse:
     choices: list[ReuseChoice | None]
     """Of each hop below the first."""
 
-    def taken(self) -> Walk | None:
-        """Return the walk to whoever ends it, once."""
-        walk, self.walk = self.walk, None
-        return walk
+
+_Task = tuple[int, int, BatchReuse]
 
 
 class ReusingPlan:
@@ -461,36 +436,27 @@ class ReusingPlan:
         Raises:
             BatchError: If a batch cannot be drafted, in its place.
         """
-        begun = self._by_threads(self._begun, tasks, num_threads)
+        how: Any = {
+            "num_threads": num_threads,
+            "lookahead": max(2, 2 * num_threads, *(hop.super_batch for hop in self._hops)),
+        }
+        decided = ordered_map(self._begun, tasks, **how)
         for number, hop in enumerate(self._hops):
             if number:
-                begun = self._by_threads(partial(self._went_on, number), begun, num_threads)
-            begun = _decided_ahead(hop, begun) if hop.super_batch else _decided(hop, begun)
-        return begun
+                decided = ordered_map(_next_hop, decided, **how)
+            decided = _decided(hop, decided)
+        return decided
 
-    def _by_threads(self, make: Any, items: Iterable[Any], num_threads: int) -> Generator[Any]:
-        wrapped = partial(run_task, make)
-        ahead = max(2, 2 * num_threads, *(hop.super_batch for hop in self._hops))
-        return ordered_map(
-            lambda task: (*task[:2], wrapped(task)),
-            items,
-            num_threads=num_threads,
-            lookahead=ahead,
-        )
-
-    def _begun(self, epoch: int, index: int) -> BatchReuse:
+    def _begun(self, task: tuple[int, int]) -> _Task:
         is_off = all(hop.is_off for hop in self._hops)
-        return BatchReuse(None if is_off else Walk(self._plan, epoch, index), [])
-
-    def _went_on(self, number: int, epoch: int, index: int, reuse: BatchReuse) -> BatchReuse:
-        if reuse.walk is not None:
-            reuse.walk.take(reuse.choices[number - 1])
-        return reuse
+        walk = None if is_off else run_task(partial(Walk, self._plan), task)
+        return *task, BatchReuse(walk, [])
 
     def pending(self, epoch: int, index: int, reuse: BatchReuse | None = None) -> PendingBatch:
         """Return a batch before its features are read, see `Plan.pending`; None takes no rows."""
-        walk = None if reuse is None else reuse.taken()
-        choices = [] if reuse is None else reuse.choices
+        walk, choices = None, []
+        if reuse is not None:
+            walk, reuse.walk, choices = reuse.walk, None, reuse.choices
         if walk is not None:  # its hops but the last one were taken
             choices = choices[-1:]
         elif any(choices):
@@ -500,18 +466,18 @@ class ReusingPlan:
         for choice in choices:
             walk.take(choice)
         assert walk.found is not None
-        return assemble_hops(self._plan, walk.roots, walk.columns, walk.found)
+        return assemble(self._plan, walk.roots, walk.found)
 
     def batch(self, epoch: int, index: int, reuse: BatchReuse | None = None) -> Batch:
         """Return a batch, see `Plan.batch`; None takes no rows."""
-        return with_features(self._plan, self.pending(epoch, index, reuse))
+        return self.pending(epoch, index, reuse).gathered(self.graph)
 
     def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> DeviceBatches:
         """Return what makes the batches on a GPU: made there, or copied; never in slabs."""
         if self.gpu is not None:
-            return OwnedBatches(self.batch)
-        copying = CopyingPreparer(self._plan, gpu, clock)
-        return OwnedBatches(lambda *task: copying.of_pending(self.pending(*task)))
+            return DeviceBatches(self.batch)
+        copies = CopiedBatches(self._plan, gpu, clock)
+        return DeviceBatches(lambda *task: copies.of_pending(self.pending(*task)))
 
 
 def check_reusable(plan: Plan) -> None:
@@ -534,54 +500,46 @@ def check_reusable(plan: Plan) -> None:
         )
 
 
-_Decided = tuple[int, int, BatchReuse]
+def _next_hop(task: _Task) -> _Task:
+    walk, choices = task[-1].walk, task[-1].choices
+    if walk is not None:
+        run_task(lambda *_: walk.take(choices[-1]), task)
+    return task
 
 
-def _decided(hop: HopReuse, begun: Generator[_Decided]) -> Generator[_Decided]:
-    """Let batches pass one by one."""
-    with closing(begun):
-        for task in begun:
-            _decide(hop, task[-1])
-            yield task
-
-
-def _decided_ahead(hop: HopReuse, begun: Generator[_Decided]) -> Generator[_Decided]:
-    """Let batches pass by super-batches; the first of each hands over hot rows of the next.
-
-    What fails is raised when its turn has come.
-    """
+def _decided(hop: HopReuse, begun: Generator[_Task]) -> Generator[_Task]:
+    """Decide for batch after batch; the first of a super-batch has hot rows of the next."""
     failures: list[BaseException] = []
     with closing(begun):
         windows = _super_batches(hop, until_failure(begun, failures))
         window = next(windows, [])
         while window:
             for _, _, reuse in window:
-                _decide(hop, reuse)
-            following = next(windows, [])
-            walks = [reuse.walk for _, _, reuse in following if reuse.walk is not None]
-            hot = hop.ahead([(walk.roots, walk.asked) for walk in walks])
-            choices = window[0][-1].choices
-            first = choices.pop()
-            choices.append(None if first is None else first.handing_over(hot))
+                walk = reuse.walk
+                reuse.choices.append(None if walk is None else hop.decide(walk.roots, walk.asked))
+            following: list[_Task] = []
+            if hop.super_batch:
+                following = next(windows, [])
+                walks = [reuse.walk for _, _, reuse in following if reuse.walk is not None]
+                hot = hop.ahead([(walk.roots, walk.asked) for walk in walks])
+                choices = window[0][-1].choices
+                if (first := choices[-1]) is not None:
+                    record = replace(first.reused.record, hot=hot)
+                    choices[-1] = replace(first, reused=replace(first.reused, record=record))
             yield from window
-            window = following
+            window = following if hop.super_batch else next(windows, [])
     for failure in failures:
         raise failure
 
 
-def _super_batches(hop: HopReuse, begun: Iterator[_Decided]) -> Generator[list[_Decided]]:
-    """Yield the batches of each super-batch; they are cut by the numbers of batches."""
-    number, window = hop.progress.number, list[_Decided]()
+def _super_batches(hop: HopReuse, begun: Iterator[_Task]) -> Generator[list[_Task]]:
+    """Yield the batches of each super-batch, cut by the numbers of batches; else one by one."""
+    number, window = hop.progress.number, list[_Task]()
     for task in begun:
         window.append(task)
         number += 1
-        if number % hop.super_batch == 0:
+        if number % max(hop.super_batch, 1) == 0:
             yield window
             window = []
     if window:
         yield window
-
-
-def _decide(hop: HopReuse, reuse: BatchReuse) -> None:
-    walk = reuse.walk
-    reuse.choices.append(None if walk is None else hop.decide(walk.roots, walk.asked))

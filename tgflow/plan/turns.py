@@ -1,9 +1,7 @@
 """Batches of several tasks prepared in one turn, whose questions other ranks answer together.
 
-Where each rank has the neighbors of its own nodes, every hop waits for the others; so does whoever
-reads memory or features of which each has a part. So the batches of several micro-batches, what is
-predicted and what is learned from, ask together; and all ranks take the same turns, one thread
-each.
+Where neighbors, memory or features are sharded, every read waits for the other ranks. So batches of
+several micro-batches ask together, and all ranks take the same turns, with one thread each.
 """
 
 from __future__ import annotations
@@ -13,17 +11,15 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
-from typing import Protocol, TypeAlias
 
 import torch
 
 from tgflow.batch import Batch, Share
 from tgflow.graph import TemporalGraph
 from tgflow.peers import PeerLost, Peers, RanksDisagree
-from tgflow.plan.assembly import RootColumns, assemble_hops, walk_of
+from tgflow.plan.assembly import Roots, assemble, feature_inputs, walk_of
 from tgflow.plan.in_order import Task, batch_error, ordered_map
-from tgflow.plan.pending import feature_inputs
-from tgflow.plan.spec import PlanSpec, Roots
+from tgflow.plan.plan import Plan
 from tgflow.sampling import Frontier, Sampler
 from tgflow.sampling.hops import Hops, HopWalk, hop_by_hop, walk_here
 
@@ -36,11 +32,10 @@ class TurnsOver(Exception):
 
 
 class TurnGate:
-    """Through it the ranks go together before each turn, in the group "plan".
+    """A barrier that all ranks pass before each turn, in the group "plan".
 
-    A turn is prepared ahead of the training, so when all ranks stop after the same micro-batch some
-    may have begun the next turn, and wait there for others that never will. Who stops leaves, and
-    lets them go.
+    Turns are prepared ahead of the training: when all ranks stop after the same micro-batch, some
+    wait here already for a turn that others never begin. A rank that stops calls `leave`.
 
     Args:
         peers: The ranks.
@@ -53,10 +48,7 @@ class TurnGate:
 
     @contextmanager
     def turn(self, num_tasks: int) -> Iterator[None]:
-        """Enclose a turn; waits for all ranks.
-
-        Args:
-            num_tasks: Of the turn, at least 1, the same for all ranks.
+        """Enclose a turn of `num_tasks`, at least 1; waits for all ranks.
 
         Raises:
             TurnsOver: If a rank has left, this one included.
@@ -64,11 +56,17 @@ class TurnGate:
             PeerLost: If one is gone.
         """
         with self._taking:
-            said = [0] if self._is_over else self._gathered(num_tasks)
-            if 0 in said:
+            sizes = [0] if self._is_over else self._gathered(num_tasks)
+            if 0 in sizes:
                 self._is_over = True
                 raise TurnsOver
-            self._check(said)
+            for rank, size in enumerate(sizes):
+                if size != num_tasks:
+                    raise RanksDisagree(
+                        f"rank {rank} prepares {size} batches at once, and rank "
+                        f"{self._peers.rank} {num_tasks}: a stream must come to all ranks in the "
+                        "same batches"
+                    )
             yield
 
     def leave(self) -> None:
@@ -84,54 +82,22 @@ class TurnGate:
 
     def _gathered(self, num_tasks: int) -> list[int]:
         mine, sizes = torch.tensor([num_tasks]), [1] * self._peers.world
-        said: list[int] = self._peers.gather(mine, sizes, kind=KIND, group="plan").tolist()
-        return said
-
-    def _check(self, said: list[int]) -> None:
-        own = said[self._peers.rank]
-        for rank, num_tasks in enumerate(said):
-            if num_tasks != own:
-                raise RanksDisagree(
-                    f"rank {rank} prepares {num_tasks} batches at once, and rank "
-                    f"{self._peers.rank} {own}: a stream must come to all ranks in the same batches"
-                )
+        found: list[int] = self._peers.gather(mine, sizes, kind=KIND, group="plan").tolist()
+        return found
 
 
-class Walker(Protocol):
-    """Who answers what hops ask: `tgflow.distributed.asking.AskingSampler` is one."""
-
-    def walk(self, walks: Iterable[HopWalk]) -> list[Hops]:
-        """Return the hops of each batch, all of them taking a hop together."""
-        ...
+Walk = Callable[[Iterable[HopWalk]], list[Hops]]
+"""Returns the hops of each batch, all of them taking a hop together, as
+`tgflow.distributed.asking.AskingSampler.walk` does."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class WalksHere:
-    """A `Walker` over a graph that has all neighbors: it asks nobody.
-
-    Args:
-        graph: Graph to read.
-        sampler: Which neighbors are taken.
-    """
-
-    graph: TemporalGraph
-    sampler: Sampler
-
-    def walk(self, walks: Iterable[HopWalk]) -> list[Hops]:
-        """Return the hops of each batch."""
-        return [walk_here(self.graph, walk, self.sampler) for walk in walks]
+def walks_here(graph: TemporalGraph, sampler: Sampler) -> Walk:
+    """Return the `Walk` over a graph that has all neighbors: it asks no other rank."""
+    return lambda walks: [walk_here(graph, walk, sampler) for walk in walks]
 
 
-AskState: TypeAlias = Callable[[Sequence[Iterable[Batch]]], Sequence[Callable[[], None]]]
+AskState = Callable[[Sequence[Iterable[Batch]]], Sequence[Callable[[], None]]]
 """What `tgflow.state.SpreadState.ask` is."""
-
-
-class PlansByEpoch(Protocol):
-    """Plans whose batches come side by side, such as those to predict and those to learn from."""
-
-    def plan_of(self, epoch: int) -> PlanSpec:
-        """Return the plan of the batches of an epoch."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,15 +105,16 @@ class SharePreparer:
     """Prepares shares of batches in host memory, in turns with other ranks.
 
     Args:
-        plans: Of a graph, perhaps with a shard; plans that come side by side have as many hops.
-        walker: Answers their hops; its sampler is theirs.
+        plan_of: Returns the plan of the batches of an epoch, of a graph, perhaps with a shard;
+            plans that come side by side have as many hops.
+        walk: Answers their hops, by their sampler.
         wanted: The slices of each batch that are computed here.
         most: Slices of the rank that computes most of a batch: as many walks all ranks take.
         ask: Lets owners know what micro-batches read of the model's state; None: it is all here.
     """
 
-    plans: PlansByEpoch
-    walker: Walker
+    plan_of: Callable[[int], Plan]
+    walk: Walk
     wanted: range
     most: int
     ask: AskState | None = None
@@ -166,7 +133,8 @@ class SharePreparer:
             RanksDisagree: If another one takes another turn.
         """
         try:
-            drawn = [self._draw(task, number) for task in turn for number in self.wanted]
+            tasks = [(self.plan_of(task[0]), task[:2]) for task in turn]
+            drawn = [(plan, plan.draw(*task, n)) for plan, task in tasks for n in self.wanted]
             batches = iter(self._batches(drawn, self.most * len(turn)))
             shares = [Share.of([*islice(batches, len(self.wanted))]) for _ in turn]
             return shares if self.ask is None else _fetching(shares, self.ask)
@@ -175,17 +143,12 @@ class SharePreparer:
         except Exception as error:
             raise batch_error(turn[0], error) from error
 
-    def _draw(self, task: Task, number: int) -> tuple[PlanSpec, Roots]:
-        spec = self.plans.plan_of(task[0])
-        return spec, spec.draw(task[0], task[1], number)
-
-    def _batches(self, drawn: Sequence[tuple[PlanSpec, Roots]], num_walks: int) -> list[Batch]:
+    def _batches(self, drawn: Sequence[tuple[Plan, Roots]], num_walks: int) -> list[Batch]:
         """Return the batches of what was drawn, while other ranks prepare up to `num_walks`."""
-        asked = [(spec, roots, RootColumns.on_host(roots)) for spec, roots in drawn]
-        walks = [walk_of(*each) for each in asked]
+        walks = [walk_of(*each) for each in drawn]
         walks += [_nowhere(drawn[0][0]) for _ in range(num_walks - len(walks))]
-        found = self.walker.walk(walks)
-        pending = [assemble_hops(*each, hops) for each, hops in zip(asked, found, strict=False)]
+        found = self.walk(walks)
+        pending = [assemble(*each, hops) for each, hops in zip(drawn, found, strict=False)]
         tables = feature_inputs(drawn[0][0].graph)
         rows = {table.name: table.gather_all(pending) for table in tables}
         return [
@@ -198,19 +161,15 @@ def _fetching(shares: Iterable[Share], ask: AskState) -> list[Share]:
     """Return shares that fetch what they read of a state: those of a micro-batch together."""
     groups = [[*group] for _, group in groupby(shares, key=lambda share: share.index)]
     read = [[batch for share in group for _, batch in share.computed()] for group in groups]
-    return [
-        replace(share, fetch=fetch)
-        for group, fetch in zip(groups, ask(read), strict=True)
-        for share in group
-    ]
+    pairs = zip(groups, ask(read), strict=True)
+    return [replace(share, fetch=fetch) for group, fetch in pairs for share in group]
 
 
-def _nowhere(spec: PlanSpec) -> HopWalk:
+def _nowhere(plan: Plan) -> HopWalk:
     """Return a walk that asks for nothing, beside those of other ranks."""
-    nothing = torch.empty(0, dtype=torch.int64)
-    roots = Frontier(nothing, nothing, nothing)
-    seconds = spec.graph.seconds_per_tick
-    return hop_by_hop(seconds, None, roots, spec.fanouts, key=0, as_of=0)
+    none = torch.empty(0, dtype=torch.int64)
+    roots, seconds = Frontier(none, none, none), plan.graph.seconds_per_tick
+    return hop_by_hop(seconds, None, roots, plan.fanouts, key=0, as_of=0)
 
 
 def shares_by_turns(

@@ -17,7 +17,7 @@ def table_figures(graph: TemporalGraph) -> dict[str, Any]:
     A `hit_rate` is None where nothing was asked for, as in a run that had nothing left to learn.
     Synchronizes with a GPU that has a cache.
     """
-    from tgflow.plan.pending import feature_inputs
+    from tgflow.plan.assembly import feature_inputs
 
     return {each.name: each.table.describe() for each in feature_inputs(graph)}
 

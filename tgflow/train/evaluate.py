@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tgflow.batch import AnyBatch, HostEvents
 from tgflow.metrics import LinkMetrics, Metrics
-from tgflow.plan.parts import BatchPart
+from tgflow.plan.loader import BatchPart
 from tgflow.train.finite import BatchPlace
 from tgflow.train.reducer import score_values
 from tgflow.train.results import Results

@@ -29,9 +29,15 @@ from tgflow.model import TemporalModel, device_of_model
 from tgflow.peers import Alone, Peers
 from tgflow.plan.counts import CountHistory
 from tgflow.plan.in_order import Task
-from tgflow.plan.loader import BatchSource, Loader, joined_shares, sliced_tasks
+from tgflow.plan.loader import (
+    BatchPart,
+    BatchSource,
+    Loader,
+    PartedPlan,
+    joined_shares,
+    sliced_tasks,
+)
 from tgflow.plan.negatives import FixedNegatives, NegativeSampler, NegativeSource, PooledNegatives
-from tgflow.plan.parts import BatchPart, PartedPlan
 from tgflow.plan.plan import Plan
 from tgflow.state import SpreadState
 from tgflow.tables.row_view import RowView

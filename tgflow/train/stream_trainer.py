@@ -24,13 +24,13 @@ from tgflow.graph.node_rows import check_ids
 from tgflow.ids import NodeIds
 from tgflow.model import TemporalModel
 from tgflow.peers import Alone, Peers
+from tgflow.plan.assembly import check_unplanned
 from tgflow.plan.counts import CountHistory
 from tgflow.plan.in_order import Task
 from tgflow.plan.loader import BatchSource, Loader, joined_shares, sliced_tasks
 from tgflow.plan.lookahead import PREFETCH_BATCHES
 from tgflow.plan.negatives import PairHistory
-from tgflow.plan.pending import check_unplanned
-from tgflow.plan.turns import SharePreparer, TurnGate, Walker, WalksHere, shares_by_turns
+from tgflow.plan.turns import SharePreparer, TurnGate, Walk, shares_by_turns, walks_here
 from tgflow.schedule import SliceSchedule
 from tgflow.state import SpreadState
 from tgflow.train.config import ContinualConfig, ExecutionConfig
@@ -335,14 +335,14 @@ class StreamTrainer(ABC):
         plans = self._source()
         assert isinstance(plans, MicroBatchPlans)
         sampler, graph, state = plans.predict.sampler, self.graph, self.spread_state
-        walker: Walker = (
-            WalksHere(graph, sampler)
+        walk: Walk = (
+            walks_here(graph, sampler)
             if graph.shard.world == 1
-            else AskingSampler(graph, self._peers, sampler)
+            else AskingSampler(graph, self._peers, sampler).walk
         )
         most = SliceSchedule(self.config.slices, self._peers.world).most
         ask = None if state is None else state.ask
-        return SharePreparer(plans, walker, self._wanted, most, ask)
+        return SharePreparer(plans.plan_of, walk, self._wanted, most, ask)
 
     @property
     def _ahead(self) -> int:

@@ -21,10 +21,6 @@ struct ScoreRows {
 /// leave open. `positive` and `out` are [negative.rows].
 void rank_scores(const double* positive, const ScoreRows& negative, double tolerance, double* out);
 
-/// Sorts the positives of each row, and writes for each of them how many of its row are at least as high:
-/// positives, and negatives. `above` and `false_above` are [positive.rows, positive.width].
-void count_above(const ScoreRows& positive, const ScoreRows& negative, int64_t* above, int64_t* false_above);
-
 struct Comparison {
   std::vector<double> gained;  ///< Per distinct positive score, descending: number of positives x precision.
   double num_above;            ///< Pairs in which the positive scores higher; ties count one half.

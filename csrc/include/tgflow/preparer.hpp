@@ -14,7 +14,7 @@
 
 namespace tgflow {
 
-/// What all batches of a plan have in common; see tgflow/plan/spec.py and tgflow/plan/negatives.py.
+/// What all batches of a plan have in common; see tgflow/plan/plan.py and tgflow/plan/negatives.py.
 struct BatchRules {
   eid_t start = 0;  ///< Of batch 0, in the log.
   int64_t batch_size = 1;

@@ -50,20 +50,6 @@ def backward() -> Call:
     )
 
 
-def co_occurrence() -> Call:
-    arguments = {
-        "self": ids(0, 1, 2, 3, 4),
-        "other": torch.ones(ROWS, K, dtype=torch.int64),
-        "mask": torch.ones(ROWS, K, dtype=torch.bool),
-        "src_row": ids(0, 2, 4),
-        "dst_row": ids(1, 1, 3),
-        "out": torch.ones(NUM, 2, 1 + K, 2, dtype=torch.int32),
-    }
-    return Call(
-        _core.co_occurrence, arguments, indices={"src_row": (0, ROWS), "dst_row": (0, ROWS)}
-    )
-
-
 CASES: dict[str, Callable[[], Call]] = {
     "keep_factors": lambda: Call(
         _core.keep_factors,
@@ -79,5 +65,4 @@ CASES: dict[str, Callable[[], Call]] = {
     ),
     "attend": forward,
     "attend_backward": backward,
-    "co_occurrence": co_occurrence,
 }

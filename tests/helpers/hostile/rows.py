@@ -200,13 +200,6 @@ CASES: dict[str, Callable[[], Call]] = {
         tolerance=0.0,
         out=torch.ones(NUM).double(),
     ),
-    "count_above": lambda: ranking(
-        _core.count_above,
-        positive=torch.ones(ROWS, NUM).double(),
-        negative=torch.ones(ROWS, K).double(),
-        above=torch.zeros(ROWS, NUM, dtype=torch.int64),
-        false_above=torch.zeros(ROWS, NUM, dtype=torch.int64),
-    ),
     "compare_scores": lambda: ranking(
         _core.compare_scores,
         pooled=True,
