@@ -19,7 +19,7 @@ from tgflow.batch import Batch
 from tgflow.cuda.clock import HostClock
 from tgflow.graph import TemporalGraph
 from tgflow.plan import Loader
-from tgflow.plan.host import PinnedCopies
+from tgflow.plan.device import PinnedCopies
 from tgflow.plan.loader import SideStream
 from tgflow.plan.padding import shape_of
 from tgflow.tables import FeatureTable
