@@ -66,7 +66,10 @@ KNOW_ADDRESSES = [
 ]
 NOT_BETWEEN_RANKS = r"dist\.(\w+_object|\w*reduce\w*)|torch\.(save|load)\b"
 # Imported within a function by what it is built on: `ContinualTrainer.save` writes a run directory.
-WITHIN = {("tgflow.train.continual", "tgflow.runtime.saved_run")}
+WITHIN = {
+    ("tgflow.train.continual", "tgflow.runtime.saved_run"),
+    *((f"tgflow.plan.{name}", "tgflow.plan.plan") for name in ("assembly", "host", "device")),
+}
 
 
 def modules():
