@@ -9,14 +9,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tgflow.ids import NodeIds
-from tgflow.streams.files.blocks import BLOCK_BYTES
-from tgflow.streams.files.file_source import FileSource
-from tgflow.streams.files.found_files import find_files
-from tgflow.streams.files.layout import TextLayout
-from tgflow.streams.files.reader import Reader
-from tgflow.streams.rows.limits import Checks
-from tgflow.streams.rows.schema import IdKind, Schema
-from tgflow.streams.rows.times import Times
+from tgflow.streams.files.csv import TextLayout
+from tgflow.streams.files.reader import FileSource, Reader, find_files
+from tgflow.streams.files.text import BLOCK_BYTES
+from tgflow.streams.rows.schema import Checks, IdKind, Schema, Times
 from tgflow.streams.source import EventSource
 
 

@@ -9,11 +9,10 @@ from typing import Any, Protocol, runtime_checkable
 from tgflow.describe import described
 from tgflow.events import EventBatch, concat
 from tgflow.ids import NodeIds
-from tgflow.streams.files.file_source import FileSource
-from tgflow.streams.files.reader import Reader
+from tgflow.streams.files.reader import FileSource, Reader
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
-from tgflow.streams.rows.batch import to_batch
+from tgflow.streams.rows.row_batch import to_batch
 from tgflow.units import INT64_MAX
 
 

@@ -18,8 +18,8 @@ from safetensors.numpy import save_file
 
 from tgflow.durable.fs import replacing
 from tgflow.streams.errors import StreamError
+from tgflow.streams.files.csv import JodieDecoder
 from tgflow.streams.files.formats import decoder_for
-from tgflow.streams.files.jodie import JodieDecoder
 from tgflow.streams.files.pickled_arrays import Array, Key, read_pickled_arrays
 from tgflow.streams.open import open_stream
 

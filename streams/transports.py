@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from tgflow.streams.rows.partitioned import PartitionedSource
+from tgflow.streams.rows.row_batch import PartitionedSource
 
 SCHEMES = {"kafka": "tgflow.streams.kafka"}
 """Of each URL scheme the module whose `TRANSPORT` serves it. A new transport is one such line."""

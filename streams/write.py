@@ -14,8 +14,8 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from tgflow.durable.fs import replacing
-from tgflow.streams.files.blocks import COMPRESSION
 from tgflow.streams.files.formats import WRITABLE, format_of
+from tgflow.streams.files.text import COMPRESSION
 from tgflow.streams.source import Source
 
 Write = Callable[[pa.RecordBatch], None]

@@ -1,4 +1,4 @@
-r"""Comma- or tab-separated text with a header line, in one dialect.
+r"""Delimited text with or without a header line, in one dialect.
 
 Rows are those of RFC 4180, but for what follows; Python's `csv` with `strict=True` splits lines
 into the same values:
@@ -21,96 +21,308 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import mode
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
 from tgflow.streams.errors import StreamError, shown
-from tgflow.streams.files.blocks import BLOCK_BYTES, BOM, Text, TextBlock
-from tgflow.streams.files.lines import Parser, Verdicts, parser_block, refuse_tiny
-from tgflow.streams.files.quotes import enclose_values
-from tgflow.streams.files.screen import screen
-from tgflow.streams.files.text import TextDecoder, undecodable
-from tgflow.streams.rows.checks import Fault
-from tgflow.streams.rows.columns import id_fault
-from tgflow.streams.rows.limits import Checks
+from tgflow.streams.files.text import (
+    BLOCK_BYTES,
+    BOM,
+    Parser,
+    Text,
+    TextDecoder,
+    parser_block,
+    refuse_tiny,
+    undecodable,
+)
+from tgflow.streams.rows.row_batch import Fault
 from tgflow.streams.rows.schema import UNSCALED, Columns, IdKind, Scale, listed
-from tgflow.streams.rows.ticks import (
+from tgflow.streams.rows.validate import (
+    RowSchema,
     has_too_many_decimals,
-    may_be_tiny,
+    id_fault,
     number_fault,
     time_fault,
     time_type,
 )
 
-_ROW = re.compile(r"Row #(\d{1,9}):")
+SPACE, TAB = "space", "tab"
+UNREAD = "_"
+"""The name of a column that is not read; there may be many."""
 MISSING = ("", "nan", "NaN", "NA", "N/A", "null", "NULL", "None")
 """Texts of features that are missing, where those are filled."""
+MAX_COMMENTS = 10_000
+"""Lines of comments at the head of a file."""
+JODIE_HEADER = b"user_id,item_id,timestamp,state_label,comma_separated_list_of_features"
 _INTEGER = re.compile(r"\s*-?\d{1,99}\s*", re.ASCII)  # int() refuses thousands of digits
+_MAY_BE_NUMBER = re.compile(r"\s*[-+]?[0-9.iInN]")
+_SPACES = re.compile(rb"[ \t]+")
+
+
+@dataclass(frozen=True, slots=True)
+class TextLayout:
+    r"""How delimited text is laid out; None for what its format says.
+
+    Args:
+        header: Whether its first line names the columns; None: unless `columns` does.
+        columns: The columns' names in order, also as one text with commas between them; "_" for one
+            that is not read.
+        sep: What stands between two values: a character, "tab", or "space" for any number of
+            spaces and tabs.
+        comment: What lines begin with that are no rows.
+
+    Raises:
+        ValueError: If one is not such.
+    """
+
+    header: bool | None = None
+    columns: Sequence[str] | str | None = None
+    sep: str | None = None
+    comment: str | None = None
+
+    def __post_init__(self) -> None:
+        names = self.names or []
+        twice = [name for name in names if name != UNREAD and names.count(name) > 1]
+        if twice or not all(names):
+            what = f"{twice[0]!r} is there twice" if twice else "a name is empty"
+            raise ValueError(f"columns={self.columns!r}: {what}; write _ for one that is not read")
+        if self.sep not in (None, SPACE, TAB) and (len(self.sep) != 1 or self.sep in '"\n\r'):
+            raise ValueError(f"sep must be one character, tab or space, got {self.sep!r}")
+        if self.sep is not None and not self.sep.isascii():
+            raise ValueError(f"sep must be an ASCII character, tab or space, got {self.sep!r}")
+        if self.comment is not None and not self.comment.strip():
+            raise ValueError(f"comment must be what lines begin with, as #, got {self.comment!r}")
+
+    @property
+    def names(self) -> list[str] | None:
+        """The names of the columns, where they are given."""
+        if self.columns is None:
+            return None
+        columns = self.columns.split(",") if isinstance(self.columns, str) else self.columns
+        return [name.strip() for name in columns]
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What a format says of the layout of its files.
+
+    Args:
+        delimiter: What stands between two values; a space for any number of `blanks`.
+        has_header: Whether the first line names the columns.
+        comments: What lines begin with that are no rows.
+        blanks: Bytes that count as a space.
+        weight_from: From how many values on the third one of a row without a header is a weight.
+    """
+
+    delimiter: str = ","
+    has_header: bool = True
+    comments: tuple[bytes, ...] = ()
+    blanks: bytes = b"\t"
+    weight_from: int = 1 << 30
+
+
+SNAP = Dialect(" ", False, (b"#", b"%"), b"\t,")
+"""SNAP's temporal networks: src, dst, t, and c3, c4, ... for what comes behind."""
+EDGES = replace(SNAP, weight_from=4)
+"""Network Repository's `.edges`: src, dst, t; or with more values src, dst, weight, t."""
+KONECT = replace(SNAP, weight_from=0)
+"""KONECT's `out.NAME`: src, dst, weight and t; its first comment tells whether it is bipartite."""
 
 
 class CsvDecoder(TextDecoder):
-    """A file of delimited values; the first line names the columns.
+    """Delimited text as its format and its layout say.
+
+    Without a header and without names the columns are src, dst, t, and c3, c4, ... for what comes
+    behind.
 
     Args:
         path: The file, compressed if its name says so.
-        delimiter: What stands between two values.
         max_bytes: As for `TextDecoder`.
         block_bytes: As for `TextDecoder`.
-    """
+        dialect: What its format says.
+        layout: What the user says.
 
-    num_header_lines = 1
+    Raises:
+        StreamError: If it begins with more than `MAX_COMMENTS` lines of comments, or its first row
+            has not as many values as there are names.
+    """
 
     def __init__(
         self,
         path: Path,
-        delimiter: str = ",",
         max_bytes: int | None = None,
         block_bytes: int = BLOCK_BYTES,
+        dialect: Dialect = Dialect(),
+        layout: TextLayout = TextLayout(),
     ) -> None:
         super().__init__(path, max_bytes, block_bytes)
-        self._delimiter = delimiter
+        self._dialect, self._layout = dialect, layout
+        found = {SPACE: " ", TAB: "\t", None: dialect.delimiter}.get(layout.sep, layout.sep)
+        self._delimiter = str(found)
+        self._blanks = b"\t" if layout.sep == SPACE else dialect.blanks
+        self.comments = dialect.comments
+        if layout.comment is not None:
+            self.comments = (layout.comment.encode(),)
+        head_comments = self._leading_comments()
+        if dialect == KONECT:
+            self.bipartite = bool(head_comments) and b"bip" in head_comments[0].split()
+        self._header = layout.header
+        if self._header is None:
+            self._header = dialect.has_header and layout.columns is None
+        self.num_header_lines = len(head_comments) + self._header
+        self.first_place = f"{self.name}, line {self.num_header_lines + 1}"
+        self._check_width()
 
-    def names(self) -> Sequence[str]:
-        """Return the names in the header line.
+    def names(self) -> Sequence[str] | None:
+        """Return the names of the columns, None if there are neither rows nor names.
 
         Raises:
-            StreamError: If the file has no line, or its header is no text.
+            StreamError: If there should be a header, and is none that is text.
         """
-        head = self.head()
-        if not head:
-            raise StreamError(self.name, "schema", "the file is empty, expected a header line")
-        return self.names_in(head[0], 1)
+        if self._layout.names is not None:
+            given = enumerate(self._layout.names)
+            return [f"_{i}" if name == UNREAD else name for i, name in given]
+        if self._header:
+            return self._header_names()
+        row = self._first_row()
+        if row is None:
+            return None
+        first = ["src", "dst", *["weight"] * (len(row) >= self._dialect.weight_from), "t"]
+        return [*first[: len(row)], *(f"c{i}" for i in range(len(first), len(row)))]
 
-    def names_in(self, line: bytes, number: int) -> list[str]:
-        """Return the names in the header, which is line `number`; raises `StreamError` as names."""
-        where = f"{self.name}, line {number}"
-        fault = undecodable(line)
-        if fault is not None:
-            raise StreamError(where, *fault)
-        names = split_values(line, self._delimiter)
-        if not names:
-            what, _ = _quote_fault(line, self._delimiter)
-            text = f"{what} in the header {shown(line.decode())}; mend it"
-            raise StreamError(where, "syntax", text)
-        return [name.strip() for name in names]
+    def notes(self) -> Sequence[str]:
+        """Return that names were taken for granted."""
+        names = self.names()
+        if self._header or self._layout.columns is not None or names is None:
+            return ()
+        return [f"no header: the columns are read as {listed(names)}; columns='...' names others"]
+
+    def head(self) -> list[bytes]:
+        """Return the first lines, tidy."""
+        return [bytes(self._tidy(line)) for line in super().head()]
 
     def samples(self, columns: Columns) -> Sequence[Mapping[str, Any]]:
         """Return the values of some of the first lines; ids that look like numbers as numbers."""
-        names, rows = self.names(), []
+        names, rows = self.names() or (), []
         for line in self.head()[self.num_header_lines :]:
-            is_row = not line.startswith(self.comment_starts) and undecodable(line) is None
+            is_row = not line.startswith(self.comments) and undecodable(line) is None
             values = split_values(line, self._delimiter) if is_row else []
             if len(values) == len(names):
                 rows.append({n: _typed(v) for n, v in zip(names, values, strict=True)})
         return rows
 
-    def parser(self, columns: Columns, ids: IdKind, time: Scale, checks: Checks) -> Parser:
-        """Return how lines become typed columns."""
-        return csv_parser(self.names(), self._delimiter, columns, ids, time)
+    def parser(self, schema: RowSchema) -> Parser:
+        """Return how lines become typed columns, once they are tidy."""
+        inner = self.plain_parser(schema)
+        if self._delimiter != " ":
+            return inner
+        return replace(
+            inner,
+            parse=lambda lines, num_lines: inner.parse(self._tidy(lines), num_lines),
+            explain=lambda line: inner.explain(self._tidy(line)),
+            is_hopeless=lambda line: inner.is_hopeless(self._tidy(line)),
+        )
+
+    def plain_parser(self, schema: RowSchema) -> Parser:
+        """Return how tidy lines become typed columns."""
+        names = self.names() or ()
+        return csv_parser(names, self._delimiter, schema.columns, schema.ids, schema.time)
+
+    def refuse_first_row(self) -> None:
+        """Raise `StreamError` if the line where the format has its header begins with integers."""
+        line = next(iter(self.head()), b"")
+        values = split_values(line, ",")
+        if len(values) > 1 and all(as_integer(value) is not None for value in values[:2]):
+            text = f"the first line is a row, and no header: {shown(line.decode())}"
+            way_out = "put the header above it, or read it with format='csv' columns='src,dst,t'"
+            raise StreamError(f"{self.name}, line 1", "schema", f"{text}; {way_out}")
+
+    def _header_names(self) -> list[str]:
+        lines = self.head()[self.num_header_lines - 1 :]
+        if not lines:
+            raise StreamError(self.name, "schema", "the file is empty, expected a header line")
+        where = f"{self.name}, line {self.num_header_lines}"
+        if fault := undecodable(lines[0]):
+            raise StreamError(where, *fault)
+        names = split_values(lines[0], self._delimiter)
+        if not names:
+            what, _ = _quote_fault(lines[0], self._delimiter)
+            text = f"{what} in the header {shown(lines[0].decode())}; mend it"
+            raise StreamError(where, "syntax", text)
+        return [name.strip() for name in names]
+
+    def _first_row(self) -> list[str] | None:
+        """Return the values of the first line that has some; none if no line has, None without."""
+        lines = [x for x in self.head()[self.num_header_lines :] if not x.startswith(self.comments)]
+        rows = (split_values(x, self._delimiter) for x in lines if undecodable(x) is None)
+        return next(filter(None, rows), []) if lines else None
+
+    def _check_width(self) -> None:
+        """Refuse names that are not as many as the first row has values."""
+        names = self._layout.names
+        row = None if names is None else self._first_row()
+        if names is None or not row or len(row) == len(names):
+            return
+        text = f"columns={','.join(names)!r} names {len(names)} columns"
+        values = shown(self._delimiter.join(row))
+        way_out = "write _ for each that is not read, or choose another sep=..."
+        text = f"{text}, and the first row has {len(row)} values: {values}; {way_out}"
+        raise StreamError(self.first_place, "schema", text)
+
+    def _leading_comments(self) -> list[bytes]:
+        for num in (100, MAX_COMMENTS + 1) if self.comments else ():
+            lines = self._file.head(num)
+            count = next((i for i, x in enumerate(lines) if not x.startswith(self.comments)), None)
+            if count is not None or len(lines) < num:
+                return lines[:count]
+        if not self.comments:
+            return []
+        text = f"it begins with more than {MAX_COMMENTS:,} lines of comments"
+        raise StreamError(self.name, "schema", f"{text}; is it a list of edges?")
+
+    def _tidy(self, lines: Text) -> Text:
+        """Return lines between spaces with one between two values, and none around them."""
+        if self._delimiter != " ":
+            return lines
+        found = lines.translate(bytes.maketrans(self._blanks, b" " * len(self._blanks)))
+        if b"  " in found:
+            found = _SPACES.sub(b" ", found)
+        for wide, plain in ((b" \n", b"\n"), (b" \r\n", b"\r\n"), (b"\n ", b"\n")):
+            if wide in found:
+                found = found.replace(wide, plain)
+        return found.strip(b" ")
+
+
+class JodieDecoder(CsvDecoder):
+    """JODIE's CSV files (Kumar et al., KDD 2019) as they are published: wikipedia, reddit, ...
+
+    Five names in the header stand for `4 + F` values a row: src, dst, t, label, f0, f1, ... Users
+    and items are counted apart, both from 0: a stream of them is bipartite.
+    """
+
+    bipartite = True
+
+    def names(self) -> Sequence[str]:
+        """Return src, dst, t, label, and one name for each further value of most first rows.
+
+        Raises:
+            StreamError: If the first line is a row.
+        """
+        self.refuse_first_row()
+        widths = [len(split_values(line, ",")) for line in self.head()[1:] if not undecodable(line)]
+        num_features = max(mode(widths) - 4, 0) if widths else 0
+        return ["src", "dst", "t", "label", *(f"f{i}" for i in range(num_features))]
+
+    def default_features(self) -> Sequence[str]:
+        """Return f0, f1, ...: they are read unless others are asked for."""
+        return self.names()[4:]
 
 
 def csv_parser(
@@ -131,71 +343,48 @@ def csv_parser(
     types = _types(columns, ids, time)
     fills = columns.fill_missing is not None
     converting = _strict(types, MISSING if fills else ())
-    both = [columns.src, columns.dst]
-    as_text = _strict(dict.fromkeys(both, pa.string()))
+    as_text = _strict(dict.fromkeys([columns.src, columns.dst], pa.string()))
 
     def table(lines: Text, options: pa.csv.ConvertOptions) -> pa.RecordBatch:
         table = pa.csv.read_csv(pa.BufferReader(lines), reading, parsing, options)
         return table.combine_chunks().to_batches()[0]
 
     decimals = [names.index(name) for name, kind in types.items() if pa.types.is_decimal(kind)]
+    others = {name for name, kind in types.items() if kind != pa.string()}
+    numbers = [names.index(name) for name in others - set(columns.features if fills else ())]
 
     def is_tiny(line: Text) -> bool:
         values = split_values(line, delimiter)
         return len(values) < len(names) or any(has_too_many_decimals(values[i]) for i in decimals)
 
-    def parse(block: TextBlock) -> pa.RecordBatch:
-        lines, num_lines = block.data, block.num_lines
+    def parse(lines: Text, num_lines: int) -> pa.RecordBatch:
         if b"\r" in lines and lines.count(b"\r") != lines.count(b"\r\n"):
             raise pa.ArrowInvalid("a line end of another kind")
         if b"\xef" in lines and (lines.startswith(BOM) or b"\n" + BOM in lines):
             raise pa.ArrowInvalid("a byte order mark")  # Arrow skips one where it begins
-        if b'"' in lines and not enclose_values(lines, delimiter):
+        if b'"' in lines and not encloses_values(lines, delimiter):
             raise pa.ArrowInvalid("text after a closing quote")  # Arrow adds it to the value
         refuse_tiny(lines, is_tiny)
-        reading.block_size = parser_block(len(lines), num_lines)
+        reading.block_size = parser_block(lines, num_lines)
         batch = table(lines, converting)
         if len(batch) != num_lines:
             raise pa.ArrowInvalid("a value holds a line end")
         if ids == "int" and (b"x" in lines or b"X" in lines):
-            _refuse_hex(table(lines, as_text))
+            for column in table(lines, as_text).columns:  # Arrow reads hexadecimal numbers
+                if pc.any(pc.match_substring_regex(column, r"^\s*0[xX]")).as_py():
+                    raise pa.ArrowInvalid("a hexadecimal id")
         return batch
 
     def explain(line: Text) -> Fault | None:
         return _fault(line, names, delimiter, columns, ids, time)
 
     def is_hopeless(line: Text) -> bool:
-        num_values = line.count(delimiter.encode()) + 1
-        return num_values != len(names) and b'"' not in line
+        values = split_values(line, delimiter)
+        if len(values) != len(names):
+            return undecodable(line) is None
+        return not all(_MAY_BE_NUMBER.match(values[i]) for i in numbers)
 
-    def suspect(block: TextBlock) -> int | None:
-        if may_be_tiny(block.data):
-            return None
-        one_by_one = pa.csv.ReadOptions(
-            column_names=names, use_threads=False, block_size=len(block.data) + 1
-        )
-        try:
-            pa.csv.read_csv(pa.BufferReader(block.data), one_by_one, parsing, converting)
-        except pa.ArrowInvalid as error:
-            found = _ROW.search(str(error))  # counted from 1, and only without threads
-            return int(found[1]) - 1 if found and int(found[1]) <= block.num_lines else None
-        return None
-
-    def screened(block: TextBlock) -> Verdicts | None:
-        filled = columns.features if fills else ()
-        return screen(block, names, delimiter, {n: k for n, k in types.items() if n not in filled})
-
-    schema = pa.schema(list(types.items()))
-    return Parser(parse, explain, is_hopeless, screened, suspect, schema, listed(names))
-
-
-def refuse_first_row(name: str, line: bytes, delimiter: str) -> None:
-    """Raise `StreamError` if the line where a format has its header begins with two integers."""
-    values = split_values(line, delimiter)
-    if len(values) > 1 and all(as_integer(value) is not None for value in values[:2]):
-        text = f"the first line is a row, and no header: {shown(line.decode())}"
-        way_out = "put the header above it, or read it with format='csv' columns='src,dst,t'"
-        raise StreamError(f"{name}, line 1", "schema", f"{text}; {way_out}")
+    return Parser(parse, explain, is_hopeless, pa.schema(list(types.items())), listed(names))
 
 
 def split_values(line: Text, delimiter: str) -> list[str]:
@@ -211,38 +400,67 @@ def as_integer(value: str) -> int | None:
     return int(value) if _INTEGER.fullmatch(value) else None
 
 
+def encloses_values(lines: Text, delimiter: str) -> bool:
+    r"""Return whether each value that begins with a quote ends by one, with others in it doubled.
+
+    A quote that opens within a value is a character like any other. A quoted value that holds a
+    line end may pass: counting the rows finds it.
+
+    Args:
+        lines: Whole lines that end by `\n` or `\r\n`.
+        delimiter: What stands between two values, one byte.
+    """
+    data = np.frombuffer(lines, dtype=np.uint8)
+    quotes = np.flatnonzero(data == ord('"'))
+    if len(quotes) % 2 == 0:  # quotes that open and close in turn; two in a value do both
+        opening, closing = quotes[::2], quotes[1::2]
+        before, after = data[opening - 1], data[np.minimum(closing + 1, len(data) - 1)]
+        opens = (opening == 0) | np.isin(before, [*f'{delimiter}\n"'.encode()])
+        closes = np.isin(after, [*f'{delimiter}\n\r"'.encode()])  # itself at the very end
+        if opens.all() and closes.all():
+            return True
+    quoted = (line for line in bytes(lines).splitlines() if b'"' in line)
+    return all(_quote_error(line, delimiter) is None for line in quoted)  # exact, and slow
+
+
+def _quote_error(line: Text, delimiter: str) -> str | None:
+    """Return what is wrong with the quotes of a line; its bytes need not be UTF-8."""
+    try:
+        next(csv.reader([line.decode("latin-1")], delimiter=delimiter, strict=True), None)
+    except csv.Error as error:
+        return str(error)
+    return None
+
+
 def _quote_fault(line: Text, delimiter: str) -> tuple[str, str]:
     """Return what is wrong with the quotes of a line that has no values, and the way out."""
-    if enclose_values(line + b'"', delimiter):
+    if "unexpected end" in (_quote_error(line, delimiter) or ""):
         return "a quote is not closed", "values hold no line ends here"
     return "text follows a closing quote", "write quotes within quotes twice"
 
 
 def _fault(
-    line: Text,
-    names: Sequence[str],
-    delimiter: str,
-    columns: Columns,
-    ids: IdKind,
-    time: Scale,
+    line: Text, names: Sequence[str], delimiter: str, columns: Columns, ids: IdKind, time: Scale
 ) -> Fault | None:
-    fault = undecodable(line)
-    if fault is not None:
+    if fault := undecodable(line):
         return fault
-    line_end = b"\r\n" if line.endswith(b"\r\n") else b"\n"
-    if b"\r" in line.removesuffix(line_end):
+    plain = line.removesuffix(b"\n").removesuffix(b"\r") if line.endswith(b"\n") else line
+    if b"\r" in plain:
         return "syntax", r"a \r stands within the line; end lines by \n or \r\n"
-    values = split_values(line.removesuffix(line_end), delimiter)
+    values = split_values(plain, delimiter)
     if not values:
-        what, way_out = _quote_fault(line.removesuffix(line_end), delimiter)
+        what, way_out = _quote_fault(plain, delimiter)
         return "syntax", f"{what} on its line; {way_out}"
     if len(values) != len(names):
-        return "schema", _wrong_width(line, len(values), names)
+        text = f"{len(values)} values, expected {len(names)} ({listed(names)})"
+        if len(values) < len(names) and not line.endswith(b"\n"):
+            way_out = "the file ends within this line: fetch it again, or remove the line"
+            return "schema", f"{text}; {way_out}"
+        return "schema", f"{text}; mend or remove the line"
     row = dict(zip(names, values, strict=True))
     for name in (columns.src, columns.dst) if ids == "int" else ():
-        value = row[name]
-        number = as_integer(value)
-        if fault := id_fault(name, value if number is None else number):
+        number = as_integer(row[name])
+        if fault := id_fault(name, row[name] if number is None else number):
             return fault
     if fault := time_fault(columns.t, row[columns.t], time):
         return fault
@@ -254,13 +472,6 @@ def _fault(
         if not (is_filled or _is_number(row[name])):
             return "type", f"{name} is {shown(row[name])}, expected a number"
     return None
-
-
-def _wrong_width(line: Text, count: int, names: Sequence[str]) -> str:
-    text = f"{count} values, expected {len(names)} ({listed(names)})"
-    if count < len(names) and not line.endswith(b"\n"):
-        return f"{text}; the file ends within this line: fetch it again, or remove the line"
-    return f"{text}; mend or remove the line"
 
 
 def _types(columns: Columns, ids: IdKind, time: Scale) -> dict[str, pa.DataType]:
@@ -282,13 +493,6 @@ def _strict(types: Mapping[str, pa.DataType], missing: Sequence[str] = ()) -> pa
         null_values=[*missing],
         strings_can_be_null=False,
     )
-
-
-def _refuse_hex(batch: pa.RecordBatch) -> None:
-    """Raise `pa.ArrowInvalid` if an id is hexadecimal, which Arrow would read as a number."""
-    for column in batch.columns:
-        if pc.any(pc.match_substring_regex(column, r"^\s*0[xX]")).as_py():
-            raise pa.ArrowInvalid("a hexadecimal id")
 
 
 def _typed(value: str) -> int | float | str:

@@ -1,37 +1,52 @@
-"""What a format must offer to be read."""
+"""Base class of the decoders, one for each file format, and the anchors of positions."""
 
 from __future__ import annotations
 
+import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
+from tgflow.streams.errors import SourceMismatch, SourceTruncated
 from tgflow.streams.rows.row_batch import Position, RowBatch
-from tgflow.streams.rows.schema import Columns, Tabular
+from tgflow.streams.rows.schema import Columns
 from tgflow.streams.rows.validate import RowSchema
 
+SAMPLES = 100
+ANCHOR_BYTES = 1 << 16
 
-class Decoder(Tabular, Protocol):
-    """One file, or one table, of one format."""
 
-    size: int
-    """Bytes, or rows of a table: its weight in a progress bar."""
-    num_events: int | None
-    """Its rows, or None where counting would mean reading it."""
+class Decoder(ABC):
+    """One file, or one table, of one format.
 
-    bipartite: bool
-    """Whether it says that sources and destinations are counted apart."""
+    Args:
+        name: What messages call it.
+        size: Bytes, or rows of a table: its weight in a progress bar.
+        num_events: Its rows, or None where counting would mean reading it.
+        first_place: Where its first row stands, as `events.csv, line 2`.
+    """
 
-    first_place: str
-    """Where its first row stands, as `events.csv, line 2`."""
+    bipartite = False
+    """Whether it counts sources and destinations apart."""
+    is_growing = False
+    """Whether lines may be appended while it is read."""
 
-    def notes(self) -> Sequence[str]:
-        """Return what was taken for granted about it, in sentences."""
-        ...
+    def __init__(self, name: str, size: int, num_events: int | None, first_place: str) -> None:
+        self.name = name
+        self.size = size
+        self.num_events = num_events
+        self.first_place = first_place
 
+    @abstractmethod
+    def names(self) -> Sequence[str] | None:
+        """Return the names of the columns, or None if it has neither rows nor names."""
+
+    @abstractmethod
     def samples(self, columns: Columns) -> Sequence[Mapping[str, Any]]:
         """Return some of the first rows, by column name, without those that cannot be read."""
-        ...
 
+    @abstractmethod
     def read(self, schema: RowSchema, start: Position | None) -> Iterator[RowBatch]:
         """Return the rows in order, from `start` on, a bounded number of them at a time.
 
@@ -42,8 +57,41 @@ class Decoder(Tabular, Protocol):
             SourceMismatch: If it is not the file that was read up to `start`.
             SourceCorrupt: If it is damaged; also later.
         """
-        ...
 
+    @abstractmethod
     def progress(self) -> float:
         """Return which share of it the latest `read` has consumed, 0 to 1."""
-        ...
+
+    def default_features(self) -> Sequence[str]:
+        """Return the feature columns of a stream that declares none."""
+        return ()
+
+    def notes(self) -> Sequence[str]:
+        """Return what was taken for granted about it, in sentences."""
+        return ()
+
+
+def digest(before: bytes) -> str:
+    """Return the anchor of the bytes before a place, of which the last 64 KiB count."""
+    return hashlib.sha256(before[-ANCHOR_BYTES:]).hexdigest()
+
+
+def check_digest(name: str, before: bytes, position: Mapping[str, Any], what: str) -> None:
+    """Raise `SourceMismatch` unless `before` is what stood before `position` when it was read."""
+    if digest(before) != position["sha256"]:
+        text = f"what stands before {what} is not what was read there; it is another file: "
+        raise SourceMismatch(name, "schema", f"{text}put the old one back, or start afresh")
+
+
+def check_size(name: str, size: int, position: Mapping[str, Any]) -> None:
+    """Raise `SourceTruncated` if a file is shorter than it was."""
+    if size < position["size"]:
+        text = f"it has {size} bytes, but had {position['size']} when it was read; put it back"
+        raise SourceTruncated(name, "schema", text)
+
+
+def tail(path: Path, end: int) -> bytes:
+    """Return the last 64 KiB of a file before byte `end`."""
+    with path.open("rb") as file:
+        file.seek(max(0, end - ANCHOR_BYTES))
+        return file.read(min(end, ANCHOR_BYTES))

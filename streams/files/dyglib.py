@@ -14,23 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tgflow.streams.errors import StreamError
-from tgflow.streams.files.blocks import BLOCK_BYTES, COMPRESSION, Text, TextFile
-from tgflow.streams.files.csv import (
-    CsvDecoder,
-    as_integer,
-    csv_parser,
-    refuse_first_row,
-    split_values,
-)
-from tgflow.streams.files.lines import Parser
-from tgflow.streams.rows.checks import Fault
-from tgflow.streams.rows.limits import Checks
-from tgflow.streams.rows.schema import Columns, IdKind, Scale
+from tgflow.streams.files.csv import CsvDecoder, as_integer, csv_parser, split_values
+from tgflow.streams.files.text import BLOCK_BYTES, COMPRESSION, Parser, Text
+from tgflow.streams.rows.row_batch import Fault
+from tgflow.streams.rows.schema import Columns
+from tgflow.streams.rows.validate import RowSchema
 
 HEADER = b",u,i,ts,label,idx"
 FEATURES, INDEX = "x", "idx"
 _NAMES = ("row", "src", "dst", "t", "label", INDEX)
-_ROWS = 1 << 14
 _log = logging.getLogger("tgflow.streams")
 
 Rows = npt.NDArray[np.floating[Any]]
@@ -54,7 +46,7 @@ class DyglibDecoder(CsvDecoder):
     def __init__(
         self, path: Path, max_bytes: int | None = None, block_bytes: int = BLOCK_BYTES
     ) -> None:
-        super().__init__(path, ",", max_bytes, block_bytes)
+        super().__init__(path, max_bytes, block_bytes)
         plain = path.with_suffix("") if path.suffix in COMPRESSION else path
         self._rows_of_x = _features(plain.with_suffix(".npy"))
 
@@ -64,7 +56,7 @@ class DyglibDecoder(CsvDecoder):
         Raises:
             StreamError: If the first line is a row.
         """
-        refuse_first_row(self.name, next(iter(self.head()), b""), ",")
+        self.refuse_first_row()
         return _NAMES if self._rows_of_x is None else (*_NAMES, FEATURES)
 
     def default_features(self) -> Sequence[str]:
@@ -73,50 +65,47 @@ class DyglibDecoder(CsvDecoder):
 
     def samples(self, columns: Columns) -> Sequence[Mapping[str, Any]]:
         """Return the values of some of the first lines, with their features."""
-        rows = []
+        found = []
         for line in self.head()[1:]:
             values = split_values(line, ",")
             ends = [as_integer(value) for value in values[1:3]]
             if len(values) == len(_NAMES) and None not in ends:
                 row: dict[str, Any] = dict(zip(_NAMES, values, strict=True))
                 row |= {"src": ends[0], "dst": ends[1]}
-                rows.append(row | self._sample_of_x(row[INDEX]))
-        return rows
+                rows = self._rows_of_x
+                if rows is not None and (number := _row_number(row[INDEX], len(rows))) is not None:
+                    row[FEATURES] = rows[number].tolist()
+                found.append(row)
+        return found
 
-    def _sample_of_x(self, index: str) -> dict[str, Any]:
-        rows = self._rows_of_x
-        if rows is None or (number := _row_number(index, len(rows))) is None:
-            return {}
-        return {FEATURES: rows[number].tolist()}
-
-    def parser(self, columns: Columns, ids: IdKind, time: Scale, checks: Checks) -> Parser:
+    def plain_parser(self, schema: RowSchema) -> Parser:
         """Return how lines become typed columns, features included.
 
         Raises:
             StreamError: If another column than idx is to be the events' id beside features.
         """
-        rows = self._rows_of_x
+        rows, columns = self._rows_of_x, schema.columns
         if rows is None or FEATURES not in columns.features:
-            return csv_parser(_NAMES, ",", columns, ids, time)
+            return csv_parser(_NAMES, ",", columns, schema.ids, schema.time)
         if columns.event_id not in (None, INDEX):
             text = f"event_id={columns.event_id!r}: beside features only {INDEX!r} can be one"
             raise StreamError(self.name, "schema", text)
         others = tuple(name for name in columns.features if name != FEATURES)
         inner = csv_parser(
-            _NAMES, ",", replace(columns, features=others, event_id=INDEX), ids, time
+            _NAMES,
+            ",",
+            replace(columns, features=others, event_id=INDEX),
+            schema.ids,
+            schema.time,
         )
         keeps_index = columns.event_id is not None
+        no_rows = pa.RecordBatch.from_pylist([], inner.schema)
         return replace(
             inner,
-            parse=lambda block: _with_features(inner.parse(block), rows, keeps_index),
+            parse=lambda *lines: _with_features(inner.parse(*lines), rows, keeps_index),
             explain=lambda line: inner.explain(line) or _index_fault(line, len(rows)),
-            schema=_with_features(_no_rows(inner.schema), rows, keeps_index).schema,
+            schema=_with_features(no_rows, rows, keeps_index).schema,
         )
-
-
-def is_dyglib(path: Path) -> bool:
-    """Return whether the first line of a file is DyGLib's."""
-    return [line.strip() for line in TextFile(path).head(1)] == [HEADER]
 
 
 def _features(path: Path) -> Rows | None:
@@ -130,18 +119,14 @@ def _features(path: Path) -> Rows | None:
     if not isinstance(rows, np.ndarray) or rows.ndim != 2 or rows.dtype.kind != "f":
         text = "features are a matrix of floats with a row for each event; save such a one"
         raise StreamError(str(path), "type", text)
-    if not any(rows[start : start + _ROWS].any() for start in range(0, len(rows), _ROWS)):
+    if not any(part.any() for part in np.array_split(rows, len(rows) // (1 << 14) + 1)):
         _log.warning("%s holds zeros alone: the events are read without features", path)
         return None
     return rows
 
 
 def _with_features(batch: pa.RecordBatch, rows: Rows, keeps_index: bool) -> pa.RecordBatch:
-    """Return a batch with the features of its events, and without their idx if nobody asked.
-
-    Raises:
-        pa.ArrowInvalid: If an idx is no row.
-    """
+    """Return a batch with the features of its events; `pa.ArrowInvalid` if an idx is no row."""
     index = pc.cast(batch.column(INDEX), pa.int64()).to_numpy()
     if len(index) and not (index.min() >= 0 and index.max() < len(rows)):
         raise pa.ArrowInvalid("an idx without features")
@@ -151,10 +136,6 @@ def _with_features(batch: pa.RecordBatch, rows: Rows, keeps_index: bool) -> pa.R
     if not keeps_index:
         del named[INDEX]
     return pa.RecordBatch.from_pydict(named)
-
-
-def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([], schema)
 
 
 def _index_fault(line: Text, num_rows: int) -> Fault | None:

@@ -1,75 +1,89 @@
-"""The file formats, one decoder each, and which file name means which."""
+"""The file formats, one decoder each, and the file names that stand for them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.json
 
 from tgflow.streams.errors import StreamError
-from tgflow.streams.files.arrays import NpzDecoder, TensorsDecoder
-from tgflow.streams.files.arrow import ArrowDecoder
-from tgflow.streams.files.blocks import BLOCK_BYTES, COMPRESSION
-from tgflow.streams.files.csv import CsvDecoder
+from tgflow.streams.files.columnar import (
+    BATCH_ROWS,
+    ArrowDecoder,
+    ColumnarDecoder,
+    NpzDecoder,
+    ParquetDecoder,
+    TensorsDecoder,
+    as_table,
+)
+from tgflow.streams.files.csv import (
+    EDGES,
+    JODIE_HEADER,
+    KONECT,
+    SNAP,
+    CsvDecoder,
+    Dialect,
+    JodieDecoder,
+    TextLayout,
+)
 from tgflow.streams.files.decoder import Decoder
-from tgflow.streams.files.dyglib import DyglibDecoder, is_dyglib
-from tgflow.streams.files.headerless import EdgesDecoder, KonectDecoder, SnapDecoder
-from tgflow.streams.files.jodie import JodieDecoder, is_jodie
+from tgflow.streams.files.dyglib import HEADER as DYGLIB_HEADER
+from tgflow.streams.files.dyglib import DyglibDecoder
 from tgflow.streams.files.jsonl import JsonlDecoder
-from tgflow.streams.files.laid_out import LaidOutDecoder
-from tgflow.streams.files.layout import TextLayout
-from tgflow.streams.files.parquet import ParquetDecoder
+from tgflow.streams.files.text import BLOCK_BYTES, COMPRESSION, TextFile
 
-EXTENSIONS = {
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-    ".ipc": "arrow",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".txt": "snap",
-    ".edges": "edges",
-    ".npz": "npz",
-    ".pt": "pt",
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A file format.
+
+    Args:
+        decoder: Its decoder.
+        endings: Of the names of its files.
+        dialect: Of delimited text that a `TextLayout` may describe.
+        is_text: Whether it is text: it may be compressed, and grow.
+    """
+
+    decoder: Callable[..., Decoder]
+    endings: tuple[str, ...] = ()
+    dialect: Dialect | None = None
+    is_text: bool = True
+
+
+FORMATS = {
+    "csv": Format(CsvDecoder, (".csv",), Dialect(",")),
+    "tsv": Format(CsvDecoder, (".tsv",), Dialect("\t")),
+    "parquet": Format(ParquetDecoder, (".parquet", ".pq"), is_text=False),
+    "arrow": Format(ArrowDecoder, (".arrow", ".feather", ".ipc"), is_text=False),
+    "jsonl": Format(JsonlDecoder, (".jsonl", ".ndjson")),
+    "jodie": Format(JodieDecoder),
+    "dyglib": Format(DyglibDecoder),
+    "snap": Format(CsvDecoder, (".txt",), SNAP),
+    "edges": Format(CsvDecoder, (".edges",), EDGES),
+    "konect": Format(CsvDecoder, (), KONECT),
+    "npz": Format(NpzDecoder, (".npz",), is_text=False),
+    "pt": Format(TensorsDecoder, (".pt",), is_text=False),
 }
-"""What a file name's ending says about its format; text formats may end in .gz besides."""
-
 WRITABLE = ("csv", "tsv", "parquet", "arrow", "jsonl")
-FORMATS = (*WRITABLE, "jodie", "dyglib", "snap", "edges", "konect", "npz", "pt")
-_TEXT = ("csv", "tsv", "jsonl", "snap", "edges")
-_DELIMITERS = {"csv": ",", "tsv": "\t"}
-
-
-_LISTS: Mapping[str, Callable[[Path, TextLayout, int | None, int], Decoder]] = {
-    "snap": SnapDecoder,
-    "edges": EdgesDecoder,
-    "konect": KonectDecoder,
-}
-_OF_TEXT: Mapping[str, Callable[[Path, int | None, int], Decoder]] = {
-    "jsonl": JsonlDecoder,
-    "dyglib": DyglibDecoder,
-}
-_BINARY: Mapping[str, Callable[[Path], Decoder]] = {
-    "parquet": ParquetDecoder,
-    "arrow": ArrowDecoder,
-    "npz": NpzDecoder,
-    "pt": TensorsDecoder,
-}
+EXTENSIONS = {ending: name for name, each in FORMATS.items() for ending in each.endings}
+"""What a file name's ending says about its format; text formats may end in .gz besides."""
 
 
 def format_of(path: Path) -> str | None:
     """Return the format that the name of `path` stands for, or None."""
-    suffixes = [s.lower() for s in path.suffixes]
-    if suffixes and suffixes[-1] in COMPRESSION:
-        name = EXTENSIONS.get(suffixes[-2]) if len(suffixes) > 1 else None
-        return name if name in _TEXT else _by_start(path)
-    return (EXTENSIONS.get(suffixes[-1]) if suffixes else None) or _by_start(path)
-
-
-def _by_start(path: Path) -> str | None:
-    return "konect" if path.name.startswith("out.") else None
+    endings = [suffix.lower() for suffix in path.suffixes]
+    is_compressed = bool(endings) and endings[-1] in COMPRESSION
+    endings = endings[:-1] if is_compressed else endings
+    name = EXTENSIONS.get(endings[-1]) if endings else None
+    if name is None or (is_compressed and not FORMATS[name].is_text):
+        return "konect" if path.name.startswith("out.") else None
+    return name
 
 
 def decoder_for(
@@ -87,45 +101,83 @@ def decoder_for(
             and DyGLib's.
         max_bytes: How much text it may hold if it is compressed, as for `TextFile`.
         block_bytes: How much text to parse at a time.
-        layout: How it is laid out, if somebody says it; a file of no known ending is then CSV.
+        layout: How it is laid out, where that is given; a file of no known ending is then CSV.
 
     Raises:
         StreamError: If the name has no known ending.
-        ValueError: If `format` is unknown, or has no layout to be said.
+        ValueError: If `format` is unknown, or not delimited text and a layout is given.
     """
     layout = layout or TextLayout()
+    has_layout = layout != TextLayout()
     if format is not None and format not in FORMATS:
         raise ValueError(f"unknown format {format!r}; choose one of {', '.join(FORMATS)}")
-    chosen = format or format_of(path)
-    if layout.is_said:
-        return _laid_out(path, chosen or "csv", layout, max_bytes, block_bytes)
-    if format is None and chosen == "csv":
-        chosen = "jodie" if is_jodie(path) else "dyglib" if is_dyglib(path) else "csv"
-    if chosen == "jodie":
-        return JodieDecoder(path, ",", max_bytes, block_bytes)
-    if chosen is not None and chosen in _LISTS:
-        return _LISTS[chosen](path, layout, max_bytes, block_bytes)
-    if chosen is not None and chosen in _OF_TEXT:
-        return _OF_TEXT[chosen](path, max_bytes, block_bytes)
-    if chosen in ("csv", "tsv"):
-        return CsvDecoder(path, _DELIMITERS[chosen], max_bytes, block_bytes)
-    if chosen is not None and chosen in _BINARY:
-        return _BINARY[chosen](path)
-    endings = ", ".join((*EXTENSIONS, ".csv.gz", ".tsv.gz", ".jsonl.gz"))
-    text = (
-        f"its name has no known ending (known: {endings}); pass format=... ({', '.join(FORMATS)})"
-    )
-    raise StreamError(str(path), "schema", text)
-
-
-def _laid_out(
-    path: Path, format: str, layout: TextLayout, max_bytes: int | None, block_bytes: int
-) -> Decoder:
-    if format in _LISTS:
-        return _LISTS[format](path, layout, max_bytes, block_bytes)
-    if format not in _DELIMITERS:
-        known = ", ".join((*_DELIMITERS, *_LISTS))
+    chosen = format or format_of(path) or ("csv" if has_layout else None)
+    if chosen is None:
+        endings = ", ".join((*EXTENSIONS, ".csv.gz", ".tsv.gz", ".jsonl.gz"))
+        text = f"its name has no known ending (known: {endings}); pass format=..."
+        raise StreamError(str(path), "schema", f"{text} ({', '.join(FORMATS)})")
+    if format is None and chosen == "csv" and not has_layout:
+        head = [line.strip() for line in TextFile(path).head(1)]
+        chosen = {JODIE_HEADER: "jodie", DYGLIB_HEADER: "dyglib"}.get(b"".join(head), "csv")
+    found = FORMATS[chosen]
+    if found.dialect is not None:
+        return found.decoder(path, max_bytes, block_bytes, found.dialect, layout)
+    if has_layout:
+        known = ", ".join(name for name, each in FORMATS.items() if each.dialect is not None)
         raise ValueError(
-            f"header=, columns=, sep= and comment= are for delimited text ({known}), not {format}"
+            f"header=, columns=, sep= and comment= are for delimited text ({known}), not {chosen}"
         )
-    return LaidOutDecoder(path, layout, _DELIMITERS[format], max_bytes, block_bytes)
+    return found.decoder(path, max_bytes, block_bytes) if found.is_text else found.decoder(path)
+
+
+def read_table(source: Any, texts: Sequence[str] = ()) -> tuple[str, pa.Table]:
+    """Return what messages call a table, such as one of nodes, and all of it.
+
+    Args:
+        source: The path of a file, CSV, TSV or JSON lines (also `.gz`, `.zst`, `.bz2`), Parquet,
+            Arrow, `.npz` or `.pt`; or a table in memory, as `open_stream` takes them.
+        texts: Columns of CSV and TSV that are read as texts, as ids are: "007" is not 7.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        StreamError: If it cannot be read, or has no rows.
+        TypeError: If the source is none.
+    """
+    if isinstance(source, str | os.PathLike):
+        name, table = str(source), _read_file(Path(source), texts)
+    else:
+        name, table = "table", as_table(source)
+        if table is None:
+            raise TypeError(
+                f"cannot read a table from a {type(source).__name__}; pass a path, a pyarrow "
+                "table, a data frame with __arrow_c_stream__, or a dict of columns"
+            )
+    if not len(table):
+        raise StreamError(name, "schema", "it has no rows")
+    return name, table.combine_chunks()
+
+
+def _read_file(path: Path, texts: Sequence[str]) -> pa.Table:
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file {str(path)!r}")
+    kind = format_of(path)
+    try:
+        if kind in ("csv", "tsv", "jsonl"):
+            with pa.input_stream(str(path), compression=COMPRESSION.get(path.suffix)) as text:
+                if kind == "jsonl":
+                    return pa.json.read_json(text)
+                delimiter = "," if kind == "csv" else "\t"
+                types = dict.fromkeys(texts, pa.string())
+                return pa.csv.read_csv(
+                    text,
+                    parse_options=pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+                    convert_options=pa.csv.ConvertOptions(column_types=types),
+                )
+        decoder = decoder_for(path, kind)
+    except (pa.ArrowException, OSError) as error:
+        raise StreamError(str(path), "syntax", f"it cannot be read: {error}") from None
+    if not isinstance(decoder, ColumnarDecoder):
+        known = "CSV, TSV, JSON lines, Parquet, Arrow, .npz or .pt"
+        raise StreamError(str(path), "schema", f"a table of nodes is {known}, got {kind}")
+    batches = [*decoder.batches(decoder.names(), BATCH_ROWS)]
+    return pa.Table.from_batches(batches) if batches else pa.table({})

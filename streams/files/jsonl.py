@@ -16,19 +16,24 @@ import pyarrow as pa
 import pyarrow.json
 
 from tgflow.streams.errors import StreamError, shown
-from tgflow.streams.files.blocks import Text, TextBlock
-from tgflow.streams.files.lines import Parser, parser_block, refuse_tiny
-from tgflow.streams.files.text import TextDecoder, undecodable
-from tgflow.streams.rows.checks import Fault
-from tgflow.streams.rows.columns import id_fault
-from tgflow.streams.rows.features import usual_value
-from tgflow.streams.rows.limits import Checks
-from tgflow.streams.rows.schema import UNSCALED, Columns, IdKind, Scale, listed
-from tgflow.streams.rows.ticks import (
+from tgflow.streams.files.text import (
+    Parser,
+    Text,
+    TextDecoder,
+    parser_block,
+    refuse_tiny,
+    undecodable,
+)
+from tgflow.streams.rows.row_batch import Fault
+from tgflow.streams.rows.schema import UNSCALED, Checks, Columns, IdKind, Scale, listed
+from tgflow.streams.rows.validate import (
+    RowSchema,
     has_too_many_decimals,
+    id_fault,
     number_fault,
     time_fault,
     time_type,
+    usual_value,
 )
 
 HEAD_LINES, HEAD_BYTES = 1000, 8 << 20
@@ -72,15 +77,15 @@ class JsonlDecoder(TextDecoder):
             self._head = self._file.head(1 if self.is_growing else HEAD_LINES, HEAD_BYTES)
         return self._head
 
-    def parser(self, columns: Columns, ids: IdKind, time: Scale, checks: Checks) -> Parser:
+    def parser(self, schema: RowSchema) -> Parser:
         """Return how lines become typed columns."""
-        rows = self._objects
+        rows, columns, time = self._objects, schema.columns, schema.time
         usual = {name: usual_value(row.get(name) for row in rows) for name in columns.names}
-        return json_parser(json_types(columns, ids, time, usual), columns, time, checks)
+        types = json_types(columns, schema.ids, time, usual)
+        return json_parser(types, columns, time, schema.checks)
 
     @cached_property
     def _objects(self) -> list[dict[str, Any]]:
-        """The objects among the first lines."""
         return [value for value, fault in map(parse_object, self.head()) if fault is None]
 
 
@@ -106,11 +111,10 @@ def json_parser(
         row, fault = parse_object(line)
         return fault is not None or any(has_too_many_decimals(row.get(name)) for name in decimals)
 
-    def parse(block: TextBlock) -> pa.RecordBatch:
-        lines, num_lines = block.data, block.num_lines
+    def parse(lines: Text, num_lines: int) -> pa.RecordBatch:
         _refuse_other_lines(lines, num_lines)
         refuse_tiny(lines, is_tiny)
-        reading.block_size = parser_block(len(lines), num_lines)
+        reading.block_size = parser_block(lines, num_lines)
         table = pa.json.read_json(pa.BufferReader(lines), reading, parsing)
         if len(table) != num_lines:
             raise pa.ArrowInvalid("not one object a line")
@@ -124,8 +128,7 @@ def json_parser(
     def is_hopeless(line: Text) -> bool:
         return not line.lstrip(b" \t").startswith(b"{")
 
-    names = listed(schema.names)
-    return Parser(parse, explain, is_hopeless, lambda _: None, lambda _: None, schema, names)
+    return Parser(parse, explain, is_hopeless, schema, listed(schema.names))
 
 
 def json_types(
@@ -150,6 +153,12 @@ def json_types(
     return types
 
 
+_LABELS = {
+    pa.string(): (str, "text as in the first rows"),
+    pa.bool_(): (bool, "true or false as in the first rows"),
+}
+_EVENT_IDS = {pa.int64(): (int, "an integer"), pa.string(): (str, "a string")}
+"""Of columns of other types than times their type in Python, and its name in a message."""
 _AFTER_OBJECT = re.compile(rb"\}[ \t\r]*[^ \t\r\n{},\]]")
 
 
@@ -222,44 +231,34 @@ def _fault(
             return fault
     if fault := time_fault(columns.t, row.get(columns.t), time):
         return fault
-    if fault := _label_fault(row, types, columns.label):
-        return fault
-    if fault := _event_id_fault(row, types, columns.event_id):
-        return fault
+    if columns.label:
+        kind = _LABELS.get(types[columns.label])
+        value = row.get(columns.label)
+        if kind is not None and value is not None:
+            fault = _kind_fault(columns.label, value, *kind)
+        else:
+            fault = number_fault(columns.label, value, UNSCALED)
+        if fault:
+            return fault
+    if columns.event_id and row.get(columns.event_id) is not None:
+        kind = _EVENT_IDS.get(types[columns.event_id])
+        if kind and (fault := _kind_fault(columns.event_id, row[columns.event_id], *kind)):
+            return fault
     for name in columns.numbers:
-        expected = "a list of numbers" if pa.types.is_list(types[name]) else "a number"
+        is_list = pa.types.is_list(types[name])
         if columns.fill_missing is not None and row.get(name) is None:
             continue
         value = _plain(row.get(name, 0))
-        if not _is_number(value, expected == "a list of numbers"):
+        if not _is_number(value, is_list):
+            expected = "a list of numbers" if is_list else "a number"
             return "type", f"{name} is {shown(value)}, expected {expected}"
         if any(map(math.isinf, value if isinstance(value, list) else [value])):
             return "inf", f"{name} is {shown(value)} in float32; features must be finite"
     return None
 
 
-def _label_fault(
-    row: Mapping[str, Any], types: Mapping[str, pa.DataType], name: str | None
-) -> Fault | None:
-    if name is None:
-        return None
-    kind, value = {pa.string(): str, pa.bool_(): bool}.get(types[name]), row.get(name)
-    if kind is None or value is None:
-        return number_fault(name, value, UNSCALED)
-    expected = "text" if kind is str else "true or false"
+def _kind_fault(name: str, value: object, kind: type, expected: str) -> Fault | None:
     if isinstance(value, kind):
-        return None
-    return "type", f"{name} is {shown(_plain(value))}, expected {expected} as in the first rows"
-
-
-def _event_id_fault(
-    row: Mapping[str, Any], types: Mapping[str, pa.DataType], name: str | None
-) -> Fault | None:
-    value = None if name is None else row.get(name)
-    if name is None or value is None or types[name] not in (pa.int64(), pa.string()):
-        return None
-    expected = "an integer" if types[name] == pa.int64() else "a string"
-    if isinstance(value, int if expected == "an integer" else str):
         return None
     return "type", f"{name} is {shown(_plain(value))}, expected {expected}"
 

@@ -1,22 +1,323 @@
-"""Rows of files (or a table), one file after another, validated: what all readers share."""
+"""Files or a table as a source: rows of one file after another, from any position on."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Event
-from typing import Any
+from typing import IO, Any, TypeGuard
 
-from tgflow.streams.errors import StreamError, shown
-from tgflow.streams.files.file_list import Files
-from tgflow.streams.rows.classes import LabelClasses, first_classes
-from tgflow.streams.rows.columns import AS_TEXT
-from tgflow.streams.rows.features import usual_value
-from tgflow.streams.rows.limits import Checks
-from tgflow.streams.rows.row_batch import Position, RowBatch
-from tgflow.streams.rows.schema import Columns, IdKind, Schema
-from tgflow.streams.rows.times import Times
-from tgflow.streams.rows.validate import RowSchema
+from tgflow.ids import NodeIds
+from tgflow.streams.errors import SourceExpired, SourceMismatch, StreamError, shown
+from tgflow.streams.files.columnar import TableDecoder, as_table
+from tgflow.streams.files.csv import SNAP, TextLayout
+from tgflow.streams.files.decoder import Decoder
+from tgflow.streams.files.formats import EXTENSIONS, FORMATS, decoder_for, format_of
+from tgflow.streams.files.text import COMPRESSION, TextDecoder
+from tgflow.streams.prefetch import Ended, Prefetcher
+from tgflow.streams.rows.row_batch import PolledRows, Position, RowBatch
+from tgflow.streams.rows.schema import Checks, IdKind, Schema, Times
+from tgflow.streams.rows.validate import (
+    AS_TEXT,
+    LabelClasses,
+    RowSchema,
+    feature_names,
+    first_classes,
+    usual_value,
+)
+
+STDIN = "-"
+PARTITION = 0
+DEPTH = 2
+POLL_SECONDS = 0.2
+CHUNK_BYTES = 1 << 16
+ENOUGH_LINES = 2
+"""Lines that no comment is: a header and a row."""
+
+OpenFile = Callable[[Path], Decoder]
+
+
+class FileTail:
+    """A file or folder that may grow at any time: data that others write while it is read."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing more will come: all there is can be read."""
+        return False
+
+    def wait(self, stop: Event) -> bool:
+        """Wait until it is time to look again; return False if `stop` is set."""
+        return not stop.wait(POLL_SECONDS)
+
+    def fill(self, size: int) -> None:
+        """Wait until what was there before, `size` bytes, is there again."""
+
+
+class Spool(FileTail):
+    """Copies a pipe to a file, which can be read at any place and again, in a thread of its own.
+
+    The file is removed with the process.
+
+    Args:
+        pipe: What to copy to its end.
+        name: Of the file.
+    """
+
+    def __init__(self, pipe: IO[bytes], name: str) -> None:
+        self._folder = TemporaryDirectory(prefix="tgflow-")
+        self.path = Path(self._folder.name) / name
+        self.path.touch()
+        self.ended = Event()
+        self._error: Exception | None = None
+        threading.Thread(target=self._copy, args=(pipe,), name="tgflow-pipe", daemon=True).start()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the pipe has ended, and all of it is in the file; raises why it could not be."""
+        if self.ended.is_set() and self._error is not None:
+            raise self._error
+        return self.ended.is_set()
+
+    def wait(self, stop: Event) -> bool:
+        """Wait a little for the pipe's end; return False if `stop` is set."""
+        self.ended.wait(POLL_SECONDS / 4)
+        return not stop.is_set()
+
+    def fill(self, size: int) -> None:
+        """Wait until the file holds `size` bytes, or the pipe has ended."""
+        while self.path.stat().st_size < size and not self.ended.wait(POLL_SECONDS / 4):
+            pass
+
+    def _copy(self, pipe: IO[bytes]) -> None:
+        try:
+            with self.path.open("wb", buffering=0) as file:
+                while chunk := pipe.read1(CHUNK_BYTES):  # type: ignore[attr-defined]
+                    file.write(chunk)
+        except Exception as error:  # raised again where the file is read
+            self._error = error
+        self.ended.set()
+
+
+class Files:
+    """Files (or one table) in the order in which they are read.
+
+    Args:
+        decoders: One for each.
+        names: What each is called in positions.
+        growth: Whether the last one may grow, or files may come to the folder; None: no.
+        folder: Where the files are, in order of name; some may come, and old ones go.
+        open_file: Returns the decoder of a file of the folder.
+    """
+
+    def __init__(
+        self,
+        decoders: Sequence[Decoder],
+        names: Sequence[str],
+        growth: FileTail | None = None,
+        folder: Path | None = None,
+        open_file: OpenFile | None = None,
+    ) -> None:
+        self.decoders = list(decoders)
+        self.names = list(names)
+        self.growth = growth
+        self._folder, self._open_file = folder, open_file
+
+    def is_complete(self) -> bool:
+        """Return whether nothing more will come; a last line without its end is then read too."""
+        if self.growth is None or not self.growth.is_complete:
+            return self.growth is None
+        last = self.decoders[-1]
+        if isinstance(last, TextDecoder):
+            last.complete()
+        return True
+
+    def following(self, current: int, is_complete: bool, is_idle: bool, stop: Event) -> int | None:
+        """Return which file to read on after the `current` one, itself if it grows; None: none.
+
+        Args:
+            current: The file that has been read to its end.
+            is_complete: What `is_complete` was before that.
+            is_idle: Whether nothing was found in it; then there is a wait.
+            stop: Ends the wait.
+        """
+        while True:
+            if current + 1 == len(self.decoders):
+                self._look_for_files()
+            if current + 1 < len(self.decoders):
+                return current + 1
+            if is_complete or self.growth is None:
+                return None
+            if is_idle and not self.growth.wait(stop):
+                return None
+            is_idle = True
+            if self.decoders[current].is_growing:
+                return current
+
+    def find(self, position: Position) -> int:
+        """Return the number of the file of a position, in a folder by its name.
+
+        Raises:
+            SourceExpired: If it is gone.
+            SourceMismatch: If another one has its place, or files came before it.
+        """
+        name, number = str(position["name"]), int(position["file"] or 0)
+        if self._folder is None:
+            if number >= len(self.names):
+                text = f"file {number + 1}, {name!r}, is not there any more"
+                raise SourceExpired(self.names[0], "schema", f"{text}; it had been read in part")
+            if self.names[number] != name:
+                text = f"file {number + 1} was {name!r}; give the same files in their order"
+                raise SourceMismatch(self.names[number], "schema", text)
+            return number
+        if name not in self.names:
+            text = f"{name!r} is gone, of which not all had been read; put it back"
+            raise SourceExpired(str(self._folder), "schema", text)
+        found = self.names.index(name)
+        if found > number:
+            text = f"{found} files come before {name!r}, where {number} were when it was read"
+            way_out = "give new files names that sort after the old ones"
+            raise SourceMismatch(str(self._folder), "schema", f"{text}; {way_out}")
+        return found
+
+    def progress(self, current: int) -> float:
+        """Return which share of all files has been read when one is being read, 0 to 1."""
+        total = sum(decoder.size for decoder in self.decoders)
+        done = sum(decoder.size for decoder in self.decoders[:current])
+        done += round(self.decoders[current].size * self.decoders[current].progress())
+        return done / total if total else 1.0
+
+    def _look_for_files(self) -> None:
+        """Add the files that have come to the folder and sort after the last one."""
+        if self._folder is None or self._open_file is None:
+            return
+        last = _natural(self.names[-1])
+        for path in _paths_in(self._folder):
+            if _natural(path.name) > last:
+                self.decoders.append(self._open_file(path))
+                self.names.append(path.name)
+
+
+def _paths_in(folder: Path) -> list[Path]:
+    paths = (path for path in folder.iterdir() if path.name[0] not in "._")
+    return sorted((p for p in paths if p.is_file()), key=lambda path: _natural(path.name))
+
+
+def _natural(name: str) -> list[tuple[str, int]]:
+    """Return a key that orders `part-2` before `part-10`: texts and numbers in turn."""
+    texts, numbers = re.split("[0-9]+", name), re.findall("[0-9]+", name)
+    return list(zip(texts, map(int, [*numbers, 0]), strict=True))
+
+
+def find_files(
+    source: Any,
+    format: str | None,
+    layout: TextLayout,
+    max_bytes: int | None,
+    block_bytes: int,
+    *,
+    follow: bool = False,
+) -> Files:
+    """Return the files of a source.
+
+    Args:
+        source: A path, "-" for stdin, a list of paths, or a table.
+        format: As for `decoder_for`, and so are the next ones.
+        layout: How delimited text is laid out.
+        max_bytes: How much text a compressed file may hold.
+        block_bytes: How much text to parse at a time.
+        follow: Whether the files may grow, so that reading never ends.
+
+    Raises:
+        FileNotFoundError: If there is no such file or folder.
+        StreamError: If a file is of no known format.
+        TypeError: If the source is none.
+        ValueError: If what cannot grow should be followed.
+    """
+    open_file = partial(
+        decoder_for, format=format, max_bytes=max_bytes, block_bytes=block_bytes, layout=layout
+    )
+    comments = SNAP.comments + ((layout.comment.encode(),) if layout.comment else ())
+    growth = FileTail() if follow else None
+    if _is_path(source) and str(source) == STDIN:
+        return _of_stdin(open_file, format, comments)
+    if _is_path(source):
+        path = Path(source)
+        if not path.exists():
+            raise FileNotFoundError(f"there is no file or folder {str(path)!r}")
+        if not path.is_dir():
+            return _of_paths([path], open_file, growth, comments)
+        paths = _paths_in(path)
+        if not paths:
+            raise StreamError(str(path), "schema", "the folder holds no files")
+        return Files([*map(open_file, paths)], [p.name for p in paths], growth, path, open_file)
+    if isinstance(source, Sequence) and source and all(map(_is_path, source)):
+        return _of_paths([Path(path) for path in source], open_file, growth, comments)
+    table = as_table(source)
+    if table is None:
+        raise TypeError(
+            f"cannot read events from a {type(source).__name__}; pass a path "
+            f"({', '.join(FORMATS)}), a pyarrow table, a data frame with __arrow_c_stream__, "
+            "a dict or tuple of columns, or an iterable of dicts"
+        )
+    if follow:
+        raise ValueError("follow=True is for files and folders; a table does not grow")
+    features = ("x",) if isinstance(source, tuple) and len(source) == 4 else ()
+    return Files([TableDecoder(table, features)], ["table"])
+
+
+def _is_path(source: object) -> TypeGuard[str | os.PathLike[str]]:
+    return isinstance(source, str | os.PathLike)
+
+
+def _of_paths(
+    paths: Sequence[Path], open_file: OpenFile, growth: FileTail | None, comments: tuple[bytes, ...]
+) -> Files:
+    last = paths[-1]
+    if growth is not None:
+        kind = format_of(last)
+        if last.suffix in COMPRESSION or (kind is not None and not FORMATS[kind].is_text):
+            raise ValueError(
+                "follow=True is for text files that are not compressed, and for folders that "
+                f"files are moved to; {last} is neither"
+            )
+        _wait_for_rows(last, growth, comments)
+    decoders = [open_file(path) for path in paths]
+    if growth is not None and isinstance(decoders[-1], TextDecoder):
+        decoders[-1].let_grow()
+    return Files(decoders, [path.name for path in paths], growth)
+
+
+def _of_stdin(open_file: OpenFile, format: str | None, comments: tuple[bytes, ...]) -> Files:
+    """Return what comes by stdin, as CSV where no format is given."""
+    ending = next((end for end, name in EXTENSIONS.items() if name == format), ".csv")
+    spool = Spool(sys.stdin.buffer, f"stdin{ending}")
+    _wait_for_rows(spool.path, spool, comments)
+    if format in FORMATS and not FORMATS[format].is_text:
+        spool.ended.wait()
+    decoder = open_file(spool.path)
+    decoder.first_place = decoder.first_place.replace(decoder.name, "stdin")
+    decoder.name = "stdin"
+    if isinstance(decoder, TextDecoder):
+        decoder.let_grow()
+    return Files([decoder], [STDIN], spool)
+
+
+def _wait_for_rows(path: Path, growth: FileTail, comments: tuple[bytes, ...]) -> None:
+    """Wait until a file that grows holds a header and a row, or is complete."""
+    forever = Event()
+    while not growth.is_complete and growth.wait(forever):
+        with path.open("rb") as file:
+            lines = (line for line in file if line.endswith(b"\n"))
+            rows = (line for line in lines if not line.startswith(comments))
+            if sum(1 for _, _ in zip(rows, range(ENOUGH_LINES), strict=False)) == ENOUGH_LINES:
+                return
 
 
 class Reader:
@@ -39,15 +340,15 @@ class Reader:
         self._checks = checks
         self.id_kind: IdKind = schema.id_kind or "int"
         self.widths: tuple[int, ...] = ()
-        self._features: tuple[str, ...] = ()
+        self.feature_names: list[str] = []
+        """What the columns of the features are called: `f0`, or `x[1]` in a list."""
         self.time, _ = times.scale(())
         self.notes: list[str] = []
-        """What the first rows have shown that nobody said, in sentences."""
+        """What the first rows have shown that was not given, in sentences."""
         self.classes: LabelClasses | None = None
         """What labels that are texts have become up to where the latest reading is."""
         self._first_classes: list[str] | None = None
-        self._times = times
-        self._look_ahead()
+        self._look_ahead(times)
         counts = [decoder.num_events for decoder in files.decoders]
         known = [count for count in counts if count is not None]
         self.num_events = sum(known) if len(known) == len(counts) else None
@@ -68,17 +369,16 @@ class Reader:
         if self._first_classes is not None:
             saved = "" if start is None else str(start.get("classes") or "")
             self.classes = LabelClasses.load(saved, self._first_classes)
-        stop = Event() if stop is None else stop
         if start is not None and self._files.growth is not None:
             self._files.growth.fill(int(start["size"] or 0))
         is_complete = self._files.is_complete()
-        first = self._rows(current, start)
-        return self._all(current, first, start, is_complete, stop)
+        rows = self._rows(current, start)
+        return self._all(current, rows, start, is_complete, stop or Event())
 
     def _all(
         self,
         current: int,
-        rows: Iterator[tuple[RowBatch, float]],
+        rows: Iterator[RowBatch],
         position: Position | None,
         is_complete: bool,
         stop: Event,
@@ -86,9 +386,12 @@ class Reader:
         """Yield the rows of the `current` file from `position` on, and of all that come."""
         while True:
             is_idle = True
-            for batch, share in rows:
-                position, is_idle = batch.position, False
-                yield batch, share
+            for batch in rows:
+                position = {"file": current, "name": self._files.names[current], **batch.position}
+                if self.classes is not None:
+                    position["classes"] = self.classes.save()
+                is_idle = False
+                yield replace(batch, position=position), self._files.progress(current)
             found = self._files.following(current, is_complete, is_idle, stop)
             if found is None:
                 return
@@ -96,60 +399,47 @@ class Reader:
             current, is_complete = found, self._files.is_complete()
             rows = self._rows(current, position)
 
-    def _rows(self, current: int, start: Position | None) -> Iterator[tuple[RowBatch, float]]:
+    def _rows(self, current: int, start: Position | None) -> Iterator[RowBatch]:
         decoder = self._files.decoders[current]
-        columns = self._schema.select(decoder)
-        if columns is None:
+        names = decoder.names()
+        if names is None:
             return iter(())
+        columns = self._schema.select(decoder.name, names, decoder.default_features)
         columns = replace(columns, has_classes=self.classes is not None)
         schema = RowSchema(
             columns, self.id_kind, self.time, self.widths, self._checks, self.classes
         )
-        return (self._placed(rows, current) for rows in decoder.read(schema, start))
+        return decoder.read(schema, start)
 
-    @property
-    def feature_names(self) -> list[str]:
-        """What the columns of the features are called: `f0`, or `x[1]` in a list."""
-        named = zip(self._features, self.widths, strict=True)
-        return [n if width == 1 else f"{n}[{i}]" for n, width in named for i in range(width)]
-
-    def _placed(self, rows: RowBatch, current: int) -> tuple[RowBatch, float]:
-        position = {**self._files.place(current), **rows.position}
-        if self.classes is not None:
-            position["classes"] = self.classes.save()
-        return replace(rows, position=position), self._files.progress(current)
-
-    def _look_ahead(self) -> None:
+    def _look_ahead(self, times: Times) -> None:
         """Learn the width of features and the unit of times from the first rows, ids from one."""
         for decoder in self._files.decoders:
-            columns = self._schema.select(decoder)
-            if columns is None:
+            names = decoder.names()
+            if names is None:
                 continue
-            self._features, self.widths = columns.features, (1,) * len(columns.features)
+            columns = self._schema.select(decoder.name, names, decoder.default_features)
             samples = decoder.samples(columns)
-            if samples:
-                self._learn(samples, columns, decoder.first_place)
-                self.time, note = self._times.scale(row.get(columns.t) for row in samples)
-                found = [*decoder.notes(), *([] if note is None else [note])]
-                if columns.label is not None:
-                    self._first_classes = first_classes(row.get(columns.label) for row in samples)
-                if self._first_classes is not None:
-                    found.append(f"{columns.label}: texts are classes, numbered as they appear")
-                self.notes += [f"{decoder.name}: {each}" for each in found]
-                return
-
-    def _learn(
-        self, samples: Sequence[Mapping[str, Any]], columns: Columns, first_place: str
-    ) -> None:
-        both = columns.src, columns.dst
-        wanted = [*both, *(columns.features if columns.fill_missing is None else ())]
-        whole = [row for row in samples if all(row.get(name) is not None for name in wanted)]
-        good = [row for row in whole if all(_is_id(row[name]) for name in both)]
-        row = [*good, *whole, *samples][0]
-        values = [usual_value(each.get(name) for each in samples) for name in columns.features]
-        self.widths = tuple(len(v) if isinstance(v, list) else 1 for v in values)
-        if self._schema.id_kind is None:
-            self.id_kind = _id_kind(first_place, {name: row.get(name) for name in both})
+            values = [usual_value(each.get(name) for each in samples) for name in columns.features]
+            self.widths = tuple(len(v) if isinstance(v, list) else 1 for v in values)
+            self.feature_names = feature_names(columns.features, self.widths)
+            if not samples:
+                continue
+            if self._schema.id_kind is None:
+                both = columns.src, columns.dst
+                needed = columns.features if columns.fill_missing is None else ()
+                whole = [r for r in samples if all(r.get(n) is not None for n in (*both, *needed))]
+                good = [row for row in whole if all(_is_id(row[name]) for name in both)]
+                row = [*good, *whole, *samples][0]
+                first = {name: row.get(name) for name in both}
+                self.id_kind = _id_kind(decoder.first_place, first)
+            self.time, note = times.scale(row.get(columns.t) for row in samples)
+            found = [*decoder.notes(), *([] if note is None else [note])]
+            if columns.label is not None:
+                self._first_classes = first_classes(row.get(columns.label) for row in samples)
+            if self._first_classes is not None:
+                found.append(f"{columns.label}: texts are classes, numbered as they appear")
+            self.notes += [f"{decoder.name}: {each}" for each in found]
+            return
 
 
 def _is_id(value: object) -> bool:
@@ -163,3 +453,102 @@ def _id_kind(where: str, first: dict[str, object]) -> IdKind:
             text = f"{column} is {shown(value)}, expected an integer or a string"
             raise StreamError(where, "type", f"{text}; {AS_TEXT}")
     return "string" if any(isinstance(value, str) for value in first.values()) else "int"
+
+
+class FileSource:
+    """Files one after another, or a table: one partition, that of number 0.
+
+    A `PartitionedSource`. Files are read in a thread of their own, at most three blocks ahead.
+    A position names the file and the byte (or row) in it, with an anchor: the file's size and the
+    digest of what stood before. A file to which lines were appended, and files of a folder that
+    sort after the last one, resume too.
+
+    Args:
+        name: What messages and reports call it.
+        reader: What reads the files.
+        ids: The map that node ids go through; a new one where the order of events is its own.
+    """
+
+    def __init__(self, name: str, reader: Reader, ids: NodeIds) -> None:
+        self.name = name
+        self.unit = reader.time.tick
+        self.time_unit = reader.time.unit
+        """What numbers in the files count."""
+        self.notes: Sequence[str] = reader.notes
+        """What the first rows have shown that was not given, in sentences."""
+        self.x_dim = sum(reader.widths)
+        self.id_kind = reader.id_kind
+        self.ids = ids
+        self.num_events = reader.num_events
+        self._reader = reader
+        self._ahead: Prefetcher[tuple[RowBatch, float]] | None = None
+        self._progress = 0.0
+        self._stop = Event()
+        self._has_ended = False
+
+    def start(self, positions: Mapping[int, Position]) -> None:
+        """Start, or resume, at `positions[0]`; without it the files are read from the beginning.
+
+        Raises:
+            SourceExpired: If the file of the position is gone.
+            SourceTruncated: If it ends before the position, or is shorter than it was.
+            SourceMismatch: If it is not the file that was read up to the position.
+            SourceCorrupt: If it is damaged.
+        """
+        self.close()
+        self._stop = Event()
+        rows = self._reader.read(positions.get(PARTITION), self._stop)
+        self._progress, self._has_ended = 0.0, False
+        self._ahead = Prefetcher(rows, DEPTH)
+
+    def partitions(self) -> Sequence[int]:
+        """Return partition 0."""
+        return [PARTITION]
+
+    def look_for_partitions(self) -> Sequence[int]:
+        """Return none: there is only the one."""
+        return []
+
+    def poll(self, wanted: Set[int], timeout: float) -> list[PolledRows]:
+        """Return the next block of rows, waiting for it up to `timeout` seconds.
+
+        Raises:
+            StreamError: If a file cannot be read on; the rows before that have come then.
+        """
+        if PARTITION not in wanted or self._has_ended or self._ahead is None:
+            return []
+        try:
+            read = self._ahead.take(timeout)
+        except Ended:
+            self._has_ended, self._progress = True, 1.0
+            return []
+        if read is None:
+            return []
+        rows, self._progress = read
+        return [PolledRows(PARTITION, rows)]
+
+    def ended(self) -> Set[int]:
+        """Return partition 0 once all files have been read to their ends."""
+        return {PARTITION} if self._has_ended else set()
+
+    def lag(self) -> Mapping[int, int]:
+        """Return nothing: how many rows are left is not known."""
+        return {}
+
+    def progress(self) -> float:
+        """Return which share of the files' bytes has been polled, 0 to 1."""
+        return self._progress
+
+    def counters(self) -> Mapping[str, float]:
+        """Return nothing."""
+        return {}
+
+    def committed(self, positions: Mapping[int, Position]) -> None:
+        """Do nothing: positions of files are kept nowhere else."""
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._stop.set()
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None

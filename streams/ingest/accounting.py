@@ -9,8 +9,7 @@ from typing import Any
 from tgflow.streams.errors import MAX_MESSAGE
 from tgflow.streams.ingest.admission import Admitted
 from tgflow.streams.ingest.ordering import per_partition
-from tgflow.streams.rows.checks import Int64s
-from tgflow.streams.rows.row_batch import BadRow, PolledRows
+from tgflow.streams.rows.row_batch import BadRow, Int64s, PolledRows
 from tgflow.text import printable
 
 NUM_EXAMPLES = 3

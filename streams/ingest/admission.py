@@ -23,8 +23,7 @@ from tgflow.streams.ingest.ordering import (
     sequence,
     total_bytes,
 )
-from tgflow.streams.rows.checks import Int64s
-from tgflow.streams.rows.row_batch import BadRow, PolledRows, Position
+from tgflow.streams.rows.row_batch import BadRow, Int64s, PolledRows, Position
 
 SLACK = 1024
 """Ids that may be remembered beyond twice the window."""

@@ -39,11 +39,14 @@ from tgflow.streams.ingest.ordering import (
     sequence,
 )
 from tgflow.streams.ingest.state import IngestState, StateHistory
-from tgflow.streams.rows.batch import to_batch
-from tgflow.streams.rows.classes import LabelClasses
-from tgflow.streams.rows.columns import EventColumns
-from tgflow.streams.rows.partitioned import PartitionedSource
-from tgflow.streams.rows.row_batch import BadRow, PolledRows
+from tgflow.streams.rows.row_batch import (
+    BadRow,
+    EventColumns,
+    PartitionedSource,
+    PolledRows,
+    to_batch,
+)
+from tgflow.streams.rows.validate import LabelClasses
 
 MAX_BATCH = 1 << 16
 """Events handed on at a time, at most."""

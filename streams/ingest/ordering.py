@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sortedcontainers import SortedKeyList
 
-from tgflow.streams.rows.checks import Int64s
-from tgflow.streams.rows.columns import EventColumns, joined
+from tgflow.streams.rows.row_batch import EventColumns, Int64s, joined
 from tgflow.streams.rows.schema import IdKind
 
 SEQ_BITS = 44

@@ -13,16 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from tgflow.streams.errors import RowFault
-from tgflow.streams.files.blocks import TextBlock
 from tgflow.streams.files.csv import csv_parser
 from tgflow.streams.files.jsonl import json_parser, json_types, parse_object
-from tgflow.streams.files.lines import Parser
-from tgflow.streams.files.text import ParsedBlock, parse_block
+from tgflow.streams.files.text import Parser, Text, parse_lines
 from tgflow.streams.kafka.config import CodecName, KafkaConfig
 from tgflow.streams.kafka.consumer import Chunk, Cursor
-from tgflow.streams.rows.checks import Fault, Int64s
-from tgflow.streams.rows.columns import EventColumns
-from tgflow.streams.rows.row_batch import Origin, PolledRows, RowBatch
+from tgflow.streams.rows.row_batch import EventColumns, Fault, Int64s, Origin, PolledRows, RowBatch
 from tgflow.streams.rows.schema import listed
 from tgflow.streams.rows.validate import RowSchema, validate
 
@@ -70,8 +66,8 @@ class CsvCodec:
         """Return one row for each line; a record has at least one."""
         records = [value.removesuffix(b"\n") for value in values]
         num_rows = np.fromiter((record.count(b"\n") + 1 for record in records), dtype=np.int64)
-        parsed = _parse(records, self._parser)
-        return Decoded([parsed.batch], num_rows, _faults(parsed))
+        batch, faults = _parse(records, int(num_rows.sum()), self._parser)
+        return Decoded([batch], num_rows, faults)
 
     def raw(self, value: bytes, row: int) -> bytes:
         """Return the line."""
@@ -97,24 +93,23 @@ class JsonCodec:
         """Return one row for each record."""
         records = [value.strip(b" \t\r\n") for value in values]
         faults = {} if _is_plain(records) else _make_plain(records)
-        parsed = _parse(records, self._parser)
-        num_rows = np.ones(len(values), dtype=np.int64)
-        return Decoded([parsed.batch], num_rows, _faults(parsed) | faults)
+        batch, found = _parse(records, len(records), self._parser)
+        return Decoded([batch], np.ones(len(values), dtype=np.int64), found | faults)
 
     def raw(self, value: bytes, row: int) -> bytes:
         """Return the record itself."""
         return value
 
 
-def _parse(records: Sequence[bytes], parser: Parser) -> ParsedBlock:
+def _parse(
+    records: Sequence[bytes], num_lines: int, parser: Parser
+) -> tuple[pa.RecordBatch, dict[int, Fault]]:
+    """Return the rows of lines, and what is wrong with the others, by number."""
     if not records:
-        return ParsedBlock(pa.RecordBatch.from_pylist([], parser.schema), None, [])
+        return pa.RecordBatch.from_pylist([], parser.schema), {}
     lines = b"\n".join([*records, b""])
-    return parse_block(TextBlock(lines, 1, 0), parser, len(lines))
-
-
-def _faults(parsed: ParsedBlock) -> dict[int, Fault]:
-    return {fault.row: (fault.code, fault.text) for fault in parsed.faults}
+    batch, _, faults = parse_lines(lines, num_lines, parser, len(lines))
+    return batch, {fault.row: (fault.code, fault.text) for fault in faults}
 
 
 def _is_plain(records: Sequence[bytes]) -> bool:
@@ -141,11 +136,11 @@ def _make_plain(records: list[bytes]) -> dict[int, Fault]:
 def _either(first: Parser, second: Parser) -> Parser:
     """Return a parser of lines that `first` takes, or `second`; in the types of `second`."""
 
-    def parse(block: TextBlock) -> pa.RecordBatch:
+    def parse(lines: Text, num_lines: int) -> pa.RecordBatch:
         try:
-            return first.parse(block).cast(second.schema)
+            return first.parse(lines, num_lines).cast(second.schema)
         except pa.ArrowInvalid:
-            return second.parse(block)
+            return second.parse(lines, num_lines)
 
     return replace(second, parse=parse)
 

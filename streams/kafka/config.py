@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from annotated_types import Ge, Gt
 
 from tgflow.setting import Setting, check_ranges
-from tgflow.streams.rows.limits import Checks
-from tgflow.streams.rows.schema import Columns, IdKind, Scale
+from tgflow.streams.rows.schema import Checks, Columns, IdKind, Scale
 
 if TYPE_CHECKING:
     from tgflow.streams.rows.validate import RowSchema

@@ -1,30 +1,33 @@
-"""Which columns of a table make an event, and what its numbers mean."""
+"""What a row must be to become an event: columns, units of time and limits."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Protocol
+from datetime import UTC, date, datetime, timedelta
+from fractions import Fraction
+from typing import Annotated, Literal
 
-from tgflow.iso import iso_seconds
+from annotated_types import Ge, Le
+
+from tgflow.iso import has_zone, iso_seconds
+from tgflow.setting import Setting, Size, check_ranges
 from tgflow.streams.errors import StreamError
-from tgflow.units import ticks_per_unit
+from tgflow.units import (
+    INT64_MAX,
+    INT64_MIN,
+    check_unit,
+    exact_number,
+    parse_bytes,
+    ticks_per_unit,
+)
 
 IdKind = Literal["int", "string"]
 
-
-class NumberCodes(NamedTuple):
-    """The codes of numbers that are none, that fall between two ticks, or exceed int64."""
-
-    type: str
-    precision: str
-    range: str
-
-
-_TIME_CODES = NumberCodes("time_type", "time_precision", "time_range")
-_NUMBER_CODES = NumberCodes("type", "type", "range")
+YEARS = (date(1980, 1, 1), date(2100, 1, 1))
+"""Between which numbers of ms, us and ns since 1970 are recognized by their size."""
 _SEPARATORS = {";": ";", "\t": "tab", "|": "|", ",": ",", " ": "space"}
-"""What often stands between values, and what settings call it."""
+"""What often separates values, and its name in settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +42,14 @@ class Scale:
     tick: str
     per_unit: int = 1
     digits: int = 0
-    fault_codes: NumberCodes = _TIME_CODES
+    is_time: bool = True
     is_text: bool = False
 
-    def of_text(self) -> Scale:
-        """Return it for a column of texts."""
-        return replace(self, is_text=True)
+    def code(self, kind: str) -> str:
+        """Return the error code of a number of the wrong `kind`: type, precision or range."""
+        if self.is_time:
+            return f"time_{kind}"
+        return "range" if kind == "range" else "type"
 
     @classmethod
     def between(cls, unit: str, tick: str) -> Scale:
@@ -69,8 +74,126 @@ def _multiplicity(prime: int, number: int) -> int:
     return count
 
 
-UNSCALED = Scale("tick", "tick", fault_codes=_NUMBER_CODES)
+UNSCALED = Scale("tick", "tick", is_time=False)
 """For whole numbers that are not times, as labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The units of a stream's times, None where its first rows decide.
+
+    Args:
+        unit: Of the numbers in the file; without a tick it is found by their size, else s.
+        tick: Of the stream's int64 ticks.
+
+    Raises:
+        ValueError: If one is unknown, or a tick is coarser than the unit.
+    """
+
+    unit: str | None = None
+    tick: str | None = None
+
+    def __post_init__(self) -> None:
+        for unit in (self.unit, self.tick):
+            if unit is not None:
+                check_unit(unit)
+        if self.unit is not None:
+            Scale.between(self.unit, self.tick or self.unit)
+
+    def scale(self, first: Iterable[object]) -> tuple[Scale, str | None]:
+        """Return how times become ticks, and what was found out, as a sentence.
+
+        Args:
+            first: The times of the first rows, as the file has them.
+        """
+        values = [value for value in first if value is not None]
+        texts = [v for v in values if isinstance(v, str) and iso_seconds(v) is not None]
+        texts = texts if _are_most(texts, values) else []
+        dated: list[datetime | str] = [*texts, *(v for v in values if isinstance(v, datetime))]
+        unit = self.unit or (None if self.tick else _unit_of(values)) or "s"
+        tick = self.tick or (unit if self.unit or not dated else _finest(dated))
+        found = []
+        if self.unit is None and unit != "s":
+            seconds = _numbers(values)[0] / ticks_per_unit("s", unit)
+            moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=int(seconds))
+            found.append(
+                f"times are read as {unit}, by their size (the first is {moment:%Y-%m-%d %H:%M:%S}"
+                "); time_unit='s' reads them as seconds"
+            )
+        if tick != unit and self.tick is None:
+            found.append(f"times have decimals, and are kept in {tick}")
+        if texts and not all(map(has_zone, texts)):
+            found.append("times without a zone are read as UTC")
+        scale = replace(Scale.between(unit, tick), is_text=bool(texts))
+        return scale, "; ".join(found) or None
+
+
+def _unit_of(values: Sequence[object]) -> str | None:
+    """Return ms, us or ns if most values are numbers that, taken as it, are dates of our days."""
+    numbers = _numbers(values)
+    low, high = ((day - date(1970, 1, 1)).days * 86_400 for day in YEARS)
+    for unit in ("ms", "us", "ns"):
+        per_second = int(ticks_per_unit("s", unit))
+        if _are_most([n for n in numbers if low <= n / per_second < high], values):
+            return unit
+    return None
+
+
+def _numbers(values: Sequence[object]) -> list[Fraction]:
+    return [number for value in values if (number := exact_number(value)) is not None]
+
+
+def _are_most(some: Sequence[object], values: Sequence[object]) -> bool:
+    return 2 * len(some) > len(values)  # one bad row must not decide for the others
+
+
+def _finest(values: Sequence[datetime | str]) -> str:
+    """Return the coarsest unit from seconds on in which all times are whole."""
+    for unit in ("s", "ms", "us"):
+        if all((_part_of_second(v) * ticks_per_unit("s", unit)).denominator == 1 for v in values):
+            return unit
+    return "ns"
+
+
+def _part_of_second(value: datetime | str) -> Fraction:
+    if isinstance(value, str):
+        return (iso_seconds(value) or Fraction(0)) % 1
+    return Fraction(1000 * value.microsecond + getattr(value, "nanosecond", 0), 10**9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checks:
+    """What a row must be to become an event; one that is not becomes a dead letter.
+
+    Raises:
+        ValueError: If a limit is out of its range.
+    """
+
+    max_bad_ratio: Annotated[float, Ge(0), Le(1), Setting(resume="any_time")] = 0.05
+    """Share of bad rows among the last 10,000 of a partition that stops the run."""
+    max_node_id: Annotated[int, Ge(0), Le(INT64_MAX)] = INT64_MAX
+    """Largest integer node id; unset: any int64. Ids are mapped to dense ones, so that a large one
+    costs no memory."""
+    max_abs: Annotated[float, Ge(0)] | None = None
+    """Largest absolute value of a feature; unset: any that float32 holds."""
+    min_label: Annotated[int, Setting(expert=True)] = INT64_MIN
+    """Smallest label."""
+    max_label: Annotated[int, Setting(expert=True)] = INT64_MAX
+    """Largest label."""
+    max_record_bytes: Size = "1MiB"
+    """Longest record of a topic, or line of a text file with its line end."""
+    unknown_keys: Annotated[Literal["ignore", "reject"], Setting(expert=True)] = "ignore"
+    """JSON: whether keys that nobody named are ignored, or make a row bad."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.max_bytes < 1:
+            raise ValueError(f"max_record_bytes must be at least 1, got {self.max_record_bytes}")
+
+    @property
+    def max_bytes(self) -> int:
+        """`max_record_bytes` as a number."""
+        return parse_bytes(self.max_record_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,21 +224,6 @@ class Columns:
         return list(dict.fromkeys((self.src, self.dst, self.t, *others, *self.numbers)))
 
 
-class Tabular(Protocol):
-    """A file or table that knows its columns' names."""
-
-    name: str
-    """What messages call it."""
-
-    def names(self) -> Sequence[str] | None:
-        """Return the names of the columns, or None if it has neither rows nor names."""
-        ...
-
-    def default_features(self) -> Sequence[str]:
-        """Return the feature columns of a stream that declares none."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Schema:
     """What the user declared about the columns of a stream.
@@ -143,29 +251,33 @@ class Schema:
     fill_missing: float | None = None
     weight: str | None = None
 
-    def select(self, table: Tabular) -> Columns | None:
-        """Return the columns to read of one file, None if it has neither rows nor names.
+    def select(
+        self, where: str, names: Sequence[str], default_features: Callable[[], Sequence[str]]
+    ) -> Columns:
+        """Return the columns to read of one file.
+
+        Args:
+            where: What messages call the file.
+            names: Its columns.
+            default_features: Returns the feature columns that its format declares.
 
         Raises:
             StreamError: If one is missing or there twice; the message lists what is there.
         """
-        names = table.names()
-        if names is None:
-            return None
         wanted = {"src": self.src, "dst": self.dst, "t": self.t}
-        if self.label is not None:
-            wanted["label"] = self.label
-        if self.weight is not None:
-            wanted["weight"] = self.weight
-        if self.event_id is not None:
-            wanted["event_id"] = self.event_id
+        others = {"label": self.label, "weight": self.weight, "event_id": self.event_id}
+        wanted |= {role: name for role, name in others.items() if name is not None}
         for role, name in wanted.items():
-            _require(table, names, role, name)
-        features = table.default_features() if self.features is None else self.features
+            _require(where, names, role, name)
+        features = default_features() if self.features is None else self.features
         if isinstance(features, str):
-            features = _with_prefix(table, names, features, set(wanted.values()))
+            prefix, used = features, set(wanted.values())
+            features = [name for name in names if name.startswith(prefix) and name not in used]
+            if not features:
+                text = f"no feature column starts with {prefix!r}; the columns are {listed(names)}"
+                raise StreamError(where, "schema", text)
         for name in features:
-            _require(table, names, "features", name)
+            _require(where, names, "features", name)
         return Columns(
             self.src,
             self.dst,
@@ -178,35 +290,21 @@ class Schema:
         )
 
 
-def _with_prefix(
-    table: Tabular, names: Sequence[str], prefix: str, used: set[str]
-) -> Sequence[str]:
-    found = [name for name in names if name.startswith(prefix) and name not in used]
-    if not found:
-        text = f"no feature column starts with {prefix!r}; the columns are {listed(names)}"
-        raise StreamError(table.name, "schema", text)
-    return found
-
-
-def _require(table: Tabular, names: Sequence[str], role: str, name: str) -> None:
+def _require(where: str, names: Sequence[str], role: str, name: str) -> None:
     if (count := names.count(name)) == 1:
         return
     found = f"{count} columns are named" if count else "there is no column"
     text = f"{found} {name!r}; the columns are {listed(names)}: choose with {role}=..."
     values = names
-    if len(names) == 1 and (separator := _separator_in(names[0])) is not None:
-        values = names[0].split(separator)
-        text += f"; or does another character stand between values? sep={_SEPARATORS[separator]!r}"
+    if len(names) == 1:
+        separator = max(_SEPARATORS, key=names[0].count)
+        if names[0].count(separator) >= 2:
+            values = names[0].split(separator)
+            text += "; or does another character stand between values? "
+            text += f"sep={_SEPARATORS[separator]!r}"
     if not count and any(map(_is_value, values)):
         text += "; or is the first line a row? header=False columns='src,dst,t' reads it as one"
-    raise StreamError(table.name, "schema", text)
-
-
-def _separator_in(line: str) -> str | None:
-    """Return what may stand between the values of a line that was read as one; None if nothing."""
-    num = {character: line.count(character) for character in _SEPARATORS}
-    likely = max(num, key=lambda character: num[character])
-    return likely if num[likely] >= 2 else None
+    raise StreamError(where, "schema", text)
 
 
 def _is_value(name: str) -> bool:

@@ -1,31 +1,41 @@
-"""From decoded rows to events and bad rows: every check of every field, for every source."""
+"""From decoded Arrow columns of any type to events and bad rows: every check, for every source."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from fractions import Fraction
+from hashlib import blake2b
+from statistics import mode
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tgflow.streams.errors import RowFault
-from tgflow.streams.rows.checks import (
-    BadRows,
+from tgflow.iso import CLOCK, DAY, EXAMPLE, iso_seconds
+from tgflow.streams.errors import RowFault, shown
+from tgflow.streams.rows.row_batch import (
+    EventColumns,
     Fault,
     Float32s,
     Int64s,
-    invalid_rows,
-    refuse,
-    refuse_each,
+    Origin,
+    Position,
+    RowBatch,
+    nowhere,
 )
-from tgflow.streams.rows.classes import LabelClasses
-from tgflow.streams.rows.columns import EventColumns, id_column, is_text, plain_type
-from tgflow.streams.rows.event_ids import hash_event_ids
-from tgflow.streams.rows.features import feature_columns
-from tgflow.streams.rows.limits import Checks
-from tgflow.streams.rows.row_batch import Origin, Position, RowBatch, nowhere
-from tgflow.streams.rows.schema import UNSCALED, Columns, IdKind, Scale
-from tgflow.streams.rows.ticks import tick_column
+from tgflow.streams.rows.schema import UNSCALED, Checks, Columns, IdKind, Scale
+from tgflow.units import INT64_MAX, exact_decimal, ticks_per_unit
+
+Bools = npt.NDArray[np.bool_]
+
+AS_TEXT = "pass id_kind='string' to take ids as text"
+_BOTH = "every event needs both its nodes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +71,8 @@ def validate(
     """Return the events among decoded rows, and what is wrong with each of the others.
 
     Of a bad row the first fault counts, in the order src, dst, t, label, features, weight, event
-    id. What a
-    row becomes depends on that row alone, not on its neighbors. A batch without bad rows is checked
-    once, column by column; others once more for each kind of fault in them.
+    id. What a row becomes depends on that row alone, not on its neighbors. A batch without bad rows
+    is checked once, column by column; others once more for each kind of fault in them.
 
     Args:
         batch: Decoded rows with at least the columns of `schema`, of any Arrow types and from
@@ -80,7 +89,7 @@ def validate(
     events, kept, found = _checked(batch, schema)
     event_ids = None
     if (name := schema.columns.event_id) is not None:
-        good, texts, event_ids, missing = hash_event_ids(batch[name], name, kept)
+        good, texts, event_ids, missing = _hash_event_ids(batch[name], name, kept)
         if good is not None:
             events, kept = events.take(good), np.arange(len(batch)) if kept is None else kept
             kept, found = kept[good], found + missing
@@ -92,6 +101,43 @@ def validate(
         index = kept
     found = sorted([*faults, *found], key=lambda fault: fault.row)
     return RowBatch(events, index, found, num_rows, locate, position or {}, event_ids)
+
+
+class BadRows(Exception):
+    """Raised when rows of a batch fail one check.
+
+    Args:
+        rows: Which, bool `[B]`; at least one.
+        fault: Returns what is wrong with one of them.
+    """
+
+    def __init__(self, rows: Bools, fault: Callable[[int], Fault]) -> None:
+        super().__init__(f"{np.count_nonzero(rows)} bad rows")
+        self.rows = rows
+        self.fault = fault
+
+
+def _refuse(bad: Bools, fault: Callable[[int], Fault]) -> None:
+    if bad.any():
+        raise BadRows(bad, fault)
+
+
+def _refuse_all(num_rows: int, code: str, text: str) -> None:
+    _refuse(np.ones(num_rows, dtype=np.bool_), lambda _: (code, text))
+
+
+def _refuse_nulls(array: pa.Array, name: str) -> None:
+    if array.null_count:
+        missing = array.is_null().to_numpy(zero_copy_only=False)
+        _refuse(missing, lambda _: ("null", f"{name} is missing; every event needs a value"))
+
+
+def _int64s(array: pa.Array, fault: Callable[[int], Fault]) -> Int64s:
+    """Return integers of any width, refusing those beyond int64."""
+    values = array.to_numpy(zero_copy_only=False)
+    if values.dtype == np.uint64:
+        _refuse(values > np.uint64(INT64_MAX), fault)
+    return np.asarray(values, dtype=np.int64)
 
 
 def _checked(
@@ -113,9 +159,51 @@ def _checked(
             batch, index = batch.take(pa.array(good)), index[good]
 
 
+def _events(batch: pa.RecordBatch, schema: RowSchema) -> EventColumns:
+    """Return all rows as events; raise `BadRows` at the first check that some do not pass."""
+    columns, checks = schema.columns, schema.checks
+    x = None
+    src = _id_column(batch[columns.src], columns.src, schema.ids, checks.max_node_id)
+    dst = _id_column(batch[columns.dst], columns.dst, schema.ids, checks.max_node_id)
+    t = _tick_column(batch[columns.t], columns.t, schema.time)
+    label = _labels(batch, schema)
+    if columns.features:
+        missing = columns.fill_missing
+        x = feature_columns(batch, columns.features, schema.widths, checks.max_abs, missing)
+    weight = None if columns.weight is None else _weights(batch, columns.weight)
+    return EventColumns(src, dst, t, label, x, weight=weight)
+
+
+def _weights(batch: pa.RecordBatch, name: str) -> Float32s:
+    values: Float32s = feature_columns(batch, [name], [1], None, what="weights").reshape(-1)
+    text = f"{name} is {{}}; weights must be at least 0"
+    _refuse(values < 0, lambda row: ("range", text.format(values[row])))
+    return values
+
+
+def _labels(batch: pa.RecordBatch, schema: RowSchema) -> Int64s | None:
+    name, checks = schema.columns.label, schema.checks
+    if not name:
+        return None
+    if schema.classes is not None and is_text(_plain_type(batch[name].type)):
+        values = schema.classes.encode(batch[name], name)
+    else:
+        values = _tick_column(batch[name], name, UNSCALED)
+    bad = (values < checks.min_label) | (values > checks.max_label)
+    limits = f"outside of [{checks.min_label}, {checks.max_label}]"
+    _refuse(bad, lambda row: ("range", f"{name} is {values[row]}, {limits}"))
+    return values
+
+
+# Values that are not what their type promises: checked before anything reads them.
+
+
 def _refuse_invalid(batch: pa.RecordBatch, names: Sequence[str]) -> None:
-    """Raise `BadRows` where any column holds what its type cannot, before anything reads it."""
-    invalid = {name: rows for name in names if (rows := invalid_rows(batch[name])) is not None}
+    invalid = {}
+    for name in names:
+        if _is_invalid(batch[name]):
+            invalid[name] = np.zeros(len(batch), dtype=np.bool_)
+            _mark_invalid(batch[name], invalid[name])
     if not invalid:
         return
 
@@ -125,41 +213,554 @@ def _refuse_invalid(batch: pa.RecordBatch, names: Sequence[str]) -> None:
             return "encoding", f"{name} is not UTF-8; write the file as UTF-8"
         return "encoding", f"{name} is no valid {batch[name].type}: the data is damaged"
 
-    refuse_each(np.logical_or.reduce(list(invalid.values())), fault)
+    _refuse(np.logical_or.reduce(list(invalid.values())), fault)
 
 
-def _events(batch: pa.RecordBatch, schema: RowSchema) -> EventColumns:
-    """Return all rows as events; raise `BadRows` at the first check that some do not pass."""
-    columns, checks = schema.columns, schema.checks
-    return EventColumns(
-        src=id_column(batch[columns.src], columns.src, schema.ids, checks.max_node_id),
-        dst=id_column(batch[columns.dst], columns.dst, schema.ids, checks.max_node_id),
-        t=tick_column(batch[columns.t], columns.t, schema.time),
-        label=_labels(batch, schema),
-        x=feature_columns(
-            batch, columns.features, schema.widths, checks.max_abs, columns.fill_missing
-        )
-        if columns.features
-        else None,
-        weight=None if columns.weight is None else _weights(batch, columns.weight),
+def _mark_invalid(array: pa.Array, rows: Bools) -> None:
+    """Mark the invalid rows of an array that holds some, by bisection."""
+    if len(array) == 1:
+        rows[0] = True
+        return
+    middle = len(array) // 2
+    for half, marks in ((array[:middle], rows[:middle]), (array[middle:], rows[middle:])):
+        if _is_invalid(half):
+            _mark_invalid(half, marks)
+
+
+def _is_invalid(array: pa.Array) -> bool:
+    flat = pa.types.is_primitive(array.type) or pa.types.is_decimal(array.type)
+    try:
+        array.validate(full=not flat)  # numbers are valid whatever their bits
+    except pa.ArrowInvalid:
+        return True
+    return False
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether a type holds strings."""
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     )
 
 
-def _weights(batch: pa.RecordBatch, name: str) -> Float32s:
-    values: Float32s = feature_columns(batch, [name], [1], None, what="weights").reshape(-1)
-    refuse(values < 0, "range", lambda row: f"{name} is {values[row]}; weights must be at least 0")
-    return values
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
-def _labels(batch: pa.RecordBatch, schema: RowSchema) -> Int64s | None:
-    name, checks = schema.columns.label, schema.checks
-    if not name:
-        return None
-    if schema.classes is not None and is_text(plain_type(batch[name].type)):
-        values = schema.classes.encode(batch[name], name)
+# Node ids and event ids.
+
+
+def _id_column(array: pa.Array, name: str, kind: IdKind, max_id: int) -> pa.Array:
+    """Return node ids as int64 in `[0, max_id]`, or as strings that are not empty."""
+
+    def fault(row: int) -> Fault:
+        return id_fault(name, array[row].as_py(), max_id) or ("type", name)
+
+    if pa.types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)
+    _refuse_nulls(array, name)
+    if pa.types.is_integer(array.type):
+        if kind == "string":
+            return array.cast(pa.string())
+        values = _int64s(array, fault)
+        _refuse(values.view(np.uint64) > np.uint64(max_id), fault)  # negative ones are huge
+        return pa.array(values)
+    if not is_text(array.type):
+        text = f"{name} is of type {array.type}; ids are integers or strings"
+        _refuse_all(len(array), "type", text)
+    elif kind == "int":  # a number in quotes is no integer
+        _refuse(np.ones(len(array), dtype=np.bool_), fault)
     else:
-        values = tick_column(batch[name], name, UNSCALED)
-    bad = (values < checks.min_label) | (values > checks.max_label)
-    limits = f"outside of [{checks.min_label}, {checks.max_label}]"
-    refuse(bad, "range", lambda row: f"{name} is {values[row]}, {limits}")
-    return values
+        empty = pc.equal(pc.binary_length(array.cast(pa.large_string())), 0)
+        text = f"{name} is empty; {_BOTH}"
+        _refuse(empty.to_numpy(zero_copy_only=False), lambda _: ("null", text))
+        return array.cast(pa.string())
+    return pa.array([], pa.int64() if kind == "int" else pa.string())
+
+
+def id_fault(name: str, value: Any, max_id: int = INT64_MAX) -> Fault | None:
+    """Return what is wrong with `value` as an integer id, None if nothing is."""
+    if value is None or value == "":
+        return "null", f"{name} is empty; {_BOTH}"
+    if not isinstance(value, int) or isinstance(value, bool):
+        text = f"{name} is {shown(value)}, expected an integer; write it as one, or {AS_TEXT}"
+        return "type", text
+    if value < 0:
+        return "negative_id", f"{name} is {shown(value)}; integer ids start at 0: {AS_TEXT}"
+    if value > INT64_MAX:
+        return "huge_id", f"{name} is {shown(value)}, beyond int64; {AS_TEXT}"
+    if value > max_id:
+        return "huge_id", f"{name} is {value}, larger than max_node_id={max_id}"
+    return None
+
+
+def _hash_event_ids(
+    column: pa.Array, name: str, kept: Int64s | None
+) -> tuple[Int64s | None, pa.Array, Int64s, list[RowFault]]:
+    """Return the event ids of good rows, whose numbers in `column` are `kept` (None: all).
+
+    Returns:
+        Which of the good rows have an id, by their number among the good ones, None if all have;
+        the ids of those as text; their 64-bit hashes; and the faults of the others, by their number
+        in `column`.
+    """
+    index = np.arange(len(column)) if kept is None else kept
+    kind = _plain_type(column.type)
+    code, text = "null", f"{name} is missing; every event needs its id"
+    if is_text(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind):
+        texts = column.take(pa.array(index)).cast(pa.string())  # bad rows may not even be readable
+    else:
+        texts = pa.nulls(len(index), pa.string())
+        code, text = "type", f"{name} is of type {column.type}; event ids are texts or integers"
+    has_id = pc.fill_null(pc.greater(pc.binary_length(texts), 0), False)
+    good, faults = None, []
+    if not pc.all(has_id).as_py():
+        found = has_id.to_numpy(zero_copy_only=False)
+        good = np.flatnonzero(found)
+        faults = [RowFault(row, code, text) for row in index[~found].tolist()]
+        texts = texts.filter(has_id)
+    hashes = np.fromiter(map(_hash, texts.to_pylist()), dtype=np.int64, count=len(texts))
+    return good, texts, hashes, faults
+
+
+def _hash(value: str) -> int:
+    return int.from_bytes(blake2b(value.encode(), digest_size=8).digest(), "little", signed=True)
+
+
+# Times and labels: numbers of any type to int64 ticks, exactly or not at all.
+
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
+PRECISION = 22  # digits a decimal of a text file may have: 19 of an int64, and spare ones
+MOST_DECIMALS = 38
+"""Of a number that Arrow reads from text: where one has more, it reads memory that is no table."""
+_TINY = [
+    re.compile(letter + rb"-(?:0*[2-9][0-9]|[0-9]{3,}|(?<=[0-9]{19}[eE]-))")
+    for letter in (b"e", b"E")  # a pattern each: one that begins with a letter is found 8x as fast
+]
+_PLAIN = rf"^{DAY}([T ]{CLOCK}(:[0-9]{{2}}(\.[0-9]{{1,9}})?)?(Z|[+-][0-9]{{2}}(:?[0-9]{{2}})?)?)?$"
+"""What Arrow reads as `iso_seconds` does."""
+_ZONED = r":[^Z+-]*[Z+-]"
+
+
+def may_be_tiny(text: bytes | bytearray) -> bool:
+    """Return whether a number in a text may have more than `MOST_DECIMALS`; seldom in vain."""
+    return any(pattern.search(text) for pattern in _TINY)
+
+
+def has_too_many_decimals(value: object) -> bool:
+    """Return whether a number, or a text that is one, has more than `MOST_DECIMALS`."""
+    number = exact_decimal(str(value))
+    return number is not None and int(number.as_tuple().exponent) < -MOST_DECIMALS
+
+
+def time_type(scale: Scale) -> pa.DataType:
+    """Return the Arrow type that text is read to, so that no tick is ever a float."""
+    return pa.string() if scale.is_text else pa.decimal128(PRECISION, scale.digits)
+
+
+def _tick_column(array: pa.Array, name: str, scale: Scale) -> Int64s:
+    """Return times (or labels) as int64 ticks `[B]`.
+
+    Integers, decimals and floats are in `scale.unit`; timestamps, durations and dates have their
+    own unit. Texts are times such as `2024-05-01T12:00:00Z`, or numbers.
+    """
+    _refuse_nulls(array, name)
+    kind = array.type
+    if pa.types.is_decimal(kind):
+        return _decimal_ticks(array, name, scale)
+    if pa.types.is_floating(kind):
+        return _float_ticks(array, name, scale)
+    if pa.types.is_integer(kind):
+        return _integer_ticks(array, name, scale, Fraction(scale.per_unit))
+    if pa.types.is_boolean(kind) and not scale.is_time:
+        return _integer_ticks(array.cast(pa.int8()), name, scale, Fraction(1))
+    is_moment = pa.types.is_timestamp(kind) or pa.types.is_duration(kind) or pa.types.is_date(kind)
+    if is_moment and scale.is_time:
+        return _timestamp_ticks(array, name, scale)
+    if is_text(kind) and scale.is_time:
+        ticks = plain_ticks(array, scale.tick)
+        every, none = np.arange(len(array)), np.zeros(len(array), dtype=np.int64)
+        scale = replace(scale, is_text=True)
+        return _exact_ticks(array, every, none, name, scale) if ticks is None else ticks
+    _refuse_all(len(array), scale.code("type"), f"{name} is of type {kind}, expected numbers")
+    return np.empty(0, dtype=np.int64)
+
+
+def _integer_ticks(array: pa.Array, name: str, scale: Scale, per_unit: Fraction) -> Int64s:
+    def too_large(row: int) -> Fault:
+        text = f"{name} is {array[row]}, beyond int64 ticks of 1 {scale.tick}"
+        return scale.code("range"), text
+
+    def too_fine(row: int) -> Fault:
+        text = f"{name} is {array[row]}, between two ticks of 1 {scale.tick}"
+        return scale.code("precision"), f"{text}; pass a finer tick_unit"
+
+    values = _int64s(array, too_large)
+    if per_unit == 1:
+        _refuse(values < -INT64_MAX, too_large)
+        return values.copy()  # torch wants memory that may be written
+    limit = INT64_MAX // per_unit.numerator
+    _refuse((values > limit) | (values < -limit), too_large)
+    whole, rest = np.divmod(values * per_unit.numerator, per_unit.denominator)
+    _refuse(rest != 0, too_fine)
+    return np.asarray(whole, dtype=np.int64)
+
+
+def _timestamp_ticks(array: pa.Array, name: str, scale: Scale) -> Int64s:
+    kind = array.type
+    unit = {pa.date32(): "day", pa.date64(): "ms"}.get(kind) or str(kind.unit)
+    try:
+        per_unit = ticks_per_unit(unit, scale.tick)
+    except ValueError:
+        _refuse_all(len(array), "time_type", f"{name} is of type {kind}; pass time_unit={unit!r}")
+        return np.empty(0, dtype=np.int64)
+    numbers = array.cast(pa.int32()) if unit == "day" else array.cast(pa.int64())
+    try:
+        return _integer_ticks(numbers, name, scale, per_unit)
+    except BadRows as bad:
+        codes = bad.fault
+
+        def fault(row: int) -> Fault:
+            text = f"{name} is {array[row]}, no whole int64 number of {scale.tick}"
+            return codes(row)[0], f"{text}; pass tick_unit={unit!r}"
+
+        raise BadRows(bad.rows, fault) from None
+
+
+def _decimal_ticks(array: pa.Array, name: str, scale: Scale) -> Int64s:
+    """Read the decimals' low words where they are whole; the high ones may only hold the sign."""
+    if len(array) == 0:
+        return np.empty(0, dtype=np.int64)
+    if not pa.types.is_decimal128(array.type) or array.type.scale != scale.digits:
+        every = np.arange(len(array))
+        return _exact_ticks(array, every, np.zeros(len(array), dtype=np.int64), name, scale)
+    words = np.frombuffer(array.buffers()[1], dtype="<i8").reshape(-1, 2)
+    low, high = words[array.offset : array.offset + len(array)].T
+    step = Fraction(scale.per_unit, 10**scale.digits)
+    whole, rest = (low, 0) if step.denominator == 1 else np.divmod(low, step.denominator)
+    limit = INT64_MAX // step.numerator
+    unsure = (high != low >> 63) | (rest != 0) | (whole > limit) | (whole < -limit)
+    ticks: Int64s = np.multiply(whole, step.numerator)
+    return _exact_ticks(array, np.flatnonzero(unsure), ticks, name, scale)
+
+
+def _exact_ticks(
+    array: pa.Array, rows: npt.NDArray[np.intp], ticks: Int64s, name: str, scale: Scale
+) -> Int64s:
+    """Fill in the `ticks` of decimals or texts at `rows`, one by one and exactly."""
+    faults: dict[int, Fault] = {}
+    for row in rows.tolist():
+        value = array[row].as_py()
+        fault = (
+            time_fault(name, value, scale) if scale.is_text else number_fault(name, value, scale)
+        )
+        if fault is None:
+            ticks[row] = int(_exact(value, scale))
+        else:
+            faults[row] = fault
+    if faults:
+        bad = np.zeros(len(ticks), dtype=np.bool_)
+        bad[list(faults)] = True
+        _refuse(bad, faults.__getitem__)
+    return ticks
+
+
+def _float_ticks(array: pa.Array, name: str, scale: Scale) -> Int64s:
+    """Take a float for the decimal number of at most `scale.digits` decimals that it stands for."""
+    values = array.to_numpy(zero_copy_only=False)
+
+    def fault(row: int) -> Fault:
+        text = f"{name} is {values[row]}, which {values.dtype} cannot hold to the tick"
+        too_fine = scale.code("precision"), f"{text}; store integers"
+        return number_fault(name, Decimal(str(values[row])), scale) or too_fine
+
+    ten = 10.0**scale.digits
+    with np.errstate(invalid="ignore", over="ignore"):
+        scaled = np.rint(values.astype(np.float64) * ten)
+        held = np.abs(scaled) < 2.0 ** (np.finfo(values.dtype).nmant + 1)
+        bad = ~held | ((scaled / ten).astype(values.dtype) != values)
+    step = Fraction(scale.per_unit, 10**scale.digits)
+    whole, rest = np.divmod(np.where(bad, 0, scaled).astype(np.int64), step.denominator)
+    bad |= (rest != 0) | (np.abs(whole) > INT64_MAX // step.numerator)
+    _refuse(bad, fault)
+    return np.asarray(whole * step.numerator)
+
+
+def plain_ticks(array: pa.Array, tick: str) -> Int64s | None:
+    """Return the ticks of a column of texts at once, None unless all are plain and whole ticks."""
+    texts = array.cast(pa.string())
+    if tick == "tick" or not pc.all(pc.match_substring_regex(texts, _PLAIN)).as_py():
+        return None
+    unit = "ns" if tick == "ns" else "us"
+    zoned = pc.match_substring_regex(texts, _ZONED)
+    moments = np.empty(len(texts), dtype=np.int64)
+    try:
+        for rows, zone in ((zoned, "UTC"), (pc.invert(zoned), None)):
+            found = texts.filter(rows).cast(pa.timestamp(unit, zone)).cast(pa.int64())
+            moments[rows.to_numpy(zero_copy_only=False)] = found.to_numpy(zero_copy_only=False)
+    except pa.ArrowInvalid:
+        return None
+    step = ticks_per_unit(unit, tick)
+    whole, rest = np.divmod(moments, step.denominator)
+    if rest.any() or (np.abs(whole) > INT64_MAX // step.numerator).any():
+        return None
+    return np.asarray(whole * step.numerator, dtype=np.int64)
+
+
+def _exact(value: Decimal | str, scale: Scale) -> Fraction:
+    """Return how many ticks a number stands for, or a text that is a time or a number."""
+    text = str(value)
+    seconds = iso_seconds(text)
+    if seconds is None:
+        return Fraction(text.strip()) * scale.per_unit
+    return seconds * ticks_per_unit("s", scale.tick)
+
+
+def time_fault(name: str, value: object, scale: Scale) -> Fault | None:
+    """Return what is wrong with a time of a file, None if nothing is; see `number_fault`."""
+    if not scale.is_text:
+        return number_fault(name, value, scale)
+    if value is not None and not isinstance(value, str):
+        text = f"{name} is {shown(value)}, expected text such as {EXAMPLE} as in the first rows"
+        return scale.code("type"), text
+    if value is None or iso_seconds(value) is None:
+        return number_fault(name, value, scale)
+    if scale.tick == "tick":
+        text = f"{name} is {value}, and ticks have no known length; pass time_unit='s'"
+        return scale.code("type"), text
+    ticks, seconds = _exact(value, scale), iso_seconds(value) or Fraction(0)
+    if ticks.denominator != 1:
+        return scale.code("precision"), _too_fine(name, value, seconds, "s", scale)
+    if abs(ticks) > INT64_MAX:
+        return scale.code("range"), f"{name} is {value}, beyond int64 ticks of 1 {scale.tick}"
+    return None
+
+
+def number_fault(name: str, value: object, scale: Scale) -> Fault | None:
+    """Return the code and text of what is wrong with a time (or label), None if nothing is.
+
+    Args:
+        name: The column, for the text.
+        value: A number, or text as it stands in a file.
+        scale: How it should become a tick.
+    """
+    if isinstance(value, str) and _WHOLE.fullmatch(value):  # 20 times faster than what follows
+        ticks = int(value) * scale.per_unit
+        if abs(ticks) <= INT64_MAX:
+            return None
+    expected = f"a number of {scale.unit}" if scale.is_time else "a whole number"
+    expected += f", or a time such as {EXAMPLE}" if scale.is_text else ""
+    if value is None or value == "":
+        return "null", f"{name} is empty, expected {expected}"
+    number = exact_decimal(str(value))
+    if number is None or isinstance(value, bool):
+        what = str(value).lower() if isinstance(value, Decimal) else shown(value)
+        return scale.code("type"), f"{name} is {what}, expected {expected}"
+    if number and number.adjusted() > PRECISION:  # before anything expands it
+        too_large = f"{name} is {shown(value)}, beyond int64 ticks of 1 {scale.tick}"
+        return scale.code("range"), too_large
+    is_tiny = bool(number) and number.adjusted() < -PRECISION
+    exact = Fraction(0) if is_tiny else Fraction(number)
+    if is_tiny or (exact * scale.per_unit) % 1:
+        if not scale.is_time:
+            return scale.code("precision"), f"{name} is {value}, expected a whole number"
+        unit = "" if is_tiny else scale.unit
+        return scale.code("precision"), _too_fine(name, value, exact, unit, scale)
+    if abs(exact * scale.per_unit) > INT64_MAX:
+        return scale.code("range"), f"{name} is {value}, beyond int64 ticks of 1 {scale.tick}"
+    return None
+
+
+def _too_fine(name: str, value: object, number: Fraction, unit: str, scale: Scale) -> str:
+    """Return the message of a time between two ticks; without a `unit` no tick can hold it."""
+    way_out = "write fewer decimals" if scale.is_text else "write times as whole numbers"
+    for tick in ("s", "ms", "us", "ns") if unit not in ("tick", "") else ():
+        if (number * ticks_per_unit(unit, tick)).denominator == 1:
+            way_out = f"pass tick_unit={tick!r} to keep it exactly"
+            break
+    return f"{name} is {value}, between two ticks of 1 {scale.tick}; {way_out}"
+
+
+# Labels that are texts, as classes.
+
+MOST = 1_000
+"""Classes; more are hardly any."""
+BOOLEANS = ("false", "true")
+
+
+class LabelClasses:
+    """Gives texts numbers: 0 to the first one, 1 to the next other one, and so on.
+
+    Which number a text has depends on the rows before it alone.
+
+    Args:
+        names: Of the classes that there are; it grows.
+        are_booleans: Whether false and true, in letters of any size, are 0 and 1.
+    """
+
+    def __init__(self, names: Iterable[str] = (), *, are_booleans: bool = False) -> None:
+        self.names = list(names)
+        self._are_booleans = are_booleans
+
+    @classmethod
+    def load(cls, saved: str, first: Sequence[str]) -> LabelClasses:
+        """Return those that `save` wrote; of an empty text `first`, from `first_classes`."""
+        names = json.loads(saved) if saved else first
+        return cls(names, are_booleans=[*first] == [*BOOLEANS])
+
+    def save(self) -> str:
+        """Return the names as text."""
+        return json.dumps(self.names, ensure_ascii=False)
+
+    def encode(self, array: pa.Array, name: str) -> Int64s:
+        """Return the classes of texts, int64 `[B]`; texts that are new get the next numbers.
+
+        Raises:
+            BadRows: Where a text is missing or empty, or beyond the largest number of classes.
+        """
+        _refuse_nulls(array, name)
+        texts = array.cast(pa.string())
+        if self._are_booleans:
+            small = pc.utf8_lower(texts)
+            texts = pc.if_else(pc.is_in(small, pa.array(BOOLEANS)), small, texts)
+        found = texts.dictionary_encode()
+        words: list[str] = found.dictionary.to_pylist()
+        index = found.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        empty = np.array([not word for word in words], dtype=np.bool_)[index]
+        _refuse(empty, lambda _: ("null", f"{name} is empty; every event needs a value"))
+        known = {word: number for number, word in enumerate(self.names)}
+        for word in words:
+            if word not in known and len(known) < MOST:
+                known[word] = len(known)
+        self.names = [*known]
+        numbers = np.array([known.get(word, -1) for word in words], dtype=np.int64)
+        classes: Int64s = numbers[index]
+        limit = f"there are {MOST:,} classes already; is it a class? else leave out label=..."
+        _refuse(classes < 0, lambda row: ("range", f"{name} is {texts[row]}, and {limit}"))
+        return classes
+
+
+def first_classes(values: Iterable[object]) -> list[str] | None:
+    """Return the classes that labels begin with if most of them are texts, None if not.
+
+    Args:
+        values: The labels of the first rows.
+    """
+    there = [value for value in values if value not in (None, "")]
+    texts = [value for value in there if isinstance(value, str) and not _is_whole(value)]
+    if 2 * len(texts) <= len(there):
+        return None
+    return [*BOOLEANS] if all(text.lower() in BOOLEANS for text in texts) else []
+
+
+def _is_whole(text: str) -> bool:
+    try:
+        int(text)
+    except ValueError:
+        return False
+    return True
+
+
+# Edge features: columns of numbers, or of lists of numbers, to one finite float32 matrix.
+
+
+def feature_columns(
+    batch: pa.RecordBatch,
+    names: Sequence[str],
+    widths: Sequence[int],
+    max_abs: float | None,
+    fill_missing: float | None = None,
+    *,
+    what: str = "features",
+) -> Float32s:
+    """Return edge features, float32 `[B, sum(widths)]`, all finite: one column each, or lists.
+
+    With `fill_missing` that stands for values that are null or NaN.
+
+    Raises:
+        BadRows: Where a value is missing, no number, not finite in float32, or beyond `max_abs`.
+    """
+    x = np.empty((len(batch), sum(widths)), dtype=np.float32)
+    done = 0
+    for name, width in zip(names, widths, strict=True):
+        _fill(x[:, done : done + width], batch[name], name, fill_missing)
+        done += width
+    if fill_missing is not None:
+        x[np.isnan(x)] = fill_missing
+    finite = np.isfinite(x)
+    if not finite.all():
+        _refuse_values(~finite, x, names, widths, what)
+    if max_abs is not None and (np.abs(x) > max_abs).any():
+        _refuse_values(np.abs(x) > max_abs, x, names, widths, what)
+    return x
+
+
+def feature_names(names: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """Return what the columns of a feature matrix are called: `f0`, or `x[1]` in a list."""
+    named = zip(names, widths, strict=True)
+    return [n if width == 1 else f"{n}[{i}]" for n, width in named for i in range(width)]
+
+
+def _refuse_values(
+    bad: Bools, x: Float32s, names: Sequence[str], widths: Sequence[int], what: str
+) -> None:
+    def fault(row: int) -> Fault:
+        column = int(bad[row].argmax())  # the first one is named
+        name, value = feature_names(names, widths)[column], x[row, column]
+        if np.isfinite(value):
+            return "range", f"{name} is {value}, larger than max_abs in absolute value"
+        text = f"{name} is {value} in float32; {what} must be finite: mend or drop it"
+        return "nan" if np.isnan(value) else "inf", text
+
+    _refuse(np.asarray(bad.any(axis=1)), fault)
+
+
+def _fill(x: Float32s, array: pa.Array, name: str, missing: float | None) -> None:
+    """Copy one column of the batch to its columns of `x`."""
+    is_list = pa.types.is_list(array.type) or pa.types.is_fixed_size_list(array.type)
+    if missing is None or is_list:
+        _refuse_nulls(array, name)
+    width = x.shape[1]
+    if not is_list:
+        if width != 1:
+            text = f"{name} is of type {array.type}, expected lists as in most of the first rows"
+            _refuse_all(len(x), "width", text)
+        _copy(x, array, name)
+        return
+    lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False)
+    text = f"{name} has {{}} values, expected {width} as in most of the first rows"
+    _refuse(lengths != width, lambda row: ("width", text.format(lengths[row])))
+    flat = array.flatten()
+    if flat.null_count and missing is None:
+        gone = flat.is_null().to_numpy(zero_copy_only=False).reshape(x.shape).any(axis=1)
+        _refuse(gone, lambda _: ("null", f"{name} holds an empty value; features must be finite"))
+    _copy(x, flat, name)
+
+
+def _copy(x: Float32s, values: pa.Array, name: str) -> None:
+    kind = values.type
+    if pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
+        values = values.cast(pa.float64())  # or NumPy would have objects
+    elif not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
+        _refuse_all(len(x), "type", f"{name} is of type {kind}, expected numbers")
+        return
+    with np.errstate(over="ignore"):
+        x[:] = values.to_numpy(zero_copy_only=False).reshape(x.shape)
+
+
+def usual_value(values: Iterable[Any]) -> Any:
+    """Return what a column mostly holds: the first value of that kind, None if all are missing.
+
+    It is a list if most values are, of the length that most lists have; else of the type that most
+    of the others have. Where there are as many of two kinds, the one that comes first counts.
+    """
+    there = [value for value in values if value is not None]
+    lists = [value for value in there if isinstance(value, list)]
+    if not there:
+        return None
+    if 2 * len(lists) + isinstance(there[0], list) > len(there):
+        length = mode(map(len, lists))
+        return next(value for value in lists if len(value) == length)
+    others = [value for value in there if not isinstance(value, list)]
+    kind = mode(map(type, others))
+    return next(value for value in others if type(value) is kind)

@@ -17,7 +17,7 @@ from tgflow.durable.errors import DiskFull
 from tgflow.durable.log import DurableLog
 from tgflow.runtime import runner, watch
 from tgflow.streams.errors import SourceCorrupt, SourceExpired, SourceUnavailable
-from tgflow.streams.files.file_source import FileSource
+from tgflow.streams.files.reader import FileSource
 from tgflow.streams.ingest import ingest
 from tgflow.train.finite import TrainingDiverged
 from tgflow.train.step import TrainStep

@@ -16,7 +16,7 @@ from tgflow.models import MODELS, TGNConfig
 from tgflow.setting import alternatives
 from tgflow.streams.files.formats import FORMATS
 from tgflow.streams.ingest.config import OrderConfig
-from tgflow.streams.rows.limits import Checks
+from tgflow.streams.rows.schema import Checks
 from tgflow.tables.placements import PLACEMENTS
 from tgflow.train import ContinualConfig
 from tgflow.train.config import Reuse

@@ -11,9 +11,14 @@ import pyarrow as pa
 
 from tgflow.ids import NodeIds
 from tgflow.streams.errors import RowFault
-from tgflow.streams.rows.checks import Int64s
-from tgflow.streams.rows.columns import EventColumns
-from tgflow.streams.rows.row_batch import Origin, PolledRows, Position, RowBatch
+from tgflow.streams.rows.row_batch import (
+    EventColumns,
+    Int64s,
+    Origin,
+    PolledRows,
+    Position,
+    RowBatch,
+)
 from tgflow.streams.rows.schema import IdKind
 
 POLL_SIZES = (1, 2, 7, 50, 500)

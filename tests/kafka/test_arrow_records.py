@@ -16,7 +16,7 @@ from helpers.decoding import arrow, arrow_stream, decode
 from tgflow.streams.errors import CODES
 from tgflow.streams.kafka.codecs import MAX_ROWS
 from tgflow.streams.kafka.consumer import Cursor
-from tgflow.streams.rows.limits import Checks
+from tgflow.streams.rows.schema import Checks
 
 
 def zeros_compressed(num_rows):

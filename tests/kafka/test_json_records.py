@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from helpers.decoding import decode
 from helpers.kafka_io import edge
 from tgflow.streams.errors import CODES
-from tgflow.streams.rows.limits import Checks
+from tgflow.streams.rows.schema import Checks
 
 BAD_JSON = [
     # features that are no finite float32

@@ -145,7 +145,7 @@ def test_rows_of_a_record_are_resumed_through_a_broker(broker, topic):
     import numpy as np
     import pyarrow as pa
 
-    from tgflow.streams.rows.limits import Checks
+    from tgflow.streams.rows.schema import Checks
 
     count = 70_000
     columns = [pa.array(np.arange(count)), pa.array(np.ones(count, np.int64))]

@@ -19,8 +19,7 @@ from tgflow.ids import NodeIds
 from tgflow.streams import transports
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
-from tgflow.streams.rows.columns import EventColumns
-from tgflow.streams.rows.row_batch import PolledRows, RowBatch
+from tgflow.streams.rows.row_batch import EventColumns, PolledRows, RowBatch
 from tgflow.streams.transports import Transport
 
 STEP = 100

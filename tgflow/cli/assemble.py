@@ -31,11 +31,10 @@ from tgflow.runtime.restore import EventShape, check_own
 from tgflow.runtime.scores import check_scores
 from tgflow.runtime.serving import check_serving
 from tgflow.streams import EventSource, StreamError, open_stream, playback
-from tgflow.streams.files.file_source import FileSource
-from tgflow.streams.files.found_files import STDIN
+from tgflow.streams.files.reader import STDIN, FileSource
 from tgflow.streams.open import open_files
-from tgflow.streams.rows.partitioned import PartitionedSource
-from tgflow.streams.rows.times import YEARS
+from tgflow.streams.rows.row_batch import PartitionedSource
+from tgflow.streams.rows.schema import YEARS
 from tgflow.streams.transports import Transport, find_transport, scheme_of
 from tgflow.tables import FeatureTable
 from tgflow.train.split import training_end

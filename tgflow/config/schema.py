@@ -19,7 +19,7 @@ from tgflow.config.stream import StreamConfig
 from tgflow.setting import Duration, Effect, Setting, Size, check_ranges, check_size
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.kafka.config import KafkaClientConfig
-from tgflow.streams.rows.limits import Checks
+from tgflow.streams.rows.schema import Checks
 from tgflow.tasks.config import TaskConfig
 from tgflow.train.config import ContinualConfig, OfflineConfig, Reuse
 

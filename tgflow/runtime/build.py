@@ -80,7 +80,7 @@ from tgflow.runtime.watch import (
     serve_metrics,
 )
 from tgflow.streams.ingest.ingest import Ingest
-from tgflow.streams.rows.partitioned import PartitionedSource
+from tgflow.streams.rows.row_batch import PartitionedSource
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.observe import StepRecord
 from tgflow.train.stream_trainer import StreamTrainer

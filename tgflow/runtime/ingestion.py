@@ -21,7 +21,7 @@ from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.dead_letters import DeadLetterFiles
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.state import IngestState
-from tgflow.streams.rows.partitioned import PartitionedSource, Stoppable
+from tgflow.streams.rows.row_batch import PartitionedSource, Stoppable
 from tgflow.streams.transports import find_transport, scheme_of
 from tgflow.train.stream_trainer import StreamTrainer
 from tgflow.units import INT64_MAX

@@ -17,11 +17,9 @@ from tgflow.events import EventBatch, NewNodes
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.streams.errors import SourceMismatch, StreamError
-from tgflow.streams.files.whole import read_table
-from tgflow.streams.rows.checks import BadRows
-from tgflow.streams.rows.columns import is_text
-from tgflow.streams.rows.features import feature_columns
+from tgflow.streams.files.formats import read_table
 from tgflow.streams.rows.schema import listed
+from tgflow.streams.rows.validate import BadRows, feature_columns, is_text
 
 SIDES = ("src", "dst")
 

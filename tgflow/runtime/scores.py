@@ -24,8 +24,8 @@ from tgflow.runtime.checkpoints import Component
 from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.files import DamagedJson
 from tgflow.runtime.ingestion import section_of
-from tgflow.streams.files.blocks import COMPRESSION
 from tgflow.streams.files.formats import format_of
+from tgflow.streams.files.text import COMPRESSION
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.transports import find_transport, scheme_of
 from tgflow.streams.write import encode_rows, write_rows

@@ -15,7 +15,7 @@ from tgflow.streams import open_files
 from tgflow.streams.errors import (
     CODES,
 )
-from tgflow.streams.rows.limits import Checks
+from tgflow.streams.rows.schema import Checks
 
 
 def test_poison_matrix_csv_isolates_each_row_by_its_byte(tmp_path):

@@ -1,14 +1,12 @@
 import gzip
 import io
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tgflow.streams.files.blocks import TextBlock, TextFile, count_lines
-from tgflow.streams.files.lines import Parser, parse_lines
+from tgflow.streams.files.text import Parser, TextFile, parse_lines
 
 texts = st.lists(
     st.sampled_from([b"a", b"bb", b"\n", b"ccc\n", b"\r\n", b"bad\n"]), max_size=40
@@ -34,68 +32,26 @@ def test_blocks_are_whole_lines_with_their_numbers_and_offsets(scratch, ending, 
     assert offset == len(text)
 
 
-@given(texts.filter(bool))
-def test_count_lines_counts_a_last_line_without_end(text):
-    assert count_lines(text) == len(split(text))
-
-
-@given(texts.filter(lambda text: len(split(text)) > 1), st.integers(1, 20))
-def test_pieces_lose_nothing(text, num_pieces):
-    pieces = TextBlock(text, 5, 100).pieces(num_pieces)
-    assert b"".join(piece.data for piece in pieces) == text
-    assert len(pieces) > 1
-    line, offset = 5, 100
-    for piece in pieces:
-        assert (piece.line, piece.offset) == (line, offset)
-        assert piece.data.endswith(b"\n") or piece is pieces[-1]
-        line, offset = line + len(split(piece.data)), offset + len(piece.data)
-
-
-def test_pieces_of_two_lines_are_the_lines():
-    for text in (b"\n\n", b"a\nb", b"\na", b"aaaa\n\n", b"\naaaaaa\n"):
-        for num_pieces in (1, 2, 16):
-            pieces = TextBlock(text, 1, 0).pieces(num_pieces)
-            assert [piece.data for piece in pieces] == split(text)
-
-
-@given(
-    texts.filter(bool),
-    st.sampled_from([None, b"bad\n", b"a"]),
-    st.sampled_from([1, 30]),
-    st.sampled_from(["none", "the first bad one", "the first", "the last"]),
-    st.booleans(),
-)
-def test_parse_lines_isolates_every_bad_line_whatever_seems_wrong(
-    text, wrong, repeat, named, screened
-):
-    def parse(lines):
-        if b"bad\n" in lines.data:
+@given(texts.filter(bool), st.sampled_from([None, b"bad\n", b"a"]), st.integers(1, 40))
+def test_parse_lines_isolates_every_bad_line_whatever_seems_wrong(text, wrong, repeat):
+    def parse(lines, num_lines):
+        assert num_lines == len(split(lines))
+        if b"bad\n" in lines:
             raise pa.ArrowInvalid("bad")
-        return pa.record_batch({"line": split(lines.data)})
+        return pa.record_batch({"line": split(lines)})
 
     def explain(line):
         return ("syntax", "") if wrong is not None and wrong in line else None
 
-    def hopeless(line):
-        return line == b"bad\n"
-
-    def suspect(block):
-        bad = next((i for i, line in enumerate(split(block.data)) if b"bad\n" in line), None)
-        last = block.num_lines - 1
-        return {"none": None, "the first bad one": bad, "the first": 0, "the last": last}[named]
-
-    def screen(block):
-        return np.array([hopeless(line) or wrong in line for line in split(block.data)], np.int8)
-
-    schema, seen = pa.schema({"line": pa.binary()}), {}
-    screens = screen if screened and wrong is not None else lambda _: None
-    parser = Parser(parse, explain, hopeless, screens, suspect, schema, "")
-    for numbers, rows in parse_lines(TextBlock(text * repeat, 1, 0), parser):
-        values = [None] if rows is None else rows["line"].to_pylist()
-        assert not seen.keys() & set(numbers.tolist())
-        seen |= dict(zip(numbers.tolist(), values, strict=True))
-    lines = split(text * repeat)
-    assert seen == {i: None if b"bad\n" in line else line for i, line in enumerate(lines)}
+    schema = pa.schema({"line": pa.binary()})
+    parser = Parser(parse, explain, lambda line: line == b"bad\n", schema, "")
+    batch, index, faults = parse_lines(text * repeat, len(split(text * repeat)), parser, 10_000)
+    lines = dict(enumerate(split(text * repeat)))
+    bad = [number for number, line in lines.items() if b"bad\n" in line]
+    assert [fault.row for fault in faults] == bad
+    numbers = [number for number in lines if number not in bad]
+    assert (list(lines) if index is None else index.tolist()) == numbers
+    assert batch["line"].to_pylist() == [lines[number] for number in numbers]
 
 
 @given(texts, st.integers(0, 5))

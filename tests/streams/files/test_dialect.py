@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from helpers.effort import tries
 from helpers.file_reads import flat, read
 from tgflow.streams import open_files
-from tgflow.streams.files.quotes import enclose_values
 
 BYTES = b'",\n\r\0\t a1'
 """Those that a dialect is about, and two that it is not."""
@@ -76,25 +75,3 @@ def test_a_bad_row_spoils_no_neighbor(tmp_path, bad, num_good):
     assert found.pop(num_good) is None
     assert set(found) == {*range(2 * num_good + 1)} - {num_good}
     assert set(found.values()) == {('a,"b', "c")}
-
-
-@pytest.mark.parametrize(
-    ("line", "encloses"),
-    [
-        (b'"a",b', True),
-        (b'"a,b",""', True),
-        (b'"""a""",b', True),
-        (b'5"x,b"', True),
-        (b'5"x,"b"', True),
-        (b'"a"b,c', False),
-        (b'""a,b', False),
-        (b'"a" ,b', False),
-        (b'"a,b', False),
-        (b'a,"b""', False),
-    ],
-)
-@pytest.mark.parametrize("delimiter", [",", "\t"])
-def test_quotes_enclose_whole_values_or_none(line, encloses, delimiter):
-    line = line.replace(b",", delimiter.encode())
-    for lines in (line, line + b"\r\n", b"x\n" + line + b"\n" + line):
-        assert enclose_values(lines, delimiter) == encloses

@@ -21,7 +21,7 @@ from tgflow.streams.errors import (
 )
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
-from tgflow.streams.rows.limits import Checks
+from tgflow.streams.rows.schema import Checks
 
 lines = st.sampled_from(
     [
@@ -114,7 +114,7 @@ def test_an_event_id_that_is_no_column_or_no_id_is_an_error(tmp_path):
 
 @pytest.mark.parametrize("ending", ["parquet", "arrow", "stream"])
 def test_resume_binary_files_from_every_position(tmp_path, ending, monkeypatch):
-    monkeypatch.setattr("tgflow.streams.files.table.BATCH_ROWS", 100)
+    monkeypatch.setattr("tgflow.streams.files.columnar.BATCH_ROWS", 100)
     path, table = tmp_path / "events", table_of(1000)
     if ending == "parquet":
         pa.parquet.write_table(table, path, row_group_size=250)

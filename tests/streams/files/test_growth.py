@@ -12,14 +12,14 @@ from types import SimpleNamespace
 import pytest
 
 from tgflow.streams import StreamError, open_files, open_stream
-from tgflow.streams.files import growth
+from tgflow.streams.files import reader
 
 HEADER = "src,dst,t\n"
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    monkeypatch.setattr(growth, "POLL_SECONDS", 0.002)
+    monkeypatch.setattr(reader, "POLL_SECONDS", 0.002)
 
 
 def times(source, count):

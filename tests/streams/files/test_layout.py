@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tgflow.streams import StreamError, open_files, open_stream
-from tgflow.streams.files.layout import TextLayout
+from tgflow.streams.files.csv import TextLayout
 
 ROWS = [(1, 4, 10), (2, 5, 10), (1, 5, 12)]
 

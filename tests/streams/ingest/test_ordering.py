@@ -30,7 +30,7 @@ from tgflow.streams.ingest.ordering import (
     ranks,
     sequence,
 )
-from tgflow.streams.rows.columns import EventColumns
+from tgflow.streams.rows.row_batch import EventColumns
 
 SMALL = st.integers(-10, 40)
 HUGE = st.sampled_from([BEFORE_ALL, BEFORE_ALL + 1, -1, 0, 7, AFTER_ALL - 7, AFTER_ALL - 1])

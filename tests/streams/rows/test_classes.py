@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tgflow.streams import StreamError, open_files, open_stream
-from tgflow.streams.rows import classes
-from tgflow.streams.rows.classes import LabelClasses, first_classes
+from tgflow.streams.rows import validate
+from tgflow.streams.rows.validate import LabelClasses, first_classes
 
 
 def write_labels(path, labels):
@@ -73,7 +73,7 @@ def test_numbers_among_the_first_rows_stay_numbers(tmp_path):
 
 
 def test_text_that_is_no_class_is_refused(monkeypatch, tmp_path):
-    monkeypatch.setattr(classes, "MOST", 2)
+    monkeypatch.setattr(validate, "MOST", 2)
     path = write_labels(tmp_path / "a.csv", ["a", "b", "a", "c"])
     with pytest.raises(StreamError, match=r"line 5: label is c, and there are .* classes already"):
         labels_of(open_stream(path, label="label"))

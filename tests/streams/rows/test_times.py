@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tgflow.iso import has_zone, iso_seconds
 from tgflow.streams import StreamError, open_files, open_stream
-from tgflow.streams.rows.iso_column import plain_ticks
+from tgflow.streams.rows.validate import plain_ticks
 
 NOON = 1_714_564_800
 """2024-05-01 12:00:00 UTC."""

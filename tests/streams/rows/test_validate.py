@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tgflow.streams.errors import CODES
-from tgflow.streams.rows.limits import Checks
-from tgflow.streams.rows.schema import Columns, Scale
+from tgflow.streams.rows.schema import Checks, Columns, Scale
 from tgflow.streams.rows.validate import RowSchema, validate
 
 INT64_MAX = 2**63 - 1
