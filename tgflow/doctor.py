@@ -1,4 +1,4 @@
-"""Looks at the machine and says what tgflow finds on it, what is missing, and what to do."""
+"""Report what tgflow finds on the machine, what is missing, and how to fix it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
@@ -34,6 +35,10 @@ class Check:
     """What to do about it; empty if nothing."""
 
 
+_Found = str | tuple[Status, str, str]
+"""What was found; with a status other than "ok" and advice, or without."""
+
+
 def report(folder: Path | None = None) -> list[Check]:
     """Return what this machine has, in the order a reader needs it; never raises.
 
@@ -41,106 +46,95 @@ def report(folder: Path | None = None) -> list[Check]:
         folder: Where runs will be written, the current folder by default; its disk is looked at.
     """
     place = folder or Path.cwd()
-    checks: list[tuple[str, Callable[[], Check]]] = [
-        ("python", _python),
-        ("tgflow", _native_core),
-        ("torch", lambda: _package("torch")),
-        ("pyarrow", lambda: _package("pyarrow")),
-        ("threads", _threads),
-        ("vectors", _vectors),
-        ("memory", _memory),
-        ("disk", lambda: _disk(place)),
-        ("row files", lambda: _row_files(place)),
-        ("compiler", _compiler),
-        ("CUDA device", _cuda_device),
-        ("CuPy", lambda: _cupy(torch.cuda.is_available())),
-        ("nvcc", _nvcc),
-    ]
-    return [_guarded(name, check) for name, check in checks]
+    checks: dict[str, Callable[[], _Found]] = {
+        "python": lambda: f"{platform.python_version()} at {sys.executable}",
+        "tgflow": _native_core,
+        "torch": partial(_package, "torch"),
+        "pyarrow": partial(_package, "pyarrow"),
+        "threads": _threads,
+        "vectors": _vectors,
+        "memory": _memory,
+        "disk": partial(_disk, place),
+        "row files": partial(_row_files, place),
+        "compiler": _compiler,
+        "CUDA device": _cuda_device,
+        "CuPy": _cupy,
+        "nvcc": _nvcc,
+    }
+    return [_check(name, find) for name, find in checks.items()]
 
 
-def _guarded(name: str, check: Callable[[], Check]) -> Check:
+def _check(name: str, find: Callable[[], _Found]) -> Check:
     try:
-        return check()
-    except Exception as error:  # a report must not fail on the very trouble it is to name
+        found = find()
+    except Exception as error:  # a report must not fail on the very trouble it reports
         detail = f"{type(error).__name__}: {error}"
         return Check(name, "missing", detail, "this check itself failed; please report it")
+    return Check(name, "ok", found) if isinstance(found, str) else Check(name, *found)
 
 
-def _python() -> Check:
-    return Check("python", "ok", f"{platform.python_version()} at {sys.executable}")
-
-
-def _native_core() -> Check:
+def _native_core() -> _Found:
     from tgflow import _native
 
     ids = _native.IntIdMap(bipartite=False)
     edge, out = torch.tensor([7, 7]), torch.empty(2, dtype=torch.int64)
     ids.encode((edge, None), (edge, None), out, out)
     if len(ids) != 1:
-        return Check("tgflow", "missing", "the native core gives wrong answers", "reinstall tgflow")
-    return Check("tgflow", "ok", f"{_version('tgflow-learn')}, native core at {_native.CORE_FILE}")
+        return "missing", "the native core gives wrong answers", "reinstall tgflow"
+    return f"{_version('tgflow-learn')}, native core at {_native.CORE_FILE}"
 
 
-def _package(name: str) -> Check:
+def _package(name: str) -> _Found:
     try:
         importlib.import_module(name)
     except ImportError as error:
-        return Check(name, "missing", str(error), f"pip install {name}")
-    return Check(name, "ok", _version(name))
+        return "missing", str(error), f"pip install {name}"
+    return _version(name)
 
 
-def _threads() -> Check:
+def _threads() -> _Found:
     from tgflow import _native
+    from tgflow.runtime.machine import num_cores
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    detail = (
-        f"{cores} cores; the core uses {_native.num_threads()}, torch {torch.get_num_threads()}"
-    )
-    if torch.get_num_threads() > (cores or 1):
+    cores, threads = num_cores(), torch.get_num_threads()
+    detail = f"{cores} cores; the core uses {_native.num_threads()}, torch {threads}"
+    if threads > cores:
         advice = f"set OMP_NUM_THREADS={cores}: more threads than cores slow each other down"
-        return Check("threads", "warn", detail, advice)
-    return Check("threads", "ok", detail)
+        return "warn", detail, advice
+    return detail
 
 
-def _vectors() -> Check:
+def _vectors() -> _Found:
     from tgflow import _native
 
     level = _native.simd_level()
     detail = f"the core's loops over floats use {level} instructions"
     if level == "baseline" and platform.machine() in ("x86_64", "AMD64"):
         advice = "training is slower without AVX2: take a machine that has it, or let a virtual one"
-        return Check("vectors", "warn", detail, f"{advice} pass it on")
-    return Check("vectors", "ok", detail)
+        return "warn", detail, f"{advice} pass it on"
+    return detail
 
 
-def _memory() -> Check:
-    available = _meminfo().get("MemAvailable")
-    if available is None:  # not Linux
-        return Check("memory", "ok", "this system does not say how much is available")
+def _memory() -> _Found:
+    path = Path("/proc/meminfo")
+    rows = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+    kilobytes = [int(row[1]) for row in rows if row[0] == "MemAvailable:"]
+    if not kilobytes:  # not Linux
+        return "this system does not say how much is available"
+    available = 1024 * kilobytes[0]
     detail = f"{available / _GB:.1f} GB available"
     if available < 2 * _GB:
-        return Check("memory", "warn", detail, "close other programs, or use a smaller stream")
-    return Check("memory", "ok", detail)
+        return "warn", detail, "close other programs, or use a smaller stream"
+    return detail
 
 
-def _meminfo() -> dict[str, int]:
-    path = Path("/proc/meminfo")
-    if not path.exists():
-        return {}
-    rows = (line.split() for line in path.read_text().splitlines())
-    return {row[0].rstrip(":"): int(row[1]) * 1024 for row in rows if row[2:] == ["kB"]}
-
-
-def _disk(folder: Path) -> Check:
+def _disk(folder: Path) -> _Found:
     free = shutil.disk_usage(folder).free
     detail = f"{free / _GB:.1f} GB free at {folder}"
-    if free < _GB:
-        return Check("disk", "warn", detail, "free some space, or write runs elsewhere")
-    return Check("disk", "ok", detail)
+    return ("warn", detail, "free some space, or write runs elsewhere") if free < _GB else detail
 
 
-def _row_files(folder: Path) -> Check:
+def _row_files(folder: Path) -> _Found:
     from tgflow import _native
 
     with tempfile.NamedTemporaryFile(dir=folder) as file:
@@ -150,47 +144,44 @@ def _row_files(folder: Path) -> Check:
     detail = f"tables on disk are read by {way} at {folder}"
     if "O_DIRECT" not in way:
         advice = "their rows take memory twice here: put them on another file system"
-        return Check("row files", "warn", detail, advice)
-    return Check("row files", "ok", detail)
+        return "warn", detail, advice
+    return detail
 
 
-def _compiler() -> Check:
+def _compiler() -> _Found:
     found = shutil.which(os.environ.get("CXX", "c++"))
     if found is None:
         advice = "only needed to build tgflow from source: install g++ or clang++, or set CXX"
-        return Check("compiler", "warn", "no C++ compiler", advice)
-    return Check("compiler", "ok", _version_lines(found)[0])
+        return "warn", "no C++ compiler", advice
+    return _version_lines(found)[0]
 
 
-def _cuda_device() -> Check:
+def _cuda_device() -> _Found:
     from tgflow.cuda.requirements import driver_version
 
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-        versions = f"driver {driver_version()}, CUDA {torch.version.cuda}"
-        return Check("CUDA device", "ok", f"{', '.join(names)}; {versions}")
-    if torch.version.cuda is None:
-        return Check("CUDA device", "warn", "this torch is a CPU build", "all runs on the CPU")
-    return Check("CUDA device", "warn", "torch finds none", "all runs on the CPU")
+        return f"{', '.join(names)}; driver {driver_version()}, CUDA {torch.version.cuda}"
+    detail = "this torch is a CPU build" if torch.version.cuda is None else "torch finds none"
+    return "warn", detail, "all runs on the CPU"
 
 
-def _cupy(has_device: bool) -> Check:
+def _cupy() -> _Found:
     from tgflow.cuda.requirements import CudaError, require_cupy
 
-    if not has_device:
-        return Check("CuPy", "ok", "not looked for: only of use with a CUDA device")
+    if not torch.cuda.is_available():
+        return "not looked for: only of use with a CUDA device"
     try:
-        cupy = require_cupy(torch.device("cuda"))
+        return str(require_cupy(torch.device("cuda")).__version__)
     except CudaError as error:
-        return Check("CuPy", "warn", str(error), "until then graphs are on the CPU")
-    return Check("CuPy", "ok", str(cupy.__version__))
+        return "warn", str(error), "until then graphs are on the CPU"
 
 
-def _nvcc() -> Check:
+def _nvcc() -> _Found:
     found = shutil.which("nvcc")
     if found is None:
-        return Check("nvcc", "ok", "not found, and not needed: kernels are compiled at first use")
-    return Check("nvcc", "ok", _version_lines(found)[-1])
+        return "not found, and not needed: kernels are compiled at first use"
+    return _version_lines(found)[-1]
 
 
 def _version_lines(program: str) -> list[str]:

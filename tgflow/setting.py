@@ -7,9 +7,10 @@ annotations. Ranges are those of `annotated_types`, as in `batch_size: Annotated
 
 from __future__ import annotations
 
+import operator
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
@@ -53,12 +54,13 @@ class TimeSpan:
 
 Duration: TypeAlias = Annotated[float | str, TimeSpan()]
 
-_BOUNDS = {
-    Ge: ("ge", "at least"),
-    Gt: ("gt", "more than"),
-    Le: ("le", "at most"),
-    Lt: ("lt", "less than"),
+_BOUNDS: Mapping[type, tuple[str, str, Callable[[Any, Any], bool]]] = {
+    Ge: ("ge", "at least", operator.ge),
+    Gt: ("gt", "more than", operator.gt),
+    Le: ("le", "at most", operator.le),
+    Lt: ("lt", "less than", operator.lt),
 }
+_NO_BOUND = ("", "", lambda value, bound: True)
 
 
 def check_ranges(config: object) -> None:
@@ -75,9 +77,20 @@ def check_ranges(config: object) -> None:
             if any(isinstance(each, ByteSize) for each in metadata) and value is not None:
                 check_size(name, value)
             if any(isinstance(each, TimeSpan) for each in metadata) and value is not None:
-                _check_duration(name, value)
-            if isinstance(value, int | float) and allowed in (int, float):
-                _check_bounds(name, value, metadata)
+                _check_text(name, value, parse_seconds)
+            if not isinstance(value, int | float) or allowed not in (int, float):
+                continue
+            for bound in metadata:
+                attribute, _, holds = _BOUNDS.get(type(bound), _NO_BOUND)
+                if not holds(value, getattr(bound, attribute, None)):
+                    raise ValueError(f"{name} must be {describe_bounds(metadata)}, got {value}")
+
+
+class Checked:
+    """Base class of settings dataclasses that `check_ranges` checks when they are made."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
 
 @cache  # settings are made again and again, and annotations take long to resolve
@@ -96,41 +109,25 @@ def _check_choices(name: str, value: object, kinds: Sequence[Any]) -> None:
 
 def check_size(name: str, value: int | str) -> None:
     """Raise `ValueError` unless `value` is a size in bytes."""
+    _check_text(name, value, parse_bytes)
+
+
+def _check_text(name: str, value: Any, parse: Callable[[Any], object]) -> None:
     try:
-        parse_bytes(value)
+        parse(value)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
-
-
-def _check_duration(name: str, value: float | str) -> None:
-    try:
-        parse_seconds(value)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
-
-
-def _check_bounds(name: str, value: float, metadata: tuple[Any, ...]) -> None:
-    allowed = {
-        "ge": lambda bound: value >= bound,
-        "gt": lambda bound: value > bound,
-        "le": lambda bound: value <= bound,
-        "lt": lambda bound: value < bound,
-    }
-    for bound in metadata:
-        if type(bound) in _BOUNDS:
-            attribute, _ = _BOUNDS[type(bound)]
-            if not allowed[attribute](getattr(bound, attribute)):
-                raise ValueError(f"{name} must be {describe_bounds(metadata)}, got {value}")
 
 
 def describe_bounds(metadata: tuple[Any, ...]) -> str:
     """Return the bounds in an annotation in words, such as "at least 1"; "" if there are none."""
-    found = [(*_BOUNDS[type(each)], each) for each in metadata if type(each) in _BOUNDS]
-    return " and ".join(f"{words} {_shown(getattr(bound, name))}" for name, words, bound in found)
-
-
-def _shown(number: float) -> str:
-    return f"{number:,}" if isinstance(number, int) else f"{number:g}"
+    words = []
+    for bound in metadata:
+        if type(bound) in _BOUNDS:
+            attribute, text, _ = _BOUNDS[type(bound)]
+            number = getattr(bound, attribute)
+            words.append(f"{text} {number:,}" if isinstance(number, int) else f"{text} {number:g}")
+    return " and ".join(words)
 
 
 def field_hints(kind: Any) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from helpers.live_runs import SMALL, write_features
-from tgflow.runtime import files, log, runner
+from tgflow.runtime import files, runner, watch
 from tgflow.runtime.metrics import METRICS
 
 
@@ -89,7 +89,7 @@ def test_a_port_that_is_taken_is_told(tgflow, events_csv):
 
 
 def test_stderr_can_be_json_and_nothing_else(tgflow, events_csv, monkeypatch):
-    monkeypatch.setattr(log, "SECONDS_PER_LINE", 0.0)
+    monkeypatch.setattr(watch, "SECONDS_PER_LINE", 0.0)
     ran = tgflow("run", "-s", events_csv, "-o", "out", "--log-format", "json", "--json", *SMALL)
     entries = [json.loads(line) for line in ran.err.splitlines()]
     assert [e["event"] for e in entries if e["event"] != "progress"] == [

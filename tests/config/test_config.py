@@ -45,20 +45,6 @@ def test_reuse_is_a_section_that_an_offline_trainer_finds_in_its_settings(tmp_pa
         load_config(file)
 
 
-@pytest.mark.parametrize("value", ['"auto"', "3"])
-def test_lookahead_is_a_number_or_auto(tmp_path, value):
-    file = tmp_path / "run.toml"
-    file.write_text(f"[continual]\nlookahead = {value}\n")
-    assert load_config(file).continual.lookahead == (3 if value == "3" else "auto")
-    assert f"lookahead = {value}" in to_toml(load_config(file))
-
-
-def test_flags_that_were_not_given_change_nothing(tmp_path):
-    file = tmp_path / "run.toml"
-    file.write_text("[continual]\nbatch_size = 7\n")
-    assert load_config(file, {"continual.batch_size": None}).continual.batch_size == 7
-
-
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
 
 

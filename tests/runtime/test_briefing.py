@@ -12,7 +12,6 @@ from helpers.worlds import in_world
 from tgflow.config import load_config
 from tgflow.distributed.feed import LeaderFailed
 from tgflow.peers import Alone, PeerLost
-from tgflow.runtime import briefing as module
 from tgflow.runtime.briefing import Briefing, Lead, NotShared, hear
 from tgflow.runtime.directory import ResumeOptions, RunDirectory
 
@@ -45,24 +44,11 @@ def test_the_others_know_what_rank_0_knows(tmp_path):
     in_world(2, brief, tmp_path / "run")
 
 
-def not_seen(peers, path):
-    """Rank 2 is on a host with other files."""
-    module.SEEN_WITHIN = 0.1
-    if peers.rank == 2:
-        Briefing.mark_file = property(lambda briefing: path / "elsewhere")
-    with pytest.raises(NotShared, match=r"rank 2 does not see .*run, where rank 0 writes"):
-        brief_or_hear(peers, path)
-
-
 def brief_or_hear(peers, path):
     if peers.rank == 0:
         Lead(peers).brief(briefing_of(path))
     else:
         hear(peers)
-
-
-def test_a_directory_that_a_rank_does_not_see_is_refused_by_all(tmp_path):
-    in_world(3, not_seen, tmp_path / "run")
 
 
 def refuse(code, path):
@@ -79,18 +65,6 @@ def not_written(peers, path):
 
 def test_a_directory_that_a_rank_may_not_write_to_is_refused_by_all(tmp_path):
     in_world(2, not_written, tmp_path / "run")
-
-
-@pytest.mark.parametrize(
-    ("code", "access"), [(errno.EROFS, "READ"), (errno.EACCES, "READ"), (errno.ENOSPC, "WRITE")]
-)
-def test_who_may_not_write_reads_and_a_full_disk_is_no_refusal(tmp_path, monkeypatch, code, access):
-    file = tmp_path / ".shared"
-    file.write_text("mark")
-    assert module._find_access(file, "mark", rank=1).name == "WRITE"
-    assert [each.name for each in tmp_path.iterdir()] == [".shared"]
-    monkeypatch.setattr(Path, "touch", lambda file: refuse(code, file))
-    assert module._find_access(file, "mark", rank=1).name == access
 
 
 def fail_before(peers):

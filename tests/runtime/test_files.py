@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
 
 from helpers.forged import flip_bit
 from tgflow.checkpoint import Checkpoint, save
-from tgflow.runtime.files import DamagedJson, Records, RunFiles, read_records, to_json
+from tgflow.runtime.files import DamagedJson, Records, RunFiles, read_records
 
 
 def test_records_can_be_read_while_the_run_goes_on(tmp_path):
@@ -60,21 +59,6 @@ def test_figures_that_are_not_what_was_written_are_refused(tmp_path):
             rundir.read_json("figures.json")
 
 
-def test_records_are_thinned_evenly(tmp_path):
-    rundir = RunFiles(tmp_path)
-    for index in range(40):
-        rundir.log({"index": index})
-    rundir.close()
-    kept = [record["index"] for record in read_records(rundir.records, most=10).kept]
-    assert kept == list(range(0, 40, 4))
-
-
-def test_files_of_another_run_are_left_alone(tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(FileExistsError, match="holds files already; choose another --out"):
-        RunFiles(tmp_path)
-
-
 def test_a_place_is_free_where_nothing_was_learned(tmp_path):
     def left(name, position):
         rundir = RunFiles(tmp_path / name)
@@ -103,19 +87,3 @@ def test_a_place_is_free_where_a_run_was_killed_over_a_file(tmp_path):
     (tmp_path / ".notes.txt.partial").touch()
     with pytest.raises(FileExistsError, match="holds files already"):
         RunFiles(tmp_path)
-
-
-def test_a_free_name_is_found(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in ("x", "x-2", "x-3"):
-        rundir = RunFiles.choose(None, "x")
-        assert rundir.path.name == name
-        rundir.make()
-        rundir.log({"loss": 0.5})
-        rundir.close()
-
-
-def test_json_is_strict():
-    assert json.loads(to_json({"a": {"b": math.nan}}), parse_constant=pytest.fail) == {
-        "a": {"b": None}
-    }

@@ -34,7 +34,3 @@ def test_a_damaged_file_is_none(tmp_path, text):
     (tmp_path / "health.json").write_text(text)
     assert read_health(tmp_path / "health.json") is None
     assert read_health(tmp_path / "nowhere.json") is None
-
-
-def test_a_disk_that_refuses_is_no_error(tmp_path):
-    assert not write_health(tmp_path / "gone" / "health.json", "running", {})

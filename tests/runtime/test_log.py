@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 
 import pytest
 
@@ -33,15 +32,6 @@ def test_messages_are_lines_of_json_and_warnings_are_said(tmp_path, capsys):
     assert capsys.readouterr().err == "tgflow: little room\ntgflow: it ends\n"
 
 
-def test_stderr_for_machines_has_nothing_but_json(tmp_path, capsys):
-    notes = RunLog(tmp_path / "run.log", "json")
-    notes.info("start", "it begins")
-    notes.progress("half", position=4)
-    lines = capsys.readouterr().err.splitlines()
-    assert [json.loads(line)["event"] for line in lines] == ["start", "progress"]
-    assert len(entries(tmp_path / "run.log")) == 1
-
-
 @pytest.mark.parametrize(
     "hostile", ["\x1b[2J\x1b]0;x\x07", "a\r\nb", "\u202eevil", "\x9b31m", "\ud800"]
 )
@@ -68,10 +58,3 @@ def test_the_file_does_not_grow_for_ever(tmp_path, monkeypatch):
     assert {p.name for p in tmp_path.iterdir()} == {"run.log", "run.log.1"}
     assert all(path.stat().st_size < 1300 for path in tmp_path.iterdir())
     assert entries(tmp_path / "run.log")[-1]["number"] == 99
-
-
-def test_a_full_disk_does_not_stop_what_is_said(capsys):
-    notes = RunLog(None)
-    notes._path = Path("/dev/full")
-    notes.warning("disk", "full")
-    assert "full" in capsys.readouterr().err

@@ -37,14 +37,6 @@ def timed(stream, ends, position=0, max_wait=NEVER):
     return TimedStream(stream, ends, position=position, batch_size=10, max_wait=max_wait)
 
 
-def test_full_micro_batches_end_by_themselves_and_are_written_down(tmp_path):
-    ends = MicroBatchEnds(tmp_path / "ends.txt", 0)
-    found = spans(timed([events(0, 4), events(4, 25)], ends))
-    assert found == [(0, 4), (4, 10), (10, 20), (20, 25)]
-    ends.close()
-    assert (tmp_path / "ends.txt").read_bytes() == lines_of(10, 20)
-
-
 def test_one_that_waits_too_long_ends_before_anything_else_comes(tmp_path):
     has_ended = threading.Event()
 
@@ -73,15 +65,6 @@ def test_what_the_clock_has_ended_ends_there_again(tmp_path):
     assert found[5] == (27, 37)
     ends.close()
     assert path.read_bytes().startswith(lines_of(10, 14, 24, 27, 37))
-
-
-def test_other_settings_repeat_nothing(tmp_path):
-    path = tmp_path / "ends.txt"
-    path.write_bytes(lines_of(10, 14, 24))
-    ends = MicroBatchEnds(path, 10, keep=False)
-    assert spans(timed([events(10, 20)], ends, position=10)) == [(10, 20)]
-    ends.close()
-    assert path.read_bytes() == lines_of(10, 20)
 
 
 def found_in(path, position):
@@ -131,25 +114,6 @@ def test_ends_that_no_checkpoint_needs_are_given_back_in_bulk(tmp_path, monkeypa
         assert [*ends.to_repeat] == [*range(position + 3, 3001, 3)]
     ends.close()
     assert 100 <= largest <= 2 * 30 * len(line_of(3000)) + 200
-
-
-def test_ends_are_written_while_others_are_given_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoints, "MANY", 100)
-    path, position = tmp_path / "ends.txt", 0
-    ends = MicroBatchEnds(path, 0, oldest=lambda: position)
-
-    def write():
-        for number in range(1, 2001):
-            ends.add(number)
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    while thread.is_alive():
-        ends.saved()
-        position = min(position + 7, 1500)
-    thread.join()
-    ends.close()
-    assert [*MicroBatchEnds(path, 1500).to_repeat] == [*range(1501, 2001)]
 
 
 def test_what_the_stream_raises_comes_after_its_events(tmp_path):

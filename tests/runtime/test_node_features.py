@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -49,42 +47,13 @@ def as_csv(path):
     return path
 
 
-def as_gzip(path):
-    path = path.with_suffix(".csv.gz")
-    path.write_bytes(gzip.compress(as_csv(path.with_suffix("")).read_bytes()))
-    return path
-
-
-def as_jsonl(path):
-    rows = [{"id": n, "age": x} for n, x in zip(NAMES, AGES, strict=True)]
-    path = path.with_suffix(".jsonl")
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def as_parquet(path):
     path = path.with_suffix(".parquet")
     pq.write_table(pa.table(TABLE), path)
     return path
 
 
-@pytest.mark.parametrize(
-    "made",
-    [
-        lambda path: TABLE,
-        as_csv,
-        slow(as_gzip),
-        slow(as_jsonl),
-        as_parquet,
-        slow(lambda path: pa.table(TABLE)),
-        slow(
-            lambda path: [
-                dict(zip(TABLE, row, strict=True)) for row in zip(*TABLE.values(), strict=True)
-            ]
-        ),
-        slow(lambda path: {"id": pa.array(NAMES).dictionary_encode(), "age": np.array(AGES)}),
-    ],
-)
+@pytest.mark.parametrize("made", [lambda path: TABLE, as_csv, as_parquet])
 def test_rows_are_those_of_the_ids_in_the_order_in_which_nodes_appear(made, tmp_path):
     nodes = tg.NodeFeatures(made(tmp_path / "nodes.csv"))
     stream = tg.open_stream(STREAM)
@@ -163,20 +132,6 @@ def test_events_before_a_node_without_a_row_come_first():
         next(found)
 
 
-def test_no_node_comes_without_its_row_before_one_that_has_none():
-    """Late events are put in order after nodes have their numbers."""
-    ids = tg.NodeIds()
-    ids.encode(["a", "nobody", "c"], ["b", "a", "z"])
-    src, dst = torch.tensor([[0, 3, 2], [1, 4, 0]])
-    graph = tg.TemporalGraph(node_x=tg.tables.FeatureTable(1))
-    events = EventBatch(src, dst, torch.arange(3))
-    found = iter(tg.NodeFeatures(TABLE).along([events], graph, ids=ids))
-    graph.append(next(found))
-    with pytest.raises(StreamError, match="no row for node 'nobody'"):
-        next(found)
-    assert graph.num_nodes == len(graph.node_x) == 2
-
-
 @pytest.mark.parametrize(
     ("table", "options", "message"),
     [
@@ -202,33 +157,11 @@ def test_a_table_that_cannot_be_is_refused(table, options, message):
         tg.NodeFeatures(table, **options)
 
 
-def test_what_is_no_table_is_refused(tmp_path):
-    with pytest.raises(TypeError, match="cannot read a table from a int"):
-        tg.NodeFeatures(7)
-    with pytest.raises(FileNotFoundError, match=r"there is no file '.*nodes.csv'"):
-        tg.NodeFeatures(tmp_path / "nodes.csv")
-    (tmp_path / "nodes.xlsx").write_text("")
-    with pytest.raises(StreamError, match="its name has no known ending"):
-        tg.NodeFeatures(tmp_path / "nodes.xlsx")
-    (tmp_path / "nodes.parquet").write_text("no")
-    with pytest.raises(StreamError, match="no readable Parquet file"):
-        tg.NodeFeatures(tmp_path / "nodes.parquet")
-    with pytest.raises(ValueError, match="does not say the ids of its nodes"):
-        tg.NodeFeatures(TABLE).along([])
-
-
 def test_values_that_are_missing_are_filled_and_lists_are_columns():
     table = {"id": [5, 3], "a": [None, 2.0], "b": [True, False], "x": np.arange(4.0).reshape(2, 2)}
     nodes = tg.NodeFeatures(table, fill_missing=-1.0)
     graph = appended(nodes, tg.open_stream(([3], [5], [0])))
     assert rows_of(graph) == [[2.0, 0.0, 2.0, 3.0], [-1.0, 1.0, 0.0, 1.0]]
-
-
-def test_columns_are_names_and_prefixes_in_the_order_in_which_they_are_given():
-    table = {"id": [0], "f_1": [1.0], "g": [2.0], "f_2": [3.0], "who": ["x"]}
-    nodes = tg.NodeFeatures(table, columns=["g", "f*"])
-    assert nodes.columns == ["g", "f_1", "f_2"]
-    assert rows_of(appended(nodes, tg.open_stream(([0], [0], [0])))) == [[2.0, 1.0, 3.0]]
 
 
 def test_ids_of_a_text_file_are_what_the_stream_takes_them_for(tmp_path):
@@ -286,17 +219,6 @@ def test_a_table_by_number_of_appearance_is_refused_where_nobody_knows_that_numb
         tg.NodeFeatures(TABLE).along(tg.open_stream(STREAM), tg.TemporalGraph(node_x=table))
 
 
-def test_rows_that_nobody_knows_do_not_stay_where_others_come():
-    table = tg.tables.FeatureTable.from_tensor(torch.rand(3, 1))
-    nodes, graph = tg.NodeFeatures(TABLE), tg.TemporalGraph(node_x=table)
-    [events] = nodes.along(tg.open_stream(STREAM))
-    with pytest.raises(ValueError, match="come with the first batch, and node_x has 3 already"):
-        graph.append(events)
-    trainer = tg.ContinualTrainer(small_tgn(edge_x_dim=0, node_x_dim=1), graph)
-    with pytest.raises(ValueError, match="has not numbered its nodes yet"):
-        trainer.run(nodes.along(tg.open_stream(STREAM)))
-
-
 def test_a_training_knows_its_features_again():
     nodes, saved = tg.NodeFeatures(TABLE), ckpt.Checkpoint({})
     SavedEvents(appended(nodes, tg.open_stream(STREAM))).save(saved)
@@ -346,3 +268,71 @@ def test_parts_of_a_batch_bring_its_rows_and_joined_ones_bring_each_once():
     assert torch.equal(joined.x, torch.cat([torch.eye(4), torch.eye(4)[2:]]))
     assert first.new_nodes.since(4) is None
     assert torch.equal(first.new_nodes.since(3).x, torch.eye(4)[3:])
+
+
+NUM = 300
+
+
+def accounts():
+    """Return a stream among 40 accounts, and a table of their features, of which some are large."""
+    g = torch.Generator().manual_seed(2)
+    src, dst = torch.randint(40, (2, NUM), generator=g).tolist()
+    names = [f"acc_{i}" for i in range(40)]
+    x = torch.exp(3 * torch.randn(45, 2, generator=g))
+    table = {"id": [*names, *(f"other_{i}" for i in range(5))][::-1], "x": x.numpy()}
+    return ([names[i] for i in src], [names[i] for i in dst], list(range(NUM))), table
+
+
+def trainer_of(scale=None):
+    scale = None if scale is None else tg.graph.FeatureScale(scale, freeze_at=25)
+    graph = tg.TemporalGraph(node_x=tg.tables.FeatureTable(2), feature_scale=scale)
+    config = tg.ContinualConfig(batch_size=20, learning_rate=1e-2, mrr_negatives=3)
+    return tg.ContinualTrainer(small_tgn(edge_x_dim=0, node_x_dim=2), graph, config)
+
+
+def state_of(trainer):
+    table = trainer.graph.node_x
+    return [x.tolist() for x in trainer.model.state_dict().values()], table.read(
+        0, len(table)
+    ).tolist()
+
+
+def stopped_at(cut, stream, nodes, scale, path):
+    """Save a trainer after `cut` events, with more of them in its graph."""
+    trainer = trainer_of(scale)
+    for record in trainer.steps(nodes.along(stream)):
+        if record.stop == cut:
+            break
+    ckpt.save(path, trainer.checkpoint())
+    return ckpt.load(path), stream.ids
+
+
+@pytest.mark.parametrize("scale", ["auto", slow(None), slow("standard")])
+@pytest.mark.parametrize("cut", [20, slow(160), slow(280)])
+def test_a_trainer_goes_on_with_the_same_bits(scale, cut, tmp_path):
+    columns, table = accounts()
+    nodes = tg.NodeFeatures(table)
+    whole = trainer_of(scale)
+    whole.run(nodes.along(tg.open_stream(columns)))
+    saved, ids = stopped_at(cut, tg.open_stream(columns), nodes, scale, tmp_path / "c")
+    resumed = tg.ContinualTrainer.from_checkpoint(small_tgn(9, edge_x_dim=0, node_x_dim=2), saved)
+    assert len(resumed.graph.node_x) == resumed.graph.num_nodes < 41, "of its events alone"
+    events = concat(list(tg.open_stream(columns, ids=ids)))
+    resumed.run(nodes.along([events[cut:]], resumed.graph, ids=ids))
+    assert state_of(resumed) == state_of(whole)
+
+
+def test_a_row_that_is_other_than_it_was_is_refused_and_new_ones_are_not(tmp_path):
+    columns, table = accounts()
+    saved, ids = stopped_at(
+        20, tg.open_stream(columns), tg.NodeFeatures(table), "log", tmp_path / "c"
+    )
+    graph = tg.ContinualTrainer.from_checkpoint(small_tgn(edge_x_dim=0, node_x_dim=2), saved).graph
+    more = {"id": [*table["id"], "new"], "x": np.concatenate([table["x"], np.ones((1, 2))])}
+    tg.NodeFeatures(more).along([], graph, ids=ids)
+    name = ids.decode(torch.tensor([3]))[0]
+    more["x"][more["id"].index(name)] += 1
+    with pytest.raises(SourceMismatch, match=f"the row of '{name}' is other than it was"):
+        tg.NodeFeatures(more).along([], graph, ids=ids)
+    with pytest.raises(ValueError, match="width 1, the graph some of width 2"):
+        tg.NodeFeatures({"id": ["a"], "x": [1.0]}).along([], graph, ids=ids)

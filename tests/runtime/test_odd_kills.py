@@ -17,7 +17,7 @@ KINDS = {
     "TGN with much replay": ["--model", "tgn", "--replay-ratio", "2"],
     "TGAT": ["--model", "tgat", *FEATURES],
     "TGAT, rows on disk behind a cache": [
-        *("--model", "tgat", *FEATURES, "--edge-table", "disk", "--edge-cache", "4KiB"),
+        *("--model", "tgat", *FEATURES, "--edge-table", "disk", "--edge-cache", "4KiB")
     ],
     "TGN, rows on disk, 4 workers": [
         *("--model", "tgn", *FEATURES, "--edge-table", "disk", "--edge-cache", "4KiB"),

@@ -8,7 +8,6 @@ import random
 import pytest
 
 from helpers.effort import cases
-from tgflow.durable import fs
 from tgflow.runtime import files as module
 from tgflow.runtime.files import NUMBER, RecordFile, read_records
 
@@ -46,7 +45,7 @@ def test_the_latest_are_all_there_and_an_even_share_of_those_before(path):
 def test_a_run_that_is_killed_keeps_the_same_ones(path, seed, tmp_path):
     whole = RecordFile(tmp_path / "whole.jsonl")
     write(whole, 0, 301)
-    chance, at, mark = random.Random(seed), 0, {"lines": 0}
+    chance, at, mark = random.Random(seed), 0, 0
     while at < 301:
         file = RecordFile(path)
         file.rewind(mark)
@@ -78,15 +77,3 @@ def test_a_damaged_line_is_no_reason_to_cut_off_good_ones(path):
     write(file, 10, 11)
     assert numbers(path) == [0, 1, 2, 9, 4, 5, 6, 7, 8, 9, 10]
     assert read_records(path).num_damaged == 2
-
-
-def test_a_full_disk_leaves_the_file_as_it_is(path, monkeypatch):
-    def full(descriptor):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(fs, "sync_data", full)
-    file = RecordFile(path)
-    write(file, 0, 60)
-    assert numbers(path) == [*range(60)]
-    assert [each.name for each in path.parent.iterdir()] == [path.name], "it takes no more room"
-    monkeypatch.undo()

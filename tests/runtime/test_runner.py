@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 
 from helpers.live_runs import write_events
 from tgflow.checkpoint import CheckpointStore, CheckpointWriter
-from tgflow.cli import assemble
 from tgflow.cli.errors import MEMORY, exit_code
 from tgflow.config import load_config, replaced
 from tgflow.graph import TemporalGraph
 from tgflow.models.tgn import TGN
 from tgflow.plan import BatchError, Plan
-from tgflow.runtime.build import RunInputs, open_runner
 from tgflow.runtime.checkpoints import Checkpoints, Component
-from tgflow.runtime.directory import ResumeOptions, RunDirectory
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.model_maker import make_model
 from tgflow.runtime.runner import Runner
@@ -28,9 +23,6 @@ from tgflow.streams import open_stream
 from tgflow.streams.errors import SourceUnavailable
 from tgflow.train import step
 from tgflow.train.continual import ContinualTrainer
-
-FULL_ONLY = {"ids", "reorder"}
-"""Sections that ingestion adds."""
 
 
 @pytest.fixture
@@ -48,26 +40,6 @@ def config(tmp_path):
 
 def model_of(config):
     return make_model(config, config.continual, 0)
-
-
-def full_run(config, path):
-    """Return the result of the run that the command line makes, in the directory `path`."""
-    source = assemble.open_partitioned(config)
-    flags = {"run.out": str(path), "stream.path": config.stream.path}
-    directory = RunDirectory.find(load_config(flags=_flat(config) | flags), "run", ResumeOptions())
-    inputs = RunInputs(source, "undirected", model_of(config), 1)
-    with directory:
-        run_log = RunLog(None, say=lambda line: None)
-        return open_runner(directory, inputs, run_log, FlowControl(), Console(quiet=True)).run()
-
-
-def _flat(config):
-    return {
-        "model.dim": config.model.dim,
-        "model.neighbors": config.model.neighbors,
-        "continual.batch_size": config.continual.batch_size,
-        "checkpoint.checkpoint_batches": config.checkpoint.checkpoint_batches,
-    }
 
 
 def plain_runner(config, batches, path, **parts):
@@ -100,37 +72,10 @@ class Observer(Component):
 
 
 def newest(path):
+    """Return the number of events in the newest checkpoint."""
     found = CheckpointStore(path).newest()
     assert found is not None
-    checkpoint = found[1]
-    sections = {name: checkpoint.get(name) for name in (*checkpoint.sections, *checkpoint.sealed)}
-    return found[0], sections, checkpoint.meta
-
-
-def test_a_runner_without_ingestion_learns_and_saves_the_same(config, tmp_path):
-    full_run(config, tmp_path / "full")
-    losses: list[float] = []
-    runner = plain_runner(
-        config,
-        open_stream(config.stream.path),
-        tmp_path / "plain",
-        components=[Observer(lambda record: losses.append(record["loss"]))],
-    )
-    result = runner.run()
-    assert runner.status.state == "done"
-    lines = (tmp_path / "full" / "metrics.jsonl").read_text().splitlines()
-    assert losses == [json.loads(line)["loss"] for line in lines]
-    assert result.metrics["num_events"] == 230
-    position, sections, meta = newest(tmp_path / "full" / "checkpoints")
-    plain_position, plain_sections, plain_meta = newest(tmp_path / "plain")
-    assert position == plain_position == 230
-    assert plain_sections.keys() == sections.keys() - FULL_ONLY
-    for name, tensors in plain_sections.items():
-        assert tensors.keys() == sections[name].keys()
-        for key, tensor in tensors.items():
-            assert torch.equal(tensor, sections[name][key]), (name, key)
-    for key in ("config", "graph", "segment_start", "index", "position"):
-        assert plain_meta.get(key) == meta.get(key)
+    return found[0]
 
 
 def test_a_runner_without_ingestion_resumes_with_the_same_bits(config, tmp_path):
@@ -195,7 +140,7 @@ def test_what_was_learned_before_the_stream_failed_is_saved(config, tmp_path):
         runner.run()
     assert runner.status.state == "failed"
     assert "gone" in str(runner.status.reason)
-    assert newest(tmp_path / "run")[0] == 150
+    assert newest(tmp_path / "run") == 150
 
 
 def fails_at(monkeypatch, owner, name, number, error):
@@ -240,7 +185,7 @@ def test_memory_that_ends_leaves_whole_micro_batches_or_says_what_stands(
         assert said in warnings[0]
         assert "there is no checkpoint yet" in warnings[0]
     else:
-        assert newest(tmp_path / "run")[0] == kept
+        assert newest(tmp_path / "run") == kept
         assert not warnings
 
 
@@ -256,7 +201,7 @@ def test_a_checkpoint_that_finds_no_memory_either_leaves_the_one_before(
     with pytest.raises(torch.OutOfMemoryError):
         runner.run()
     assert "saved: no room; the newest checkpoint has 100 events" in warnings[0]
-    assert newest(tmp_path / "run")[0] == 100
+    assert newest(tmp_path / "run") == 100
 
 
 def test_flow_that_is_stopped_before_the_run_starts_learns_one_micro_batch_at_most(
@@ -269,4 +214,4 @@ def test_flow_that_is_stopped_before_the_run_starts_learns_one_micro_batch_at_mo
     stream = open_stream(config.stream.path)
     runner = plain_runner(config, stream, Path(tmp_path / "run"), flow=flow)
     assert runner.run().stopped
-    assert newest(tmp_path / "run")[0] == 50
+    assert newest(tmp_path / "run") == 50

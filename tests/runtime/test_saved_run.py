@@ -73,52 +73,6 @@ def test_an_answer_is_what_the_run_says_of_the_event_when_it_comes(made, tmp_pat
         assert found == pytest.approx(float(row[name]), rel=1e-5, abs=1e-5), name
 
 
-def test_answers_are_the_engine_s_to_the_last_bit(made, run):
-    _, events = made
-    src, dst = [e[0] for e in events[:9]], [e[1] for e in events[:9]]
-    found, again = run.score(src, dst), tg.open_run(run.path).score(src, dst)
-    left, right = run.ids.find(src), run.ids.find(dst, "dst")
-    now = run.graph.log.t_last + 1
-    assert torch.equal(found.logit, run.engine.score(left, right, now))
-    assert torch.equal(found.logit, again.logit)
-    assert torch.equal(run.embed(src), run.engine.embed(left, now))
-    assert run.position == run.graph.num_events == LEARNED
-
-
-def test_the_likeliest_destinations_come_first(run):
-    found = run.top_k(["acc_1", "acc_2"], k=3)
-    assert found.src == ["acc_1"] * 3 + ["acc_2"] * 3
-    assert found.place.tolist() == [1, 2, 3] * 2
-    for rows in (slice(0, 3), slice(3, 6)):
-        assert found.logit[rows].tolist() == sorted(found.logit[rows].tolist(), reverse=True)
-    again = run.score(found.src, found.dst)
-    assert torch.allclose(again.logit, found.logit, atol=1e-5)
-    chosen = run.top_k("acc_1", k=9, candidates=["shop_3", "shop_5"])
-    assert set(chosen.dst) == {"shop_3", "shop_5"}
-
-
-def test_known_destinations_can_be_left_out(made, run):
-    _, events = made
-    known = {dst for src, dst, _ in events[:LEARNED] if src == "acc_1"}
-    every = {dst for _, dst, _ in events[:LEARNED]}
-    found = run.top_k("acc_1", k=100, exclude_known=True)
-    assert known
-    assert set(found.dst) == every - known
-
-
-def test_tables_come_in_and_go_out(made, run):
-    _, events = made
-    src, dst, t = zip(*events[:5], strict=True)
-    table = pa.table({"src": src, "dst": dst, "t": [int(x) for x in t], "more": [0] * 5})
-    found = run.score(table)
-    assert torch.equal(found.logit, run.score(list(src), list(dst), [int(x) for x in t]).logit)
-    assert torch.equal(run.embed(src), run.embed(pa.array(src)))
-    assert found.to_arrow().column_names == ["src", "dst", "logit", "probability", "anomaly"]
-    pytest.importorskip("pandas")
-    assert torch.equal(run.score(table.to_pandas()).logit, found.logit)
-    assert run.top_k("acc_1", k=2).to_pandas()["place"].tolist() == [1, 2]
-
-
 def test_times_are_in_the_unit_of_the_stream(run):
     now = run.graph.log.t_last + 60
     pair = (["acc_1"], ["shop_2"])
@@ -210,24 +164,3 @@ def test_the_command_line_says_the_same(made, run, capsys, tmp_path):
     row = next(row for row in z.to_pylist() if row["id"] == "acc_1")
     found = [row[f"e{i}"] for i in range(8)]
     assert found == pytest.approx(run.embed("acc_1")[0].tolist(), abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (["predict"], 2, "give either --src or --pairs"),
-        (["predict", "--pairs", "x.csv", "--exclude-known"], 2, "go with --src"),
-        (["predict", "--src", "acc_99"], 66, "'acc_99' is no source"),
-        (
-            ["predict", "--src", "acc_1", "--at", "soon"],
-            2,
-            "--at: 'soon' is no time; give a number, or a time such as 2024",
-        ),
-        (["predict", "--pairs", "x.doc"], 2, "--pairs: 'x.doc' has no known ending"),
-        (["predict", "--src", "acc_1", "--to", "x.doc"], 2, "--to: 'x.doc' has no known ending"),
-    ],
-)
-def test_wrong_questions_on_the_command_line(made, capsys, words, code, said):
-    command, *more = words
-    assert tgflow(command, made[0] / "pay", *more) == code
-    assert said in capsys.readouterr().err

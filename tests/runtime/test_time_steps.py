@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from helpers.made_streams import pieces, small_tgn
-from tgflow.events import MICRO_BATCH_END, EventBatch, empty_events
+from tgflow.events import MICRO_BATCH_END, EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.runtime.stream import SteppedStream
 from tgflow.train.config import ContinualConfig
@@ -39,20 +39,9 @@ def test_there_is_an_end_between_any_two_times_and_nowhere_else(size):
     assert found == [[10 * step] * num for step, num in enumerate(SIZES)]
 
 
-def test_what_is_empty_passes():
-    assert parts(SteppedStream([empty_events(), events()[:3], empty_events()])) == [[0, 0, 0]]
-    assert parts(SteppedStream([])) == [[]]
-
-
 def trainer():
     config = ContinualConfig(batch_size=10, mrr_negatives=2)
     return ContinualTrainer(small_tgn(edge_x_dim=0), TemporalGraph("undirected"), config)
-
-
-def test_no_micro_batch_has_two_times_and_a_long_step_is_several():
-    records = list(trainer().steps(SteppedStream([events()])))
-    sizes = [record.stop - record.start for record in records]
-    assert sizes == [3, 10, 10, 5, 1, 10, 10, 7]
 
 
 @pytest.mark.parametrize("stop", [3, 13, 28, 39, 49])

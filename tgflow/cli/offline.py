@@ -34,7 +34,7 @@ from tgflow.cli.ranks import (
     with_slices,
 )
 from tgflow.compare.offline_saves import OfflineSaves, Trained
-from tgflow.config import Config, ConfigError, plain, replaced
+from tgflow.config import Config, ConfigError, flat, plain, replaced
 from tgflow.cuda.device import Device
 from tgflow.distributed.feed import Feed, Followed, heartbeat_of
 from tgflow.graph import TemporalGraph
@@ -45,15 +45,17 @@ from tgflow.report.formatting import compact, duration, reuse_line, score
 from tgflow.report.label_figures import label_score
 from tgflow.report.page import offline_report
 from tgflow.report.table_text import print_feature_tables, print_labels, print_summary
-from tgflow.runtime.briefing import Lead, config_of, hear_words
-from tgflow.runtime.checkpoints import SavedRecords
+from tgflow.runtime.briefing import Lead, hear_words
+from tgflow.runtime.checkpoints import Component, SavedRecords
 from tgflow.runtime.directory import ResumeOptions, RunDirectory
 from tgflow.runtime.features import (
+    HitRates,
     check_tables,
     check_unused,
     edge_file,
     features_report,
     open_edge_table,
+    table_figures,
     with_cache,
 )
 from tgflow.runtime.files import SEEDS, RunFiles, read_records, run_name, to_json
@@ -69,8 +71,7 @@ from tgflow.runtime.loggers import RunLoggers, check_loggers
 from tgflow.runtime.machine import describe, peak_rss_bytes
 from tgflow.runtime.model_maker import make_model
 from tgflow.runtime.node_features import NodeFeatures
-from tgflow.runtime.restore import LoadedPart, current_build, open_saves
-from tgflow.runtime.table_stats import HitRates, table_figures
+from tgflow.runtime.restore import current_build, open_saves
 from tgflow.streams import EventSource
 from tgflow.tasks.injection import inject
 from tgflow.tasks.labels import count_classes, freeze, make_task
@@ -230,7 +231,7 @@ def open_training(
         SourceMismatch: If the events are others than they were.
     """
     seeds = _SavedSeeds(num_seeds)
-    parts: list[LoadedPart] = [SavedRecords(directory.files), seeds]
+    parts: list[Component] = [SavedRecords(directory.files), seeds]
     return open_saves(directory, graph, COMMAND, build, run_log, parts), seeds.num
 
 
@@ -239,12 +240,8 @@ def result_of(seed: int, result: Mapping[str, Any]) -> Trained:
     return Trained(str(seed), np.empty((0, 3)), result)
 
 
-class _SavedSeeds:
-    """How many seeds there are.
-
-    Args:
-        wanted: How many were asked for; None: one, or as many as before.
-    """
+class _SavedSeeds(Component):
+    """Number of seeds; `wanted` None: one, or as many as before."""
 
     def __init__(self, wanted: int | None) -> None:
         self._wanted, self.num = wanted, wanted or 1
@@ -253,24 +250,16 @@ class _SavedSeeds:
         """Note it."""
         writer.note("num_seeds", self.num)
 
-    def load(self, reader: Checkpoint) -> None:
-        """Be as many as were noted.
-
-        Raises:
-            ConfigError: If others were asked for.
-        """
+    def load(self, reader: Checkpoint | None) -> None:
+        """Restore the number; raises ConfigError if another was asked for."""
+        if reader is None:
+            return
         self.num = read_natural(reader.meta, "num_seeds")
         if self._wanted not in (None, self.num):
             raise ConfigError(
                 f"--seeds: the training was started with {self.num}, got {self._wanted}; leave it "
                 "out to resume, or give another --out"
             )
-
-    def clear(self) -> None:
-        """Do nothing."""
-
-    def saved(self) -> None:
-        """Do nothing."""
 
 
 class EpochProgress(Callback):
@@ -391,7 +380,7 @@ def _follow(peers: Peers, num_seeds: int) -> None:
     """Train as rank 0 does, which has the results."""
     with report_as_rank(peers.rank):
         said = hear_words(peers)
-        config = config_of(said["settings"])
+        config = replaced(Config(), said["settings"])
         device = use_device(config)
         assemble.use_threads(config, config.offline.slices)
         with Followed(peers, said["unit"], said["x_dim"]) as events:
@@ -579,7 +568,7 @@ def _shared_graph(
     direction = assemble.direction_of(config, source)
     lead.send_words(
         {
-            "settings": plain(config),
+            "settings": flat(config),
             "unit": source.unit,
             "x_dim": source.x_dim,
             "node_x_dim": assemble.dim_of(nodes),

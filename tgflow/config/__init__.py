@@ -3,9 +3,10 @@
 Read it with `load_config`, write it with `to_toml`; what is written reads back to the same.
 """
 
-from tgflow.config.fields import Field, fields, flag_of, is_unset
+from tgflow.config.fields import Field, fields, flag_of, is_unset, to_toml
 from tgflow.config.load import (
     ConfigError,
+    flat,
     load_config,
     plain,
     quote_json,
@@ -14,7 +15,6 @@ from tgflow.config.load import (
 )
 from tgflow.config.schema import Config
 from tgflow.config.stream import StreamConfig
-from tgflow.config.toml import to_toml
 
 __all__ = [
     "Config",
@@ -23,6 +23,7 @@ __all__ = [
     "StreamConfig",
     "fields",
     "flag_of",
+    "flat",
     "is_unset",
     "load_config",
     "plain",

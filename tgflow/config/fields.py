@@ -1,9 +1,10 @@
-"""The settings one by one: key, type, default, description, flags and effect on resume."""
+"""The settings one by one: key, type, default, description, flags, effect on resume, and TOML."""
 
 from __future__ import annotations
 
 import functools
 import json
+import re
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, is_dataclass
@@ -69,10 +70,7 @@ def fields() -> tuple[Field, ...]:
 
 
 def fields_of(kind: type, name: str, section: Section) -> list[Field]:
-    """Return the settings that the dataclass `kind` makes in the section `name`.
-
-    Fields that are sections themselves are none of them.
-    """
+    """Return the settings that the dataclass `kind` makes in the section `name`."""
     hints, texts = field_hints(kind), docstrings(kind)
     return [
         Field(
@@ -141,3 +139,36 @@ def is_unset(value: object) -> bool:
 def _section_hints() -> Mapping[str, Any]:
     hints = typing.get_type_hints(Config, include_extras=True)
     return {name: hint for name, hint in hints.items() if typing.get_origin(hint) is Annotated}
+
+
+def to_toml(config: Config) -> str:
+    """Return `config` as TOML that `load_config` reads back, each key with what it means."""
+    lines: list[str] = []
+    last = ""
+    for field in fields():
+        section, name = field.key.split(".")
+        if section != last:
+            lines += ["", f"[{section}]"]
+            last = section
+        value = getattr(getattr(config, section), name)
+        if field.key == "model.settings":  # a model's own settings are keys like the others
+            lines += [f"{_key(key)} = {_toml_value(each)}" for key, each in value.items()]
+            continue
+        setting = f"# {name} =" if is_unset(value) else f"{name} = {_toml_value(value)}"
+        lines.append(f"{setting:<28} # {field.help}")
+    return "\n".join(lines[1:]) + "\n"
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        items = (f"{_key(key)} = {_toml_value(each)}" for key, each in value.items())
+        return f"{{ {', '.join(items)} }}" if value else "{}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_toml_value(item) for item in value)}]"
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_value(key)

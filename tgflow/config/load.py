@@ -73,6 +73,16 @@ def plain(config: Config) -> dict[str, Any]:
     return values
 
 
+def flat(config: Config) -> dict[str, Any]:
+    """Return the settings as values that JSON holds, by "section.key"."""
+    values = plain(config)
+    return {
+        field.key: values[section][name]
+        for field in fields()
+        for section, _, name in [field.key.partition(".")]
+    }
+
+
 def stated_settings(file: Path | None, flags: Mapping[str, Any]) -> dict[str, Any]:
     """Return what `file` and `flags` themselves say, by "section.key"; flags win.
 

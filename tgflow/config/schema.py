@@ -16,18 +16,19 @@ from pydantic import ConfigDict
 
 from tgflow.choices import Direction, Precision, Preset
 from tgflow.config.stream import StreamConfig
-from tgflow.setting import Duration, Effect, Setting, Size, check_ranges, check_size
+from tgflow.setting import Checked, Duration, Effect, Setting, Size, check_ranges, check_size
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.kafka.config import KafkaClientConfig
 from tgflow.streams.rows.schema import Checks
 from tgflow.tasks.config import TaskConfig
 from tgflow.train.config import ContinualConfig, OfflineConfig, Reuse
+from tgflow.units import parse_bytes
 
 ScaleKind = Literal["auto", "standard", "log", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraphConfig:
+class GraphConfig(Checked):
     """How events become edges."""
 
     direction: Direction = "undirected"
@@ -45,9 +46,6 @@ class GraphConfig:
     """Its column that says src or dst, where sources and destinations have ids of their own."""
     device_budget: Annotated[Size | None, Setting(resume="any_time")] = None
     """GPU: its memory for the newest neighbors, such as 8GB; older ones move to host memory."""
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +132,7 @@ class RunConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointConfig:
+class CheckpointConfig(Checked):
     """How a run is saved, so that it can resume after a crash."""
 
     checkpoint_every: Annotated[float, Ge(0)] = 60.0
@@ -152,8 +150,11 @@ class CheckpointConfig:
     strict_resume: bool = False
     """Refuse to resume where bits could differ: threads, versions."""
 
-    def __post_init__(self) -> None:
-        check_ranges(self)
+    @property
+    def most_bytes(self) -> int | None:
+        """`max_checkpoint_bytes` as a number; None: any size."""
+        limit = self.max_checkpoint_bytes
+        return None if limit is None else parse_bytes(limit)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +167,7 @@ class StartConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoresConfig:
+class ScoresConfig(Checked):
     """What a run says of each event before it learns it."""
 
     to: Annotated[str | None, Setting(flags=("--scores",), resume="any_time")] = None
@@ -175,15 +176,12 @@ class ScoresConfig:
     """Learn what has come when its first event has waited this long, such as 1s or 500ms; unset:
     wait for a full batch."""
 
-    def __post_init__(self) -> None:
-        check_ranges(self)
-
 
 LogTo = Literal["tensorboard", "wandb", "csv"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class OperateConfig:
+class OperateConfig(Checked):
     """How a run is watched and limited."""
 
     metrics_port: Annotated[int, Ge(0), Le(65_535)] | None = None
@@ -198,12 +196,14 @@ class OperateConfig:
     memory_limit: Size | None = None
     """Memory of the process, such as 8GiB: the stream pauses near it, the run stops at it."""
 
-    def __post_init__(self) -> None:
-        check_ranges(self)
+    @property
+    def memory_bytes(self) -> int | None:
+        """`memory_limit` as a number; None: any."""
+        return None if self.memory_limit is None else parse_bytes(self.memory_limit)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeConfig:
+class ServeConfig(Checked):
     """Who may ask a run over HTTP, and how much."""
 
     at: Annotated[str | None, Setting(flags=("--serve",))] = None
@@ -220,16 +220,13 @@ class ServeConfig:
     timeout: Annotated[Duration, Setting(flags=("--serve-timeout",))] = "10s"
     """For a request to come and to be answered."""
 
-    def __post_init__(self) -> None:
-        check_ranges(self)
-
 
 Held = Literal["replicated", "sharded"]
 """What each rank has: all of it; or a part, and asks the others."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RanksConfig:
+class RanksConfig(Checked):
     """How ranks that learn together reach each other, and what each of them has."""
 
     graph: Annotated[Held, Setting(flags=("--rank-graph",), live=True)] = "replicated"
@@ -242,12 +239,9 @@ class RanksConfig:
     """Network interface by which ranks reach each other, such as eth1; unset: none, as all are on
     this host."""
 
-    def __post_init__(self) -> None:
-        check_ranges(self)
-
 
 @dataclass(frozen=True, kw_only=True)
-class CompareConfig:
+class CompareConfig(Checked):
     """A comparison of models."""
 
     models: str = "auto"
@@ -266,18 +260,10 @@ class CompareConfig:
     """End micro-batches where the time changes, too, so that none has events of two times; unset:
     as the preset says, discrete does."""
 
-    def __post_init__(self) -> None:
-        check_ranges(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section of the settings.
-
-    Args:
-        title: Its heading in the help.
-        resume: What another value does to a run that is resumed, where a field says no other.
-    """
+    """A section of the settings."""
 
     title: str
     resume: Effect

@@ -90,7 +90,7 @@ def print_feature_tables(tables: Mapping[str, Any]) -> None:
 
 
 def describe_table(figures: Mapping[str, Any]) -> str:
-    """Return in words what `tgflow.runtime.table_stats.table_figures` says of a table."""
+    """Return in words what `tgflow.runtime.features.table_figures` says of a table."""
     size = num_bytes(figures["rows"] * figures["row_bytes"])
     placement = figures.get("placement", "host")
     where = _WHERE.get(placement, f"in {placement} memory")

@@ -1,7 +1,6 @@
-"""What rank 0 tells the others before they learn together: which run it is, and where it stands.
+"""Briefing that rank 0 sends the other ranks before they learn together: the run and its state.
 
-Rank 0 alone reads the command's directory and stream; the others have it all from here, and see the
-same files.
+Rank 0 alone reads the command's directory and stream; the others see the same files.
 """
 
 from __future__ import annotations
@@ -10,10 +9,9 @@ import errno
 import hashlib
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass
-from enum import IntEnum
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,52 +19,32 @@ import torch
 
 from tgflow.checkpoint import Checkpoint, CheckpointDamaged, load
 from tgflow.choices import Direction
-from tgflow.config import Config, plain, replaced
+from tgflow.config import Config, flat, replaced
 from tgflow.distributed.feed import LeaderFailed
 from tgflow.distributed.parcel import broadcast_json
 from tgflow.distributed.segment import Cause
 from tgflow.peers import Alone, PeerLost, Peers
 from tgflow.runtime.directory import RunDirectory, SettingChange
 from tgflow.runtime.files import RunFiles
-from tgflow.units import parse_bytes
 
 RANKS = "ranks"
-"""The folder of what ranks other than 0 leave in a run's directory."""
+"""Folder of the files of ranks other than 0 in a run's directory."""
 SEEN_WITHIN = 10.0
 """Seconds in which a file of rank 0 must be seen by all."""
-_MARK = ".shared"
-_MANIFEST = "manifest.json"
 _REFUSED = {errno.EROFS, errno.EACCES, errno.EPERM}
+_NONE, _READ, _WRITE = range(3)
+"""Access of a rank to the run's directory."""
 
 
 class NotShared(FileNotFoundError):
     """A rank does not see the run's directory, or may not write there."""
 
 
-class _Access(IntEnum):
-    """What a rank can do in the run's directory."""
-
-    NONE = 0
-    READ = 1
-    WRITE = 2
-
-
 @dataclass(frozen=True, slots=True)
 class Briefing:
-    """A run, as the other ranks know it from rank 0.
+    """A run: its directory, settings by key, checkpoint with its digest, and shape of events.
 
-    Args:
-        path: The run's directory.
-        settings: Those that the run goes on with, by section.
-        changed: In what they differ from those before.
-        resumed: Whether there is a run to resume.
-        checkpoint: The name of the checkpoint to resume from; None starts.
-        digest: SHA-256 of its manifest.
-        unit: What a tick of the stream is.
-        x_dim: Width of the stream's features.
-        node_x_dim: Width of those of its nodes.
-        direction: How events become edges.
-        mark: What the file says that all must see.
+    `mark` is the content of a file that all ranks must see.
     """
 
     path: str
@@ -82,44 +60,23 @@ class Briefing:
     mark: str
 
     @classmethod
-    def of(
-        cls,
-        directory: RunDirectory,
-        checkpoint: Path | None,
-        *,
-        unit: str,
-        x_dim: int,
-        node_x_dim: int,
-        direction: Direction,
-    ) -> Self:
-        """Return what rank 0 knows of its run.
-
-        Args:
-            directory: Taken.
-            checkpoint: What to resume from; None starts.
-            unit: What a tick of the stream is.
-            x_dim: Width of the stream's features.
-            node_x_dim: Width of those of its nodes.
-            direction: How events become edges.
-        """
+    def of(cls, directory: RunDirectory, checkpoint: Path | None, **shape: Any) -> Self:
+        """Return the briefing of rank 0; `shape` is `unit`, `x_dim`, `node_x_dim`, `direction`."""
         return cls(
             path=str(directory.path.resolve()),
-            settings=plain(directory.config),
+            settings=flat(directory.config),
             changed=[astuple(change) for change in directory.changed],
             resumed=directory.resumed,
             checkpoint=None if checkpoint is None else checkpoint.name,
             digest=None if checkpoint is None else _digest(checkpoint),
-            unit=unit,
-            x_dim=x_dim,
-            node_x_dim=node_x_dim,
-            direction=direction,
             mark=secrets.token_hex(16),
+            **shape,
         )
 
     @property
     def config(self) -> Config:
         """The settings."""
-        return config_of(self.settings)
+        return replaced(Config(), self.settings)
 
     def directory(self) -> RunDirectory:
         """Return the run's directory, which rank 0 has taken."""
@@ -128,18 +85,11 @@ class Briefing:
         return RunDirectory(files, self.config, changed, self.resumed, lock=None)
 
     def load_checkpoint(self) -> Checkpoint | None:
-        """Return the checkpoint to resume from, as this rank sees it; None without one.
-
-        Raises:
-            CheckpointDamaged: If it is another one than rank 0 sees, or damaged: what is of a part
-                of ids, or sealed, raises it when it is read.
-            UntrustedCheckpoint: If it is larger than the settings allow.
-        """
+        """Return the checkpoint to resume from, as this rank sees it; None without one."""
         if self.checkpoint is None:
             return None
         path = Path(self.path) / "checkpoints" / self.checkpoint
-        limit = self.config.checkpoint.max_checkpoint_bytes
-        most = None if limit is None else parse_bytes(limit)
+        most = self.config.checkpoint.most_bytes
         checkpoint = load(path, max_bytes=most, check_all=False)
         if _digest(path) != self.digest:
             raise CheckpointDamaged(f"{path} is another one than rank 0 sees")
@@ -148,13 +98,11 @@ class Briefing:
     @property
     def mark_file(self) -> Path:
         """The file that all must see."""
-        return Path(self.path) / RANKS / _MARK
+        return Path(self.path) / RANKS / ".shared"
 
 
 class Lead:
-    """What rank 0 owes the others until they know the run: a briefing, or why there is none.
-
-    A context manager around all that may fail before `brief`.
+    """Context of rank 0 until the other ranks know the run; an error in it is sent to them.
 
     Args:
         peers: The ranks; this is rank 0 of them, or the only one.
@@ -169,11 +117,11 @@ class Lead:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None and not self._is_over and self.peers.failure is None:
-            with suppress(PeerLost):  # who is gone needs none, and `error` is what ends this rank
+            with suppress(PeerLost):  # `error` is what ends this rank
                 broadcast_json(self.peers, {"failure": asdict(Cause.of(error))})
 
     def brief(self, briefing: Briefing) -> None:
-        """Let all others know the run.
+        """Send the run to all other ranks.
 
         Raises:
             NotShared: If another rank does not see its directory, or may not write there.
@@ -184,10 +132,10 @@ class Lead:
         briefing.mark_file.parent.mkdir(exist_ok=True)
         briefing.mark_file.write_text(briefing.mark)
         self.send_words(asdict(briefing))
-        _check_shared(self.peers, briefing, _Access.WRITE)
+        _check_shared(self.peers, briefing, _WRITE)
 
     def send_words(self, words: Any) -> None:
-        """Let all others know something that is less than a run: plain values."""
+        """Send all other ranks plain values."""
         self._is_over = True
         broadcast_json(self.peers, {"words": words})
 
@@ -212,58 +160,40 @@ def hear_words(peers: Peers) -> Any:
         LeaderFailed: If it failed before.
         PeerLost: If it is gone.
     """
-    said = broadcast_json(peers)
-    if "failure" in said:
-        raise LeaderFailed(Cause(**said["failure"]))
-    return said["words"]
+    received = broadcast_json(peers)
+    if "failure" in received:
+        raise LeaderFailed(Cause(**received["failure"]))
+    return received["words"]
 
 
-def config_of(settings: Mapping[str, Mapping[str, Any]]) -> Config:
-    """Return the settings that `tgflow.config.plain` made into `settings`."""
-    values = {
-        f"{section}.{name}": value
-        for section, found in settings.items()
-        for name, value in found.items()
-    }
-    return replaced(Config(), values)
+def _find_access(file: Path, mark: str, rank: int) -> int:
+    """Return this rank's access to the folder of a file with this content.
 
-
-def _is_seen(file: Path, mark: str) -> bool:
-    """Return whether a file has this text; a file system may take a while to show it."""
+    A file system may take a while to show it. A full disk is no refusal: it may have room later.
+    """
     deadline = time.monotonic() + SEEN_WITHIN
     while True:
-        try:
+        with suppress(OSError):
             if file.read_text() == mark:
-                return True
-        except OSError:
-            pass
+                break
         if time.monotonic() > deadline:
-            return False
+            return _NONE
         time.sleep(0.05)
-
-
-def _find_access(file: Path, mark: str, rank: int) -> _Access:
-    """Return what this rank can do beside a file that has this text.
-
-    A disk that is full is not looked for: it may have room again once something is saved.
-    """
-    if not _is_seen(file, mark):
-        return _Access.NONE
     own = file.with_name(f"{file.name}-{rank}")
     try:
         own.touch()
         own.unlink()
     except OSError as error:
-        return _Access.READ if error.errno in _REFUSED else _Access.WRITE
-    return _Access.WRITE
+        return _READ if error.errno in _REFUSED else _WRITE
+    return _WRITE
 
 
-def _check_shared(peers: Peers, briefing: Briefing, access: _Access) -> None:
+def _check_shared(peers: Peers, briefing: Briefing, access: int) -> None:
     """Refuse, on all ranks alike, a directory that one of them does not see, or only reads."""
-    found = peers.gather(torch.tensor([int(access)]), [1] * peers.world, kind="words").tolist()
+    found = peers.gather(torch.tensor([access]), [1] * peers.world, kind="words").tolist()
     blind, readers = (
         ", ".join(str(rank) for rank, each in enumerate(found) if each == wanted)
-        for wanted in (_Access.NONE, _Access.READ)
+        for wanted in (_NONE, _READ)
     )
     if blind:
         raise NotShared(
@@ -278,4 +208,4 @@ def _check_shared(peers: Peers, briefing: Briefing, access: _Access) -> None:
 
 
 def _digest(checkpoint: Path) -> str:
-    return hashlib.sha256((checkpoint / _MANIFEST).read_bytes()).hexdigest()
+    return hashlib.sha256((checkpoint / "manifest.json").read_bytes()).hexdigest()

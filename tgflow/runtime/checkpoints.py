@@ -1,4 +1,4 @@
-"""Checkpoints of a run: when they are taken, what they hold beside the trainer.
+"""Checkpoints of a run: when they are taken, and the components that belong to them.
 
 The state is copied between two micro-batches and written by a thread beside the training.
 """
@@ -13,31 +13,19 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from tgflow.checkpoint import (
-    Checkpoint,
-    CheckpointStore,
-    CheckpointWriter,
-    UntrustedCheckpoint,
-    read_manifest,
-)
-from tgflow.checkpoint.parts import Ids
+from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter, read_manifest
 from tgflow.checkpoint.store import WriterStats
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.config import plain
 from tgflow.durable.errors import LogCorrupt
 from tgflow.durable.fs import AppendedFile
-from tgflow.durable.log import DurableLog
-from tgflow.durable.segments import LogPosition
 from tgflow.events import MICRO_BATCH_END, EventBatch
-from tgflow.graph.log import NodeCount
 from tgflow.peers import Shard
 from tgflow.runtime.directory import RunDirectory, fixed_settings
 from tgflow.runtime.files import RunFiles
 from tgflow.runtime.log import RunLog
-from tgflow.streams.ingest.ingest import Ingest
-from tgflow.streams.ingest.state import IngestState
 from tgflow.streams.prefetch import Ended, Prefetcher
 from tgflow.train.observe import StepRecord
 from tgflow.train.stream_trainer import StreamTrainer
@@ -50,6 +38,9 @@ class Component:
     saved. Checkpoints call `changed`, `save` and `saved`. A component that holds a resource is
     closed by the `ExitStack` that has opened it.
     """
+
+    def load(self, reader: Checkpoint | None) -> None:
+        """Restore the state of a checkpoint; None: the run begins."""
 
     def figures(self, step: StepRecord) -> Mapping[str, Any]:
         """Return what the component adds to the record of a micro-batch."""
@@ -77,38 +68,10 @@ class Component:
         return {}
 
 
-class Saves(Protocol):
-    """What saves a run, or leaves it to rank 0."""
-
-    @property
-    def saved(self) -> int | None:
-        """Events in the newest checkpoint that is known to be on the disk; None without one."""
-
-    def after_step(self) -> bool:
-        """Hear that another micro-batch was learned; return whether it is time to save."""
-
-    def take(self) -> None:
-        """Save here, while training goes on."""
-
-    def finish(self) -> str | None:
-        """Save all there is, and return the digest of the state, where it is known."""
-
-
 class Checkpoints:
     """Takes checkpoints by time and by micro-batches; a context manager that waits for the last.
 
-    Args:
-        trainer: What is saved.
-        store: Where to.
-        writer: Writes to `store`.
-        run_log: Gets what was written, and what could not be.
-        every: Seconds between checkpoints; 0: none by time.
-        every_batches: Also after this many micro-batches; None: none by them.
-        parts: What belongs to the checkpoints beside the trainer.
-        saved: Events in the newest checkpoint on the disk; None without one.
-        shard: Which rank this is of those that save together; this is rank 0.
-        announce: Lets the others know whether the last one is taken, where it must be by all of
-            them; None: it is taken here alone.
+    `announce` broadcasts whether the last checkpoint is taken, where all ranks must take it.
     """
 
     def __init__(
@@ -125,29 +88,24 @@ class Checkpoints:
         shard: Shard | None = None,
         announce: Callable[[bool], object] | None = None,
     ) -> None:
-        self._announce = announce
         self._trainer, self._store, self._writer = trainer, store, writer
-        self._run_log, self._parts = run_log, parts
+        self._run_log, self._parts, self._announce = run_log, parts, announce
         self._every, self._every_batches = every, every_batches
         self._shard = Shard() if shard is None else shard
         self._taken_at = time.monotonic()
         self._batches = 0
         self._is_pending = False
         self._failures = 0
-        self._saved = saved
+        self.saved = saved
+        """Events in the newest checkpoint that is known to be on the disk; None without one."""
         self._saved_at: float | None = None
         self.copy_seconds = 0.0
         """How long the training waited for the latest one."""
 
     @property
     def stats(self) -> WriterStats:
-        """What was written so far."""
+        """Counters of the writer."""
         return self._writer.stats
-
-    @property
-    def saved(self) -> int | None:
-        """Events in the newest checkpoint that is known to be on the disk; None without one."""
-        return self._saved
 
     @property
     def age(self) -> float | None:
@@ -162,14 +120,7 @@ class Checkpoints:
             self._writer.wait()
 
     def after_step(self) -> bool:
-        """Return whether it is time to take one; one that is late waits for the one under way.
-
-        It is taken where every micro-batch learned has its record: the trainer catches up first.
-
-        Raises:
-            OSError: If the disk refused three in a row.
-            Unbalanced: If a row got lost.
-        """
+        """Return whether it is time to take one; one that is late waits for the one under way."""
         self._batches += 1
         if self._writer.busy:
             return False
@@ -178,30 +129,24 @@ class Checkpoints:
         by_batches = self._every_batches and self._batches >= self._every_batches
         if not (by_time or by_batches):
             return False
-        if self._trainer.num_pending:
+        if self._trainer.num_pending:  # every micro-batch learned must have its record
             self._trainer.catch_up()
             return False
         return True
 
     def finish(self) -> str | None:
-        """Save all there is, and return the digest of the state that is on the disk.
-
-        What no other rank has heard of is written here, all of it, if it is here.
-
-        Raises:
-            OSError: If the disk refuses.
-            Unbalanced: If a row got lost.
-        """
+        """Save all there is, and return the digest of the state that is on the disk."""
         try:
             self._writer.wait()
         except OSError as error:
             self._run_log.warning("checkpoint", str(error))
         self._settle()
-        is_due = self._saved != self._trainer.position or any(p.changed() for p in self._parts)
+        is_due = self.saved != self._trainer.position or any(p.changed() for p in self._parts)
         if self._announce is not None:
             self._announce(is_due)
         if is_due:
             failures = self.stats.failures
+            # the other ranks do not take part unless it was announced
             self._take(Shard() if self._announce is None else self._shard)
             stats = self._writer.wait()
             self._settle()
@@ -211,16 +156,10 @@ class Checkpoints:
         return None if digest is None else str(digest)
 
     def take(self) -> None:
-        """Copy the state, and begin to write it; all ranks that save together do so here.
-
-        Raises:
-            OSError: If the disk refused three in a row.
-            Unbalanced: If a row got lost.
-        """
+        """Copy the state, and begin to write it; all ranks that save together do so here."""
         self._take(self._shard)
 
     def _take(self, shard: Shard) -> None:
-        """Copy what `shard` keeps of the state, and begin to write it."""
         start = time.monotonic()
         checkpoint = Checkpoint({}, shard=shard)
         self._trainer.save_to(checkpoint)
@@ -231,7 +170,7 @@ class Checkpoints:
         self._writer.submit(self._trainer.position, checkpoint)
 
     def _settle(self) -> None:
-        """Do what waits for the checkpoint under way to be on the disk; it no longer is."""
+        """Follow up on the checkpoint that was under way."""
         stats = self.stats
         if stats.failures > self._failures:
             self._failures, self._is_pending = stats.failures, False
@@ -240,7 +179,7 @@ class Checkpoints:
         if not self._is_pending:
             return
         self._is_pending = False
-        self._saved, self._saved_at = stats.last_step, self._taken_at
+        self.saved, self._saved_at = stats.last_step, self._taken_at
         for part in self._parts:
             part.saved()
         self._run_log.info(
@@ -253,32 +192,8 @@ class Checkpoints:
         )
 
 
-_INGEST_NOTES: Mapping[str, Any] = {
-    "num_released": int,
-    "watermark": int,
-    "last_t": int,
-    "partitions": dict[str, dict[str, Any]],
-    "counts": dict[str, dict[str, Any]],
-    "breaker": dict[str, dict[str, Any]],
-    "letters": dict[str, int] | None,
-    "log": dict[str, int] | None,
-}
-"""Types of what `IngestState.to_json` gives."""
-MOST_LINES = 1 << 53
-"""Of metrics.jsonl, more than any run writes."""
-
-
 class SavedSettings(Component):
-    """Settings, machine and elapsed time of a run; config.toml follows the checkpoints.
-
-    Args:
-        directory: The run's.
-        build: The machine and versions that results depend on.
-        source: The name of the stream's source.
-        elapsed: Seconds that the run took before.
-        history: Events that another run has left, which this one began with.
-        changed: Whether the newest checkpoint holds other settings, or another build.
-    """
+    """Settings, build and elapsed time of a run; config.toml follows the checkpoints."""
 
     def __init__(
         self,
@@ -322,14 +237,16 @@ class SavedSettings(Component):
         self._directory.commit_settings()
 
 
+MOST_LINES = 1 << 53
+"""Of metrics.jsonl, more than any run writes."""
+
+
 class SavedRecords(Component):
-    """The lines of metrics.jsonl, which are outside of checkpoints.
+    """The lines of metrics.jsonl, of which checkpoints note the number.
 
     Args:
-        files: The run's.
+        files: Files of the run.
     """
-
-    name = "records"
 
     def __init__(self, files: RunFiles) -> None:
         self._files = files
@@ -340,122 +257,23 @@ class SavedRecords(Component):
 
     def save(self, writer: Checkpoint) -> None:
         """Note how many lines there are; they are on the disk when this returns."""
-        writer.note(self.name, self._files.sync_records())
+        writer.note("records", {"lines": self._files.record_file.sync()})
 
-    def load(self, reader: Checkpoint) -> None:
+    def load(self, reader: Checkpoint | None) -> None:
         """Cut off the lines that are newer than the checkpoint."""
-        noted = read_as(dict[str, int], reader.meta.get(self.name), self.name)
-        read_natural(noted, "lines", most=MOST_LINES)
-        self._files.rewind_records(noted)
-
-    def clear(self) -> None:
-        """Cut off all lines: the run begins."""
-        self._files.rewind_records({"lines": 0})
-
-
-class IngestPart:
-    """A state of ingestion.
-
-    Args:
-        state: To save; None to load.
-    """
-
-    name = "ingest"
-
-    def __init__(self, state: IngestState | None = None) -> None:
-        self.state = state
-
-    def save(self, writer: Checkpoint) -> None:
-        """Add section `reorder`, and note `ingest`."""
-        assert self.state is not None
-        writer.put("reorder", self.state.state_dict(), volatile=True)
-        writer.note(self.name, self.state.to_json())
-
-    def load(self, reader: Checkpoint) -> None:
-        """Have `state` as it was saved.
-
-        Raises:
-            UntrustedCheckpoint: If no state of ingestion is saved so.
-        """
-        noted = read_as(dict[str, Any], reader.meta.get(self.name), self.name)
-        for key, kind in _INGEST_NOTES.items():
-            read_as(kind, noted.get(key), f"{self.name}.{key}")
-        read_natural(noted, "num_released", most=read_natural(reader.meta, "position"))
-        try:
-            self.state = IngestState.from_json(noted, reader.get("reorder"))
-        except ValueError as error:
-            raise UntrustedCheckpoint(str(error)) from None
-
-
-class SavedIngest(Component):
-    """What ingestion knows at the trainer's position: ids, positions, events held back.
-
-    Args:
-        ingest: Ingestion.
-        trainer: What learns from it.
-        state: What the newest checkpoint holds of it; None without one.
-    """
-
-    def __init__(
-        self, ingest: Ingest, trainer: StreamTrainer, state: IngestState | None = None
-    ) -> None:
-        self._ingest, self._trainer = ingest, trainer
-        self._nodes = NodeCount(trainer.graph.log)
-        self._saved = None if state is None else state.to_json()
-        self._pending: IngestState | None = None
-
-    def on_step(self, record: Mapping[str, Any]) -> None:
-        """Release what only earlier positions need."""
-        self._ingest.forget_before(self._trainer.position)
-
-    def changed(self) -> bool:
-        """Whether more was read than the newest checkpoint knows."""
-        return self._ingest.state_at(self._trainer.position).to_json() != self._saved
-
-    def save(self, writer: Checkpoint) -> None:
-        """Save the ids that the trainer's events have, and the state of ingestion."""
-        self._pending = self._ingest.state_at(self._trainer.position)
-        Ids(self._ingest.ids, self._nodes.upto(self._trainer.position)).save(writer)
-        IngestPart(self._pending).save(writer)
-
-    def saved(self) -> None:
-        """Let the source know which events need not come again."""
-        assert self._pending is not None
-        self._saved = self._pending.to_json()
-        self._ingest.committed(self._pending)
-
-
-class LogRetention(Component):
-    """Removes the log before the oldest checkpoint that is kept; adds nothing to checkpoints.
-
-    Args:
-        log: The log.
-        store: The checkpoints.
-        run_log: Hears that it could not be removed.
-    """
-
-    def __init__(self, log: DurableLog, store: CheckpointStore, run_log: RunLog) -> None:
-        self._log, self._store, self._run_log = log, store, run_log
-
-    def saved(self) -> None:
-        """Remove what no checkpoint needs any more."""
-        oldest = self._store.oldest_kept()
-        if oldest is None or oldest["ingest"]["log"] is None:
-            return
-        try:
-            self._log.drop_before(LogPosition.from_json(oldest["ingest"]["log"]))
-        except OSError as error:
-            text = f"old segments of the log could not be removed: {error}"
-            self._run_log.warning("log", text)
+        lines = 0
+        if reader is not None:
+            noted = read_as(dict[str, int], reader.meta.get("records"), "records")
+            lines = read_natural(noted, "lines", most=MOST_LINES)
+        self._files.record_file.rewind(lines)
 
 
 ENDS_FILE = "micro-batches.txt"
 _AHEAD = 2
 _PAUSE = 0.1
 """Seconds for which nothing happens where no event waits to be learned."""
-
 MANY = 1 << 20
-"""Bytes of the file from which on what no checkpoint needs is given back: some 60,000 ends."""
+"""Size of the file in bytes from which unused ends are removed: some 60,000 ends."""
 _TORN = re.compile(rb"\d*( [0-9a-f]{0,8})?\0*")
 """What a crash leaves of a line."""
 
@@ -467,20 +285,8 @@ class EndsDamaged(LogCorrupt):
 class MicroBatchEnds(Component):
     """A file of the log positions at which the micro-batches of a run have ended, a line each.
 
-    Behind each stands the CRC-32 of its digits. A part of checkpoints that is outside of them: ends
-    beyond the newest one are those that a run which resumes has to repeat. Those up to the oldest
-    one that is kept are given back in bulk, so the file has at most `MANY` bytes, or twice what
-    checkpoints need.
-
-    Args:
-        path: The file.
-        position: Where the run resumes.
-        keep: Whether to repeat ends beyond that: not where other settings count from here on.
-        oldest: Returns the position of the oldest checkpoint that is kept; None without any.
-
-    Raises:
-        EndsDamaged: If an end that is to be repeated cannot be read.
-        OSError: If the file cannot be read or cut.
+    Behind each stands the CRC-32 of its digits. Ends beyond the newest checkpoint are those that a
+    resumed run repeats; those before the oldest that is kept are removed in bulk.
     """
 
     def __init__(
@@ -501,11 +307,7 @@ class MicroBatchEnds(Component):
         self._file.rewind(sum(map(len, lines[: start + len(ends)])))
 
     def add(self, position: int) -> None:
-        """Write down that a micro-batch ends here, before anybody learns from it. From any thread.
-
-        Raises:
-            OSError: If that fails.
-        """
+        """Write that a micro-batch ends here, before it is learned. Thread-safe."""
         with self._writing:
             self._file.write(line_of(position))
 
@@ -515,11 +317,11 @@ class MicroBatchEnds(Component):
             self._file.sync()
 
     def saved(self) -> None:
-        """Give back the ends that no checkpoint needs any more, once they are many."""
+        """Remove the ends that no checkpoint needs any more, once they are many."""
         oldest = self._oldest() if self._file.size >= MANY else None
         if oldest is None:
             return
-        with self._writing, suppress(OSError):  # a disk that is full will say so where it matters
+        with self._writing, suppress(OSError):  # a full disk is reported where it matters
             lines = _lines(self._file.path)
             needed = lines[_first_beyond(lines, oldest) :]
             if 2 * len(needed) <= len(lines):
@@ -557,11 +359,7 @@ def _first_beyond(lines: Sequence[bytes], position: int) -> int:
 
 
 def _ends(path: Path, lines: Sequence[bytes], start: int, position: int) -> list[int]:
-    """Return the ends of the lines from `start` on; of one that a crash cut off, none.
-
-    Raises:
-        EndsDamaged: If a line is damaged.
-    """
+    """Return the ends of the lines from `start` on; of one that a crash cut off, none."""
     found: list[int] = []
     for number, line in enumerate(lines[start:], start + 1):
         end = _end_of(line)
@@ -576,46 +374,8 @@ def _ends(path: Path, lines: Sequence[bytes], start: int, position: int) -> list
     return found
 
 
-def open_ends(
-    directory: RunDirectory, position: int, store: CheckpointStore
-) -> MicroBatchEnds | None:
-    """Return the ends of a run's micro-batches; None if its clock ends none.
-
-    Ends that other settings have made are not repeated.
-
-    Args:
-        directory: The run's.
-        position: Where it resumes.
-        store: Its checkpoints.
-
-    Raises:
-        EndsDamaged: If one that is to be repeated cannot be read.
-        OSError: If they cannot be read.
-    """
-    if directory.config.scores.max_wait is None:
-        return None
-
-    def oldest() -> int | None:
-        meta = store.oldest_kept()
-        return None if meta is None else int(meta["position"])
-
-    keep = directory.effect == "any_time"
-    return MicroBatchEnds(directory.path / ENDS_FILE, position, keep=keep, oldest=oldest)
-
-
 class TimedStream:
-    """A stream whose micro-batches end when they are full, or when they have waited long enough.
-
-    Ends that are to be repeated are, whatever the clock says.
-
-    Args:
-        stream: Read from a thread of its own, a few batches ahead.
-        ends: Where ends are written down, and what is to be repeated.
-        position: Log position of the first event to come.
-        batch_size: Events of a full micro-batch.
-        max_wait: Seconds that the first event of a micro-batch waits for others.
-        clock: Returns seconds that never go back.
-    """
+    """A stream whose micro-batches end when they are full, or when they have waited long enough."""
 
     def __init__(
         self,
@@ -625,21 +385,17 @@ class TimedStream:
         position: int,
         batch_size: int,
         max_wait: float,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.unit = getattr(stream, "unit", None)
         """What a tick is, if the stream says so."""
         self._stream, self._ends = stream, ends
         self._start = self._at = position
-        self._batch_size, self._max_wait, self._clock = batch_size, max_wait, clock
+        self._batch_size, self._max_wait = batch_size, max_wait
         self._since = 0.0
         """When the first event of the micro-batch that fills up was received."""
 
     def __iter__(self) -> Iterator[EventBatch]:
-        """Yield the stream's batches, and `MICRO_BATCH_END` where one ends early.
-
-        Raises what the stream raises.
-        """
+        """Yield the stream's batches, and `MICRO_BATCH_END` where one ends early."""
         ahead = Prefetcher(iter(self._stream), _AHEAD)
         try:
             while True:
@@ -662,7 +418,7 @@ class TimedStream:
         """Return for how many seconds to wait for more events; 0 or less: no longer."""
         if self._at == self._start or self._ends.to_repeat:
             return _PAUSE
-        return self._since + self._max_wait - self._clock()
+        return self._since + self._max_wait - time.monotonic()
 
     def _divided(self, events: EventBatch) -> Iterator[EventBatch]:
         """Yield events, and what ends micro-batches where earlier ones did or they are full."""
@@ -671,7 +427,7 @@ class TimedStream:
             end = repeated[0] if repeated else self._start + self._batch_size
             part, events = events[: end - self._at], events[end - self._at :]
             if self._at == self._start:
-                self._since = self._clock()
+                self._since = time.monotonic()
             self._at += len(part)
             if self._at < end:
                 yield part

@@ -15,8 +15,8 @@ from tgflow.config import (
     ConfigError,
     fields,
     flag_of,
+    flat,
     load_config,
-    plain,
     quote_json,
     replaced,
 )
@@ -26,7 +26,7 @@ from tgflow.runtime.features import FILED, placement_of
 from tgflow.runtime.files import RunFiles
 from tgflow.setting import Effect
 
-EFFECTS = {
+EFFECTS: dict[Effect, str] = {
     "any_time": "changes no result",
     "from_now": "counts from here on",
     "fixed_model": "starts model, optimizer and memory afresh; the events are kept",
@@ -47,35 +47,22 @@ class SettingChange:
 
 def changes(saved: Config, wanted: Config) -> list[SettingChange]:
     """Return the settings in which `wanted` differs from `saved`, in the schema's order."""
-    old, new = plain(saved), plain(wanted)
+    old, new = flat(saved), flat(wanted)
     return [
-        SettingChange(field.key, field.effect, old[section][name], new[section][name])
+        SettingChange(field.key, field.effect, old[field.key], new[field.key])
         for field in fields()
-        for section, _, name in [field.key.partition(".")]
-        if old[section][name] != new[section][name] and field.key != "run.out"
+        if old[field.key] != new[field.key] and field.key != "run.out"
     ]
 
 
 def fixed_settings(config: Config) -> dict[str, Any]:
     """Return the settings that a checkpoint stands for, by "section.key"."""
-    values = plain(config)
-    return {
-        field.key: values[section][name]
-        for field in fields()
-        for section, _, name in [field.key.partition(".")]
-        if field.effect != "any_time"
-    }
+    values = flat(config)
+    return {each.key: values[each.key] for each in fields() if each.effect != "any_time"}
 
 
 def saved_settings(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `fixed_settings` were when a checkpoint was written; none if it has none.
-
-    Args:
-        meta: The checkpoint's.
-
-    Raises:
-        UntrustedCheckpoint: If they are nothing that is ever noted.
-    """
+    """Return what `fixed_settings` were when a checkpoint was written; none if it has none."""
     run = read_as(dict[str, Any], meta.get("run", {}), "run")
     found: dict[str, Any] = read_as(dict[str, Any], run.get("settings", {}), "run.settings")
     return found
@@ -83,21 +70,15 @@ def saved_settings(meta: Mapping[str, Any]) -> dict[str, Any]:
 
 def gravest(changed: Sequence[SettingChange]) -> Effect:
     """Return the gravest effect among `changed`, "any_time" if there is none."""
-    order: list[Effect] = ["any_time", "from_now", "fixed_model", "fixed"]
-    return max((change.effect for change in changed), key=order.index, default="any_time")
+    return max((each.effect for each in changed), key=[*EFFECTS].index, default="any_time")
 
 
 def changes_table(changed: Sequence[SettingChange], *, with_effects: bool) -> list[str]:
-    """Return one line for each change that matters: flag, old and new value, perhaps what it does.
-
-    Args:
-        changed: The changes.
-        with_effects: Whether it can be allowed, and so does anything.
-    """
+    """Return a line for each change that counts: flag, old and new value, perhaps its effect."""
     rows = [
         (
             flag_of(change.key),
-            f"{_cut(change.old)} -> {_cut(change.new)}",
+            f"{quote_json(change.old, most=40)} -> {quote_json(change.new, most=40)}",
             EFFECTS[change.effect] if with_effects else "",
         )
         for change in changed
@@ -115,10 +96,6 @@ def differences(saved: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]
         for name in found
         if name in saved and saved[name] != found[name]
     ]
-
-
-def _cut(value: object) -> str:
-    return quote_json(value, most=40)
 
 
 LOCK, SETTINGS = ".lock", "config.toml"
@@ -270,7 +247,8 @@ class RunDirectory:
             OSError: If it cannot be written.
         """
         if self._saved is not None:
-            self.files.write_config(self._not_counting())
+            free = {each.key: each.new for each in self.changed if each.effect == "any_time"}
+            self.files.write_config(replaced(self._saved, free))
 
     def commit_settings(self) -> None:
         """Write config.toml with all settings: a checkpoint now stands for them.
@@ -281,12 +259,6 @@ class RunDirectory:
         if not self._is_committed:
             self.files.write_config(self.config)
             self._is_committed = True
-
-    def _not_counting(self) -> Config:
-        """Return the settings of the run but for those wanted that do not count."""
-        assert self._saved is not None
-        free = {change.key: change.new for change in self.changed if change.effect == "any_time"}
-        return replaced(self._saved, free)
 
 
 def _newest_meta(path: Path) -> dict[str, Any]:
@@ -315,11 +287,7 @@ def _wanted(saved: Config, config: Config, options: ResumeOptions) -> Config:
 def _changes(
     path: Path, saved: Config, wanted: Config, options: ResumeOptions
 ) -> list[SettingChange]:
-    """Return in what `wanted` differs from the settings of the run.
-
-    Raises:
-        ConfigError: If that matters, and was not allowed.
-    """
+    """Return in what `wanted` differs from the settings of the run."""
     changed = changes(saved, wanted)
     if not saved.stream.path:  # a trainer whose stream was in memory: now it has a name
         changed = [each for each in changed if not each.key.startswith("stream.")]

@@ -1,4 +1,4 @@
-"""The feature tables of a run: checked, opened and cached as its settings say."""
+"""The feature tables of a run: settings checked, tables opened and cached, figures of them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from tgflow.cuda.requirements import CudaError
 from tgflow.graph import TemporalGraph
 from tgflow.graph.feature_scale import FREEZE_AT, FeatureScale
 from tgflow.ids import NodeIds
+from tgflow.plan.assembly import feature_inputs
 from tgflow.runtime.gpu import has_gpu_graph
 from tgflow.runtime.node_features import NodeFeatures
 from tgflow.tables import FeatureTable
 from tgflow.tables.placements import Placement
+from tgflow.train.caches import caches_of
 from tgflow.units import parse_bytes
 
 EDGE_ROWS = "edge-x.rows"
@@ -73,57 +75,43 @@ def check_tables(config: Config, x_dim: int, *, live: bool) -> None:
             "--feature-scale: the stream has no edge features; name their columns with --features, "
             "give features of nodes with --node-features, or leave it out"
         )
-    if live:
-        _check_live(config)
-    if t.edge_cache and not t.edge_cache.endswith("%"):
-        _check_cache_bytes(config, 4 * x_dim)
+    if live and t.cache_policy == "belady":
+        raise ConfigError(
+            "--cache-policy belady: it plans for what comes next, and a live stream has no future "
+            "to know; use lru, lfu or fifo (tgflow train knows its epochs, and takes belady)"
+        )
+    is_share = t.edge_cache is not None and t.edge_cache.endswith("%")
+    if live and is_share:
+        raise ConfigError(
+            f"--edge-cache {t.edge_cache}: a percentage needs a known number of rows; for a "
+            "stream give a size such as 256MiB"
+        )
+    if t.edge_cache and not is_share:
+        limit = config.operate.memory_limit
+        if parse_bytes(t.edge_cache) < 8 * x_dim:
+            raise ConfigError(
+                f"--edge-cache {t.edge_cache}: a row of edge features takes {4 * x_dim} bytes; "
+                "give room for many, such as 256MiB, or leave it out"
+            )
+        if limit is not None and parse_bytes(t.edge_cache) >= parse_bytes(limit):
+            raise ConfigError(
+                f"--edge-cache {t.edge_cache}: all of --memory-limit {limit} would be the cache's; "
+                "give it less"
+            )
     if t.edge_path and not Path(t.edge_path).absolute().parent.is_dir():
         raise ConfigError(
             f"--edge-path: {Path(t.edge_path).parent} is no directory; make it, or name another"
         )
-    _check_machine(placement)
+    if placement in ("device", "uva"):
+        try:
+            FeatureTable(1, placement=placement).close()
+        except CudaError as error:
+            raise ConfigError(f"--edge-table {placement}: {error}; or use host or disk") from None
     if t.edge_cache and placement not in FILED and not has_gpu_graph(config):
         raise ConfigError(
             f"--edge-cache: a cache in host memory slows reads of --edge-table {placement}; add "
             "--edge-table disk, or leave it out"
         )
-
-
-def _check_live(config: Config) -> None:
-    t = config.tables
-    if t.cache_policy == "belady":
-        raise ConfigError(
-            "--cache-policy belady: it plans for what comes next, and a live stream has no future "
-            "to know; use lru, lfu or fifo (tgflow train knows its epochs, and takes belady)"
-        )
-    if t.edge_cache and t.edge_cache.endswith("%"):
-        raise ConfigError(
-            f"--edge-cache {t.edge_cache}: a percentage needs a known number of rows; for a "
-            "stream give a size such as 256MiB"
-        )
-
-
-def _check_cache_bytes(config: Config, row_bytes: int) -> None:
-    size, limit = config.tables.edge_cache, config.operate.memory_limit
-    assert size is not None
-    if parse_bytes(size) < 2 * row_bytes:
-        raise ConfigError(
-            f"--edge-cache {size}: a row of edge features takes {row_bytes} bytes; give room for "
-            "many, such as 256MiB, or leave it out"
-        )
-    if limit is not None and parse_bytes(size) >= parse_bytes(limit):
-        raise ConfigError(
-            f"--edge-cache {size}: all of --memory-limit {limit} would be the cache's; give it less"
-        )
-
-
-def _check_machine(placement: Placement) -> None:
-    if placement not in ("device", "uva"):
-        return
-    try:
-        FeatureTable(1, placement=placement).close()
-    except CudaError as error:
-        raise ConfigError(f"--edge-table {placement}: {error}; or use host or disk") from None
 
 
 def scale_of(kind: ScaleKind, x_dim: int, freeze_at: int = FREEZE_AT) -> FeatureScale | None:
@@ -199,7 +187,9 @@ def open_edge_table(
     placement = placement_of(config)
     budget: int | str | None = config.tables.edge_budget
     if budget is None and placement == "auto" and gpu is not None:
-        budget = _room_on(gpu, config.graph.device_budget)
+        for_graph = config.graph.device_budget
+        room = gpu.free_bytes() - (0 if for_graph is None else parse_bytes(for_graph))
+        budget = int(GPU_SHARE * max(0, room))
     return FeatureTable(
         x_dim,
         placement=placement,
@@ -207,12 +197,6 @@ def open_edge_table(
         path=edge_file(config, directory),
         device=None if placement in ("host", "disk") else gpu,
     )
-
-
-def _room_on(gpu: Device, graph_budget: int | str | None) -> int:
-    """Return how many bytes of a GPU edge features may take, beside a graph and a training."""
-    for_graph = 0 if graph_budget is None else parse_bytes(graph_budget)
-    return int(GPU_SHARE * max(0, gpu.free_bytes() - for_graph))
 
 
 def with_cache(
@@ -237,3 +221,32 @@ def with_cache(
     else:
         size = {"bytes": t.edge_cache}
     return cached(table, **size, policy=named, device=gpu)
+
+
+def table_figures(graph: TemporalGraph) -> dict[str, Any]:
+    """Return the places of a graph's features, and figures of caches in this process, by table.
+
+    A `hit_rate` is None where no row was read, as in a run that had nothing left to learn.
+    Synchronizes with a GPU that has a cache.
+    """
+    return {each.name: each.table.describe() for each in feature_inputs(graph)}
+
+
+class HitRates:
+    """Hit rates of a graph's caches since the last call."""
+
+    def __init__(self, graph: TemporalGraph) -> None:
+        self._caches = caches_of(graph)
+        self._before: dict[str, tuple[int, int]] = {}
+
+    def lately(self) -> dict[str, float]:
+        """Return the share of hits since the last call, as "TABLE.hit_rate", where rows were."""
+        out = {}
+        for name, cache in self._caches.items():
+            hits, misses = self._before.get(name, (0, 0))
+            counts = cache.counters
+            self._before[name] = counts.hits, counts.misses
+            asked = counts.hits + counts.misses - hits - misses
+            if asked:
+                out[f"{name}.hit_rate"] = (counts.hits - hits) / asked
+        return out

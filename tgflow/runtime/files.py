@@ -19,6 +19,7 @@ from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import compress, count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,62 +41,41 @@ class RecordFile:
 
     Of those before the latest one in every 2, 4, 8, ... is kept, as few as needed. The file is
     replaced where it is thinned out, so that readers find it whole at any time.
-
-    Args:
-        path: The file.
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = AppendedFile(path)
+        self._file, self.path = AppendedFile(path), path
         self._numbers = array("q")
         self._next = 0
 
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self._file.path
-
     def write(self, record: Mapping[str, Any]) -> None:
-        """Append a record, which strict JSON can hold; at once readable by others.
-
-        Raises:
-            OSError: If it cannot be written.
-        """
+        """Append a record, which strict JSON can hold; at once readable by others."""
         self._file.write(checked_line({**record, NUMBER: self._next}).encode() + b"\n")
         self._numbers.append(self._next)
         self._next += 1
         if self._next % STEP == 0 and self._next > LATEST:
-            with suppress(OSError):  # a disk that is full will say so where it matters
+            with suppress(OSError):  # a full disk is reported where it matters
                 self._thin()
 
-    def sync(self) -> dict[str, int]:
-        """Return what `rewind` needs to come back here, once all records are on the disk.
-
-        Raises:
-            OSError: If that is not certain.
-        """
+    def sync(self) -> int:
+        """Return how many records were written, all of which are on the disk now."""
         self._file.sync()
-        return {"lines": self._next}
+        return self._next
 
-    def rewind(self, mark: Mapping[str, int]) -> None:
-        """Cut off the records that were written after a `sync`; a file with fewer stays as it is.
-
-        Args:
-            mark: What that returned.
-
-        Raises:
-            OSError: If the file cannot be cut.
-        """
-        lines = mark["lines"]
+    def rewind(self, num: int) -> None:
+        """Cut off all records but the first `num`; a file with fewer stays as it is."""
         self.close()
-        self._numbers, end = array("q"), 0
-        for line in _numbered(self.path):
-            if line.number >= lines:
+        self._numbers, end, number = array("q"), 0, -1
+        for line in whole_lines(self.path):
+            number += 1  # also of a line that is damaged
+            with suppress(DamagedJson):
+                number = int(read_checked(line).get(NUMBER, number))
+            if number >= num:
                 break
-            self._numbers.append(line.number)
-            end = line.end
+            self._numbers.append(number)
+            end += len(line)
         self._file.rewind(end)
-        self._next = lines
+        self._next = num
 
     def close(self) -> None:
         """Close the file; it can be written again."""
@@ -108,29 +88,10 @@ class RecordFile:
         first = self._next - LATEST
         kept = [number >= first or number % every == 0 for number in self._numbers]
         lines = self.path.read_bytes().splitlines(keepends=True)
-        if all(kept) or len(lines) != len(kept):  # somebody else has written to it
+        if all(kept) or len(lines) != len(kept):  # another process has written to it
             return
-        self._file.replace(line for line, is_kept in zip(lines, kept, strict=True) if is_kept)
-        pairs = zip(self._numbers, kept, strict=True)
-        self._numbers = array("q", (number for number, is_kept in pairs if is_kept))
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A line of the file: its number among all that were ever written, and the byte after it."""
-
-    number: int
-    end: int
-
-
-def _numbered(path: Path) -> Iterator[_Line]:
-    """Yield the whole lines of a file; one that is damaged has the number after the one before."""
-    number, end = -1, 0
-    for line in whole_lines(path):
-        number, end = number + 1, end + len(line)
-        with suppress(DamagedJson):
-            number = int(read_checked(line).get(NUMBER, number))
-        yield _Line(number, end)
+        self._file.replace(compress(lines, kept))
+        self._numbers = array("q", compress(self._numbers, kept))
 
 
 def whole_lines(path: Path) -> Iterator[bytes]:
@@ -162,11 +123,7 @@ def checked_text(value: Mapping[str, Any]) -> str:
 
 
 def read_checked(text: str | bytes) -> dict[str, Any]:
-    """Return the value that a text holds, without its checksum.
-
-    Raises:
-        DamagedJson: If it is not what was written.
-    """
+    """Return the value that a text holds, without its checksum."""
     try:
         value = json.loads(text)
     except ValueError as error:  # of JSON, or of UTF-8
@@ -215,19 +172,15 @@ class RunFiles:
         self.path = path
         if not resumed:
             self._check_free()
-        self._records = RecordFile(path / "metrics.jsonl")
+        self.record_file = RecordFile(path / "metrics.jsonl")
 
     @classmethod
     def choose(cls, out: str | None, name: str) -> RunFiles:
         """Return the directory `out`; without one the first free of runs/NAME, runs/NAME-2, ..."""
         if out is not None:
             return cls(Path(out))
-        number = 1
-        while True:
-            path = Path("runs") / (name if number == 1 else f"{name}-{number}")
-            if _is_free(path):
-                return cls(path)
-            number += 1
+        paths = (Path("runs") / (f"{name}-{i}" if i > 1 else name) for i in count(1))
+        return cls(next(filter(_is_free, paths)))
 
     def make(self) -> None:
         """Make the directory if it is not there."""
@@ -263,7 +216,7 @@ class RunFiles:
     @property
     def records(self) -> Path:
         """metrics.jsonl."""
-        return self._records.path
+        return self.record_file.path
 
     def write_config(self, config: Config) -> None:
         """Write config.toml, which `--config` reads: all but where this run went."""
@@ -272,15 +225,7 @@ class RunFiles:
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append one line to metrics.jsonl, at once readable by others."""
-        self._records.write(finite(record))
-
-    def sync_records(self) -> dict[str, int]:
-        """Return the place in metrics.jsonl once all of it is on the disk."""
-        return self._records.sync()
-
-    def rewind_records(self, mark: Mapping[str, int]) -> None:
-        """Cut metrics.jsonl back to a place that `sync_records` gave."""
-        self._records.rewind(mark)
+        self.record_file.write(finite(record))
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         """Write another file of figures."""
@@ -300,7 +245,7 @@ class RunFiles:
 
     def close(self) -> None:
         """Close metrics.jsonl."""
-        self._records.close()
+        self.record_file.close()
 
     def _write(self, name: str, text: str) -> None:
         replace_file(self.path / name, [text.encode()])
@@ -372,23 +317,19 @@ def _has_learned(path: Path) -> bool:
     records = path / "metrics.jsonl"
     if records.exists() and records.stat().st_size > 0:
         return True
-    from tgflow.checkpoint import list_checkpoints  # the help needs no torch
+    from tgflow.checkpoint import CheckpointError, list_checkpoints, read_manifest
+    from tgflow.checkpoint.typed import read_as, read_natural  # the help needs no torch
 
-    return any(_is_of_more(entry.path) for entry in list_checkpoints(path / "checkpoints"))
-
-
-def _is_of_more(checkpoint: Path) -> bool:
-    """Return whether something was learned before a checkpoint; of a damaged one, that it was."""
-    from tgflow.checkpoint import CheckpointError, read_manifest
-    from tgflow.checkpoint.typed import read_as, read_natural
-
-    try:
-        meta = read_manifest(checkpoint)["meta"]
-        run = read_as(dict[str, Any], meta.get("run", {}), "run")
-        begun_with: int = read_as(int, run.get("history", 0), "run.history")
-        return read_natural(meta, "position") > begun_with
-    except (CheckpointError, OSError):
-        return True
+    for entry in list_checkpoints(path / "checkpoints"):
+        try:
+            meta = read_manifest(entry.path)["meta"]
+            run = read_as(dict[str, Any], meta.get("run", {}), "run")
+            history: int = read_as(int, run.get("history", 0), "run.history")
+            if read_natural(meta, "position") > history:
+                return True
+        except (CheckpointError, OSError):  # a damaged one may be of more
+            return True
+    return False
 
 
 def finite(value: Any) -> Any:
@@ -408,16 +349,9 @@ def run_name(config: Config) -> str:
 
 
 State = Literal[
-    "starting",
-    "recovering",
-    "running",
-    "waiting",
-    "paused",
-    "stopping",
-    "stopped",
-    "done",
-    "failed",
-]
+    "starting", "recovering", "running", "waiting", "paused", "stopping",
+    "stopped", "done", "failed",
+]  # fmt: skip
 STATES: tuple[State, ...] = State.__args__  # type: ignore[attr-defined]
 """`waiting` for events, `paused` near the memory limit or on a full disk, `stopped` by a signal."""
 HEALTH_SECONDS = 5.0
@@ -427,13 +361,7 @@ LIVE: tuple[State, ...] = STATES[:6]
 
 
 def write_health(path: Path, state: State, facts: Mapping[str, Any]) -> bool:
-    """Replace the file `path` at once; return whether the disk let it.
-
-    Args:
-        path: Where to.
-        state: How the run is.
-        facts: What else is known, plain values.
-    """
+    """Replace the file `path` at once; return whether the disk let it."""
     health = {
         "state": state,
         "updated": time.time(),

@@ -41,11 +41,7 @@ def use_device(config: Config) -> torch.device:
 
 
 def _device_of_rank(device: torch.device) -> torch.device:
-    """Return the device for this rank, where none is named by number: cuda:LOCAL_RANK.
-
-    Where a host has more ranks than devices, ranks share them in turn; they then send each other
-    what they have over gloo, by way of host memory.
-    """
+    """Return the device for this rank, where none is named by number: cuda:LOCAL_RANK."""
     launch = read_launch(os.environ)
     num_devices = torch.cuda.device_count()
     if launch is None or device.index is not None or num_devices == 0:
@@ -54,11 +50,7 @@ def _device_of_rank(device: torch.device) -> torch.device:
 
 
 def has_gpu_graph(config: Config) -> bool:
-    """Return whether graph, tables and caches are on the GPU of the model, if it is on one.
-
-    They are not with a cache that is planned: the planner works on the host, with batches that are
-    prepared there.
-    """
+    """Return whether graph, tables and caches are on the GPU of the model, if it is on one."""
     return config.run.device != "cpu" and config.tables.cache_policy != "belady"
 
 
@@ -82,11 +74,7 @@ def describe_device(device: torch.device) -> dict[str, Any]:
     if device.type != "cuda":
         return {}
     properties = torch.cuda.get_device_properties(device)
-    return {
-        "gpu": properties.name,
-        "driver": driver_version(),
-        "cuda": torch.version.cuda,
-    }
+    return {"gpu": properties.name, "driver": driver_version(), "cuda": torch.version.cuda}
 
 
 def device_figures(device: torch.device) -> dict[str, int]:

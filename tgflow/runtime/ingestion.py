@@ -1,23 +1,28 @@
-"""Ingestion of a run: source, durable log, event order, dead letters and stream.json."""
+"""Ingestion of a run: durable log, order of events, dead letters, and its state in checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tgflow.checkpoint import Checkpoint, CheckpointStore, UntrustedCheckpoint
+from tgflow.checkpoint.parts import Ids
+from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.config import Config
 from tgflow.durable.errors import LogCorrupt
 from tgflow.durable.log import DurableLog
+from tgflow.durable.segments import LogPosition
+from tgflow.graph.log import NodeCount
+from tgflow.ids import NodeIds
 from tgflow.runtime.checkpoints import Component
 from tgflow.runtime.directory import RunDirectory
-from tgflow.runtime.files import DamagedJson, RunFiles
+from tgflow.runtime.files import DamagedJson
 from tgflow.runtime.log import RunLog
-from tgflow.runtime.restore import Start
 from tgflow.runtime.stream import FlowControl
 from tgflow.streams.ingest.breaker import CircuitBreaker
-from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.dead_letters import DeadLetterFiles
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.state import IngestState
@@ -26,6 +31,67 @@ from tgflow.streams.transports import find_transport, scheme_of
 from tgflow.train.stream_trainer import StreamTrainer
 from tgflow.units import INT64_MAX
 
+SEGMENT_BYTES = 16 << 20
+"""Approximate size of a file of the log; the log is removed file by file."""
+DEAD_LETTERS = "dead-letters"
+FILE = "stream.json"
+_NOTES: Mapping[str, Any] = {
+    "num_released": int,
+    "watermark": int,
+    "last_t": int,
+    "partitions": dict[str, dict[str, Any]],
+    "counts": dict[str, dict[str, Any]],
+    "breaker": dict[str, dict[str, Any]],
+    "letters": dict[str, int] | None,
+    "log": dict[str, int] | None,
+}
+"""Types of what `IngestState.to_json` returns."""
+
+
+def save_ingest(state: IngestState, writer: Checkpoint) -> None:
+    """Add section `reorder`, and note `ingest`."""
+    writer.put("reorder", state.state_dict(), volatile=True)
+    writer.note("ingest", state.to_json())
+
+
+def load_ingest(reader: Checkpoint) -> IngestState:
+    """Return what `save_ingest` saved."""
+    noted = read_as(dict[str, Any], reader.meta.get("ingest"), "ingest")
+    for key, kind in _NOTES.items():
+        read_as(kind, noted.get(key), f"ingest.{key}")
+    read_natural(noted, "num_released", most=read_natural(reader.meta, "position"))
+    try:
+        return IngestState.from_json(noted, reader.get("reorder"))
+    except ValueError as error:
+        raise UntrustedCheckpoint(str(error)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """State of a run beside its trainer in a checkpoint; the defaults are a run's beginning."""
+
+    ids: NodeIds | None = None
+    state: IngestState | None = None
+    elapsed: float = 0.0
+    build: dict[str, Any] | None = None
+    history: int = 0
+    """Events of another run that this one began with."""
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint | None, *, has_stream: bool = True) -> Start:
+        """Return the state in `checkpoint`; the beginning without one."""
+        if checkpoint is None:
+            return cls()
+        run = read_as(dict[str, Any], checkpoint.meta.get("run"), "run")
+        elapsed = read_as(float, run.get("elapsed"), "run.elapsed")
+        build = read_as(dict[str, str | int | None], run.get("build"), "run.build")
+        history = read_as(int, run.get("history", 0), "run.history")
+        if not has_stream:
+            return cls(elapsed=elapsed, build=build, history=history)
+        ids = NodeIds()
+        Ids(ids).load(checkpoint)
+        return cls(ids, load_ingest(checkpoint), elapsed, build, history)
+
 
 def section_of(config: Config, address: str) -> Any:
     """Return the section named like the scheme of `address`; None for a path, or without one."""
@@ -33,31 +99,28 @@ def section_of(config: Config, address: str) -> Any:
     return None if scheme is None else getattr(config, scheme, None)
 
 
-def make_ingest(
+def open_ingest(
+    directory: RunDirectory,
     source: PartitionedSource,
     start: Start,
     position: int,
-    dead_letters: DeadLetterFiles,
     log: DurableLog | None,
     flow: FlowControl,
-    *,
-    order: OrderConfig,
-    max_bad_ratio: float,
-    keep_event_ids: bool,
+    opened: ExitStack,
 ) -> Ingest:
-    """Return ingestion, from the beginning or from its saved state.
-
-    Args:
-        source: Source of rows, not started.
-        start: State of ingestion in a checkpoint.
-        position: Events that the trainer has.
-        dead_letters: Receives refused rows.
-        log: Receives events before they are released; None: no log.
-        flow: Stops it.
-        order: How events are put in order.
-        max_bad_ratio: Share of refused rows that ends the run.
-        keep_event_ids: Whether to keep the stream's event ids, which rows of scores name.
-    """
+    """Return ingestion at `position`; `opened` closes its dead letters."""
+    config = directory.config
+    order = config.order
+    if config.stream.sort:  # all events are held back until the end
+        order = replace(
+            order,
+            allowed_lateness=INT64_MAX,
+            late="dead_letter",
+            buffer_events=INT64_MAX,
+            buffer_bytes=INT64_MAX,
+        )
+    letters = _dead_letters(directory)
+    opened.callback(close_quietly, letters)
     if start.ids is not None:
         source.ids = start.ids
     if isinstance(source, Stoppable):
@@ -65,59 +128,44 @@ def make_ingest(
     return Ingest(
         source,
         order,
-        letters=dead_letters,
-        breaker=CircuitBreaker(source.name, max_bad_ratio),
+        letters=letters,
+        breaker=CircuitBreaker(source.name, config.checks.max_bad_ratio),
         log=log,
         state=start.state,
         skip_to=position,
-        keep_event_ids=keep_event_ids,
+        keep_event_ids=keeps_event_ids(config),
         stop=lambda: flow.stopped,
     )
 
 
-def order_of(order: OrderConfig, *, sort: bool) -> OrderConfig:
-    """Return how events are put in order: with `sort`, all are held back until the end."""
-    if not sort:
-        return order
-    return replace(
-        order,
-        allowed_lateness=INT64_MAX,
-        late="dead_letter",
-        buffer_events=INT64_MAX,
-        buffer_bytes=INT64_MAX,
-    )
+def keeps_event_ids(config: Config) -> bool:
+    """Whether rows of scores have the stream's event ids."""
+    return config.scores.to is not None and config.stream.event_id is not None
 
 
-def open_dead_letters(directory: RunDirectory) -> DeadLetterFiles:
-    """Return where dead letters go: to files, and to a topic if one is named."""
+def close_quietly(part: Any) -> None:
+    """Close a part, ignoring disk errors: another error ends the run already."""
+    with suppress(OSError):
+        part.close()
+
+
+def _dead_letters(directory: RunDirectory) -> DeadLetterFiles:
+    """Return files of dead letters, and a topic beside them if one is named."""
     address = directory.config.stream.path
     section, transport = section_of(directory.config, address), find_transport(address)
     name, topic = getattr(section, "dead_letter_topic", None), None
     if name is not None and transport is not None and transport.topic is not None:
         topic = transport.topic(f"{address.rpartition('/')[0]}/{name}", section.options)
-    return DeadLetterFiles(directory.path / "dead-letters", topic=topic)
-
-
-SEGMENT_BYTES = 16 << 20
-"""Of a file of the log, about: what no checkpoint needs any more is given back by the file."""
+    return DeadLetterFiles(directory.path / DEAD_LETTERS, topic=topic)
 
 
 def open_log(
     path: Path, state: IngestState | None, idle_timeout: float | None, run_log: RunLog
 ) -> DurableLog:
-    """Return the log, all of which that will be read is sound.
+    """Return the log, checked from the checkpoint's position on.
 
-    One that is gone, with a checkpoint there, starts over where that leaves off: what it held comes
-    from the source again, as without a log.
-
-    Args:
-        path: Its directory.
-        state: What the checkpoint knows of ingestion; None if the run starts.
-        idle_timeout: Of the settings: if there is one, a log that is gone cannot be made good.
-        run_log: Hears of what is missing or damaged where nothing will be read.
-
-    Raises:
-        LogCorrupt: If it is damaged, or does not go with the checkpoint.
+    A log that is gone starts again at the checkpoint: later events come from the source, unless
+    `idle_timeout` is set, as only the log has recorded which partitions were idle.
     """
     needed = None if state is None else state.log
     if needed is not None and not any(path.glob("*.log")):
@@ -143,48 +191,68 @@ def open_log(
     return log
 
 
-FILE = "stream.json"
-
-
-class StreamReport(Component):
-    """Writes what became of the rows, and how many events wait to be learned.
-
-    Args:
-        ingest: Ingestion.
-        trainer: What learns from it.
-        files: Where it is written.
-        warn: Gets a sentence about an earlier report that is damaged.
-    """
+class SavedIngest(Component):
+    """Ingestion in checkpoints: ids, positions, events held back; and stream.json."""
 
     def __init__(
         self,
         ingest: Ingest,
         trainer: StreamTrainer,
-        files: RunFiles,
-        warn: Callable[[str], None],
+        state: IngestState | None,
+        directory: RunDirectory,
+        store: CheckpointStore,
+        log: DurableLog | None,
+        run_log: RunLog,
     ) -> None:
-        self._ingest, self._trainer, self._files = ingest, trainer, files
-        self._warn = warn
+        self._ingest, self._trainer, self._files = ingest, trainer, directory.files
+        self._store, self._run_log = store, run_log
+        self._log = None if directory.config.checkpoint.keep_log else log
+        self._nodes = NodeCount(trainer.graph.log)
+        self._saved = None if state is None else state.to_json()
+        self._pending: IngestState | None = None
+
+    def on_step(self, record: Mapping[str, Any]) -> None:
+        """Release what only earlier positions need."""
+        self._ingest.forget_before(self._trainer.position)
+
+    def changed(self) -> bool:
+        """Whether more was read than the newest checkpoint has."""
+        return self._ingest.state_at(self._trainer.position).to_json() != self._saved
+
+    def save(self, writer: Checkpoint) -> None:
+        """Save the ids of the trainer's events, and the state of ingestion."""
+        self._pending = self._ingest.state_at(self._trainer.position)
+        Ids(self._ingest.ids, self._nodes.upto(self._trainer.position)).save(writer)
+        save_ingest(self._pending, writer)
+
+    def saved(self) -> None:
+        """Commit the source's positions, and remove the log that no checkpoint needs."""
+        assert self._pending is not None
+        self._saved = self._pending.to_json()
+        self._ingest.committed(self._pending)
+        oldest = None if self._log is None else self._store.oldest_kept()
+        if self._log is None or oldest is None or oldest["ingest"]["log"] is None:
+            return
+        try:
+            self._log.drop_before(LogPosition.from_json(oldest["ingest"]["log"]))
+        except OSError as error:
+            text = f"old segments of the log could not be removed: {error}"
+            self._run_log.warning("log", text)
 
     def report(self) -> Mapping[str, Mapping[str, Any]]:
-        """Write and return the report.
+        """Write and return counts of rows, and of events that wait to be learned.
 
-        A run that resumes with nothing left to learn polls nothing: its earlier report holds.
-
-        Raises:
-            OSError: If it cannot be written.
+        A resumed run with nothing left to learn polls nothing: its earlier report holds.
         """
         report = self._ingest.report()
-        if not self._ingest.has_polled and (before := self._before()):
-            return {"stream": before}
+        if not self._ingest.has_polled:
+            try:
+                if (before := self._files.read_json(FILE)) is not None:
+                    return {"stream": before}
+            except DamagedJson as error:
+                text = f"{FILE} is damaged, so rows before are not counted: {error}"
+                self._run_log.warning("stream", text)
         learned = self._trainer.position
         report |= {"num_learned": learned, "num_waiting": max(0, report["num_released"] - learned)}
         self._files.write_json(FILE, report)
         return {"stream": report}
-
-    def _before(self) -> dict[str, Any] | None:
-        try:
-            return self._files.read_json(FILE)
-        except DamagedJson as error:
-            self._warn(f"{FILE} is damaged, so rows before are not counted: {error}")
-            return None

@@ -8,16 +8,13 @@ from __future__ import annotations
 import json
 import logging
 import sys
-import time
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from tgflow.report.display import SECONDS_PER_LINE
-from tgflow.report.formatting import compact, score
 from tgflow.runtime.files import finite
 from tgflow.text import printable
 
@@ -136,26 +133,3 @@ class _Forward(logging.Handler):
             self._run_log.warning(event, record.getMessage())
         else:
             self._run_log.info(event, record.getMessage())
-
-
-class ProgressLog:
-    """Logs the record of a micro-batch every few seconds.
-
-    Args:
-        run_log: Gets the lines.
-    """
-
-    def __init__(self, run_log: RunLog) -> None:
-        self._run_log = run_log
-        self._logged_at = time.monotonic()
-
-    def update(self, record: Mapping[str, Any]) -> None:
-        """Log `record` if it is time."""
-        if time.monotonic() - self._logged_at < SECONDS_PER_LINE:
-            return
-        self._logged_at = time.monotonic()
-        text = (
-            f"{record['stop']:,} events, {compact(record['events_per_second'])} events/s, "
-            f"AP {score(record.get('running.ap') or float('nan'))}"
-        )
-        self._run_log.progress(text, **record)

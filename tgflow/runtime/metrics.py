@@ -1,35 +1,32 @@
-"""Metrics of a run and their Prometheus exporter."""
+"""Metrics of a run, health.json and the Prometheus exporter."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
+from tgflow.distributed.control import RankFigures
 from tgflow.durable.log import DurableLog
-from tgflow.graph import TemporalGraph
-from tgflow.runtime.checkpoints import Checkpoints
+from tgflow.runtime.checkpoints import Checkpoints, Component
+from tgflow.runtime.features import table_figures
 from tgflow.runtime.files import STATES, State
 from tgflow.runtime.gpu import device_figures
 from tgflow.runtime.machine import rss_bytes
 from tgflow.runtime.runner import RunStatus
 from tgflow.runtime.stream import FlowControl
-from tgflow.runtime.table_stats import table_figures
 from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL
 from tgflow.streams.ingest.ingest import Ingest
-from tgflow.train.progress import Progress
+from tgflow.train.rank_control import RankControl
 from tgflow.train.stream_trainer import StreamTrainer
 from tgflow.units import seconds_per_tick
-
-Values = Mapping[str, Any]
-"""Values by key; one with a label is a mapping from the label's values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric: its name in Prometheus, and where its value comes from."""
+    """One metric: its name in Prometheus, and the key of its value."""
 
     name: str
     kind: Literal["counter", "gauge"]
@@ -136,42 +133,40 @@ METRICS = (
     Metric("tgflow_paused_seconds", "counter", "Time the stream was paused for want of memory.",
            "paused_seconds"),
 )  # fmt: skip
-PROCESS = (
-    "process_resident_memory_bytes",
-    "process_virtual_memory_bytes",
-    "process_cpu_seconds_total",
-    "process_open_fds",
-    "process_max_fds",
-    "process_start_time_seconds",
-)
-"""What `prometheus_client` says of every process."""
 
 
 class RunCollector:
-    """Collects `METRICS` whenever somebody asks.
+    """Collector of `METRICS` for prometheus-client.
 
     Args:
-        metrics: Returns the run's metrics; called from a thread of whoever asks.
-        labels: What `tgflow_run_info` says of the run.
+        metrics: Returns values by key, one with a label as a mapping from the label's values;
+            called from any thread.
+        labels: Labels of `tgflow_run_info`.
     """
 
-    def __init__(self, metrics: Callable[[], Values], labels: Mapping[str, str]) -> None:
+    def __init__(self, metrics: Callable[[], Mapping[str, Any]], labels: Mapping[str, str]) -> None:
         self._metrics, self._labels = metrics, labels
 
     def describe(self) -> list[Any]:
-        """Return nothing: what there is depends on the run, and registering must not ask it."""
+        """Return nothing: the metrics depend on the run, and registering must not query it."""
         return []
 
     def collect(self) -> Iterator[Any]:
         """Yield the metrics that have a value now."""
-        from prometheus_client.core import InfoMetricFamily
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 
         yield InfoMetricFamily("tgflow_run", "The run.", dict(self._labels))
         values = self._metrics()
         for metric in METRICS:
             value = values.get(metric.key)
-            if value is not None:
-                yield _family(metric, value)
+            if value is None:
+                continue
+            labels = [] if metric.label is None else [metric.label]
+            kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+            family = kind(metric.name, metric.help, labels=labels)
+            for label, number in value.items() if labels else [("", value)]:
+                family.add_metric([str(label)] if labels else [], float(number))
+            yield family
 
     def registry(self) -> Any:
         """Return a registry of prometheus-client with the run's metrics and the process's."""
@@ -184,17 +179,7 @@ class RunCollector:
 
 
 class Exporter:
-    """Serves `METRICS` over HTTP until it is closed.
-
-    Args:
-        collector: Collects them.
-        port: Port; 0 for any that is free.
-        host: Address.
-
-    Raises:
-        ModuleNotFoundError: If prometheus-client is not installed.
-        OSError: If the port is taken.
-    """
+    """Serves `METRICS` over HTTP until it is closed."""
 
     def __init__(self, collector: RunCollector, port: int, host: str = "127.0.0.1") -> None:
         try:
@@ -214,16 +199,44 @@ class Exporter:
         self._thread.join(timeout=2)
 
 
-def _family(metric: Metric, value: Any) -> Any:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+KINDS = {"gradient": "gradient", "rows": "rows", "queries": "query", "other": "other"}
+"""Kinds of what ranks send, and their names in `RankFigures`."""
 
-    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-    labels = [] if metric.label is None else [metric.label]
-    family = kind(metric.name, metric.help, labels=labels)
-    rows = [([], value)] if metric.label is None else [([str(k)], v) for k, v in value.items()]
-    for names, number in rows:
-        family.add_metric(names, float(number))
-    return family
+
+class RankMetrics(Component):
+    """Figures of all ranks for health, metrics and report, on rank 0."""
+
+    def __init__(self, control: RankControl) -> None:
+        self._control = control
+
+    def report(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return `ranks`: the figures of each by its number, as of the latest micro-batch."""
+        names = ("compute_seconds", "wait_seconds", "memory_bytes")
+        return {
+            "ranks": {
+                str(rank): {
+                    **{name: getattr(figures, name) for name in names},
+                    "sent_bytes": _sent(figures),
+                }
+                for rank, figures in enumerate(self._control.figures)
+            }
+        }
+
+    def metrics(self) -> dict[str, Any]:
+        """Return values of `METRICS` by rank."""
+        ranks = self.report()["ranks"]
+        sent = {rank: each["sent_bytes"] for rank, each in ranks.items()}
+        return {
+            f"rank.{name}": {rank: each[name] for rank, each in ranks.items()}
+            for name in ("compute_seconds", "wait_seconds", "memory_bytes")
+        } | {
+            "rank.sent_bytes": {rank: sum(by.values()) for rank, by in sent.items()},
+            "sent_bytes": {kind: sum(by[kind] for by in sent.values()) for kind in KINDS},
+        }
+
+
+def _sent(figures: RankFigures) -> dict[str, int]:
+    return {kind: getattr(figures, f"{name}_bytes") for kind, name in KINDS.items()}
 
 
 UNIX_SINCE = 631_152_000
@@ -231,30 +244,8 @@ UNIX_SINCE = 631_152_000
 WAITING_SECONDS = 5.0
 
 
-class MetricSource(Protocol):
-    """A part of a run that has metrics."""
-
-    def health(self) -> Mapping[str, Any]:
-        """Return what health.json says of it."""
-
-    def metrics(self) -> Mapping[str, Any]:
-        """Return values of `tgflow.runtime.metrics.METRICS` by key; None where there is none."""
-
-
 class RunMetrics:
-    """State, health and metrics of a run.
-
-    Args:
-        status: State of the loop.
-        flow: Pauses and stops the stream.
-        trainer: Learns from the stream.
-        ingest: Ingestion.
-        checkpoints: The run's checkpoints.
-        log: The durable log, if there is one.
-        dead_letters: The directory of dead letters.
-        memory_limit: Bytes that the process may hold; None: any.
-        others: Further parts that have metrics.
-    """
+    """State, health and metrics of a run."""
 
     def __init__(
         self,
@@ -267,11 +258,11 @@ class RunMetrics:
         log: DurableLog | None,
         dead_letters: Path,
         memory_limit: int | None,
-        others: Sequence[MetricSource] = (),
+        ranks: RankMetrics | None,
     ) -> None:
         self._status, self._flow, self._trainer, self._ingest = status, flow, trainer, ingest
         self._checkpoints, self._log, self._dead_letters = checkpoints, log, dead_letters
-        self._memory_limit, self._others = memory_limit, others
+        self._memory_limit, self._ranks = memory_limit, ranks
         self._started = time.monotonic()
 
     @property
@@ -281,7 +272,7 @@ class RunMetrics:
 
     @property
     def state(self) -> State:
-        """How the run is now."""
+        """State of the run now."""
         state, flow = self._status.state, self._flow
         if flow.signal and state in ("starting", "recovering", "running"):
             return "stopping"
@@ -297,7 +288,7 @@ class RunMetrics:
     def health(self) -> dict[str, Any]:
         """Return the contents of health.json except the state."""
         now, record, stats = time.monotonic(), self._status.record, self._checkpoints.stats
-        out: dict[str, Any] = {
+        return {
             "reason": self._status.reason or self._flow.signal,
             "uptime_seconds": now - self._started,
             "seconds_since_step": now - self._status.stepped_at,
@@ -324,119 +315,105 @@ class RunMetrics:
             },
             "rss_bytes": rss_bytes(),
             "memory_limit": self._memory_limit,
+            **({} if self._ranks is None else self._ranks.report()),
         }
-        for source in self._others:
-            out |= source.health()
-        return out
 
     def metrics(self) -> dict[str, Any]:
         """Return the values of `METRICS` by key; None where there is none."""
         record, trainer = self._status.record, self._trainer
-        out: dict[str, Any] = {
+        named = ("events_per_second", "freshness_seconds", "forgetting")
+        return {
             "state": {name: float(name == self.state) for name in STATES},
-            **{
-                key: record.get(key)
-                for key in ("events_per_second", "freshness_seconds", "forgetting")
-            },
+            **{key: record.get(key) for key in named},
             **{group: _group(record, group) for group in ("prequential", "running")},
             "position": trainer.position,
             "num_skipped": trainer.progress.num_skipped,
             "num_nodes": trainer.graph.num_nodes,
             "memory_rows": trainer.memory_rows,
-            "busy": _busy(trainer.progress),
             **device_figures(trainer.device),
-            **_store(trainer.graph),
-            **_edge_features(trainer.graph),
+            **self._graph(),
             **self._on_disk(),
             **self._rows(),
             "memory_limit": self._memory_limit,
             "paused_seconds": self._flow.paused_seconds,
+            **({} if self._ranks is None else self._ranks.metrics()),
         }
-        for source in self._others:
-            out |= source.metrics()
+
+    def _graph(self) -> dict[str, Any]:
+        """Return figures of the block store, of edge features and of how busy the trainer is."""
+        stats, progress = self._trainer.graph.stats(), self._trainer.progress
+        busy = {"training": 1 - progress.overhead_share()}
+        if (preparation := progress.preparation_share()) is not None:
+            busy["preparation"] = preparation
+        out: dict[str, Any] = {
+            "busy": busy,
+            "store.entries": stats.num_entries,
+            "store.bytes": stats.bytes,
+            "store.tier_bytes": {tier.name: tier.bytes for tier in stats.tiers},
+            "store.blocks": stats.num_blocks,
+            "store.slack": stats.slack,
+            "store.hit_rate": {tier.name: tier.hit_rate for tier in stats.tiers},
+        }
+        edges = table_figures(self._trainer.graph).get("edge_x")
+        if edges is not None:
+            out["edge.rows"] = {edges.get("placement", "host"): edges["rows"]}
+            out["edge.bytes"] = edges.get("memory_bytes")
+            out |= {f"edge_cache.{name}": x for name, x in edges.get("cache", {}).items()}
         return out
 
     def _on_disk(self) -> dict[str, Any]:
         """Return sizes, times and failures of checkpoints, the log and dead letters."""
         stats = self._checkpoints.stats
+        sizes = (file.stat().st_size for file in self._dead_letters.glob("*.jsonl"))
         out: dict[str, Any] = {
             "checkpoint.written": stats.saved,
             "checkpoint.failures": stats.failures,
             "checkpoint.age": self._checkpoints.age,
             "log_bytes": None if self._log is None else self._log.num_bytes,
+            "dead_letter_bytes": sum(sizes),
         }
         if stats.last_step is not None:
             out["checkpoint.position"] = stats.last_step
             out["checkpoint.bytes"] = stats.num_bytes
             out["checkpoint.seconds"] = stats.seconds
             out["checkpoint.copy_seconds"] = self._checkpoints.copy_seconds
-        sizes = (file.stat().st_size for file in self._dead_letters.glob("*.jsonl"))
-        return out | {"dead_letter_bytes": sum(sizes)}
+        return out
 
     def _rows(self) -> dict[str, Any]:
         """Return counts of rows by partition, lag, watermark and the source's counters."""
         report = self._ingest.report()
-        partitions = report["counts"]["partitions"]
+        counts = report["counts"]
+        partitions, refused = counts["partitions"], counts["refused"]
+        by_partition: dict[str, Callable[[Mapping[str, Any]], int]] = {
+            "late": lambda of: int(of["refused"].get("late", {"count": 0})["count"]),
+            "tombstone": lambda of: int(of["other"].get("tombstone", 0)),
+            "gaps": lambda of: len(of["gaps"]),
+        }
         out: dict[str, Any] = {
-            name: {p: counts[name] for p, counts in partitions.items()}
-            for name in ("read", "accepted", "duplicate", "forced")
+            **{
+                name: {p: of[name] for p, of in partitions.items()}
+                for name in ("read", "accepted", "duplicate", "forced")
+            },
+            **{
+                name: {p: count(of) for p, of in partitions.items()}
+                for name, count in by_partition.items()
+            },
+            "malformed": {code: n for code, n in refused.items() if code != "late"},
+            "buffered": report["num_buffered"],
+            "released": report["num_released"],
+            "waiting": self.num_waiting,
+            "source_lag": report["lag"],
+            **{f"source.{name}": value for name, value in report["counters"].items()},
         }
-        out["late"] = {p: _rejected(counts, "late") for p, counts in partitions.items()}
-        out["tombstone"] = {
-            p: counts["other"].get("tombstone", 0) for p, counts in partitions.items()
-        }
-        out["gaps"] = {p: len(counts["gaps"]) for p, counts in partitions.items()}
-        rejected = report["counts"]["refused"]
-        out["malformed"] = {code: n for code, n in rejected.items() if code != "late"}
-        out["buffered"], out["released"] = report["num_buffered"], report["num_released"]
-        out["waiting"] = self.num_waiting
-        out["source_lag"] = report["lag"]
-        out |= {f"source.{name}": value for name, value in report["counters"].items()}
-        return out | self._watermark(report["watermark"])
-
-    def _watermark(self, watermark: int) -> dict[str, float]:
-        if not BEFORE_ALL < watermark < AFTER_ALL:
-            return {}
-        unit = self._ingest.unit
-        seconds = watermark * seconds_per_tick(unit)
-        if unit == "tick" or seconds <= UNIX_SINCE:
-            return {"watermark_seconds": seconds}
-        return {"watermark_seconds": seconds, "watermark_age": time.time() - seconds}
+        if BEFORE_ALL < (watermark := report["watermark"]) < AFTER_ALL:
+            unit = self._ingest.unit
+            out["watermark_seconds"] = seconds = watermark * seconds_per_tick(unit)
+            if unit != "tick" and seconds > UNIX_SINCE:
+                out["watermark_age"] = time.time() - seconds
+        return out
 
 
 def _group(record: Mapping[str, Any], group: str) -> dict[str, Any]:
     """Return the figures of a record that are named `group.NAME`, by name."""
     prefix = f"{group}."
     return {k.removeprefix(prefix): v for k, v in record.items() if k.startswith(prefix)}
-
-
-def _busy(progress: Progress) -> dict[str, float]:
-    """Return the share of the run in which each stream was busy."""
-    busy = {"training": 1 - progress.overhead_share()}
-    preparation = progress.preparation_share()
-    return busy if preparation is None else busy | {"preparation": preparation}
-
-
-def _store(graph: TemporalGraph) -> dict[str, Any]:
-    stats = graph.stats()
-    return {
-        "store.entries": stats.num_entries,
-        "store.bytes": stats.bytes,
-        "store.tier_bytes": {tier.name: tier.bytes for tier in stats.tiers},
-        "store.blocks": stats.num_blocks,
-        "store.slack": stats.slack,
-        "store.hit_rate": {tier.name: tier.hit_rate for tier in stats.tiers},
-    }
-
-
-def _edge_features(graph: TemporalGraph) -> dict[str, Any]:
-    found = table_figures(graph).get("edge_x")
-    if found is None:
-        return {}
-    out: dict[str, Any] = {"edge.rows": {found.get("placement", "host"): found["rows"]}}
-    out["edge.bytes"] = found.get("memory_bytes")
-    return out | {f"edge_cache.{name}": x for name, x in found.get("cache", {}).items()}
-
-
-def _rejected(counts: Mapping[str, Any], code: str) -> int:
-    return int(counts["refused"].get(code, {"count": 0})["count"])

@@ -21,21 +21,9 @@ from tgflow.streams.files.formats import read_table
 from tgflow.streams.rows.schema import listed
 from tgflow.streams.rows.validate import BadRows, feature_columns, is_text
 
-SIDES = ("src", "dst")
-
 
 class NodeIndex:
-    """Finds rows by ids.
-
-    Args:
-        name: What messages call the table.
-        column: The ids of its rows, numbers or texts.
-        side: "src" or "dst" of each row, where sources and destinations have ids of their own.
-        by_number: Whether nobody has given ids, and they are the numbers of the rows.
-
-    Raises:
-        StreamError: If an id or a side is missing or none, or an id comes twice.
-    """
+    """Finds rows by the ids of nodes."""
 
     def __init__(
         self,
@@ -46,54 +34,45 @@ class NodeIndex:
         by_number: bool = False,
     ) -> None:
         self._name, self._column, self._by_number = name, _plain(column), by_number
-        self._is_dst = None if side is None else self._destinations(_plain(side))
+        self._is_dst = None if side is None else self._destinations(_plain(side).cast(pa.string()))
         if self._column.null_count:
             row = self._column.is_null().index(True).as_py()
             raise StreamError(f"{name}, row {row}", "null", "the id is missing")
         kind = self._column.type
         self._kind: type = str if is_text(kind) else int
         if self._kind is int and not pa.types.is_integer(kind):
-            raise StreamError(
-                name, "type", f"ids are numbers without decimals or texts, got {kind}"
-            )
-        self._maps = self._made(self._column)
+            text = f"ids are numbers without decimals or texts, got {kind}"
+            raise StreamError(name, "type", text)
+        self._build(self._column)
 
     def find(self, ids: NodeIds, nodes: Tensor, is_dst: Tensor | None) -> Tensor:
         """Return the row of each node, int64 `[N]`; -1 for one that has none.
 
-        Args:
-            ids: Of the stream.
-            nodes: Dense ids, int64 `[N]`.
-            is_dst: Which of them are destinations, bool `[N]`; None where both ends have one kind
-                of ids.
-
-        Raises:
-            StreamError: If ids are of another kind, or sides are known here and not there, or the
-                other way round.
+        `is_dst` are the destinations among them; None where both ends have one kind of ids.
         """
         self.check_sides(bipartite=is_dst is not None)
         if not len(nodes):
             return nodes
         names: Any = ids.decode(nodes)
         self._use(type(names[0]), names[0])
-        if is_dst is None:
-            return _found(self._maps[0], names)
-        pair = torch.stack([_found(each, names) for each in self._maps])
-        return torch.where(is_dst, pair[1], pair[0])
+        found = []
+        for own, rows in self._maps:
+            place = own.find(names)
+            found.append(rows[place.clamp(min=0)].where(place >= 0, -1) if len(rows) else place)
+        return found[0] if is_dst is None else torch.where(is_dst, found[1], found[0])
 
     def check_sides(self, *, bipartite: bool) -> None:
         """Raise StreamError unless sides are known just where both ends have ids of their own."""
         if bipartite == (self._is_dst is not None):
             return
+        text = (
+            "sides are given, and the stream's sources and destinations have one kind of ids: "
+            "leave out side=..."
+        )
         if bipartite:
             text = (
                 "sources and destinations of the stream have ids of their own, so a row must say "
                 'whose it is: name a column of "src" and "dst", side=...'
-            )
-        else:
-            text = (
-                "sides are given, and the stream's sources and destinations have one kind of ids: "
-                "leave out side=..."
             )
         raise StreamError(self._name, "schema", text)
 
@@ -107,49 +86,36 @@ class NodeIndex:
                 'node whose id is the number i; give ids, too: NodeFeatures({"id": ids, "x": x})'
             )
             raise StreamError(self._name, "type", text)
-        wanted = pa.string() if kind is str else pa.int64()
         try:
-            column = self._column.cast(wanted)
+            column = self._column.cast(pa.string() if kind is str else pa.int64())
         except pa.ArrowInvalid as error:
             text = f"the stream's ids are numbers such as {example}, and here one is none: {error}"
             raise StreamError(self._name, "type", text) from None
-        self._kind, self._maps = kind, self._made(column)
+        self._kind = kind
+        self._build(column)
 
-    def _made(self, column: pa.Array) -> list[tuple[NodeIds, Tensor]]:
-        """Return maps of ids, of sources and of destinations if they differ, with their rows."""
-        rows = torch.arange(len(column))
-        if self._is_dst is None:
-            return [self._map(column, rows)]
-        parts = (rows[~self._is_dst], rows[self._is_dst])
-        return [self._map(column.take(pa.array(part.numpy())), part) for part in parts]
-
-    def _map(self, column: pa.Array, rows: Tensor) -> tuple[NodeIds, Tensor]:
-        ids = NodeIds()
-        dense, _ = ids.encode(column, column)
-        twice = (dense != torch.arange(len(dense))).nonzero()
-        if len(twice):
-            again = int(twice[0])
-            first, second = int(rows[int(dense[again])]), int(rows[again])
-            text = f"id {column[again].as_py()!r} has two rows, {first} and {second}; leave one"
-            raise StreamError(self._name, "schema", text)
-        return ids, rows
+    def _build(self, column: pa.Array) -> None:
+        """Map ids to rows, those of sources and of destinations apart if there are sides."""
+        rows, is_dst = torch.arange(len(column)), self._is_dst
+        self._maps: list[tuple[NodeIds, Tensor]] = []
+        for part in [rows] if is_dst is None else [rows[~is_dst], rows[is_dst]]:
+            ids, own = NodeIds(), column.take(pa.array(part.numpy()))
+            dense, _ = ids.encode(own, own)
+            twice = (dense != torch.arange(len(dense))).nonzero()
+            if len(twice):
+                again = int(twice[0])
+                first, second = int(part[int(dense[again])]), int(part[again])
+                text = f"id {own[again].as_py()!r} has two rows, {first} and {second}; leave one"
+                raise StreamError(self._name, "schema", text)
+            self._maps.append((ids, part))
 
     def _destinations(self, side: pa.Array) -> Tensor:
-        side = side.cast(pa.string())
-        known = pc.is_in(side, pa.array(SIDES))
+        known = pc.is_in(side, pa.array(("src", "dst")))
         if not pc.all(known).as_py():
             row = known.index(False).as_py()
             text = f'a side is "src" or "dst", got {side[row].as_py()!r}'
             raise StreamError(f"{self._name}, row {row}", "type", text)
         return torch.from_numpy(pc.equal(side, "dst").to_numpy(zero_copy_only=False).copy())
-
-
-def _found(found: tuple[NodeIds, Tensor], names: list[Any]) -> Tensor:
-    ids, rows = found
-    place = ids.find(names)
-    if not len(rows):
-        return place
-    return rows[place.clamp(min=0)].where(place >= 0, -1)
 
 
 def _plain(column: pa.ChunkedArray) -> pa.Array:
@@ -208,7 +174,7 @@ class NodeFeatures:
         side: str | None = None,
         fill_missing: float | None = None,
     ) -> None:
-        by_number = _is_matrix(table)
+        by_number = isinstance(table, Tensor | np.ndarray) and table.ndim == 2
         if by_number:
             x = torch.as_tensor(table).detach().cpu()
             table = {id: np.arange(len(x)), "x": x.numpy()}
@@ -242,7 +208,7 @@ class NodeFeatures:
             StreamError: If there are nodes without a row, and nothing stands for what is missing;
                 or as `check_sides`.
         """
-        return self._rows(ids, torch.arange(len(ids)), _sides(ids, len(ids)))
+        return self._first(ids, len(ids))
 
     def along(
         self, stream: Any, graph: TemporalGraph | None = None, *, ids: NodeIds | None = None
@@ -279,8 +245,7 @@ class NodeFeatures:
             ids: Of the nodes.
             num_nodes: How many have appeared.
         """
-        nodes = torch.arange(num_nodes)
-        found = self._find(ids, nodes, _sides(ids, num_nodes))
+        found = self._index.find(ids, torch.arange(num_nodes), _sides(ids, num_nodes))
         used, num = len(torch.unique(found[found >= 0])), len(self)
         missing = num_nodes - int((found >= 0).sum())
         stands = "" if self.fill_missing is None else f", which get {self.fill_missing:g}"
@@ -301,16 +266,8 @@ class NodeFeatures:
         """
         self._index.check_sides(bipartite=bipartite)
 
-    def _find(self, ids: NodeIds, nodes: Tensor, is_dst: Tensor | None) -> Tensor:
-        """Return the row of each node, int64 `[N]`, -1 for none; see `NodeIndex.find`."""
-        return self._index.find(ids, nodes, is_dst)
-
-    def _lost(self, nodes: Tensor, found: Tensor) -> Tensor:
-        """Return which nodes have no row that was found, and nothing that stands for it."""
-        return nodes[found < 0] if self.fill_missing is None else nodes[:0]
-
     def _at(self, found: Tensor) -> Tensor:
-        """Return the rows that were found, float32 `[N, dim]`, for -1 what stands for a row."""
+        """Return the rows that were found, float32 `[N, dim]`; for -1 the fill value."""
         x = self._x[found.clamp(min=0)]
         if self.fill_missing is not None:
             x[found < 0] = self.fill_missing
@@ -327,10 +284,11 @@ class NodeFeatures:
         )
         raise StreamError(self.name, "null", text)
 
-    def _rows(self, ids: NodeIds, nodes: Tensor, is_dst: Tensor | None) -> Tensor:
-        """Return the features of nodes, float32 `[N, dim]`."""
-        found = self._find(ids, nodes, is_dst)
-        if len(lost := self._lost(nodes, found)):
+    def _first(self, ids: NodeIds, num: int) -> Tensor:
+        """Return the features of the first nodes, float32 `[num, dim]`."""
+        nodes = torch.arange(num)
+        found = self._index.find(ids, nodes, _sides(ids, num))
+        if self.fill_missing is None and len(lost := nodes[found < 0]):
             self._refuse(ids, lost)
         return self._at(found)
 
@@ -349,13 +307,12 @@ class NodeFeatures:
                 f"stream has {len(ids)} ids: whose they are is not known; begin with an empty "
                 "table, or with the ids that the rows were made by"
             )
-        nodes = torch.arange(size)
-        x = self._rows(ids, nodes, _sides(ids, size))
+        x = self._first(ids, size)
         if graph.node_scale is not None and size:
             x, _ = graph.node_scale.unfitted().scaled(x)
         differs = (x != graph.node_x.read(0, size)).any(dim=1).nonzero()
         if len(differs):
-            name = ids.decode(nodes[differs[0]])[0]
+            name = ids.decode(differs[0])[0]
             text = (
                 f"the row of {name!r} is other than it was when that node appeared; bring the "
                 "table back as it was (rows of nodes to come may be added)"
@@ -405,14 +362,7 @@ class NodeFeatures:
 
 
 class FeaturedStream:
-    """A stream whose batches bring features of nodes; see `NodeFeatures.along`.
-
-    Args:
-        features: Where they are.
-        stream: Batches in dense ids.
-        ids: Of its nodes.
-        known: Nodes whose features are there already.
-    """
+    """A stream whose batches bring features of nodes; see `NodeFeatures.along`."""
 
     def __init__(
         self, features: NodeFeatures, stream: Iterable[EventBatch], ids: NodeIds, known: int
@@ -425,45 +375,27 @@ class FeaturedStream:
         self._features, self._known = features, known
 
     def __iter__(self) -> Iterator[EventBatch]:
-        """Yield the stream's batches.
-
-        Raises:
-            StreamError: As `NodeFeatures.rows`, at the first event with such a node; the events
-                before it come first.
-        """
-        known = self._known
+        """Yield the stream's batches; events before one without a row come before its error."""
+        known, features = self._known, self._features
         for events in self.stream:
-            last = int(torch.maximum(events.src.max(), events.dst.max())) if len(events) else -1
+            ends = torch.maximum(events.src, events.dst)
+            last = int(ends.max()) if len(events) else -1
             if last < known:
                 yield events
                 continue
-            good, lost = self._with_rows(events, torch.arange(known, last + 1))
-            yield good
+            nodes = torch.arange(known, last + 1)
+            found = features._index.find(self.ids, nodes, _sides_in(self.ids, nodes, events))
+            lost = nodes[found < 0] if features.fill_missing is None else nodes[:0]
+            good = events
             if len(lost):
-                self._features._refuse(self.ids, lost)
+                # Rows come in the order of nodes. Where late events are put in order, a node may be
+                # mentioned before others that were read first: without theirs its row never comes.
+                good = events[: int((ends >= lost[0]).nonzero()[0])]
+                found = found[: int(lost[0]) - known]
+            yield replace(good, new_nodes=NewNodes(known, features._at(found)))
+            if len(lost):
+                features._refuse(self.ids, lost)
             known = last + 1
-
-    def _with_rows(self, events: EventBatch, nodes: Tensor) -> tuple[EventBatch, Tensor]:
-        """Return events with the features of nodes, up to the first one that has no row.
-
-        And the nodes that have none.
-        """
-        found = self._features._find(self.ids, nodes, _sides_in(self.ids, nodes, events))
-        lost = self._features._lost(nodes, found)
-        if len(lost):
-            events = _before(events, lost[0])
-            found = found[: int(lost[0] - nodes[0])]
-        return replace(events, new_nodes=NewNodes(int(nodes[0]), self._features._at(found))), lost
-
-
-def _before(events: EventBatch, node: Tensor) -> EventBatch:
-    """Return the events before the first one that mentions this node or a later one; there is one.
-
-    Rows come in the order of nodes. Where late events are put in order, a node may be mentioned
-    before others that were read first: without theirs its row would never come.
-    """
-    mentions = (torch.maximum(events.src, events.dst) >= node).nonzero()
-    return events[: int(mentions[0])]
 
 
 def _sides_in(ids: NodeIds, nodes: Tensor, events: EventBatch) -> Tensor | None:
@@ -479,10 +411,6 @@ def _sides_in(ids: NodeIds, nodes: Tensor, events: EventBatch) -> Tensor | None:
 def _sides(ids: NodeIds, num: int) -> Tensor | None:
     """Return which of the first nodes are destinations, bool `[N]`; None if all have one kind."""
     return ids.state_dict(num)["sides"].bool() if ids.bipartite else None
-
-
-def _is_matrix(table: Any) -> bool:
-    return isinstance(table, Tensor | np.ndarray) and table.ndim == 2
 
 
 def _holds_numbers(kind: pa.DataType) -> bool:

@@ -7,51 +7,51 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol
 
 from tgflow.distributed.control import Order
 from tgflow.distributed.feed import LeaderFailed
 from tgflow.events import EventBatch
-from tgflow.runtime.checkpoints import Component, Saves
+from tgflow.runtime.checkpoints import Component
+from tgflow.runtime.features import table_figures
 from tgflow.runtime.files import State
 from tgflow.runtime.machine import rss_bytes
 from tgflow.runtime.stream import FlowControl, MemoryLimit, Stopped, is_out_of_memory
-from tgflow.runtime.table_stats import table_figures
 from tgflow.streams.errors import StreamError
 from tgflow.train.observe import StepRecord
 from tgflow.train.rank_control import RankControl
 from tgflow.train.stream_trainer import StreamTrainer
 
 
-class Orders:
-    """Agreement of all ranks on orders after each micro-batch; a single process follows its own.
+class Saves(Protocol):
+    """Checkpoints of rank 0 or of another rank: `Checkpoints`, `FollowedSaves`."""
 
-    Sends nothing itself: requests travel with the next micro-batch, orders of rank 0 arrive with
-    the current one. The memory that the rank holds is noted here too, to travel along.
+    @property
+    def saved(self) -> int | None:
+        """Events in the newest checkpoint that is known to be on the disk; None without one."""
 
-    Args:
-        control: Control channel of the trainer; None in a single process.
+    def after_step(self) -> bool:
+        """Count a micro-batch; return whether it is time to save."""
+
+    def take(self) -> None:
+        """Begin to save, while training goes on."""
+
+    def finish(self) -> str | None:
+        """Save all there is, and return the digest of the state, where it is known."""
+
+
+def agree(control: RankControl | None, wanted: Order) -> Order:
+    """Return what all ranks do after this micro-batch; without `control`, what is wanted.
+
+    Sends nothing itself: what this rank wants, and the memory that it holds, travel with the next
+    micro-batch; all ranks do it after that, or one later if rank 0 has to be asked first.
     """
-
-    def __init__(self, control: RankControl | None = None) -> None:
-        self._control = control
-
-    def agree(self, wanted: Order) -> Order:
-        """Return what all ranks do now; a run that is alone: what is wanted.
-
-        Args:
-            wanted: What this rank wants. If that is not what all do now already, they do it after
-                the next micro-batch, or one later if rank 0 has to be asked first.
-        """
-        if self._control is None:
-            return wanted
-        order = self._control.order
-        self._control.memory_bytes = rss_bytes()
-        self._control.asks = wanted & ~order
-        return order
-
-
-Record: TypeAlias = Mapping[str, Any]
+    if control is None:
+        return wanted
+    order = control.order
+    control.memory_bytes = rss_bytes()
+    control.asks = wanted & ~order
+    return order
 
 
 @dataclass(slots=True)
@@ -59,8 +59,8 @@ class RunStatus:
     """State of a run, written by its runner and read by any thread."""
 
     state: State = "starting"
-    record: Record = field(default_factory=dict)
-    """The latest micro-batch's."""
+    record: Mapping[str, Any] = field(default_factory=dict)
+    """Record of the latest micro-batch."""
     stepped_at: float = field(default_factory=time.monotonic)
     reason: str | None = None
     """Why it failed."""
@@ -74,12 +74,12 @@ class RunResult:
     """Whether a signal stopped it before the end of the stream."""
     state_sha256: str | None
     """Digest of model, optimizer, memory and events, and of what the run adds to them."""
-    metrics: Record
+    metrics: Mapping[str, Any]
     """What `StreamTrainer.result` returns."""
-    tables: Record
-    """Where features are, and what caches did, as `table_figures` returns it."""
-    reports: Mapping[str, Record]
-    """What each report returned."""
+    tables: Mapping[str, Any]
+    """Places of features and figures of caches, as `table_figures` returns them."""
+    reports: Mapping[str, Mapping[str, Any]]
+    """Reports of all components by name."""
 
 
 @dataclass(slots=True)
@@ -87,13 +87,13 @@ class Runner:
     """Learns from a stream and saves what it learned; components do all the rest.
 
     Args:
-        trainer: What learns.
+        trainer: Learns.
         stream: Batches of any size, in order.
         checkpoints: Saves the trainer and what belongs to it, or leaves that to rank 0.
         resumed: Whether the trainer resumed from a checkpoint.
         flow: Stops the run between two micro-batches.
-        orders: Lets all ranks save and stop at one position.
-        status: How the run stands, for parts that watch it.
+        control: Lets all ranks save and stop at one position; None in a single process.
+        status: State of the run, for parts that watch it.
         services: Entered before the first micro-batch, in order, and left when all is saved, or
             something failed.
         display: Entered while the run learns.
@@ -107,7 +107,7 @@ class Runner:
     checkpoints: Saves
     resumed: bool = False
     flow: FlowControl = field(default_factory=FlowControl)
-    orders: Orders = field(default_factory=Orders)
+    control: RankControl | None = None
     status: RunStatus = field(default_factory=RunStatus)
     services: Sequence[AbstractContextManager[object]] = ()
     display: AbstractContextManager[object] = field(default_factory=nullcontext)
@@ -152,25 +152,16 @@ class Runner:
         self.status.state = "stopping"
         digest = self.checkpoints.finish()
         self.status.state = "stopped" if stopped else "done"
-        return RunResult(
-            stopped=stopped,
-            state_sha256=digest,
-            metrics=self.trainer.result(),
-            tables=table_figures(self.trainer.graph),
-            reports=self._reports(),
-        )
+        metrics, tables = self.trainer.result(), table_figures(self.trainer.graph)
+        return RunResult(stopped, digest, metrics, tables, self._reports())
 
     def _learn(self) -> bool:
-        """Learn until the stream ends, or is stopped; True if it was a signal.
-
-        Raises:
-            MemoryLimit: If the watchdog stopped it.
-        """
+        """Learn until the stream ends, or is stopped; return True if it was a signal."""
         self.status.state = "recovering" if self.resumed else "running"
         try:
             for step in self.trainer.steps(self.stream):
                 self._record(step)
-                self._obey(self.orders.agree(self._wanted()))
+                self._obey(agree(self.control, self._wanted()))
         except Stopped:
             self._drain()
             return True
@@ -185,12 +176,7 @@ class Runner:
         return wanted
 
     def _obey(self, order: Order) -> None:
-        """Execute the order of all ranks.
-
-        Raises:
-            Stopped: If all stop; or what the stream is to stop by.
-            MemoryLimit: If a rank is at its limit.
-        """
+        """Execute the order of all ranks; raises what stops the stream, if that is ordered."""
         if Order.CHECKPOINT in order:
             self.checkpoints.take()
         if not order & (Order.STOP | Order.STOP_FOR_MEMORY):
@@ -215,12 +201,11 @@ class Runner:
         for component in self.components:
             component.on_step(record)
 
-    def _reports(self) -> dict[str, Record]:
-        return {
-            name: report
-            for component in self.components
-            for name, report in component.report().items()
-        }
+    def _reports(self) -> dict[str, Mapping[str, Any]]:
+        reports: dict[str, Mapping[str, Any]] = {}
+        for component in self.components:
+            reports |= component.report()
+        return reports
 
     def _can_save_before(self, error: Exception) -> bool:
         """Return whether the state can be saved after `error`.
@@ -229,8 +214,9 @@ class Runner:
         """
         if not self.trainer.is_spread:
             return isinstance(error, StreamError | MemoryLimit) or is_out_of_memory(error)
-        kinds = error.kinds if isinstance(error, LeaderFailed) else _kinds_of(error)
-        return not _ENDING_ALL.isdisjoint(kinds)
+        own = [kind.__name__ for kind in type(error).__mro__]
+        kinds = error.kinds if isinstance(error, LeaderFailed) else own
+        return not {StreamError.__name__, MemoryLimit.__name__}.isdisjoint(kinds)
 
     def _save_before(self, error: Exception) -> None:
         """Save the state before `error` ends the run."""
@@ -244,22 +230,14 @@ class Runner:
         except Exception as failed:
             if not (isinstance(failed, OSError | _Unfinished) or is_out_of_memory(failed)):
                 raise
+            saved = self.checkpoints.saved
+            resumes = "there is no checkpoint yet, and a resumed run starts at the first event"
+            if saved is not None:
+                resumes = (
+                    f"the newest checkpoint has {saved:,} events, and a resumed run starts there"
+                )
             text = f"what was learned last could not be saved: {failed}"
-            self.warn(f"{text}; {self._standing()}; the run ends because of: {error}")
-
-    def _standing(self) -> str:
-        """Return a sentence on where a resumed run starts."""
-        saved = self.checkpoints.saved
-        if saved is None:
-            return "there is no checkpoint yet, and a run that resumes starts with the first event"
-        return f"the newest checkpoint has {saved:,} events, and a run that resumes goes on there"
-
-
-_ENDING_ALL = {StreamError.__name__, MemoryLimit.__name__}
-
-
-def _kinds_of(error: Exception) -> list[str]:
-    return [kind.__name__ for kind in type(error).__mro__]
+            self.warn(f"{text}; {resumes}; the run ends because of: {error}")
 
 
 class _Unfinished(Exception):

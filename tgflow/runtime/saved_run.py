@@ -29,11 +29,11 @@ from tgflow.ids import NodeIds
 from tgflow.inference import Inference
 from tgflow.model import TemporalModel, feature_widths
 from tgflow.models import MODELS, name_of
-from tgflow.runtime.checkpoints import IngestPart
 from tgflow.runtime.directory import fixed_settings, saved_settings
+from tgflow.runtime.ingestion import Start, save_ingest
 from tgflow.runtime.model_maker import make_model
 from tgflow.runtime.node_features import FeaturedStream
-from tgflow.runtime.restore import Start, current_build
+from tgflow.runtime.restore import current_build
 from tgflow.serve.predictor import Predictor
 from tgflow.streams.ingest.config import BEFORE_ALL
 from tgflow.streams.ingest.state import IngestState
@@ -96,11 +96,7 @@ class Run(Predictor):
         settings, task = self.config.continual, make_task(self.config.task)
         if self.is_continual:
             trainer = ContinualTrainer.from_checkpoint(
-                self._new_model(self.graph),
-                self._checkpoint,
-                settings,
-                scores=scores,
-                task=task,
+                self._new_model(self.graph), self._checkpoint, settings, scores=scores, task=task
             )
         else:
             trainer = ContinualTrainer(self.model, self.graph, settings, scores=scores, task=task)
@@ -157,8 +153,8 @@ def open_run(path: str | os.PathLike[str] | ContinualTrainer) -> Predictor:
         run.follow(path, engine)
         return run
     home, found = find_checkpoint(path)
-    config = replaced(load_config(home / "config.toml", unknown=[]), _saved_settings(found))
-    return Run(home, config, found)
+    saved = saved_model(found) | saved_settings(found.meta)
+    return Run(home, replaced(load_config(home / "config.toml", unknown=[]), saved), found)
 
 
 def save_trainer(trainer: ContinualTrainer, path: str | os.PathLike[str]) -> None:
@@ -173,7 +169,7 @@ def save_trainer(trainer: ContinualTrainer, path: str | os.PathLike[str]) -> Non
     checkpoint, start = trainer.checkpoint(), trainer.stream_start
     last = int(trainer.graph.log.read(start - 1, start).t) if start else BEFORE_ALL
     Ids(_ids_of(trainer), NodeCount(trainer.graph.log).upto(position)).save(checkpoint)
-    IngestPart(IngestState(num_released=start, watermark=last, last_t=last)).save(checkpoint)
+    save_ingest(IngestState(num_released=start, watermark=last, last_t=last), checkpoint)
     checkpoint.note("records", {"lines": 0})
     checkpoint.note("model", plain(config)["model"])
     run = {
@@ -189,11 +185,7 @@ def save_trainer(trainer: ContinualTrainer, path: str | os.PathLike[str]) -> Non
 
 
 def _config_of(trainer: ContinualTrainer) -> Config:
-    """Return the settings with which `tgflow run` continues a trainer.
-
-    Raises:
-        ValueError: If they do not describe the trainer, or build another model.
-    """
+    """Return the settings with which `tgflow run` continues a trainer."""
     if trainer.not_in_config:
         raise ValueError(
             f"a run directory cannot hold {', '.join(trainer.not_in_config)} of this trainer; set "
@@ -204,17 +196,13 @@ def _config_of(trainer: ContinualTrainer) -> Config:
     fixed: Mapping[str, Any] = MODELS[name].settings if name in MODELS else {}
     if name not in MODELS:
         name = f"{type(model).__module__}:{type(model).__qualname__}"
-    own = getattr(model, "config", None)
+    own: Any = getattr(model, "config", None)
     left_out = {"edge_x_dim", "node_x_dim", *fixed}
-    settings = (
-        {}
-        if own is None
-        else {
-            field.name: asdict(own)[field.name]
-            for field in fields(own)
-            if field.name not in left_out and getattr(own, field.name) != field.default
-        }
-    )
+    settings = {
+        field.name: asdict(own)[field.name]
+        for field in ([] if own is None else fields(own))
+        if field.name not in left_out and getattr(own, field.name) != field.default
+    }
     config = Config(
         stream=_stream_of(trainer),
         graph=GraphConfig(
@@ -327,23 +315,8 @@ def saved_model(checkpoint: Checkpoint) -> dict[str, Any]:
     return {f"model.{name}": value for name, value in settings.items()}
 
 
-def _saved_settings(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the settings that a checkpoint stands for, by "section.key"."""
-    return saved_model(checkpoint) | saved_settings(checkpoint.meta)
-
-
 def find_initial(config: Config, world: int = 1) -> Checkpoint | None:
-    """Return the checkpoint of the run that this one begins with; None if it begins with nothing.
-
-    Args:
-        config: The settings.
-        world: How many ranks begin.
-
-    Raises:
-        ConfigError: If there are several: they can resume, and not begin so.
-        FileNotFoundError: If there is no such run, or it has no checkpoint.
-        CheckpointError: If it cannot be used.
-    """
+    """Return the checkpoint of the run that this one begins with; None without one."""
     path = config.start.init_from
     if path is None:
         return None
@@ -370,16 +343,7 @@ def with_initial_model(config: Config, stated: Mapping[str, Any]) -> Config:
 
 
 def start_of(initial: Checkpoint, graph: TemporalGraph, direction: str) -> Start:
-    """Return where ingestion begins, whose events follow those of another run.
-
-    Args:
-        initial: Of the other run.
-        graph: With its events.
-        direction: How events become edges here.
-
-    Raises:
-        ConfigError: If they became other edges there.
-    """
+    """Return where ingestion begins, whose events follow those of another run."""
     if graph.direction != direction:
         raise ConfigError(
             f"--init-from: events are {graph.direction} there, and {direction} here; give both the "

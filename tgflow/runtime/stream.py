@@ -7,10 +7,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import pairwise
 from types import FrameType
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Self
 
 from torch import OutOfMemoryError
 
@@ -31,22 +30,14 @@ class FlowControl:
     """Lets a stream flow, pauses it, or stops it; its methods may be called by any thread."""
 
     def __init__(self) -> None:
-        self._stopped = False
+        self.stopped = False
+        """Whether the stream must stop."""
         self.signal: str | None = None
         """The signal that asked the stream to stop, if one did."""
-        self._error: BaseException | None = None
+        self.error: BaseException | None = None
+        """The error that stops it; None for a signal, or while it flows."""
         self._paused_since: float | None = None
         self._paused_seconds = 0.0
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the stream is to stop."""
-        return self._stopped
-
-    @property
-    def error(self) -> BaseException | None:
-        """What it is to stop by; None for a signal, or where it flows."""
-        return self._error
 
     @property
     def paused(self) -> bool:
@@ -60,12 +51,9 @@ class FlowControl:
         return self._paused_seconds + (0.0 if since is None else time.monotonic() - since)
 
     def stop(self, error: BaseException | None = None) -> None:
-        """Stop the stream, by `error` if there is one; it wakes up whatever waits.
-
-        Takes no lock that anyone holds while waiting, so that a signal's handler may call it.
-        """
-        self._error = self._error or error
-        self._stopped = True
+        """Stop the stream, by `error` if there is one. Takes no lock: signal handlers call it."""
+        self.error = self.error or error
+        self.stopped = True
 
     def stop_for(self, signal: str) -> None:
         """Stop the stream as `signal` asks."""
@@ -84,19 +72,15 @@ class FlowControl:
             self._paused_since = None
 
     def wait(self) -> None:
-        """Return when the stream may flow.
-
-        Raises:
-            Stopped: If it is to stop.
-        """
-        while self._paused_since is not None and not self._stopped:
+        """Return when the stream may flow; raises as `check`."""
+        while self._paused_since is not None and not self.stopped:
             time.sleep(0.02)
         self.check()
 
     def check(self) -> None:
-        """Raise `Stopped`, or the error that it was stopped by, if the stream is to stop."""
-        if self._stopped:
-            raise self._error or Stopped
+        """Raise `Stopped`, or the error that stops the stream, if it must stop."""
+        if self.stopped:
+            raise self.error or Stopped
 
     def monotonic(self) -> float:
         """Return seconds since some fixed moment, for a paced stream."""
@@ -105,22 +89,12 @@ class FlowControl:
     def sleep(self, seconds: float) -> None:
         """Return after `seconds`, or when the stream is to stop."""
         end = time.monotonic() + seconds
-        while not self._stopped and (left := end - time.monotonic()) > 0:
+        while not self.stopped and (left := end - time.monotonic()) > 0:
             time.sleep(min(left, 0.05))
 
 
 class PacedStream:
-    """The batches of ingestion as flow control, a limit and a speed let them through.
-
-    A context manager: leaving it stops the stream and closes ingestion.
-
-    Args:
-        ingest: The events, in order.
-        flow: What pauses and stops it.
-        limit: Events from the very first on, those learned before included; None for all.
-        speed: Multiple of real time, or None for full speed.
-        learned: Events that were learned before.
-    """
+    """The batches of ingestion as flow control, a limit and a speed let them through."""
 
     def __init__(
         self,
@@ -139,12 +113,7 @@ class PacedStream:
         """How many events there will be from the very first on, None if that is not known."""
 
     def __iter__(self) -> Iterator[EventBatch]:
-        """Yield the stream's batches.
-
-        Raises:
-            Stopped: When flow control stops it, rather than just ending: a stream that has ended is
-                learned to its last event.
-        """
+        """Yield the stream's batches."""
         while True:
             with self._busy:
                 self._flow.wait()
@@ -159,7 +128,8 @@ class PacedStream:
 
     def __exit__(self, *error: object) -> None:
         self._flow.stop()
-        if self._settle():
+        if self._busy.acquire(timeout=GRACE_SECONDS):  # else a thread still reads it
+            self._busy.release()
             self._ingest.close()
 
     def share(self, learned: int) -> float | None:
@@ -172,22 +142,12 @@ class PacedStream:
             return None
         return min(learned / min(known), 1.0) if min(known) else 1.0
 
-    def _settle(self) -> bool:
-        """Wait until nobody is inside the stream any more; False if that takes too long."""
-        if not self._busy.acquire(timeout=GRACE_SECONDS):
-            return False
-        self._busy.release()
-        return True
-
 
 class SteppedStream:
     """A stream that ends micro-batches with its time steps.
 
-    A step of more events than a micro-batch takes is several, of which only the last may not be
-    full. Where steps end is a function of the events alone, so a run that resumes repeats it.
-
-    Args:
-        stream: Batches of any size, in order of time.
+    A longer step is several full micro-batches and a last one. A resumed run repeats the ends, as
+    they depend on the events alone.
     """
 
     def __init__(self, stream: Iterable[EventBatch]) -> None:
@@ -196,10 +156,7 @@ class SteppedStream:
         self._stream = stream
 
     def __iter__(self) -> Iterator[EventBatch]:
-        """Yield the stream's events, and `MICRO_BATCH_END` between those of two times.
-
-        A step has ended when the first event of the next one comes.
-        """
+        """Yield the stream's events, and `MICRO_BATCH_END` between those of two times."""
         last: int | None = None
         for events in self._stream:
             if not len(events):
@@ -259,66 +216,41 @@ class MemoryLimit(RuntimeError):
     """The process held more memory than it may, for too long."""
 
 
-class Judge(Protocol):
-    """Judges the memory that is held, of this process or of more."""
-
-    def judge(self, rss: int) -> Literal["pause", "resume", "none"]:
-        """Return what to do with the stream, given that this process holds `rss` bytes.
-
-        Raises:
-            MemoryLimit: If it is to end.
-        """
-
-
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Return whether a GPU or the host had no memory left, be it to prepare a batch."""
     cause = error.__cause__ if isinstance(error, BatchError) else error
     return isinstance(cause, MemoryError | OutOfMemoryError)
 
 
-@dataclass(slots=True)
 class MemoryGuard:
-    """Judges samples of the memory that the process holds.
+    """Decides by the memory that the process holds whether the stream pauses, or the run ends."""
 
-    Args:
-        limit: Bytes it may hold; None: any.
-        grace: Seconds at the limit before it is an error, half of those just below it.
-        clock: Seconds that never go back.
-    """
-
-    limit: int | None
-    grace: float
-    clock: Callable[[], float] = time.monotonic
-    _since: dict[str, float] = field(default_factory=dict, init=False)
+    def __init__(self, limit: int | None, grace: float) -> None:
+        self._limit, self._grace = limit, grace
+        self._full_since: float | None = None
+        self._paused_since: float | None = None
 
     def judge(self, rss: int) -> Literal["pause", "resume", "none"]:
-        """Return what to do with the stream, given that `rss` bytes are held.
-
-        Raises:
-            MemoryLimit: If that is the limit or more, and was all through the grace time; or if
-                pausing the stream has not helped for twice that.
-        """
-        if self.limit is None:
+        """Return what to do with the stream, given that `rss` bytes are held."""
+        limit, now = self._limit, time.monotonic()
+        if limit is None:
             return "none"
-        self._note("full", begins=rss >= self.limit, ends=rss < self.limit)
-        self._note(
-            "paused", begins=rss >= PAUSE_SHARE * self.limit, ends=rss < RESUME_SHARE * self.limit
-        )
-        if self._lasts("full", self.grace) or self._lasts("paused", 2 * self.grace):
-            raise MemoryLimit(
-                f"the process holds {num_bytes(rss)} of memory_limit = {num_bytes(self.limit)}, "
-                f"also after {self.grace:g} s without new events; give it more, or a smaller "
-                "buffer, replay_horizon or batch"
-            )
-        if "paused" in self._since:
-            return "pause"
-        return "resume"
-
-    def _note(self, name: str, *, begins: bool, ends: bool) -> None:
-        if ends:
-            self._since.pop(name, None)
-        elif begins:
-            self._since.setdefault(name, self.clock())
-
-    def _lasts(self, name: str, seconds: float) -> bool:
-        return name in self._since and self.clock() - self._since[name] >= seconds
+        if rss < limit:
+            self._full_since = None
+        elif self._full_since is None:
+            self._full_since = now
+        if rss < RESUME_SHARE * limit:
+            self._paused_since = None
+        elif rss >= PAUSE_SHARE * limit and self._paused_since is None:
+            self._paused_since = now
+        for since, seconds in (
+            (self._full_since, self._grace),
+            (self._paused_since, 2 * self._grace),
+        ):
+            if since is not None and now - since >= seconds:
+                raise MemoryLimit(
+                    f"the process holds {num_bytes(rss)} of memory_limit = {num_bytes(limit)}, "
+                    f"also after {self._grace:g} s without new events; give it more, or a smaller "
+                    "buffer, replay_horizon or batch"
+                )
+        return "resume" if self._paused_since is None else "pause"

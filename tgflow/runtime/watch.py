@@ -1,105 +1,55 @@
-"""Monitoring of a run: metrics, health.json, memory limit and progress display."""
+"""Monitoring of a run: progress, health.json and the memory limit."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from rich.console import Console
-
-from tgflow.config.schema import OperateConfig
-from tgflow.report.display import Display
+from tgflow.report.display import SECONDS_PER_LINE, Display
+from tgflow.report.formatting import compact, score
 from tgflow.runtime.checkpoints import Component
 from tgflow.runtime.files import HEALTH_SECONDS, State, write_health
-from tgflow.runtime.log import ProgressLog, RunLog
+from tgflow.runtime.log import RunLog
 from tgflow.runtime.machine import rss_bytes
-from tgflow.runtime.metrics import (
-    Exporter,
-    RunCollector,
-    RunMetrics,
-)
-from tgflow.runtime.stream import FlowControl, Judge, MemoryGuard, MemoryLimit
-from tgflow.units import parse_bytes
+from tgflow.runtime.metrics import RunMetrics
+from tgflow.runtime.stream import FlowControl, MemoryGuard, MemoryLimit
 
 GRACE_SECONDS = 30.0
 """At the memory limit, before the run stops."""
-
-
-def memory_limit(operate: OperateConfig) -> int | None:
-    """Return the bytes that this process may hold; None: any."""
-    return None if operate.memory_limit is None else parse_bytes(operate.memory_limit)
-
-
-def memory_guard(operate: OperateConfig) -> MemoryGuard:
-    """Return the judge of this process's memory."""
-    return MemoryGuard(memory_limit(operate), GRACE_SECONDS)
-
-
-def serve_metrics(
-    collector: RunCollector, operate: OperateConfig, run_log: RunLog, opened: ExitStack
-) -> None:
-    """Serve metrics over HTTP until `opened` is closed, if the settings name a port."""
-    if operate.metrics_port is None:
-        return
-    exporter = Exporter(collector, operate.metrics_port, operate.metrics_host)
-    opened.callback(exporter.close)
-    at = f"http://{operate.metrics_host}:{exporter.port}/metrics"
-    run_log.info("metrics", f"metrics at {at}", port=exporter.port)
-
-
-def make_display(
-    operate: OperateConfig,
-    title: str,
-    console: Console,
-    num_events: int | None,
-    metric_names: Sequence[str],
-    run_log: RunLog,
-) -> tuple[AbstractContextManager[object], Component]:
-    """Return the progress display, or a log of progress for `--log-format json`."""
-    if operate.log_format == "json":
-        return nullcontext(), _Shown(ProgressLog(run_log).update)
-    display = Display(console, title, num_events, metric_names)
-    return display, _Shown(display.update)
-
-
-class _Shown(Component):
-    """Passes each record to a display.
-
-    Args:
-        show: Updates the display.
-    """
-
-    def __init__(self, show: Callable[[Mapping[str, Any]], None]) -> None:
-        self._show = show
-
-    def on_step(self, record: Mapping[str, Any]) -> None:
-        """Show the record."""
-        self._show(record)
-
-
 TICK_SECONDS = 0.25
 
 
-class Watchdog:
-    """Watches a run while it is entered.
+class Shown(Component):
+    """Updates the progress display; without one, logs progress every few seconds."""
 
-    Args:
-        path: health.json.
-        metrics: What it says.
-        memory: Judges the memory.
-        flow: Paused while memory is short; stopped by `MemoryLimit` when it stays so.
-        run_log: Hears of both.
-    """
+    def __init__(self, display: Display | None, run_log: RunLog) -> None:
+        self._display, self._run_log = display, run_log
+        self._logged_at = time.monotonic()
+
+    def on_step(self, record: Mapping[str, Any]) -> None:
+        """Show the record."""
+        if self._display is not None:
+            self._display.update(record)
+        elif time.monotonic() - self._logged_at >= SECONDS_PER_LINE:
+            self._logged_at = time.monotonic()
+            text = (
+                f"{record['stop']:,} events, {compact(record['events_per_second'])} events/s, "
+                f"AP {score(record.get('running.ap') or float('nan'))}"
+            )
+            self._run_log.progress(text, **record)
+
+
+class Watchdog:
+    """Thread that writes health.json, and pauses the stream while memory is short."""
 
     def __init__(
         self,
         path: Path,
         metrics: RunMetrics,
-        memory: Judge,
+        memory: MemoryGuard,
         flow: FlowControl,
         run_log: RunLog,
     ) -> None:
