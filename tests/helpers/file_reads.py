@@ -9,41 +9,6 @@ GOOD = b"1,2,3,0.5,0\n"
 HEADER = b"src,dst,t,f0,label\n"
 SCHEMA = {"features": ["f0"], "label": "label"}
 
-CSV_ROWS = {
-    b"1,2,3": "schema",
-    b"1,2,3,0.5,0,9": "schema",
-    b"": "syntax",
-    b"   ": "syntax",
-    b"12.0,2,3,0,0": "type",
-    b"true,2,3,0,0": "type",
-    b"0x10,2,3,0,0": "type",
-    b"1_000,2,3,0,0": "type",
-    b"1\0,2,3,0,0": "type",
-    b",2,3,0,0": "null",
-    b"-1,2,3,0,0": "negative_id",
-    b"9223372036854775808,2,3,0,0": "huge_id",
-    b"1,\xff,3,0,0": "encoding",
-    b"1,2,,0,0": "null",
-    b"1,2,nan,0,0": "time_type",
-    b"1,2,2026-01-01T00:00:00,0,0": "time_type",
-    b"1,2,4.5,0,0": "time_precision",
-    b"1,2,9223372036854775808,0,0": "time_range",
-    b"1,2,-9223372036854775808,0,0": "time_range",
-    b"1,2,1e400,0,0": "time_range",
-    b"1,2,3,,0": "type",
-    b"1,2,3,big,0": "type",
-    b"1,2,3,nan,0": "nan",
-    b"1,2,3,-inf,0": "inf",
-    b"1,2,3,1e39,0": "inf",
-    b"1,2,3,1e400,0": "inf",
-    b"1,2,3,0,0.5": "type",
-    b"1,2,3,0,": "null",
-    b'1,"2,3,0,0': "syntax",
-    b"1,2\r3,4,0,0": "syntax",
-    b"\xef\xbb\xbf1,2,3,4,5": "encoding",
-}
-"""Bad rows under HEADER, and the code of each."""
-
 
 def read(source, position=None):
     """Return all arrivals, in polls, from a position on."""

@@ -72,11 +72,3 @@ def test_gzip_members_one_after_another_are_one_text(tmp_path):
     path = tmp_path / "lines.gz"
     path.write_bytes(gzip.compress(b"1\n2") + gzip.compress(b"3\n"))
     assert [block.data for block in TextFile(path).blocks()] == [b"1\n23\n"]
-
-
-def test_progress_counts_the_bytes_of_the_file(tmp_path):
-    path = tmp_path / "lines"
-    path.write_bytes(b"12345678\n" * 4)
-    file = TextFile(path)
-    assert file.progress() == 0.0
-    assert [round(file.progress(), 2) for _ in file.blocks(9)] == [0.25, 0.5, 0.75, 1.0]

@@ -7,7 +7,7 @@ import pyarrow.feather
 import pyarrow.parquet
 import pytest
 
-from helpers.file_reads import csv_of, flat, poll_on, read, table_of
+from helpers.file_reads import csv_of, flat, read, table_of
 from tgflow.streams import StreamError, open_files
 from tgflow.streams.errors import (
     SourceCorrupt,
@@ -148,17 +148,3 @@ def test_a_gzip_bomb_is_refused(tmp_path):
         StreamError, match=r"more than 500000 bytes of text; if it should, decompress it first"
     ):
         read(open_files(path, max_file_bytes=500_000))
-
-
-def test_damaged_data_ends_the_source_after_the_rows_before_it(tmp_path):
-    path = tmp_path / "events.csv.gz"
-    data = gzip.compress(b"src,dst,t\n" + csv_of(0, 50_000))
-    path.write_bytes(data[: len(data) // 2])
-    source = open_files(path, block_bytes=1 << 14)
-    source.start({})
-    polls = []
-    with pytest.raises(SourceCorrupt, match="damaged or cut short after"):
-        poll_on(source, polls)
-    assert [row[1] for row in flat(polls)[0]] == list(range(len(flat(polls)[0])))
-    assert len(polls) > 1
-    source.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import re
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -64,14 +63,3 @@ def lines_of(data):
 def test_random_bytes_are_the_rows_that_csv_finds(scratch, starts):
     data = b"".join(start + b",0\n" for start in starts)
     assert read_texts(scratch / "made.csv", data) == expected(lines_of(data))
-
-
-@pytest.mark.parametrize("bad", [b'x,"y,0', b'"x"y,z,0', b"x\ry,z,0", b'",,0', b'"', b"x,y", b""])
-@pytest.mark.parametrize("num_good", [3, pytest.param(40_000, marks=pytest.mark.slow)])
-def test_a_bad_row_spoils_no_neighbor(tmp_path, bad, num_good):
-    good = b'"a,""b",c,0\n'
-    data = good * num_good + bad + b"\n" + good * num_good
-    found = read_texts(tmp_path / "made.csv", data)
-    assert found.pop(num_good) is None
-    assert set(found) == {*range(2 * num_good + 1)} - {num_good}
-    assert set(found.values()) == {('a,"b', "c")}

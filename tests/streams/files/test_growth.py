@@ -6,7 +6,6 @@ import gzip
 import io
 import os
 import sys
-import threading
 from types import SimpleNamespace
 
 import pytest
@@ -54,20 +53,6 @@ def test_whole_lines_are_read_as_they_come(tmp_path):
     source.close()
 
 
-def test_reading_resumes_where_it_was(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text("".join(f'{{"src": 0, "dst": 1, "t": {t}}}\n' for t in range(3)))
-    source = open_files(path, follow=True)
-    source.start({})
-    rows = source.poll({0}, 5)[0].rows
-    source.close()
-    append(path, '{"src": 0, "dst": 1, "t": 3}\n')
-    again = open_files(path, follow=True)
-    again.start({0: rows.position})
-    assert times(again, 1) == [3]
-    again.close()
-
-
 def test_files_that_come_to_a_folder_are_read(tmp_path):
     (tmp_path / "part-1.csv").write_text(HEADER + "0,1,10")
     source = open_files(tmp_path, follow=True)
@@ -87,16 +72,6 @@ def test_what_cannot_grow_is_refused(tmp_path):
         open_files(path, follow=True)
     with pytest.raises(ValueError, match="a table does not grow"):
         open_files({"src": [0], "dst": [1], "t": [2]}, follow=True)
-
-
-def test_closing_ends_the_wait(tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_text(HEADER + "0,1,10\n")
-    source = open_files(path, follow=True)
-    source.start({})
-    assert times(source, 1) == [10]
-    source.close()
-    assert not [t for t in threading.enumerate() if t.name == "tgflow-ahead" and t.is_alive()]
 
 
 def stdin_of(monkeypatch, data):

@@ -90,30 +90,10 @@ def test_a_row_where_a_format_has_its_header_is_refused(tmp_path, format):
         open_stream(path, format=format)
 
 
-def test_a_header_among_rows_without_one_is_a_bad_row(tmp_path):
-    path = written(tmp_path / "a.csv", "src,dst,t\n1,4,10\n")
-    with pytest.raises(StreamError, match=r"line 1: .*'src', expected"):
-        rows_of(open_stream(path, header=False, id_kind="int"))
-
-
 def test_names_that_are_not_as_many_as_values_are_refused(tmp_path):
     path = written(tmp_path / "a.csv", "1,4,0,10\n")
     with pytest.raises(StreamError, match=r"names 3 columns, and the first row has 4 values: .*_"):
         open_stream(path, columns="src,dst,t")
-
-
-@pytest.mark.parametrize(
-    ("header", "message"),
-    [
-        (b"src,dst,\xff", "line 2: byte 9 of the line .0xff. is not UTF-8"),
-        (b'src,dst,"t', "line 2: a quote is not closed in the header"),
-    ],
-)
-def test_a_header_that_cannot_be_read_is_named_by_its_line(tmp_path, header, message):
-    path = tmp_path / "a.csv"
-    path.write_bytes(b"# made\n" + header + b"\n1,4,10\n")
-    with pytest.raises(StreamError, match=message):
-        open_stream(path, comment="#")
 
 
 @pytest.mark.parametrize(

@@ -270,39 +270,6 @@ def test_tables_of_any_types_and_values(tmp_path, ending):
         assert taken(path, features="x") == (expected, len(table) - len(expected)), table
 
 
-@pytest.mark.parametrize(
-    ("label", "fate"), [(2**31, "kept"), (-(2**31) - 1, "kept"), (2**63 - 1, "kept"), (2**63, None)]
-)
-@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
-def test_a_label_beyond_int32_is_kept_and_one_beyond_int64_is_no_event(
-    tmp_path, label, fate, ending
-):
-    path = tmp_path / f"made.{ending}"
-    if ending == "csv":
-        path.write_text(f"src,dst,t,label\n1,2,3,0\n1,2,3,{label}\n")
-    elif ending == "jsonl":
-        rows = [{"src": 1, "dst": 2, "t": 3, "label": each} for each in (0, label)]
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    else:
-        kind = pa.uint64() if label > 0 else pa.int64()
-        labels = pa.array([0, label], kind)
-        pa.parquet.write_table(
-            pa.table({"src": [1, 1], "dst": [2, 2], "t": [3, 3], "label": labels}), path
-        )
-    events, num_bad = taken(path)
-    assert [event[3] for event in events.values()] == ([0, label] if fate else [0])
-    assert num_bad == (fate is None)
-
-
-def test_a_key_of_one_row_is_no_column(tmp_path):
-    path = tmp_path / "made.jsonl"
-    rows = [{"src": i, "dst": 1, "t": i, "label": 0, "x": [i, 2]} for i in range(6)]
-    rows[2]["xi"] = rows[2].pop("x")
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    events, num_bad = taken(path, features="x")
-    assert (sorted(events), num_bad) == ([0, 1, 3, 4, 5], 1)
-
-
 def test_most_of_the_first_rows_say_what_a_feature_is(tmp_path):
     path = tmp_path / "made.jsonl"
     rows = [{"src": i, "dst": 1, "t": i, "label": 0, "x": [i, i + 1]} for i in range(1, 7)]

@@ -56,11 +56,6 @@ def test_dyglib_is_known_by_its_header_and_its_features_come_from_the_file_besid
     assert features_of(stream) == FEATURES[1:].tolist()
 
 
-def test_dyglib_features_go_by_idx_whatever_the_order_of_rows(tmp_path):
-    stream = open_stream(write_dyglib(tmp_path, FEATURES, index=[4, 4, 0, 1]))
-    assert features_of(stream) == FEATURES[[4, 4, 0, 1]].tolist()
-
-
 @pytest.mark.parametrize("bad", [b"1,\xff,2,3.0,0.0,1", "1,7,8,9.0,0.0,\u00b2".encode()])
 def test_a_line_of_dyglib_that_cannot_be_read_is_a_bad_row(tmp_path, bad):
     path = write_dyglib(tmp_path, FEATURES)
@@ -72,17 +67,6 @@ def test_a_line_of_dyglib_that_cannot_be_read_is_a_bad_row(tmp_path, bad):
     source.close()
     assert [row.index for rows in found for row in rows.bad()] == [0]
     assert sum(len(rows.events) for rows in found) == len(ROWS)
-
-
-def test_dyglib_reads_on_from_any_block(tmp_path):
-    rows = [(i % 7 + 1, 20 + i % 5, i) for i in range(60)]
-    path = write_dyglib(tmp_path, np.random.default_rng(0).normal(size=(61, 3)), rows)
-    polls = read(open_files(path, block_bytes=90))
-    assert len(polls) > 5
-    whole = flat(read(open_files(path)))
-    assert flat(polls) == whole
-    middle = polls[3].rows.position
-    assert flat(read(open_files(path, block_bytes=90), middle)) == flat(polls[4:])
 
 
 def test_dyglib_without_features_or_with_zeros_alone_has_none(tmp_path, caplog):
@@ -124,14 +108,6 @@ def test_snap_has_no_header_and_any_space_between_values(tmp_path, separator, he
     assert rows_of(open_stream(packed)) == ROWS
 
 
-def test_what_stands_behind_the_time_can_be_read_or_be_the_time(tmp_path):
-    path = tmp_path / "ratings.txt"
-    path.write_text(text_of([(src, dst, -3, t) for src, dst, t in ROWS], ","))
-    stream = open_stream(path, t="c3", features=["t"])
-    assert rows_of(stream) == ROWS
-    assert features_of(stream) == [[-3.0]] * 4
-
-
 @pytest.mark.parametrize("kind", ["sym", "bip"])
 def test_konect_says_whether_it_is_bipartite(tmp_path, kind):
     path = tmp_path / "out.made"
@@ -149,15 +125,6 @@ def test_konect_without_times_is_an_error_that_names_its_columns(tmp_path):
     path.write_text("% sym unweighted\n1 2\n2 3\n")
     with pytest.raises(StreamError, match=r"no column 't'; the columns are src, dst"):
         open_stream(path)
-
-
-def test_a_bad_line_without_a_header_is_named_by_its_number(tmp_path):
-    path = tmp_path / "made.txt"
-    path.write_text("# one\n# two\n1 2 3\n1 2\n4 5 6\n")
-    with pytest.raises(StreamError, match=r"line 4: 2 values, expected 3 \(src, dst, t\)"):
-        list(open_stream(path))
-    polls = read(open_files(path))
-    assert [place["line"] for *_, place, _ in flat(polls)[1]] == [4]
 
 
 def test_comments_longer_than_a_block_are_left_out(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from tgflow.streams import StreamError, open_files, open_stream
 from tgflow.streams.rows import validate
-from tgflow.streams.rows.validate import LabelClasses, first_classes
+from tgflow.streams.rows.validate import first_classes
 
 
 def write_labels(path, labels):
@@ -48,12 +48,6 @@ def test_booleans_are_0_and_1(tmp_path, ending, labels):
         labels = [bool(label) for label in labels]
     path = write_labels(tmp_path / f"a.{ending}", labels)
     assert labels_of(open_stream(path, label="label")) == [1, 0, 1]
-
-
-def test_a_dictionary_column_has_its_texts(tmp_path):
-    label = pa.array(["b", "a", "b"]).dictionary_encode()
-    table = pa.table({"src": [0] * 3, "dst": [1] * 3, "t": [1, 2, 3], "label": label})
-    assert labels_of(open_stream(table, label="label")) == [0, 1, 0]
 
 
 def test_an_empty_label_is_refused_where_it_stands(tmp_path):
@@ -106,10 +100,3 @@ def test_texts_that_begin_like_booleans_are_texts_however_they_are_cut(tmp_path,
     rows = [each.rows for _ in range(9) for each in source.poll({0}, 9)]
     source.close()
     assert [x for each in rows for x in each.events.label.tolist()] == [0, 1, 2, 3, 4]
-
-
-def test_classes_are_saved_as_text():
-    made = LabelClasses()
-    made.encode(pa.array(["a", "\u00e9"]), "label")
-    assert LabelClasses.load(made.save(), []).names == ["a", "\u00e9"]
-    assert LabelClasses.load("", ["false", "true"]).names == ["false", "true"]

@@ -55,14 +55,6 @@ def test_booleans_and_decimals_are_filled_too(f0, expected):
     assert next(iter(stream)).x.flatten().tolist() == expected
 
 
-def test_ids_are_learned_from_rows_whose_features_are_missing(tmp_path):
-    path = tmp_path / "a.jsonl"
-    rows = [{"src": None, "dst": "b", "t": 0}, {"src": "a", "dst": "b", "t": 1, "f0": None}]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    source = open_files(path, features=["f0"], fill_missing=0)
-    assert source.id_kind == "string"
-
-
 def test_bad_rows_beside_filled_ones_spoil_none(tmp_path):
     path = tmp_path / "a.csv"
     rows = [f"0,1,{t},," if t % 7 else f"0,1,{t},x,1" for t in range(80)]
@@ -73,15 +65,3 @@ def test_bad_rows_beside_filled_ones_spoil_none(tmp_path):
     source.close()
     assert [bad.index for bad in rows.bad()] == [t for t in range(80) if t % 7 == 0]
     assert rows.events.x.tolist() == [[0.0, 0.0]] * len(rows.events)
-
-
-def test_other_columns_are_never_filled(tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_text("src,dst,t,f0\n0,1,,1\n")
-    with pytest.raises(StreamError, match="t is "):
-        list(open_stream(path, features="f", fill_missing=0))
-
-
-def test_it_is_a_finite_number():
-    with pytest.raises(ValueError, match="fill_missing must be a finite number"):
-        open_stream({"src": [0], "dst": [1], "t": [1]}, fill_missing=float("inf"))
