@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 from safetensors.numpy import save_file
 
 from tgflow.durable.fs import replacing
+from tgflow.events import concat
 from tgflow.streams.errors import StreamError
 from tgflow.streams.files.csv import JodieDecoder
 from tgflow.streams.files.formats import decoder_for
@@ -26,7 +26,6 @@ from tgflow.streams.open import open_stream
 Int64s = npt.NDArray[np.int64]
 
 PARTS = ("val", "test")
-_COLUMNS = ("src", "dst", "t")
 SHARES = (0.70, 0.85)
 """Quantiles of the times at which validation and the test begin."""
 
@@ -40,14 +39,6 @@ class Converted:
     num_events: int
     num_negatives: dict[str, int]
     """By part."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Events:
-    src: Int64s
-    dst: Int64s
-    t: Int64s
-    x: npt.NDArray[np.float32] | None
 
 
 def convert_tgb(
@@ -77,14 +68,20 @@ def convert_tgb(
     edges = _only(folder, "*_edgelist*.csv")
     name = edges.name.partition("_edgelist")[0]
     pickles = {part: _only(folder, f"*_{part}_ns*.pkl") for part in PARTS}
-    events = _read(edges, time_unit)
+    events, x = _read(edges, time_unit)
     target = Path(out)
     target.mkdir(parents=True, exist_ok=True)
-    written = [_write_events(target / f"{name}.parquet", events)]
-    counts = {}
-    for part, rows in zip(PARTS, _parts(events.t), strict=True):
-        start, dst = _negatives(pickles[part], events, rows)
-        path = target / f"{name}.{part}.negatives.safetensors"
+    written, counts = [target / f"{name}.parquet"], {}
+    features = {} if x is None else {f"f{i}": x[:, i] for i in range(x.shape[1])}
+    with replacing(written[0]) as partial:
+        pq.write_table(pa.table(events | features), partial, compression="zstd")
+    t = events["t"]
+    ends = [int((t <= quantile).sum()) for quantile in np.quantile(t, SHARES)] + [len(t)]
+    for part, rows in zip(PARTS, pairwise(ends), strict=True):
+        known = read_pickled_arrays(pickles[part])
+        found = [_of_event(pickles[part], known, events, row) for row in range(*rows)]
+        start = np.cumsum([0, *map(len, found)], dtype=np.int64)
+        dst = np.concatenate([each.astype(np.int64) for each in found] or [start[:0]])
         about = {
             "data_set": name,
             "kind": "tgb/1",
@@ -92,11 +89,11 @@ def convert_tgb(
             "edges_sha256": _sha256(edges),
             "negatives_sha256": _sha256(pickles[part]),
         }
-        with replacing(path) as partial:
+        written.append(target / f"{name}.{part}.negatives.safetensors")
+        with replacing(written[-1]) as partial:
             save_file({"start": start, "dst": dst}, partial, about)
-        written.append(path)
         counts[part] = len(dst)
-    return Converted(tuple(written), len(events.t), counts)
+    return Converted(tuple(written), len(t), counts)
 
 
 def _only(folder: Path, pattern: str) -> Path:
@@ -107,10 +104,11 @@ def _only(folder: Path, pattern: str) -> Path:
     raise FileNotFoundError(f"there is {what} {pattern} in {str(folder)!r}; one is needed")
 
 
-def _read(path: Path, time_unit: str) -> _Events:
-    """Return all events in the order of the file, their nodes as TGB numbers them."""
+def _read(path: Path, time_unit: str) -> tuple[dict[str, Int64s], npt.NDArray[np.float32] | None]:
+    """Return src, dst and t of all events as TGB numbers their nodes, and the features."""
     decoder = decoder_for(path, None)
-    if isinstance(decoder, JodieDecoder):
+    is_jodie = isinstance(decoder, JodieDecoder)
+    if is_jodie:
         stream = open_stream(path, format="jodie", time_unit=time_unit)
     else:
         names = decoder.names() or ()
@@ -125,44 +123,21 @@ def _read(path: Path, time_unit: str) -> _Events:
     batches = list(stream)
     if not batches:
         raise StreamError(str(path), "schema", "there is no event")
-    src, dst, t = (torch.cat([getattr(batch, name) for batch in batches]) for name in _COLUMNS)
-    features = [batch.x for batch in batches if batch.x is not None]
-    x = torch.cat(features).numpy() if features else None
-    if not isinstance(decoder, JodieDecoder):
-        return _Events(src.numpy(), dst.numpy(), t.numpy(), x)
-    users, items = (np.array(stream.ids.decode(nodes), dtype=np.int64) for nodes in (src, dst))
-    return _Events(users, items + users.max() + 1, t.numpy(), x)
+    batch = concat(batches)
+    events = {name: getattr(batch, name).numpy() for name in ("src", "dst", "t")}
+    if is_jodie:
+        for name in ("src", "dst"):
+            events[name] = np.array(stream.ids.decode(getattr(batch, name)), dtype=np.int64)
+        events["dst"] += events["src"].max() + 1
+    return events, None if batch.x is None else batch.x.numpy()
 
 
-def _write_events(path: Path, events: _Events) -> Path:
-    columns = {name: pa.array(getattr(events, name)) for name in _COLUMNS}
-    if events.x is not None:
-        columns |= {f"f{i}": pa.array(events.x[:, i]) for i in range(events.x.shape[1])}
-    with replacing(path) as partial:
-        pq.write_table(pa.table(columns), partial, compression="zstd")
-    return path
-
-
-def _parts(t: Int64s) -> Iterator[range]:
-    """Yield the rows of validation and of the test: after the quantiles of the times."""
-    ends = [int((t <= quantile).sum()) for quantile in np.quantile(t, SHARES)] + [len(t)]
-    return (range(begin, end) for begin, end in pairwise(ends))
-
-
-def _negatives(path: Path, events: _Events, rows: range) -> tuple[Int64s, Int64s]:
-    """Return where the negatives of each event start, and the negatives one after the other."""
-    known = read_pickled_arrays(path)
-    found = [_of_event(path, known, events, row) for row in rows]
-    start = np.zeros(len(found) + 1, dtype=np.int64)
-    np.cumsum([len(each) for each in found], out=start[1:])
-    return start, np.concatenate([each.astype(np.int64) for each in found] or [start[:0]])
-
-
-def _of_event(path: Path, known: Mapping[Key, Array], events: _Events, row: int) -> Array:
-    key = int(events.src[row]), int(events.dst[row]), int(events.t[row])
-    if key in known:
-        return known[key]
-    src, dst, t = key
+def _of_event(
+    path: Path, known: Mapping[Key, Array], events: Mapping[str, Int64s], row: int
+) -> Array:
+    src, dst, t = (int(events[name][row]) for name in ("src", "dst", "t"))
+    if (src, dst, t) in known:
+        return known[src, dst, t]
     raise StreamError(
         str(path),
         "schema",

@@ -18,8 +18,6 @@ from tgflow.streams.files.formats import WRITABLE, format_of
 from tgflow.streams.files.text import COMPRESSION
 from tgflow.streams.source import Source
 
-Write = Callable[[pa.RecordBatch], None]
-
 
 def write_events(path: str | os.PathLike[str], source: Source) -> int:
     """Write a stream to a CSV, TSV, JSON lines, Parquet or Arrow file, by the ending of its name.
@@ -39,7 +37,9 @@ def write_events(path: str | os.PathLike[str], source: Source) -> int:
         ValueError: If the name has no known ending.
     """
     rows = (events.to_arrow(source.ids) for events in source)
-    return write_rows(path, rows, _no_rows(source).schema)
+    columns = [(name, pa.int64()) for name in ("src", "dst", "t")]
+    features = [(f"f{i}", pa.float32()) for i in range(source.x_dim)]
+    return write_rows(path, rows, pa.schema(columns + features))
 
 
 def write_rows(
@@ -60,15 +60,24 @@ def write_rows(
     Raises:
         ValueError: If the name has no known ending.
     """
-    target = Path(path)
-    kind = format_of(target)
+    target, num_rows, write = Path(path), 0, None
+    kind, compression = format_of(target), COMPRESSION.get(target.suffix)
     if kind not in WRITABLE:
         raise ValueError(
             f"{str(path)!r} has no known ending; "
             "end it in .csv, .csv.gz, .tsv, .jsonl, .parquet or .arrow"
         )
-    with replacing(target) as partial:
-        return _write(partial, kind, COMPRESSION.get(target.suffix), rows, schema)
+    with replacing(target) as partial, ExitStack() as open_files:
+        sink = open_files.enter_context(pa.OSFile(str(partial), "wb"))
+        if compression:
+            sink = open_files.enter_context(pa.CompressedOutputStream(sink, compression))
+        for batch in rows:
+            write = write or _writer(open_files, sink, kind, batch.schema)
+            write(batch)
+            num_rows += len(batch)
+        if write is None:
+            _writer(open_files, sink, kind, schema)
+    return num_rows
 
 
 def encode_rows(rows: pa.RecordBatch, kind: str, *, header: bool = False) -> bytes:
@@ -87,29 +96,10 @@ def encode_rows(rows: pa.RecordBatch, kind: str, *, header: bool = False) -> byt
     return data
 
 
-def _write(
-    path: Path,
-    kind: str,
-    compression: str | None,
-    rows: Iterable[pa.RecordBatch],
-    schema: pa.Schema,
-) -> int:
-    num_rows, write = 0, None
-    with ExitStack() as open_files:
-        sink = open_files.enter_context(pa.OSFile(str(path), "wb"))
-        if compression:
-            sink = open_files.enter_context(pa.CompressedOutputStream(sink, compression))
-        for batch in rows:
-            write = write or _writer(open_files, sink, kind, batch.schema)
-            write(batch)
-            num_rows += len(batch)
-        if write is None:
-            _writer(open_files, sink, kind, schema)
-    return num_rows
-
-
-def _writer(open_files: ExitStack, sink: Any, kind: str, schema: pa.Schema) -> Write:
-    """Return what writes one batch; it is closed with `open_files`."""
+def _writer(
+    open_files: ExitStack, sink: Any, kind: str, schema: pa.Schema
+) -> Callable[[pa.RecordBatch], Any]:
+    """Return the function that writes a batch; the file is closed with `open_files`."""
     if kind == "jsonl":
         return lambda rows: sink.write(encode_rows(rows, kind))
     if kind == "parquet":
@@ -119,7 +109,7 @@ def _writer(open_files: ExitStack, sink: Any, kind: str, schema: pa.Schema) -> W
     else:
         writer = pa.csv.CSVWriter(sink, schema, write_options=_csv_options(kind, header=True))
     open_files.enter_context(writer)
-    write: Write = writer.write_batch
+    write: Callable[[pa.RecordBatch], Any] = writer.write_batch
     return write
 
 
@@ -127,10 +117,3 @@ def _csv_options(kind: str, *, header: bool) -> pa.csv.WriteOptions:
     return pa.csv.WriteOptions(
         include_header=header, delimiter="\t" if kind == "tsv" else ",", quoting_style="needed"
     )
-
-
-def _no_rows(source: Source) -> pa.RecordBatch:
-    names = ("src", "dst", "t")
-    columns = {name: pa.array([], pa.int64()) for name in names}
-    columns |= {f"f{i}": pa.array([], pa.float32()) for i in range(source.x_dim)}
-    return pa.RecordBatch.from_pydict(columns)

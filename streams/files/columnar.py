@@ -40,14 +40,7 @@ _ARROW_MAGIC = b"ARROW1"
 
 
 class ColumnarDecoder(Decoder):
-    """Typed columns, read in batches of at most `BATCH_ROWS` rows.
-
-    Args:
-        name: What messages call it.
-        size: Its bytes, or its rows.
-        names: Its columns.
-        num_events: Its rows, or None if unknown.
-    """
+    """Typed columns, read in batches of at most `BATCH_ROWS` rows."""
 
     def __init__(self, name: str, size: int, names: Sequence[str], num_events: int | None) -> None:
         super().__init__(name, size, num_events, f"{name}, row 0")
@@ -121,12 +114,7 @@ def _values(batch: pa.RecordBatch, row: int) -> tuple[dict[str, Any], bool]:
 
 
 class TableDecoder(ColumnarDecoder):
-    """A table in memory.
-
-    Args:
-        table: The rows.
-        features: The feature columns that are read if none are named.
-    """
+    """A table in memory."""
 
     def __init__(self, table: pa.Table, features: Sequence[str] = ()) -> None:
         super().__init__("table", len(table), table.schema.names, len(table))
@@ -155,14 +143,7 @@ class TableDecoder(ColumnarDecoder):
 
 
 class BinaryDecoder(ColumnarDecoder):
-    """A file of typed columns.
-
-    Args:
-        path: The file.
-        names: Its columns.
-        num_events: Its rows, or None if unknown.
-        may_grow: Whether rows can be appended to it.
-    """
+    """A file of typed columns."""
 
     def __init__(
         self, path: Path, names: Sequence[str], num_events: int | None, may_grow: bool = False
@@ -193,14 +174,7 @@ class BinaryDecoder(ColumnarDecoder):
 
 
 class ParquetDecoder(BinaryDecoder):
-    """A Parquet file, read row group after row group.
-
-    Args:
-        path: The file.
-
-    Raises:
-        StreamError: If it is no Parquet file.
-    """
+    """A Parquet file, read row group after row group."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -234,14 +208,7 @@ class ParquetDecoder(BinaryDecoder):
 
 
 class ArrowDecoder(BinaryDecoder):
-    """An Arrow IPC file (Feather version 2 is the same), mapped into memory, or an IPC stream.
-
-    Args:
-        path: The file.
-
-    Raises:
-        StreamError: If it is neither.
-    """
+    """An Arrow IPC file (Feather version 2 is the same), mapped into memory, or an IPC stream."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -281,15 +248,7 @@ class ArrowDecoder(BinaryDecoder):
 
 
 class ArraysDecoder(BinaryDecoder):
-    """Named arrays of one length: of one dimension, or of two, whose rows are lists.
-
-    Args:
-        path: The file.
-        shapes: Of each array; those without rows of their own are no columns.
-
-    Raises:
-        StreamError: If the columns differ in length.
-    """
+    """Named arrays of one length: of one dimension, or of two, whose rows are lists."""
 
     def __init__(self, path: Path, shapes: Mapping[str, Sequence[int]]) -> None:
         columns = {name: shape for name, shape in shapes.items() if len(shape) in (1, 2)}
@@ -317,14 +276,7 @@ class ArraysDecoder(BinaryDecoder):
 
 
 class NpzDecoder(ArraysDecoder):
-    """A file of `numpy.savez`; arrays of objects, which would be unpickled, are refused.
-
-    Args:
-        path: The file.
-
-    Raises:
-        StreamError: If it is none.
-    """
+    """A file of `numpy.savez`; arrays of objects, which would be unpickled, are refused."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -365,12 +317,6 @@ class TensorsDecoder(ArraysDecoder):
 
     It is read with `weights_only=True`, so that nothing in it is run; a `TemporalData` that was
     saved as it is names its class, and is refused.
-
-    Args:
-        path: The file.
-
-    Raises:
-        StreamError: If it is none.
     """
 
     def __init__(self, path: Path) -> None:

@@ -141,17 +141,6 @@ class CsvDecoder(TextDecoder):
 
     Without a header and without names the columns are src, dst, t, and c3, c4, ... for what comes
     behind.
-
-    Args:
-        path: The file, compressed if its name says so.
-        max_bytes: As for `TextDecoder`.
-        block_bytes: As for `TextDecoder`.
-        dialect: What its format says.
-        layout: What the user says.
-
-    Raises:
-        StreamError: If it begins with more than `MAX_COMMENTS` lines of comments, or its first row
-            has not as many values as there are names.
     """
 
     def __init__(
@@ -181,11 +170,7 @@ class CsvDecoder(TextDecoder):
         self._check_width()
 
     def names(self) -> Sequence[str] | None:
-        """Return the names of the columns, None if there are neither rows nor names.
-
-        Raises:
-            StreamError: If there should be a header, and is none that is text.
-        """
+        """Return the names of the columns, None if there are neither rows nor names."""
         if self._layout.names is not None:
             given = enumerate(self._layout.names)
             return [f"_{i}" if name == UNREAD else name for i, name in given]
@@ -310,11 +295,7 @@ class JodieDecoder(CsvDecoder):
     bipartite = True
 
     def names(self) -> Sequence[str]:
-        """Return src, dst, t, label, and one name for each further value of most first rows.
-
-        Raises:
-            StreamError: If the first line is a row.
-        """
+        """Return src, dst, t, label, and one name for each further value of most first rows."""
         self.refuse_first_row()
         widths = [len(split_values(line, ",")) for line in self.head()[1:] if not undecodable(line)]
         num_features = max(mode(widths) - 4, 0) if widths else 0
@@ -405,10 +386,6 @@ def encloses_values(lines: Text, delimiter: str) -> bool:
 
     A quote that opens within a value is a character like any other. A quoted value that holds a
     line end may pass: counting the rows finds it.
-
-    Args:
-        lines: Whole lines that end by `\n` or `\r\n`.
-        delimiter: What stands between two values, one byte.
     """
     data = np.frombuffer(lines, dtype=np.uint8)
     quotes = np.flatnonzero(data == ord('"'))

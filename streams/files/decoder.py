@@ -51,11 +51,6 @@ class Decoder(ABC):
         """Return the rows in order, from `start` on, a bounded number of them at a time.
 
         Positions lack the file, which the reader adds.
-
-        Raises:
-            SourceTruncated: If the file ends before `start`.
-            SourceMismatch: If it is not the file that was read up to `start`.
-            SourceCorrupt: If it is damaged; also later.
         """
 
     @abstractmethod

@@ -33,14 +33,6 @@ class DyglibDecoder(CsvDecoder):
 
     Row `idx` of `ml_NAME.npy` is an event's features; row 0 stands for none. They are read unless
     others are asked for, or unless all are zero, as DyGLib writes them for data sets without any.
-
-    Args:
-        path: `ml_NAME.csv`, compressed if its name says so.
-        max_bytes: As for `TextDecoder`.
-        block_bytes: As for `TextDecoder`.
-
-    Raises:
-        StreamError: If there are features that are no matrix of numbers.
     """
 
     def __init__(
@@ -51,11 +43,7 @@ class DyglibDecoder(CsvDecoder):
         self._rows_of_x = _features(plain.with_suffix(".npy"))
 
     def names(self) -> Sequence[str]:
-        """Return row, src, dst, t, label and idx, and x if there are features.
-
-        Raises:
-            StreamError: If the first line is a row.
-        """
+        """Return row, src, dst, t, label and idx, and x if there are features."""
         self.refuse_first_row()
         return _NAMES if self._rows_of_x is None else (*_NAMES, FEATURES)
 
@@ -79,11 +67,7 @@ class DyglibDecoder(CsvDecoder):
         return found
 
     def plain_parser(self, schema: RowSchema) -> Parser:
-        """Return how lines become typed columns, features included.
-
-        Raises:
-            StreamError: If another column than idx is to be the events' id beside features.
-        """
+        """Return how lines become typed columns, features included."""
         rows, columns = self._rows_of_x, schema.columns
         if rows is None or FEATURES not in columns.features:
             return csv_parser(_NAMES, ",", columns, schema.ids, schema.time)

@@ -47,17 +47,10 @@ class JsonlDecoder(TextDecoder):
     number or a list, and of how many. Numbers are JSON's, besides `NaN` and `Infinity`, which are
     no features: `true` is no number, nor is `"7"`, and an integer has neither point nor exponent,
     but where it is a time or a label (`2.0`, `1e3`). A key that stands twice makes a line bad.
-
-    Args:
-        path: The file, compressed if its name says so.
     """
 
     def names(self) -> Sequence[str] | None:
-        """Return the keys that half of the first objects have, or None if there is no line.
-
-        Raises:
-            StreamError: If none of the first lines is a JSON object.
-        """
+        """Return the keys that half of the first objects have, or None if there is no line."""
         head = self.head()
         if not head:
             return None

@@ -22,7 +22,7 @@ from tgflow.streams.files.decoder import Decoder
 from tgflow.streams.files.formats import EXTENSIONS, FORMATS, decoder_for, format_of
 from tgflow.streams.files.text import COMPRESSION, TextDecoder
 from tgflow.streams.prefetch import Ended, Prefetcher
-from tgflow.streams.rows.row_batch import PolledRows, Position, RowBatch
+from tgflow.streams.rows.row_batch import PartitionedSource, PolledRows, Position, RowBatch
 from tgflow.streams.rows.schema import Checks, IdKind, Schema, Times
 from tgflow.streams.rows.validate import (
     AS_TEXT,
@@ -64,10 +64,6 @@ class Spool(FileTail):
     """Copies a pipe to a file, which can be read at any place and again, in a thread of its own.
 
     The file is removed with the process.
-
-    Args:
-        pipe: What to copy to its end.
-        name: Of the file.
     """
 
     def __init__(self, pipe: IO[bytes], name: str) -> None:
@@ -106,15 +102,7 @@ class Spool(FileTail):
 
 
 class Files:
-    """Files (or one table) in the order in which they are read.
-
-    Args:
-        decoders: One for each.
-        names: What each is called in positions.
-        growth: Whether the last one may grow, or files may come to the folder; None: no.
-        folder: Where the files are, in order of name; some may come, and old ones go.
-        open_file: Returns the decoder of a file of the folder.
-    """
+    """Files (or one table) in the order in which they are read."""
 
     def __init__(
         self,
@@ -161,12 +149,7 @@ class Files:
                 return current
 
     def find(self, position: Position) -> int:
-        """Return the number of the file of a position, in a folder by its name.
-
-        Raises:
-            SourceExpired: If it is gone.
-            SourceMismatch: If another one has its place, or files came before it.
-        """
+        """Return the number of the file of a position, in a folder by its name."""
         name, number = str(position["name"]), int(position["file"] or 0)
         if self._folder is None:
             if number >= len(self.names):
@@ -455,10 +438,10 @@ def _id_kind(where: str, first: dict[str, object]) -> IdKind:
     return "string" if any(isinstance(value, str) for value in first.values()) else "int"
 
 
-class FileSource:
+class FileSource(PartitionedSource):
     """Files one after another, or a table: one partition, that of number 0.
 
-    A `PartitionedSource`. Files are read in a thread of their own, at most three blocks ahead.
+    Files are read in a thread of their own, at most three blocks ahead.
     A position names the file and the byte (or row) in it, with an anchor: the file's size and the
     digest of what stood before. A file to which lines were appended, and files of a folder that
     sort after the last one, resume too.
@@ -505,16 +488,8 @@ class FileSource:
         """Return partition 0."""
         return [PARTITION]
 
-    def look_for_partitions(self) -> Sequence[int]:
-        """Return none: there is only the one."""
-        return []
-
     def poll(self, wanted: Set[int], timeout: float) -> list[PolledRows]:
-        """Return the next block of rows, waiting for it up to `timeout` seconds.
-
-        Raises:
-            StreamError: If a file cannot be read on; the rows before that have come then.
-        """
+        """Return the next block of rows, waiting for it up to `timeout` seconds."""
         if PARTITION not in wanted or self._has_ended or self._ahead is None:
             return []
         try:
@@ -531,20 +506,9 @@ class FileSource:
         """Return partition 0 once all files have been read to their ends."""
         return {PARTITION} if self._has_ended else set()
 
-    def lag(self) -> Mapping[int, int]:
-        """Return nothing: how many rows are left is not known."""
-        return {}
-
     def progress(self) -> float:
         """Return which share of the files' bytes has been polled, 0 to 1."""
         return self._progress
-
-    def counters(self) -> Mapping[str, float]:
-        """Return nothing."""
-        return {}
-
-    def committed(self, positions: Mapping[int, Position]) -> None:
-        """Do nothing: positions of files are kept nowhere else."""
 
     def close(self) -> None:
         """Stop reading."""

@@ -83,13 +83,7 @@ class TextBlock:
 
 
 class TextFile:
-    """A text file, decompressed if its name ends in `.gz`, `.zst` or `.bz2`.
-
-    Args:
-        path: The file.
-        max_bytes: How many bytes of text compressed data may hold; None for 1 GiB, or 200 times
-            its own size where that is more.
-    """
+    """A text file, decompressed if its name ends in `.gz`, `.zst` or `.bz2`."""
 
     def __init__(self, path: Path, max_bytes: int | None = None) -> None:
         self.path = path
@@ -294,12 +288,7 @@ def parser_block(lines: Text, num_lines: int) -> int:
 
 
 def refuse_tiny(lines: Text, is_tiny: Callable[[Text], bool]) -> None:
-    """Raise `pa.ArrowInvalid` if a time or label has more decimals than Arrow can read.
-
-    Args:
-        lines: Whole lines.
-        is_tiny: Whether that is so of a line; called for those that it may be so of.
-    """
+    """Raise `pa.ArrowInvalid` if a time or label has more decimals than Arrow can read."""
     if may_be_tiny(lines) and any(map(is_tiny, filter(may_be_tiny, lines.splitlines()))):
         raise pa.ArrowInvalid("a number with too many decimals")
 
@@ -399,14 +388,7 @@ def _selected(lines: Text, ends: Int64s, sizes: Int64s, rows: Int64s) -> Text:
 
 
 class TextDecoder(Decoder):
-    """A text file with one event a line.
-
-    Args:
-        path: The file, compressed if its name says so.
-        max_bytes: How much text it may hold if it is compressed, as for `TextFile`.
-        block_bytes: How much to parse at a time.
-        num_header_lines: Lines at its head that are no rows.
-    """
+    """A text file with one event a line."""
 
     comments: tuple[bytes, ...] = ()
     """What lines begin with that are no rows."""

@@ -230,7 +230,7 @@ class PartitionedSource(Protocol):
 
     def look_for_partitions(self) -> Sequence[int]:
         """Return the partitions that came since, and read them from their beginning from now on."""
-        ...
+        return []
 
     def poll(self, wanted: Set[int], timeout: float) -> list[PolledRows]:
         """Return what has arrived in the partitions `wanted`, waiting up to `timeout` seconds.
@@ -248,7 +248,7 @@ class PartitionedSource(Protocol):
 
     def lag(self) -> Mapping[int, int]:
         """Return how many records each partition holds that were not polled yet, where known."""
-        ...
+        return {}
 
     def progress(self) -> float:
         """Return which share of it has been polled, 0 to 1; 0 where that is not known."""
@@ -256,11 +256,11 @@ class PartitionedSource(Protocol):
 
     def counters(self) -> Mapping[str, float]:
         """Return what it has met so far, such as {"rebuilds": 2, "outage_seconds": 3.5}."""
-        ...
+        return {}
 
     def committed(self, positions: Mapping[int, Position]) -> None:
         """Note that a checkpoint holds all before `positions`; never raises."""
-        ...
+        return
 
     def close(self) -> None:
         """Release its resources; never waits for more than a few seconds."""
