@@ -120,13 +120,6 @@ def test_konect_says_whether_it_is_bipartite(tmp_path, kind):
     assert features_of(stream) == [[2.0]] * 4
 
 
-def test_konect_without_times_is_an_error_that_names_its_columns(tmp_path):
-    path = tmp_path / "out.made"
-    path.write_text("% sym unweighted\n1 2\n2 3\n")
-    with pytest.raises(StreamError, match=r"no column 't'; the columns are src, dst"):
-        open_stream(path)
-
-
 def test_comments_longer_than_a_block_are_left_out(tmp_path):
     path = tmp_path / "made.txt"
     path.write_text("".join(f"# comment {i}\n" for i in range(120)) + text_of(ROWS))

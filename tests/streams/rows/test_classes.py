@@ -90,13 +90,3 @@ def test_reading_goes_on_with_the_same_numbers(tmp_path):
         again.close()
         done = sum(len(rows.events) for rows in polled[: i + 1])
         assert [x for rows in rest for x in rows.events.label.tolist()] == expected[done:]
-
-
-@pytest.mark.parametrize("block_bytes", [20, 1 << 20])
-def test_texts_that_begin_like_booleans_are_texts_however_they_are_cut(tmp_path, block_bytes):
-    path = write_labels(tmp_path / "a.csv", ["false", "true", "maybe", "FALSE", "True"])
-    source = open_files(path, label="label", block_bytes=block_bytes)
-    source.start({})
-    rows = [each.rows for _ in range(9) for each in source.poll({0}, 9)]
-    source.close()
-    assert [x for each in rows for x in each.events.label.tolist()] == [0, 1, 2, 3, 4]

@@ -142,14 +142,6 @@ def test_numbers_of_other_sizes_are_seconds(tmp_path, times):
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
-def test_a_row_that_is_no_time_is_refused_by_its_line(tmp_path, ending):
-    path = write_times(tmp_path / f"events.{ending}", ["2024-05-01T12:00:00Z"] * 2 + ["2024-05-32"])
-    message = "expected a number of s, or a time such as 2024-05-01 12:00:00"
-    with pytest.raises(StreamError, match=f"line {4 if ending == 'csv' else 3}.*{message}"):
-        read(path)
-
-
-@pytest.mark.parametrize("ending", ["csv", "jsonl"])
 def test_a_bad_row_among_the_first_decides_nothing_for_others(tmp_path, ending):
     numbers = write_times(tmp_path / f"a.{ending}", ["2024-05-01", NOON, NOON + 1])
     source = open_files(numbers)
