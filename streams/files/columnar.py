@@ -6,7 +6,7 @@ import json
 import pickle
 import zipfile
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -248,53 +248,59 @@ class ArrowDecoder(BinaryDecoder):
 
 
 class ArraysDecoder(BinaryDecoder):
-    """Named arrays of one length: of one dimension, or of two, whose rows are lists."""
+    """Named arrays of one length: of one dimension, or of two, whose rows are lists.
 
-    def __init__(self, path: Path, shapes: Mapping[str, Sequence[int]]) -> None:
+    Args:
+        path: The file.
+        shapes: Of each array; those without rows of their own are no columns.
+        load: Returns some of the arrays.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        shapes: Mapping[str, Sequence[int]],
+        load: Callable[[Sequence[str]], Mapping[str, Any]],
+    ) -> None:
         columns = {name: shape for name, shape in shapes.items() if len(shape) in (1, 2)}
         lengths = {shape[0] for shape in columns.values()}
         if len(lengths) > 1:
             text = ", ".join(f"{name} {list(shape)}" for name, shape in columns.items())
             raise StreamError(str(path), "schema", f"its arrays differ in length: {text:.200}")
         super().__init__(path, list(columns), next(iter(lengths), 0))
+        self._load = load
 
     def batches(
         self, names: Sequence[str], num_rows: int, first: int = 0
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows; damage found on the way is `SourceCorrupt`."""
         try:
-            columns = self.load(names)
+            columns = self._load(names)
         except (ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
             raise self.damaged(first, error) from error
         for start in range(first, self.num_events or 0, num_rows):
             part = {name: array_of(x[start : start + num_rows]) for name, x in columns.items()}
             yield pa.RecordBatch.from_pydict(part)
 
-    @abstractmethod
-    def load(self, names: Sequence[str]) -> Mapping[str, Any]:
-        """Return some of the arrays."""
 
+def npz_decoder(path: Path) -> ArraysDecoder:
+    """Open a file of `numpy.savez`; arrays of objects, which would be unpickled, are refused."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            shapes = {
+                info.filename.removesuffix(".npy"): _shape(file, info)
+                for info in file.infolist()
+                if info.filename.endswith(".npy")
+            }
+    except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError) as error:
+        text = f"no readable .npz file: {error!s:.100}"
+        raise StreamError(str(path), "syntax", text) from None
 
-class NpzDecoder(ArraysDecoder):
-    """A file of `numpy.savez`; arrays of objects, which would be unpickled, are refused."""
-
-    def __init__(self, path: Path) -> None:
-        try:
-            with zipfile.ZipFile(path) as file:
-                shapes = {
-                    info.filename.removesuffix(".npy"): _shape(file, info)
-                    for info in file.infolist()
-                    if info.filename.endswith(".npy")
-                }
-        except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError) as error:
-            text = f"no readable .npz file: {error!s:.100}"
-            raise StreamError(str(path), "syntax", text) from None
-        super().__init__(path, shapes)
-
-    def load(self, names: Sequence[str]) -> Mapping[str, Any]:
-        """Return some of the arrays."""
-        with np.load(self._path, allow_pickle=False) as file:
+    def load(names: Sequence[str]) -> Mapping[str, Any]:
+        with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in names}
+
+    return ArraysDecoder(path, shapes, load)
 
 
 def _shape(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[int, ...]:
@@ -312,32 +318,27 @@ def _shape(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[int, ...]:
     return tuple(shape)
 
 
-class TensorsDecoder(ArraysDecoder):
-    """A dict of tensors that `torch.save` wrote, such as `TemporalData.to_dict()`.
+def tensors_decoder(path: Path) -> ArraysDecoder:
+    """Open a dict of tensors that `torch.save` wrote, such as `TemporalData.to_dict()`.
 
     It is read with `weights_only=True`, so that nothing in it is run; a `TemporalData` that was
     saved as it is names its class, and is refused.
     """
-
-    def __init__(self, path: Path) -> None:
-        way_out = (
-            "save a dict of tensors: torch.save(data.to_dict(), path), or pass the object itself"
-        )
-        try:
-            found = torch.load(path, map_location="cpu", weights_only=True)
-        except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
-            first = str(error).strip().partition("\n")[0]
-            text = f"torch cannot load it safely ({first:.100}); {way_out}"
-            raise StreamError(str(path), "syntax", text) from None
-        if not isinstance(found, dict):
-            text = f"it holds a {type(found).__name__}; {way_out}"
-            raise StreamError(str(path), "syntax", text)
-        self._tensors = {str(n): x for n, x in found.items() if isinstance(x, torch.Tensor)}
-        super().__init__(path, {name: x.shape for name, x in self._tensors.items()})
-
-    def load(self, names: Sequence[str]) -> Mapping[str, Any]:
-        """Return some of the tensors."""
-        return {name: self._tensors[name].numpy() for name in names}
+    way_out = "save a dict of tensors: torch.save(data.to_dict(), path), or pass the object itself"
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        first = str(error).strip().partition("\n")[0]
+        text = f"torch cannot load it safely ({first:.100}); {way_out}"
+        raise StreamError(str(path), "syntax", text) from None
+    if not isinstance(found, dict):
+        text = f"it holds a {type(found).__name__}; {way_out}"
+        raise StreamError(str(path), "syntax", text)
+    tensors = {str(name): x for name, x in found.items() if isinstance(x, torch.Tensor)}
+    shapes = {name: x.shape for name, x in tensors.items()}
+    return ArraysDecoder(
+        path, shapes, lambda names: {name: tensors[name].numpy() for name in names}
+    )
 
 
 def as_table(data: Any) -> pa.Table | None:

@@ -66,7 +66,7 @@ class DyglibDecoder(CsvDecoder):
                 found.append(row)
         return found
 
-    def plain_parser(self, schema: RowSchema) -> Parser:
+    def parser(self, schema: RowSchema) -> Parser:
         """Return how lines become typed columns, features included."""
         rows, columns = self._rows_of_x, schema.columns
         if rows is None or FEATURES not in columns.features:

@@ -17,10 +17,10 @@ from tgflow.streams.files.columnar import (
     BATCH_ROWS,
     ArrowDecoder,
     ColumnarDecoder,
-    NpzDecoder,
     ParquetDecoder,
-    TensorsDecoder,
     as_table,
+    npz_decoder,
+    tensors_decoder,
 )
 from tgflow.streams.files.csv import (
     EDGES,
@@ -67,8 +67,8 @@ FORMATS = {
     "snap": Format(CsvDecoder, (".txt",), SNAP),
     "edges": Format(CsvDecoder, (".edges",), EDGES),
     "konect": Format(CsvDecoder, (), KONECT),
-    "npz": Format(NpzDecoder, (".npz",), is_text=False),
-    "pt": Format(TensorsDecoder, (".pt",), is_text=False),
+    "npz": Format(npz_decoder, (".npz",), is_text=False),
+    "pt": Format(tensors_decoder, (".pt",), is_text=False),
 }
 WRITABLE = ("csv", "tsv", "parquet", "arrow", "jsonl")
 EXTENSIONS = {ending: name for name, each in FORMATS.items() for ending in each.endings}

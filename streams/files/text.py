@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -317,8 +318,10 @@ def parse_lines(
     batches, numbers = [], []
     faults = {}
 
+    places = list(pairwise([0, *ends.tolist()]))
+
     def line(row: int) -> bytes:
-        return bytes(lines[ends[row] - sizes[row] : ends[row]])
+        return bytes(lines[slice(*places[row])])
 
     def takes(rows: Int64s) -> bool:
         if not len(rows):
