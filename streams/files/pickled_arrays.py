@@ -51,13 +51,11 @@ _DAMAGE = (
 
 
 class _Constructor(str):
-    """A permitted constructor, by its short name."""
-
     __slots__ = ()
 
 
 class _Refused(Exception):
-    """Raised when a file holds anything but a dict of (src, dst, t) to arrays."""
+    pass
 
 
 def read_pickled_arrays(path: Path) -> dict[Key, Array]:
@@ -176,27 +174,22 @@ class _ArrayUnpickler(pickle._Unpickler):
             found[_checked_key(key)] = value
 
 
-def _refusal(opcode: str) -> Callable[[Any], None]:
+def _method(name: str, code: int) -> Callable[[Any], None]:
+    """Return the method of an opcode: this class's, else pickle's, else a refusal."""
+    if name in _OPCODES:
+        inherited = pickle._Unpickler.dispatch[code]
+        found: Callable[[Any], None] = getattr(_ArrayUnpickler, inherited.__name__, inherited)
+        return found
+
     def refuse(_: Any) -> None:
-        raise _Refused(f"the opcode {opcode}")
+        raise _Refused(f"the opcode {name}")
 
     return refuse
 
 
-def _dispatch() -> dict[int, Callable[[Any], None]]:
-    """Return the method of each opcode: this class's, else pickle's, else a refusal."""
-    found: dict[int, Callable[[Any], None]] = {}
-    for opcode in pickletools.opcodes:
-        code = ord(opcode.code)
-        if opcode.name in _OPCODES:
-            inherited = pickle._Unpickler.dispatch[code]
-            found[code] = getattr(_ArrayUnpickler, inherited.__name__, inherited)
-        else:
-            found[code] = _refusal(opcode.name)
-    return found
-
-
-_ArrayUnpickler.dispatch = _dispatch()
+_ArrayUnpickler.dispatch = {
+    ord(each.code): _method(each.name, ord(each.code)) for each in pickletools.opcodes
+}
 
 
 def _checked_key(key: Any) -> Key:

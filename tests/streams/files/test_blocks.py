@@ -54,20 +54,6 @@ def test_parse_lines_isolates_every_bad_line_whatever_seems_wrong(text, wrong, r
     assert batch["line"].to_pylist() == [lines[number] for number in numbers]
 
 
-@given(texts, st.integers(0, 5))
-def test_head_is_the_first_lines(scratch, text, num_lines):
-    path = scratch / "lines"
-    path.write_bytes(text)
-    expected = [line.rstrip(b"\r\n") for line in split(text)[:num_lines]]
-    assert TextFile(path).head(num_lines) == expected
-
-
-def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path):
-    path = tmp_path / "lines"
-    path.write_bytes(b"\xef\xbb\xbfsrc\n1\n")
-    assert TextFile(path).head(1) == [b"src"]
-
-
 def test_gzip_members_one_after_another_are_one_text(tmp_path):
     path = tmp_path / "lines.gz"
     path.write_bytes(gzip.compress(b"1\n2") + gzip.compress(b"3\n"))
