@@ -79,13 +79,13 @@ void restore(const Cache& cache, const TensorArg& id, const TensorArg& key, int6
   const auto [ids, keys] = columns<const int64_t>(*cache, id, key);
   check_range("id", {ids, cache->capacity()}, -1, INT64_MAX);
   check_range("key", {keys, cache->capacity()}, 0, INT64_MAX);
-  const tgflow::CacheState state{ids, keys};
-  begin(cache, out, [&](CacheLookup& lookup) { cache->restore(state, size, lookup); });
+  begin(cache, out,
+        [&, ids = ids, keys = keys](CacheLookup& lookup) { cache->restore(ids, keys, size, lookup); });
 }
 
 void snapshot(const Cache& cache, const TensorArg& id, const TensorArg& key) {
   const auto [ids, keys] = columns<int64_t>(*cache, id, key);
-  cache->snapshot({ids, keys});
+  cache->snapshot(ids, keys);
 }
 
 void copy(const Cache& cache, Lookup& started, const TensorArg& rows, const std::optional<TensorArg>& out) {

@@ -1,6 +1,5 @@
 #include "bindings.hpp"
 #include "tgflow/dropout.hpp"
-#include "tgflow/gelu.hpp"
 
 namespace bindings::dropout {
 

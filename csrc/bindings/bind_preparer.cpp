@@ -64,6 +64,8 @@ std::unique_ptr<Preparer> new_preparer(TemporalGraph& graph, const PairIndex& pa
   for (const int64_t k : fanouts) check_number("a fanout", k, 1, kMost);
   if (!with_nodes && !fanouts.empty())
     throw py::value_error("fanouts are of nodes, and there are to be none");
+  check_number("strategy", static_cast<int64_t>(strategy), 0,
+               static_cast<int64_t>(tgflow::Strategy::kDecayed));
   check_number("span", span, 1);
   check_number("num_negatives", num_negatives, 1, kMost);
   check_number("cut", cut, -1, tgflow::kMaxEvents);

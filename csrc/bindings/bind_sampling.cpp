@@ -22,6 +22,7 @@ void sample_neighbors(TemporalGraph& graph, Strategy strategy, uint64_t key, int
   auto* found = out_nodes.data<int64_t>("out.nodes", {size, "k"});
   const int64_t k = out_nodes.length(1);
   check_number("k", k, 1);
+  check_number("strategy", static_cast<int64_t>(strategy), 0, static_cast<int64_t>(Strategy::kDecayed));
   check_number("span", span, 1);
   const Sampler sampler{
       strategy, key, span,

@@ -1,8 +1,7 @@
 #include "bindings.hpp"
-#include "tgflow/faults.hpp"
 #include "tgflow/file_ops.hpp"
 #include "tgflow/gather.hpp"
-#include "tgflow/reserved_array.hpp"
+#include "tgflow/memory.hpp"
 #include "tgflow/row_file.hpp"
 #include "tgflow/row_reader.hpp"
 

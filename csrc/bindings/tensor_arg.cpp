@@ -12,21 +12,25 @@ namespace {
 using dlpack::DataType;
 using dlpack::ExchangeApi;
 
-/// How torch describes its tensors to others; no function where this torch cannot.
+/// How torch describes its tensors to others.
 struct TorchApi {
   py::object tensor_type;
-  const ExchangeApi* exchange = nullptr;
+  const ExchangeApi* exchange;
 };
 
 TorchApi find_torch() {
-  TorchApi torch{py::module_::import("torch").attr("Tensor")};
-  const py::object capsule = py::getattr(torch.tensor_type, dlpack::kExchangeApiAttribute, py::none());
-  if (!PyCapsule_IsValid(capsule.ptr(), dlpack::kExchangeApiCapsule)) return torch;
-  void* pointer = PyCapsule_GetPointer(capsule.ptr(), dlpack::kExchangeApiCapsule);
-  const auto* api = static_cast<const ExchangeApi*>(pointer);
+  const py::object tensor_type = py::module_::import("torch").attr("Tensor");
+  const py::object capsule = py::getattr(tensor_type, dlpack::kExchangeApiAttribute, py::none());
+  const ExchangeApi* api = nullptr;
+  if (PyCapsule_IsValid(capsule.ptr(), dlpack::kExchangeApiCapsule)) {
+    void* pointer = PyCapsule_GetPointer(capsule.ptr(), dlpack::kExchangeApiCapsule);
+    api = static_cast<const ExchangeApi*>(pointer);
+  }
   while (api != nullptr && api->version.major != dlpack::kMajorVersion) api = api->older;
-  if (api != nullptr && api->tensor_from_object != nullptr) torch.exchange = api;
-  return torch;
+  if (api == nullptr || api->tensor_from_object == nullptr) {
+    throw py::import_error("this torch does not describe its tensors as DLPack 1 does; install torch>=2.11");
+  }
+  return {tensor_type, api};
 }
 
 const TorchApi& torch_api() {
@@ -56,19 +60,6 @@ std::string text_of(DataType dtype) {
 
 bool same(DataType a, DataType b) { return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes; }
 
-/// Of names as torch writes them, "torch.float32"; code 255 for one that the core does not have.
-DataType dtype_named(const std::string& name) {
-  const std::pair<const char*, DataType> known[] = {
-      {"torch.float32", dtype_of<float>()},   {"torch.float64", dtype_of<double>()},
-      {"torch.int64", dtype_of<int64_t>()},   {"torch.int32", dtype_of<int32_t>()},
-      {"torch.uint64", dtype_of<uint64_t>()}, {"torch.uint8", dtype_of<uint8_t>()},
-      {"torch.bool", dtype_of<bool>()}};
-  for (const auto& [known_name, dtype] : known) {
-    if (name == known_name) return dtype;
-  }
-  return {255, 8, 1};
-}
-
 /// Of a format of Python's `struct` in the machine's byte order.
 DataType dtype_of_format(const char* format, py::ssize_t size) {
   if (format == nullptr) return dtype_of<uint8_t>();
@@ -93,10 +84,8 @@ std::string text_of(TensorArg::Shape shape) {
 TensorArg::TensorArg(py::handle object) {
   const TorchApi& torch = torch_api();
   is_tensor_ = is_a(object, torch.tensor_type);
-  if (is_tensor_ && torch.exchange != nullptr) {
-    describe_dlpack(object, *torch.exchange);
-  } else if (is_tensor_) {
-    describe_attributes(object);
+  if (is_tensor_) {
+    describe_tensor(object, *torch.exchange);
   } else if (PyObject_CheckBuffer(object.ptr()) != 0) {
     describe_buffer(object);
   } else {
@@ -104,11 +93,11 @@ TensorArg::TensorArg(py::handle object) {
   }
 }
 
-void TensorArg::describe_dlpack(py::handle object, const ExchangeApi& api) {
+void TensorArg::describe_tensor(py::handle object, const ExchangeApi& api) {
   dlpack::Tensor tensor;
   if (api.tensor_from_object(object.ptr(), &tensor) != 0) {
-    PyErr_Clear();  // it lies where DLPack knows no address: meta, sparse
-    describe_attributes(object);
+    PyErr_Clear();
+    name_tensor(object);
     return;
   }
   if (tensor.device.type != dlpack::kCpu && tensor.device.type != dlpack::kPinned) {
@@ -122,26 +111,15 @@ void TensorArg::describe_dlpack(py::handle object, const ExchangeApi& api) {
   set_dense(static_cast<char*>(tensor.data) + tensor.byte_offset, tensor.dtype, tensor.ndim, Kind::kDense);
 }
 
-void TensorArg::describe_attributes(py::handle object) {
+/// Names a tensor that DLPack has no address of: on meta, sparse, or a wrapper.
+void TensorArg::name_tensor(py::handle object) {
   const auto device = py::str(object.attr("device").attr("type")).cast<std::string>();
   const auto layout = py::str(object.attr("layout")).cast<std::string>();
   if (device != "cpu" || layout != "torch.strided") {
     other_ = "a tensor on " + device + (layout == "torch.strided" ? "" : " with layout " + layout);
     return;
   }
-  const auto ndim = object.attr("ndim").cast<int32_t>();
-  if (ndim <= kMaxDims) {
-    int32_t dim = 0;
-    for (const py::handle length : object.attr("shape")) shape_[dim++] = length.cast<int64_t>();
-    dim = 0;
-    for (const py::handle stride : object.attr("stride")()) strides_[dim++] = stride.cast<int64_t>();
-  }
-  try {
-    auto* data = reinterpret_cast<void*>(object.attr("data_ptr")().cast<std::uintptr_t>());
-    set_dense(data, dtype_named(py::str(object.attr("dtype"))), ndim, Kind::kDense);
-  } catch (const py::error_already_set&) {
-    other_ = "a tensor without memory";
-  }
+  other_ = "a tensor without memory";
 }
 
 void TensorArg::describe_buffer(py::handle object) {

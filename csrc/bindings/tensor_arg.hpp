@@ -138,8 +138,8 @@ class TensorArg {
  private:
   enum class Kind : uint8_t { kOther, kDense, kReadOnly };
 
-  void describe_dlpack(py::handle object, const dlpack::ExchangeApi& api);
-  void describe_attributes(py::handle object);
+  void describe_tensor(py::handle object, const dlpack::ExchangeApi& api);
+  void name_tensor(py::handle object);
   void describe_buffer(py::handle object);
   /// Takes it for a dense tensor, unless it has too many dimensions.
   void set_dense(void* data, dlpack::DataType dtype, int32_t ndim, Kind kind);

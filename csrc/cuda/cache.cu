@@ -1,7 +1,7 @@
 // A set-associative cache of rows in device memory with CLOCK replacement. The launches do not depend on what
 // is asked for, so that they can be captured in a graph, and nothing here waits for the host.
 #include "tgflow/cuda/table_view.hpp"
-#include "tgflow/cuda/tile.hpp"
+#include "tgflow/cuda/warp.hpp"
 #include "tgflow/detail/mix.hpp"
 
 using namespace tgflow;

@@ -1,5 +1,5 @@
 // Dropout by key: the CPU's draws, a thread for each four elements.
-#include "tgflow/cuda/tile.hpp"
+#include "tgflow/cuda/warp.hpp"
 #include "tgflow/detail/keep.hpp"
 
 using namespace tgflow;

@@ -2,7 +2,7 @@
 // csrc/src/frontier.cpp does one after the other. A table of hashes, filled with `kUnclaimed` before, tells
 // which item is the first of equal ones, whatever the order in which threads come; prefix sums, which are
 // torch's, number the first ones. Shapes are all that the host knows.
-#include "tgflow/cuda/tile.hpp"
+#include "tgflow/cuda/warp.hpp"
 #include "tgflow/detail/frontier_query.hpp"
 
 using namespace tgflow;

@@ -26,7 +26,7 @@ __device__ inline void for_packs(const Gru& gru, const Step& step) {
 
 template <int kWidth>
 __device__ inline void gru_step(const Gru& gru, float* gates, float* out) {
-  using Numbers = Pack<float, kWidth>;
+  using Numbers = Pack<kWidth>;
   for_packs<kWidth>(gru, [&](int64_t r, int64_t i) {
     float* row = gates + 3 * r * gru.dim;
     const auto memory = Numbers::load(gru.memory + r * gru.memory_stride, i);
@@ -49,7 +49,7 @@ __device__ inline void gru_step(const Gru& gru, float* gates, float* out) {
 template <int kWidth>
 __device__ inline void gru_step_backward(const Gru& gru, const float* gates, const float* grad_out,
                                          float* grad_gates, float* grad_own) {
-  using Numbers = Pack<float, kWidth>;
+  using Numbers = Pack<kWidth>;
   for_packs<kWidth>(gru, [&](int64_t r, int64_t i) {
     const float* row = gates + 3 * r * gru.dim;
     const auto memory = Numbers::load(gru.memory + r * gru.memory_stride, i);

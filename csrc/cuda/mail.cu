@@ -1,5 +1,5 @@
 // One message for each node of a batch: the last, or the mean.
-#include "tgflow/cuda/block_sort.hpp"
+#include "tgflow/cuda/thread_block.hpp"
 #include "tgflow/cuda/warp.hpp"
 
 using namespace tgflow;
@@ -66,7 +66,7 @@ __device__ inline void find_last(const MailColumns& mail, int64_t i) {
 /// adds up in their order.
 template <int kWidth>
 __device__ inline void mean_messages(const MailColumns& mail, const float* from, int64_t width, float* out) {
-  using Numbers = Pack<float, kWidth>;
+  using Numbers = Pack<kWidth>;
   for (int64_t i = warp_index(); i < mail.size; i += warp_count()) {
     if (!mail.is_last[i]) continue;
     const int64_t begin = mail.bound(mail.node[i], false);

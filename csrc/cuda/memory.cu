@@ -1,5 +1,5 @@
 // Reads, writes and archives versions of a node memory: kernels by how many numbers a lane copies at once.
-#include "tgflow/cuda/block_sum.hpp"
+#include "tgflow/cuda/thread_block.hpp"
 #include "tgflow/cuda/warp.hpp"
 #include "tgflow/types.hpp"
 
@@ -132,7 +132,7 @@ __device__ inline void for_columns(int64_t width, const Copy& copy) {
 template <int kWidth>
 __device__ inline void read_versions(const MemoryColumns& memory, const VersionRing& ring,
                                      const MemoryQueries& q) {
-  using Numbers = Pack<float, kWidth>;
+  using Numbers = Pack<kWidth>;
   for (int64_t i = warp_index(); i < q.size; i += warp_count()) {
     const int64_t node = q.node[i], position = q.position[i];
     const bool is_there = memory.sees(node);
@@ -206,7 +206,7 @@ __device__ inline void archive_versions(const MemoryColumns& memory, const Versi
 template <int kWidth>
 __device__ inline void write_versions(const MemoryColumns& memory, const VersionRing& ring,
                                       const MemoryUpdates& u) {
-  using Numbers = Pack<float, kWidth>;
+  using Numbers = Pack<kWidth>;
   for (int64_t i = warp_index(); i < u.size; i += warp_count()) {
     const int64_t node = u.node[i];
     if (!memory.sees(node) || !u.counts(i)) continue;

@@ -14,14 +14,14 @@ template <int kWidth>
 struct PickedTerms {
   const PickedRows& picked;
 
-  __device__ void add(Pack<float, kWidth>& sum, int64_t slot, int64_t i) const {
-    sum.add(1, Pack<float, kWidth>::load(picked.rows + slot * picked.width, i));
+  __device__ void add(Pack<kWidth>& sum, int64_t slot, int64_t i) const {
+    sum.add(1, Pack<kWidth>::load(picked.rows + slot * picked.width, i));
   }
 };
 
 extern "C" __global__ void __launch_bounds__(256) sum_rows_by_4(PickedRows picked, RowLists lists) {
-  sum_lists<float, 4>(lists, picked.width, PickedTerms<4>{picked}, picked.out);
+  sum_lists<4>(lists, picked.width, PickedTerms<4>{picked}, picked.out);
 }
 extern "C" __global__ void __launch_bounds__(256) sum_rows_by_1(PickedRows picked, RowLists lists) {
-  sum_lists<float, 1>(lists, picked.width, PickedTerms<1>{picked}, picked.out);
+  sum_lists<1>(lists, picked.width, PickedTerms<1>{picked}, picked.out);
 }

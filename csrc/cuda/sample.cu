@@ -1,12 +1,9 @@
 // The samplers on the GPU: the CPU's layout, draws and answers. Nothing here waits for the host or depends on
 // it, so every kernel can be captured in a CUDA graph.
 #include "tgflow/cuda/snapshot.hpp"
-#include "tgflow/cuda/tile.hpp"
-#include "tgflow/detail/numbered.hpp"
+#include "tgflow/cuda/warp.hpp"
 #include "tgflow/detail/sample_row.hpp"
 #include "tgflow/detail/store_view.hpp"
-#include "tgflow/detail/uniform_row.hpp"
-#include "tgflow/detail/visible.hpp"
 
 using namespace tgflow;
 

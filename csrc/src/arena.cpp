@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <new>
 
-#include "asan.hpp"
-
 namespace tgflow {
 namespace {
 

@@ -4,10 +4,12 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tgflow/radix_sort.hpp"
 
 namespace tgflow {
+
 namespace {
 
 constexpr size_t kAhead = 8;          // runs between the steps of a look-up made ahead
@@ -340,6 +342,250 @@ StoreStats BlockStore::stats() {
     stats.reads[tier] = load_acquire(&reads_[tier]);
   }
   return stats;
+}
+
+/// Plans what `gather` lists in `alteration_.plans`, by node.
+template <typename Gather>
+int64_t BlockStore::reserve_alteration(const Gather& gather) {
+  std::vector<ChangePlan>& plans = alteration_.plans;
+  try {
+    gather();
+    if (!plans.empty()) heads_.grow(std::max(num_nodes_.load(), plans.back().node + 1));
+    for (ChangePlan& plan : plans) plan_change(plan);
+  } catch (...) {
+    abandon_change();
+    throw;
+  }
+  return alteration_.difference;
+}
+
+int64_t BlockStore::reserve_edits(std::vector<NodeEdit> edits, bool puts_in) {
+  for (NodeEdit& item : edits) item.node = shard_.local(item.node);
+  edits.erase(
+      std::remove_if(edits.begin(), edits.end(), [](const NodeEdit& item) { return item.node == kNotHeld; }),
+      edits.end());
+  std::sort(edits.begin(), edits.end(), [](const NodeEdit& a, const NodeEdit& b) {
+    return a.node != b.node ? a.node < b.node : comes_before(a.edit.t, a.edit.eid, b.edit.t, b.edit.eid);
+  });
+  return reserve_alteration([&] {
+    alteration_.edits.reserve(edits.size());
+    for (const NodeEdit& item : edits) alteration_.edits.push_back(item.edit);
+    for (size_t begin = 0, end = 0; begin < edits.size(); begin = end) {
+      while (end < edits.size() && edits[end].node == edits[begin].node) ++end;
+      const Change change{alteration_.edits.data() + begin, static_cast<int64_t>(end - begin), puts_in,
+                          INT64_MIN, INT64_MAX};
+      alteration_.plans.push_back({edits[begin].node, change, 0, 0, nullptr, nullptr});
+    }
+  });
+}
+
+int64_t BlockStore::reserve_retention(tick_t min_t, int64_t max_count) {
+  return reserve_alteration([&] {
+    const StoreView store = view();
+    const Change change{nullptr, 0, false, min_t, max_count};
+    for (node_t v = 0; v < store.num_nodes; ++v) {
+      const Directory* dir = heads_[v];
+      if (dir == nullptr || dir->num_blocks == 0 || num_forgotten(store, dir, change) <= 0) continue;
+      alteration_.plans.push_back({v, change, 0, 0, nullptr, nullptr});
+    }
+  });
+}
+
+void BlockStore::plan_change(ChangePlan& plan) {
+  std::vector<NewBlock>& blocks = alteration_.blocks;
+  plan.first_block = blocks.size();
+  const auto made = [&](const NewBlock& block) { blocks.push_back(block); };
+  const Directory* dir = heads_[plan.node];
+  ChangePlanner planner(entries_.max_capacity(), made);
+  change_node(view(), dir, plan.change, planner);
+  planner.close();
+  const int64_t difference = planner.total - (dir == nullptr ? 0 : dir->total);
+  if (difference == 0) {  // nothing of it was there
+    blocks.resize(plan.first_block);
+    return;
+  }
+  reserve_blocks(plan, !planner.ends_shared, planner.total);
+  const auto max_blocks = directory_room(planner.num_blocks);
+  plan.version = static_cast<Version*>(directories_->allocate(sizeof(Version)));
+  *plan.version = {0, changes_.load() + 1, dir,
+                   dir == nullptr || dir->version == nullptr ? 0 : dir->version->merged_at};
+  plan.room =
+      static_cast<Directory*>(directories_->allocate(static_cast<size_t>(directory_bytes(max_blocks))));
+  *plan.room = {0, 0, max_blocks, plan.version, 0};
+  alteration_.difference += difference;
+}
+
+/// Blocks within the node stay as they are: they get no more room than they need.
+void BlockStore::reserve_blocks(ChangePlan& plan, bool ends_new, int64_t total) {
+  const std::vector<NewBlock>& blocks = alteration_.blocks;
+  if (alteration_.places.capacity() < blocks.size()) alteration_.places.reserve(2 * blocks.size());
+  for (size_t b = plan.first_block; b < blocks.size(); ++b) {
+    const bool tail = ends_new && b + 1 == blocks.size();
+    const int64_t size = blocks[b].size;
+    alteration_.places.push_back(
+        entries_.allocate(tail ? tail_capacity(size, total, entries_.max_capacity()) : size));
+    ++plan.num_new;
+  }
+}
+
+void BlockStore::abandon_change() noexcept {
+  for (const place_t place : alteration_.places) entries_.free(place, 0);
+  for (const ChangePlan& plan : alteration_.plans) {
+    if (plan.version != nullptr) directories_->free(plan.version, sizeof(Version));
+    if (plan.room != nullptr) {
+      directories_->free(plan.room, static_cast<size_t>(directory_bytes(plan.room->max_blocks)));
+    }
+  }
+  alteration_ = {};
+}
+
+void BlockStore::commit_change(eid_t position) noexcept {
+  const StoreView store = view();
+  for (ChangePlan& plan : alteration_.plans) {
+    if (plan.room == nullptr) continue;
+    const size_t first = plan.first_block;
+    plan.version->changed_at = position;
+    if (plan.change.puts_in) plan.version->merged_at = position;
+    ChangeWriter writer(store, plan.room, alteration_.blocks.data() + first,
+                        alteration_.places.data() + first);
+    change_node(store, heads_[plan.node], plan.change, writer);
+    for (size_t b = first; b < first + plan.num_new; ++b) {
+      entries_.add_entries(alteration_.places[b], alteration_.blocks[b].size);
+    }
+    store_release(&heads_[plan.node], plan.room);
+    max_blocks_ = std::max<int64_t>(max_blocks_, plan.room->num_blocks);
+    if (plan.node >= num_nodes_.load(std::memory_order_relaxed)) {
+      num_nodes_.store(plan.node + 1, std::memory_order_release);
+    }
+  }
+  num_entries_ += alteration_.difference;
+  changes_.fetch_add(1, std::memory_order_release);
+  position_.store(position, std::memory_order_release);
+  alteration_ = {};
+}
+
+void BlockStore::compact() {
+  // A reader that began before the last change still needs the past that it replaced.
+  epochs_.wait_for_readers();
+  const int64_t num_nodes = num_nodes_.load();
+  for (node_t v = 0; v < num_nodes; ++v) give_up_past(v);
+  epochs_.drain();
+  entries_.close_chunks();
+  for (node_t v = 0; v < num_nodes; ++v) leave_sparse_chunks(v);
+  renew_directories();
+  max_blocks_ = 0;
+  for (node_t v = 0; v < num_nodes; ++v) {
+    if (heads_[v] != nullptr) max_blocks_ = std::max<int64_t>(max_blocks_, heads_[v]->num_blocks);
+  }
+  epochs_.drain();
+  entries_.forget_stale_pieces();
+}
+
+void BlockStore::give_up_past(node_t v) {
+  const Directory* dir = heads_[v];
+  if (dir == nullptr || dir->version == nullptr) return;
+  if (dir->version->older == nullptr && dir->total != 0) return;  // given up before
+  const std::vector<Epochs::Piece> past = past_of(dir);
+  epochs_.expect(past.size());
+  store_release(&heads_[v], dir->total == 0 ? nullptr : without_past(*dir));
+  for (const Epochs::Piece& piece : past) epochs_.retire(piece);
+}
+
+/// A copy of `dir` that has no older version. Where events were merged late, its entries are not in the
+/// order of their events: a cut-off before sees nothing of them.
+Directory* BlockStore::without_past(const Directory& dir) {
+  const auto bytes = static_cast<size_t>(directory_bytes(dir.max_blocks));
+  auto* kept = static_cast<Directory*>(directories_->allocate(bytes));
+  *kept = {dir.total, dir.num_blocks, dir.max_blocks, nullptr, 0};
+  std::copy(dir.blocks(), dir.blocks() + dir.num_blocks, kept->blocks());
+  const eid_t merged_at = dir.version->merged_at;
+  if (merged_at == 0) return kept;
+  try {
+    auto* version = static_cast<Version*>(directories_->allocate(sizeof(Version)));
+    *version = {merged_at, 0, nullptr, merged_at};
+    kept->version = version;
+  } catch (...) {
+    directories_->free(kept, bytes);
+    throw;
+  }
+  return kept;
+}
+
+/// All that `dir` and its older versions are made of but for the blocks that `dir` has.
+std::vector<Epochs::Piece> BlockStore::past_of(const Directory* dir) {
+  std::vector<Epochs::Piece> past;
+  while (dir != nullptr) {
+    const Version* version = dir->version;
+    past.push_back({directories_.get(), reinterpret_cast<uint64_t>(dir),
+                    static_cast<uint64_t>(directory_bytes(dir->max_blocks))});
+    if (version == nullptr) break;
+    past.push_back({directories_.get(), reinterpret_cast<uint64_t>(version), sizeof(Version)});
+    if (version->older != nullptr) add_unshared(*version->older, *dir, past);
+    dir = version->older;
+  }
+  return past;
+}
+
+/// Adds the blocks of `older` that `newer`, the version after it, does not share.
+void BlockStore::add_unshared(const Directory& older, const Directory& newer,
+                              std::vector<Epochs::Piece>& past) {
+  std::vector<place_t> shared;
+  for (uint32_t b = 0; b < newer.num_blocks; ++b) shared.push_back(newer.blocks()[b].place);
+  std::sort(shared.begin(), shared.end());
+  for (uint32_t b = 0; b < older.num_blocks; ++b) {
+    const place_t place = older.blocks()[b].place;
+    if (std::binary_search(shared.begin(), shared.end(), place)) continue;
+    past.push_back({&entries_, place, static_cast<uint64_t>(size_of_block(older, b))});
+  }
+}
+
+/// Moves the blocks of `v` that lie in sparse chunks to denser ones of their tier.
+void BlockStore::leave_sparse_chunks(node_t v) {
+  Directory* dir = heads_[v];
+  for (uint32_t b = 0; dir != nullptr && b < dir->num_blocks; ++b) {
+    Block& block = dir->blocks()[b];
+    const place_t place = block.place;
+    if (!entries_.is_sparse(place)) continue;
+    const bool tail = b + 1 == dir->num_blocks;
+    const int64_t size = size_of_block(*dir, b);
+    const place_t to = entries_.allocate(tail ? capacity_of(place) : size, entries_.tier(place));
+    try {
+      epochs_.expect(1);  // after allocating, which may have begun a new epoch
+    } catch (...) {
+      entries_.free(to, 0);
+      throw;
+    }
+    std::copy_n(entries_.entries(place), size, entries_.entries(to));
+    entries_.add_entries(to, size);
+    store_release(&block.place, to);
+    epochs_.retire(entries_, place, static_cast<uint64_t>(size));
+  }
+}
+
+/// Copies all directories to memory without holes, where the holes are more than a quarter of it.
+void BlockStore::renew_directories() {
+  if (4 * directories_->bytes_in_use() > 3 * directories_->bytes()) return;
+  auto renewed = std::make_unique<Arena>(64, *memory_.directories, kDirectories);
+  const int64_t num_nodes = num_nodes_.load();
+  std::vector<Directory*> copies(static_cast<size_t>(num_nodes), nullptr);
+  for (node_t v = 0; v < num_nodes; ++v) {
+    const Directory* dir = heads_[v];
+    if (dir == nullptr) continue;
+    const auto max_blocks = directory_room(dir->num_blocks);
+    auto* copy = static_cast<Directory*>(renewed->allocate(static_cast<size_t>(directory_bytes(max_blocks))));
+    *copy = {dir->total, dir->num_blocks, max_blocks, nullptr, 0};
+    std::copy(dir->blocks(), dir->blocks() + dir->num_blocks, copy->blocks());
+    if (dir->version != nullptr) {
+      auto* version = static_cast<Version*>(renewed->allocate(sizeof(Version)));
+      *version = *dir->version;
+      copy->version = version;
+    }
+    copies[static_cast<size_t>(v)] = copy;
+  }
+  epochs_.expect(1);
+  for (node_t v = 0; v < num_nodes; ++v) store_release(&heads_[v], copies[static_cast<size_t>(v)]);
+  epochs_.retire(old_arenas_, reinterpret_cast<uint64_t>(directories_.release()), 0);
+  directories_ = std::move(renewed);
 }
 
 }  // namespace tgflow

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "asan.hpp"
 #include "tgflow/detail/insert_run.hpp"
 
 namespace tgflow {

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "tgflow/frontier.hpp"
-#include "tgflow/huge_array.hpp"
+#include "tgflow/memory.hpp"
 #include "tgflow/replay.hpp"
 
 namespace tgflow {

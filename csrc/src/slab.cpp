@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "tgflow/huge_array.hpp"
+#include "tgflow/memory.hpp"
 
 namespace tgflow {
 namespace {
@@ -20,7 +20,7 @@ int64_t aligned(int64_t bytes) {
 std::shared_ptr<std::byte> ordinary_memory(int64_t bytes) {
   // one line of slack, as large blocks are aligned to pages, and small ones to less than columns are
   const auto wanted = static_cast<std::size_t>(bytes + SlabPool::kAlignment);
-  std::shared_ptr<std::byte> memory(static_cast<std::byte*>(allocate_huge(wanted)), &release_huge);
+  std::shared_ptr<std::byte> memory(static_cast<std::byte*>(allocate_huge(wanted)), &std::free);
   const auto past = reinterpret_cast<std::uintptr_t>(memory.get()) % SlabPool::kAlignment;
   std::byte* const first = memory.get() + (past == 0 ? 0 : SlabPool::kAlignment - past);
   return {std::move(memory), first};

@@ -60,53 +60,6 @@ std::vector<int64_t> answers(const EventCounts& counts, const Asking& asking) {
   return out;
 }
 
-TEST(counts_of_a_pair_are_those_before_the_time_and_the_limit) {
-  const Columns columns{{1, 1, 2, 1, 1}, {2, 2, 1, 2, 3}, {10, 20, 20, 30, 30}};
-  EventLog log;
-  log.append(columns.slice(0, 5));
-  EventCounts counts(log, {{CountOf::kPair, 1, {10.0, false}}, {CountOf::kReverse, 1, kNone}});
-  counts.read_upto(5);
-  const node_t src = 1, dst = 2, negative = 3;
-  const tick_t t = 30;
-  const eid_t limit = 5;
-  std::vector<int64_t> out(10);
-  counts.answer({&src, &dst, nullptr, &negative, &t, &limit, 1, 1}, out.data());
-  CHECK(out[0] == 2 && out[2] == 10 && out[4] == 1 && out[6] == 10);  // the event
-  CHECK(out[1] == 0 && out[3] == -1 && out[5] == 0 && out[7] == -1);  // its negative
-  double decayed[2];
-  std::memcpy(decayed, &out[8], sizeof decayed);
-  CHECK(decayed[0] == 0.75 && decayed[1] == 0);
-  const eid_t earlier = 1;
-  counts.answer({&src, &dst, nullptr, &negative, &t, &earlier, 1, 1}, out.data());
-  CHECK(out[0] == 1 && out[2] == 20 && out[4] == 0);
-}
-
-TEST(the_last_events_of_a_pair_are_those_before_the_cut) {
-  const Columns columns{{1, 1, 2, 1, 1}, {2, 2, 1, 2, 3}, {10, 20, 20, 30, 30}};
-  EventLog log;
-  log.append(columns.slice(0, 5));
-  EventCounts counts(log, {{CountOf::kPair, 1, kNone}, {CountOf::kSrc, 1, kNone}, {CountOf::kDst, 1, kNone}});
-  counts.read_upto(5);
-  const std::vector<node_t> src{1, 1, 9}, dst{2, 2, 9};
-  const std::vector<eid_t> cut{5, 1, 5};
-  std::vector<eid_t> out(24);
-  counts.last_events(src.data(), dst.data(), cut.data(), 3, 2, out.data());
-  CHECK((out == std::vector<eid_t>{3, 1,  2, -1, 4,  3,  3,  1,  0,  -1, -1, -1,
-                                   0, -1, 0, -1, -1, -1, -1, -1, -1, -1, -1, -1}));
-  EventCounts fewer(log, {{CountOf::kPair, 1, kNone}});
-  const std::string message =
-      message_of([&] { fewer.last_events(src.data(), dst.data(), cut.data(), 3, 2, out.data()); });
-  CHECK(message.find("count all three") != std::string::npos);
-}
-
-TEST(counts_know_no_more_events_than_their_log) {
-  EventLog log;
-  EventCounts counts(log, every_list());
-  counts.read_upto(0);
-  const std::string message = message_of([&] { counts.read_upto(1); });
-  CHECK(message == "position 1 is past the log's end, 0 events");
-}
-
 /// The same questions, with the same bits for answers, while events are added.
 TEST(stress_counts_beside_a_writer) {
   constexpr int64_t kKnown = 1000;

@@ -51,23 +51,6 @@ TEST(a_hash_index_finds_keys_that_share_homes_and_tags) {
   check_index<uint64_t>(100, 20000, [](uint64_t key) { return ~key % 20; });  // around the end
 }
 
-TEST(a_hash_index_tells_numbers_of_one_tag_apart) {
-  IdIndex index(4);
-  index.insert(7, 0);
-  index.insert(7, 1);
-  CHECK(index.find(7, [](int32_t number) { return number == 1; }) == 1);
-  CHECK(index.find(7, [](int32_t) { return false; }) == IdIndex::kNone);
-  index.erase(7, 0);
-  CHECK(index.find(7, [](int32_t) { return true; }) == 1);
-}
-
-TEST(a_hash_index_keeps_the_places_that_it_was_made_with) {
-  IdIndex index(300, 4);
-  const int64_t bytes = index.bytes();
-  for (int32_t i = 0; i < 300; ++i) index.insert(id_tag(i), i);
-  CHECK(index.bytes() == bytes && bytes == 2048 * 8);
-}
-
 TEST(a_row_index_numbers_keys_by_first_appearance) {
   RowIndex index;
   for (const uint64_t num_keys : {0, 5, 4000, 40}) {  // it is used again, larger and smaller

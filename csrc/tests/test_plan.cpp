@@ -33,15 +33,6 @@ TEST(multiply_high_is_the_high_half) {
   CHECK(multiply_high(~0ULL, 1) == 0);
 }
 
-TEST(draws_stay_in_range) {
-  for (uint64_t i = 0; i < 1000; ++i) {
-    const int64_t below = random_below(7, i, 0, 5);
-    const double unit = random_unit(7, i, 1);
-    CHECK(below >= 0 && below < 5 && unit >= 0 && unit < 1);
-  }
-  CHECK(random_below(7, 0, 0, 1) == 0);
-}
-
 TEST(pairs_drawn_while_others_are_appended_are_of_the_prefix) {
   constexpr int64_t kEvents = 20000;
   constexpr int64_t kCut = 100;
@@ -71,64 +62,6 @@ TEST(pairs_drawn_while_others_are_appended_are_of_the_prefix) {
   CHECK(all_same);
   CHECK(index.size() == kEvents && index.num_pairs(kCut) == kCut &&
         index.num_destinations(kEvents) == kEvents);
-}
-
-TEST(the_destinations_of_a_source_are_those_of_its_events_before_a_position) {
-  const std::vector<node_t> src{5, 2, 5, 5, 5}, dst{7, 7, 9, 7, 1};
-  PairIndex index;
-  index.append(src.data(), dst.data(), 3);
-  CHECK(index.num_destinations_of(5, 1) == 1 && index.num_destinations_of(6, 3) == 0);
-  index.append(src.data() + 3, dst.data() + 3, 2);
-  std::vector<node_t> met(3);
-  CHECK(index.num_destinations_of(5, 5) == 3 && index.num_destinations_of(5, 4) == 2);
-  index.destinations_of(5, 5, met.data());
-  CHECK(met == std::vector<node_t>({7, 9, 1}));
-  CHECK(index.num_destinations_of(2, 1) == 0 && index.num_destinations_of(1'000'000'000, 5) == 0);
-}
-
-TEST(a_log_of_one_node_has_no_negative) {
-  const node_t node = 4;
-  const eid_t cut = 0;
-  PairIndex index;
-  index.append(&node, &node, 1);
-  node_t out = 0;
-  const std::string message =
-      message_of([&] { index.draw_destinations({0, &node, &node, &cut, 1, 1, 1}, &out); });
-  CHECK(message.find("4 -> 4 has no negative") != std::string::npos);
-}
-
-TEST(a_frontier_spans_all_of_time) {
-  const node_t node = 3, neighbor = 5;
-  const tick_t late = std::numeric_limits<int64_t>::max(), early = std::numeric_limits<int64_t>::min();
-  const int64_t position = 0;
-  std::vector<node_t> nodes(2);
-  std::vector<tick_t> t(2);
-  std::vector<int64_t> positions(2);
-  int64_t target = -1, row = -1;
-  bool mask = false;
-  float dt = 0;
-  RowIndex index;
-  const int64_t size =
-      expand_frontier({&node, &late, &position, 1}, {&neighbor, &early, 1}, 0.5,
-                      {nodes.data(), t.data(), positions.data()}, {&target, &row, &mask, &dt}, index);
-  CHECK(size == 2 && target == 0 && row == 1 && mask);
-  CHECK(dt == std::ldexp(1.0F, 63));
-  CHECK(nodes[1] == 5 && t[1] == early);
-}
-
-TEST(nothing_has_no_frontier) {
-  RowIndex index;
-  CHECK(unique_queries({nullptr, nullptr, nullptr, 0}, {nullptr, nullptr, nullptr}, nullptr, index) == 0);
-  eid_t out = 7;
-  CHECK(unique_events({}, &out, index) == std::vector<int64_t>{1} && out == kNoEvent);
-}
-
-TEST(replay_draws_the_whole_window_when_it_is_asked_for) {
-  for (const double half_life : {1e-6, 1.0, 1e300, std::numeric_limits<double>::infinity()}) {
-    std::vector<eid_t> out(300);
-    CHECK(draw_replay({100, 350, half_life}, 5, 300, out.data()) == 250);
-    for (int64_t i = 0; i < 250; ++i) CHECK(out[static_cast<std::size_t>(i)] == 100 + i);
-  }
 }
 
 }  // namespace

@@ -42,23 +42,6 @@ bool are_rows_of(const std::vector<int64_t>& ids, const std::vector<int64_t>& ou
   return true;
 }
 
-TEST(slot_order_passes_over_what_was_used_since) {
-  SlotOrder order(2);
-  std::vector<int64_t> key{1, 2, 3, 4};
-  const auto key_of = [&](int32_t s) -> const int64_t& { return key[static_cast<size_t>(s)]; };
-  for (int32_t s = 0; s < 4; ++s) order.push(s == 0 ? 1 : 0, key[static_cast<size_t>(s)], s);
-  order.push(0, key[1] = 5, 1);
-  std::vector<int32_t> out;
-  order.take(2, key_of, [](int32_t s) { return s != 2; }, out);
-  CHECK((out == std::vector<int32_t>{3, 1}));
-  order.purge(key_of);
-  CHECK(order.num_entries() == 2);
-  out.clear();
-  order.take(9, key_of, [](int32_t) { return true; }, out);
-  CHECK((out == std::vector<int32_t>{2, 0}));
-  CHECK(order.num_entries() == 0);
-}
-
 void gather(RowCache& cache, const char* table, const std::vector<int64_t>& ids, std::vector<int64_t>& out) {
   CacheLookup lookup;
   cache.look_up(ids.data(), static_cast<int64_t>(ids.size()), kRows, lookup);
@@ -84,17 +67,6 @@ TEST(row_cache_gathers_the_rows_of_the_table) {
   }
 }
 
-TEST(row_cache_says_which_id_is_unknown) {
-  RowCache cache(CachePolicy::kLru, 4, kBytes);
-  const std::vector<int64_t> ids{1, kRows};
-  CacheLookup lookup;
-  CHECK(message_of([&] { cache.look_up(ids.data(), 2, kRows, lookup); }) ==
-        "id 1000 is not in a table of 1000 rows");
-  CHECK(cache.counts().misses == 0);
-  CHECK(message_of([] { RowCache(CachePolicy::kLru, -1, kBytes); }) ==
-        "a cache has at least 0 and below 2^30 rows, got -1");
-}
-
 TEST(row_cache_refuses_two_rows_in_one_slot) {
   RowCache cache(CachePolicy::kGiven, 4, kBytes);
   const std::vector<int64_t> ids{1, 2};
@@ -104,7 +76,7 @@ TEST(row_cache_refuses_two_rows_in_one_slot) {
   CHECK(message_of([&] { cache.apply(schedule, ids.data(), 2, kRows, lookup); }) ==
         "two rows were planned for slot 3");
   std::vector<int64_t> id(4), key(4);
-  cache.snapshot({id.data(), key.data()});
+  cache.snapshot(id.data(), key.data());
   CHECK((id == std::vector<int64_t>{-1, -1, -1, -1}));
 }
 
@@ -119,7 +91,7 @@ TEST(row_cache_lets_nobody_find_what_a_script_that_failed_put) {
     message_of([&] { cache.apply(schedule, ids.data(), 2, kRows, failed); });
   });
   std::vector<int64_t> id(4), key(4);
-  while (id[3] != 1) cache.snapshot({id.data(), key.data()});  // it waits for the one at work
+  while (id[3] != 1) cache.snapshot(id.data(), key.data());  // it waits for the one at work
   std::thread asks([&] {
     cache.look_up(ids.data(), 1, kRows, later);
     cache.finish(later, true);
@@ -129,19 +101,6 @@ TEST(row_cache_lets_nobody_find_what_a_script_that_failed_put) {
   fails.join();
   asks.join();
   CHECK((later.miss == std::vector<int64_t>{1}));
-}
-
-TEST(row_cache_takes_what_is_appended_without_reading_it) {
-  RowCache cache(CachePolicy::kLru, 3, kBytes);
-  const std::vector<int64_t> table = made_rows();
-  cache.append(10, 5, bytes_of(table) + 10 * kBytes);
-  std::vector<int64_t> id(3), key(3), out(9);
-  cache.snapshot({id.data(), key.data()});
-  CHECK((id == std::vector<int64_t>{12, 13, 14}));
-  gather(cache, nullptr, id, out);
-  CHECK(are_rows_of(id, out));
-  CHECK(cache.counts().written == 3);
-  CHECK(cache.counts().misses == 0);
 }
 
 void gather_often(RowCache& cache, const std::vector<int64_t>& table, uint64_t seed,
@@ -168,14 +127,14 @@ void stress(CachePolicy policy, int64_t capacity) {
   std::vector<int64_t> id(static_cast<size_t>(capacity)), key(id);
   CacheLookup lookup;
   for (int64_t round = 0; round < 30; ++round) {
-    cache.snapshot({id.data(), key.data()});
+    cache.snapshot(id.data(), key.data());
     cache.begin_change();
     cache.truncate(kRows - round);
     for (size_t i = 0; i < 30; ++i) table[i] = table[i] + 0;  // nobody reads
     cache.write(table.data(), 1, bytes_of(table));
     cache.end_change();
     cache.append(kRows - round, round, bytes_of(table) + (kRows - round) * kBytes);
-    cache.restore({id.data(), key.data()}, kRows, lookup);
+    cache.restore(id.data(), key.data(), kRows, lookup);
     if (round % 7 != 0) {
       std::vector<int64_t> rows;
       for (const int64_t miss : lookup.miss) rows.insert(rows.end(), 3, miss);

@@ -12,7 +12,7 @@
 
 #include "check.hpp"
 #include "tgflow/crc32c.hpp"
-#include "tgflow/faults.hpp"
+#include "tgflow/file_ops.hpp"
 #include "tgflow/row_file.hpp"
 #include "tgflow/row_reader.hpp"
 
@@ -68,14 +68,6 @@ std::vector<int64_t> scattered(int64_t n, int64_t size) {
 
 void cut(const std::string& path, int64_t bytes) { CHECK(::truncate(path.c_str(), bytes) == 0); }
 
-void flip(const std::string& path, int64_t offset) {
-  File file(path, O_RDWR);
-  char byte;
-  CHECK(file.read(&byte, 1, offset) == 1);
-  byte ^= 1;
-  file.write(&byte, 1, offset);
-}
-
 TEST(crc32c_has_its_known_value) {
   CHECK(crc32c(0, "123456789", 9) == 0xe3069283);
   const std::string text = "the same in two pieces as in one";
@@ -103,26 +95,6 @@ TEST(rows_are_read_as_they_were_appended) {
   }
 }
 
-TEST(neighbors_are_read_together_and_each_row_once) {
-  const Path path;
-  RowFile file(path, 688, "test");
-  append(file, 20000);
-  RowReader reader(file, 16 << 20, "auto");
-  std::vector<int64_t> id;
-  for (int64_t i = 0; i < 300; ++i) id.push_back(5000 + i / 3);
-  CHECK(read(reader, file, id) == "");
-  CHECK(reader.num_reads() == 1);
-  CHECK(reader.bytes_read() < 100 * 692 + 2 * 4096);
-}
-
-TEST(an_id_past_the_rows_is_refused) {
-  const Path path;
-  RowFile file(path, kRow, "test");
-  append(file, 3);
-  RowReader reader(file, kBudget, "auto");
-  CHECK(read(reader, file, {1, 3}) == "id 3 is not in a table of 3 rows");
-}
-
 TEST(a_file_that_is_cut_anywhere_keeps_its_whole_rows) {
   const Path path;
   for (int64_t bytes = RowFile::kHeaderBytes; bytes < RowFile::kHeaderBytes + 6 * (kRow + 4); bytes += 5) {
@@ -138,72 +110,6 @@ TEST(a_file_that_is_cut_anywhere_keeps_its_whole_rows) {
     RowReader reader(file, kBudget, "auto");
     CHECK(read(reader, file, {0, 1, 2, 3, 4, 5, 6}) == "");
   }
-}
-
-TEST(a_file_that_lost_synced_rows_says_so) {
-  const Path path;
-  {
-    RowFile file(path, kRow, "test");
-    append(file, 5);
-    file.sync();
-    append(file, 5);
-  }
-  cut(path, RowFile::kHeaderBytes + 8 * (kRow + 4) - 1);
-  {
-    CHECK(RowFile(path, kRow, "test").size() == 7);
-  }
-  cut(path, RowFile::kHeaderBytes + 5 * (kRow + 4) - 1);
-  CHECK(message_of([&] { RowFile(path, kRow, "test"); }) ==
-        path.text + " holds 4 rows, and 5 were synced: its end was cut off; restore it from a copy");
-}
-
-TEST(rows_behind_a_torn_one_are_not_taken_up) {
-  const Path path;
-  {
-    RowFile file(path, kRow, "test");
-    append(file, 5);
-    file.sync();
-    append(file, 5);
-  }
-  flip(path, RowFile::kHeaderBytes + 7 * (kRow + 4) + 3);
-  CHECK(RowFile(path, kRow, "test").size() == 7);
-}
-
-TEST(a_damaged_row_is_an_error_and_no_answer) {
-  const Path path;
-  RowFile file(path, kRow, "test");
-  append(file, 10);
-  flip(path, file.offset(6) + 2);
-  for (const char* way : kWays) {
-    RowReader reader(file, kBudget, way);
-    CHECK(read(reader, file, {5, 7}) == "");
-    CHECK(read(reader, file, {5, 6, 7}) == "row 6 of " + path.text + " is damaged: its checksum differs");
-  }
-}
-
-TEST(a_damaged_header_is_refused_and_one_spoiled_slot_is_not) {
-  const Path path;
-  {
-    RowFile file(path, kRow, "test");
-    append(file, 4);
-    file.sync();
-    append(file, 4);
-    file.sync();
-  }
-  CHECK(message_of([&] { RowFile(path, kRow + 1, "other"); }) ==
-        path.text + " holds rows of test, not of other");
-  flip(path, 1024);
-  {
-    CHECK(RowFile(path, kRow, "test").size() == 8);
-  }
-  flip(path, 2048);
-  CHECK(message_of([&] { RowFile(path, kRow, "test"); }) ==
-        "both records of how many rows " + path.text + " holds are damaged");
-  flip(path, 12);
-  CHECK(message_of([&] { RowFile(path, kRow, "test"); }) == "the header of " + path.text + " is damaged");
-  flip(path, 0);
-  CHECK(message_of([&] { RowFile(path, kRow, "test"); }) ==
-        path.text + " is no table of tgflow's, or its beginning is lost");
 }
 
 std::string bytes_of(const std::string& path) {
@@ -235,42 +141,6 @@ TEST(a_settled_file_depends_on_its_rows_alone) {
   append(again, 1);
   again.sync();
   CHECK(again.synced() == 21);
-}
-
-TEST(a_file_is_open_once) {
-  const Path path;
-  RowFile file(path, kRow, "test");
-  CHECK(message_of([&] { RowFile(path, kRow, "test"); }).find(" is open elsewhere") != std::string::npos);
-}
-
-TEST(a_full_disk_costs_no_row) {
-  const Path path;
-  RowFile file(path, kRow, "test");
-  append(file, 5);
-  for (const int64_t result : {-ENOSPC, -EIO}) {
-    inject_fault(FileOp::kWrite, 0, 1, result);
-    const std::string wrong = message_of([&] { append(file, 3); });
-    CHECK(wrong.find("rows 5 to 7 were not added to " + path.text) == 0);
-    CHECK(file.size() == 5);
-  }
-  append(file, 3);
-  RowReader reader(file, kBudget, "auto");
-  CHECK(read(reader, file, {0, 1, 2, 3, 4, 5, 6, 7}) == "");
-}
-
-TEST(a_failed_sync_stops_the_file_and_keeps_what_was_synced) {
-  const Path path;
-  {
-    RowFile file(path, kRow, "test");
-    append(file, 5);
-    file.sync();
-    append(file, 2);
-    inject_fault(FileOp::kSync, 0, 1, -EIO);
-    CHECK(message_of([&] { file.sync(); }).find("is sure to hold only its first 5 rows") !=
-          std::string::npos);
-    CHECK(message_of([&] { append(file, 1); }).find("failed to sync before") != std::string::npos);
-  }
-  CHECK(RowFile(path, kRow, "test").size() == 7);
 }
 
 TEST(reads_that_fail_or_fall_short) {
@@ -365,15 +235,6 @@ TEST(many_threads_read_while_one_appends) {
   stop = true;
   for (auto& thread : threads) thread.join();
   CHECK(!wrong);
-}
-
-TEST(reads_are_one_of_four_ways) {
-  const Path path;
-  RowFile file(path, kRow, "test");
-  CHECK(message_of([&] { probe_reads(path, "tape"); }) ==
-        "reads must be auto, io_uring, pread or page cache, got tape");
-  CHECK(probe_reads(path, "page cache").name() == "pread through the page cache");
-  CHECK(!probe_reads(path, "pread").uring);
 }
 
 }  // namespace

@@ -56,18 +56,6 @@ StoreMemory with_budget(int64_t bytes) {
   return memory;
 }
 
-/// Memory that ends.
-class LimitedMemory : public HostMemory {
- public:
-  int64_t left = 1 << 20;
-
-  void* allocate(int64_t bytes) noexcept override {
-    if (bytes > left) return nullptr;
-    left -= bytes;
-    return HostMemory::allocate(bytes);
-  }
-};
-
 TEST(samplers_match_brute_force_for_any_batching) {
   const int64_t size = 3000;
   const node_t num_nodes = 30;
@@ -94,37 +82,6 @@ TEST(samplers_match_brute_force_for_any_batching) {
       CHECK(!two_tiers || graph.stats().tiers[0].bytes <= 16 << 10);
     }
   }
-}
-
-TEST(running_out_of_memory_changes_nothing) {
-  const Columns columns = made_events(4000, 60, 11);
-  const auto limited = std::make_shared<LimitedMemory>();
-  const auto lower = std::make_shared<LimitedMemory>();
-  TemporalGraph graph(Direction::kUndirected, {limited, limited, lower, 64 << 10});
-  graph.append(columns.slice(0, 1000));
-  int64_t appended = 1000, refused = 0;
-  for (int64_t round = 0; appended < columns.size(); ++round) {
-    limited->left = round % 4 == 3 ? 1 << 20 : round % 4 * 4096;
-    lower->left = round % 3 * 8192;
-    const StoreStats before = graph.stats();
-    const int64_t end = std::min(columns.size(), appended + 500);
-    const std::string message = message_of([&] { graph.append(columns.slice(appended, end)); });
-    if (message.empty()) {
-      appended = end;
-      continue;
-    }
-    ++refused;
-    CHECK(message.find("asked for ") != std::string::npos && message.find(" bytes") != std::string::npos);
-    CHECK(graph.log().size() == appended && graph.store().position() == appended);
-    CHECK(graph.stats().num_entries == before.num_entries);
-  }
-  CHECK(refused > 0);
-  std::vector<eid_t> eids(columns.src.size());
-  for (size_t i = 0; i < eids.size(); ++i) eids[i] = static_cast<eid_t>(i);
-  Asked asked(500, 30);
-  ask_at_random(asked, 60, columns.t.back(), columns.size(), 5);
-  sample_neighbors(graph.store(), asked.queries(), {}, asked.rows());
-  check_recent(Expected(columns, Direction::kUndirected, eids), asked);
 }
 
 TEST(positions_past_32_bits_start_a_block_with_its_own_base) {
@@ -236,71 +193,6 @@ TEST(a_reader_does_not_empty_the_device_tier) {
   graph.append(columns.slice(columns.size() - 1, columns.size()));
   CHECK(graph.stats().tiers[0].bytes <= 64 << 10);
   CHECK(graph.stats().tiers[0].bytes > 48 << 10);
-}
-
-TEST(a_compaction_that_ran_out_of_memory_can_be_made_up_for) {
-  const auto limited = std::make_shared<LimitedMemory>();
-  const Columns columns = made_events(3000, 40, 14);
-  for (int64_t left = 0; left < 200 << 10; left += 5000) {
-    TemporalGraph graph(Direction::kUndirected, {limited, limited, limited, 32 << 10});
-    limited->left = 8 << 20;
-    for (int64_t at = 0; at < columns.size(); at += 300) {
-      graph.append(columns.slice(at, at + 300));
-      graph.retain(INT64_MIN, 60);
-    }
-    limited->left = left;
-    message_of([&] { graph.compact(); });
-    limited->left = 8 << 20;
-    graph.compact();
-    const StoreStats stats = graph.stats();
-    CHECK(stats.tiers[0].num_entries + stats.tiers[1].num_entries == stats.num_entries);
-  }
-}
-
-TEST(a_rejected_batch_changes_nothing) {
-  TemporalGraph graph(Direction::kBipartite);
-  const Columns good{{0, 1}, {5, 6}, {10, 20}};
-  graph.append(good.slice(0, 2));
-  const Columns late{{2, 3}, {7, 7}, {30, 29}};
-  CHECK(message_of([&] { graph.append(late.slice(0, 2)); }) ==
-        "event 1 has t=29 but event 0 before it is at t=30; sort the batch or use a reorder buffer");
-  const Columns crossed{{2, 5}, {7, 7}, {30, 31}};
-  CHECK(message_of([&] { graph.append(crossed.slice(0, 2)); }).find("node 5 is the source of event 1") == 0);
-  CHECK(graph.log().size() == 2 && graph.store().position() == 2 && graph.stats().num_entries == 4);
-  const Columns other_side{{7}, {2}, {30}};  // sides of rejected events are not remembered
-  CHECK(graph.append(other_side.slice(0, 1)) == 2);
-}
-
-TEST(slack_and_directories_stay_small) {
-  const Columns columns = made_events(200000, 2000, 3);
-  TemporalGraph graph(Direction::kUndirected);
-  for (int64_t at = 0; at < columns.size(); at += 1000) {
-    graph.append(columns.slice(at, std::min(columns.size(), at + 1000)));
-  }
-  const StoreStats stats = graph.stats();
-  CHECK(stats.num_entries > 390000 && stats.num_entries <= 400000);
-  CHECK(static_cast<double>(stats.num_entries) > 0.9 * static_cast<double>(stats.tiers[0].capacity));
-  CHECK(stats.max_blocks < 80);
-  CHECK(stats.bytes < 32 * stats.num_entries);  // whole chunks, which weigh on a small graph
-}
-
-TEST(retired_memory_waits_for_its_readers) {
-  HostMemory memory;
-  Arena arena(16, memory, "a test");
-  Epochs epochs;
-  void* piece = arena.allocate(32);
-  {
-    const Epochs::Reader reader(epochs);
-    epochs.retire(arena, reinterpret_cast<uint64_t>(piece), 32);
-    epochs.collect();
-    epochs.collect();
-    CHECK(epochs.num_retired() == 1);
-    const Epochs::Reader later(epochs);  // came after: does not hold the piece up
-  }
-  epochs.collect();
-  epochs.collect();
-  CHECK(epochs.num_retired() == 0);
-  CHECK(arena.allocate(32) == piece);
 }
 
 TEST(radix_sort_is_stable) {

@@ -36,9 +36,9 @@ def run(options: Options) -> list[Row]:
         options.say(f"host memory, {dim} floats")
         rows += list(host_rows(dim, options))
     if options.devices[-1] != "cpu":
-        from tgflow.cuda.device import CudaDevice
+        from tgflow.cuda.device import Device
 
-        gpu = CudaDevice(torch.device(options.devices[-1]))
+        gpu = Device(torch.device(options.devices[-1]))
         for dim in (*WIDTHS, 128):
             options.say(f"{gpu.device}, {dim} floats")
             rows += list(gpu_rows(dim, gpu, options))

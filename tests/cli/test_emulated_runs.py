@@ -16,7 +16,7 @@ from helpers.live_runs import figures, write_features
 from helpers.rank_runs import codes, run_ranks
 from tgflow.cli import assemble, main, offline, ranks
 from tgflow.cli.errors import MEMORY
-from tgflow.cuda.devices import device_of
+from tgflow.cuda.device import device_of
 from tgflow.graph import TemporalGraph
 from tgflow.models.tgn import TGN
 from tgflow.plan.plan import Plan

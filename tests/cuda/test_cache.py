@@ -88,15 +88,6 @@ def test_clock_evicts_rows_not_used_since_the_hand_passed():
     assert (counts.admitted, counts.evicted) == (5, 2)
 
 
-def test_hot_rows_stay_in_the_cache():
-    cache = made(EmulatedDevice(), 24)
-    hot = torch.arange(6)
-    for step in range(40):
-        cache.gather(torch.cat([hot, torch.tensor([6 + step, 7 + step])]))
-    assert set(hot.tolist()) <= set(cache.contents().tolist())
-    assert cache.counters.hit_rate > 0.7
-
-
 def test_preload_and_append_fill_the_sets():
     cache = made(EmulatedDevice(), 8)
     cache.preload(torch.tensor([9, 4, 9, -1, 3]))
@@ -120,18 +111,6 @@ def test_other_policies_are_refused_on_a_gpu(policy):
     schedule = CacheSchedule(*(torch.zeros(0, dtype=torch.int64) for _ in range(3)))
     with pytest.raises(ValueError, match="schedules are for"):
         made(EmulatedDevice(), 4).apply(schedule, torch.zeros(0, dtype=torch.int64))
-
-
-def test_the_number_of_launches_does_not_depend_on_the_ids():
-    gpu = EmulatedDevice()
-    cache = made(gpu, 40)
-    for size in (1, 2, 30):
-        gpu.kernels.launches.clear()
-        cache.gather(some_ids(size, size))
-        assert gpu.kernels.launches == [
-            *("cache_look_up", "gather_by_4", "cache_admit", "cache_copy_by_4")
-        ]
-    assert gpu.synchronized == 0
 
 
 def test_gathers_on_two_streams_take_turns():
@@ -171,11 +150,12 @@ class Recorded:
 
     def launch(self, name, blocks, threads, *arguments) -> None:
         passed = [
-            [getattr(each, field) for field, kind in each._fields_ if kind is ctypes.c_int64]
+            [getattr(each, field) for field, _ in each._fields_]
             if isinstance(each, ctypes.Structure)
-            else each.value * isinstance(each, ctypes.c_int64)
+            else [each.value]
             for each in arguments
         ]
+        passed = [x for fields in passed for x in fields if x is None or x < 1 << 32]
         self.calls.append((name, blocks, threads, passed))
         self.kernels.launch(name, blocks, threads, *arguments)
 

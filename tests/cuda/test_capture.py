@@ -8,7 +8,7 @@ from helpers.devices import needs_cuda
 from helpers.hubs import SAMPLERS, hub_events
 from tgflow.graph import TemporalGraph
 from tgflow.graph.query import Queries
-from tgflow.sampling import Neighbors, sample_hops, sample_neighbors
+from tgflow.sampling import Neighbors, sample_neighbors
 
 pytestmark = needs_cuda
 
@@ -32,33 +32,6 @@ def test_a_captured_sampler_sees_the_store_grow(sampler):
         expected = sample_neighbors(graph, sampler, nodes, t, 10, key=7)
         for name in ("nodes", "t", "eid", "count"):
             assert torch.equal(getattr(found, name), getattr(expected, name)), (start, name)
-
-
-def test_two_hops_are_captured_without_a_wait():
-    graph = TemporalGraph(device="cuda")
-    graph.append(hub_events(60_000, 3_000, seed=2))
-    nodes = torch.arange(600, device="cuda")
-    t = torch.full_like(nodes, 10**6)
-    expected = sample_hops(graph, nodes, t, [10, 10])
-    captured = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(captured):
-        hops = sample_hops(graph, nodes, t, [10, 10])
-    captured.replay()
-    assert torch.equal(hops.inputs.nodes, expected.inputs.nodes)
-    assert torch.equal(hops.blocks[1].eid, expected.blocks[1].eid)
-
-
-def test_sampling_makes_the_host_wait_for_nothing():
-    graph = TemporalGraph(device="cuda")
-    graph.append(hub_events(10_000, 300, seed=3))
-    nodes = torch.arange(300, device="cuda")
-    t = torch.full_like(nodes, 10**6)
-    sample_hops(graph, nodes, t, [10, 10], sampler="uniform", key=1)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        sample_hops(graph, nodes, t, [10, 10], sampler="uniform", key=1)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize("size", [200, 5_000])

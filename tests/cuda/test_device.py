@@ -11,9 +11,9 @@ from tgflow.cuda import device
 @pytest.fixture
 def gpu(monkeypatch):
     monkeypatch.setattr(device, "require_device", lambda device: torch.device("cuda", 0))
-    monkeypatch.setattr(device, "CudaKernels", lambda device: SimpleNamespace())
+    monkeypatch.setattr(device, "Kernels", lambda device: SimpleNamespace())
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (5, 100))
-    return device.CudaDevice(torch.device("cuda"))
+    return device.Device(torch.device("cuda"))
 
 
 def fail_with(error):

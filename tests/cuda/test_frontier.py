@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from helpers.devices import device_of, for_each_gpu
-from helpers.effort import tries
 from helpers.emulator import Emulator
 from helpers.emulator.device import EmulatedDevice
 from tgflow.cuda import frontier as kernels
@@ -90,13 +89,6 @@ def neighbors_of(frontier: Frontier, k: int, seed: int) -> Neighbors:
     found.eid = torch.where(found.mask, 7, -1)
     found.t = torch.where(found.mask, frontier.t.unsqueeze(1) - 1 - found.nodes, 0)
     return found
-
-
-@given(frontiers(), ORDERS)
-def test_distinct_queries_are_those_of_the_core(frontier: Frontier, order: int) -> None:
-    (padded, mine), (exact, row) = distinct(frontier, emulated(order)), distinct(frontier, None)
-    assert torch.equal(mine, row)
-    assert_same_frontier(padded, exact)
 
 
 @given(
@@ -202,23 +194,6 @@ def test_queries_made_to_fall_into_one_place_are_told_apart(order: int) -> None:
     assert int(padded.size) == 399
     assert row.tolist() == [*range(399), *reversed(range(399))]
     assert torch.equal(padded.nodes[:399], nodes_twice[:399])
-
-
-@given(seed=st.integers(0, 2**16))
-def test_lanes_in_any_order_give_the_same_numbers(seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    nodes = torch.randint(20, (tries(2_000, 600),), generator=generator)
-    answers = [
-        distinct(Frontier(nodes, nodes % 3), emulated(order))[1] for order in (0, 1, seed + 2)
-    ]
-    assert all(torch.equal(answer, answers[0]) for answer in answers)
-
-
-def test_a_frontier_takes_three_kernels_and_one_scan() -> None:
-    gpu = emulated(0)
-    nodes = torch.arange(9)
-    distinct(Frontier(nodes, nodes), gpu)
-    assert gpu.kernels.launches == ["frontier_claim", "frontier_flag", "frontier_write"]
 
 
 def test_tensors_that_a_kernel_cannot_take_are_refused() -> None:

@@ -15,8 +15,7 @@ from helpers.hubs import SAMPLERS
 from helpers.made_store import History, MadeStore
 from helpers.sampler_kernels import assert_equal, prepared, sample
 from helpers.strategies import TYPES, event_lists, every_query, samplers
-from tgflow.cuda import sampling, structs
-from tgflow.cuda.structs import NeighborRows, QueryArgs
+from tgflow.cuda import sampling
 from tgflow.graph.query import type_bits
 from tgflow.testing import reference
 
@@ -48,25 +47,6 @@ def random_queries(graph, num_queries: int, seed: int):
     t = torch.randint(-7, last + 3, (num_queries,), generator=generator)
     before = torch.randint(-1, graph.size + 5, (num_queries,), generator=generator)
     return nodes, t, before
-
-
-@given(
-    events=event_lists(),
-    k=st.integers(1, 5),
-    key=st.none() | st.integers(0, 2**64 - 1),
-    seed=st.integers(0, 9),
-)
-def test_kernels_match_the_reference(kernels, events, k, key, seed):
-    slow = reference.ReferenceGraph(events)
-    store = MadeStore(slow.history, slow.size, max_block=3, seed=seed)
-    nodes, t = every_query(events)
-    kernels.order = seed
-    expected = (
-        reference.recent_neighbors(slow, nodes, t, k)
-        if key is None
-        else reference.uniform_neighbors(slow, nodes, t, k, key=key)
-    )
-    assert_equal(sample(kernels, store, nodes, t, k, key=key), expected)
 
 
 @pytest.mark.parametrize("order", cases([0, 1, 5], [5]))
@@ -130,15 +110,6 @@ def test_without_a_cut_off_the_published_position_counts(kernels):
     assert_equal(sample(kernels, store, nodes, t, 4, before=80), expected)
 
 
-def test_an_empty_graph_has_no_neighbors(kernels):
-    store = MadeStore({}, 0)
-    nodes, t = torch.tensor([-1, 0, 2**40]), torch.zeros(3, dtype=torch.int64)
-    for key in (None, 1):
-        got = sample(kernels, store, nodes, t, 2, key=key)
-        assert got.nodes.tolist() == [[-1, -1]] * 3
-        assert got.count.tolist() == [0, 0, 0]
-
-
 @given(
     events=event_lists(labels=True),
     sampler=samplers(),
@@ -166,13 +137,6 @@ def test_every_sampler_matches_the_reference(
         sampling.sample(EmulatedDevice(kernels), store.snapshot.data_ptr(), spec, queries, rows)
     expected = reference.sample_neighbors(slow, sampler, nodes, t, k, key=key, types=types)
     assert_equal(out, expected)
-
-
-def test_no_queries_launch_nothing(kernels):
-    kernels.launches.clear()
-    gpu = EmulatedDevice(kernels)
-    sampling.sample(gpu, 0, structs.SamplerArgs(), QueryArgs(), NeighborRows())
-    assert kernels.launches == []
 
 
 @pytest.mark.parametrize("types", [None, (0, 1)])
@@ -206,14 +170,3 @@ def test_params_are_checked_before_their_address_is_taken():
             sampling.params_address(wrong, cpu)
     with pytest.raises(ValueError, match="on meta"):
         sampling.params_address(torch.zeros(3, dtype=torch.int64, device="meta"), cpu)
-
-
-def test_the_grid_does_not_grow_with_the_queries(kernels, monkeypatch):
-    """Each thread block begins by reading the snapshot: more than fit at once do it twice."""
-    shapes = []
-    monkeypatch.setattr(kernels, "launch", lambda name, blocks, *more: shapes.append(blocks))
-    gpu = EmulatedDevice(kernels, multiprocessors=4)
-    spec = sampling.sampler_args("recent", 0, 1, None)
-    for size in (1, 33, 10**6):
-        sampling.sample(gpu, 0, spec, QueryArgs(size=size), NeighborRows())
-    assert shapes == [1, 2, 32]

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tgflow.cuda import CudaError, driver, launch, sources, warm
+from tgflow.cuda import CudaError, launch, sources, warm
 
 PRIMARY = 100
 """The context of device 0 in the made driver; the others' follow it."""
@@ -98,14 +98,14 @@ def fake(monkeypatch):
     """A CuPy and a driver; torch's current stream is 77."""
     cupy, made = FakeCupy(), FakeDriver((16, 8))
     monkeypatch.setattr(launch, "require_cupy", lambda device: cupy)
-    monkeypatch.setattr(driver, "library", lambda: made)
+    monkeypatch.setattr(launch, "library", lambda: made)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda index: SimpleNamespace(cuda_stream=77))
     monkeypatch.setattr(torch.cuda, "device", lambda device: torch.no_grad())
     return SimpleNamespace(cupy=cupy, driver=made)
 
 
 def test_a_kernel_is_compiled_once_and_launched_on_torchs_stream(fake):
-    kernels = launch.CudaKernels(torch.device("cuda", 1))
+    kernels = launch.Kernels(torch.device("cuda", 1))
     name, path = next(iter(sources.kernels().items()))
     for second in (5, 6):
         kernels.launch(name, 3, 128, Pair(40, second), ctypes.c_uint64(2**63))
@@ -120,7 +120,7 @@ def test_a_kernel_is_compiled_once_and_launched_on_torchs_stream(fake):
 
 def test_the_first_launch_gets_every_kernel_of_its_file(fake):
     """What a capture launches must have been loaded before, not only compiled."""
-    kernels = launch.CudaKernels(torch.device("cuda", 0))
+    kernels = launch.Kernels(torch.device("cuda", 0))
     name, path = next(iter(sources.kernels().items()))
     kernels.launch(name, 1, 32, Pair(), ctypes.c_uint64())
     beside = [other for other, source in sources.kernels().items() if source == path]
@@ -131,19 +131,8 @@ def test_the_first_launch_gets_every_kernel_of_its_file(fake):
     assert len(fake.cupy.functions) == len(beside)
 
 
-def test_warming_up_loads_every_kernel(fake):
-    kernels = launch.CudaKernels(torch.device("cuda", 0))
-    seconds = kernels.warm()
-    paths = set(sources.kernels().values())
-    assert set(seconds) == {path.name for path in paths}
-    assert sorted(fake.cupy.functions) == sorted(sources.kernels())
-    for name in sources.kernels():
-        kernels.launch(name, 1, 32, Pair(), ctypes.c_uint64())
-    assert len(fake.cupy.modules) == len(paths)
-
-
 def test_every_thread_launches_in_the_devices_context_and_keeps_its_own(fake):
-    kernels = launch.CudaKernels(torch.device("cuda", 2))
+    kernels = launch.Kernels(torch.device("cuda", 2))
     name = next(iter(sources.kernels()))
     before: list[int | None] = []
 
@@ -164,7 +153,7 @@ def test_every_thread_launches_in_the_devices_context_and_keeps_its_own(fake):
 
 
 def test_a_failed_launch_says_what_the_driver_says(fake):
-    kernels = launch.CudaKernels(torch.device("cuda", 0))
+    kernels = launch.Kernels(torch.device("cuda", 0))
     fake.driver.status = 700
     name = next(iter(sources.kernels()))
     message = (
@@ -188,7 +177,7 @@ COMPILE_ERRORS = {
 @pytest.mark.parametrize("error", COMPILE_ERRORS, ids=lambda error: type(error).__name__)
 def test_what_goes_wrong_at_compiling_is_a_sentence(fake, error):
     fake.cupy.error = error
-    kernels = launch.CudaKernels(torch.device("cuda", 0))
+    kernels = launch.Kernels(torch.device("cuda", 0))
     with pytest.raises(CudaError, match=COMPILE_ERRORS[error]):
         kernels.launch(next(iter(sources.kernels())), 1, 32)
 
@@ -206,18 +195,11 @@ def test_the_command_names_versions_and_times(fake, monkeypatch, capsys):
     ]
 
 
-def test_the_command_says_what_is_missing(capsys):
-    if torch.cuda.is_available():
-        pytest.skip("nothing is missing here")
-    assert warm.main([]) == 1
-    assert capsys.readouterr().err.startswith("tgflow.cuda.warm: torch ")
-
-
 def test_a_missing_driver_library_is_named(monkeypatch):
-    monkeypatch.setattr(driver, "_NAME", "libnone.so.1")
-    driver.library.cache_clear()
+    monkeypatch.setattr(launch, "_NAME", "libnone.so.1")
+    launch.library.cache_clear()
     with pytest.raises(CudaError, match=r"the driver's library cannot be loaded: libnone\.so\.1"):
-        driver.library()
+        launch.library()
 
 
 def test_the_cache_is_keyed_by_every_header(tmp_path, monkeypatch):
@@ -231,10 +213,3 @@ def test_the_cache_is_keyed_by_every_header(tmp_path, monkeypatch):
     assert sources.digest() != before
     options = sources.options(tmp_path / "cuda" / "k.cu")
     assert any(option.endswith(f"0x{sources.digest()}") for option in options)
-
-
-def test_products_and_sums_are_fused_only_where_answers_need_not_be_the_cpus_bits():
-    for source in set(sources.kernels().values()):
-        is_fused = source.name in ("attend.cu", "gru.cu")
-        assert ("--fmad=true" in sources.options(source)) == is_fused
-        assert ("--fmad=false" in sources.options(source)) != is_fused

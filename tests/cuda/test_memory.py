@@ -117,13 +117,6 @@ def test_more_rows_than_a_thread_block_has_threads_are_archived_in_order(history
     assert_same(placed, plain)
 
 
-def test_the_past_without_a_history_is_the_initial_state():
-    placed, nodes = KernelMemory((2, 1), 0, 0), torch.arange(2)
-    placed.write(nodes, versions_of(nodes, (2, 1), 5))
-    rows, clock = read_versions(placed.kernels, placed.buffers, nodes, torch.tensor([4, 5]))
-    assert rows.any(dim=1).tolist() == clock.any(dim=1).tolist() == [False, True]
-
-
 def test_rows_may_be_elsewhere_and_only_those_asked_for_come():
     """As of a table behind a cache: rows are gathered before, and written back after."""
     dims, nodes = (4, 4), torch.tensor([1, 4])
@@ -174,19 +167,6 @@ def test_a_damaged_list_is_left_and_nothing_outside_of_it_is_read():
     placed.memory.history.link[:] = 5  # forward, and in a circle
     rows, _ = read_versions(placed.kernels, placed.buffers, nodes, torch.zeros(2).long())
     assert not rows.any()
-
-
-def test_launches_are_counted():
-    none = torch.empty(0, dtype=torch.int64)
-    for dims, history, expected in (
-        ((4, 8), 5, [*2 * ["memory_archive"], "memory_write_by_4", "memory_read_by_4"]),
-        ((4, 7), 0, ["memory_write_by_1", "memory_read_by_1"]),
-    ):
-        placed = KernelMemory(dims, history, 0)
-        for nodes in (none, torch.tensor([3])):
-            placed.write(nodes, versions_of(nodes, dims, 1))
-            read_versions(placed.kernels, placed.buffers, nodes, nodes)
-        assert placed.kernels.launches == expected
 
 
 def test_rows_that_lie_apart_are_written():

@@ -1,6 +1,6 @@
-"""Every kernel through NVRTC, CUDA's compiler at run time: needs its library, and no GPU.
+"""Kernels and their headers compile without the standard library, and by NVRTC where it is there.
 
-Like everything built for tests, what compiled is not compiled again until a file of it changes.
+What NVRTC has compiled is not compiled again until a file of it changes. No GPU is needed.
 """
 
 from __future__ import annotations
@@ -8,15 +8,17 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from helpers.emulator import CSRC, HERE, KERNELS
 from tgflow.cuda import sources
 
 ROOT = Path(__file__).parents[2]
-CSRC = ROOT / "csrc"
 
 
 def nvrtc_library() -> str | None:
@@ -30,9 +32,15 @@ def nvrtc_library() -> str | None:
 
 
 LIBRARY = nvrtc_library()
-pytestmark = pytest.mark.skipif(
-    LIBRARY is None, reason="finds no NVRTC: pip install nvidia-cuda-nvrtc"
-)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+@pytest.mark.parametrize("source", KERNELS, ids=lambda path: path.name)
+def test_kernels_include_no_standard_header(source):
+    command = ["g++", "-std=c++17", "-fsyntax-only", "-nostdinc", "-x", "c++"]
+    command += ["-include", HERE / "no_std.hpp", "-I", CSRC / "include", source]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
 
 
 def load_nvrtc() -> ctypes.CDLL:
@@ -74,7 +82,8 @@ def digest_of(source: Path, arch: str) -> str:
     return total.hexdigest()[:16]
 
 
-@pytest.mark.parametrize("source", sorted((CSRC / "cuda").glob("*.cu")), ids=lambda p: p.name)
+@pytest.mark.skipif(LIBRARY is None, reason="finds no NVRTC: pip install nvidia-cuda-nvrtc")
+@pytest.mark.parametrize("source", KERNELS, ids=lambda path: path.name)
 @pytest.mark.parametrize("arch", ["sm_90", pytest.param("sm_80", marks=pytest.mark.slow)])
 def test_kernels_compile_at_run_time(source, arch):
     compiled = ROOT / "build" / "nvrtc" / digest_of(source, arch)

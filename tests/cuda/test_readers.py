@@ -1,7 +1,6 @@
 """Who waits for whom between a store's writer and its readers, where work can be held up."""
 
 import gc
-import threading
 
 import pytest
 import torch
@@ -9,7 +8,6 @@ import torch
 from helpers.emulator.device import EmulatedDevice
 from helpers.hubs import hub_events
 from helpers.strategies import graph_events
-from tgflow.cuda.pinned import SparePinned
 from tgflow.cuda.readers import Readers
 from tgflow.cuda.store import DeviceStore
 from tgflow.graph import TemporalGraph
@@ -100,18 +98,6 @@ def test_replays_are_seen_by_the_writer(gpu):
     assert len(graph.backend._store.readers.reclaim()) == 1
 
 
-def test_samplers_may_be_called_beside_replays(gpu):
-    graph = TemporalGraph(device=gpu)
-    graph.append(graph_events((0, 1, 10)))
-    with graph.reading():
-        assert latest(graph, 0).tolist() == [[0, -1, -1, -1]]
-
-
-def test_reading_a_graph_in_host_memory_needs_nothing():
-    with TemporalGraph().reading():
-        pass
-
-
 def test_a_stream_waits_once_for_a_publication_and_keeps_one_event(gpu):
     store = DeviceStore(gpu, directed=True)
     made = gpu.num_events
@@ -152,16 +138,6 @@ def test_dropping_a_graph_waits_for_its_readers_and_for_its_writer(gpu, busy):
     assert gpu.synchronized == 1
 
 
-def test_dropping_a_graph_that_nobody_reads_waits_for_nothing(gpu):
-    graph = TemporalGraph(device=gpu)
-    graph.append(graph_events((0, 1, 10)))
-    latest(graph, 0)
-    gpu.synchronized = 0
-    del graph
-    gc.collect()
-    assert gpu.synchronized == 0
-
-
 def test_pinned_memory_is_kept_until_the_writer_is_done_with_it(gpu):
     """The host hands it out again at once, in no stream's order."""
     with gpu.on(WRITER):
@@ -182,25 +158,3 @@ def test_a_store_retires_its_chunks_in_host_memory_as_pinned(gpu):
     graph.retain(max_count=1)
     graph.compact()
     assert {"in_host": True} in retired
-
-
-def test_the_next_piece_of_pinned_memory_is_got_meanwhile():
-    gpu = EmulatedDevice()
-    threads = []
-    allocate = gpu.allocate_host
-    gpu.allocate_host = lambda size: (threads.append(threading.current_thread()), allocate(size))[1]
-    spare = SparePinned(gpu, 4096)
-    pieces = [spare.take() for _ in range(3)]
-    assert len({piece.data_ptr() for piece in pieces}) == 3
-    assert threads[0] is threading.current_thread()
-    assert threading.current_thread() not in threads[1:]
-
-
-def test_pinned_memory_that_ran_out_is_asked_for_again():
-    gpu = EmulatedDevice(host_bytes=5_000)
-    spare = SparePinned(gpu, 4096)
-    spare.take()
-    with pytest.raises(MemoryError, match="asked the host for 4096 bytes of pinned memory"):
-        spare.take()
-    gpu.host_bytes = 5_000
-    assert len(spare.take()) == 4096

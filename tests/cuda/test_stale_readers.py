@@ -1,6 +1,5 @@
 """Readers that began before a write read between any two launches of it, and find it whole."""
 
-import ctypes
 from dataclasses import dataclass
 
 import pytest
@@ -11,7 +10,7 @@ from helpers.effort import cases, slow
 from helpers.emulator.device import EmulatedDevice
 from helpers.hubs import hub_events
 from helpers.sampler_kernels import assert_equal, sample
-from tgflow.cuda import chunks, insertion
+from tgflow.cuda import store_memory, store_writes
 from tgflow.cuda.store import DeviceStore
 from tgflow.cuda.structs import Snapshot
 from tgflow.events import EventBatch
@@ -79,8 +78,8 @@ def test_readers_between_any_two_launches_of_an_insertion(
     monkeypatch, small, most_chunks, budget, batch
 ):
     """Chunks of few entries, so that their table is outgrown more than once where it is small."""
-    monkeypatch.setattr(insertion, "SMALL_PAIRS", 4096 if small else 0)
-    monkeypatch.setattr(chunks, "_MOST_CHUNKS", most_chunks)
+    monkeypatch.setattr(store_writes, "SMALL_PAIRS", 4096 if small else 0)
+    monkeypatch.setattr(store_memory, "_MOST_CHUNKS", most_chunks)
     events = hub_events(4_000 if batch > 100 else 1_000, NUM_NODES, seed=batch)
     gpu = EmulatedDevice()
     store = DeviceStore(gpu, directed=False, budget=budget)
@@ -92,8 +91,3 @@ def test_readers_between_any_two_launches_of_an_insertion(
     assert readers.num_answers > 80
     if budget == 4096:
         assert len(store.chunks.held()) > 16
-
-
-def test_the_struct_is_what_the_store_publishes():
-    store = DeviceStore(EmulatedDevice(), directed=True)
-    assert len(store._snapshot) == ctypes.sizeof(Snapshot)

@@ -14,9 +14,9 @@ from helpers.emulator.device import EmulatedDevice
 from helpers.hubs import hub_events
 from helpers.sampler_kernels import assert_equal, sample
 from helpers.strategies import event_lists, every_query
-from tgflow.cuda import insertion
-from tgflow.cuda.free_lists import NO_CLASS
+from tgflow.cuda import store_writes
 from tgflow.cuda.store import DeviceStore
+from tgflow.cuda.store_memory import NO_CLASS
 from tgflow.events import EventBatch
 from tgflow.testing import reference
 
@@ -65,7 +65,7 @@ def test_any_batches_give_the_graph(events, cuts, k, directed, order, small):
     """In two launches, and as large ones are inserted."""
     gpu = EmulatedDevice()
     gpu.kernels.order = order
-    with mock.patch.object(insertion, "SMALL_PAIRS", 4096 if small else 0):
+    with mock.patch.object(store_writes, "SMALL_PAIRS", 4096 if small else 0):
         store = grown(events, cuts, gpu, directed)
     assert store.position == len(events)
     check(store, events, *every_query(events), k, directed)
@@ -83,7 +83,7 @@ def random_queries(events: EventBatch, num_queries: int, num_nodes: int):
 @pytest.mark.parametrize("small", [True, False])
 def test_long_histories_in_both_tiers(monkeypatch, small, num_batches, budget):
     """Chains of blocks, regrown blocks, reused memory; chunks that have moved to the host."""
-    monkeypatch.setattr(insertion, "SMALL_PAIRS", 4096 if small else 0)
+    monkeypatch.setattr(store_writes, "SMALL_PAIRS", 4096 if small else 0)
     events = hub_events(12_000, 300, seed=num_batches)
     store = DeviceStore(EmulatedDevice(), directed=False, budget=budget)
     for rows in torch.arange(len(events)).tensor_split(num_batches):
@@ -97,7 +97,7 @@ def test_long_histories_in_both_tiers(monkeypatch, small, num_batches, budget):
 @pytest.mark.parametrize("small", [True, False])
 def test_no_two_pieces_of_memory_overlap(monkeypatch, small):
     """Of live blocks, live directories and what is free."""
-    monkeypatch.setattr(insertion, "SMALL_PAIRS", 4096 if small else 0)
+    monkeypatch.setattr(store_writes, "SMALL_PAIRS", 4096 if small else 0)
     events = hub_events(6_000, 200, seed=3)
     store = DeviceStore(EmulatedDevice(), directed=False, budget=1 << 20)
     for rows in torch.arange(len(events)).tensor_split(150):
@@ -148,17 +148,6 @@ def test_given_up_memory_is_used_again():
     assert store.chunks.cursor < 2.5 * 6_000
 
 
-def test_stats_count_both_tiers():
-    events = hub_events(5_000, 100, seed=0)
-    store = grown(events, [1000, 2000, 4000], budget=64_000)
-    stats = store.stats()
-    num_loops = int((events.src == events.dst).sum())
-    assert stats.device.num_entries + stats.host.num_entries == 10_000 - num_loops
-    assert min(stats.device.num_blocks, stats.host.num_blocks) > 0
-    assert stats.device.capacity >= stats.device.num_entries
-    assert stats.max_blocks > 3
-
-
 @pytest.mark.parametrize("tier", ["device", "host"])
 def test_out_of_memory_leaves_the_graph_as_it_was(tier):
     gpu = EmulatedDevice()
@@ -171,19 +160,6 @@ def test_out_of_memory_leaves_the_graph_as_it_was(tier):
     setattr(gpu, f"{tier}_bytes", 1 << 30)
     insert(store, events[2000:])
     check(store, events, *random_queries(events, 100, 100), 5)
-
-
-def test_the_number_of_launches_does_not_depend_on_the_batch():
-    gpu = EmulatedDevice()
-    store = DeviceStore(gpu, directed=False)
-    counts = []
-    for size in (1, 50, 2048, 2049, 5000):
-        gpu.kernels.launches.clear()
-        insert(store, hub_events(size, 500, seed=1))
-        counts.append(list(gpu.kernels.launches))
-    assert counts[:3] == [["insert_small_plan", "insert_small_commit"]] * 3
-    assert counts[3] == counts[4]
-    assert len(counts[4]) == 8
 
 
 def test_memory_is_not_reused_while_it_may_be_read():
@@ -199,20 +175,6 @@ def test_memory_is_not_reused_while_it_may_be_read():
     assert store.readers.reclaim() == []
     gpu.busy = set()
     assert len(store.readers.reclaim()) == 1
-
-
-def test_readers_on_the_writers_stream_are_ordered_by_it():
-    gpu = EmulatedDevice()
-    store = DeviceStore(gpu, directed=True)
-    for step in range(2):
-        insert(store, EventBatch(torch.tensor([0]), torch.tensor([1]), torch.tensor([step])))
-        with store.on_writer(), store.readers.reading():
-            gpu.busy = {WRITER}
-    assert len(store.readers.reclaim()) == 1
-    assert gpu.waits == []
-    gpu.current = 5
-    store.readers.writing()
-    assert gpu.waits == [(5, WRITER)], "a writer that moves to another stream waits for the old one"
 
 
 def test_positions_beyond_32_bits():
@@ -231,24 +193,6 @@ def test_positions_beyond_32_bits():
     for cut in (2**31, 2**32 - 1, 2**32 + 3, 2**40 + 1):
         found = sample(kernels, view, *queries, 20, before=cut)
         assert int(found.count[0]) == sum(eid < cut for eid in expected)
-
-
-def test_a_reader_launched_before_the_publication_is_waited_for():
-    """Even if what it reads was replaced before it was launched."""
-    gpu = EmulatedDevice()
-    store = DeviceStore(gpu, directed=True)
-    insert(store, EventBatch(torch.tensor([0]), torch.tensor([1]), torch.tensor([0])))
-    assert len(store.readers.reclaim()) == 1
-    with store.on_writer():
-        store.readers.retire(store._heads)
-    gpu.current = 7
-    with store.readers.reading():
-        gpu.busy = {7}
-    with store.on_writer():
-        store.readers.published()
-    assert store.readers.reclaim() == []
-    gpu.busy = set()
-    assert len(store.readers.reclaim()) == 1
 
 
 def test_compaction_waits_on_the_device_for_readers_of_what_it_gives_up():
@@ -274,3 +218,68 @@ def test_compaction_waits_on_the_device_for_readers_of_what_it_gives_up():
     store.compact()
     assert waits_at["compact_past"] == [(WRITER, 7), (WRITER, 8)]
     assert store.readers.reclaim() == [], "what they may read is not reused"
+
+
+@pytest.mark.parametrize("small_pairs", [4096, 0])
+def test_appending_waits_for_nobody(monkeypatch, small_pairs):
+    """Chunks are added, directories grow, memory is given up and sorted in meanwhile."""
+    monkeypatch.setattr(store_writes, "SMALL_PAIRS", small_pairs)
+    gpu = EmulatedDevice()
+    store = DeviceStore(gpu, directed=False)
+    events = hub_events(30_000, 400, seed=2)
+    for start in range(0, len(events), 300):
+        insert(store, events[start : start + 300])
+    assert gpu.synchronized == 0
+    assert len(store._free._items) > 0
+
+
+def test_appending_goes_on_while_the_device_is_behind():
+    """Totals that have not come are bounded; with too many of them the oldest is waited for."""
+    gpu = EmulatedDevice(busy={WRITER})
+    store = DeviceStore(gpu, directed=False)
+    events = hub_events(3_200, 400, seed=2)
+    for start in range(0, 1_200, 20):
+        insert(store, events[start : start + 20])
+    assert gpu.synchronized == 0
+    at_most = store.chunks.cursor
+    for start in range(1_200, len(events), 20):
+        insert(store, events[start : start + 20])
+    assert gpu.synchronized == 1
+    store._begin()
+    assert store.chunks.cursor < at_most
+    assert store.stats().num_entries == 2 * 3_200 - int((events.src == events.dst).sum())
+
+
+def test_a_batch_that_could_need_much_more_than_is_there_is_waited_for():
+    gpu = EmulatedDevice()
+    store = DeviceStore(gpu, directed=False, budget=4096)
+    insert(store, hub_events(1_000, 50, seed=1))
+    assert gpu.synchronized == 1
+
+
+@given(events=event_lists(), cuts=st.lists(st.integers(0, 40), max_size=8), directed=st.booleans())
+def test_no_batch_takes_more_than_it_may(events, cuts, directed):
+    check_bounds(events, cuts, directed)
+
+
+@pytest.mark.parametrize("size", cases([10, 300, 6_000], [300]))
+def test_no_batch_of_a_long_history_takes_more_than_it_may(size):
+    check_bounds(hub_events(24_000, 50, seed=size), range(0, 24_000, size), directed=False)
+
+
+def check_bounds(events: EventBatch, cuts, directed: bool) -> None:
+    """Of entries, units and blocks, known from the batches before."""
+    store = DeviceStore(EmulatedDevice(), directed)
+    for start, stop in pairwise(sorted({0, len(events), *(min(c, len(events)) for c in cuts)})):
+        part = events[start:stop]
+        store.reserve(part.src, part.dst, part.t)
+        store._collect()
+        planned = store._pending
+        if planned is None:
+            continue
+        most = store._unread.most(planned.plan.num_pairs, store.chunks.max_capacity)
+        totals = planned.totals
+        assert totals.entries <= most.entries
+        assert totals.rooms <= most.rooms
+        assert totals.blocks <= most.blocks
+        store.commit(store.position + len(part))

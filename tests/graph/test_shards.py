@@ -9,7 +9,7 @@ from helpers.devices import for_each_device, opened, sample_neighbors
 from helpers.effort import cases, tries
 from helpers.shards import growths, some_queries
 from helpers.strategies import graph_events, samplers
-from tgflow.cuda import insertion
+from tgflow.cuda import store_writes
 from tgflow.events import NO_NODE
 from tgflow.graph import TemporalGraph
 from tgflow.peers import Shard
@@ -62,7 +62,7 @@ def test_shards_together_are_the_graph(device, small, growth, world, sampler, k,
     what the graph of all nodes does, with and without a cut-off of each query."""
     with pytest.MonkeyPatch.context() as patch:
         if not small:
-            patch.setattr(insertion, "SMALL_PAIRS", 0)
+            patch.setattr(store_writes, "SMALL_PAIRS", 0)
         check_shards(device, growth, world, sampler, k, types, seed)
 
 

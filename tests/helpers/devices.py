@@ -14,8 +14,7 @@ import torch
 from helpers.emulator import tensors
 from helpers.emulator.device import EmulatedDevice
 from tgflow import sampling
-from tgflow.cuda.device import CudaDevice, Device
-from tgflow.cuda.devices import register_device
+from tgflow.cuda.device import Device, register_device
 from tgflow.graph import TemporalGraph
 from tgflow.sampling import Neighbors
 
@@ -42,7 +41,7 @@ def opened(device: str) -> str | EmulatedDevice:
 def device_of(gpu: str) -> Device:
     """The device itself."""
     device = opened(gpu)
-    return CudaDevice(torch.device(device)) if isinstance(device, str) else device
+    return Device(torch.device(device)) if isinstance(device, str) else device
 
 
 def place_of(device: str | None) -> torch.device:

@@ -16,8 +16,7 @@ import tgflow as tg
 from tgflow import _core
 from tgflow.bench.train import Task, own_tgat, own_tgn
 from tgflow.cuda import sources
-from tgflow.cuda.device import Device
-from tgflow.cuda.devices import device_of
+from tgflow.cuda.device import Device, device_of
 from tgflow.cuda.row_lists import row_lists
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph

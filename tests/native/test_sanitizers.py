@@ -18,33 +18,34 @@ def run(*command: str | Path) -> str:
     return done.stdout
 
 
-def build_tests(sanitizers: str, name: str) -> Path:
-    """Build the core's tests in a folder that is kept: what is up to date is not built again."""
-    folder = ROOT / "build" / name
+def run_tests(sanitizers: str, target: str, *arguments: str) -> None:
+    """Build tests in a folder that is kept, and run them: what is up to date is not built again."""
+    folder = ROOT / "build" / sanitizers.replace(",", "-")
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     options = ["-DTGFLOW_TESTS=ON", f"-DTGFLOW_SANITIZE={sanitizers}", "-DCMAKE_BUILD_TYPE=Test"]
     flags = "-DCMAKE_CXX_FLAGS=-O1 -fno-sanitize-recover=all"
     run("cmake", "-S", CSRC, "-B", folder, *generator, *options, flags)
-    run("cmake", "--build", folder, "--target", "core_tests", "-j", "2")
-    return folder / "core_tests"
+    run("cmake", "--build", folder, "--target", target, "-j", "2")
+    assert "\n0 of " in "\n" + run(folder / target, *arguments).splitlines()[-1]
 
 
 needs_cmake = pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
 
 
 @needs_cmake
-@pytest.mark.timeout(1200)  # the first build takes minutes
-def test_the_cores_own_tests_pass_under_address_and_undefined_sanitizers():
-    tests = build_tests("address,undefined", "asan")
-    assert "\n0 of " in "\n" + run(tests).splitlines()[-1]
+@pytest.mark.timeout(600)
+def test_the_stores_own_tests_pass_under_the_address_sanitizer():
+    run_tests("address", "store_tests")
 
 
 @pytest.mark.slow
 @needs_cmake
-@pytest.mark.timeout(1200)
-def test_reading_beside_a_writer_has_no_data_race():
-    tests = build_tests("thread", "tsan")
-    assert "\n0 of " in "\n" + run(tests, "stress").splitlines()[-1]
+@pytest.mark.timeout(1200)  # the first build takes minutes
+@pytest.mark.parametrize(
+    ("sanitizers", "filter"), [("address,undefined", ""), ("thread", "stress")]
+)
+def test_the_cores_own_tests_pass_under_sanitizers(sanitizers, filter):
+    run_tests(sanitizers, "core_tests", *filter.split())
 
 
 @pytest.mark.slow

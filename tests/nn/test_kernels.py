@@ -15,7 +15,7 @@ from helpers.effort import cases, tries
 from helpers.emulator import Emulator, tensors
 from helpers.emulator.device import EmulatedDevice
 from helpers.neural import WIDTHS, AttentionCase, check_close, gru_results
-from tgflow.cuda import attention, devices, gru
+from tgflow.cuda import attention, device, gru
 from tgflow.cuda.row_lists import row_lists, sum_rows
 from tgflow.nn import AttentionLayer, DropoutKeys, TimeEncoding
 from tgflow.nn.attention import attend, attend_plain
@@ -29,7 +29,7 @@ def served_by_kernels(order: int = 0) -> Iterator[Emulator]:
     """Let kernels in the emulator serve the CPU's tensors."""
     emulator = Emulator(order=order)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(devices._devices, CPU, EmulatedDevice(kernels=emulator))
+        patch.setitem(device._devices, CPU, EmulatedDevice(kernels=emulator))
         yield emulator
 
 
@@ -175,7 +175,7 @@ class NoKernels:
 @pytest.mark.skipif(not tensors.IS_THERE, reason="this PyTorch lets no Python be a device")
 def test_a_layer_on_a_device_apart_learns_as_on_the_cpu_and_waits_for_nothing():
     case = AttentionCase.made(20, 6, (8, 12, 4))
-    devices.register_device(EmulatedDevice.apart())
+    device.register_device(EmulatedDevice.apart())
     results = []
     for place in (CPU, tensors.emulated_device()):
         torch.manual_seed(3)

@@ -12,7 +12,7 @@ from helpers.effort import tries
 from helpers.emulator.device import EmulatedDevice
 from helpers.memory_tables import for_each_kind, home_of, memory_table_of, with_past
 from tgflow.cache.device import DeviceCache
-from tgflow.cuda.devices import register_device
+from tgflow.cuda.device import register_device
 from tgflow.nn import NodeMemory, memory
 from tgflow.nn.memory_table import PlacedTable
 from tgflow.tables import FeatureTable

@@ -20,7 +20,7 @@ from helpers.made_streams import made_events
 from helpers.plan_reference import assert_same_batch
 from tgflow.batch import Batch
 from tgflow.cache import cached
-from tgflow.cuda.clock import HostClock
+from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
@@ -52,7 +52,7 @@ def graph_here(num_rows: int = 9) -> TemporalGraph:
 
 def of_plan(plan: Plan, num_slabs: int = 3) -> Any:
     assert plan.gpu is not None
-    return plan.batches_on(plan.gpu, num_slabs, HostClock())
+    return plan.batches_on(plan.gpu, num_slabs, WorkClock())
 
 
 def copy_of(batch: Batch) -> Batch:

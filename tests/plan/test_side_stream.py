@@ -16,7 +16,7 @@ from helpers.made_streams import made_events
 from helpers.padding import pad
 from helpers.plan_reference import assert_same_batch
 from tgflow.batch import Batch
-from tgflow.cuda.clock import HostClock
+from tgflow.cuda.clock import WorkClock
 from tgflow.graph import TemporalGraph
 from tgflow.plan import Loader
 from tgflow.plan.device import PinnedCopies
@@ -71,7 +71,7 @@ class SlowDevice(EmulatedDevice):
 def test_no_memory_is_filled_again_before_it_is_copied(behind: int) -> None:
     """The copies are so many pieces of work behind the host."""
     gpu, plan = SlowDevice(), plan_of(TemporalGraph.from_events(EVENTS))
-    pinned, batches = PinnedCopies(gpu, HostClock()), [plan.batch(0, index) for index in range(20)]
+    pinned, batches = PinnedCopies(gpu, WorkClock()), [plan.batch(0, index) for index in range(20)]
     copies = []
     for batch in batches:
         copies.append(pinned.of_batch(batch))

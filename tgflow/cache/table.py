@@ -372,10 +372,10 @@ def cached(
     if on_host:
         return CachedTable(table, HostCache(table, capacity, policy), policy)
     from tgflow.cache.device import DeviceCache
-    from tgflow.cuda.device import CudaDevice
+    from tgflow.cuda.device import Device
 
     if isinstance(device, str | torch.device):
-        device = CudaDevice(torch.device(device))
+        device = Device(torch.device(device))
     assert device is not None
     return CachedTable(table, DeviceCache(table, capacity, device), policy)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import c_bool as _flag
-from ctypes import c_int64 as _number
-from ctypes import c_uint64 as _word
 from typing import TypedDict, Unpack
 
 import torch
@@ -14,6 +12,7 @@ from torch import Tensor
 from tgflow.cuda.arguments import Arguments, Dim
 from tgflow.cuda.launch import Kernels
 from tgflow.cuda.row_lists import THREADS, lanes_width, list_blocks, row_lists
+from tgflow.cuda.structs import words
 
 _WARPS = 2
 """Of a thread block: few, so that a small batch reaches every multiprocessor."""
@@ -42,49 +41,31 @@ class _Attention(ctypes.Structure):
     """What both passes read (tgflow/attention.hpp)."""
 
     _fields_ = (
-        ("num_targets", _number),
-        ("k", _number),
-        ("num_heads", _number),
-        ("query", _word),
+        *words("num_targets k num_heads query"),
         ("shared_query", _flag),
-        ("below", _word),
-        ("num_below", _number),
-        ("h_dim", _number),
-        ("neighbor", _word),
-        ("edge_table", _word),
-        ("num_edges", _number),
-        ("x_dim", _number),
-        ("edge_row", _word),
-        ("mask", _word),
-        ("dt", _word),
-        ("frequency", _word),
-        ("time_dim", _number),
-        ("keep", _word),
+        *words(
+            "below num_below h_dim neighbor edge_table num_edges x_dim edge_row "
+            "mask dt frequency time_dim keep"
+        ),
     )
 
 
 class _AttentionOut(ctypes.Structure):
     """What attention leaves (tgflow/attention.hpp)."""
 
-    _fields_ = (("weight", _word), ("inputs", _word), ("total", _word))
+    _fields_ = words("weight inputs total")
 
 
 class _AttentionGradients(ctypes.Structure):
     """Gradients, given and wanted (tgflow/attention.hpp)."""
 
-    _fields_ = (
-        ("weight", _word),
-        ("inputs", _word),
-        ("total", _word),
-        ("query", _word),
-        ("below", _word),
-    )
+    _fields_ = words("weight inputs total query below")
 
 
 class _SlotGradients(ctypes.Structure):
     """What one kernel of the backward pass leaves to the next (cuda/attend.cu)."""
 
-    _fields_ = (("kept", _word), ("score", _word))
+    _fields_ = words("kept score")
 
 
 def attend(

@@ -5,42 +5,34 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
-from tgflow.cuda.device import Device, TimedEvent
-from tgflow.cuda.devices import device_of, has_device
+from tgflow.cuda.device import Device, StreamEvent, device_of, has_device
 
 
-class WorkClock(Protocol):
-    """Adds up how long work took."""
+class WorkClock:
+    """Adds up the time that the host spends on work, which is that of a CPU."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
 
     @property
     def seconds(self) -> float:
         """What is done so far took; never waits."""
-
-    def measuring(self) -> AbstractContextManager[None]:
-        """Enclose work to be added; from one thread, or on a GPU from any."""
-
-
-class HostClock:
-    """The time that the host spends, which is that of a CPU."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
+        return self._seconds
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
-        """Enclose what is to be added."""
+        """Enclose work to be added; from one thread, or on a GPU from any."""
         begin = time.perf_counter()
         yield
-        self.seconds += time.perf_counter() - begin
+        self._seconds += time.perf_counter() - begin
 
 
-class StreamClock:
+class StreamClock(WorkClock):
     """The time that a stream of a GPU spends, by events in it; time that overlaps counts once.
 
     Args:
@@ -48,11 +40,11 @@ class StreamClock:
     """
 
     def __init__(self, gpu: Device) -> None:
+        super().__init__()
         self._gpu = gpu
-        self._seconds = 0.0
         self._open: deque[_Span] = deque()
         """In the order in which they began."""
-        self._last: TimedEvent | None = None
+        self._last: StreamEvent | None = None
         """The latest end of what was counted."""
 
     @property
@@ -72,7 +64,7 @@ class StreamClock:
         finally:
             span.end = self._gpu.record_time()
 
-    def _count(self, begin: TimedEvent, end: TimedEvent) -> None:
+    def _count(self, begin: StreamEvent, end: StreamEvent) -> None:
         """Add a span that began after those before, but for what these have of it."""
         took = begin.elapsed_time(end)
         if self._last is not None:
@@ -84,11 +76,11 @@ class StreamClock:
 
 @dataclass(slots=True, eq=False)
 class _Span:
-    begin: TimedEvent
-    end: TimedEvent | None = None
+    begin: StreamEvent
+    end: StreamEvent | None = None
     """None while it goes on."""
 
 
 def clock_of(device: torch.device) -> WorkClock:
     """Return a clock of what is computed on a device."""
-    return StreamClock(device_of(device)) if has_device(device) else HostClock()
+    return StreamClock(device_of(device)) if has_device(device) else WorkClock()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import c_double as _double
-from ctypes import c_int64 as _number
-from ctypes import c_uint64 as _word
 
 import torch
 from torch import Tensor
 
 from tgflow.cuda.arguments import Arguments
 from tgflow.cuda.launch import Kernels
+from tgflow.cuda.structs import words
 
 _THREADS = 256
 _WORDS = 4
@@ -21,13 +20,7 @@ _MOST_BLOCKS = 1024
 class KeepFactors(ctypes.Structure):
     """What is drawn by what (cuda/dropout.cu)."""
 
-    _fields_ = (
-        ("key", _word),
-        ("rate", _double),
-        ("num_rows", _number),
-        ("row_size", _number),
-        ("out", _word),
-    )
+    _fields_ = (*words("key"), ("rate", _double), *words("num_rows row_size out"))
 
 
 def keep_factors(kernels: Kernels, *, key: Tensor, rate: float, out: Tensor) -> None:

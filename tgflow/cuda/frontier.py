@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_int64 as _number
-from ctypes import c_uint64 as _word
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +10,7 @@ from torch import Tensor
 
 from tgflow.cuda.arguments import Arguments
 from tgflow.cuda.device import Device
+from tgflow.cuda.structs import words
 
 _THREADS = 256
 _MOST_ITEMS = 2**30
@@ -21,38 +20,20 @@ _MOST_ITEMS = 2**30
 class _Items(ctypes.Structure):
     """What is to become distinct rows (cuda/frontier.cu)."""
 
-    _fields_ = (
-        ("node", _word),
-        ("t", _word),
-        ("position", _word),
-        ("num_used", _word),
-        ("num_targets", _number),
-        ("slot_node", _word),
-        ("slot_t", _word),
-        ("num_slots", _number),
-        ("k", _number),
-        ("by_time", _number),
-    )
+    _fields_ = words("node t position num_used num_targets slot_node slot_t num_slots k by_time")
 
 
 class _Claims(ctypes.Structure):
     """Which items are the first of equal ones (cuda/frontier.cu)."""
 
-    _fields_ = (("first", _word), ("mask", _number), ("place", _word), ("number", _word))
+    _fields_ = words("first mask place number")
 
 
 class _Rows(ctypes.Structure):
     """Where the distinct rows go (cuda/frontier.cu)."""
 
     _fields_ = (
-        ("node", _word),
-        ("t", _word),
-        ("position", _word),
-        ("base", _number),
-        ("num_used", _word),
-        ("row", _word),
-        ("mask", _word),
-        ("dt", _word),
+        *words("node t position base num_used row mask dt"),
         ("seconds_per_tick", ctypes.c_double),
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_int64 as _number
 from ctypes import c_uint64 as _word
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 from tgflow.cuda.arguments import Arguments
 from tgflow.cuda.launch import Kernels
 from tgflow.cuda.row_lists import lanes_width
+from tgflow.cuda.structs import words
 
 _WARPS = 8
 _MOST_BLOCKS = 1 << 20
@@ -20,13 +20,7 @@ _MOST_BLOCKS = 1 << 20
 class _Gru(ctypes.Structure):
     """One step (cuda/gru.cu)."""
 
-    _fields_ = (
-        ("num_rows", _number),
-        ("dim", _number),
-        ("memory", _word),
-        ("memory_stride", _number),
-        ("own", _word),
-    )
+    _fields_ = words("num_rows dim memory memory_stride own")
 
 
 def gru_forward(

@@ -1,33 +1,141 @@
-"""Launches kernels by name on torch's current stream: compiled at first use, cached on disk."""
+"""Compiles kernels at first use, cached on disk, and launches them on torch's current stream."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from ctypes import byref, c_char_p, c_int, c_uint, c_void_p
 from functools import cache
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from tgflow.cuda import driver, sources
+from tgflow.cuda import sources
 from tgflow.cuda.requirements import CudaError, require_cupy
+
+_NAME = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+_SIGNATURES: dict[str, list[Any]] = {
+    "cuInit": [c_uint],
+    "cuDriverGetVersion": [c_void_p],
+    "cuDeviceGet": [c_void_p, c_int],
+    "cuDevicePrimaryCtxRetain": [c_void_p, c_int],
+    "cuCtxGetCurrent": [c_void_p],
+    "cuCtxSetCurrent": [c_void_p],
+    "cuLaunchKernel": [c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p],
+    "cuGetErrorName": [c_int, c_void_p],
+    "cuGetErrorString": [c_int, c_void_p],
+}
+
+
+@cache
+def library() -> Any:
+    """Return the driver's library, loaded once.
+
+    Calls into it let other threads run: a launch waits where too many are queued.
+
+    Raises:
+        CudaError: If there is none.
+    """
+    try:
+        loaded = ctypes.CDLL(_NAME)
+    except OSError as error:
+        raise CudaError(f"the driver's library cannot be loaded: {error}") from error
+    for name, arguments in _SIGNATURES.items():
+        getattr(loaded, name).argtypes = arguments
+    loaded.cuInit(0)
+    return loaded
+
+
+def check(status: int, doing: str) -> None:
+    """Raise CudaError unless the driver's `status` is success; `doing` begins the message."""
+    if status != 0:
+        raise CudaError(f"{doing}: {describe(status)}")
+
+
+def describe(status: int) -> str:
+    """Return the driver's name for an error, and its sentence."""
+    texts = []
+    for look_up in (library().cuGetErrorName, library().cuGetErrorString):
+        text = c_char_p()
+        look_up(status, byref(text))
+        texts.append((text.value or b"unknown").decode())
+    return f"{texts[0]} ({status}), {texts[1]}"
+
+
+def driver_cuda() -> str:
+    """Return the newest CUDA that the driver runs, such as "13.0"."""
+    number = c_int()
+    check(library().cuDriverGetVersion(byref(number)), "asking for the driver's version")
+    return f"{number.value // 1000}.{number.value % 1000 // 10}"
+
+
+class PrimaryContext:
+    """The context of a device that torch and CuPy share, and kernels are loaded into.
+
+    A thread of its own has none yet, and one that works on another device has that one's.
+
+    Args:
+        index: Of the device, as torch counts.
+
+    Raises:
+        CudaError: If the driver does not give it.
+    """
+
+    def __init__(self, index: int) -> None:
+        self._library = library()
+        device, context = c_int(), c_void_p()
+        opening = f"opening cuda:{index}"
+        check(self._library.cuDeviceGet(byref(device), index), opening)
+        check(self._library.cuDevicePrimaryCtxRetain(byref(context), device), opening)
+        self._context = context
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Make it this thread's context within, and what was before afterwards."""
+        before = c_void_p()
+        check(self._library.cuCtxGetCurrent(byref(before)), "asking for the context")
+        if before.value == self._context.value:
+            yield
+            return
+        check(self._library.cuCtxSetCurrent(self._context), "entering a device's context")
+        try:
+            yield
+        finally:
+            self._library.cuCtxSetCurrent(before)
+
+    def launch(self, function: int, blocks: int, threads: int, stream: int, addresses: Any) -> int:
+        """Queue a kernel on `stream`, and return the driver's status.
+
+        Args:
+            function: As the driver knows it.
+            blocks: Thread blocks.
+            threads: Of each block.
+            stream: Of this device.
+            addresses: Array of the arguments' addresses; they are copied before this returns.
+        """
+        before = c_void_p()
+        self._library.cuCtxGetCurrent(byref(before))
+        if before.value == self._context.value:
+            status: int = self._library.cuLaunchKernel(
+                function, blocks, 1, 1, threads, 1, 1, 0, stream, addresses, None
+            )
+            return status
+        with self.current():
+            return self.launch(function, blocks, threads, stream, addresses)
+
 
 Argument: TypeAlias = "ctypes.Structure | ctypes._SimpleCData[Any]"
 """A kernel's argument, passed by value: a struct as in the headers, or a scalar of its size."""
 
 
-class Kernels(Protocol):
-    """Whatever runs the kernels of `sources.kernels()`."""
-
-    def launch(self, name: str, blocks: int, threads: int, *arguments: Argument) -> None:
-        """Run kernel `name` in `blocks` (at least 1) thread blocks of `threads`."""
-
-
-class CudaKernels:
+class Kernels:
     """The kernels on one CUDA device.
 
     Raises:
@@ -37,7 +145,7 @@ class CudaKernels:
     def __init__(self, device: torch.device) -> None:
         self._cupy = require_cupy(device)
         self._index = device.index or 0
-        self._context = driver.PrimaryContext(self._index)
+        self._context = PrimaryContext(self._index)
         self._functions: dict[str, int] = {}
         self._loaded: list[dict[str, Any]] = []
 
@@ -55,7 +163,7 @@ class CudaKernels:
         stream = torch.cuda.current_stream(self._index).cuda_stream
         status = self._context.launch(function, blocks, threads, stream, addresses)
         if status != 0:
-            driver.check(status, f"launching {name} on cuda:{self._index}, or a kernel before it")
+            check(status, f"launching {name} on cuda:{self._index}, or a kernel before it")
 
     def warm(self) -> dict[str, float]:
         """Compile all sources side by side, or load them; return the seconds of each by its name.

@@ -12,6 +12,7 @@ from torch import Tensor
 from tgflow.cuda.arguments import Arguments
 from tgflow.cuda.launch import Kernels
 from tgflow.cuda.row_lists import lanes_width
+from tgflow.cuda.structs import words
 
 FEW_MESSAGES = 4096
 """That one thread block sorts by itself."""
@@ -24,17 +25,7 @@ _MOST_BLOCKS = 1 << 20
 class _Columns(ctypes.Structure):
     """The messages of a batch, sorted (cuda/mail.cu)."""
 
-    _fields_ = (
-        ("src", _word),
-        ("dst", _word),
-        ("t", _word),
-        ("size", _number),
-        ("node", _word),
-        ("order", _word),
-        ("row", _word),
-        ("row_t", _word),
-        ("is_last", _word),
-    )
+    _fields_ = words("src dst t size node order row row_t is_last")
 
 
 class LastMessages:

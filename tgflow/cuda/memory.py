@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_int64 as _number
-from ctypes import c_uint64 as _word
 from typing import NamedTuple
 
 import torch
@@ -13,6 +11,7 @@ from torch import Tensor
 from tgflow.cuda.arguments import Arguments
 from tgflow.cuda.launch import Kernels
 from tgflow.cuda.row_lists import lanes_width
+from tgflow.cuda.structs import words
 
 _WARPS = 8
 _MOST_BLOCKS = 1 << 20
@@ -83,61 +82,27 @@ class Versions(NamedTuple):
 class _Columns(ctypes.Structure):
     """The rows of a node memory (cuda/memory.cu)."""
 
-    _fields_ = (
-        ("row", _word),
-        ("is_by_node", _number),
-        ("width", _number),
-        ("clock", _word),
-        ("num_nodes", _number),
-        ("seen", _word),
-    )
+    _fields_ = words("row is_by_node width clock num_nodes seen")
 
 
 class _Ring(ctypes.Structure):
     """Overwritten versions (cuda/memory.cu)."""
 
-    _fields_ = (
-        ("row", _word),
-        ("clock", _word),
-        ("link", _word),
-        ("origin", _word),
-        ("head", _word),
-        ("counts", _word),
-        ("capacity", _number),
-        ("num_events", _number),
-    )
+    _fields_ = words("row clock link origin head counts capacity num_events")
 
 
 class _Queries(ctypes.Structure):
     """What is read (cuda/memory.cu)."""
 
-    _fields_ = (
-        ("node", _word),
-        ("position", _word),
-        ("size", _number),
-        ("row", _word),
-        ("clock", _word),
-    )
+    _fields_ = words("node position size row clock")
 
 
 class _Updates(ctypes.Structure):
     """What is written (cuda/memory.cu)."""
 
-    _fields_ = (
-        ("node", _word),
-        ("size", _number),
-        ("memory", _word),
-        ("memory_stride", _number),
-        ("dim", _number),
-        ("mail", _word),
-        ("mail_stride", _number),
-        ("last_update", _word),
-        ("mail_t", _word),
-        ("position", _word),
-        ("is_last", _word),
-        ("is_lost", _word),
-        ("slot", _word),
-        ("link", _word),
+    _fields_ = words(
+        "node size memory memory_stride dim mail mail_stride "
+        "last_update mail_t position is_last is_lost slot link"
     )
 
 

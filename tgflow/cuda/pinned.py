@@ -1,10 +1,9 @@
-"""Pinned host memory: a pool for copies to a GPU, and spare pieces allocated ahead."""
+"""Pinned host memory for copies to a GPU."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -57,37 +56,3 @@ class PinnedPool:
                     del self._copied[i]
                     return room
         return self._gpu.allocate_host(1 << (max(num_bytes, _LEAST_BYTES) - 1).bit_length())
-
-
-class SparePinned:
-    """Pieces of one size, the next allocated ahead by a thread: it takes tens of milliseconds.
-
-    Args:
-        gpu: Which reads them in place.
-        num_bytes: Of each.
-    """
-
-    def __init__(self, gpu: Device, num_bytes: int) -> None:
-        self._gpu, self._num_bytes = gpu, num_bytes
-        self._next: Future[Tensor] | None = None
-
-    def take(self) -> Tensor:
-        """Return a piece: the one that is ready, or as soon as it is.
-
-        Raises:
-            MemoryError: If there is none left.
-        """
-        got, self._next = self._next, None
-        if got is None or got.exception() is not None:
-            piece = self._gpu.allocate_host(self._num_bytes)
-        else:
-            piece = got.result()
-        self._next = Future()
-        threading.Thread(target=self._get, args=(self._next,), name="tgflow-spare").start()
-        return piece
-
-    def _get(self, got: Future[Tensor]) -> None:
-        try:
-            got.set_result(self._gpu.allocate_host(self._num_bytes))
-        except Exception as error:  # the next `take` tries again and raises
-            got.set_exception(error)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_int64 as _number
-from ctypes import c_uint64 as _word
 from typing import NamedTuple
 
 import torch
@@ -12,6 +10,7 @@ from torch import Tensor
 
 from tgflow.cuda.arguments import Arguments
 from tgflow.cuda.launch import Kernels
+from tgflow.cuda.structs import words
 
 THREADS = 256
 """Of the thread blocks that take lists, each `ROWS` of them."""
@@ -45,13 +44,13 @@ class RowLists(NamedTuple):
 class RowListsStruct(ctypes.Structure):
     """As cuda/row_lists.hpp has it."""
 
-    _fields_ = (("start", _word), ("slot", _word), ("num_rows", _number))
+    _fields_ = words("start slot num_rows")
 
 
 class _PickedRows(ctypes.Structure):
     """Rows that were picked (cuda/rows.cu)."""
 
-    _fields_ = (("rows", _word), ("width", _number), ("out", _word))
+    _fields_ = words("rows width out")
 
 
 def row_lists(row: Tensor, num_rows: int, mask: Tensor | None = None) -> RowLists:

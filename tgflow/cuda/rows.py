@@ -1,4 +1,4 @@
-"""Launches the kernels that gather and scatter rows by id (csrc/cuda/{gather,scatter}.cu)."""
+"""Launches the kernels that gather and scatter rows by id (csrc/cuda/table.cu)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ctypes import c_uint64 as _word
 from torch import Tensor
 
 from tgflow.cuda.device import Device
+from tgflow.cuda.structs import words
 
 LINE = 128
 """Bytes that one request brings at most. Rows can be read up to the next multiple of it."""
@@ -22,31 +23,15 @@ _VIEW_BYTES = 16
 
 
 class RowGather(ctypes.Structure):
-    """What a gather reads and writes (cuda/gather.cu)."""
+    """What a gather reads and writes (cuda/table.cu)."""
 
-    _fields_ = (
-        ("table", _word),
-        ("row_bytes", _number),
-        ("id", _word),
-        ("num_ids", _number),
-        ("out", _word),
-        ("wrong", _word),
-        ("lanes", _number),
-    )
+    _fields_ = words("table row_bytes id num_ids out wrong lanes")
 
 
 class RowScatter(ctypes.Structure):
-    """What a scatter reads and writes (cuda/scatter.cu)."""
+    """What a scatter reads and writes (cuda/table.cu)."""
 
-    _fields_ = (
-        ("table", _word),
-        ("row_bytes", _number),
-        ("id", _word),
-        ("num_ids", _number),
-        ("source", _word),
-        ("wrong", _word),
-        ("lanes", _number),
-    )
+    _fields_ = words("table row_bytes id num_ids source wrong lanes")
 
 
 class TableView:

@@ -13,17 +13,20 @@ from typing import Concatenate, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from tgflow.cuda.chunks import Chunks
-from tgflow.cuda.compaction import Compaction
 from tgflow.cuda.device import Device, translate_oom
-from tgflow.cuda.directory_slabs import DirectorySlabs
-from tgflow.cuda.free_lists import FreeList
-from tgflow.cuda.insertion import InsertionPlan, PlannedBatch
-from tgflow.cuda.mutation import ChangeArgs, Edits
 from tgflow.cuda.pinned import PinnedPool
 from tgflow.cuda.readers import Readers
+from tgflow.cuda.store_memory import (
+    Chunks,
+    DirectorySlabs,
+    FreeList,
+    GivenUp,
+    Need,
+    Unread,
+    UnreadTotals,
+)
+from tgflow.cuda.store_writes import ChangeArgs, Compaction, Edits, InsertionPlan, PlannedBatch
 from tgflow.cuda.structs import Fresh, FreshCursor, Snapshot, StoreView
-from tgflow.cuda.unread import GivenUp, Need, Unread, UnreadTotals
 from tgflow.peers import PARTS, Shard
 
 _P = ParamSpec("_P")

@@ -7,8 +7,7 @@ from time import perf_counter
 
 import torch
 
-from tgflow.cuda import driver
-from tgflow.cuda.launch import CudaKernels
+from tgflow.cuda.launch import Kernels, driver_cuda
 from tgflow.cuda.requirements import CudaError, require_cupy, require_device
 
 
@@ -17,12 +16,10 @@ def main(arguments: list[str]) -> int:
     try:
         device = require_device(torch.device(arguments[0] if arguments else "cuda"))
         cupy = require_cupy(device)
-        print(
-            f"{torch.cuda.get_device_name(device)} ({device}), driver for CUDA {driver.version()}"
-        )
+        print(f"{torch.cuda.get_device_name(device)} ({device}), driver for CUDA {driver_cuda()}")
         print(f"torch {torch.__version__}, CuPy {cupy.__version__}", flush=True)
         start = perf_counter()
-        seconds = CudaKernels(device).warm()
+        seconds = Kernels(device).warm()
     except CudaError as error:
         print(f"tgflow.cuda.warm: {error}", file=sys.stderr)
         return 1

@@ -11,8 +11,8 @@ from torch import Tensor
 from tgflow.choices import Direction
 from tgflow.cuda import sampling
 from tgflow.cuda.device import Device, translate_oom
-from tgflow.cuda.mutation import Edits
 from tgflow.cuda.store import DeviceStore
+from tgflow.cuda.store_writes import Edits
 from tgflow.events import EventBatch
 from tgflow.graph import _native
 from tgflow.graph.backend import StoreCounts

@@ -40,11 +40,11 @@ def open_backend(
             raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {str(device)!r}")
         if kind == "cpu":
             return HostGraph(direction, budget, shard)
-    from tgflow.cuda.device import CudaDevice
+    from tgflow.cuda.device import Device
     from tgflow.graph.device import DeviceGraph
 
     if isinstance(device, str | torch.device):
-        device = CudaDevice(torch.device(device))
+        device = Device(torch.device(device))
     return DeviceGraph(direction, budget, device, shard)
 
 

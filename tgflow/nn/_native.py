@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from tgflow import _core
 from tgflow.batch import Block
-from tgflow.cuda.devices import device_of, has_device
+from tgflow.cuda.device import device_of, has_device
 
 if TYPE_CHECKING:
     from tgflow.cuda.launch import Kernels

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tgflow.batch import Batch
-from tgflow.cuda.devices import device_of
+from tgflow.cuda.device import device_of
 from tgflow.messages import Messages, NewEvents, by_receiver
 from tgflow.nn.memory import MemoryRows, NodeMemory
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 
-from tgflow.cuda.devices import device_of
+from tgflow.cuda.device import device_of
 from tgflow.nn.history import NODE, ORIGIN_WIDTH, SINCE, VersionHistory
 from tgflow.nn.memory_table import MemoryTable, TensorTable, check_memory_table, grow_to
 from tgflow.peers import PARTS

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, get_args
 import torch
 from torch import Tensor, nn
 
-from tgflow.cuda.devices import device_of
+from tgflow.cuda.device import device_of
 from tgflow.cuda.requirements import require_device
 
 if TYPE_CHECKING:

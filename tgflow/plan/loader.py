@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from tgflow.batch import Batch, Share
-from tgflow.cuda.clock import HostClock, WorkClock
-from tgflow.cuda.device import Device, StreamEvent
-from tgflow.cuda.devices import device_of
+from tgflow.cuda.clock import WorkClock
+from tgflow.cuda.device import Device, StreamEvent, device_of
 from tgflow.describe import described
 from tgflow.plan.device import DeviceBatches, PinnedCopies
 from tgflow.plan.in_order import Item, T, Task, ordered_map, run_task
@@ -213,7 +212,7 @@ class Loader:
             )
         if gpu is None:
             return planned or self._made(partial(run_task, plan.batch), tasks)
-        side, clock = SideStream(gpu), HostClock() if self._clock is None else self._clock
+        side, clock = SideStream(gpu), WorkClock() if self._clock is None else self._clock
         if planned is not None:
             batches = DeviceBatches(plan.batch)
             ready = self._made(partial(side.make, PinnedCopies(gpu, clock).of_batch), planned)

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from tgflow.config import Config, ConfigError
-from tgflow.cuda.device import Device
-from tgflow.cuda.devices import device_of
+from tgflow.cuda.device import Device, device_of
 from tgflow.cuda.requirements import CudaError, driver_version, require_cupy, require_device
 from tgflow.distributed.launch import read_launch
 from tgflow.train.config import ExecutionConfig

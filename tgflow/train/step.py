@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tgflow.batch import AnyBatch, Batch, Share
 from tgflow.cuda.clock import clock_of
-from tgflow.cuda.devices import device_of, has_device
+from tgflow.cuda.device import device_of, has_device
 from tgflow.graph import TemporalGraph
 from tgflow.keys import KeyDomain, derive_key
 from tgflow.messages import Messages, NewEvents

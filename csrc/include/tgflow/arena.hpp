@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tgflow/epochs.hpp"
-#include "tgflow/tier_memory.hpp"
+#include "tgflow/memory.hpp"
 
 namespace tgflow {
 

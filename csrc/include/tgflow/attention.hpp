@@ -8,47 +8,40 @@ namespace tgflow {
 
 /// What both passes read. An absent part (no node inputs, no edge features) has width 0 and null pointers.
 /// Slots are [N, k] in row-major order; per-head arrays are [H, N, ...].
-template <typename real>
-struct AttentionOf {
+struct Attention {
   int64_t num_targets;
   int64_t k;
   int64_t num_heads;
-  const real* query;  ///< [H, N, D], or [H, 1, D] if `shared_query`; D = h_dim + x_dim + time_dim.
-  bool shared_query;  ///< Whether all targets look for the same.
-  const real* below;  ///< [F, h_dim]: the frontier below.
-  int64_t num_below;  ///< F.
+  const float* query;  ///< [H, N, D], or [H, 1, D] if `shared_query`; D = h_dim + x_dim + time_dim.
+  bool shared_query;   ///< Whether all targets look for the same.
+  const float* below;  ///< [F, h_dim]: the frontier below.
+  int64_t num_below;   ///< F.
   int64_t h_dim;
   const int64_t* neighbor;  ///< Rows of `below`.
-  const real* edge_table;   ///< [R, x_dim].
+  const float* edge_table;  ///< [R, x_dim].
   int64_t num_edges;        ///< R.
   int64_t x_dim;
   const int64_t* edge_row;  ///< Rows of `edge_table`.
   const bool* mask;         ///< Whether a slot holds a neighbor.
-  const real* dt;           ///< Seconds.
-  const real* frequency;    ///< [time_dim].
+  const float* dt;          ///< Seconds.
+  const float* frequency;   ///< [time_dim].
   int64_t time_dim;
-  const real* keep;  ///< [H, N, k]: factors of the weights after the softmax, or null for 1.
+  const float* keep;  ///< [H, N, k]: factors of the weights after the softmax, or null for 1.
 };
 
-template <typename real>
-struct AttentionOutOf {
-  real* weight;  ///< [H, N, k]: the softmax, 0 in empty slots.
-  real* inputs;  ///< [H, N, D]: sums of weight * keep * input.
-  real* total;   ///< [H, N]: sums of weight * keep.
+struct AttentionOut {
+  float* weight;  ///< [H, N, k]: the softmax, 0 in empty slots.
+  float* inputs;  ///< [H, N, D]: sums of weight * keep * input.
+  float* total;   ///< [H, N]: sums of weight * keep.
 };
 
-template <typename real>
-struct AttentionGradientsOf {
-  const real* weight;  ///< [H, N, k], as `attend` left it.
-  const real* inputs;  ///< [H, N, D]: of the loss, with respect to `AttentionOutOf::inputs`.
-  const real* total;   ///< [H, N]: with respect to `AttentionOutOf::total`.
-  real* query;         ///< Like `AttentionOf::query`.
-  real* below;         ///< [F, h_dim].
+struct AttentionGradients {
+  const float* weight;  ///< [H, N, k], as `attend` left it.
+  const float* inputs;  ///< [H, N, D]: of the loss, with respect to `AttentionOut::inputs`.
+  const float* total;   ///< [H, N]: with respect to `AttentionOut::total`.
+  float* query;         ///< Like `Attention::query`.
+  float* below;         ///< [F, h_dim].
 };
-
-using Attention = AttentionOf<float>;
-using AttentionOut = AttentionOutOf<float>;
-using AttentionGradients = AttentionGradientsOf<float>;
 
 /// Fills `out`. The same bits at any number of threads.
 void attend(const Attention& attention, const AttentionOut& out);

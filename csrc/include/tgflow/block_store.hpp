@@ -11,10 +11,9 @@
 #include "tgflow/detail/store_view.hpp"
 #include "tgflow/entry_space.hpp"
 #include "tgflow/epochs.hpp"
-#include "tgflow/event_types.hpp"
+#include "tgflow/event_log.hpp"
 #include "tgflow/events.hpp"
-#include "tgflow/reserved_array.hpp"
-#include "tgflow/tier_memory.hpp"
+#include "tgflow/memory.hpp"
 
 namespace tgflow {
 

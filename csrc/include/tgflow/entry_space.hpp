@@ -8,8 +8,7 @@
 
 #include "tgflow/detail/store_view.hpp"
 #include "tgflow/epochs.hpp"
-#include "tgflow/reserved_array.hpp"
-#include "tgflow/tier_memory.hpp"
+#include "tgflow/memory.hpp"
 
 namespace tgflow {
 

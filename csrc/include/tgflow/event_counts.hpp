@@ -11,7 +11,7 @@
 
 #include "tgflow/event_lists.hpp"
 #include "tgflow/event_log.hpp"
-#include "tgflow/tier_memory.hpp"
+#include "tgflow/memory.hpp"
 
 namespace tgflow {
 

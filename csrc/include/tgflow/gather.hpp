@@ -1,10 +1,21 @@
 // Rows of a table by id: read and written.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 namespace tgflow {
+
+/// Asks for all cache lines of a row.
+inline void prefetch_row(const void* row, std::size_t bytes) {
+  for (std::size_t at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(row) + at);
+}
+
+/// How many rows, which lie anywhere in memory, are asked for before they are read.
+inline int64_t rows_ahead(std::size_t bytes) {
+  return static_cast<int64_t>(std::clamp<std::size_t>((6 << 10) / bytes, 2, 32));
+}
 
 /// `size` rows of `row_bytes` bytes, one after another; what they mean is the caller's business.
 struct RowTable {

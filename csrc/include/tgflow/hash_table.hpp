@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tgflow/detail/mix.hpp"
-#include "tgflow/huge_array.hpp"
+#include "tgflow/memory.hpp"
 
 namespace tgflow {
 

@@ -8,7 +8,7 @@
 
 #include "tgflow/detail/frontier_query.hpp"
 #include "tgflow/hash_table.hpp"
-#include "tgflow/huge_array.hpp"
+#include "tgflow/memory.hpp"
 #include "tgflow/types.hpp"
 
 namespace tgflow {

@@ -1,7 +1,7 @@
-// A cache of a table's rows: which are held, which make room, and the rows themselves.
 #pragma once
 
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <stdexcept>
@@ -9,37 +9,118 @@
 #include <vector>
 
 #include "tgflow/hash_table.hpp"
-#include "tgflow/huge_array.hpp"
-#include "tgflow/slot_order.hpp"
+#include "tgflow/memory.hpp"
 #include "tgflow/types.hpp"
 
 namespace tgflow {
 
+/// Slots by level, and within a level by key. A slot that is used gets a larger key and a new entry at the
+/// end of a queue; its old entry stays where it is and is passed over once it comes to the head.
+/// `key_of(slot)` is the slot's present key.
+class SlotOrder {
+ public:
+  explicit SlotOrder(std::size_t num_levels) : queues_(num_levels) {}
+
+  /// `key` is above all keys of the level.
+  void push(std::size_t level, int64_t key, int32_t slot) {
+    queues_[level].entries.push_back({static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32), slot});
+    ++num_entries_;
+  }
+
+  /// Appends the first slots to `out` until it has `size`, and forgets them. Slots for which `may_go(slot)`
+  /// does not hold stay where they are.
+  template <typename KeyOf, typename MayGo>
+  void take(std::size_t size, const KeyOf& key_of, const MayGo& may_go, std::vector<int32_t>& out) {
+    for (Queue& queue : queues_) {
+      if (out.size() >= size) return;
+      take_from(queue, size, key_of, may_go, out);
+    }
+  }
+
+  /// Drops the entries that would be passed over.
+  template <typename KeyOf>
+  void purge(const KeyOf& key_of) {
+    for (Queue& queue : queues_) {
+      std::size_t kept = 0;
+      for (std::size_t i = queue.head; i < queue.entries.size(); ++i) {
+        if (i + kAhead < queue.entries.size()) __builtin_prefetch(&key_of(queue.entries[i + kAhead].slot));
+        const Entry entry = queue.entries[i];
+        queue.entries[kept] = entry;  // without a branch: half of them go
+        kept += static_cast<std::size_t>(entry.key() == key_of(entry.slot));
+      }
+      num_entries_ -= static_cast<int64_t>(queue.size() - kept);
+      queue.entries.resize(kept);
+      queue.head = 0;
+    }
+  }
+  void clear() {
+    for (Queue& queue : queues_) {
+      queue.entries.clear();
+      queue.head = 0;
+    }
+    num_entries_ = 0;
+  }
+
+  /// Entries, those to be passed over included.
+  int64_t num_entries() const { return num_entries_; }
+  int64_t bytes() const { return num_entries_ * static_cast<int64_t>(sizeof(Entry)); }
+
+ private:
+  static constexpr std::size_t kAhead = 16;
+  struct Entry {  // 12 bytes
+    uint32_t key_low;
+    uint32_t key_high;
+    int32_t slot;
+
+    int64_t key() const { return static_cast<int64_t>(key_high) << 32 | key_low; }
+  };
+  struct Queue {
+    std::vector<Entry> entries;
+    std::size_t head = 0;
+
+    std::size_t size() const { return entries.size() - head; }
+  };
+
+  template <typename KeyOf, typename MayGo>
+  void take_from(Queue& queue, std::size_t size, const KeyOf& key_of, const MayGo& may_go,
+                 std::vector<int32_t>& out) {
+    const std::size_t before = queue.size();
+    stay_.clear();
+    for (; out.size() < size && queue.head < queue.entries.size(); ++queue.head) {
+      if (queue.head + kAhead < queue.entries.size())
+        __builtin_prefetch(&key_of(queue.entries[queue.head + kAhead].slot));
+      const Entry entry = queue.entries[queue.head];
+      if (entry.key() != key_of(entry.slot)) continue;
+      if (may_go(entry.slot)) {
+        out.push_back(entry.slot);
+      } else {
+        stay_.push_back(entry);
+      }
+    }
+    while (!stay_.empty()) {
+      queue.entries[--queue.head] = stay_.back();
+      stay_.pop_back();
+    }
+    num_entries_ -= static_cast<int64_t>(before - queue.size());
+    shrink(queue);
+  }
+
+  /// Moves the entries to the front once as many have left: at most one move an entry.
+  static void shrink(Queue& queue) {
+    if (queue.head < queue.size()) return;
+    queue.entries.erase(queue.entries.begin(),
+                        queue.entries.begin() + static_cast<std::ptrdiff_t>(queue.head));
+    queue.head = 0;
+  }
+
+  std::vector<Queue> queues_;
+  std::vector<Entry> stay_;
+  int64_t num_entries_ = 0;
+};
+
 /// As tgflow/cache/contents.py has them, in that order. kGiven: a schedule says which rows are admitted, and
 /// where.
 enum class CachePolicy : int64_t { kLru, kLfu, kFifo, kStatic, kGiven };
-
-/// What a policy asks of a cache.
-struct CacheTraits {
-  bool by_use;       ///< Slots are ordered by when they were asked for, and not by when they came.
-  bool counts_uses;  ///< By how often comes before that.
-  bool is_given;     ///< What is asked for and missing is not admitted by itself.
-};
-
-TGFLOW_HD constexpr CacheTraits traits_of(CachePolicy policy) {
-  switch (policy) {
-    case CachePolicy::kLru:
-      return {true, false, false};
-    case CachePolicy::kLfu:
-      return {true, true, false};
-    case CachePolicy::kFifo:
-      return {false, false, false};
-    case CachePolicy::kStatic:
-    case CachePolicy::kGiven:
-      return {false, false, true};
-  }
-  return {};
-}
 
 /// What is asked of a cache is not what its schedule says.
 class ScheduleMismatch : public std::runtime_error {
@@ -83,18 +164,6 @@ struct CacheSchedule {
   int64_t size;
 };
 
-/// What is in each slot (-1: nothing), and by what it is ranked: uses * 2^48 + a position on the clock.
-struct CacheState {
-  const int64_t* id;
-  const int64_t* key;
-};
-
-/// Where a cache writes that.
-struct CacheStateOut {
-  int64_t* id;
-  int64_t* key;
-};
-
 /// The rows that were missing: one after the other, or where their ids say, from id `first` on.
 struct MissRows {
   const char* rows;
@@ -129,7 +198,7 @@ class RowCache {
 
   /// Brings back the contents of a snapshot, also of another cache as large, but for ids not below
   /// `table_size`; as `preload`.
-  void restore(const CacheState& state, int64_t table_size, CacheLookup& out);
+  void restore(const int64_t* id, const int64_t* key, int64_t table_size, CacheLookup& out);
 
   /// Copies all rows to `out` [n, row_bytes], null for none, and the admitted ones to their slots.
   void copy(const CacheLookup& lookup, const MissRows& from, char* out);
@@ -145,7 +214,9 @@ class RowCache {
   /// Forgets the ids from `size` on. Between begin_change and end_change.
   void truncate(int64_t size);
 
-  void snapshot(const CacheStateOut& out) const;
+  /// Writes what is in each slot (-1: nothing), and by what it is ranked: uses * 2^48 + a position on the
+  /// clock.
+  void snapshot(int64_t* id, int64_t* key) const;
   CacheCounts counts() const;
   void reset_counts();
   int64_t capacity() const { return came_.size(); }
@@ -167,7 +238,7 @@ class RowCache {
   static constexpr int64_t kFree = -1;
 
   /// What slots are ordered by.
-  const int64_t& key(int32_t s) const { return traits_.by_use ? held_[s].used : came_[s]; }
+  const int64_t& key(int32_t s) const { return by_use_ ? held_[s].used : came_[s]; }
   char* row(int32_t s) { return rows_.data() + static_cast<std::size_t>(s) * row_bytes_; }
   const char* row(int32_t s) const { return rows_.data() + static_cast<std::size_t>(s) * row_bytes_; }
   int32_t find(int64_t id) const;
@@ -196,7 +267,9 @@ class RowCache {
   void list_free();
   void clear();
 
-  const CacheTraits traits_;
+  const bool counts_uses_;  ///< Slots are ordered by how often they were asked for,
+  const bool by_use_;       ///< then by when they were last, and not by when they came.
+  const bool is_given_;     ///< What is asked for and missing is not admitted by itself.
   const std::size_t row_bytes_;
   HugeArray<char> rows_;
   HugeArray<Held> held_;     ///< Per slot.

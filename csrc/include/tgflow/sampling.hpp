@@ -3,7 +3,6 @@
 #pragma once
 
 #include "tgflow/block_store.hpp"
-#include "tgflow/detail/sampler.hpp"
 #include "tgflow/detail/store_view.hpp"
 
 namespace tgflow {

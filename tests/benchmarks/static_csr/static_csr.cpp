@@ -6,16 +6,15 @@
 #include <vector>
 
 #include "lanes.hpp"
-#include "tgflow/detail/recent_row.hpp"
-#include "tgflow/detail/uniform_row.hpp"
+#include "tgflow/detail/sample_row.hpp"
 #include "tgflow/radix_sort.hpp"
 #include "tgflow/thread_pool.hpp"
 
 namespace tgflow {
 namespace {
 
-constexpr int64_t kMaxEvents = 0x7fffffff;  // whose entries, two each, have 32-bit places
-constexpr int64_t kAhead = 16;              // events between the steps of a scatter
+constexpr int64_t kMostEvents = 0x7fffffff;  // whose entries, two each, have 32-bit places
+constexpr int64_t kAhead = 16;               // events between the steps of a scatter
 
 node_t largest_node(const Events& events) {
   node_t largest = -1;
@@ -26,10 +25,10 @@ node_t largest_node(const Events& events) {
 }  // namespace
 
 StaticCsr::StaticCsr(Direction direction)
-    : direction_(direction), offsets_(kMaxNode + 3), entries_(2 * kMaxEvents) {}
+    : direction_(direction), offsets_(kMaxNode + 3), entries_(2 * kMostEvents) {}
 
 void StaticCsr::build(const Events& events) {
-  if (events.size > kMaxEvents) throw std::length_error("a static CSR holds at most 2^31 - 1 events");
+  if (events.size > kMostEvents) throw std::length_error("a static CSR holds at most 2^31 - 1 events");
   num_nodes_ = largest_node(events) + 1;
   num_events_ = events.size;
   offsets_.grow(num_nodes_ + 2);
@@ -63,7 +62,7 @@ void StaticCsr::build(const Events& events) {
 }
 
 void StaticCsr::insert(const Events& events) {
-  if (num_events_ + events.size > kMaxEvents) {
+  if (num_events_ + events.size > kMostEvents) {
     throw std::length_error("a static CSR holds at most 2^31 - 1 events");
   }
   struct Pair {

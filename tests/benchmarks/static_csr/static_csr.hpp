@@ -4,7 +4,7 @@
 
 #include "tgflow/block_store.hpp"
 #include "tgflow/events.hpp"
-#include "tgflow/reserved_array.hpp"
+#include "tgflow/memory.hpp"
 
 namespace tgflow {
 

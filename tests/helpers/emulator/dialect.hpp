@@ -78,11 +78,7 @@ inline void __syncthreads() { emulator::meet_block(); }
 inline void __threadfence() {}
 
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
-inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline int __clz(int bits) { return bits == 0 ? 32 : __builtin_clz(static_cast<unsigned>(bits)); }
-inline int __clzll(long long bits) {
-  return bits == 0 ? 64 : __builtin_clzll(static_cast<unsigned long long>(bits));
-}
 
 // The types that CUDA has these for, and no others.
 #define TGFLOW_ATOMICS(T)                         \
@@ -101,11 +97,6 @@ inline int __clzll(long long bits) {
     *at = std::min(old, value);                   \
     return old;                                   \
   }                                               \
-  inline T atomicExch(T* at, T value) {           \
-    const T old = *at;                            \
-    *at = value;                                  \
-    return old;                                   \
-  }                                               \
   inline T atomicCAS(T* at, T compare, T value) { \
     const T old = *at;                            \
     if (old == compare) *at = value;              \
@@ -116,17 +107,9 @@ TGFLOW_ATOMICS(unsigned)
 TGFLOW_ATOMICS(unsigned long long)
 #undef TGFLOW_ATOMICS
 
-template <typename T>
-T __ldg(const T* at) {
-  return *at;
-}
 /// Streaming reads are written down, see `emulator::reads`.
 template <typename T>
 T __ldcs(const T* at) {
   emulator::note_read(at, sizeof(T));
   return *at;
-}
-template <typename T>
-void __stcs(T* at, T value) {
-  *at = value;
 }

@@ -19,9 +19,9 @@ constexpr int64_t kLongList = 64;  ///< A row with more slots is shared by a thr
 
 /// Fills out[r], `width` wide, with the sum of `terms` over the slots of row r. `terms.add(sum, slot, i)`
 /// adds a slot's numbers from column `i` on. A warp takes a short list; all of the block's share a long one.
-template <typename real, int kWidth, typename Terms>
-__device__ inline void sum_lists(const RowLists& lists, int64_t width, const Terms& terms, real* out) {
-  using Sum = Pack<real, kWidth>;
+template <int kWidth, typename Terms>
+__device__ inline void sum_lists(const RowLists& lists, int64_t width, const Terms& terms, float* out) {
+  using Sum = Pack<kWidth>;
   __shared__ Sum part[kListWarps][kWarp];
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = lane_index();
   const auto length = [&](int64_t r) { return lists.start[r + 1] - lists.start[r]; };

@@ -2,8 +2,8 @@
 // alone.
 #pragma once
 
-#include "tgflow/cuda/tile.hpp"
-#include "tgflow/detail/sampler.hpp"
+#include "tgflow/cuda/warp.hpp"
+#include "tgflow/detail/store_view.hpp"
 
 namespace tgflow {
 

@@ -1,9 +1,53 @@
-// A whole warp that works on one item, and rows of numbers that its lanes share. Device code alone.
+// Tiles of a few lanes and whole warps that work on one item, and rows of numbers that lanes share. Device
+// code alone.
 #pragma once
 
-#include "tgflow/cuda/tile.hpp"
+#include "tgflow/types.hpp"
 
 namespace tgflow {
+
+constexpr int kWarp = 32;
+
+/// The number of this thread in the whole launch.
+__device__ inline int64_t thread_index() {
+  return blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+}
+
+/// `kLanes` lanes, a power of two below 32; all of them must come to every call below.
+template <int kLanes>
+struct Tile {
+  int lane;       ///< Of this thread, in [0, kLanes).
+  unsigned mask;  ///< Of the tile's lanes in their warp.
+
+  __device__ static Tile here() {
+    const int in_warp = static_cast<int>(threadIdx.x) % kWarp;
+    return {in_warp % kLanes, ((1u << kLanes) - 1) << (in_warp / kLanes * kLanes)};
+  }
+  /// The number of this tile, and how many there are, in the whole launch.
+  __device__ static int64_t index() { return thread_index() / kLanes; }
+  __device__ static int64_t count() { return gridDim.x * static_cast<int64_t>(blockDim.x) / kLanes; }
+
+  /// What lane `from` has in `value`.
+  template <typename T>
+  __device__ T broadcast(T value, int from) const {
+    return __shfl_sync(mask, value, from, kLanes);
+  }
+  /// What the first lane has: all lanes read the same memory, but perhaps not before and after the same
+  /// write.
+  template <typename T>
+  __device__ T agreed(T value) const {
+    return broadcast(value, 0);
+  }
+  template <typename T>
+  __device__ T* agreed(T* address) const {
+    return reinterpret_cast<T*>(broadcast(reinterpret_cast<unsigned long long>(address), 0));
+  }
+  __device__ bool any(bool holds) const { return __any_sync(mask, holds) != 0; }
+  /// In how many lanes it holds.
+  __device__ int count_of(bool holds) const { return __popc(__ballot_sync(mask, holds)); }
+  /// What a lane wrote before, the others read after.
+  __device__ void sync() const { __syncwarp(mask); }
+};
 
 constexpr unsigned kWholeWarp = 0xffffffffu;
 
@@ -35,19 +79,19 @@ __device__ inline T warp_max(T value) {
 }
 
 /// Neighboring numbers of a row, read and written at once: rows begin at multiples of their size.
-template <typename real, int kWidth>
-struct alignas(sizeof(real) * kWidth) Pack {
-  real at[kWidth];
+template <int kWidth>
+struct alignas(sizeof(float) * kWidth) Pack {
+  float at[kWidth];
 
-  __device__ static Pack filled(real value) {
+  __device__ static Pack filled(float value) {
     Pack pack;
     for (int w = 0; w < kWidth; ++w) pack.at[w] = value;
     return pack;
   }
-  __device__ static Pack load(const real* row, int64_t i) { return *reinterpret_cast<const Pack*>(row + i); }
-  __device__ void store(real* row, int64_t i) const { *reinterpret_cast<Pack*>(row + i) = *this; }
+  __device__ static Pack load(const float* row, int64_t i) { return *reinterpret_cast<const Pack*>(row + i); }
+  __device__ void store(float* row, int64_t i) const { *reinterpret_cast<Pack*>(row + i) = *this; }
   /// this += scale * x
-  __device__ void add(real scale, const Pack& x) {
+  __device__ void add(float scale, const Pack& x) {
     for (int w = 0; w < kWidth; ++w) at[w] += scale * x.at[w];
   }
 };

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "tgflow/detail/insert_run.hpp"
-#include "tgflow/detail/visible.hpp"
+#include "tgflow/detail/store_view.hpp"
 
 namespace tgflow {
 

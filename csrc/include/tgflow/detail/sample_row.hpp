@@ -1,13 +1,184 @@
-// Any sampler, for one query: what the batched paths answer too. No `std::` here.
+// Any sampler, for one query, and how rows are written. No `std::` here.
 #pragma once
 
-#include "tgflow/detail/numbered.hpp"
-#include "tgflow/detail/recent_row.hpp"
-#include "tgflow/detail/sampler.hpp"
-#include "tgflow/detail/uniform_row.hpp"
+#include "tgflow/detail/store_view.hpp"
 #include "tgflow/random.hpp"
 
 namespace tgflow {
+
+TGFLOW_HD inline void write_slot(const NeighborRows& out, int64_t slot, const Entry& entry, eid_t base_eid) {
+  out.node[slot] = entry.nbr;
+  out.t[slot] = entry.t;
+  out.eid[slot] = base_eid + entry.eid_offset;
+}
+
+/// Writes the `size` entries before `end`, newest first, to slots from `slot` on.
+TGFLOW_HD inline void write_slots(const NeighborRows& out, int64_t slot, const Entry* end, int64_t size,
+                                  eid_t base_eid) {
+  node_t* node = out.node + slot;  // the compiler cannot know that the stores leave `out` alone
+  tick_t* t = out.t + slot;
+  eid_t* eid = out.eid + slot;
+  for (int64_t j = 0; j < size; ++j) {
+    const Entry& entry = end[-1 - j];
+    node[j] = entry.nbr;
+    t[j] = entry.t;
+    eid[j] = base_eid + entry.eid_offset;
+  }
+}
+
+/// Marks the slots [`slot`, `end`) as holding nobody.
+TGFLOW_HD inline void pad_slots(const NeighborRows& out, int64_t slot, int64_t end) {
+  for (; slot < end; ++slot) {
+    out.node[slot] = kNoNode;
+    out.t[slot] = 0;
+    out.eid[slot] = kNoEvent;
+  }
+}
+
+/// Writes row `i`: the newest `size` of the first `seen.count` entries of `dir`, newest first, padded.
+TGFLOW_HD inline void newest_row(const StoreView& store, const Directory* dir, Visible seen, int64_t size,
+                                 int64_t i, const NeighborRows& out) {
+  out.count[i] = static_cast<int32_t>(size);
+  int64_t slot = i * out.k;
+  const int64_t filled = slot + size;
+  int64_t end = seen.count;
+  for (int64_t b = seen.block; slot < filled; --b) {
+    const Block& block = dir->blocks()[b];
+    const int64_t here = end - block.start;
+    const int64_t taken = here < filled - slot ? here : filled - slot;
+    store.count_reads(block, taken);
+    write_slots(out, slot, store.entries(block) + here, taken, block.base_eid);
+    slot += taken;
+    end = block.start;
+  }
+  pad_slots(out, filled, (i + 1) * out.k);
+}
+
+/// Writes row `i`: the newest `out.k` of what is seen.
+TGFLOW_HD inline void recent_row(const StoreView& store, const Directory* dir, Visible seen, int64_t i,
+                                 const NeighborRows& out) {
+  newest_row(store, dir, seen, seen.count < out.k ? seen.count : out.k, i, out);
+}
+
+/// Finds the `size` entries whose numbers, largest first, wait in row `i` of `out.eid`: leaves their blocks
+/// in `out.node` and their places there in `out.eid`. Block `last` is not before the first one's.
+TGFLOW_HD inline void locate_numbered(const StoreView& store, const Directory* dir, int64_t last,
+                                      int64_t size, int64_t i, const NeighborRows& out) {
+  if (size == 0) return;  // `dir` may be null
+  const Block* blocks = dir->blocks();
+  int64_t* block = out.node + i * out.k;
+  int64_t* place = out.eid + i * out.k;
+  for (int64_t j = 0; j < size; ++j) block[j] = 0;
+  for (int64_t rest = last + 1; rest > 1; rest -= rest >> 1) {  // all searches in step: they do not wait
+    const int64_t half = rest >> 1;
+    for (int64_t j = 0; j < size; ++j)
+      block[j] += -static_cast<int64_t>(blocks[block[j] + half].start <= place[j]) & half;
+  }
+  for (int64_t j = 0; j < size; ++j) {
+    place[j] -= blocks[block[j]].start;
+#if defined(__GNUC__) && !defined(__CUDA_ARCH__)
+    __builtin_prefetch(store.entries(blocks[block[j]]) + place[j]);
+#endif
+  }
+}
+
+/// Writes row `i` from what `locate_numbered` found.
+TGFLOW_HD inline void read_numbered(const StoreView& store, const Directory* dir, int64_t size, int64_t i,
+                                    const NeighborRows& out) {
+  const int64_t filled = i * out.k + size;
+  for (int64_t slot = i * out.k; slot < filled; ++slot) {
+    const Block& block = dir->blocks()[out.node[slot]];
+    store.count_reads(block, 1);
+    write_slot(out, slot, store.entries(block)[out.eid[slot]], block.base_eid);
+  }
+  pad_slots(out, filled, (i + 1) * out.k);
+  out.count[i] = static_cast<int32_t>(size);
+}
+
+/// Draw `d` is a function of (key, item, d) alone: no state, so no thread ever matters.
+class Draws {
+ public:
+  TGFLOW_HD Draws(uint64_t key, int64_t item) : key_(key), item_(static_cast<uint64_t>(item)) {}
+
+  /// Draw `d`: uniform in [0, range), exactly, 1 <= range <= 2^32 (Lemire 2019). Cheapest with `d` ascending.
+  TGFLOW_HD uint32_t below(uint32_t d, uint64_t range) {
+    uint64_t product = word(d, 0) * range;
+    if (static_cast<uint32_t>(product) < range) {
+      const uint32_t threshold = static_cast<uint32_t>((1ull << 32) % range);
+      for (uint32_t attempt = 1; static_cast<uint32_t>(product) < threshold; ++attempt) {
+        product = word(d, attempt) * range;
+      }
+    }
+    return static_cast<uint32_t>(product >> 32);
+  }
+
+ private:
+  TGFLOW_HD uint64_t word(uint32_t d, uint32_t attempt) {
+    const uint64_t block = static_cast<uint64_t>(attempt) << 32 | d / 4;
+    if (block != cached_) words_ = philox(key_, item_, block);
+    cached_ = block;
+    return words_.word[d % 4];
+  }
+
+  uint64_t key_;
+  uint64_t item_;
+  Random4 words_{};
+  uint64_t cached_ = ~0ull;
+};
+
+constexpr int64_t kFewDraws = 16;
+
+/// Draws `k` numbers as Floyd's algorithm does and writes them, largest first; false if two of them are
+/// equal. Free of branches on what is drawn, which would be mispredicted; fixed bounds let the compiler use
+/// vectors.
+TGFLOW_HD inline bool draw_few(Draws& draws, int32_t size, int32_t k, int64_t* out) {
+  int32_t drawn[kFewDraws];
+  for (int32_t i = 0; i < kFewDraws; ++i) drawn[i] = -1;
+  for (int32_t i = 0; i < k; ++i) {
+    const uint64_t range = static_cast<uint64_t>(size - k + i) + 1;
+    drawn[i] = static_cast<int32_t>(draws.below(static_cast<uint32_t>(i), range));
+  }
+  int32_t num_equal = 0;
+  for (int32_t i = 0; i < k; ++i) {
+    const int32_t number = drawn[i];
+    int32_t num_larger = 0;
+    for (int32_t j = 0; j < kFewDraws; ++j) {
+      num_larger += drawn[j] > number;
+      num_equal += drawn[j] == number;
+    }
+    out[num_larger] = number;
+  }
+  return num_equal == k;
+}
+
+/// Draws `k` distinct numbers below `size` (`k < size`) into `out`, largest first; each subset is equally
+/// likely. Floyd's algorithm (Bentley & Floyd, CACM 1987): the newest number, size - 1, is as likely as any.
+TGFLOW_HD inline void draw_distinct(Draws& draws, int64_t size, int64_t k, int64_t* out) {
+  if (k <= kFewDraws && size <= 0x7fffffff && size > 4 * k &&  // equal numbers are rare
+      draw_few(draws, static_cast<int32_t>(size), static_cast<int32_t>(k), out)) {
+    return;
+  }
+  for (int64_t i = 0; i < k; ++i) {
+    const int64_t top = size - k + i;  // larger than all drawn so far
+    const int64_t number = draws.below(static_cast<uint32_t>(i), static_cast<uint64_t>(top) + 1);
+    int64_t place = i;
+    while (place > 0 && out[place - 1] < number) --place;
+    const bool taken = place > 0 && out[place - 1] == number;
+    if (taken) place = 0;
+    for (int64_t j = i; j > place; --j) out[j] = out[j - 1];
+    out[place] = taken ? top : number;
+  }
+}
+
+/// Chooses `out.k` of the entries numbered [first, end), more than `out.k`: their numbers, largest first,
+/// wait in row `i` of `out.eid` for `locate_numbered`.
+TGFLOW_HD inline void uniform_draw(int64_t first, int64_t end, Draws draws, int64_t i,
+                                   const NeighborRows& out) {
+  int64_t* numbers = out.eid + i * out.k;
+  draw_distinct(draws, end - first, out.k, numbers);
+  if (first == 0) return;
+  for (int64_t j = 0; j < out.k; ++j) numbers[j] += first;
+}
 
 /// Calls `each(entry, base_eid)` for the entries numbered [first, seen.count) that count, newest first, until
 /// it returns false.
@@ -283,11 +454,10 @@ TGFLOW_HD inline void answer_decayed(const StoreView& store, const Directory* di
   read_numbered(store, dir, out.count[i], i, out);
 }
 
-/// Answers query `i`.
-TGFLOW_HD inline void sample_row(const StoreView& store, const Queries& queries, const Sampler& sampler,
-                                 int64_t i, const NeighborRows& out) {
-  const Directory* dir = store.directory(queries.node[i], queries.limit(i));
-  const Visible seen = find_visible(store, dir, queries.t[i], queries.limit(i));
+/// Answers query `i`, which sees `seen` of `dir`.
+TGFLOW_HD inline void answer_row(const StoreView& store, const Directory* dir, const Visible& seen,
+                                 const Queries& queries, const Sampler& sampler, int64_t i,
+                                 const NeighborRows& out) {
   int64_t first = 0;
   switch (sampler.strategy) {
     case Strategy::kRecent:
@@ -301,6 +471,13 @@ TGFLOW_HD inline void sample_row(const StoreView& store, const Queries& queries,
       break;
   }
   answer_uniform(store, dir, first, seen, sampler, Draws(sampler.key, queries.row_of(i)), i, out);
+}
+
+/// Answers query `i`.
+TGFLOW_HD inline void sample_row(const StoreView& store, const Queries& queries, const Sampler& sampler,
+                                 int64_t i, const NeighborRows& out) {
+  const Directory* dir = store.directory(queries.node[i], queries.limit(i));
+  answer_row(store, dir, find_visible(store, dir, queries.t[i], queries.limit(i)), queries, sampler, i, out);
 }
 
 }  // namespace tgflow

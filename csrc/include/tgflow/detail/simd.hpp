@@ -229,34 +229,5 @@ TGFLOW_INLINE float exp(float x) {
   return p * scale;
 }
 
-/// log(1 + max(x, 0)) to float32's precision, for finite x.
-TGFLOW_INLINE float log1p_positive(float x) {
-  x = x > 0 ? x : 0.0f;
-  const float y = 1 + x;
-  int32_t bits;
-  __builtin_memcpy(&bits, &y, sizeof bits);
-  const int32_t power = (bits - 0x3f3504f3) >> 23;  // y = 2^power * m with m in [sqrt(1/2), sqrt(2))
-  const int32_t of_m = bits - power * (1 << 23);
-  float m;
-  __builtin_memcpy(&m, &of_m, sizeof m);
-  const float z = m - 1, square = z * z;
-  float p = 7.0376836292e-2f;  // of Cephes' logf
-  p = p * z - 1.1514610310e-1f;
-  p = p * z + 1.1676998740e-1f;
-  p = p * z - 1.2420140846e-1f;
-  p = p * z + 1.4249322787e-1f;
-  p = p * z - 1.6668057665e-1f;
-  p = p * z + 2.0000714765e-1f;
-  p = p * z - 2.4999993993e-1f;
-  p = p * z + 3.3333331174e-1f;
-  const float e = static_cast<float>(power);
-  const float low = p * z * square - 2.12194440e-4f * e - 0.5f * square;
-  return (z + low) + 0.693359375f * e + (x - (y - 1)) / y;  // the last: what 1 + x has lost
-}
-
-TGFLOW_INLINE float sigmoid(float x) { return 1 / (1 + exp(-x)); }
-
-TGFLOW_INLINE float tanh(float x) { return 1 - 2 / (1 + exp(2 * x)); }
-
 }  // namespace simd
 }  // namespace tgflow

@@ -1,19 +1,45 @@
-#include "tgflow/reserved_array.hpp"
+#include "tgflow/memory.hpp"
 
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <new>
 
 namespace tgflow {
 namespace {
 
+constexpr size_t kLine = 64;
+constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kStep = size_t{1} << 20;           // committing is a system call
 constexpr size_t kHugePagesFrom = size_t{8} << 20;  // below, they would cost more memory than they save time
 
 size_t round_up(size_t bytes, size_t step) { return (bytes + step - 1) / step * step; }
 
+/// A hint: failing is fine.
+void prefer_huge_pages(void* memory, size_t bytes) {
+#ifdef MADV_HUGEPAGE
+  madvise(memory, bytes, MADV_HUGEPAGE);
+#endif
+}
+
 }  // namespace
+
+void* HostMemory::allocate(int64_t bytes) noexcept {
+  const size_t size = static_cast<size_t>(bytes);
+  void* chunk = std::aligned_alloc(size % kHugePage == 0 ? kHugePage : kLine, size);
+  if (chunk != nullptr && size >= kHugePage) prefer_huge_pages(chunk, size);
+  return chunk;
+}
+
+void HostMemory::free(void* chunk, int64_t) noexcept { std::free(chunk); }
+
+void* allocate_huge(size_t bytes) {
+  const size_t align = bytes >= kHugePage ? kHugePage : kLine;
+  bytes = round_up(std::max<size_t>(bytes, 1), align);
+  void* memory = std::aligned_alloc(align, bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  if (align == kHugePage) prefer_huge_pages(memory, bytes);
+  return memory;
+}
 
 ReservedMemory::ReservedMemory(size_t bytes) : size_(round_up(bytes, kStep)) {
   for (; size_ >= kStep; size_ = round_up(size_ / 2, kStep)) {
@@ -30,9 +56,7 @@ void ReservedMemory::commit(size_t bytes) {
   if (bytes <= committed_) return;
   const size_t target = std::min(size_, round_up(std::max(bytes, 2 * committed_), kStep));
   if (mprotect(data_, target, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
-#ifdef MADV_HUGEPAGE
-  if (target >= kHugePagesFrom) madvise(data_, target, MADV_HUGEPAGE);  // a hint: failing is fine
-#endif
+  if (target >= kHugePagesFrom) prefer_huge_pages(data_, target);
   committed_ = target;
 }
 

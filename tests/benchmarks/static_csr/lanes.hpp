@@ -1,7 +1,7 @@
 // Many look-ups in memory at a time: what one query would wait for, a group of queries waits for together.
 #pragma once
 
-#include "tgflow/detail/visible.hpp"
+#include "tgflow/detail/store_view.hpp"
 
 namespace tgflow {
 

@@ -1,0 +1,125 @@
+// Memory of tiers, arrays in large pages, and arrays that grow without moving.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+
+// Tells AddressSanitizer which memory that we hold is in use; nothing without it.
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(address, size) ((void)(address), (void)(size))
+#define ASAN_UNPOISON_MEMORY_REGION(address, size) ((void)(address), (void)(size))
+#endif
+
+namespace tgflow {
+
+/// No tier had the memory; what asked for it is as it was before.
+class OutOfMemory : public std::bad_alloc {
+ public:
+  OutOfMemory(const std::string& what_for, int64_t bytes)
+      : message_("out of memory: " + what_for + " asked for " + std::to_string(bytes) + " bytes") {}
+  const char* what() const noexcept override { return message_.c_str(); }
+
+ private:
+  std::string message_;
+};
+
+/// Where the memory of a tier comes from.
+class TierMemory {
+ public:
+  virtual ~TierMemory() = default;
+  /// Aligned to 64 bytes at least; null where there is none left.
+  virtual void* allocate(int64_t bytes) noexcept = 0;
+  virtual void free(void* chunk, int64_t bytes) noexcept = 0;
+};
+
+/// Ordinary memory, in huge pages from 2 MB on.
+class HostMemory : public TierMemory {
+ public:
+  void* allocate(int64_t bytes) noexcept override;
+  void free(void* chunk, int64_t bytes) noexcept override;
+};
+
+/// Returns memory of `bytes`, aligned to cache lines, or to large pages from 2 MB on; contents undefined.
+/// Free it with std::free. Throws std::bad_alloc.
+void* allocate_huge(size_t bytes);
+
+/// `size` plain values, contents undefined; owns them.
+template <typename T>
+class HugeArray {
+  static_assert(std::is_trivially_copyable_v<T>, "neither constructed nor destroyed");
+
+ public:
+  explicit HugeArray(int64_t size)
+      : values_(static_cast<T*>(allocate_huge(static_cast<size_t>(size) * sizeof(T))), &std::free),
+        size_(size) {}
+  HugeArray(int64_t size, T value) : HugeArray(size) { fill(value); }
+
+  T* data() { return values_.get(); }
+  const T* data() const { return values_.get(); }
+  T& operator[](int64_t i) { return values_.get()[i]; }
+  const T& operator[](int64_t i) const { return values_.get()[i]; }
+  int64_t size() const { return size_; }
+  int64_t bytes() const { return size_ * static_cast<int64_t>(sizeof(T)); }
+  void fill(T value) {
+    for (int64_t i = 0; i < size_; ++i) values_.get()[i] = value;
+  }
+
+ private:
+  std::unique_ptr<T, void (*)(void*)> values_;
+  int64_t size_;
+};
+
+/// Address space, of which only the committed beginning can be touched; fresh pages read as zero.
+class ReservedMemory {
+ public:
+  /// Reserves `bytes`, or the largest half, quarter, ... of it that the system grants.
+  explicit ReservedMemory(size_t bytes);
+  ~ReservedMemory();
+  ReservedMemory(const ReservedMemory&) = delete;
+  ReservedMemory& operator=(const ReservedMemory&) = delete;
+
+  void* data() const { return data_; }
+  size_t size() const { return size_; }
+  /// Bytes that can be touched by now, at least those asked for.
+  size_t committed() const { return committed_; }
+  /// Makes the first `bytes` usable. One thread at a time.
+  void commit(size_t bytes);
+
+ private:
+  void* data_ = nullptr;
+  size_t size_ = 0;
+  size_t committed_ = 0;
+};
+
+/// Values that never move while they grow, so that readers in other threads never see them change place.
+template <typename T>
+class ReservedArray {
+ public:
+  explicit ReservedArray(int64_t limit) : memory_(static_cast<size_t>(limit) * sizeof(T)) {}
+
+  T* data() const { return static_cast<T*>(memory_.data()); }
+  T& operator[](int64_t i) const { return data()[i]; }
+
+  /// Makes elements [0, size) usable, zero until written. Throws std::length_error past the limit.
+  void grow(int64_t size) {
+    const size_t bytes = static_cast<size_t>(size) * sizeof(T);
+    if (bytes > memory_.size()) {
+      throw std::length_error("cannot grow to " + std::to_string(size) + " elements: the limit is " +
+                              std::to_string(memory_.size() / sizeof(T)));
+    }
+    memory_.commit(bytes);
+  }
+
+ private:
+  ReservedMemory memory_;
+};
+
+}  // namespace tgflow

@@ -1,0 +1,383 @@
+"""Writes to a device store: inserted batches, changes of the past, compaction."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tgflow.cuda.device import Device
+from tgflow.cuda.launch import Kernels, prefix_sum
+from tgflow.cuda.store_memory import NUM_CLASSES, Chunks, GivenUp, Need
+from tgflow.cuda.structs import (
+    Changing,
+    Compacting,
+    FreeItems,
+    Fresh,
+    Insertion,
+    Snapshot,
+    StoreView,
+    Totals,
+    Version,
+)
+from tgflow.peers import Shard
+from tgflow.units import INT64_MAX, INT64_MIN
+
+THREADS = 256
+SMALL_PAIRS = 4096
+"""A batch of no more takes two launches."""
+_LANES = 16
+_WARP = 32
+_MOST_THREADS = 1024
+_ABSENT = 2**31 - 1
+_NUM_COUNTERS = NUM_CLASSES + 2
+_RUN_PLAN_BYTES, _RANKS_BYTES = 32, 12
+_ALIGNMENT = 16
+
+
+class InsertionPlan:
+    """The kernels of a batch, and the memory that they hand on to each other.
+
+    Args:
+        kernels: Of the device.
+        columns: `src`, `dst` and `t` of at least one event, int64 `[3 or more, B]` on the device.
+        first_eid: The first one's position.
+        directed: Whether `src` alone gets a neighbor.
+        max_capacity: Entries of a block at most.
+        shard: Whose neighbors are inserted; the others' pairs are absent.
+    """
+
+    def __init__(
+        self,
+        kernels: Kernels,
+        columns: Tensor,
+        first_eid: int,
+        directed: bool,
+        max_capacity: int,
+        shard: Shard,
+    ) -> None:
+        self._launch, self._columns, self._shard = kernels.launch, columns, shard
+        sides = 1 if directed else 2
+        self.num_pairs = size = sides * columns.shape[1]
+        self.is_small = size <= SMALL_PAIRS
+        src, dst, t = (columns.data_ptr() + 8 * i * columns.shape[1] for i in range(3))
+        self._in = Insertion(
+            src=src, dst=dst, t=t, first_eid=first_eid, num_pairs=size, sides=sides
+        )
+        self._in.fresh.max_capacity = max_capacity
+        self._parts = _Parts(columns.device)
+        for name, num_bytes in (
+            *(("node", 4 * size), ("pair", 8 * size), ("run", 4 * size), ("begin", 8 * size + 8)),
+            *(("plans", _RUN_PLAN_BYTES * size), ("ranks", _RANKS_BYTES * size)),
+            *(("demand", 24 * size), ("needed", 4 * _NUM_COUNTERS), ("dirs", 8 * size)),
+            ("places", 8 * (size + size // max_capacity + 1)),
+            *(("given_up", 16 * size), ("given_class", 2 * size)),
+        ):
+            self._parts.add(name, num_bytes)
+        self._parts.place(self._in)
+
+    def plan(self, store: StoreView, free: FreeItems, totals: Totals) -> None:
+        """Plan against `store`; what is needed is in `totals`, pinned memory, when that is done."""
+        self._in.store, self._in.free = store, free
+        self._in.totals = ctypes.addressof(totals)
+        if self.is_small:
+            threads = (self.num_pairs + _WARP - 1) // _WARP * _WARP
+            self._launch("insert_small_plan", 1, min(threads, _MOST_THREADS), self._in)
+        else:
+            self._plan_large()
+
+    def _plan_large(self) -> None:
+        src, dst = self._columns[:2]
+        nodes, pairs = _sorted_pairs(src, dst, self._in.sides == 1, self._shard)
+        self._columns, self._sorted = self._columns[:3], (nodes, pairs)
+        self._in.node, self._in.pair = nodes.data_ptr(), pairs.data_ptr()
+        run, needed = (self._parts.view(name, torch.int32) for name in ("run", "needed"))
+        demand = self._parts.view("demand", torch.int64).view(3, -1)
+        needed.zero_()
+        self._each_pair("insert_mark")
+        torch.cumsum(run, 0, dtype=torch.int32, out=run)
+        self._each_pair("insert_list")
+        self._each_pair("insert_plan")
+        prefix_sum(demand)
+        self._launch("insert_totals", 1, _WARP, self._in)
+
+    def commit(
+        self,
+        store: StoreView,
+        heads: Tensor,
+        fresh: Fresh,
+        cursor: Tensor,
+        slab: int,
+        snapshot: int,
+        following: Snapshot,
+    ) -> GivenUp:
+        """Write and publish the entries and move the snapshot; return what was given up.
+
+        Args:
+            store: As given to `plan`, but with the chunks that were added since.
+            heads: With room for the largest node.
+            fresh: How fresh memory lies, but for where it begins.
+            cursor: The struct `FreshCursor`, which knows that.
+            slab: Where directories go on instead, or 0.
+            snapshot: Address of the struct `Snapshot`.
+            following: What it becomes.
+        """
+        self._in.store, self._in.fresh, self._in.heads = store, fresh, heads.data_ptr()
+        self._in.cursor, self._in.slab = cursor.data_ptr(), slab
+        self._in.snapshot, self._in.next = snapshot, following
+        if self.is_small:
+            blocks = -(-self.num_pairs * _LANES // THREADS)
+            self._launch("insert_small_commit", blocks, THREADS, self._in)
+        else:
+            for kernel in ("insert_link", "insert_scatter", "insert_publish"):
+                self._each_pair(kernel)
+            self._launch("insert_finish", 1, THREADS, self._in)
+        items = self._parts.view("given_up", torch.int64)
+        return GivenUp(items, self._parts.view("given_class", torch.uint8))
+
+    def _each_pair(self, kernel: str) -> None:
+        self._launch(kernel, -(-self.num_pairs // THREADS), THREADS, self._in)
+
+
+@dataclass(slots=True, eq=False)
+class PlannedBatch:
+    """A batch that was reserved for."""
+
+    plan: InsertionPlan
+    totals: Totals
+    need: Need
+    num_nodes: int
+    """Local ids that the store then knows of."""
+
+
+class _Parts:
+    """Parts of one piece of device memory, by the names that the struct has for them."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._spans: dict[str, tuple[int, int]] = {}
+        self._end = 0
+
+    def add(self, name: str, num_bytes: int) -> None:
+        self._spans[name] = self._end, self._end + num_bytes
+        self._end += -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
+
+    def place(self, struct: Insertion) -> None:
+        """Get the memory and write the parts' addresses to `struct`."""
+        self._memory = torch.empty(self._end, dtype=torch.uint8, device=self._device)
+        base = self._memory.data_ptr()
+        for name, (begin, _) in self._spans.items():
+            setattr(struct, name, base + begin)
+
+    def view(self, name: str, dtype: torch.dtype) -> Tensor:
+        begin, end = self._spans[name]
+        return self._memory[begin:end].view(dtype)
+
+
+def _sorted_pairs(src: Tensor, dst: Tensor, directed: bool, shard: Shard) -> tuple[Tensor, Tensor]:
+    """Return the nodes of all pairs, int32 `[P]` sorted, and 2 * row + side of each, int64 `[P]`.
+
+    Nodes are local ids. Pairs of one node stay in the order of their rows. A self-loop's second
+    pair is at the end, and so are pairs of nodes that are not held.
+    """
+    if directed:
+        nodes, order = _held(src, shard).int().sort(stable=True)
+        return nodes, 2 * order
+    ends = torch.where(src == dst, _ABSENT, _held(dst, shard))
+    nodes, order = torch.stack((_held(src, shard), ends), 1).view(-1).int().sort(stable=True)
+    return nodes, order
+
+
+def _held(nodes: Tensor, shard: Shard) -> Tensor:
+    """Return the local ids of nodes, `_ABSENT` where they are not held."""
+    if shard.world == 1:
+        return nodes
+    return torch.where(shard.owns(nodes), shard.local(nodes), _ABSENT)
+
+
+_THREADS = 128
+_NEW_BLOCK_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Edits:
+    """Entries to put into nodes' pasts or to take out; columns are int64 `[N]`."""
+
+    node: Tensor
+    t: Tensor
+    eid: Tensor
+    nbr: Tensor
+    puts_in: bool
+
+    @classmethod
+    def of_events(
+        cls, src: Tensor, dst: Tensor, t: Tensor, eid: Tensor, *, puts_in: bool, directed: bool
+    ) -> Edits:
+        """Return the edits of these events: one an event if directed, or a self-loop, else two."""
+        if directed:
+            return cls(src, t, eid, dst, puts_in)
+        back = src != dst
+        return cls(
+            torch.cat([src, dst[back]]),
+            torch.cat([t, t[back]]),
+            torch.cat([eid, eid[back]]),
+            torch.cat([dst, src[back]]),
+            puts_in,
+        )
+
+    def held_by(self, shard: Shard) -> Edits:
+        """Return those of nodes that a shard holds, by local id."""
+        if shard.world == 1:
+            return self
+        kept = shard.owns(self.node).nonzero().squeeze(1)
+        node, t, eid, nbr = (column[kept] for column in self.columns())
+        return Edits(shard.local(node), t, eid, nbr, self.puts_in)
+
+    def columns(self) -> list[Tensor]:
+        """Return node, t, eid and nbr."""
+        return [self.node, self.t, self.eid, self.nbr]
+
+    def sorted(self) -> Edits:
+        """Return the same edits by node, each node's by (t, eid)."""
+        order = self.eid.argsort(stable=True)
+        for column in (self.t, self.node):
+            order = order[column[order].argsort(stable=True)]
+        return Edits(
+            self.node[order], self.t[order], self.eid[order], self.nbr[order], self.puts_in
+        )
+
+
+class ChangeArgs:
+    """What changed nodes need; holds the tensors that kernels work on. Nobody sees it yet.
+
+    Args:
+        gpu: The store's device.
+        store: As published.
+        max_capacity: Entries of a block at most.
+    """
+
+    def __init__(self, gpu: Device, store: StoreView, max_capacity: int) -> None:
+        self._kernels, self._device = gpu.kernels, gpu.device
+        self._in = Changing(store=store, min_t=INT64_MIN, max_count=INT64_MAX)
+        self._in.fresh.max_capacity = max_capacity
+        self._kept: list[Tensor] = []
+        self._places = torch.empty(0, dtype=torch.int64, device=self._device)
+        self._num_nodes = 0
+        self.num_blocks = self.num_entries = self.num_rooms = self.gained = 0
+        """New blocks; fresh entries; fresh directories in units of 32 bytes; entries gained."""
+        self.largest_node = -1
+
+    def edit(self, edits: Edits, largest_node: int) -> None:
+        """Count what `edits`, on the device, need. Synchronizes."""
+        edits = edits.sorted()
+        nodes, counts = torch.unique_consecutive(edits.node, return_counts=True)
+        begin = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        table = torch.stack((edits.t, edits.eid, edits.nbr), 1)
+        self._in.edits, self._in.begin = table.data_ptr(), begin.data_ptr()
+        self._in.puts_in = int(edits.puts_in)
+        self._kept += [begin, table]
+        self._count(nodes, largest_node)
+
+    def forget(self, num_nodes: int, min_t: int, max_count: int) -> None:
+        """Count what forgetting old entries of all nodes needs. Synchronizes."""
+        self._in.min_t, self._in.max_count = min_t, max_count
+        self._count(torch.arange(num_nodes, device=self._device), num_nodes - 1)
+
+    def _count(self, nodes: Tensor, largest_node: int) -> None:
+        self._num_nodes = len(nodes)
+        demand = nodes.new_zeros(4, max(len(nodes), 1))
+        self._in.node, self._in.num_nodes = nodes.data_ptr(), len(nodes)
+        self._in.demand = demand.data_ptr()
+        self._kept += [nodes, demand]
+        self._launch("change_count")
+        prefix_sum(demand)
+        read: list[int] = demand[:, -1].tolist()
+        self.num_blocks, self.num_entries, self.num_rooms, self.gained = read
+        self.largest_node = largest_node
+        self._places = nodes.new_empty(self.num_blocks + 1)
+        blocks = nodes.new_empty(self.num_blocks + 1, _NEW_BLOCK_BYTES, dtype=torch.uint8)
+        self._in.blocks = blocks.data_ptr()
+        self._kept.append(blocks)
+
+    def commit(
+        self, store: StoreView, heads: Tensor, fresh: Fresh, changed_at: int, number: int
+    ) -> None:
+        """Write and publish the new versions, for snapshots that know of change `number`.
+
+        Args:
+            store: As given at first, but with the chunks that were added since.
+            heads: With room for the largest node.
+            fresh: Where the fresh memory lies.
+            changed_at: Cut-offs from here on see the change.
+            number: Of the change, counted from 1.
+        """
+        self._in.store, self._in.heads, self._in.fresh = store, heads.data_ptr(), fresh
+        self._in.version = Version(changed_at, number)
+        self._launch("change_write", ctypes.c_uint64(self._places.data_ptr()))
+        self._launch("change_publish")
+
+    def _launch(self, kernel: str, *more: ctypes.c_uint64) -> None:
+        if self._num_nodes > 0:
+            blocks = -(-self._num_nodes // _THREADS)
+            self._kernels.launch(kernel, blocks, _THREADS, self._in, *more)
+
+
+_THREADS = 128
+_MOVE_BYTES = 24
+
+
+class Compaction:
+    """Kernels over all nodes, and the tensors that they work on.
+
+    Args:
+        kernels: Of the store's device.
+        store: As published.
+        heads: Its directories, int64 `[>= num_nodes]`.
+    """
+
+    def __init__(self, kernels: Kernels, store: StoreView, heads: Tensor) -> None:
+        self._kernels = kernels
+        self._num_nodes = store.num_nodes
+        self._demand = heads.new_zeros(3, max(self._num_nodes, 1))
+        self._in = Compacting(store=store, heads=heads.data_ptr(), demand=self._demand.data_ptr())
+
+    def forget_past(self) -> None:
+        """Give up what only cut-offs before the latest changes see."""
+        self._launch("compact_past")
+
+    def measure(self, chunks: Chunks) -> list[int]:
+        """Return the chunks that blocks should leave: worth it only if fewer are needed then.
+
+        Synchronizes. `num_entries` and `num_rooms` say what leaving them needs.
+        """
+        live = torch.zeros(chunks.count, dtype=torch.int64, device=chunks.tiers.device)
+        self._in.live = live.data_ptr()
+        self._launch("compact_live")
+        counts = live.tolist()
+        sparse = [c for c in chunks.held() if 2 * counts[c] <= chunks.size]
+        if -(-sum(counts[c] for c in sparse) // chunks.stride) >= len(sparse):
+            sparse = [c for c in sparse if counts[c] == 0]
+        self._sparse = torch.zeros_like(chunks.tiers)
+        self._sparse[sparse] = 1
+        self._in.sparse = self._sparse.data_ptr()
+        self._launch("compact_count")
+        prefix_sum(self._demand)
+        self._num_moves, self.num_entries, self.num_rooms = self._demand[:, -1].tolist()
+        """Blocks that move; their entries; directories in units of 32 bytes."""
+        return sparse
+
+    def move(self, store: StoreView, fresh: Fresh) -> None:
+        """Move the blocks, and then all directories, to fresh memory; readers follow them."""
+        moves = self._demand.new_empty(self._num_moves + 1, _MOVE_BYTES, dtype=torch.uint8)
+        self._in.store, self._in.fresh, self._in.moves = store, fresh, moves.data_ptr()
+        self._launch("compact_list")
+        if self._num_moves > 0:
+            self._kernels.launch("compact_move", self._num_moves, _THREADS, self._in)
+        self._launch("compact_directory")
+
+    def _launch(self, kernel: str) -> None:
+        if self._num_nodes > 0:
+            blocks = -(-self._num_nodes // _THREADS)
+            self._kernels.launch(kernel, blocks, _THREADS, self._in)
