@@ -1,7 +1,10 @@
 #include <algorithm>
 #include <memory>
+#include <tuple>
 
 #include "bindings.hpp"
+#include "tgflow/belady.hpp"
+#include "tgflow/reuse_map.hpp"
 #include "tgflow/row_cache.hpp"
 
 namespace bindings::cache {
@@ -154,6 +157,68 @@ void bind_parts(py::module_& m) {
   py::register_exception<tgflow::ScheduleMismatch>(m, "ScheduleMismatch", PyExc_RuntimeError);
 }
 
+using tgflow::Belady;
+
+std::unique_ptr<Belady> make_planner(int64_t num_slots, const std::optional<TensorArg>& contents) {
+  return std::make_unique<Belady>(num_slots, data_or_null<const int64_t>(contents, "contents", {num_slots}));
+}
+
+void observe(Belady& planner, const TensorArg& id) {
+  const auto ids = id.vector<const int64_t>("id");
+  planner.observe(ids.data, ids.size);
+}
+
+int64_t next_size(const Belady& planner) {
+  if (planner.num_batches() == 0) throw std::out_of_range("no batch waits to be planned; observe one first");
+  return planner.next_size();
+}
+
+void plan_next(Belady& planner, const TensorArg& id, const TensorArg& hit, const TensorArg& admit) {
+  const int64_t size = next_size(planner);
+  planner.plan_next({id.data<int64_t>("id", {size}), hit.data<int32_t>("hit", {size}),
+                     admit.data<int32_t>("admit", {size})});
+}
+
+void contents(const Belady& planner, const TensorArg& id) {
+  planner.contents(id.data<int64_t>("id", {planner.num_slots()}));
+}
+
+using tgflow::ReuseMap;
+
+ReuseMap* new_map(int64_t capacity) {
+  check_number("capacity", capacity, 1, int64_t{1} << 30);
+  return new ReuseMap(capacity);
+}
+
+std::tuple<int64_t, int64_t, int64_t, int64_t> decide(ReuseMap& map, int64_t batch, const TensorArg& nodes,
+                                                      const TensorArg& t, const TensorArg& may_recur,
+                                                      int64_t staleness, double refresh, uint64_t key,
+                                                      const TensorArg& order, const TensorArg& slot) {
+  const auto node = nodes.vector<const int64_t>("nodes");
+  const auto counts = map.decide(batch,
+                                 {node.size, node.data, t.data<const int64_t>("t", {node.size}),
+                                  may_recur.data<const bool>("may_recur", {node.size})},
+                                 {staleness, refresh, key}, order.data<int64_t>("order", {node.size}),
+                                 slot.data<int64_t>("slot", {node.size}));
+  return {counts.num_refreshed, counts.num_stored, counts.num_computed, counts.largest_lag};
+}
+
+void insert_rows(ReuseMap& map, int64_t batch, int64_t oldest, const TensorArg& nodes, const TensorArg& t,
+                 const TensorArg& slot) {
+  const auto node = nodes.vector<const int64_t>("nodes");
+  map.insert(batch, oldest, {node.size, node.data, t.data<const int64_t>("t", {node.size})},
+             slot.data<int64_t>("slot", {node.size}));
+}
+
+void restore_map(ReuseMap& map, const TensorArg& batch, const TensorArg& nodes, const TensorArg& t,
+                 const TensorArg& slot) {
+  const auto slots = slot.vector<const int64_t>("slot");
+  check_range("slot", slots, 0, map.capacity());
+  map.restore({slots.size, batch.data<const int64_t>("batch", {slots.size}),
+               nodes.data<const int64_t>("nodes", {slots.size}), t.data<const int64_t>("t", {slots.size}),
+               slots.data});
+}
+
 }  // namespace bindings::cache
 
 void bind_cache(py::module_& m) {
@@ -177,4 +242,27 @@ void bind_cache(py::module_& m) {
       .def("counts", &RowCache::counts, no_gil())
       .def("reset_counts", &RowCache::reset_counts, no_gil())
       .def("bytes", &RowCache::bytes, no_gil());
+  py::class_<Belady>(m, "Belady")
+      .def(py::init(&make_planner), py::arg("num_slots"), py::arg("contents"), no_gil())
+      .def_property_readonly("num_slots", &Belady::num_slots)
+      .def_property_readonly("num_batches", &Belady::num_batches)
+      .def_property_readonly("num_accesses", &Belady::num_accesses)
+      .def_property_readonly("next_size", &next_size)
+      .def_property_readonly("bytes", &Belady::bytes)
+      .def("observe", &observe, py::arg("id"), no_gil())
+      .def("plan_next", &plan_next, py::arg("id"), py::arg("hit"), py::arg("admit"), no_gil())
+      .def("contents", &contents, py::arg("id"), no_gil());
+  py::class_<ReuseMap>(m, "ReuseMap")
+      .def(py::init(&new_map), py::arg("capacity"))
+      .def("__len__", &ReuseMap::size)
+      .def_property_readonly("bytes", &ReuseMap::bytes)
+      .def_readonly_static("SLOT_BYTES", &ReuseMap::kSlotBytes)
+      .def("decide", &decide, py::arg("batch"), py::arg("nodes"), py::arg("t"), py::arg("may_recur"),
+           py::arg("staleness"), py::arg("refresh"), py::arg("key"), py::arg("order"), py::arg("slot"),
+           no_gil())
+      .def("insert", &insert_rows, py::arg("batch"), py::arg("oldest"), py::arg("nodes"), py::arg("t"),
+           py::arg("slot"), no_gil())
+      .def("restore", &restore_map, py::arg("batch"), py::arg("nodes"), py::arg("t"), py::arg("slot"),
+           no_gil())
+      .def("clear", &ReuseMap::clear, no_gil());
 }

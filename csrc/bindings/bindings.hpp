@@ -3,9 +3,8 @@
 
 #include "tensor_arg.hpp"
 
-void bind_log(py::module_& m);
-void bind_sampling(py::module_& m);
-void bind_store(py::module_& m);
+void bind_graph(py::module_& m);
+void bind_layers(py::module_& m);
 void bind_static_csr(py::module_& m);
 void bind_id_map(py::module_& m);
 void bind_plan(py::module_& m);
@@ -13,9 +12,5 @@ void bind_preparer(py::module_& m);
 void bind_event_counts(py::module_& m);
 void bind_metrics(py::module_& m);
 void bind_tables(py::module_& m);
-void bind_belady(py::module_& m);
-void bind_attention(py::module_& m);
-void bind_dropout(py::module_& m);
 void bind_cache(py::module_& m);
-void bind_reuse_map(py::module_& m);
 void bind_threads(py::module_& m);

@@ -1,13 +1,11 @@
-// The one Python module of the core. Each room of the core has its own bind_*.cpp with one function.
+// The one Python module of the core. Each bind_*.cpp has one function.
 #include <pybind11/pybind11.h>
 
 #include "bindings.hpp"
 
 PYBIND11_MODULE(_core, m) {
   m.doc() = "tgflow's native core; see _core.pyi.";
-  bind_log(m);
-  bind_store(m);  // after the log, which it returns
-  bind_sampling(m);
+  bind_graph(m);
 #ifdef TGFLOW_STATIC_CSR
   bind_static_csr(m);  // what the store is measured against: tests/benchmarks/static_csr
 #endif
@@ -17,10 +15,7 @@ PYBIND11_MODULE(_core, m) {
   bind_preparer(m);  // after the graph, pairs and counts that it takes
   bind_metrics(m);
   bind_tables(m);
-  bind_belady(m);
-  bind_attention(m);
-  bind_dropout(m);
+  bind_layers(m);
   bind_cache(m);
-  bind_reuse_map(m);
   bind_threads(m);
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_uint64 as _word
 
 import torch
 from torch import Tensor
@@ -39,10 +38,7 @@ def gru_forward(
     Raises:
         ValueError: If a tensor is of another dtype, shape or device.
     """
-    given = Arguments.beside("memory", memory)
-    gru = _checked(given, memory, own)
-    pointers = _addresses(given, gru, gates=gates, out=out)
-    _launch(kernels, "gru_forward", gru, *pointers)
+    _launch(kernels, "gru_forward", memory, own, gates=gates, out=out)
 
 
 def gru_backward(
@@ -69,38 +65,23 @@ def gru_backward(
     Raises:
         ValueError: If a tensor is of another dtype, shape or device.
     """
+    pointers = {"grad_out": grad_out, "grad_gates": grad_gates, "grad_own": grad_own}
+    _launch(kernels, "gru_backward", memory, own, gates=gates, **pointers)
+
+
+def _launch(kernels: Kernels, kind: str, memory: Tensor, own: Tensor, **tensors: Tensor) -> None:
+    """Check tensors, those of gates three times as wide as `memory`, and run a kernel."""
     given = Arguments.beside("memory", memory)
-    gru = _checked(given, memory, own)
-    pointers = _addresses(
-        given, gru, gates=gates, grad_out=grad_out, grad_gates=grad_gates, grad_own=grad_own
-    )
-    _launch(kernels, "gru_backward", gru, *pointers)
-
-
-def _checked(given: Arguments, memory: Tensor, own: Tensor) -> _Gru:
     at_memory, stride = given.rows("memory", memory, torch.float32, "R", "dim")
-    num_rows, dim = memory.shape
-    return _Gru(
-        num_rows, dim, at_memory, stride, given.address("own", own, torch.float32, num_rows, dim)
-    )
-
-
-def _addresses(given: Arguments, gru: _Gru, **tensors: Tensor) -> list[_word]:
-    """Return the tensors' addresses, those of gates three times as wide."""
-    return [
-        _word(
-            given.address(
-                name, tensor, torch.float32, gru.num_rows, gru.dim * (3 if "gates" in name else 1)
-            )
-        )
+    rows, dim = memory.shape
+    at_own = given.address("own", own, torch.float32, rows, dim)
+    addresses = [
+        given.address(name, tensor, torch.float32, rows, dim * (3 if "gates" in name else 1))
         for name, tensor in tensors.items()
     ]
-
-
-def _launch(kernels: Kernels, kind: str, gru: _Gru, *pointers: _word) -> None:
-    if gru.num_rows * gru.dim == 0:
+    if rows * dim == 0:
         return
-    addresses = [gru.memory, gru.own, *(pointer.value or 0 for pointer in pointers)]
-    name = f"{kind}_by_{lanes_width([gru.dim, gru.memory_stride], addresses)}"
-    blocks = min(-(-gru.num_rows // _WARPS), _MOST_BLOCKS)
-    kernels.launch(name, blocks, 32 * _WARPS, gru, *pointers)
+    name = f"{kind}_by_{lanes_width([dim, stride], [at_memory, at_own, *addresses])}"
+    gru = _Gru(rows, dim, at_memory, stride, at_own)
+    blocks = min(-(-rows // _WARPS), _MOST_BLOCKS)
+    kernels.launch(name, blocks, 32 * _WARPS, gru, *map(ctypes.c_uint64, addresses))

@@ -1,7 +1,8 @@
 #include "bindings.hpp"
 #include "tgflow/attention.hpp"
+#include "tgflow/dropout.hpp"
 
-namespace bindings::attention {
+namespace bindings::layers {
 
 using tgflow::Attention;
 using tgflow::AttentionGradients;
@@ -104,10 +105,31 @@ void attend_backward(const TensorArg& query, const Optional& below, const Tensor
                             data_or_null<float>(grad_below, "grad_below", {a.num_below, a.h_dim})});
 }
 
-}  // namespace bindings::attention
+void check_rate(double rate) {
+  if (!(rate >= 0 && rate < 1)) {
+    throw std::invalid_argument("rate must be at least 0 and less than 1, got " + std::to_string(rate));
+  }
+}
 
-void bind_attention(py::module_& m) {
-  using namespace bindings::attention;
+void keep_factors(const TensorArg& key, double rate, const TensorArg& out) {
+  check_rate(rate);
+  const auto* bits = key.data<const int64_t>("key", {1});
+  float* factors = out.data<float>("out", {"rows", "size"});
+  tgflow::keep_factors(static_cast<uint64_t>(*bits), rate, out.length(0), out.length(1), factors);
+}
+
+void gelu_dropout(const TensorArg& key, double rate, const TensorArg& x, const TensorArg& out) {
+  check_rate(rate);
+  const auto* bits = key.data<const int64_t>("key", {1});
+  float* values = x.data<float>("x", {"size"});
+  float* result = out.data<float>("out", {x.length(0)});
+  tgflow::gelu_dropout(static_cast<uint64_t>(*bits), rate, x.length(0), values, result);
+}
+
+}  // namespace bindings::layers
+
+void bind_layers(py::module_& m) {
+  using namespace bindings::layers;
   const py::call_guard<py::gil_scoped_release> no_gil;
   m.def("attend", &attend, py::kw_only(), py::arg("query"), py::arg("below"), py::arg("neighbor"),
         py::arg("edge_table"), py::arg("edge_row"), py::arg("mask"), py::arg("dt"), py::arg("frequency"),
@@ -116,4 +138,8 @@ void bind_attention(py::module_& m) {
         py::arg("neighbor"), py::arg("edge_table"), py::arg("edge_row"), py::arg("mask"), py::arg("dt"),
         py::arg("frequency"), py::arg("keep"), py::arg("weight"), py::arg("grad_inputs"),
         py::arg("grad_total"), py::arg("grad_query"), py::arg("grad_below"), no_gil);
+  m.def("keep_factors", &keep_factors, py::kw_only(), py::arg("key"), py::arg("rate"), py::arg("out"),
+        py::call_guard<py::gil_scoped_release>());
+  m.def("gelu_dropout", &gelu_dropout, py::kw_only(), py::arg("key"), py::arg("rate"), py::arg("x"),
+        py::arg("out"), py::call_guard<py::gil_scoped_release>());
 }

@@ -1,0 +1,196 @@
+#include <pybind11/numpy.h>
+
+#include <memory>
+
+#include "bindings.hpp"
+#include "tgflow/event_log.hpp"
+#include "tgflow/sampling.hpp"
+#include "tgflow/temporal_graph.hpp"
+
+using tgflow::Direction;
+using tgflow::kParts;
+using tgflow::NeighborRows;
+using tgflow::Queries;
+using tgflow::Sampler;
+using tgflow::Shard;
+using tgflow::StoreMemory;
+using tgflow::StoreStats;
+using tgflow::Strategy;
+using tgflow::TemporalGraph;
+using tgflow::TierStats;
+
+namespace bindings::graph {
+
+using tgflow::EventLog;
+
+py::object column(const py::object& self, const int64_t* data, int64_t start, int64_t stop) {
+  return py::array_t<int64_t>(stop - start, data + start, self);  // a view that keeps the log alive
+}
+
+py::tuple columns(const py::object& self, int64_t start, int64_t stop) {
+  const EventLog& log = self.cast<const EventLog&>();
+  check_number("stop", stop, 0, log.size());
+  check_number("start", start, 0, stop);
+  py::object label = py::none();
+  if (log.has_label()) label = column(self, log.label(), start, stop);
+  return py::make_tuple(column(self, log.src(), start, stop), column(self, log.dst(), start, stop),
+                        column(self, log.t(), start, stop), label);
+}
+
+void check_eids(const EventLog& log, const TensorArg& eid) {
+  const auto ids = eid.vector<const int64_t>("eid");
+  log.check_eids(ids.data, ids.size);
+}
+
+void gather(const EventLog& log, const TensorArg& eid, const TensorArg& src, const TensorArg& dst,
+            const TensorArg& t, const OptionalTensor& label) {
+  const auto ids = eid.vector<const int64_t>("eid");
+  if (label && !log.has_label()) throw py::value_error("label must be None: the log has no labels");
+  log.gather(ids.data, ids.size, src.data<int64_t>("src", {ids.size}), dst.data<int64_t>("dst", {ids.size}),
+             t.data<int64_t>("t", {ids.size}), data_or_null<int64_t>(label, "label", {ids.size}));
+}
+
+void bind_stats(py::module_& m) {
+  py::class_<TierStats>(m, "TierStats")
+      .def_readonly("num_blocks", &TierStats::num_blocks)
+      .def_readonly("num_entries", &TierStats::num_entries)
+      .def_readonly("capacity", &TierStats::capacity)
+      .def_readonly("bytes", &TierStats::bytes);
+  py::class_<StoreStats>(m, "StoreStats")
+      .def_readonly("num_entries", &StoreStats::num_entries)
+      .def_readonly("max_blocks", &StoreStats::max_blocks)
+      .def_readonly("bytes", &StoreStats::bytes)
+      .def_property_readonly(
+          "reads", [](const StoreStats& stats) { return py::make_tuple(stats.reads[0], stats.reads[1]); })
+      .def_property_readonly("device", [](const StoreStats& stats) { return stats.tiers[0]; })
+      .def_property_readonly("host", [](const StoreStats& stats) { return stats.tiers[1]; });
+}
+
+std::unique_ptr<TemporalGraph> make(Direction direction, int64_t device_budget, int64_t first_part,
+                                    int64_t num_parts) {
+  check_number("device_budget", device_budget, 0);
+  check_number("first_part", first_part, 0, kParts - 1);
+  check_number("num_parts", num_parts, 1, kParts - first_part);
+  StoreMemory memory;
+  memory.device_budget = device_budget;
+  return std::make_unique<TemporalGraph>(direction, memory, Shard{first_part, kParts - num_parts});
+}
+
+void check(TemporalGraph& graph, const TensorArg& src, const TensorArg& dst, const TensorArg& t,
+           const OptionalTensor& label, bool allow_late) {
+  graph.check(events_of(src, dst, t, label), allow_late);
+}
+
+int64_t append(TemporalGraph& graph, const TensorArg& src, const TensorArg& dst, const TensorArg& t,
+               const OptionalTensor& label, bool allow_late) {
+  return graph.append(events_of(src, dst, t, label), allow_late);
+}
+
+int64_t record(TemporalGraph& graph, const TensorArg& src, const TensorArg& dst, const TensorArg& t,
+               const OptionalTensor& label) {
+  const tgflow::Events events = events_of(src, dst, t, label);
+  graph.check(events, true);
+  return graph.record(events);
+}
+
+int64_t remove_events(TemporalGraph& graph, const TensorArg& eid) {
+  const auto ids = eid.vector<const int64_t>("eid");
+  return graph.remove(ids.data, ids.size);
+}
+
+int64_t retain(TemporalGraph& graph, int64_t min_t, int64_t max_count) {
+  check_number("max_count", max_count, 0);
+  return graph.retain(min_t, max_count);
+}
+
+void move_down(TemporalGraph& graph, int64_t bytes) {
+  check_number("bytes", bytes, 0);
+  graph.move_down(bytes);
+}
+
+constexpr int64_t kTypeWords = (1 << 16) / 64;  // a bit for each event type
+
+void sample_neighbors(TemporalGraph& graph, Strategy strategy, uint64_t key, int64_t span,
+                      const OptionalTensor& types, const TensorArg& nodes, const TensorArg& t,
+                      const OptionalTensor& as_of, int64_t as_of_all, const OptionalTensor& row,
+                      const TensorArg& out_nodes, const TensorArg& out_t, const TensorArg& out_eid,
+                      const TensorArg& out_count) {
+  const auto node = nodes.vector<const int64_t>("nodes");
+  const int64_t size = node.size;
+  auto* found = out_nodes.data<int64_t>("out.nodes", {size, "k"});
+  const int64_t k = out_nodes.length(1);
+  check_number("k", k, 1);
+  check_number("strategy", static_cast<int64_t>(strategy), 0, static_cast<int64_t>(Strategy::kDecayed));
+  check_number("span", span, 1);
+  const Sampler sampler{
+      strategy, key, span,
+      reinterpret_cast<const uint64_t*>(data_or_null<const int64_t>(types, "types", {kTypeWords}))};
+  const Queries queries{node.data,
+                        t.data<const int64_t>("t", {size}),
+                        data_or_null<const int64_t>(as_of, "as_of", {size}),
+                        as_of_all,
+                        size,
+                        data_or_null<const int64_t>(row, "row", {size})};
+  const NeighborRows rows{found, out_t.data<int64_t>("out.t", {size, k}),
+                          out_eid.data<int64_t>("out.eid", {size, k}),
+                          out_count.data<int32_t>("out.count", {size}), k};
+  tgflow::sample_neighbors(graph.store(), queries, sampler, rows);
+}
+
+}  // namespace bindings::graph
+
+tgflow::Events events_of(const TensorArg& src, const TensorArg& dst, const TensorArg& t,
+                         const OptionalTensor& label) {
+  const auto sources = src.vector<const int64_t>("src");
+  const int64_t size = sources.size;
+  return {sources.data, dst.data<const int64_t>("dst", {size}), t.data<const int64_t>("t", {size}),
+          data_or_null<const int64_t>(label, "label", {size}), size};
+}
+
+void bind_graph(py::module_& m) {
+  using namespace bindings::graph;
+  const py::call_guard<py::gil_scoped_release> no_gil;
+  // A log belongs to its graph, which alone appends to it.
+  py::class_<EventLog>(m, "EventLog")
+      .def("__len__", &EventLog::size)
+      .def_property_readonly("num_nodes", &EventLog::num_nodes)
+      .def_property_readonly("has_label", &EventLog::has_label)
+      .def_property_readonly("clock", &EventLog::clock)
+      .def("position", &EventLog::position, py::arg("t"), no_gil)
+      .def("check_eids", &check_eids, py::arg("eid"), no_gil)
+      .def("columns", &columns, py::arg("start"), py::arg("stop"))
+      .def("gather", &gather, py::arg("eid"), py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("label"),
+           no_gil);
+  py::enum_<Direction>(m, "Direction")
+      .value("undirected", Direction::kUndirected)
+      .value("directed", Direction::kDirected)
+      .value("bipartite", Direction::kBipartite);
+  bind_stats(m);
+  py::class_<TemporalGraph>(m, "TemporalGraph")
+      .def(py::init(&make), py::arg("direction"), py::arg("device_budget"), py::arg("first_part"),
+           py::arg("num_parts"))
+      .def("check", &check, py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("label"),
+           py::arg("allow_late"), no_gil)
+      .def("append", &append, py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("label"),
+           py::arg("allow_late"), no_gil)
+      .def("record", &record, py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("label"), no_gil)
+      .def("check_types", &TemporalGraph::check_types)
+      .def("remove", &remove_events, py::arg("eid"), no_gil)
+      .def("remove_pair", &TemporalGraph::remove_pair, py::arg("src"), py::arg("dst"), no_gil)
+      .def("remove_node", &TemporalGraph::remove_node, py::arg("v"), no_gil)
+      .def("retain", &retain, py::arg("min_t"), py::arg("max_count"), no_gil)
+      .def("compact", &TemporalGraph::compact, no_gil)
+      .def("move_down", &move_down, py::arg("bytes"), no_gil)
+      .def_property_readonly("log", &TemporalGraph::log, py::return_value_policy::reference_internal)
+      .def_property_readonly("position", [](TemporalGraph& graph) { return graph.store().position(); })
+      .def("stats", &TemporalGraph::stats, no_gil);
+  py::enum_<Strategy>(m, "Strategy")
+      .value("recent", Strategy::kRecent)
+      .value("uniform", Strategy::kUniform)
+      .value("window", Strategy::kWindow)
+      .value("decayed", Strategy::kDecayed);
+  m.def("sample_neighbors", &sample_neighbors, py::arg("graph"), py::arg("strategy"), py::arg("key"),
+        py::arg("span"), py::arg("types"), py::arg("nodes"), py::arg("t"), py::arg("as_of"),
+        py::arg("as_of_all"), py::arg("row"), py::arg("out_nodes"), py::arg("out_t"), py::arg("out_eid"),
+        py::arg("out_count"), py::call_guard<py::gil_scoped_release>());
+}
