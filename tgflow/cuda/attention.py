@@ -19,8 +19,6 @@ _WARPS = 2
 _HEADS = 2
 _MOST_BLOCKS = 1 << 20
 _MOST_SLOTS = (1 << 31) - 1
-_REAL = torch.float32
-"""What the kernels are built for."""
 
 
 class Inputs(TypedDict):
@@ -94,9 +92,9 @@ def attend(
     a = _checked(device, given)
     shape = (a.num_heads, a.num_targets)
     out = _AttentionOut(
-        device.address("weight", weight, _REAL, *shape, a.k),
-        device.address("inputs", inputs, _REAL, *shape, _width(a)),
-        device.address("total", total, _REAL, *shape),
+        device.address("weight", weight, torch.float32, *shape, a.k),
+        device.address("inputs", inputs, torch.float32, *shape, _width(a)),
+        device.address("total", total, torch.float32, *shape),
     )
     if a.num_heads * a.num_targets > 0:
         kernels.launch(f"attend_by_{_lanes_width(a, out.inputs)}", *_grid(a), a, out)
@@ -129,15 +127,15 @@ def attend_backward(
     device = Arguments.beside("mask", given["mask"])
     a = _checked(device, given)
     shape, width = (a.num_heads, a.num_targets), _width(a)
-    wanted = device.address("grad_query", grad_query, _REAL, *given["query"].shape)
+    wanted = device.address("grad_query", grad_query, torch.float32, *given["query"].shape)
     if given["below"] is not None and grad_below is None:
         raise ValueError("grad_below must come with below, got None")
     # A shared query's gradient is the sum of all targets' own.
     per_target = grad_query.new_empty(*shape, width) if a.shared_query else grad_query
     gradients = _AttentionGradients(
-        device.address("weight", weight, _REAL, *shape, a.k),
-        device.address("grad_inputs", grad_inputs, _REAL, *shape, width),
-        device.address("grad_total", grad_total, _REAL, *shape),
+        device.address("weight", weight, torch.float32, *shape, a.k),
+        device.address("grad_inputs", grad_inputs, torch.float32, *shape, width),
+        device.address("grad_total", grad_total, torch.float32, *shape),
         per_target.data_ptr() if a.shared_query else wanted,
         _address_or_0(device, "grad_below", grad_below, a.num_below, a.h_dim),
     )
@@ -171,10 +169,10 @@ def _checked(device: Arguments, given: Inputs) -> _Attention:
         raise ValueError("edge_row must come with edge_table, got None")
     at_below = _address_or_0(device, "below", below, "F", "h_dim")
     at_edges = _address_or_0(device, "edge_table", edge_table, "R", "x_dim")
-    at_frequency = device.address("frequency", frequency, _REAL, "time_dim")
+    at_frequency = device.address("frequency", frequency, torch.float32, "time_dim")
     num_below, h_dim = (0, 0) if below is None else below.shape
     num_edges, x_dim = (0, 0) if edge_table is None else edge_table.shape
-    device.address("query", query, _REAL, "H", "N or 1", "D")
+    device.address("query", query, torch.float32, "H", "N or 1", "D")
     heads, num_queries, width = query.shape
     is_shared = num_queries == 1 and n != 1
     _check_widths(width, h_dim, x_dim, len(frequency))
@@ -182,7 +180,7 @@ def _checked(device: Arguments, given: Inputs) -> _Attention:
         n,
         k,
         heads,
-        device.address("query", query, _REAL, heads, 1 if is_shared else n, width),
+        device.address("query", query, torch.float32, heads, 1 if is_shared else n, width),
         is_shared,
         at_below,
         num_below,
@@ -193,7 +191,7 @@ def _checked(device: Arguments, given: Inputs) -> _Attention:
         x_dim,
         0 if edge_row is None else device.address("edge_row", edge_row, torch.int64, n, k),
         at_mask,
-        device.address("dt", given["dt"], _REAL, n, k),
+        device.address("dt", given["dt"], torch.float32, n, k),
         at_frequency,
         len(frequency),
         _address_or_0(device, "keep", given["keep"], heads, n, k),
@@ -201,7 +199,7 @@ def _checked(device: Arguments, given: Inputs) -> _Attention:
 
 
 def _address_or_0(device: Arguments, name: str, tensor: Tensor | None, *shape: Dim) -> int:
-    return 0 if tensor is None else device.address(name, tensor, _REAL, *shape)
+    return 0 if tensor is None else device.address(name, tensor, torch.float32, *shape)
 
 
 def _check_widths(found: int, h_dim: int, x_dim: int, time_dim: int) -> None:
@@ -221,7 +219,7 @@ def _width(a: _Attention) -> int:
 def _lanes_width(a: _Attention, *addresses: int) -> int:
     """Return how many numbers a lane reads at once, where `addresses` are read or written too."""
     all_addresses = [a.query, a.below, a.edge_table, a.frequency, *addresses]
-    return lanes_width([a.h_dim, a.x_dim, a.time_dim], all_addresses, _REAL.itemsize)
+    return lanes_width([a.h_dim, a.x_dim, a.time_dim], all_addresses)
 
 
 def _grid(a: _Attention) -> tuple[int, int]:

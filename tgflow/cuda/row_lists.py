@@ -102,7 +102,7 @@ def list_blocks(lists: RowLists) -> int:
     return max(min(-(-lists.num_rows // ROWS), _MOST_BLOCKS), 1)
 
 
-def lanes_width(widths: list[int], addresses: list[int], itemsize: int = 4) -> int:
+def lanes_width(widths: list[int], addresses: list[int]) -> int:
     """Return how many numbers a lane reads at once: 4 where all widths and addresses allow it."""
-    is_wide = all(w % 4 == 0 for w in widths) and all(a % (4 * itemsize) == 0 for a in addresses)
+    is_wide = all(w % 4 == 0 for w in widths) and all(a % 16 == 0 for a in addresses)
     return 4 if is_wide else 1
