@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -17,9 +16,8 @@ from helpers.live_runs import SHARDED, SMALL, same_run, write_events, write_feat
 from helpers.processes import environment
 from helpers.rank_campaign import rank_pids
 from tgflow.cli import main, nproc
-from tgflow.cli.errors import DATA, IO, USAGE
+from tgflow.cli.errors import IO, USAGE
 from tgflow.config import load_config
-from tgflow.runtime.files import read_health
 
 EVENTS = 1_200
 PATIENCE = 500
@@ -202,30 +200,3 @@ def test_a_run_under_torchrun_ends_as_one_process_does(tmp_path, rank):
     assert runner.returncode == 0, said
     same_run(one, two)
     assert {attempt for attempt, _ in attempts(tmp_path)} == ({0} if rank is None else {0, 1})
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(2 * PATIENCE)
-def test_a_lasting_failure_ends_later_attempts_at_once(tmp_path):
-    events = write_events(tmp_path / "events.csv", EVENTS // 2)
-    text = events.read_text().splitlines()
-    events.write_text("\n".join([*text[:200], "7,8,not-a-time", *text[200:]]))
-    run = tmp_path / "run"
-    options = ("--stream", events, *SMALL, "--out", run, "--resume", "--max-bad-ratio", 0)
-    runner = torchrun(tmp_path, "run", *options)
-    said, _ = runner.communicate(timeout=PATIENCE)
-    assert runner.returncode == 1, "torchrun has one code for all"
-    assert re.search(rf"exitcode +: {DATA} ", said)
-    found = attempts(tmp_path)
-    assert {attempt for attempt, _ in found} == {0, 1, 2}
-    log = [json.loads(line) for line in (run / "run.log").read_text().splitlines()]
-    assert [line["event"] for line in log].count("start") == 1
-    why = log[-1]["text"]
-    assert why in found[0, 0]
-    for attempt in (1, 2):
-        texts = [found[attempt, rank] for rank in range(2)]
-        again = f"{why} (rank 0, in an earlier attempt: no restart mends that)"
-        assert any(again in text for text in texts), texts  # the other may be ended before
-    health = read_health(run / "health.json")
-    assert health["state"] == "failed"
-    assert health["reason"].partition(",")[0] in why, "but for settings, which flags name there"

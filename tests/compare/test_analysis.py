@@ -200,10 +200,6 @@ def test_the_page_holds_what_it_promises(analysis):
         assert f"<td>{label}</td><td>{interval.mean:.4f}" in board
     assert page.count('class="dot c') == 3
     assert page == comparison_page(analysis)
-
-
-def test_the_page_says_how_sure_the_worth_of_going_on_is(analysis):
-    page = comparison_page(analysis)
     [worth] = analysis.worths
     assert (worth.origin, worth.num_events) == ("good", SIZE // 2)
     assert 0 < worth.since.low < worth.since.mean < worth.since.high

@@ -20,7 +20,6 @@ from tgflow.graph import TemporalGraph
 from tgflow.model import Scores
 from tgflow.models import EdgeBank, PopTrack, Recency, SmoothedCounts
 from tgflow.models.tgn import TGN
-from tgflow.plan.negatives import PairHistory
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.finite import TrainingDiverged
@@ -125,40 +124,13 @@ def test_models_share_batches_whatever_they_count_of_the_past():
         assert counted == pytest.approx(own, rel=0.3)  # lists grow by leaps
 
 
-def test_what_reads_counts_alone_shares_batches_without_nodes():
-    def lineup():
-        rules = [Entrant("recency", 0, Recency()), Entrant("edgebank", 0, EdgeBank())]
-        return [*rules, Entrant("counts", 0, SmoothedCounts())]
-
-    together = compared(*lineup())
-    assert together.result()["num_groups"] == 1
-    assert together.num_batches == 2
-    for entrant in lineup():
-        assert torch.equal(rows(compared(entrant))[entrant.key], rows(together)[entrant.key])
-    for key, each in together.result()["participants"].items():
-        assert each["microseconds"]["preparation"] > 0, key
-
-
-def test_a_rule_is_not_charged_for_what_others_count(monkeypatch):
+def test_models_that_read_counts_alone_share_batches_and_are_charged_for_their_part(monkeypatch):
     took = []
     monkeypatch.setattr(groups.Stopwatch, "counted", lambda self, seconds: took.append(seconds))
-    compared(Entrant("recency", 0, Recency()), Entrant("counts", 0, SmoothedCounts()))
+    found = compared(Entrant("recency", 0, Recency()), Entrant("counts", 0, SmoothedCounts()))
+    assert (found.result()["num_groups"], found.num_batches) == (1, 2)
     assert took
     assert all(seconds > 0 for seconds in took)
-
-
-def test_pairs_of_the_log_are_read_once_for_all(monkeypatch):
-    read = []
-    grow = PairHistory._grow
-
-    def counting(self, position):
-        before = len(self._index)
-        grow(self, position)
-        read.append(len(self._index) - before)
-
-    monkeypatch.setattr(PairHistory, "_grow", counting)
-    compared(tgn(0), tgat(0), Entrant("recency", 0, Recency()))
-    assert sum(read) == len(EVENTS)
 
 
 def test_a_model_is_charged_for_its_part_of_what_is_prepared(monkeypatch):
@@ -182,16 +154,10 @@ def test_nothing_is_prepared_for_models_that_learn_nothing():
         result = alone.run(pieces(EVENTS, 50))
         assert figures(found)[key]["prequential.mrr"] == result["prequential.mrr"]
         assert rows(found)[key].dtype == torch.float64
-
-
-def test_every_event_has_its_scores():
-    found = compared(tgn(0))
     scores = rows(found)["tgn/0"]
-    assert scores.shape == (130, 3)
-    assert scores.isfinite().all()
-    assert float(scores[:, 0].double().mean()) == pytest.approx(
-        figures(found)["tgn/0"]["prequential.mrr"], abs=1e-6
-    )
+    assert (scores.shape, bool(scores.isfinite().all())) == ((130, 3), True)
+    mrr = figures(found)["tgn/0"]["prequential.mrr"]
+    assert float(scores[:, 0].double().mean()) == pytest.approx(mrr, abs=1e-6)
 
 
 class Diverging(TGN):

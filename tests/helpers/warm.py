@@ -25,7 +25,7 @@ from helpers.processes import environment
 IMPORTED_FIRST = (
     "torch._dynamo",  # what an optimizer imports when it is made: seconds
     "tgflow.distributed.join",
-    "tgflow.cli.continual",
+    "tgflow.cli.assemble",
     "tgflow.cli.app",
 )
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import html.parser
-import json
 import re
 
 import pytest
 
 from tgflow.config import load_config
-from tgflow.report.chart import MAX_POINTS, Chart, Line, render_chart
+from tgflow.report.chart import MAX_POINTS, Chart, Line
 from tgflow.report.page import continual_report, offline_report, rolling_mean
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -137,10 +136,9 @@ def test_a_thinned_line_keeps_means_and_ends_of_the_axis():
     size = 10 * MAX_POINTS
     line = Line("x", list(range(size)), [float(i % 2) for i in range(size)])
     chart = Chart("x", "", [line], str, lambda y: f"{y:g}", "x")
-    page = render_chart(chart)
-    data = json.loads(re.search(r"<script[^>]*>(.*)</script>", page).group(1))
-    assert len(data["points"]) == MAX_POINTS
-    assert {point[2] for point in data["points"]} == {"0.5"}
+    points = chart.figure()["data"]["points"]
+    assert len(points) == MAX_POINTS
+    assert {point[2] for point in points} == {"0.5"}
 
 
 def test_each_rank_is_shown_where_there_are_several():

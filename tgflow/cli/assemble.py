@@ -1,42 +1,56 @@
-"""Build the parts of a run from settings: source, model, directory; warn of odd streams."""
+"""Build the parts of a run from settings: source, graph, directory; warn of odd streams."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import torch
+from rich.console import Console
 from torch import Tensor
 
 from tgflow.choices import Direction
-from tgflow.cli.errors import DATA, NO_INPUT, CliError, hint, in_flags
-from tgflow.config import Config, ConfigError, StreamConfig, replaced
+from tgflow.cli.errors import (
+    DATA,
+    IO,
+    NO_INPUT,
+    CliError,
+    exit_code,
+    explain,
+    hint,
+    in_flags,
+    mark_reported,
+)
+from tgflow.config import Config, ConfigError, replaced
 from tgflow.cuda.device import Device
 from tgflow.events import EventBatch, concat
 from tgflow.graph import TemporalGraph
 from tgflow.graph.feature_scale import FREEZE_AT
 from tgflow.ids import NodeIds
-from tgflow.runtime.directory import RunDirectory
+from tgflow.runtime.directory import RunDirectory, learn_again
 from tgflow.runtime.features import check_tables, scale_of
-from tgflow.runtime.gpu import use_device
+from tgflow.runtime.gpu import describe_device, device_figures, use_device
 from tgflow.runtime.ingestion import section_of
+from tgflow.runtime.log import RunLog
 from tgflow.runtime.loggers import check_loggers
-from tgflow.runtime.machine import num_cores
+from tgflow.runtime.machine import describe, num_cores, peak_rss_bytes
 from tgflow.runtime.node_features import NodeFeatures
 from tgflow.runtime.restore import EventShape, check_own
 from tgflow.runtime.scores import check_scores
 from tgflow.runtime.serving import check_serving
 from tgflow.streams import EventSource, StreamError, open_stream, playback
+from tgflow.streams.errors import TooManyBadRecords
 from tgflow.streams.files.reader import STDIN, FileSource
 from tgflow.streams.open import open_files
 from tgflow.streams.rows.row_batch import PartitionedSource
 from tgflow.streams.rows.schema import YEARS
 from tgflow.streams.transports import Transport, find_transport, scheme_of
-from tgflow.tables import FeatureTable
+from tgflow.tables import DamagedFile, FeatureTable
 from tgflow.train.split import training_end
 from tgflow.units import seconds_per_tick
 
@@ -44,48 +58,28 @@ _Source = TypeVar("_Source", EventSource, FileSource)
 
 
 def open_source(config: Config) -> EventSource:
-    """Open the stream that `config` describes.
-
-    Raises:
-        CliError: If no stream is named, or there is none.
-    """
+    """Open the stream of `config` as a whole; CliError if none is named or there is none."""
     return _opened(config, open_stream, sort=config.stream.sort)
-
-
-def open_first(config: Config) -> EventSource:
-    """Open the stream to look at its first events, as the files have them; as `open_source`."""
-    return _opened(config, open_stream, quiet=True)
 
 
 def _opened(
     config: Config, opened: Callable[..., _Source], *, quiet: bool = False, **options: Any
 ) -> _Source:
-    """Return what `opened` makes of the files that `config` names, with further options.
-
-    What it has found out is said, unless that is to be `quiet`.
-    """
+    """Open files by `opened`, with further options; report what was found out unless `quiet`."""
     c = config.stream
     if not c.path:
         raise CliError("which stream? name a file of events: --stream events.csv", NO_INPUT)
+    features: str | list[str] | None = c.features
+    if c.features is not None and len(c.features) == 1 and c.features[0].endswith("*"):
+        features = c.features[0][:-1]  # a prefix
+    same = ("src", "dst", "t", "label", "weight", "time_unit", "tick_unit", "format", "header",
+            "columns", "sep", "comment", "id_kind", "fill_missing")  # fmt: skip
     try:
         source = opened(
             c.path,
-            src=c.src,
-            dst=c.dst,
-            t=c.t,
-            label=c.label,
-            weight=c.weight,
-            features=_features(c),
-            time_unit=c.time_unit,
-            tick_unit=c.tick_unit,
-            format=c.format,
-            header=c.header,
-            columns=c.columns,
-            sep=c.sep,
-            comment=c.comment,
-            id_kind=c.id_kind,
-            fill_missing=c.fill_missing,
+            features=features,
             bipartite=True if config.graph.direction == "bipartite" else None,
+            **{name: getattr(c, name) for name in same},
             **options,
         )
     except FileNotFoundError as error:
@@ -102,7 +96,7 @@ def _opened(
 
 
 def settle_units(config: Config, source: object) -> Config:
-    """Return settings that say what the first rows of the stream have shown of its times."""
+    """Return settings with the units of time that were inferred from the first rows."""
     if config.stream.time_unit is not None or not isinstance(source, FileSource | EventSource):
         return config
     tick = None if source.unit == source.time_unit else source.unit
@@ -110,17 +104,7 @@ def settle_units(config: Config, source: object) -> Config:
 
 
 def open_node_features(config: Config, ids: NodeIds) -> NodeFeatures | None:
-    """Read the features of nodes that `config` names; None if it names none.
-
-    Args:
-        config: The settings.
-        ids: Of the stream, of which none need be there yet.
-
-    Raises:
-        CliError: If there is no such file.
-        ConfigError: If there are settings of it without a file.
-        StreamError: If it cannot be read, or has not what it should.
-    """
+    """Read the features of nodes that `config` names, for the ids of the stream; None without."""
     c = config.graph
     if c.node_features is None:
         for flag, is_set in (("--node-columns", c.node_columns), ("--node-side", c.node_side)):
@@ -145,22 +129,8 @@ def open_node_features(config: Config, ids: NodeIds) -> NodeFeatures | None:
         raise type(error)(error.where, error.code, text) from None
 
 
-def _features(config: StreamConfig) -> str | list[str] | None:
-    """Return feature columns as `open_stream` takes them: `["f*"]` is the prefix "f"."""
-    match config.features:
-        case [prefix] if prefix.endswith("*"):
-            return prefix[:-1]
-        case columns:
-            return columns
-
-
 def open_partitioned(config: Config) -> PartitionedSource:
-    """Return the stream that `config` describes, of files or of a transport, as a resumable source.
-
-    Raises:
-        CliError: If no stream is named, or there is none.
-        ConfigError: If the settings do not fit the transport, or there is no such one.
-    """
+    """Open the stream of `config`, of files or of a transport, as a resumable source."""
     try:
         transport = find_transport(config.stream.path)
     except ValueError as error:
@@ -179,11 +149,7 @@ def open_partitioned(config: Config) -> PartitionedSource:
 
 
 def check_together(config: Config) -> None:
-    """Refuse settings of a run that contradict each other, before anything is made.
-
-    Raises:
-        ConfigError: If two do not go together.
-    """
+    """Refuse settings of a run that contradict each other, before anything is made."""
     order, stream = config.order, config.stream
     if order.idle_timeout is not None and not config.checkpoint.log:
         raise ConfigError(
@@ -219,13 +185,11 @@ def _open_transport(config: Config, transport: Transport) -> PartitionedSource:
             "--max-time-jump: order.max_time_jump must be given for a stream without an end, since "
             "one event far in the future would make all after it late: ticks, or none for any"
         )
-    values: dict[str, Any] = {
-        **_shallow(config.stream),
-        **_shallow(section_of(config, config.stream.path)),
-        "url": config.stream.path,
-        "bipartite": config.graph.direction == "bipartite",
-        "checks": config.checks,
-    }
+    values: dict[str, Any] = {"url": config.stream.path, "checks": config.checks}
+    values["bipartite"] = config.graph.direction == "bipartite"
+    for section in (section_of(config, config.stream.path), config.stream):
+        if section is not None:
+            values = {f.name: getattr(section, f.name) for f in fields(section)} | values
     known = {field.name for field in fields(transport.config)}
     taken = {k: v for k, v in values.items() if k in known and v is not None}
     try:
@@ -235,10 +199,6 @@ def _open_transport(config: Config, transport: Transport) -> PartitionedSource:
         raise ConfigError(f"[stream] and [{scheme}] do not fit together: {error}") from None
 
 
-def _shallow(section: Any) -> dict[str, Any]:
-    return {} if section is None else {f.name: getattr(section, f.name) for f in fields(section)}
-
-
 def read_graph(
     config: Config,
     source: EventSource,
@@ -246,15 +206,7 @@ def read_graph(
     gpu: Device | None = None,
     nodes: NodeFeatures | None = None,
 ) -> TemporalGraph:
-    """Return a graph of all events of `source`, up to the limit of `config`.
-
-    Args:
-        config: The run's settings.
-        source: Where the events come from.
-        edge_x: An empty table for their features; None: in host memory.
-        gpu: Where the graph is to be; None: on the host.
-        nodes: Features of the nodes; None: they have none.
-    """
+    """Return a graph of all events of `source`, up to the limit of `config`; see `grow_graph`."""
     stream, direction = play_source(config, source, nodes), direction_of(config, source)
     return grow_graph(config, source, direction, stream, edge_x, gpu, dim_of(nodes))
 
@@ -281,15 +233,15 @@ def grow_graph(
     gpu: Device | None = None,
     node_x_dim: int = 0,
 ) -> TemporalGraph:
-    """Return a graph of all events of a stream, wherever it is read.
+    """Return a graph of all events of a stream.
 
     Args:
         config: The run's settings.
-        shape: What the events are.
+        shape: Feature width and unit of the events.
         direction: How they become edges.
         stream: The events.
         edge_x: An empty table for their features; None: in host memory.
-        gpu: Where the graph is to be; None: on the host.
+        gpu: Device of the graph; None: the host.
         node_x_dim: Width of the features of nodes that come with the events; 0 for none.
     """
     freeze_at, x_dim = FREEZE_AT, shape.x_dim + node_x_dim
@@ -313,7 +265,7 @@ def grow_graph(
 def _training_part(
     config: Config, stream: Iterable[EventBatch]
 ) -> tuple[int, Iterable[EventBatch]]:
-    """Return after how many events features are scaled by what is known then, and the stream.
+    """Return after how many events the scale of features is frozen, and the stream.
 
     That is within the training part: of a short stream its end, for which all of it is read.
     """
@@ -336,25 +288,18 @@ def direction_of(config: Config, source: EventSource) -> Direction:
 
 
 class LiveInputs(NamedTuple):
-    """What a run that learns from a stream begins with."""
+    """Source, device and features of a run that learns from a stream."""
 
     source: PartitionedSource
-    """Where events come from, not started."""
+    """Not started."""
     direction: Direction
-    """How they become edges."""
     device: torch.device
     threads: int
-    """CPU threads in use."""
     nodes: NodeFeatures | None
-    """Features of the stream's nodes, if there are any."""
 
 
 def open_live(directory: RunDirectory) -> LiveInputs:
-    """Check the settings of a run against each other and its stream, and open what it begins with.
-
-    Raises:
-        ConfigError: If settings contradict each other, or do not fit the stream.
-    """
+    """Check the settings of a run against each other and its stream, and open its inputs."""
     config = directory.config
     check_together(config)
     device = use_device(config)
@@ -368,12 +313,10 @@ def open_live(directory: RunDirectory) -> LiveInputs:
 
 
 def use_threads(config: Config, slices: int = 1) -> int:
-    """Let torch and the core use the CPU threads that `config` allows; return how many.
+    """Set the CPU threads of torch and the core to those of `config`, and return how many.
 
-    Args:
-        config: The run's settings.
-        slices: Of a batch: each is for a rank that has its part of the cores. So one process has
-            the threads, and thus the bits, of a rank among many.
+    By default each slice of a batch has its part of the cores: so one process has the threads, and
+    thus the bits, of a rank among many.
     """
     from tgflow import set_num_threads
 
@@ -383,8 +326,48 @@ def use_threads(config: Config, slices: int = 1) -> int:
     return threads
 
 
+def machine_figures(threads: int, device: torch.device) -> dict[str, Any]:
+    """Return the metrics of a run that describe the machine and its memory."""
+    return {
+        "threads": threads,
+        "peak_rss_bytes": peak_rss_bytes(),
+        **device_figures(device),
+        "machine": describe() | describe_device(device),
+    }
+
+
+def printer(console: Console) -> Callable[[str], None]:
+    """Return a function that prints a line as it is, above a live display."""
+    return lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def logged(directory: RunDirectory, command: str, console: Console) -> Iterator[RunLog]:
+    """Take the directory and yield its log, which gets the error that ends the command."""
+    path, way_out = directory.path, f"tgflow {command} --resume --out {directory.path}"
+    with directory:
+        run_log = RunLog(path / "run.log", directory.config.operate.log_format, printer(console))
+        try:
+            yield run_log
+        except KeyboardInterrupt:
+            console.print(f"stopped; resume with: {way_out}", markup=False, soft_wrap=True)
+            raise
+        except Exception as error:
+            text = explain(error)
+            if exit_code(error) == IO:
+                text += f"; once that is fixed, resume with: {way_out}"
+            if isinstance(error, TooManyBadRecords):
+                text += f"; the rows, and what is wrong with each, are in {path / 'dead-letters'}"
+            if isinstance(error, DamagedFile):
+                text += f"; bring it back from a copy, or {learn_again(path, 'it')}"
+            run_log.error("end", text, exit_code=exit_code(error))
+            mark_reported(error, text)
+            raise
+        run_log.close()
+
+
 FIRST_EVENTS = 1_000
-"""Events that are looked at where a stream is not read as a whole before."""
+"""Events that are checked where a stream is not read as a whole before."""
 HUGE = 1_000.0
 """Absolute value from which a feature makes others vanish beside it."""
 UNEQUAL = 3
@@ -393,42 +376,34 @@ OTHER_UNITS = ("s", "ms", "us", "ns")
 
 
 def warn_of_first(config: Config) -> None:
-    """Warn of what looks wrong in the first events of files; what cannot be read is for others."""
+    """Warn of what looks wrong in the first events of files, unless they cannot be read."""
     if not config.stream.path or "://" in config.stream.path or config.stream.path == "-":
         return
-    source = open_first(config)
+    source = _opened(config, open_stream, quiet=True)
     try:
         events = source.first(FIRST_EVENTS)
-    except StreamError:  # the run itself says it
+    except StreamError:  # reported when they are read
         return
-    warn(config, events, source.unit, source.ids.bipartite, source.feature_names)
+    warn(config, events, source)
 
 
-def warn(
-    config: Config, events: EventBatch, unit: str, bipartite: bool, names: Sequence[str]
-) -> None:
-    """Write a yellow line for each thing that looks wrong in events."""
+def warn(config: Config, events: EventBatch, source: EventSource) -> None:
+    """Write a yellow line for each thing that looks wrong in events of `source`."""
     if not len(events):
         return
-    found = [time_guard(int(events.t[0]), unit)]
-    if not bipartite:
+    found = [time_guard(int(events.t[0]), source.unit)]
+    if not source.ids.bipartite:
         found.append(sides_guard(events.src, events.dst))
     if events.x is not None:
-        is_scaled = config.graph.feature_scale != "none"
+        is_scaled, names = config.graph.feature_scale != "none", source.feature_names
         found += [None if is_scaled else huge_guard(events.x, names)]
         found += [constant_guard(events.x, names)] if len(events) > 1 else []
-    for text in found:
-        if text is not None:
-            hint(text, "yellow")
+    for text in filter(None, found):
+        hint(text, "yellow")
 
 
 def time_guard(first: int, unit: str) -> str | None:
-    """Return what to say of a first time that is no date of our days; one that is 0 counts from 0.
-
-    Args:
-        first: The time in ticks.
-        unit: What a tick is.
-    """
+    """Return a warning of a first time in ticks that is before 1980 or after 2100 and not 0."""
     if unit == "tick" or first == 0:
         return None
     seconds = first * seconds_per_tick(unit)
@@ -449,7 +424,7 @@ def _second_of(end: int) -> float:
 
 
 def sides_guard(src: Tensor, dst: Tensor) -> str | None:
-    """Return what to say if sources and destinations look like two kinds that share their ids.
+    """Return a warning if sources and destinations look like two kinds that share their ids.
 
     That is so if one side has several times the ids of the other, most ids of that are on both
     sides, and hardly any pair is there in both directions.
@@ -470,7 +445,7 @@ def sides_guard(src: Tensor, dst: Tensor) -> str | None:
 
 
 def huge_guard(x: Tensor, names: Sequence[str]) -> str | None:
-    """Return what to say of features beside whose values others vanish."""
+    """Return a warning of features that dwarf all others."""
     largest = x.abs().amax(0)
     found = (largest > HUGE).nonzero().flatten().tolist()
     if not found:
@@ -482,7 +457,7 @@ def huge_guard(x: Tensor, names: Sequence[str]) -> str | None:
 
 
 def constant_guard(x: Tensor, names: Sequence[str]) -> str | None:
-    """Return what to say of features that never change."""
+    """Return a warning of constant features."""
     found = (x == x[:1]).all(0).nonzero().flatten().tolist()
     if not found or len(found) == x.shape[1] == 0:
         return None

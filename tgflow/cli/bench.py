@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.text import Text
 
-from tgflow.cli.bench_table import print_rows
 from tgflow.cli.errors import USAGE, CliError
+from tgflow.cli.options import Json
+from tgflow.report.formatting import compact
+from tgflow.report.table_text import print_table
 
 if TYPE_CHECKING:
     from tgflow.bench.row import Row
@@ -51,6 +54,14 @@ BENCHMARKS = {
     "train": Benchmark("tgflow.bench.train:train", "training TGN and TGAT", is_slow=True),
 }
 
+WIDTH = 110
+"""Columns of the page if it is not a terminal."""
+LEAST_SHORTENED = 10_000
+"""The least number that is written with a suffix."""
+FIGURES = ("measured", "baseline", "ratio", "to reach")
+MARKS = {True: "✓ ", False: "✗ ", None: ""}
+STYLES = {True: "green", False: "red", None: ""}
+
 Names = Annotated[
     list[str] | None, typer.Argument(metavar="[NAME]...", help="Default: all but the slow ones.")
 ]
@@ -81,10 +92,6 @@ Device = Annotated[
 ]
 OnlyDevice = Annotated[
     bool, typer.Option("--only-device", help="Leave out the CPU's rows, and what is beside them.")
-]
-Json = Annotated[
-    bool,
-    typer.Option("--json", help="Print one JSON list of rows to stdout.", rich_help_panel="Output"),
 ]
 
 
@@ -122,7 +129,8 @@ def bench_command(benchmarks: Mapping[str, Benchmark], call: str) -> Callable[..
         if json:
             sys.stdout.write(jsonlib.dumps([row.to_json() for row in rows], indent=2) + "\n")
         else:
-            print_rows(rows)
+            for name in dict.fromkeys(row.name for row in rows):
+                _print_rows(name, [row for row in rows if row.name == name])
 
     bench.__doc__ = _help(benchmarks, call)
     return bench
@@ -135,15 +143,15 @@ def _help(benchmarks: Mapping[str, Benchmark], call: str) -> str:
         for name, each in benchmarks.items()
     ]
     examples = [
-        f"  {call}",
-        f"  {call} store sample --entries 1e6,1e7 --data wikipedia.csv.gz",
-        f"  {call} sample --quick --json",
-        f"  {call} train --data wikipedia.csv.gz --events 40000",
+        "",
+        " store sample --entries 1e6,1e7 --data wikipedia.csv.gz",
+        " sample --quick --json",
+        " train --data wikipedia.csv.gz --events 40000",
     ]
     parts = [
         "Measure the speed of tgflow on this machine and compare it with the targets.",
         *("[bold]Names[/bold]", "\n".join(lines)),
-        *("[bold]Examples[/bold]", "\n".join(examples)),
+        *("[bold]Examples[/bold]", "\n".join(f"  {call}{more}" for more in examples)),
     ]
     return "\n\n".join(parts)
 
@@ -169,6 +177,46 @@ def _sizes(entries: str | None) -> tuple[int, ...]:
     if any(size < LEAST_SIZE for size in sizes):
         raise CliError(f"--entries must be at least {LEAST_SIZE:,}, got {entries!r}", USAGE)
     return sizes
+
+
+def _print_rows(name: str, rows: Sequence[Row]) -> None:
+    """Print a table with a column for each parameter that varies."""
+    width = None if sys.stdout.isatty() else WIDTH
+    console = Console(width=width, soft_wrap=True, highlight=False)
+    keys = dict.fromkeys(key for row in rows for key in row.params)
+    written = {key: [_cell(row.params.get(key, "")) for row in rows] for key in keys}
+    varying = [key for key, cells in written.items() if len(set(cells)) > 1]
+    common = " ".join(f"{key}={written[key][0]}" for key in keys if key not in varying)
+    unit = f"  {rows[0].unit}" if rows[0].unit else ""
+    console.print(Text.assemble((name, "bold"), unit, (f"  {common}", "dim")))
+    print_table(
+        (*varying, *FIGURES),
+        [(*(written[key][i] for key in varying), *_figures(row)) for i, row in enumerate(rows)],
+        left={
+            i
+            for i, key in enumerate(varying)
+            if any(isinstance(row.params.get(key), str) for row in rows)
+        },
+        console=console,
+    )
+
+
+def _figures(row: Row) -> tuple[str, str, str, Text]:
+    """Return the cells of what was measured, the baseline, the ratio and the targets."""
+    goals = [] if row.target is None else [compact(row.target)]
+    if row.target_ratio is not None and row.baseline is not None:
+        goals.append(f"{row.target_ratio:.2g}x")
+    return (
+        compact(row.value),
+        "" if row.baseline is None else compact(row.baseline),
+        "" if row.ratio is None else f"{row.ratio:.2f}x",
+        Text(MARKS[row.reached] + ", ".join(goals), STYLES[row.reached]),
+    )
+
+
+def _cell(value: str | float) -> str:
+    large = not isinstance(value, str) and value >= LEAST_SHORTENED
+    return compact(float(value)) if large else str(value)
 
 
 bench = bench_command(BENCHMARKS, "tgflow bench")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tgflow.cli.options import with_config
+from tgflow.cli.options import MetricsJson, Resume, with_config
 from tgflow.config import Config, fields
 
 CONTINUAL = tuple(
@@ -22,7 +22,6 @@ SETTINGS = (
     "tables", "run", "checkpoint", "operate.metrics_port", "operate.metrics_host",
     "operate.log_format", "operate.memory_limit",
 )  # fmt: skip
-OUTPUT = "Output"
 
 
 @with_config(SETTINGS, has_help_all=True)
@@ -35,7 +34,7 @@ def compare(
         typer.Option(
             "--quick",
             help="Compare baselines only; same as --models quick.",
-            rich_help_panel=OUTPUT,
+            rich_help_panel="Output",
         ),
     ] = False,
     report: Annotated[
@@ -44,25 +43,11 @@ def compare(
             "--report",
             metavar="DIR",
             help="Only redraw the report of a finished comparison.",
-            rich_help_panel=OUTPUT,
+            rich_help_panel="Output",
         ),
     ] = None,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Resume the comparison in --out if it exists; otherwise start one.",
-            rich_help_panel="Resuming",
-        ),
-    ] = False,
-    json: Annotated[
-        bool,
-        typer.Option(
-            "--json",
-            help="Print only metrics.json to stdout.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False,
+    resume: Resume = False,
+    json: MetricsJson = False,
 ) -> None:
     """Compare models on a stream: all predict and learn the same events in one pass.
 

@@ -13,7 +13,6 @@ import torch
 from rich.console import Console
 
 from tgflow.cli import assemble
-from tgflow.cli.continual import failing_run, interruptible, printer
 from tgflow.cli.errors import CORRUPT, NO_INPUT, CliError, hint
 from tgflow.compare.analysis import Analysis
 from tgflow.compare.comparison import Comparison
@@ -34,18 +33,9 @@ from tgflow.runtime.build import RunInputs, open_runner
 from tgflow.runtime.directory import ResumeOptions, RunDirectory
 from tgflow.runtime.features import check_tables, features_report
 from tgflow.runtime.files import DamagedJson, RunFiles, read_figures, run_name, to_json
-from tgflow.runtime.gpu import (
-    describe_device,
-    device_figures,
-    execution_config,
-    graph_gpu,
-    use_device,
-)
-from tgflow.runtime.log import RunLog
-from tgflow.runtime.machine import describe, peak_rss_bytes
+from tgflow.runtime.gpu import execution_config, graph_gpu, use_device
 from tgflow.runtime.model_maker import make_model, own_model
 from tgflow.runtime.restore import current_build, open_saves
-from tgflow.runtime.runner import RunResult
 from tgflow.runtime.stream import FlowControl, StopSignals
 from tgflow.streams import playback
 from tgflow.train.config import TrainingConfig
@@ -53,7 +43,7 @@ from tgflow.units import seconds_per_tick
 
 
 def stream_facts(config: Config) -> StreamFacts | None:
-    """Return the statistics of the stream that a preset needs; None with --preset none."""
+    """Return statistics of the stream for a preset; None with --preset none."""
     if config.compare.preset == "none":
         return None
     source = assemble.open_source(config)
@@ -81,65 +71,166 @@ def compare_stream(config: Config, options: ResumeOptions, *, quick: bool, as_js
     Args:
         config: The settings; of one that resumes, those it started with come first.
         options: Whether to resume.
-        quick: Compare what is done in minutes.
+        quick: Compare baselines only.
         as_json: Print the figures as JSON, not as a table.
     """
     if quick:
         config = replace(config, compare=replace(config.compare, models="quick"))
-    if is_offline(config):
-        config, options = with_offline(config, options)
-    directory = RunDirectory.find(config, _name(config), options)
+    if _is_offline(config):  # settings of `continual` that were given are those of `offline` too
+        stated = options.stated or {}
+        common = {f"continual.{f.name}": f"offline.{f.name}" for f in fields(TrainingConfig)}
+        found = {common[key]: value for key, value in stated.items() if key in common}
+        config = replaced(config, found)
+        options = replace(options, stated={**stated, **found})
+    name = run_name(config).removesuffix(config.model.name.removesuffix(PAIRS)) + "compare"
+    directory = RunDirectory.find(config, name, options)
     try:
-        if is_offline(directory.config):
-            compare_trained(directory, as_json=as_json)
-            return
-        flow = FlowControl()
-        with StopSignals(flow.stop_for):
-            _compare(directory, as_json, flow)
+        compare = _compare_offline if _is_offline(directory.config) else _compare_continual
+        analysis, stream = compare(directory)
     finally:
         directory.release()
+    summary = analysis.outcome.summary
+    if as_json:
+        sys.stdout.write(to_json(summary, indent=2) + "\n")
+        return
+    _print_leaders(analysis, directory.path)
+    for line in summary.get("features", {}).values():
+        hint(line)
+    if stream is not None:
+        print_stream(stream, directory.path / "dead-letters")
+    if summary.get("interrupted"):
+        console = Console(soft_wrap=True, highlight=False)
+        console.print(f"stopped; resume with: tgflow compare --resume --out {directory.path}")
 
 
-def _compare(directory: RunDirectory, as_json: bool, flow: FlowControl) -> None:
-    source, direction, device, threads, nodes = assemble.open_live(directory)
-    config = directory.config
+def _is_offline(config: Config) -> bool:
+    return config.compare.protocol in ("dyglib/1", "tgb/1")
+
+
+def _compare_continual(directory: RunDirectory) -> tuple[Analysis, Mapping[str, Any]]:
+    """Compare models in one pass; return the analysis, and the report of the stream."""
+    flow = FlowControl()
+    with StopSignals(flow.stop_for):
+        live = assemble.open_live(directory)
+        config = directory.config
+        facts = stream_facts(config)
+        choices = chosen(config, facts)
+        x_dims = (live.source.x_dim, assemble.dim_of(live.nodes))
+        inputs = RunInputs(
+            live.source,
+            live.direction,
+            list(_entrants(config, choices, x_dims, live.device, _freezing_point(config))),
+            live.threads,
+            live.device,
+            title=f"{len(choices)} models",
+            cut_at_steps=cuts_at_steps(config, facts),
+            nodes=live.nodes,
+        )
+        console = Console(stderr=True)
+        preset = preset_line(config, facts, choices)
+        with assemble.logged(directory, "compare", console) as run_log:
+            run_log.info("preset", preset)
+            console.print(preset, markup=False, highlight=False, soft_wrap=True)
+            runner = open_runner(directory, inputs, run_log, flow, console)
+            result, trainer = runner.run(), runner.trainer
+            assert isinstance(trainer, Comparison)
+            line = result.metrics["protocol_line"]
+            stream, said = result.reports["stream"], result.reports["features"]
+            summary = {
+                **_common_figures(config, trainer.graph, preset),
+                **assemble.machine_figures(live.threads, live.device),
+                **result.metrics,
+                "cut_at_steps": inputs.cut_at_steps,
+                "protocol_line": line
+                + (", micro-batches end with their time" if inputs.cut_at_steps else ""),
+                "batch_size": config.continual.batch_size,
+                "interrupted": result.stopped,
+                "state_sha256": result.state_sha256,
+                "num_waiting": stream.get("num_waiting", 0),
+                **({"features": said} if said else {}),
+                "tables": result.tables,
+            }
+            stop = trainer.position
+            scores = {each.key: np.full((stop, 3), np.nan) for each in trainer.participants}
+            for each in trainer.participants:  # an event that was not scored is NaN
+                scores[each.key][: len(each.scores.rows)] = each.scores.rows.numpy()
+            outcome = Outcome(event_facts(trainer.graph, 0, stop), scores, summary)
+            analysis = _write(directory.files, outcome)
+            run_log.info("end", "stopped" if result.stopped else "done", exit_code=0)
+    return analysis, stream
+
+
+def _compare_offline(directory: RunDirectory) -> tuple[Analysis, None]:
+    """Train models offline, compare them on the test, and return the analysis."""
+    config = replaced(directory.config, {"compare.cut_at_steps": False})
+    for flag, is_set in (
+        ("--frozen-at", config.compare.frozen_at is not None),
+        ("--cut-at-steps", directory.config.compare.cut_at_steps),
+    ):
+        if is_set:
+            raise ConfigError(
+                f"{flag}: --protocol {config.compare.protocol} trains offline; leave one out"
+            )
+    device, threads = use_device(config), assemble.use_threads(config)
+    source = assemble.open_source(config)
+    directory.config = config = assemble.settle_units(config, source)
+    check_tables(config, source.x_dim, live=False)
+    nodes = assemble.open_node_features(config, source.ids)
     facts = stream_facts(config)
     choices = chosen(config, facts)
-    x_dims = (source.x_dim, assemble.dim_of(nodes))
-    lineup = list(entrants(config, choices, x_dims, device, freezing_point(config)))
-    inputs = RunInputs(
-        source,
-        direction,
-        lineup,
-        threads,
-        device,
-        title=f"{len(choices)} models",
-        cut_at_steps=cuts_at_steps(config, facts),
-        nodes=nodes,
-    )
+    graph = assemble.read_graph(config, source, gpu=graph_gpu(config, device), nodes=nodes)
     console = Console(stderr=True)
-    with directory:
-        run_log = RunLog(directory.path / "run.log", config.operate.log_format, printer(console))
-        preset = preset_line(config, facts, choices)
-        run_log.info("preset", preset)
-        console.print(preset, markup=False, highlight=False, soft_wrap=True)
-        with failing_run(directory.path, run_log, "compare"):
-            runner = open_runner(directory, inputs, run_log, flow, console)
-            result = runner.run()
-            assert isinstance(runner.trainer, Comparison)
-            outcome = _outcome(runner.trainer, result, config, preset, inputs)
-            analysis = write_outcome(directory.files, outcome, config.continual.batch_size)
-        run_log.info("end", "stopped" if result.stopped else "done", exit_code=0)
-        run_log.close()
-    if as_json:
-        sys.stdout.write(to_json(outcome.summary, indent=2) + "\n")
-    else:
-        _summary(analysis, result, directory)
+    preset = preset_line(config, facts, choices)
+    console.print(preset, markup=False, highlight=False, soft_wrap=True)
+    seeded = replace(config, continual=replace(config.continual, seed=config.offline.seed))
+    x_dims = (source.x_dim, assemble.dim_of(nodes))
+
+    def on_result(key: str, result: Mapping[str, Any]) -> None:
+        console.print(f"{key}  test AP {score(result.get('test.ap', np.nan))}", markup=False)
+
+    with assemble.logged(directory, "compare", console) as run_log:
+        build = current_build(threads, device)
+        outcome = compare_offline(
+            _entrants(seeded, choices, x_dims, device, None),
+            graph,
+            config.offline,
+            execution=execution_config(config),
+            ids=source.ids,
+            saves=open_saves(directory, graph, "compare", build, run_log),
+            on_result=on_result,
+        )
+        said = features_report(graph, nodes, source.ids)
+        summary = {
+            **_common_figures(config, graph, preset),
+            **assemble.machine_figures(threads, device),
+            **({"features": said} if said else {}),
+            **outcome.summary,
+            "batch_size": config.offline.batch_size,
+        }
+        analysis = _write(directory.files, replace(outcome, summary=summary))
+        run_log.info("end", "done", exit_code=0)
+    return analysis, None
 
 
-def _name(config: Config) -> str:
-    """Return the default name of a comparison."""
-    return run_name(config).removesuffix(config.model.name.removesuffix("+pairs")) + "compare"
+def _common_figures(config: Config, graph: TemporalGraph, preset: str) -> dict[str, Any]:
+    training = config.offline if _is_offline(config) else config.continual
+    return {
+        "command": "compare",
+        "stream": config.stream.path,
+        "metrics": list(training.metric_names),
+        "preset_line": preset,
+        "seconds_per_tick": seconds_per_tick(graph.time_unit),
+    }
+
+
+def _write(files: RunFiles, outcome: Outcome) -> Analysis:
+    """Write the files of a comparison, and return its analysis."""
+    files.write_json(SUMMARY, outcome.summary)
+    outcome.write(files.path)
+    analysis = Analysis(outcome, int(outcome.summary["batch_size"]))
+    if analysis.num_events:
+        files.write_report(comparison_page(analysis))
+    return analysis
 
 
 def draw_again(path: Path) -> None:
@@ -166,49 +257,6 @@ def draw_again(path: Path) -> None:
     Console(soft_wrap=True, highlight=False).print(f"{path / 'report.html'} is drawn", markup=False)
 
 
-def _outcome(
-    trainer: Comparison,
-    result: RunResult,
-    config: Config,
-    preset: str,
-    inputs: RunInputs,
-) -> Outcome:
-    stop = trainer.position
-    scores = {each.key: _padded(each.scores.rows.numpy(), stop) for each in trainer.participants}
-    stream = result.reports["stream"]
-    summary = {
-        **common_figures(config, trainer.graph, preset, inputs.threads, inputs.device),
-        **result.metrics,
-        "cut_at_steps": inputs.cut_at_steps,
-        "protocol_line": result.metrics["protocol_line"]
-        + (", micro-batches end with their time" if inputs.cut_at_steps else ""),
-        "batch_size": config.continual.batch_size,
-        "interrupted": result.stopped,
-        "state_sha256": result.state_sha256,
-        "num_waiting": stream.get("num_waiting", 0),
-        **({"features": said} if (said := result.reports["features"]) else {}),
-        "tables": result.tables,
-    }
-    return Outcome(event_facts(trainer.graph, 0, stop), scores, summary)
-
-
-def _padded(rows: Any, size: int) -> Any:
-    """Return scores of all events: those that were not scored are NaN."""
-    out = np.full((size, rows.shape[1]), np.nan, dtype=rows.dtype)
-    out[: len(rows)] = rows
-    return out
-
-
-def _summary(analysis: Analysis, result: RunResult, directory: RunDirectory) -> None:
-    print_leaders(analysis, directory.path)
-    for line in result.reports["features"].values():
-        hint(line)
-    print_stream(result.reports["stream"], directory.path / "dead-letters")
-    if result.stopped:
-        console = Console(soft_wrap=True, highlight=False)
-        console.print(f"stopped; resume with: tgflow compare --resume --out {directory.path}")
-
-
 QUICK = ("edgebank-tw", "poptrack", "recency", "counts")
 AUTO = (*QUICK, "jodie", "tgn", "tgn+pairs", "graphmixer", "tpnet")
 LINEUPS = {"auto": AUTO, "quick": QUICK}
@@ -230,33 +278,42 @@ class ModelChoice:
 
 
 def chosen(config: Config, facts: StreamFacts | None) -> list[ModelChoice]:
-    """Return the models to compare, with their settings.
-
-    Args:
-        config: The comparison's.
-        facts: Of the stream, by which presets go; None for no preset.
-
-    Raises:
-        ConfigError: If a model or setting is unknown.
-    """
-    found = [_named(text) for text in _texts(config, facts)]
+    """Return the models to compare, with their settings; `facts` of the stream choose a preset."""
+    stated = _stated(config)
+    if not stated:
+        raise ConfigError("--models: which? name some, such as --models recency,tgn,tgn+pairs")
+    without = left_out(config, facts)
+    found = []
+    for text in stated:
+        known = [name for name in LINEUPS.get(text, ()) if name in MODELS and name not in without]
+        found += [_named(name) for name in (known if text in LINEUPS else [text])]
     labels = [choice.label for choice in found]
     if twice := sorted({label for label in labels if labels.count(label) > 1}):
         raise ConfigError(
             f"--models: {twice[0]} is there twice; give one a label of its own: other={twice[0]}"
         )
-    own, common = _split(config, labels)
-    known = set(WIDTHS).union(*(_known(choice.name) for choice in found))
-    if unused := [key for key in common if key not in known]:
+    own: dict[str, dict[str, Any]] = {label: {} for label in labels}
+    common: dict[str, Any] = {}
+    for key, value in model_settings(config.model).items():  # of one, as tgn.memory_dim, or of all
+        label, dot, name = key.rpartition(".")
+        if dot and label not in own:
+            raise ConfigError(
+                f"--model-set: {label} does not take part; there are {', '.join(labels)}"
+            )
+        (own[label] if dot else common)[name] = value
+    known_settings = set(WIDTHS).union(*(_known(choice.name) for choice in found))
+    if unused := [key for key in common if key not in known_settings]:
         raise ConfigError(f"--model-set: none of the models has a setting {unused[0]!r}")
     family = family_of(config, facts)
     preset = settings_of(family, facts) if family is not None and facts is not None else {}
-    return [
-        _with_settings(
-            choice, preset.get(choice.name.removesuffix(PAIRS), {}), common, own[choice.label]
-        )
-        for choice in found
-    ]
+    chosen = []
+    for choice in found:
+        taken = _known(choice.name) | set(LEARNING)
+        settings = {k: v for k, v in common.items() if k in taken} | own[choice.label]
+        of_preset = preset.get(choice.name.removesuffix(PAIRS), {})
+        left = {key: value for key, value in of_preset.items() if key not in settings}
+        chosen.append(replace(choice, settings=left | settings, preset=left))
+    return chosen
 
 
 def left_out(config: Config, facts: StreamFacts | None) -> list[str]:
@@ -273,18 +330,6 @@ def left_out(config: Config, facts: StreamFacts | None) -> list[str]:
 
 def _stated(config: Config) -> list[str]:
     return [text.strip() for text in config.compare.models.split(",") if text.strip()]
-
-
-def _texts(config: Config, facts: StreamFacts | None) -> Iterator[str]:
-    """Yield the models of --models, with line-ups replaced by their models."""
-    if not _stated(config):
-        raise ConfigError("--models: which? name some, such as --models recency,tgn,tgn+pairs")
-    without = left_out(config, facts)
-    for text in _stated(config):
-        if text not in LINEUPS:
-            yield text
-            continue
-        yield from (name for name in LINEUPS[text] if name in MODELS and name not in without)
 
 
 def _named(text: str) -> ModelChoice:
@@ -306,37 +351,8 @@ def _known(name: str) -> set[str]:
     return {each.name for each in fields(kind)} if is_dataclass(kind) else set()
 
 
-def _split(config: Config, labels: list[str]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Return settings of one model, such as tgn.memory_dim=32, and settings for all models."""
-    own: dict[str, dict[str, Any]] = {label: {} for label in labels}
-    common: dict[str, Any] = {}
-    for key, value in model_settings(config.model).items():
-        label, dot, name = key.rpartition(".")
-        if not dot:
-            common[key] = value
-        elif label in own:
-            own[label][name] = value
-        else:
-            raise ConfigError(
-                f"--model-set: {label} does not take part; there are {', '.join(labels)}"
-            )
-    return own, common
-
-
-def _with_settings(
-    choice: ModelChoice,
-    preset: Mapping[str, Any],
-    common: Mapping[str, Any],
-    own: Mapping[str, Any],
-) -> ModelChoice:
-    known = _known(choice.name) | set(LEARNING)
-    stated = {k: v for k, v in common.items() if k in known} | dict(own)
-    left = {key: value for key, value in preset.items() if key not in stated}
-    return replace(choice, settings={**choice.settings, **left, **stated}, preset=left)
-
-
-def freezing_point(config: Config) -> int | None:
-    """Return the event from which on copies learn no more; of a share, the stream is counted."""
+def _freezing_point(config: Config) -> int | None:
+    """Return the event from which on copies learn no more; for a share, the stream is counted."""
     at = config.compare.frozen_at
     if at is None or at >= 1:
         return None if at is None else int(at)
@@ -344,7 +360,7 @@ def freezing_point(config: Config) -> int | None:
     return int(at * sum(len(batch) for batch in playback(source, limit=config.stream.limit)))
 
 
-def entrants(
+def _entrants(
     config: Config,
     choices: list[ModelChoice],
     x_dims: tuple[int, int],
@@ -355,53 +371,29 @@ def entrants(
 
     A model without parameters has one seed, as others would make no difference.
     """
+
+    def make(choice: ModelChoice, seed: int) -> Entrant:
+        settings = choice.settings
+        learning = {key: settings[key] for key in settings if key in LEARNING}
+        own = {key: value for key, value in settings.items() if key not in LEARNING}
+        named = replace(config, model=type(config.model)(name=choice.name, settings=own))
+        training, (edge_x_dim, node_x_dim) = replace(config.continual, seed=seed), x_dims
+        model = make_model(named, training, edge_x_dim, device, node_x_dim=node_x_dim)
+        return Entrant(choice.label, seed, model, learning)
+
     for choice in choices:
         for seed in range(config.continual.seed, config.continual.seed + config.compare.seeds):
-            entrant = _entrant(config, choice, seed, x_dims, device)
+            entrant = make(choice, seed)
             yield entrant
             if not any(True for _ in entrant.model.parameters()):
                 break
             if frozen_at is not None:
-                copy = _entrant(config, choice, seed, x_dims, device)
                 yield replace(
-                    copy,
+                    make(choice, seed),
                     label=choice.label + FROZEN,
                     frozen_of=choice.label,
                     frozen_at=frozen_at,
                 )
-
-
-def _entrant(
-    config: Config, choice: ModelChoice, seed: int, x_dims: tuple[int, int], device: torch.device
-) -> Entrant:
-    learning = {key: choice.settings[key] for key in choice.settings if key in LEARNING}
-    training = replace(config.continual, seed=seed)
-    model = make_choice(config, choice, training, x_dims, device)
-    return Entrant(choice.label, seed, model, learning)
-
-
-def make_choice(
-    config: Config,
-    choice: ModelChoice,
-    training: TrainingConfig,
-    x_dims: tuple[int, int],
-    device: torch.device,
-) -> Any:
-    """Return a model, its first parameters drawn with the seed of `training`.
-
-    Args:
-        config: The settings of the comparison.
-        choice: Which model.
-        training: The settings of its trainer.
-        x_dims: Widths of the features of edges and of nodes.
-        device: Where it is to be.
-    """
-    settings = {key: value for key, value in choice.settings.items() if key not in LEARNING}
-    model = type(config.model)(name=choice.name, settings=settings)
-    edge_x_dim, node_x_dim = x_dims
-    return make_model(
-        replace(config, model=model), training, edge_x_dim, device, node_x_dim=node_x_dim
-    )
 
 
 FILES = {
@@ -429,38 +421,7 @@ def preset_line(config: Config, facts: StreamFacts | None, choices: list[ModelCh
     return f"preset {family or wanted}{measured} sets {', '.join(sets) or 'nothing'}{without}"
 
 
-def common_figures(
-    config: Config, graph: TemporalGraph, preset: str, threads: int, device: torch.device
-) -> dict[str, Any]:
-    """Return the metrics of stream and machine that every comparison has."""
-    return {
-        "command": "compare",
-        "stream": config.stream.path,
-        "metrics": list((config.offline if is_offline(config) else config.continual).metric_names),
-        "preset_line": preset,
-        "seconds_per_tick": seconds_per_tick(graph.time_unit),
-        "threads": threads,
-        "peak_rss_bytes": peak_rss_bytes(),
-        **device_figures(device),
-        "machine": describe() | describe_device(device),
-    }
-
-
-def write_outcome(files: RunFiles, outcome: Outcome, batch_size: int) -> Analysis:
-    """Write the files of a comparison, and return its analysis.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
-    files.write_json(SUMMARY, outcome.summary)
-    outcome.write(files.path)
-    analysis = Analysis(outcome, batch_size)
-    if analysis.num_events:
-        files.write_report(comparison_page(analysis))
-    return analysis
-
-
-def print_leaders(analysis: Analysis, path: Path) -> None:
+def _print_leaders(analysis: Analysis, path: Path) -> None:
     """Print the leaderboard, and the models that dropped out."""
     summary: Mapping[str, Any] = analysis.outcome.summary
     rows, own = [], analysis.own_metrics
@@ -490,86 +451,3 @@ def print_leaders(analysis: Analysis, path: Path) -> None:
     console = Console(soft_wrap=True, highlight=False)
     for key, failure in analysis.failures().items():
         console.print(f"{key} dropped out: {failure['reason']}", markup=False)
-
-
-def is_offline(config: Config) -> bool:
-    """Return whether a comparison trains its models offline, by its protocol."""
-    return config.compare.protocol in ("dyglib/1", "tgb/1")
-
-
-def with_offline(config: Config, options: ResumeOptions) -> tuple[Config, ResumeOptions]:
-    """Return the settings with explicit `continual` ones copied to `offline`."""
-    stated = options.stated or {}
-    common = {
-        f"continual.{field.name}": f"offline.{field.name}" for field in fields(TrainingConfig)
-    }
-    found = {common[key]: value for key, value in stated.items() if key in common}
-    return replaced(config, found), replace(options, stated={**stated, **found})
-
-
-def compare_trained(directory: RunDirectory, *, as_json: bool) -> None:
-    """Train models offline on the stream of a run, and compare them on its last part.
-
-    Args:
-        directory: Of the run, which starts or resumes; taken once all events could be read.
-        as_json: Print the figures as JSON, not as a table.
-
-    Raises:
-        ConfigError: If it is to freeze copies or to cut micro-batches, which only a stream can.
-        SourceMismatch: If it resumes, and the events are others than they were.
-    """
-    config = replaced(directory.config, {"compare.cut_at_steps": False})
-    for flag, is_set in (
-        ("--frozen-at", config.compare.frozen_at is not None),
-        ("--cut-at-steps", directory.config.compare.cut_at_steps),
-    ):
-        if is_set:
-            raise ConfigError(
-                f"{flag}: --protocol {config.compare.protocol} trains offline; leave one out"
-            )
-    device, threads = use_device(config), assemble.use_threads(config)
-    source = assemble.open_source(config)
-    directory.config = config = assemble.settle_units(config, source)
-    check_tables(config, source.x_dim, live=False)
-    nodes = assemble.open_node_features(config, source.ids)
-    facts = stream_facts(config)
-    choices = chosen(config, facts)
-    graph = assemble.read_graph(config, source, gpu=graph_gpu(config, device), nodes=nodes)
-    console = Console(stderr=True)
-    preset = preset_line(config, facts, choices)
-    console.print(preset, markup=False, highlight=False, soft_wrap=True)
-    seeded = replace(config, continual=replace(config.continual, seed=config.offline.seed))
-
-    def say(key: str, result: Mapping[str, Any]) -> None:
-        console.print(f"{key}  test AP {score(result.get('test.ap', np.nan))}", markup=False)
-
-    build = current_build(threads, device)
-    with directory:
-        run_log = RunLog(directory.path / "run.log", config.operate.log_format, printer(console))
-        with (
-            failing_run(directory.path, run_log, "compare"),
-            interruptible(directory.path, console, "compare"),
-        ):
-            outcome = compare_offline(
-                entrants(seeded, choices, (source.x_dim, assemble.dim_of(nodes)), device, None),
-                graph,
-                config.offline,
-                execution=execution_config(config),
-                ids=source.ids,
-                saves=open_saves(directory, graph, "compare", build, run_log),
-                on_result=say,
-            )
-            common = common_figures(config, graph, preset, threads, device)
-            said = features_report(graph, nodes, source.ids)
-            common |= {"features": said} if said else {}
-            summary = {**common, **outcome.summary, "batch_size": config.offline.batch_size}
-            outcome = replace(outcome, summary=summary)
-            analysis = write_outcome(directory.files, outcome, config.offline.batch_size)
-        run_log.info("end", "done", exit_code=0)
-        run_log.close()
-    if as_json:
-        sys.stdout.write(to_json(outcome.summary, indent=2) + "\n")
-    else:
-        print_leaders(analysis, directory.path)
-        for line in said.values():
-            hint(line)

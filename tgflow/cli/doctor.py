@@ -5,23 +5,18 @@ from __future__ import annotations
 import json as jsonlib
 import sys
 from dataclasses import asdict
-from typing import Annotated
 
 import typer
 from rich.text import Text
 
 from tgflow.cli.errors import INTERNAL
+from tgflow.cli.options import Json
 from tgflow.report.table_text import print_table
 
 COLORS = {"ok": "green", "warn": "yellow", "missing": "red"}
 
 
-def doctor(
-    json: Annotated[
-        bool,
-        typer.Option("--json", help="Print JSON to stdout.", rich_help_panel="Output"),
-    ] = False,
-) -> None:
+def doctor(json: Json = False) -> None:
     """Check this installation (versions, native core, threads, GPU) and suggest fixes.
 
     [bold]Examples[/bold]

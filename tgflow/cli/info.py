@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
+import json as jsonlib
+import os
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Any
 
-import typer
+from rich.console import Console
+from rich.text import Text
 
 from tgflow.cli.errors import NO_INPUT, CliError
-from tgflow.cli.options import STREAM_OF_FILES, with_config
-from tgflow.config import Config
+from tgflow.cli.options import STREAM_OF_FILES, Json, with_config
+from tgflow.config import Config, load_config, plain
+from tgflow.report.formatting import duration, num_bytes, rank_line, stream_time
+from tgflow.report.table_text import TITLES, describe_table, print_stream, print_table, row_sums
+from tgflow.runtime.files import DamagedJson, read_figures, read_health, read_records
+from tgflow.text import printable
+from tgflow.units import seconds_per_tick
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tgflow.events import EventBatch
 
 SETTINGS = (*STREAM_OF_FILES, "graph")
+HEADLINES = (
+    "model", "stream", "num_events", "num_nodes", "num_parameters", "visibility", "seed", "seeds",
+    "prequential.ap", "prequential.mrr", "val.ap", "test.ap", "test.auc", "test.mrr",
+    "epoch_seconds", "events_per_second", "interrupted",
+)  # fmt: skip
+DAY = 86_400
+QUANTILES = {"min": 0.0, "p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 
 
 @with_config(SETTINGS, positional="stream.path")
-def info(
-    config: Config,
-    *,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print JSON to stdout.", rich_help_panel="Output")
-    ] = False,
-) -> None:
+def info(config: Config, *, json: Json = False) -> None:
     """Describe a stream (nodes, times, ties, repeats, degrees) or a run directory.
 
     [bold]Examples[/bold]
@@ -32,12 +50,269 @@ def info(
     """
     path = Path(config.stream.path)
     if (path / "config.toml").exists():
-        from tgflow.cli.describe import describe_run
-
-        describe_run(path, json)
-        return
-    if path.is_dir() and config.stream.path and not any(path.iterdir()):
+        found = _read_run(path)
+    elif path.is_dir() and config.stream.path and not any(path.iterdir()):
         raise CliError(f"{path} is an empty folder: neither a stream nor a run", NO_INPUT)
-    from tgflow.cli.describe import describe_stream
+    else:
+        found = _read_stream(config)
+    if json:
+        text = jsonlib.dumps(found, indent=2, ensure_ascii=False, default=str)
+        sys.stdout.write(text + "\n")
+    elif "checkpoints" in found:
+        _print_run(path, found)
+    else:
+        print_table((config.stream.path, ""), _stream_rows(found))
 
-    describe_stream(config, json)
+
+def _print_run(path: Path, found: Mapping[str, Any]) -> None:
+    print_table((printable(str(path)), ""), _rows(path, found))
+    if found["checkpoints"]:
+        print_table(
+            ("checkpoint", "events", "age", "size", "state", "digest of the state"),
+            [_checkpoint_row(entry) for entry in found["checkpoints"]],
+        )
+    if found["stream"]:
+        print_stream(found["stream"], path / "dead-letters")
+    if found["checkpoints"] and not (found["health"] or {}).get("alive"):
+        console = Console(soft_wrap=True, highlight=False)
+        trainer = found["checkpoints"][0]["trainer"]
+        command = trainer if trainer in ("compare", "train") else "run"
+        console.print(Text(f"resume with: tgflow {command} --resume --out {path}", "bold"))
+
+
+def _read_run(path: Path) -> dict[str, Any]:
+    """Return facts of a run; reads all files of its checkpoints, and changes nothing."""
+    offline = path / "checkpoint"
+    problems: dict[str, str] = {}
+    if num_damaged := read_records(path / "metrics.jsonl", most=1).num_damaged:
+        problems["metrics.jsonl"] = f"{num_damaged:,} lines are damaged, and left out"
+    checkpoints, log = _checkpoints(path / "checkpoints"), path / "log"
+    segments = list(log.iterdir()) if log.exists() else []
+    elapsed = next((each["elapsed"] for each in checkpoints if each.get("elapsed")), None)
+    return {
+        "path": str(path),
+        "config": plain(load_config(path / "config.toml")),
+        "health": read_health(path / "health.json"),
+        "metrics": _figures(path / "metrics.json", problems),
+        "checkpoint": {"bytes": _size(offline)} if offline.exists() else None,
+        "checkpoints": checkpoints,
+        "disk": _growth(_bytes_on_disk(path), elapsed),
+        "log": {"bytes": _size(log), "segments": len(segments)} if segments else None,
+        "dead_letters": _growth(_size(path / "dead-letters"), elapsed),
+        "scores": _scores(path, elapsed, problems),
+        "stream": _figures(path / "stream.json", problems),
+        "report": (path / "report.html").exists(),
+        "problems": problems,
+    }
+
+
+def _checkpoints(directory: Path) -> list[dict[str, Any]]:
+    """Return what each checkpoint of a run is, the newest first; reads and checks all of them."""
+    from tgflow.checkpoint import CheckpointError, list_checkpoints, load, read_manifest
+    from tgflow.checkpoint.store import CORRUPT
+    from tgflow.checkpoint.typed import read_as, read_natural
+
+    found = []
+    valid = [entry.path for entry in reversed(list_checkpoints(directory))]
+    for path in (*valid, *sorted(directory.glob(f"{CORRUPT}*"), reverse=True)):
+        entry: dict[str, Any] = {"name": path.name, "bytes": _size(path), "problem": None}
+        entry["trainer"] = None
+        try:
+            manifest = read_manifest(path)
+            entry["position"] = read_natural(manifest["meta"], "position")
+            entry["trainer"] = read_as(str, manifest["meta"].get("trainer"), "trainer")
+            entry["state_sha256"] = manifest["state_sha256"]
+            run = read_as(dict[str, Any], manifest["meta"].get("run", {}), "run")
+            entry["elapsed"] = read_as(float | None, run.get("elapsed"), "run.elapsed")
+            entry["age_seconds"] = time.time() - (path / "manifest.json").stat().st_mtime
+            load(path)
+        except (CheckpointError, OSError, LookupError) as error:
+            entry["problem"] = str(error)
+        found.append(entry)
+    return found
+
+
+def _scores(path: Path, elapsed: float | None, problems: dict[str, str]) -> dict[str, Any] | None:
+    """Return where the file of a run's scores is, and how it grows; None without one."""
+    from tgflow.runtime.scores import OWNER, ROWS
+
+    owned = _figures(path / OWNER, problems)
+    files = [] if owned is None else [Path(owned["to"]), path / ROWS]
+    sizes = [file.stat().st_size for file in files if file.exists()]
+    return {"to": str(files[0]), **_growth(sum(sizes), elapsed)} if sizes else None
+
+
+def _growth(size: int, elapsed: float | None) -> dict[str, Any]:
+    """Return bytes, and how many more they have become in a day of running; None: unknown."""
+    return {"bytes": size, "bytes_per_day": size / elapsed * DAY if elapsed else None}
+
+
+def _bytes_on_disk(path: Path) -> int:
+    """Return the bytes of a run's directory."""
+    sizes = {}  # by file: checkpoints share some
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with suppress(FileNotFoundError):  # a run that goes on removes what it needs no more
+                found = os.lstat(os.path.join(folder, name))
+                sizes[found.st_ino] = found.st_size
+    return sum(sizes.values())
+
+
+def _rows(path: Path, found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    metrics = found["metrics"] or {}
+    rows = _health_rows(found["health"])
+    rows += [(key, _shown(metrics[key])) for key in HEADLINES if metrics.get(key) is not None]
+    if found["checkpoint"]:
+        rows.append(("checkpoint", num_bytes(found["checkpoint"]["bytes"])))
+    tables = metrics.get("tables") or (found["health"] or {}).get("tables") or {}
+    rows += [(TITLES[name], printable(describe_table(figures))) for name, figures in tables.items()]
+    ranks = (found["health"] or {}).get("ranks") or {}
+    rows += [(f"rank {rank}", rank_line(figures)) for rank, figures in ranks.items()]
+    if found["log"]:
+        log = found["log"]
+        rows.append(("log", f"{num_bytes(log['bytes'])} in {log['segments']} segments"))
+    if found["stream"]:
+        rows.append(("rows", row_sums(found["stream"])))
+        rows.append(("dead letters", _growth_text(found["dead_letters"])))
+    if found["scores"]:
+        text = f"{_growth_text(found['scores'])}, in {found['scores']['to']}"
+        rows.append(("scores", printable(text)))
+    rows.append(("disk", _growth_text(found["disk"])))
+    rows.append(("report", str(path / "report.html") if found["report"] else "none"))
+    return [*rows, *found["problems"].items()]
+
+
+def _growth_text(found: Mapping[str, Any]) -> str:
+    text, a_day = num_bytes(found["bytes"]), found["bytes_per_day"]
+    return text if not a_day else f"{text}, {num_bytes(int(a_day))} a day so far"
+
+
+def _health_rows(health: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Return how the run is: of one whose process died, that it did."""
+    if health is None:
+        return []
+    state, age = str(health.get("state")), time.time() - health["updated"]
+    if health["alive"]:
+        text = f"{state}, process {health.get('pid')}"
+    elif state in ("done", "stopped", "failed"):
+        text = f"{state} {duration(max(age, 0))} ago"
+    else:
+        text = f"its process died {duration(max(age, 0))} ago while {state}"
+    reason = health.get("reason")
+    rows = [("state", printable(text)), ("position", f"{health.get('position', 0):,} events")]
+    return [*rows, ("reason", printable(str(reason)))] if reason else rows
+
+
+def _checkpoint_row(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    position, age = entry.get("position"), entry.get("age_seconds")
+    return (
+        printable(entry["name"]),
+        "" if position is None else f"{position:,}",
+        "" if age is None else duration(max(age, 0)),
+        num_bytes(entry["bytes"]),
+        "valid" if entry["problem"] is None else printable(entry["problem"]),
+        str(entry.get("state_sha256") or "")[:12],
+    )
+
+
+def _figures(path: Path, problems: dict[str, str]) -> dict[str, Any] | None:
+    """Return the figures in a file; if they are damaged none, and why among `problems`."""
+    try:
+        return read_figures(path)
+    except DamagedJson as error:
+        problems[path.name] = f"damaged, and left out: {error}"
+        return None
+
+
+def _size(directory: Path) -> int:
+    return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
+
+
+def _shown(value: object) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else printable(str(value))
+
+
+def _read_stream(config: Config) -> dict[str, Any]:
+    """Read the whole stream of `config` and return its facts."""
+    from tgflow.cli import assemble
+    from tgflow.events import concat
+    from tgflow.presets import measure
+    from tgflow.streams import playback
+
+    source = assemble.open_source(config)
+    events = concat(list(playback(source, limit=config.stream.limit)))
+    nodes = assemble.open_node_features(config, source.ids)
+    num_nodes = 1 + int(max(events.src.max(), events.dst.max())) if len(events) else 0
+    assemble.warn(config, events, source)
+    return {
+        "path": config.stream.path,
+        "unit": source.unit,
+        "bipartite": source.ids.bipartite,
+        "x_dim": source.x_dim,
+        **_facts(events),
+        "node_features": None if nodes is None else nodes.line(source.ids, num_nodes),
+        "label_classes": list(source.label_classes),
+        "family": measure(events, seconds_per_tick(source.unit)).line() if len(events) else None,
+    }
+
+
+def _facts(events: EventBatch) -> dict[str, Any]:
+    """Return counts and spans of `events`; of none, the counts are 0 and the rest is None."""
+    import torch
+
+    def num_distinct(values: Tensor) -> int:
+        return len(torch.unique(values))
+
+    size, ends = len(events), torch.cat([events.src, events.dst])
+    degree = torch.bincount(ends) if size else ends
+    degree = degree[degree > 0].sort().values
+    num_pairs = num_distinct(events.src * (int(ends.max()) + 1) + events.dst) if size else 0
+    num_times, last = num_distinct(events.t), len(degree) - 1
+    return {
+        "num_events": size,
+        "num_nodes": len(degree),
+        "num_sources": num_distinct(events.src),
+        "num_destinations": num_distinct(events.dst),
+        "num_pairs": num_pairs,
+        "repeat_share": 1 - num_pairs / size if size else None,
+        "self_loops": int((events.src == events.dst).sum()),
+        "first_t": int(events.t[0]) if size else None,
+        "last_t": int(events.t[-1]) if size else None,
+        "num_times": num_times,
+        "tie_share": 1 - num_times / size if size else None,
+        "num_labels": None if events.label is None else num_distinct(events.label),
+        "degree": {name: int(degree[round(q * last)]) for name, q in QUANTILES.items()}
+        if size
+        else None,
+    }
+
+
+def _stream_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
+    from tgflow.streams.rows.schema import listed
+
+    sides = f"{found['num_sources']:,} sources, {found['num_destinations']:,} destinations"
+    rows = [
+        ("events", f"{found['num_events']:,}"),
+        ("nodes", f"{found['num_nodes']:,}  ({sides})"),
+        ("distinct pairs", f"{found['num_pairs']:,}"),
+    ]
+    if found["num_events"]:
+        unit, first, last = found["unit"], found["first_t"], found["last_t"]
+        show, _ = stream_time(first, last, unit)
+        span = "" if unit == "tick" else f"  ({duration((last - first) * seconds_per_tick(unit))})"
+        rows += [
+            ("time", f"{show(first)} to {show(last)}{span}"),
+            ("repeated pairs", f"{found['repeat_share']:.1%} of events"),
+            ("tied times", f"{found['tie_share']:.1%} of events"),
+            ("kind", found["family"]),
+            ("degree", ", ".join(f"{name} {n:,}" for name, n in found["degree"].items())),
+        ]
+    rows.append(("self-loops", f"{found['self_loops']:,}"))
+    rows.append(("edge features", str(found["x_dim"] or "none")))
+    if found["node_features"] is not None:
+        rows.append(("node features", found["node_features"].removeprefix("node features: ")))
+    if found["num_labels"] is not None:
+        names = [f"{name} = {i}" for i, name in enumerate(found["label_classes"])]
+        shown = f": {listed(names)}" if names else ""
+        rows.append(("labels", f"{found['num_labels']:,} distinct{shown}"))
+    return rows

@@ -1,10 +1,10 @@
-"""`--nproc`: this command, as several ranks of this host. Needs no torch: it only waits."""
+"""`--nproc`: run this command as several ranks of this host, without importing torch."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -47,8 +47,8 @@ def run_ranks(
 ) -> int:
     """Run `tgflow run` as ranks until they are done, and return the exit code.
 
-    After a restart they resume the run: its directory is chosen here. None follows where they read
-    stdin, of which what they have read is gone.
+    The directory is chosen here, so that a restart resumes the run. A stream from stdin cannot be
+    read again, and so is not restarted.
 
     Args:
         config: The run's settings.
@@ -59,58 +59,47 @@ def run_ranks(
 
     Raises:
         WorldError: If there cannot be `nproc` ranks, or this process is a rank of torchrun.
-        FileExistsError: If there are files where the run is to start.
+        FileExistsError: If there are files where the run starts.
     """
-    out = config.run.out if resume else str(_start(config))
+    out = config.run.out
+    if not resume:
+        out = str(RunFiles.choose(out, run_name(config)).path)
+    place = [] if out is None else ["--out", out]
     starts = 0
 
     def command() -> list[str]:
         nonlocal starts
         starts += 1
-        place = [] if out is None else ["--out", out]
         again = ["--resume"] if starts > 1 and not resume else []
-        return [*_this_program(), *arguments, *place, *again]
+        return [sys.executable, "-m", "tgflow", *arguments, *place, *again]
+
+    def newest_checkpoint() -> str | None:
+        folder = Path(out or "") / "checkpoints"
+        return max((entry.name for entry in folder.glob("ckpt-*")), default=None) if out else None
 
     _warn_of_cores(nproc)
     max_restarts = 0 if config.stream.path == "-" else max_restarts
-    progress = _newest_checkpoint(Path(out)) if out is not None else lambda: None
-    return supervise(command, nproc, max_restarts=max_restarts, progress=progress, say=_say)
+    return supervise(
+        command, nproc, max_restarts=max_restarts, progress=newest_checkpoint, say=_say
+    )
 
 
 def train_ranks(arguments: Sequence[str], nproc: int) -> int:
-    """Run `tgflow train` as ranks and return the exit code: there is nothing to restart from.
+    """Run `tgflow train` as ranks, without restarts, and return the exit code; raises as above.
 
-    A signal ends it as it ends one process, with nothing kept: 128 + n for signal n.
-
-    Raises:
-        WorldError: If there cannot be `nproc` ranks, or this process is a rank of torchrun.
+    After signal n nothing is kept, and the code is 128 + n.
     """
 
     def command() -> list[str]:
-        return [*_this_program(), *arguments]
+        return [sys.executable, "-m", "tgflow", *arguments]
 
     _warn_of_cores(nproc)
     return supervise(command, nproc, max_restarts=0, keeps=False, say=_say)
 
 
-def _start(config: Config) -> Path:
-    return RunFiles.choose(config.run.out, run_name(config)).path
-
-
-def _newest_checkpoint(run: Path) -> Callable[[], str | None]:
-    """Return what returns the name of the newest checkpoint of a run."""
-    folder = run / "checkpoints"
-    return lambda: max((entry.name for entry in folder.glob("ckpt-*")), default=None)
-
-
 def _warn_of_cores(nproc: int) -> None:
-    """Say where ranks cannot compute at the same time."""
     if nproc > num_cores():
         _say(f"--nproc {nproc}: there are {num_cores()} cores for them, so they take turns")
-
-
-def _this_program() -> list[str]:
-    return [sys.executable, "-m", "tgflow"]
 
 
 def _say(text: str) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from math import nan
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import torch
@@ -22,8 +22,6 @@ from tgflow.checkpoint.parts import Ids
 from tgflow.checkpoint.typed import read_natural
 from tgflow.choices import METRIC_TITLES
 from tgflow.cli import assemble
-from tgflow.cli.assemble import warn_of_first
-from tgflow.cli.continual import failing_run, interruptible, printer
 from tgflow.cli.errors import hint
 from tgflow.cli.ranks import (
     check_rank_tables,
@@ -59,24 +57,16 @@ from tgflow.runtime.features import (
     with_cache,
 )
 from tgflow.runtime.files import SEEDS, RunFiles, read_records, run_name, to_json
-from tgflow.runtime.gpu import (
-    describe_device,
-    device_figures,
-    execution_config,
-    graph_gpu,
-    use_device,
-)
-from tgflow.runtime.log import RunLog
+from tgflow.runtime.gpu import execution_config, graph_gpu, use_device
 from tgflow.runtime.loggers import RunLoggers, check_loggers
-from tgflow.runtime.machine import describe, peak_rss_bytes
 from tgflow.runtime.model_maker import make_model
 from tgflow.runtime.node_features import NodeFeatures
 from tgflow.runtime.restore import current_build, open_saves
 from tgflow.streams import EventSource
+from tgflow.tables import FeatureTable
 from tgflow.tasks.injection import inject
 from tgflow.tasks.labels import count_classes, freeze, make_task
 from tgflow.tasks.node_labels import LabeledNodes, node_label_figures, read_node_labels
-from tgflow.train.config import ExecutionConfig
 from tgflow.train.node_property import (
     PropertyLabels,
     asked_at_times,
@@ -88,22 +78,192 @@ from tgflow.train.offline import OfflineTrainer
 from tgflow.train.split import chronological_split
 from tgflow.units import ticks_per_unit
 
+COMMAND: Final = "train"
+"""The trainer that checkpoints name."""
+PER_RUN = ("seed", "best_epoch", "num_epochs")
+"""Figures whose mean over seeds has no meaning."""
 
-def labeled(
-    config: Config, graph: TemporalGraph, ids: NodeIds, rundir: RunFiles
+
+def train_offline(
+    config: Config, num_seeds: int | None, as_json: bool, options: ResumeOptions
+) -> None:
+    """Train on the stream of `config`, once a seed, and leave a run directory.
+
+    Args:
+        config: The run's settings; of one that resumes, those it started with come first.
+        num_seeds: Train with seeds `config.offline.seed` and the `num_seeds - 1` after it; None:
+            one, or as many as the training that resumes was started with.
+        as_json: Print the figures as JSON, not as a table.
+        options: Whether to resume.
+    """
+    config = with_slices(config, options.stated or {}, "offline")
+    with join_ranks(config, options, "offline", seeds=num_seeds) as peers:
+        if peers.rank > 0:
+            _follow(peers, num_seeds or 1)
+            return
+        with Lead(peers) as lead:
+            directory = RunDirectory.find(config, run_name(config) + "-offline", options)
+            try:
+                metrics = _train(directory, num_seeds, lead)
+            finally:
+                directory.release()
+    if as_json:
+        sys.stdout.write(to_json(metrics, indent=2) + "\n")
+    else:
+        _summary(metrics, directory.path, directory.config.offline.metric_names)
+
+
+def _follow(peers: Peers, num_seeds: int) -> None:
+    """Train as rank 0 does, which has the results."""
+    with report_as_rank(peers.rank):
+        said = hear_words(peers)
+        config = replaced(Config(), said["settings"])
+        device = use_device(config)
+        assemble.use_threads(config, config.offline.slices)
+        with Followed(peers, said["unit"], said["x_dim"]) as events:
+            gpu = graph_gpu(config, device)
+            table = open_edge_table(config, events.x_dim, Path(), gpu)
+            graph = assemble.grow_graph(
+                config, events, said["direction"], events, table, gpu, said["node_x_dim"]
+            )
+        if table is not None:
+            graph.edge_x = with_cache(config, table, "lru", gpu)
+        for seed in range(config.offline.seed, config.offline.seed + num_seeds):
+            _trainer(config, seed, graph, None, device, peers).fit(progress=False)
+
+
+def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[str, Any]:
+    """Train as the only process, or as rank 0; return the figures."""
+    found = directory.newest_meta().get("trainer", COMMAND) if directory.resumed else COMMAND
+    if found != COMMAND:
+        command = "compare" if found == "compare" else "run"
+        raise ConfigError(
+            f"{directory.path} is of tgflow {command}; resume it with tgflow {command} --resume, "
+            "or give another --out"
+        )
+    metrics = directory.files.read_json("metrics.json") if directory.resumed else None
+    if metrics is not None:
+        return metrics
+    source, graph, device, threads, said = _read(directory, lead)
+    console = Console(stderr=True)
+    with assemble.logged(directory, COMMAND, console) as run_log:
+        config, peers = directory.config, lead.peers
+        saves, seeds = OfflineSaves(), _SavedSeeds(num_seeds)
+        if peers.world == 1:
+            build = current_build(threads, device)
+            parts: list[Component] = [SavedRecords(directory.files), seeds]
+            saves = open_saves(directory, graph, COMMAND, build, run_log, parts)
+        results = []
+        with EpochProgress(console, config, directory.files, HitRates(graph)) as progress:
+            for number in range(seeds.num):
+                progress.seed = config.offline.seed + number
+                done = saves.find(number, str(progress.seed))
+                if done is None:
+                    trainer = _trainer(
+                        config, progress.seed, graph, progress, device, peers, source.ids
+                    )
+                    result = _fit(trainer, saves, directory, source.ids, progress, seeds.num > 1)
+                    done = Trained(str(progress.seed), np.empty((0, 3)), result)
+                    saves.add(done)
+                results.append(done.result)
+        metrics = {
+            "command": COMMAND,
+            "stream": config.stream.path,
+            "model": config.model.name,
+            **average(results),
+            **({"features": said} if said else {}),
+            "tables": table_figures(graph),
+            **assemble.machine_figures(threads, device),
+        }
+        if graph.edge_x is not None:
+            graph.edge_x.close()
+        directory.files.write_report(offline_report(progress.records, metrics, config))
+        directory.files.write_metrics(metrics)
+        shutil.rmtree(directory.path / "checkpoints", ignore_errors=True)
+        run_log.info("end", "done", exit_code=0)
+    return metrics
+
+
+def _read(
+    directory: RunDirectory, lead: Lead
+) -> tuple[EventSource, TemporalGraph, torch.device, int, dict[str, str]]:
+    """Check the settings, read all events, and return them with what was found of features."""
+    config, world = directory.config, lead.peers.world
+    path = edge_file(config, directory.path)
+    if not directory.resumed:
+        check_unused(config)
+    elif world > 1:
+        raise ConfigError(
+            "--resume: what several ranks train together is not kept from epoch to epoch; leave "
+            "out --nproc, or start over with another --out"
+        )
+    elif path is not None:
+        path.unlink(missing_ok=True)  # it is made again
+    check_loggers(config.operate.log_to)
+    device = use_device(config)
+    check_ranks(config, config.offline.slices, world)
+    check_training_ranks(config, world)
+    source = assemble.open_source(config)
+    directory.config = config = assemble.settle_units(config, source)
+    if not directory.resumed:
+        assemble.warn_of_first(config)
+    check_tables(config, source.x_dim, live=False)
+    check_rank_tables(config, source.x_dim, world)
+    threads = assemble.use_threads(config, config.offline.slices)
+    nodes = assemble.open_node_features(config, source.ids)
+    directory.take()
+    gpu = graph_gpu(config, device)
+    with ExitStack() as undo:  # no features are left on the disk if events cannot be read
+        table = open_edge_table(config, source.x_dim, directory.path, gpu)
+        if path is not None:
+            undo.callback(path.unlink, missing_ok=True)
+        graph = _shared_graph(config, source, nodes, table, gpu, lead)
+        undo.pop_all()
+    if table is not None:
+        plans = gpu is None and world == 1
+        graph.edge_x = with_cache(config, table, "belady" if plans else "lru", gpu)
+    directory.config, graph = _with_labels(config, graph, source.ids, directory.path)
+    return source, graph, device, threads, features_report(graph, nodes, source.ids)
+
+
+def _shared_graph(
+    config: Config,
+    source: EventSource,
+    nodes: NodeFeatures | None,
+    table: FeatureTable | None,
+    gpu: Device | None,
+    lead: Lead,
+) -> TemporalGraph:
+    """Return a graph of all events, which are sent to the other ranks, if there are any."""
+    if lead.peers.world == 1:
+        return assemble.read_graph(config, source, table, gpu, nodes)
+    direction, width = assemble.direction_of(config, source), assemble.dim_of(nodes)
+    lead.send_words(
+        {
+            "settings": flat(config),
+            "unit": source.unit,
+            "x_dim": source.x_dim,
+            "node_x_dim": width,
+            "direction": direction,
+        }
+    )
+    stream = assemble.play_source(config, source, nodes)
+    heartbeat = heartbeat_of(config.ranks.timeout)
+    with Feed(lead.peers, stream, config.offline.batch_size, heartbeat=heartbeat) as feed:
+        return assemble.grow_graph(config, source, direction, feed, table, gpu, width)
+
+
+def _with_labels(
+    config: Config, graph: TemporalGraph, ids: NodeIds, folder: Path
 ) -> tuple[Config, TemporalGraph]:
-    """Return settings and graph with what the task's labels add to them.
+    """Return settings with the number of classes, and a graph with injected anomalies.
 
-    That is how many classes there are; or made anomalies, whose positions are left in injected.csv.
-
-    Raises:
-        OSError: If a file of labels cannot be read.
-        ValueError: If labels are missing or all the same, or there are too few events.
+    Their positions are written to injected.csv. A file of labels is checked before training.
     """
     task, c = config.task, config.offline
     if task.has_decoder and task.classes is None:
         return replaced(config, {"task.classes": count_classes(graph)}), graph
-    _read_labels(config, graph, ids)  # so that what is wrong is said before training
+    _read_labels(config, graph, ids)
     if task.inject is None:
         return config, graph
     split = chronological_split(
@@ -117,46 +277,8 @@ def labeled(
         graph, task.inject, task.inject_share, start=split.test_start, seed=c.data_seed
     )
     lines = ["position", *map(str, places.tolist())]
-    (rundir.path / "injected.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "injected.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return config, made
-
-
-def learn_links(trainer: OfflineTrainer, observer: Callback, execution: ExecutionConfig) -> None:
-    """Let the model of a trainer that learns labels alone learn links before.
-
-    Args:
-        trainer: Of a frozen model, which is frozen again when this returns.
-        observer: Hears of what is learned.
-        execution: How a GPU is used.
-    """
-    trainer.model.requires_grad_(True)
-    links = OfflineTrainer(
-        trainer.model, trainer.graph, trainer.config, observer, execution=execution
-    )
-    links.fit(progress=False)
-    freeze(trainer.model)
-
-
-def node_figures(config: Config, trainer: OfflineTrainer, ids: NodeIds) -> dict[str, float]:
-    """Return how well labels of nodes are predicted, by `test.node.*` or `test.property.*`.
-
-    Nothing without a file. The model's state ends as it was.
-
-    Raises:
-        OSError: If the file cannot be read.
-        ValueError: If it does not have what it should.
-    """
-    found = _read_labels(config, trainer.graph, ids)
-    c = trainer.config
-    if isinstance(found, PropertyLabels):
-        asked = asked_at_times(trainer.model, trainer.graph, c, trainer.split, found)
-        figures = node_property_figures([*asked], found.num_items, seed=c.seed)
-    elif found is not None:
-        figures = node_label_figures(trainer.model, trainer.graph, found, c.data_seed)
-        figures["node.num_unknown"] = found.num_unknown
-    else:
-        figures = {}
-    return {f"test.{name}": value for name, value in figures.items()}
 
 
 def _read_labels(
@@ -172,76 +294,79 @@ def _read_labels(
     return read_property_labels(path, ids, per_unit.numerator)
 
 
-COMMAND: Final = "train"
-"""Which trainer checkpoints name."""
-
-
-def check_kind(directory: RunDirectory) -> None:
-    """Refuse what another command has left.
-
-    Raises:
-        ConfigError: If it has.
-    """
-    found = directory.newest_meta().get("trainer", COMMAND) if directory.resumed else COMMAND
-    if found != COMMAND:
-        command = "compare" if found == "compare" else "run"
-        raise ConfigError(
-            f"{directory.path} is of tgflow {command}; resume it with tgflow {command} --resume, "
-            "or give another --out"
-        )
-
-
-def prepare_directory(directory: RunDirectory, world: int) -> None:
-    """Make sure that a training may use its directory; files of a killed one are made again.
-
-    Raises:
-        ConfigError: If it resumes among ranks, or names a file of features that is another run's.
-    """
-    config = directory.config
-    if not directory.resumed:
-        check_unused(config)
-        return
-    if world > 1:
-        raise ConfigError(
-            "--resume: what several ranks train together is not kept from epoch to epoch; leave "
-            "out --nproc, or start over with another --out"
-        )
-    if (path := edge_file(config, directory.path)) is not None:
-        path.unlink(missing_ok=True)
-
-
-def open_training(
-    directory: RunDirectory,
+def _trainer(
+    config: Config,
+    seed: int,
     graph: TemporalGraph,
-    num_seeds: int | None,
-    build: dict[str, Any],
-    run_log: RunLog,
-) -> tuple[OfflineSaves, int]:
-    """Return what keeps a training, with what its newest checkpoint has of it; and how many seeds.
-
-    Args:
-        directory: Taken.
-        graph: All events.
-        num_seeds: How many were asked for; None: one, or as many as before.
-        build: The machine and versions that results depend on.
-        run_log: Gets what was found.
-
-    Raises:
-        ConfigError: If other settings are there, or another number of seeds.
-        SourceMismatch: If the events are others than they were.
-    """
-    seeds = _SavedSeeds(num_seeds)
-    parts: list[Component] = [SavedRecords(directory.files), seeds]
-    return open_saves(directory, graph, COMMAND, build, run_log, parts), seeds.num
+    observer: Callback | None,
+    device: torch.device,
+    peers: Peers,
+    ids: NodeIds | None = None,
+) -> OfflineTrainer:
+    settings = replace(config.offline, seed=seed)
+    edge_x_dim, node_x_dim = feature_widths(graph).values()
+    return OfflineTrainer(
+        make_model(config, settings, edge_x_dim, device, node_x_dim=node_x_dim),
+        graph,
+        settings,
+        observer,
+        execution=execution_config(config),
+        ids=ids,
+        peers=peers,
+        task=make_task(config.task),
+    )
 
 
-def result_of(seed: int, result: Mapping[str, Any]) -> Trained:
-    """Return what a training came to; scores of single events it has none."""
-    return Trained(str(seed), np.empty((0, 3)), result)
+def _fit(
+    trainer: OfflineTrainer,
+    saves: OfflineSaves,
+    directory: RunDirectory,
+    ids: NodeIds,
+    progress: EpochProgress,
+    is_one_of_several: bool,
+) -> dict[str, Any]:
+    """Train from the newest epoch that was saved, write the model, and return the figures."""
+    config, seed = directory.config, str(progress.seed)
+    target, logs = directory.files.checkpoint, directory.path
+    if is_one_of_several:
+        target, logs = target / seed, logs / SEEDS / seed
+    if not saves.resume(trainer) and config.task.freeze:  # links are learned before labels alone
+        trainer.model.requires_grad_(True)
+        links = OfflineTrainer(
+            trainer.model,
+            trainer.graph,
+            trainer.config,
+            progress,
+            execution=execution_config(config),
+        )
+        links.fit(progress=False)
+        freeze(trainer.model)
+    with closing(RunLoggers(config.operate.log_to, logs, trainer.num_epochs)) as progress.loggers:
+        result = trainer.fit(partial(saves.after_epoch, trainer), progress=False)
+    progress.loggers = None
+    result |= _node_figures(config, trainer, ids)
+    checkpoint = trainer.checkpoint()
+    Ids(ids).save(checkpoint)
+    checkpoint.note("model", plain(config)["model"])
+    save(target, checkpoint)
+    return result
+
+
+def _node_figures(config: Config, trainer: OfflineTrainer, ids: NodeIds) -> dict[str, float]:
+    """Return metrics of predicted labels of nodes, `test.node.*` or `test.property.*`, if any."""
+    found, c = _read_labels(config, trainer.graph, ids), trainer.config
+    figures: dict[str, float] = {}
+    if isinstance(found, PropertyLabels):
+        asked = asked_at_times(trainer.model, trainer.graph, c, trainer.split, found)
+        figures = node_property_figures([*asked], found.num_items, seed=c.seed)
+    elif found is not None:
+        figures = node_label_figures(trainer.model, trainer.graph, found, c.data_seed)
+        figures["node.num_unknown"] = found.num_unknown
+    return {f"test.{name}": value for name, value in figures.items()}
 
 
 class _SavedSeeds(Component):
-    """Number of seeds; `wanted` None: one, or as many as before."""
+    """The number of seeds, in checkpoints; `wanted` is None for one, or as many as before."""
 
     def __init__(self, wanted: int | None) -> None:
         self._wanted, self.num = wanted, wanted or 1
@@ -263,17 +388,17 @@ class _SavedSeeds(Component):
 
 
 class EpochProgress(Callback):
-    """Says what training does: a line an epoch, and on a terminal the batch in between."""
+    """Prints and records each epoch, and shows the batch in between on a terminal."""
 
-    def __init__(self, console: Console, epochs: int, rundir: RunFiles, rates: HitRates) -> None:
-        self._console, self._epochs, self._rundir = console, epochs, rundir
+    def __init__(self, console: Console, config: Config, files: RunFiles, rates: HitRates) -> None:
+        self._console, self._epochs = console, config.offline.epochs
+        self._files, self._rates = files, rates
         self._status = console.status("reading") if console.is_terminal else None
         self.seed = 0
-        self._rates = rates
-        self.records = read_records(rundir.records).kept
+        self.records = read_records(files.records).kept
         """Of all epochs, also of those before a resume."""
-        self._logs = True
-        self._loggers: RunLoggers | None = None
+        self.loggers: RunLoggers | None = None
+        """Get each epoch; None: what is learned is printed and not recorded."""
 
     def __enter__(self) -> Self:
         if self._status is not None:
@@ -284,23 +409,8 @@ class EpochProgress(Callback):
         if self._status is not None:
             self._status.stop()
 
-    @contextmanager
-    def unlogged(self) -> Iterator[None]:
-        """Enclose what is shown and leaves no record."""
-        self._logs = False
-        yield
-        self._logs = True
-
-    @contextmanager
-    def logging_to(self, loggers: RunLoggers) -> Iterator[None]:
-        """Enclose epochs that are logged there too."""
-        self._loggers = loggers
-        with closing(loggers):
-            yield
-        self._loggers = None
-
     def on_batch(self, record: BatchRecord) -> None:
-        """Show where training is."""
+        """Show the batch."""
         if self._status is not None:
             self._status.update(
                 f"seed {self.seed}  epoch {record.epoch + 1}/{self._epochs}  {record.stage}"
@@ -309,12 +419,11 @@ class EpochProgress(Callback):
 
     def on_epoch(self, record: EpochRecord) -> None:
         """Print a line and log a record."""
-        if self._logs:
+        if self.loggers is not None:
             self.records.append({"seed": self.seed, **record.to_json(), **self._rates.lately()})
-            self._rundir.log(self.records[-1])
-            if self._loggers is not None:
-                self._loggers.log(record.epoch + 1, self.records[-1])
-                self._loggers.flush()
+            self._files.log(self.records[-1])
+            self.loggers.log(record.epoch + 1, self.records[-1])
+            self.loggers.flush()
         self._console.print(
             f"seed {self.seed}  epoch {record.epoch + 1:>3}/{self._epochs}"
             f"  loss {record.loss:.4f}  val AP {score(record.val['ap'])}{label_score(record.val)}"
@@ -322,10 +431,6 @@ class EpochProgress(Callback):
             f"  {compact(record.events_per_second)} events/s",
             highlight=False,
         )
-
-
-PER_RUN = ("seed", "best_epoch", "num_epochs")
-"""What is another thing in each run, so that its mean says nothing."""
 
 
 def average(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -349,262 +454,6 @@ def average(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         else:
             out[key] = value
     return out | {"runs": [dict(result) for result in results]}
-
-
-def train_offline(
-    config: Config, num_seeds: int | None, as_json: bool, options: ResumeOptions
-) -> None:
-    """Train on the stream of `config`, once a seed, and leave a run directory.
-
-    Args:
-        config: The run's settings; of one that resumes, those it started with come first.
-        num_seeds: Train with seeds `config.offline.seed` and the `num_seeds - 1` after it; None:
-            one, or as many as the training that resumes was started with.
-        as_json: Print the figures as JSON, not as a table.
-        options: Whether to resume.
-    """
-    config = with_slices(config, options.stated or {}, "offline")
-    with join_ranks(config, options, "offline", seeds=num_seeds) as peers:
-        if peers.rank > 0:
-            _follow(peers, num_seeds or 1)
-            return
-        with Lead(peers) as lead:
-            directory = RunDirectory.find(config, run_name(config) + "-offline", options)
-            try:
-                _train(directory, num_seeds, as_json, lead)
-            finally:
-                directory.release()
-
-
-def _follow(peers: Peers, num_seeds: int) -> None:
-    """Train as rank 0 does, which has the results."""
-    with report_as_rank(peers.rank):
-        said = hear_words(peers)
-        config = replaced(Config(), said["settings"])
-        device = use_device(config)
-        assemble.use_threads(config, config.offline.slices)
-        with Followed(peers, said["unit"], said["x_dim"]) as events:
-            gpu = graph_gpu(config, device)
-            table = open_edge_table(config, events.x_dim, Path(), gpu)
-            graph = assemble.grow_graph(
-                config, events, said["direction"], events, table, gpu, said["node_x_dim"]
-            )
-        if table is not None:
-            graph.edge_x = with_cache(config, table, "lru", gpu)
-        for seed in range(config.offline.seed, config.offline.seed + num_seeds):
-            _trainer(config, seed, graph, None, device, peers).fit(progress=False)
-
-
-def _train(directory: RunDirectory, num_seeds: int | None, as_json: bool, lead: Lead) -> None:
-    """Train as the only process, or as that which the others follow."""
-    check_kind(directory)
-    metrics = directory.files.read_json("metrics.json") if directory.resumed else None
-    if metrics is None:
-        inputs, console = _read(directory, lead), Console(stderr=True)
-        with directory:
-            run_log = RunLog(directory.path / "run.log", say=printer(console))
-            with (
-                failing_run(directory.path, run_log, COMMAND),
-                interruptible(directory.path, console, COMMAND),
-            ):
-                metrics = _trained(directory, num_seeds, inputs, lead, run_log, console)
-            run_log.info("end", "done", exit_code=0)
-            run_log.close()
-    if as_json:
-        sys.stdout.write(to_json(metrics, indent=2) + "\n")
-    else:
-        _summary(metrics, directory.path, directory.config.offline.metric_names)
-
-
-class _Inputs(NamedTuple):
-    """What models are trained on, and where."""
-
-    source: EventSource
-    graph: TemporalGraph
-    device: torch.device
-    threads: int
-    nodes: NodeFeatures | None
-
-
-def _read(directory: RunDirectory, lead: Lead) -> _Inputs:
-    """Check the settings of a training, and read all events."""
-    config, world = directory.config, lead.peers.world
-    prepare_directory(directory, world)
-    check_loggers(config.operate.log_to)
-    device = use_device(config)
-    check_ranks(config, config.offline.slices, world)
-    check_training_ranks(config, world)
-    source = assemble.open_source(config)
-    directory.config = config = assemble.settle_units(config, source)
-    if not directory.resumed:
-        warn_of_first(config)
-    check_tables(config, source.x_dim, live=False)
-    check_rank_tables(config, source.x_dim, world)
-    threads = assemble.use_threads(config, config.offline.slices)
-    nodes = assemble.open_node_features(config, source.ids)
-    directory.take()
-    graph = _read_graph(config, source, nodes, directory.files, device, lead)
-    directory.config, graph = labeled(config, graph, source.ids, directory.files)
-    return _Inputs(source, graph, device, threads, nodes)
-
-
-def _trained(
-    directory: RunDirectory,
-    num_seeds: int | None,
-    inputs: _Inputs,
-    lead: Lead,
-    run_log: RunLog,
-    console: Console,
-) -> dict[str, Any]:
-    """Train with each seed, leave what that came to, and return the figures."""
-    config, files, peers = directory.config, directory.files, lead.peers
-    source, graph, device, threads, nodes = inputs
-    if peers.world == 1:
-        build = current_build(threads, device)
-        saves, num_seeds = open_training(directory, graph, num_seeds, build, run_log)
-    else:
-        saves, num_seeds = OfflineSaves(), num_seeds or 1
-    results: list[Mapping[str, Any]] = []
-    with EpochProgress(console, config.offline.epochs, files, HitRates(graph)) as progress:
-        for number, seed in enumerate(range(config.offline.seed, config.offline.seed + num_seeds)):
-            done = saves.find(number, str(seed))
-            if done is None:
-                progress.seed = seed
-                several = num_seeds > 1
-                target = files.checkpoint / str(seed) if several else files.checkpoint
-                logs = directory.path / SEEDS / str(seed) if several else directory.path
-                trainer = _trainer(config, seed, graph, progress, device, peers, source.ids)
-                fitted = _fitted(trainer, saves, target, logs, config, source.ids, progress)
-                done = result_of(seed, fitted)
-                saves.add(done)
-            results.append(done.result)
-    said = features_report(graph, nodes, source.ids)
-    metrics = {
-        "command": "train",
-        "stream": config.stream.path,
-        "model": config.model.name,
-        **average(results),
-        **({"features": said} if said else {}),
-        "tables": table_figures(graph),
-        "threads": threads,
-        "peak_rss_bytes": peak_rss_bytes(),
-        **device_figures(device),
-        "machine": describe() | describe_device(device),
-    }
-    if graph.edge_x is not None:
-        graph.edge_x.close()
-    files.write_report(offline_report(progress.records, metrics, config))
-    files.write_metrics(metrics)
-    shutil.rmtree(directory.path / "checkpoints", ignore_errors=True)
-    return metrics
-
-
-def _fitted(
-    trainer: OfflineTrainer,
-    saves: OfflineSaves,
-    target: Path,
-    logs: Path,
-    config: Config,
-    ids: NodeIds,
-    progress: EpochProgress,
-) -> dict[str, Any]:
-    """Train, from the newest epoch that was saved, and leave the model; return the figures.
-
-    Args:
-        trainer: What learns.
-        saves: What was saved.
-        target: Where the model goes.
-        logs: The directory for what `--log-to` asks for.
-        config: The run's settings.
-        ids: Of the stream.
-        progress: Hears of the trainer.
-    """
-    if not saves.resume(trainer) and config.task.freeze:
-        with progress.unlogged():
-            learn_links(trainer, progress, execution_config(config))
-    with progress.logging_to(RunLoggers(config.operate.log_to, logs, trainer.num_epochs)):
-        result = trainer.fit(partial(saves.after_epoch, trainer), progress=False)
-    result |= node_figures(config, trainer, ids)
-    checkpoint = trainer.checkpoint()
-    Ids(ids).save(checkpoint)
-    checkpoint.note("model", plain(config)["model"])
-    save(target, checkpoint)
-    return result
-
-
-def _read_graph(
-    config: Config,
-    source: EventSource,
-    nodes: NodeFeatures | None,
-    rundir: RunFiles,
-    device: torch.device,
-    lead: Lead,
-) -> TemporalGraph:
-    """Return a graph of all events; no features are left on the disk if they cannot be read."""
-    path, gpu = edge_file(config, rundir.path), graph_gpu(config, device)
-    with ExitStack() as undo:
-        table = open_edge_table(config, source.x_dim, rundir.path, gpu)
-        if path is not None:
-            undo.callback(path.unlink, missing_ok=True)  # only a file that is ours
-        graph = _shared_graph(config, source, nodes, table, gpu, lead)
-        undo.pop_all()
-    if table is not None:
-        plans = gpu is None and lead.peers.world == 1
-        graph.edge_x = with_cache(config, table, "belady" if plans else "lru", gpu)
-    return graph
-
-
-def _shared_graph(
-    config: Config,
-    source: EventSource,
-    nodes: NodeFeatures | None,
-    table: Any,
-    gpu: Device | None,
-    lead: Lead,
-) -> TemporalGraph:
-    """Return a graph of all events, which the other ranks hear of, if there are any."""
-    if lead.peers.world == 1:
-        return assemble.read_graph(config, source, table, gpu, nodes)
-    direction = assemble.direction_of(config, source)
-    lead.send_words(
-        {
-            "settings": flat(config),
-            "unit": source.unit,
-            "x_dim": source.x_dim,
-            "node_x_dim": assemble.dim_of(nodes),
-            "direction": direction,
-        }
-    )
-    stream = assemble.play_source(config, source, nodes)
-    heartbeat = heartbeat_of(config.ranks.timeout)
-    with Feed(lead.peers, stream, config.offline.batch_size, heartbeat=heartbeat) as feed:
-        return assemble.grow_graph(
-            config, source, direction, feed, table, gpu, assemble.dim_of(nodes)
-        )
-
-
-def _trainer(
-    config: Config,
-    seed: int,
-    graph: TemporalGraph,
-    observer: Callback | None,
-    device: torch.device,
-    peers: Peers,
-    ids: NodeIds | None = None,
-) -> OfflineTrainer:
-    settings = replace(config.offline, seed=seed)
-    edge_x_dim, node_x_dim = feature_widths(graph).values()
-    model = make_model(config, settings, edge_x_dim, device, node_x_dim=node_x_dim)
-    return OfflineTrainer(
-        model,
-        graph,
-        settings,
-        observer,
-        execution=execution_config(config),
-        ids=ids,
-        peers=peers,
-        task=make_task(config.task),
-    )
 
 
 def _summary(metrics: Mapping[str, Any], path: Path, own_metrics: Sequence[str]) -> None:

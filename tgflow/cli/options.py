@@ -1,4 +1,4 @@
-"""Command-line options made from the schema of the settings, so that both say the same."""
+"""Command-line options made from the schema of the settings."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ STREAM_OF_FILES, RANKS_IN_STEP = (
     )
     for section in ("stream", "ranks")
 )
-"""Settings of the stream for commands that read files only, and of the ranks for those that do not
-learn a stream as it comes."""
+"""Settings of a stream of files, and of ranks that read a whole stream before they train."""
 COMMON = frozenset(
     {
         *("stream.path", "stream.src", "stream.dst", "stream.t", "stream.features"),
@@ -36,8 +35,23 @@ COMMON = frozenset(
     }
 )
 """Settings, and parameters of commands, that `--help` shows where a command has many."""
-FILE_PANEL = "Settings from a file"
-FILE, STREAM = "file", "stream.path"
+FILE, STREAM, HELP_ALL = "file", "stream.path", "tgflow.help_all"
+
+Json = Annotated[
+    bool, typer.Option("--json", help="Print JSON to stdout.", rich_help_panel="Output")
+]
+MetricsJson = Annotated[
+    bool,
+    typer.Option("--json", help="Print only metrics.json to stdout.", rich_help_panel="Output"),
+]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Resume the run in --out if it exists; otherwise start one.",
+        rich_help_panel="Resuming",
+    ),
+]
 
 
 def with_config(
@@ -49,7 +63,7 @@ def with_config(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command `--config` and one option per setting; it is called with `config=Config`.
 
-    A command with a parameter `stated` also gets what the file and the flags say themselves.
+    A command with a parameter `stated` also gets the settings of the file and the flags alone.
 
     Args:
         keys: Settings as "section.key", or a whole section as "section".
@@ -66,26 +80,36 @@ def with_config(
     ]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+
         @functools.wraps(command)
         def run(config: Path | None, **values: Any) -> None:
             values.pop("help_all", None)
             flags = {field.key: _given(field, values.pop(_name(field))) for field in chosen}
             if (file := values.pop(FILE, None)) is not None:
-                flags[STREAM] = _one_stream(file, flags[STREAM])
+                if flags[STREAM] not in (None, file):
+                    raise ConfigError(
+                        f"FILE is {file}, and --stream {flags[STREAM]}; give one of them"
+                    )
+                flags[STREAM] = file
             if "stated" in signature.parameters:
                 values["stated"] = stated_settings(config, flags)
             command(config=load_config(config, flags), **values)
 
-        signature = inspect.signature(command, eval_str=True)
-        made = ("config", "stated")
-        kept = [p for p in signature.parameters.values() if p.name not in made]
-        options = [
-            _argument(field) if field.key == positional else _option(field) for field in chosen
+        config_file = typer.Option(
+            "--config", "-c", help="TOML file of settings; flags override it.",
+            exists=True, dir_okay=False, rich_help_panel="Settings from a file",
+        )  # fmt: skip
+        file = typer.Argument(metavar="FILE", help="Stream to read; same as --stream")
+        options = [_option(field, is_argument=field.key == positional) for field in chosen]
+        parameters = [
+            *([_parameter(FILE, Annotated[str | None, file])] if takes_file else []),
+            *options[:1],
+            _parameter("config", Annotated[Path | None, config_file]),
+            *options[1:],
+            *(p for p in signature.parameters.values() if p.name not in ("config", "stated")),
+            *([_parameter("help_all", Annotated[bool, _SHOW_ALL], False)] if has_help_all else []),
         ]
-        if has_help_all:
-            kept.append(_help_all())
-        files = [_file()] if takes_file else []
-        parameters = [*files, *options[:1], _config_file(), *options[1:], *kept]
         run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}
         return run
@@ -97,7 +121,7 @@ class LongCommand(TyperCommand):
     """A command with many options: `--help` shows those in `COMMON`, `--help-all` shows all."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help, without what is not common unless all is wanted."""
+        """Write the help, with uncommon options only after `--help-all`."""
         shown = {key.replace(".", "_") for key in COMMON} | {FILE, "help_all", "help"}
         is_whole = ctx.meta.get(HELP_ALL, False)
         hidden = [] if is_whole else [x for x in self.params if x.name not in shown]
@@ -111,19 +135,14 @@ class LongCommand(TyperCommand):
                 each.hidden = False  # type: ignore[attr-defined]
 
 
-HELP_ALL = "tgflow.help_all"
+def _show_all(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        context.meta[HELP_ALL] = True
+        typer.echo(context.get_help())
+        raise typer.Exit
 
 
-def _help_all() -> inspect.Parameter:
-    def show(context: typer.Context, wanted: bool) -> None:
-        if wanted:
-            context.meta[HELP_ALL] = True
-            typer.echo(context.get_help())
-            raise typer.Exit
-
-    info = typer.Option("--help-all", help="Show all options.", is_eager=True, callback=show)
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter("help_all", kind, default=False, annotation=Annotated[bool, info])
+_SHOW_ALL = typer.Option("--help-all", help="Show all options.", is_eager=True, callback=_show_all)
 
 
 def help_text(command: Callable[..., None]) -> str:
@@ -134,25 +153,65 @@ def help_text(command: Callable[..., None]) -> str:
     )
 
 
+def _parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
+
+
+def _option(field: Field, *, is_argument: bool) -> inspect.Parameter:
+    """Return the command's parameter for one setting; its value is None where it is not given."""
+    if is_argument:
+        argument = typer.Argument(metavar="PATH", help=field.help.rstrip("."))
+        annotation: Any = Annotated[str, argument]
+        return _parameter(_name(field), annotation, inspect.Parameter.empty)
+    kinds = [kind for kind, _ in alternatives(field.hint)]
+    if len(kinds) > 1:  # a number or a word
+        plain: Any = str
+    else:
+        is_many = typing.get_origin(kinds[0]) in (list, tuple, Mapping)
+        plain = list[str] if is_many else kinds[0]
+    names = list(field.flags)
+    if plain is bool:
+        names = [f"{name}/--no-{name.removeprefix('--')}" for name in names]
+    metavar = "KEY=VALUE" if _is_mapping(field) else None
+    info = typer.Option(
+        *names,
+        help=_help(field),
+        show_default=False,
+        rich_help_panel=field.section.title,
+        metavar="N,N" if _is_list_of_numbers(field) else metavar,
+    )
+    if plain is str and int in kinds:
+        info.parser = _number_or_word
+    annotation = Annotated[plain | None, info]
+    return _parameter(_name(field), annotation)
+
+
+def _help(field: Field) -> str:
+    """Return a setting's description and default."""
+    text, default = field.help.rstrip("."), field.default
+    if is_unset(default) or default in (False, "", {}):
+        return text
+    shown = ", ".join(default) if isinstance(default, tuple) else f"{default}".removesuffix(".0")
+    return f"{text} [dim]({shown})[/dim]"
+
+
 def _given(field: Field, value: Any) -> Any:
-    """Return what a flag says, None if it was not given; KEY=VALUE pairs as a mapping."""
+    """Return the value of a flag, None if it was not given; KEY=VALUE pairs as a mapping."""
     if not isinstance(value, list):
         return value
     if not value:
         return None
     if _is_list_of_numbers(field):
         return [_number_or_word(part) for text in value for part in text.split(",")]
-    return _pairs(field, value) if _is_mapping(field) else value
-
-
-def _pairs(field: Field, texts: list[str]) -> dict[str, Any]:
-    """Return pairs such as "api_version=[2, 3]"; values are JSON where they can be."""
+    if not _is_mapping(field):
+        return value
     pairs = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
+    for text in value:
+        key, equals, found = text.partition("=")
         if not (equals and key.strip()):
             raise ConfigError(f"{field.flags[0]}: {text!r} is not of the form KEY=VALUE")
-        pairs[key.strip()] = parse_value(value.strip())
+        pairs[key.strip()] = parse_value(found.strip())  # JSON where it can be
     return pairs
 
 
@@ -167,88 +226,6 @@ def _is_list_of_numbers(field: Field) -> bool:
 
 def _name(field: Field) -> str:
     return field.key.replace(".", "_")
-
-
-def _config_file() -> inspect.Parameter:
-    info = typer.Option(
-        "--config", "-c", help="TOML file of settings; flags override it.",
-        exists=True, dir_okay=False, rich_help_panel=FILE_PANEL,
-    )  # fmt: skip
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter("config", kind, default=None, annotation=Annotated[Path | None, info])
-
-
-def _one_stream(file: str, stated: str | None) -> str:
-    """Return the stream that an argument names, and perhaps a flag too.
-
-    Raises:
-        ConfigError: If they name two.
-    """
-    if stated not in (None, file):
-        raise ConfigError(f"FILE is {file}, and --stream {stated}; give one of them")
-    return file
-
-
-def _file() -> inspect.Parameter:
-    info = typer.Argument(metavar="FILE", help="Stream to read; same as --stream")
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(FILE, kind, default=None, annotation=Annotated[str | None, info])
-
-
-def _argument(field: Field) -> inspect.Parameter:
-    """Return the command's parameter for the setting that is its argument."""
-    info = typer.Argument(metavar="PATH", help=field.help.rstrip("."))
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(_name(field), kind, annotation=Annotated[str, info])
-
-
-def _option(field: Field) -> inspect.Parameter:
-    """Return the command's parameter for one setting; not given, it is None."""
-    plain = _plain(field)
-    names = list(field.flags)
-    if plain is bool:
-        names = [f"{name}/--no-{name.removeprefix('--')}" for name in names]
-    info = typer.Option(
-        *names,
-        help=_help(field),
-        show_default=False,
-        rich_help_panel=field.section.title,
-        metavar=_metavar(field),
-    )
-    if plain is str and any(kind is int for kind, _ in alternatives(field.hint)):
-        info.parser = _number_or_word
-    annotation: Any = Annotated[plain | None, info]
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(_name(field), kind, default=None, annotation=annotation)
-
-
-def _metavar(field: Field) -> str | None:
-    if _is_mapping(field):
-        return "KEY=VALUE"
-    return "N,N" if _is_list_of_numbers(field) else None
-
-
-def _help(field: Field) -> str:
-    """Return a setting's description and default."""
-    text, default = field.help.rstrip("."), field.default
-    if is_unset(default) or default in (False, "", {}):
-        return text
-    shown = ", ".join(default) if isinstance(default, tuple) else f"{default}".removesuffix(".0")
-    return f"{text} [dim]({shown})[/dim]"
-
-
-def _plain(field: Field) -> Any:
-    """Return the type that the command line parses: lists and pairs as lists of texts.
-
-    What may be a number or a word is a text, see `_number_or_word`.
-    """
-    kinds = [kind for kind, _ in alternatives(field.hint)]
-    if len(kinds) > 1:
-        return str
-    origin = typing.get_origin(kinds[0])
-    if origin in (list, tuple, Mapping):
-        return list[str]
-    return kinds[0]
 
 
 def _number_or_word(text: str) -> int | str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as jsonlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,9 +14,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from tgflow.cli.errors import DATA, USAGE, CliError
-from tgflow.cli.options import STREAM_OF_FILES, with_config
+from tgflow.cli.options import STREAM_OF_FILES, Json, with_config
 from tgflow.config import Config
 from tgflow.report.formatting import compact, num_bytes
+from tgflow.report.table_text import print_table
 
 if TYPE_CHECKING:
     from tgflow.graph import TemporalGraph
@@ -26,18 +27,13 @@ if TYPE_CHECKING:
 
 SETTINGS = (*STREAM_OF_FILES, "graph", "model", "continual", "operate.memory_limit")
 WORLD = "World"
-HEAD_BYTES = 8
-DESTINATION_BYTES = 24
-"""A destination, its first event, and its number by node."""
-PAIR_BYTES = 48
-"""A pair, its first event, and its entry in a hash table that is a third full."""
-ID_BYTES = 56
-"""An integer id, and its entry in such a table."""
+HEAD_BYTES, ID_BYTES = 8, 56
+"""Of a node: the head of its neighbors; an integer id and its entry in a hash table."""
+DESTINATION_BYTES, PAIR_BYTES = 24, 48
+"""Of a destination and a pair: its first event, and its entry in an index by node or a table."""
 EVENT_BYTES = 24
-"""Source, destination and time in the log; a label adds 8."""
-MAX_EVENTS = 2**33
-"""Of a log and of the block store."""
-MAX_NODES = 2**31 - 1
+"""Source, destination and time in the log; a label adds 8, a weight 4."""
+MAX_EVENTS, MAX_NODES = 2**33, 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +89,7 @@ def plan(
             rich_help_panel=WORLD,
         ),
     ] = 100,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print JSON to stdout.", rich_help_panel="Output")
-    ] = False,
+    json: Json = False,
 ) -> None:
     """Estimate the load and memory of each rank from the stream, without training.
 
@@ -130,14 +124,14 @@ def plan(
         raise CliError(f"{config.stream.path} has no events to plan", DATA)
     edge_x_dim, node_x_dim = feature_widths(graph).values()
     model = make_model(config, settings, edge_x_dim, node_x_dim=node_x_dim)
-    num_batches, loads, count_bytes = rank_loads(graph, model, settings, schedule, batches)
+    num_batches, loads, count_bytes = _loads(graph, model, settings, schedule, batches)
     num_events = graph.num_events if events is None else round(events)
-    num_nodes = (
-        round(graph.num_nodes * num_events / graph.num_events) if nodes is None else round(nodes)
-    )
-    memory = structures(graph, model, settings, count_bytes, world, num_events, num_nodes)
+    scaled = round(graph.num_nodes * num_events / graph.num_events)
+    num_nodes = scaled if nodes is None else round(nodes)
+    memory = _structures(graph, model, settings, count_bytes, world, num_events, num_nodes)
     given = config.operate.memory_limit
-    limit = _machine_memory() if given is None else parse_bytes(given)
+    installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = installed if given is None else parse_bytes(given)
     found = {
         "stream": config.stream.path,
         "world": world,
@@ -150,7 +144,7 @@ def plan(
         "loads": loads,
         "memory": [asdict(each) for each in memory],
         "limit": limit,
-        "misfits": [*misfits(memory, num_events, num_nodes, limit)],
+        "misfits": [*_misfits(memory, num_events, num_nodes, limit)],
     }
     if json:
         sys.stdout.write(jsonlib.dumps(found, indent=2) + "\n")
@@ -158,26 +152,18 @@ def plan(
         _print(found, memory)
 
 
-def rank_loads(
+def _loads(
     graph: TemporalGraph,
     model: TemporalModel,
     config: ContinualConfig,
     schedule: SliceSchedule,
     num_batches: int,
 ) -> tuple[int, dict[str, list[int]], int]:
-    """Count what each rank computes.
-
-    Args:
-        graph: All events of the stream.
-        model: Model that would be trained.
-        config: Its training, with the slices of `schedule`.
-        schedule: Assigns slices to ranks.
-        num_batches: Micro-batches to look at, spread over the stream; 0: all.
+    """Count what each rank computes in some micro-batches; 0: in all.
 
     Returns:
-        The number of micro-batches that were counted; for each kind of load a sum over them for
-        each rank: `rows` of batches, distinct `inputs` (rows of memory or features of each slice),
-        and `neighbors` sampled; and the bytes of the model's counts of past events.
+        The number of micro-batches; for each kind of load its sum over them, by rank; and the
+        bytes of the model's counts of past events.
     """
     from tgflow.plan.counts import CountHistory
     from tgflow.train.plans import PREDICT, micro_batch_plans
@@ -203,7 +189,7 @@ def rank_loads(
     return num, loads, counts.nbytes if model.counts else 0
 
 
-def structures(
+def _structures(
     graph: TemporalGraph,
     model: TemporalModel,
     config: ContinualConfig,
@@ -212,10 +198,7 @@ def structures(
     num_events: int,
     num_nodes: int,
 ) -> list[Structure]:
-    """Return the memory of a rank for a stream of the kind of `graph` and of the given size.
-
-    Neighbors, features, pairs and counts scale with events; memory, heads and ids with nodes.
-    """
+    """Return the memory of a rank for a stream of the kind of `graph` and of the given size."""
     from tgflow.nn import NodeMemory
     from tgflow.nn.history import LINK_WIDTH, ORIGIN_WIDTH, ROWS_PER_EVENT
     from tgflow.nn.memory import CLOCK_WIDTH
@@ -253,7 +236,7 @@ def structures(
     return [each for each in found if each.replicated]
 
 
-def misfits(
+def _misfits(
     memory: Sequence[Structure], num_events: int, num_nodes: int, limit: int
 ) -> Iterator[str]:
     """Yield a sentence for each bound that is exceeded, even with sharding."""
@@ -274,13 +257,7 @@ def misfits(
                 yield f"{each.name}: {num_bytes(each.least)}, {how}"
 
 
-def _machine_memory() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _print(found: dict[str, Any], memory: Sequence[Structure]) -> None:
-    from tgflow.report.table_text import print_table
-
+def _print(found: Mapping[str, Any], memory: Sequence[Structure]) -> None:
     console = Console(soft_wrap=True, highlight=False)
     title = (
         f"{found['stream']}: {compact(found['num_events'])} events, "
@@ -294,15 +271,12 @@ def _print(found: dict[str, Any], memory: Sequence[Structure]) -> None:
     print_table(("load of a rank and micro-batch", "mean", "max", "max/mean"), rows)
     console.print()
     cells = [
-        [
-            each.name + (" (rank 0)" if each.rank_0_only else ""),
-            num_bytes(each.replicated),
-            "" if each.sharded is None else num_bytes(each.sharded),
-        ]
+        (each.name + " (rank 0)" * each.rank_0_only, num_bytes(each.replicated),
+         "" if each.sharded is None else num_bytes(each.sharded))
         for each in memory
-    ]
+    ]  # fmt: skip
     replicated, least = sum(m.replicated for m in memory), sum(m.least for m in memory)
-    cells.append(["total, rank 0", num_bytes(replicated), num_bytes(least)])
+    cells.append(("total, rank 0", num_bytes(replicated), num_bytes(least)))
     print_table(("memory of a rank", "replicated", "sharded"), cells)
     console.print()
     if found["misfits"]:

@@ -13,7 +13,10 @@ import typer
 from rich.console import Console
 
 from tgflow.cli.errors import USAGE, CliError
+from tgflow.cli.options import Json
 from tgflow.iso import EXAMPLE, iso_seconds
+from tgflow.report.formatting import score
+from tgflow.report.table_text import print_table
 from tgflow.units import exact_number
 
 if TYPE_CHECKING:
@@ -33,6 +36,13 @@ To = Annotated[
     Path | None,
     typer.Option(
         "--to", help="File to write, by its ending: .parquet, .csv, .tsv, .jsonl or .arrow"
+    ),
+]
+
+At = Annotated[
+    str | None,
+    typer.Option(
+        "--at", help="When: a time of the stream's unit, or as 2024-05-01T12:00Z; unset: after it"
     ),
 ]
 
@@ -56,15 +66,9 @@ def predict(
         Path | None,
         typer.Option("--pairs", help="File of pairs to score: CSV, Parquet, Arrow or JSON lines"),
     ] = None,
-    at: Annotated[
-        str | None,
-        typer.Option(
-            "--at",
-            help="When: a time of the stream's unit, or as 2024-05-01T12:00Z; unset: after it",
-        ),
-    ] = None,
+    at: At = None,
     to: To = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON to stdout")] = False,
+    json: Json = False,
 ) -> None:
     """Predict with a run: rank the next destinations of a source, or score pairs.
 
@@ -96,7 +100,12 @@ def predict(
     if json:
         sys.stdout.write(jsonlib.dumps(table.to_pylist(), indent=2, ensure_ascii=False) + "\n")
     elif to is None:
-        _print(table)
+        columns = [[_shown(cell) for cell in each.to_pylist()] for each in table.columns]
+        print_table(table.column_names, [*zip(*columns, strict=True)], left=(0, 1))
+
+
+def _shown(cell: Any) -> str:
+    return score(cell) if isinstance(cell, float) else "" if cell is None else str(cell)
 
 
 def embed(
@@ -106,13 +115,7 @@ def embed(
     ids: Annotated[
         list[str] | None, typer.Option("--id", help="Node to embed, unset: all; repeat")
     ] = None,
-    at: Annotated[
-        str | None,
-        typer.Option(
-            "--at",
-            help="When: a time of the stream's unit, or as 2024-05-01T12:00Z; unset: after it",
-        ),
-    ] = None,
+    at: At = None,
 ) -> None:
     """Write the embeddings of a run's nodes: one row per node, with its id and e0, e1, ...
 
@@ -206,20 +209,6 @@ def _read_pairs(path: Path, run: Run) -> pa.Table:
         f"--pairs: {str(path)!r} has no known ending; use .csv, .tsv, .jsonl, .parquet or .arrow",
         USAGE,
     )
-
-
-def _print(table: pa.Table) -> None:
-    from tgflow.report.formatting import score
-    from tgflow.report.table_text import print_table
-
-    rows = [
-        [
-            score(cell) if isinstance(cell, float) else "" if cell is None else str(cell)
-            for cell in row
-        ]
-        for row in zip(*(column.to_pylist() for column in table.columns), strict=True)
-    ]
-    print_table(table.column_names, rows, left=(0, 1))
 
 
 def _write(path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:

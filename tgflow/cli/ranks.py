@@ -1,4 +1,4 @@
-"""A process among ranks on the command line: it joins the others, and follows rank 0 or leads."""
+"""Ranks on the command line: joining, following rank 0, and settings that are refused."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tgflow.runtime.model_maker import make_model
 from tgflow.runtime.ranks import open_follower
 from tgflow.runtime.stream import FlowControl
 
-if TYPE_CHECKING:  # a process that is alone needs none of it
+if TYPE_CHECKING:
     from tgflow.distributed.ranks import Ranks
 
-_SAID: tuple[Level, ...] = ("error",)
+_ERRORS: tuple[Level, ...] = ("error",)
 Learning = Literal["continual", "offline"]
 OF_A_HOST = {"run.out", "run.threads", "run.device", "ranks.interface"}
-"""Settings in which ranks may differ: those of each host, and what rank 0 sends the others."""
+"""Settings in which ranks may differ: those of each host, and those that rank 0 sends."""
 
 
 @contextmanager
@@ -44,9 +44,9 @@ def join_ranks(
 
     Args:
         config: The settings, which all ranks must have alike.
-        options: What else was asked for.
-        learning: The section of the settings that says how to learn.
-        flags: What else all ranks must have alike, by the flag without its hyphens.
+        options: Whether to resume.
+        learning: The section of the settings of the training.
+        flags: Other values that all ranks must have alike, by the flag without its hyphens.
 
     Raises:
         WorldError: If the ranks differ in what must be alike.
@@ -61,16 +61,11 @@ def join_ranks(
         try:
             yield peers
         except Exception as error:
-            if _is_cause(error):
+            if not isinstance(error, PeerLost | LeaderFailed):  # it is of this rank
                 peers.say_why(explain(error))
             raise
         finally:
             peers.close()
-
-
-def _is_cause(error: Exception) -> bool:
-    """Return whether an error is of this rank, and not that another one has ended."""
-    return not isinstance(error, PeerLost | LeaderFailed)
 
 
 def _join(config: Config, learning: Learning, compared: Mapping[str, Any]) -> Ranks:
@@ -88,9 +83,9 @@ def _join(config: Config, learning: Learning, compared: Mapping[str, Any]) -> Ra
             timeout=config.ranks.timeout,
             strict=config.checkpoint.strict_resume,
         )
+    assert isinstance(peers, Ranks)
     for warning in found:
         print(f"tgflow: {in_flags(str(warning.message))}", file=sys.stderr)
-    assert isinstance(peers, Ranks)
     return peers
 
 
@@ -111,16 +106,7 @@ def _compared(
 
 
 def with_slices(config: Config, stated: Mapping[str, Any], learning: Learning) -> Config:
-    """Return the settings of a run that starts: one slice of each batch for each rank it has now.
-
-    Args:
-        config: The settings.
-        stated: Those that somebody asked for: how many slices, perhaps.
-        learning: The section that says it.
-
-    Raises:
-        WorldError: If the environment of this process makes no sense.
-    """
+    """Return settings with a slice of each batch for each rank, unless `stated` has a number."""
     launch = read_launch(os.environ)
     if launch is None or f"{learning}.slices" in stated:
         return config
@@ -128,11 +114,7 @@ def with_slices(config: Config, stated: Mapping[str, Any], learning: Learning) -
 
 
 def check_ranks(config: Config, slices: int, world: int, *, resumed: bool = False) -> None:
-    """Refuse settings of a run that do not go with more than one rank.
-
-    Raises:
-        ConfigError: If one does not.
-    """
+    """Refuse settings of a run that do not go with more than one rank."""
     if world == 1:
         return
     if config.serve.at is not None:
@@ -158,16 +140,7 @@ def check_ranks(config: Config, slices: int, world: int, *, resumed: bool = Fals
 
 
 def check_rank_tables(config: Config, x_dim: int, world: int) -> None:
-    """Refuse edge features where more than one rank cannot have them.
-
-    Args:
-        config: The settings.
-        x_dim: Width of the stream's edge features.
-        world: How many ranks there are.
-
-    Raises:
-        ConfigError: If they would write one file.
-    """
+    """Refuse edge features of width `x_dim` that more than one rank cannot have."""
     if world == 1 or not x_dim:
         return
     if placement_of(config) in FILED:
@@ -178,11 +151,7 @@ def check_rank_tables(config: Config, x_dim: int, world: int) -> None:
 
 
 def check_training_ranks(config: Config, world: int) -> None:
-    """Refuse settings of offline training that do not go with more than one rank.
-
-    Raises:
-        ConfigError: If one does not.
-    """
+    """Refuse settings of offline training that do not go with more than one rank."""
     if world == 1:
         return
     if config.offline.fixed_negatives is not None:
@@ -199,16 +168,7 @@ def check_training_ranks(config: Config, world: int) -> None:
 
 
 def follow(peers: Peers, flow: FlowControl) -> None:
-    """Learn what rank 0 reads, until it says that it is over.
-
-    Args:
-        peers: The ranks; this is none but rank 0.
-        flow: Stopped where somebody wants this rank to end: rank 0 then ends all.
-
-    Raises:
-        LeaderFailed: If rank 0 failed; with its exit code.
-        PeerLost: If another rank is gone.
-    """
+    """Learn what rank 0 reads until it ends, or `flow` is stopped and rank 0 then ends all."""
     with report_as_rank(peers.rank):
         briefing = hear(peers)
         config = briefing.config
@@ -218,10 +178,10 @@ def follow(peers: Peers, flow: FlowControl) -> None:
             config, config.continual, briefing.x_dim, device, node_x_dim=briefing.node_x_dim
         )
         run_log = RunLog(
-            log_path(Path(briefing.path), peers.rank),
+            Path(briefing.path) / RANKS / f"{peers.rank:03}.log",
             config.operate.log_format,
             speaker=f"rank {peers.rank}",
-            says=_SAID,
+            says=_ERRORS,
         )
         try:
             gpu = graph_gpu(config, device)
@@ -233,11 +193,6 @@ def follow(peers: Peers, flow: FlowControl) -> None:
             raise
         run_log.info("end", "stopped" if result.stopped else "done", exit_code=0)
         run_log.close()
-
-
-def log_path(run: Path, rank: int) -> Path:
-    """Return where a rank other than 0 writes what it says."""
-    return run / RANKS / f"{rank:03}.log"
 
 
 @contextmanager

@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import sys
+from collections.abc import Mapping, Sequence
+from math import nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
+from tgflow.choices import METRIC_TITLES
+from tgflow.cli.errors import hint
 from tgflow.cli.nproc import MaxRestarts, Nproc, is_started, run_ranks
-from tgflow.cli.options import with_config
+from tgflow.cli.options import MetricsJson, Resume, with_config
 from tgflow.config import Config
+from tgflow.report import page
+from tgflow.report.formatting import compact, score
+from tgflow.report.table_text import (
+    RUN_FILES,
+    print_feature_tables,
+    print_labels,
+    print_scores,
+    print_stream,
+    print_summary,
+)
+from tgflow.runtime.files import RunFiles, read_records, run_name, to_json
+
+if TYPE_CHECKING:
+    from tgflow.peers import Peers
+    from tgflow.runtime.briefing import Lead
+    from tgflow.runtime.directory import ResumeOptions, RunDirectory
+    from tgflow.runtime.log import RunLog
+    from tgflow.runtime.runner import RunResult
+    from tgflow.runtime.stream import FlowControl
 
 SETTINGS = (
     "stream", "order", "checks", "kafka", "graph", "model", "task", "continual", "tables", "run",
     "checkpoint", "start", "scores", "serve", "operate", "ranks",
 )  # fmt: skip
-RESUME = "Resuming"
+MOST_RECORDS = 20_000
+"""Micro-batches that the report draws from, evenly spaced."""
 
 
 @with_config(SETTINGS, takes_file=True, has_help_all=True)
@@ -25,30 +52,16 @@ def run(
     context: typer.Context,
     nproc: Nproc = None,
     max_restarts: MaxRestarts = 10,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Resume the run in --out if it exists; otherwise start one.",
-            rich_help_panel=RESUME,
-        ),
-    ] = False,
+    resume: Resume = False,
     allow_config_change: Annotated[
         bool,
         typer.Option(
             "--allow-config-change",
             help="Allow changed settings on resume; without it, a table lists what they reset.",
-            rich_help_panel=RESUME,
+            rich_help_panel="Resuming",
         ),
     ] = False,
-    json: Annotated[
-        bool,
-        typer.Option(
-            "--json",
-            help="Print only metrics.json to stdout.",
-            rich_help_panel="Output",
-        ),
-    ] = False,
+    json: MetricsJson = False,
 ) -> None:
     """Learn continually from a stream: predict, learn and store each micro-batch.
 
@@ -80,7 +93,130 @@ def run(
     """
     if nproc is not None and not is_started():
         raise typer.Exit(run_ranks(config, context.obj, nproc, max_restarts, resume=resume))
-    from tgflow.cli.continual import learn
+    from tgflow.cli.ranks import follow, join_ranks, with_slices
     from tgflow.runtime.directory import ResumeOptions
+    from tgflow.runtime.saved_run import with_initial_model
+    from tgflow.runtime.stream import FlowControl, StopSignals
 
-    learn(config, ResumeOptions(resume, allow_config_change, stated), json)
+    if config.start.init_from is not None:
+        config = with_initial_model(config, stated)
+    config = with_slices(config, stated, "continual")
+    flow, options = FlowControl(), ResumeOptions(resume, allow_config_change, stated)
+    with StopSignals(flow.stop_for), join_ranks(config, options, "continual") as peers:
+        if peers.rank == 0:
+            _lead(config, options, flow, peers, as_json=json)
+        else:
+            follow(peers, flow)
+
+
+def _lead(
+    config: Config, options: ResumeOptions, flow: FlowControl, peers: Peers, *, as_json: bool
+) -> None:
+    """Learn as the only process, or as rank 0."""
+    from tgflow.runtime.briefing import Lead
+    from tgflow.runtime.directory import RunDirectory
+
+    with Lead(peers) as lead:
+        directory = RunDirectory.find(config, run_name(config), options)
+        try:
+            metrics, result = _learn(directory, flow, lead)
+        finally:
+            directory.release()
+    if as_json:
+        sys.stdout.write(to_json(metrics, indent=2) + "\n")
+    else:
+        _print(metrics, result, directory.path, directory.config.continual.metric_names)
+
+
+def _learn(
+    directory: RunDirectory, flow: FlowControl, lead: Lead
+) -> tuple[dict[str, Any], RunResult]:
+    """Learn from the stream and write metrics and report; return the metrics and the result."""
+    from tgflow.cli import assemble, ranks
+    from tgflow.runtime import build
+    from tgflow.runtime.model_maker import make_model
+
+    world, slices = lead.peers.world, directory.config.continual.slices
+    ranks.check_ranks(directory.config, slices, world, resumed=directory.resumed)
+    live = assemble.open_live(directory)
+    config, x_dim, width = directory.config, live.source.x_dim, assemble.dim_of(live.nodes)
+    if not directory.resumed:
+        assemble.warn_of_first(config)
+    ranks.check_rank_tables(config, x_dim, world)
+    inputs = build.RunInputs(
+        live.source,
+        live.direction,
+        make_model(config, config.continual, x_dim, live.device, node_x_dim=width),
+        live.threads,
+        live.device,
+        lead=lead,
+        nodes=live.nodes,
+    )
+    console = Console(stderr=True)
+    with assemble.logged(directory, "run", console) as run_log:
+        result = build.open_runner(directory, inputs, run_log, flow, console).run()
+        machine = assemble.machine_figures(live.threads, live.device)
+        metrics = _metrics(result, config) | machine
+        _write_report(directory.files, metrics, result, config, run_log)
+        run_log.info("end", "stopped" if result.stopped else "done", exit_code=0)
+    return metrics, result
+
+
+def _metrics(result: RunResult, config: Config) -> dict[str, Any]:
+    stream, reports = result.reports["stream"], result.reports
+    counts = stream["counts"]
+    return {
+        "command": "run",
+        "stream": config.stream.path,
+        "model": config.model.name,
+        **result.metrics,
+        "interrupted": result.stopped,
+        "state_sha256": result.state_sha256,
+        "rows": {name: value for name, value in counts.items() if isinstance(value, int)},
+        "refused": counts["refused"],
+        "num_waiting": stream.get("num_waiting", 0),
+        "tables": result.tables,
+        **{name: reports[name] for name in ("scores", "features", "ranks") if reports.get(name)},
+    }
+
+
+def _write_report(
+    files: RunFiles, metrics: Mapping[str, Any], result: RunResult, config: Config, run_log: RunLog
+) -> None:
+    files.write_metrics(metrics)
+    records = read_records(files.records, MOST_RECORDS)
+    if records.num_damaged:
+        text = f"{records.num_damaged} lines of {files.records} are damaged; figures leave them out"
+        run_log.warning("records", text)
+    stream, num_damaged = result.reports["stream"], records.num_damaged
+    files.write_report(page.continual_report(records.kept, metrics, config, stream, num_damaged))
+
+
+def _print(
+    metrics: Mapping[str, Any], result: RunResult, path: Path, own_metrics: Sequence[str]
+) -> None:
+    rows = [
+        (name, *(score(metrics.get(f"{part}.{key}", nan)) for part in ("prequential", "test")))
+        for key, name in (METRIC_TITLES | {own: own for own in own_metrics}).items()
+        if key != "mrr_hist" or "prequential.mrr_hist" in metrics
+    ]
+    print_summary(
+        ("", "all events", "last 15 %"),
+        rows,
+        f"{metrics['model']}, {metrics['num_events']:,} events, {metrics['num_nodes']:,} nodes, "
+        f"{compact(metrics['events_per_second'])} events/s, "
+        f"visibility {metrics['visibility']}, seed {metrics['seed']}\n"
+        f"{metrics['protocol_line']}",
+        path,
+        RUN_FILES,
+    )
+    print_labels(metrics)
+    for line in metrics.get("features", {}).values():
+        hint(line)
+    print_feature_tables(result.tables)
+    print_stream(result.reports["stream"], path / "dead-letters")
+    if "scores" in result.reports:
+        print_scores(result.reports["scores"])
+    if result.stopped:
+        text = f"stopped; resume with: tgflow run --resume --out {path}"
+        Console(soft_wrap=True, highlight=False).print(text, style="bold")

@@ -37,7 +37,7 @@ def serve(config: Config, *, run: RunPath) -> None:
       tgflow serve runs/pay --serve 0.0.0.0:8080 --serve-token-file token.txt
       curl -H 'Content-Type: application/json' -d '{"src": ["acc_9"], "k": 3}' localhost:8080/top-k
     """
-    from tgflow.cli.continual import printer
+    from tgflow.cli.assemble import printer
     from tgflow.runtime.files import read_health
     from tgflow.runtime.metrics import RunCollector
     from tgflow.runtime.saved_run import open_run

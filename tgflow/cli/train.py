@@ -7,22 +7,19 @@ from typing import Annotated, Any
 import typer
 
 from tgflow.cli.nproc import Nproc, is_started, train_ranks
-from tgflow.cli.options import RANKS_IN_STEP, STREAM_OF_FILES, with_config
+from tgflow.cli.options import (
+    RANKS_IN_STEP,
+    STREAM_OF_FILES,
+    MetricsJson,
+    Resume,
+    with_config,
+)
 from tgflow.config import Config
 
 SETTINGS = (
-    *STREAM_OF_FILES,
-    "graph",
-    "model",
-    "task",
-    "offline",
-    "reuse",
-    "tables",
-    "run",
-    "checkpoint.checkpoint_every",
-    "operate.log_to",
-    *RANKS_IN_STEP,
-)
+    *STREAM_OF_FILES, "graph", "model", "task", "offline", "reuse", "tables", "run",
+    "checkpoint.checkpoint_every", "operate.log_to", *RANKS_IN_STEP,
+)  # fmt: skip
 
 
 @with_config(SETTINGS, takes_file=True, has_help_all=True)
@@ -38,22 +35,8 @@ def train(
             "--seeds", min=1, help="Train N times, with seeds --seed, --seed + 1, ...; default: 1"
         ),
     ] = None,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Resume the training in --out if it exists; otherwise start one.",
-            rich_help_panel="Resuming",
-        ),
-    ] = False,
-    json: Annotated[
-        bool,
-        typer.Option(
-            "--json",
-            help="Print only metrics.json to stdout.",
-            rich_help_panel="Output",
-        ),
-    ] = False,
+    resume: Resume = False,
+    json: MetricsJson = False,
 ) -> None:
     """Train offline: 70 % of the stream for training, 15 % for validation, 15 % for testing.
 

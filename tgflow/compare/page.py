@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from html import escape
-from typing import Any
 
 import numpy as np
 
 from tgflow.compare.analysis import Analysis, running_means
-from tgflow.report.chart import Chart, Line, render_chart
+from tgflow.report.chart import Chart, Line, Scatter
 from tgflow.report.formatting import compact, num_bytes, score
-from tgflow.report.page import page_html, table_html, tiles_html
-from tgflow.report.scatter import Point, Scatter, render_scatter
+from tgflow.report.page import Card, Cell, Charts, Part, render_page
 from tgflow.resampling import Interval
 
 MAX_POINTS = 480
@@ -39,26 +36,21 @@ def comparison_page(analysis: Analysis) -> str:
         f"{analysis.mrr.block:,} consecutive events ({analysis.mrr.num_blocks} blocks); "
         "p is that of no difference from the best model, corrected for all pairs (Holm)."
     )
-    parts = [
-        f'<dl class="tiles">{tiles_html(_tiles(analysis, best))}</dl>',
-        _section("Leaderboard", _leaderboard(analysis)),
-        f'<div class="charts">{"".join(_charts(analysis))}</div>',
-        _section("Differences", _differences(analysis)),
-        *([_section("Going on to learn", _worths(analysis))] if analysis.worths else []),
-        _section("Slices", _slices(analysis)),
-        _section("Protocol", table_html(_protocol(analysis))),
+    parts: list[Part] = [
+        _leaderboard(analysis),
+        Charts([chart.figure() for chart in _charts(analysis)]),
+        _differences(analysis),
+        *([_worths(analysis)] if analysis.worths else []),
+        _slices(analysis),
+        Card("Protocol", _protocol(analysis)),
     ]
     version = str(summary.get("machine", {}).get("tgflow", ""))
-    return page_html("comparison", title, lead, "\n".join(parts), version)
+    return render_page("comparison", title, lead, _tiles(analysis, best), parts, version)
 
 
 def colors(analysis: Analysis) -> dict[str, int]:
     """Return the color of each model, the same in all charts."""
     return {label: 1 + number % 8 for number, label in enumerate(analysis.mrr.means)}
-
-
-def _section(title: str, html: str) -> str:
-    return f'<h2>{escape(title)}</h2>\n<div class="card">{html}</div>'
 
 
 def _tiles(analysis: Analysis, best: str) -> list[tuple[str, str, str]]:
@@ -68,45 +60,43 @@ def _tiles(analysis: Analysis, best: str) -> list[tuple[str, str, str]]:
     summary = analysis.outcome.summary
     tiles = [
         ("Best MRR", score(analysis.mrr.means[best].mean), best),
-        (
-            "Best AP",
-            score(analysis.ap.means[best_ap].mean),
-            best_ap,
-        ),
+        ("Best AP", score(analysis.ap.means[best_ap].mean), best_ap),
         ("Cheapest", f"{compact(costs[cheapest])} µs", f"an event: {cheapest}"),
         ("Events", compact(analysis.num_events), "that all models scored"),
     ]
-    if surprise := summary.get("peak_rss_bytes"):
-        tiles.append(("Peak memory", num_bytes(surprise), "resident, all models together"))
+    if peak := summary.get("peak_rss_bytes"):
+        tiles.append(("Peak memory", num_bytes(peak), "resident, all models together"))
     return tiles
 
 
-def _leaderboard(analysis: Analysis) -> str:
-    own = analysis.own_metrics
+def _leaderboard(analysis: Analysis) -> Card:
+    own, every = analysis.own_metrics, analysis.outcome.summary["participants"]
     head = ("model", "MRR", "p", "AP", "p", *own, "seeds", "µs an event", "state", "parameters")
-    rows = []
+    rows: list[tuple[Cell, ...]] = []
     for label, interval in analysis.mrr.means.items():
-        every = analysis.outcome.summary["participants"]
         first = every[analysis.keys[label][0]]
+        means = analysis.reciprocal_ranks[label].mean(axis=1)
+        spread = f"; ± {np.std(means, ddof=1):.4f} over seeds" if len(means) > 1 else ""
+        mrr, span = _with_interval(interval)
         rows.append(
             (
                 label,
-                _with_interval(interval) + _spread(analysis.reciprocal_ranks[label].mean(axis=1)),
+                (mrr, span + spread),
                 _p(analysis.mrr.p_of_best(label)),
                 _with_interval(analysis.ap.means[label]),
                 _p(analysis.ap.p_of_best(label)),
                 *(score(analysis.own_metric(label, name)) for name in own),
                 str(len(analysis.keys[label])),
-                f"{compact(analysis.cost(label))}{_small(_cost_parts(first['microseconds']))}",
+                (compact(analysis.cost(label)), _cost_parts(first["microseconds"])),
                 num_bytes(sum(first["bytes"].values())),
                 f"{first['num_parameters']:,}",
             )
         )
-    dropped = "".join(
-        f"<p>{escape(key)} dropped out at event {failure['at']:,}: {escape(failure['reason'])}</p>"
+    dropped = [
+        f"{key} dropped out at event {failure['at']:,}: {failure['reason']}"
         for key, failure in analysis.failures().items()
-    )
-    return _table(head, rows) + dropped
+    ]
+    return Card("Leaderboard", rows, head, dropped)
 
 
 def _p(value: float | None) -> str:
@@ -118,30 +108,22 @@ def _cost_parts(microseconds: Mapping[str, float]) -> str:
     return ", ".join(f"{names[k]} {compact(v)}" for k, v in microseconds.items() if k in names)
 
 
-def _spread(means: Any) -> str:
-    return _small(f"± {np.std(means, ddof=1):.4f} over seeds") if len(means) > 1 else ""
+def _with_interval(interval: Interval) -> tuple[str, str]:
+    return score(interval.mean), f"{interval.low:.4f} to {interval.high:.4f}"
 
 
-def _small(text: str) -> str:
-    return f"<small>{escape(text)}</small>"
-
-
-def _with_interval(interval: Interval) -> str:
-    return f"{score(interval.mean)}{_small(f'{interval.low:.4f} to {interval.high:.4f}')}"
-
-
-def _charts(analysis: Analysis) -> Iterable[str]:
-    yield render_chart(_curves(analysis))
-    yield render_scatter(_costs(analysis))
+def _charts(analysis: Analysis) -> Iterable[Chart | Scatter]:
+    yield _curves(analysis)
+    yield _costs(analysis)
     windows = [float(window.stop) for window in analysis.windows()]
-    yield render_chart(_by_window(analysis, windows))
+    yield _by_window(analysis, windows)
     drift = analysis.drift(float(analysis.outcome.summary.get("seconds_per_tick", 1.0)))
     shares = {name: drift[name] for name in ("repeats", "new nodes", "ties", "shift")}
     lines = [_line(name, windows, y, c) for c, (name, y) in enumerate(shares.items(), 1)]
     note = "shares of the events; shift: of destinations from the window before, in bits"
-    yield render_chart(_chart("What the stream is like", note, lines))
+    yield _chart("What the stream is like", note, lines)
     days = [_line("events a day", windows, drift["events a day"], 1)]
-    yield render_chart(_chart("Events a day", "by window", days, show_y=compact, low=0.0))
+    yield _chart("Events a day", "by window", days, show_y=compact, low=0.0)
 
 
 def _chart(
@@ -184,8 +166,7 @@ def _curves(analysis: Analysis) -> Chart:
 def _costs(analysis: Analysis) -> Scatter:
     mrr, color = analysis.mrr.means, colors(analysis)
     points = [
-        Point(label, max(analysis.cost(label), 1e-3), mrr[label].mean, color[label])
-        for label in mrr
+        (label, max(analysis.cost(label), 1e-3), mrr[label].mean, color[label]) for label in mrr
     ]
     return Scatter(
         "Accuracy against cost",
@@ -211,16 +192,17 @@ def _by_window(analysis: Analysis, windows: Sequence[float]) -> Chart:
     return _chart("Drift", f"MRR by window of {len(windows)}; faint: best and worst seed", lines)
 
 
-def _worths(analysis: Analysis) -> str:
+def _worths(analysis: Analysis) -> Card:
     head = ("model", "ahead of its frozen copy by, in MRR", "chance that it is ahead", "events")
-    rows = (
+    rows = [
         (each.origin, _with_interval(each.since), f"{each.chance:.3f}", f"{each.num_events:,}")
         for each in analysis.worths
-    )
-    return _table(head, rows) + "<p>Over all events from where on the copies learn no more.</p>"
+    ]
+    note = "Over all events after the copies were frozen."
+    return Card("Going on to learn", rows, head, [note])
 
 
-def _differences(analysis: Analysis) -> str:
+def _differences(analysis: Analysis) -> Card:
     head = ("better", "than", "by, in MRR", "chance that it is", "p, Holm", "by, in AP", "p, Holm")
     rows = []
     for each in analysis.mrr.differences:
@@ -230,7 +212,7 @@ def _differences(analysis: Analysis) -> str:
         rows.append(
             (
                 each.first,
-                escape(each.second),
+                each.second,
                 _with_interval(each.interval),
                 f"{each.chance:.3f}",
                 f"{each.p_holm:.4f}",
@@ -238,24 +220,21 @@ def _differences(analysis: Analysis) -> str:
                 f"{other.p_holm:.4f}",
             )
         )
-    return _table(head, rows)
+    return Card("Differences", rows, head)
 
 
-def _slices(analysis: Analysis) -> str:
+def _slices(analysis: Analysis) -> Card:
     labels = list(analysis.mrr.means)
-    rows = []
+    rows: list[tuple[Cell, ...]] = []
     for each in analysis.slices:
         best = max(each.mrr[label].mean for label in labels)
         cells = []
         for label in labels:
-            mark = ' class="best"' if each.mrr[label].mean == best else ""
-            interval = each.mrr[label]
-            cells.append(
-                f"<span{mark}>{score(interval.mean)}</span>"
-                + _small(f"{interval.low:.3f} to {interval.high:.3f}; AP {each.ap[label]:.3f}")
-            )
+            found, ap = each.mrr[label], each.ap[label]
+            small = f"{found.low:.3f} to {found.high:.3f}; AP {ap:.3f}"
+            cells.append((score(found.mean), small, "best" if found.mean == best else ""))
         rows.append((each.name, f"{each.num:,}", *cells))
-    return _table(("slice", "events", *labels), rows)
+    return Card("Slices", rows, ("slice", "events", *labels))
 
 
 def _protocol(analysis: Analysis) -> list[tuple[str, str]]:
@@ -270,15 +249,3 @@ def _protocol(analysis: Analysis) -> list[tuple[str, str]]:
         ("Machine", machine),
     ]
     return [(name, value) for name, value in rows if value]
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table whose first column is text, and whose other cells are HTML."""
-    names = "".join(f"<th>{escape(name)}</th>" for name in head)
-    cells = "".join(
-        f"<tr><td>{escape(first)}</td>{''.join(f'<td>{cell}</td>' for cell in rest)}</tr>"
-        for first, *rest in rows
-    )
-    return (
-        f'<table class="wide-table"><thead><tr>{names}</tr></thead><tbody>{cells}</tbody></table>'
-    )

@@ -1,17 +1,15 @@
-"""Line charts as HTML that scales to its width: SVG for the lines, text in HTML.
+"""Line charts and scatter plots, as coordinates and labels for the page's template.
 
-The page's style sheet (`report.css`) colors them; `report.js` adds a cursor, and nothing is lost
-without it.
+Sizes are percents: plots scale to the width of the page.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
+from typing import Any
 
 MAX_POINTS = 480
 """Points that a line is thinned to, each the mean of its share."""
@@ -28,6 +26,11 @@ class Line:
     style: str = "bold"
     """bold, faint or dashed; a faint line has no name in the legend."""
     fill: bool = False
+
+    @property
+    def css(self) -> str:
+        """Classes of its style and color."""
+        return f"{self.style} c{self.color}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,45 +50,88 @@ class Chart:
     log_y: bool = False
     """In decades; of SVG files."""
 
+    def figure(self) -> dict[str, Any]:
+        """Return what the template draws; without `y_labels` if nothing was measured."""
+        lines = [_thin(line) for line in self.lines]
+        xs = [x for line in lines for x, y in zip(line.x, line.y, strict=True) if y is not None]
+        ys = [y for line in lines for y in line.y if y is not None]
+        found: dict[str, Any] = {"title": self.title, "note": self.note, "wide": self.wide}
+        if not xs:
+            return found
+        x0, x1 = min(xs), max(xs)
+        low, high = self.low, self.high
+        ticks = round_ticks(min(ys) if low is None else low, max(ys) if high is None else high)
 
-def render_chart(chart: Chart) -> str:
-    """Return `chart` as an HTML figure; a chart without a single value says so."""
-    lines = [_thin(line) for line in chart.lines]
-    xs = [x for line in lines for x, y in zip(line.x, line.y, strict=True) if y is not None]
-    ys = [y for line in lines for y in line.y if y is not None]
-    head = f"<figcaption><b>{escape(chart.title)}</b><span>{escape(chart.note)}</span></figcaption>"
-    kind = "chart wide" if chart.wide else "chart"
-    if not xs:
-        return f'<figure class="{kind}">{head}<p class="empty">Nothing was measured.</p></figure>'
-    ticks_y = round_ticks(
-        min(ys) if chart.low is None else chart.low, max(ys) if chart.high is None else chart.high
-    )
-    box = _Box(min(xs), max(xs), ticks_y[0], ticks_y[-1])
-    shapes = "".join(_shape(line, box) for line in lines)
-    return (
-        f'<figure class="{kind}">{head}{_legend(lines)}<div class="plot">'
-        f"{_labels_y(ticks_y, box, chart)}"
-        f'<svg viewBox="0 0 1000 300" preserveAspectRatio="none" role="img" '
-        f'aria-label="{escape(chart.title)}">{_grid(ticks_y, box)}{shapes}</svg>'
-        f'<i class="cursor"></i><output></output></div>{_labels_x(box, chart)}'
-        f"{_hover_data(lines, box, chart)}</figure>"
-    )
+        def across(x: float) -> float:
+            return 100 * (x - x0) / (x1 - x0) if x1 > x0 else 50.0
+
+        def down(y: float) -> float:
+            return 100 * (
+                1 - (min(max(y, ticks[0]), ticks[-1]) - ticks[0]) / (ticks[-1] - ticks[0])
+            )
+
+        shown = [line for line in lines if line.style != "faint"]
+        main = next((line for line in lines if line.style == "bold"), lines[0])
+        beside = [line for line in shown if len(line.x) == len(main.x)]
+        points = [
+            [
+                round(across(x) / 100, 4),
+                self.show_x(x),
+                *("" if (y := line.y[i]) is None else self.show_y(y) for line in beside),
+            ]
+            for i, x in enumerate(main.x)
+        ]
+        places = [0] if x1 <= x0 else [0, 25, 50, 75, 100]
+        return found | {
+            "paths": [path for line in lines for path in _paths(line, across, down)],
+            "y_labels": [(down(tick), self.show_y(tick)) for tick in ticks],
+            "x_labels": [(at, self.show_x(x0 + at / 100 * (x1 - x0))) for at in places],
+            "x_name": self.x_name,
+            "legend": [(line.css, line.name) for line in shown] if len(shown) > 1 else [],
+            "data": {"lines": [[line.name, line.color] for line in beside], "points": points},
+        }
 
 
 @dataclass(frozen=True, slots=True)
-class _Box:
-    """What the plot shows, in data units, and where it falls in the picture."""
+class Scatter:
+    """Named points, some of which a line joins, over a logarithmic x axis."""
 
-    x0: float
-    x1: float
-    y0: float
-    y1: float
+    title: str
+    note: str
+    points: Sequence[tuple[str, float, float, int]]
+    """Name, x above 0, y and color of each."""
+    line: Sequence[str]
+    """Names of the points that the line joins, from left to right."""
+    x_name: str
+    show_x: Callable[[float], str]
+    show_y: Callable[[float], str]
 
-    def across(self, x: float) -> float:
-        return (x - self.x0) / (self.x1 - self.x0) if self.x1 > self.x0 else 0.5
+    def figure(self) -> dict[str, Any]:
+        """Return what the template draws; without `y_labels` if there are no points."""
+        found: dict[str, Any] = {"title": self.title, "note": self.note, "wide": True}
+        if not self.points:
+            return found
+        logs, ys = [math.log10(x) for _, x, _, _ in self.points], [y for _, _, y, _ in self.points]
+        first, last = math.floor(min(logs)), max(math.ceil(max(logs)), math.floor(min(logs)) + 1)
+        ticks = round_ticks(min(ys), max(ys))
 
-    def down(self, y: float) -> float:
-        return 1 - (min(max(y, self.y0), self.y1) - self.y0) / (self.y1 - self.y0)
+        def across(x: float) -> float:
+            return 100 * (math.log10(x) - first) / (last - first)
+
+        def down(y: float) -> float:
+            return 100 * (1 - (y - ticks[0]) / (ticks[-1] - ticks[0]))
+
+        dots = [(name, color, across(x), down(y)) for name, x, y, color in self.points]
+        place = {name: f"{10 * left:.1f} {3 * top:.1f}" for name, _, left, top in dots}
+        joined = "M" + "L".join(place[name] for name in self.line)
+        decades = [10.0**power for power in range(first, last + 1)]
+        return found | {
+            "dots": dots,
+            "paths": [("line dashed c1", joined)] if len(self.line) > 1 else [],
+            "y_labels": [(down(tick), self.show_y(tick)) for tick in ticks],
+            "x_labels": [(across(tick), self.show_x(tick)) for tick in decades],
+            "x_name": self.x_name,
+        }
 
 
 def _thin(line: Line) -> Line:
@@ -96,12 +142,9 @@ def _thin(line: Line) -> Line:
     cuts = [round(i * size / MAX_POINTS) for i in range(MAX_POINTS + 1)]
     shares = list(itertools.pairwise(cuts))
     x = [sum(line.x[a:b]) / (b - a) for a, b in shares]
-    y = [_mean([v for v in line.y[a:b] if v is not None]) for a, b in shares]
+    present = [[v for v in line.y[a:b] if v is not None] for a, b in shares]
+    y = [sum(values) / len(values) if values else None for values in present]
     return Line(line.name, x, y, line.color, line.style, line.fill)
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
 
 
 def round_ticks(low: float, high: float) -> list[float]:
@@ -115,70 +158,23 @@ def round_ticks(low: float, high: float) -> list[float]:
     return [round(i * step, 12) for i in range(first, last + 1)]
 
 
-def _shape(line: Line, box: _Box) -> str:
+def _paths(
+    line: Line, across: Callable[[float], float], down: Callable[[float], float]
+) -> list[tuple[str, str]]:
+    """Return classes and coordinates of a line's paths, in a picture of 1000 x 300."""
     parts: list[list[str]] = [[]]
     for x, y in zip(line.x, line.y, strict=True):
         if y is None:
             parts.append([])
         else:
-            parts[-1].append(f"{box.across(x) * 1000:.1f} {box.down(y) * 300:.1f}")
+            parts[-1].append(f"{10 * across(x):.1f} {3 * down(y):.1f}")
     parts = [part for part in parts if part]
     path = "".join("M" + "L".join(part if len(part) > 1 else part * 2) for part in parts)
-    css = f"line {line.style} c{line.color}"
-    drawn = f'<path class="{css}" d="{path}" vector-effect="non-scaling-stroke"/>'
-    if not line.fill:
-        return drawn
-    areas = "".join(
-        f"M{part[0].split()[0]} 300L{'L'.join(part)}L{part[-1].split()[0]} 300Z" for part in parts
-    )
-    return f'<path class="area c{line.color}" d="{areas}"/>{drawn}'
-
-
-def _legend(lines: Sequence[Line]) -> str:
-    shown = [line for line in lines if line.style != "faint"]
-    if len(shown) < 2:
-        return ""
-    keys = "".join(
-        f'<li class="{line.style} c{line.color}">{escape(line.name)}</li>' for line in shown
-    )
-    return f'<ul class="legend">{keys}</ul>'
-
-
-def _grid(ticks: Sequence[float], box: _Box) -> str:
-    rows = (box.down(tick) * 300 for tick in ticks)
-    return "".join(
-        f'<path class="grid" d="M0 {y:.1f}H1000" vector-effect="non-scaling-stroke"/>' for y in rows
-    )
-
-
-def _labels_y(ticks: Sequence[float], box: _Box, chart: Chart) -> str:
-    spans = "".join(
-        f'<span style="top:{box.down(tick) * 100:.2f}%">{escape(chart.show_y(tick))}</span>'
-        for tick in ticks
-    )
-    return f'<div class="y">{spans}</div>'
-
-
-def _labels_x(box: _Box, chart: Chart) -> str:
-    places = [0.0] if box.x1 <= box.x0 else [0.0, 0.25, 0.5, 0.75, 1.0]
-    spans = "".join(
-        f"<span>{escape(chart.show_x(box.x0 + at * (box.x1 - box.x0)))}</span>" for at in places
-    )
-    return f'<div class="x">{spans}</div><div class="x-name">{escape(chart.x_name)}</div>'
-
-
-def _hover_data(lines: Sequence[Line], box: _Box, chart: Chart) -> str:
-    """Return what the cursor shows at each point of the first bold line."""
-    main = next((line for line in lines if line.style == "bold"), lines[0])
-    shown = [line for line in lines if line.style != "faint" and len(line.x) == len(main.x)]
-    points = [
-        [
-            round(box.across(x), 4),
-            chart.show_x(x),
-            *("" if line.y[i] is None else chart.show_y(line.y[i] or 0.0) for line in shown),
-        ]
-        for i, x in enumerate(main.x)
-    ]
-    names = [[line.name, line.color] for line in shown]
-    data = json.dumps({"lines": names, "points": points}, ensure_ascii=False)
-    return f'<script type="application/json">{data.replace("<", chr(92) + "u003c")}</script>'
+    drawn = [(f"line {line.css}", path)]
+    if line.fill:
+        areas = "".join(
+            f"M{part[0].split()[0]} 300L{'L'.join(part)}L{part[-1].split()[0]} 300Z"
+            for part in parts
+        )
+        drawn.insert(0, (f"area c{line.color}", areas))
+    return drawn

@@ -1,9 +1,8 @@
-"""How well labels were predicted, beside rules without a model: as a table, here and in HTML."""
+"""Metrics of predicted labels, beside those of heuristic baselines, as a table."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from math import nan
 from typing import Any
 
@@ -72,19 +71,3 @@ def label_score(figures: Mapping[str, float]) -> str:
 def _interval(flat: Mapping[str, Any], key: str) -> str:
     low, high = flat.get(f"{key}_low"), flat.get(f"{key}_high")
     return "–" if low is None or high is None else f"{low:.3f}–{high:.3f}"
-
-
-def labels_html(flat: Mapping[str, Any], name: str) -> str:
-    """Return the table as HTML with a heading; nothing if no labels were predicted."""
-    found = label_table(flat, name)
-    if found is None:
-        return ""
-    header, rows = found
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
-    body = "".join(
-        f"<tr><th>{escape(first)}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
-        for first, *cells in rows
-    )
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    note = "95 % intervals take events as independent. Rules see the labels that the model sees."
-    return f'<h2>Labels</h2><div class="card">{table}<p class="note">{note}</p></div>'

@@ -1,4 +1,4 @@
-for (const plot of document.querySelectorAll(".plot")) {
+for (const plot of document.querySelectorAll("figure:not(.points) .plot")) {
   const { lines, points } = JSON.parse(plot.parentElement.querySelector("script").textContent);
   const cursor = plot.querySelector(".cursor"), box = plot.querySelector("output");
   const show = (event) => {

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from html import escape
-from importlib.resources import files
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
 
 from tgflow.config import Config, is_unset, plain
-from tgflow.report.chart import Chart, Line, render_chart
+from tgflow.report.chart import Chart, Line
 from tgflow.report.formatting import (
     compact,
     duration,
@@ -20,13 +20,38 @@ from tgflow.report.formatting import (
     score,
     stream_time,
 )
-from tgflow.report.label_figures import labels_html
+from tgflow.report.label_figures import label_table
 from tgflow.report.rejections import rejections
 from tgflow.train.config import TrainingConfig
 
 Record = Mapping[str, Any]
 Tile = tuple[str, str, str]
 """Name, value and note of a headline figure."""
+Cell: TypeAlias = str | tuple[str, ...]
+Rows: TypeAlias = Sequence[Sequence[Cell]]
+"""Cells of a table, as texts, or (text, small text, "best")."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A part of a page with a heading: a table, or several, and notes."""
+
+    title: str
+    rows: Rows = ()
+    head: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    groups: Sequence[tuple[str, Rows]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Charts:
+    """A part of a page with charts."""
+
+    figures: Sequence[dict[str, Any]]
+    """As `Chart.figure` returns them."""
+
+
+Part: TypeAlias = Card | Charts
 
 
 def continual_report(
@@ -46,18 +71,18 @@ def continual_report(
         num_damaged: Lines of metrics.jsonl that are not what was written, and left out.
     """
     flat = flatten(metrics)
-    name = _stream_name(config)
-    tiles = _continual_tiles(flat, config)
-    charts = _continual_charts(records, config)
-    title = f"{config.model.name.upper()} learning from {name}"
+    tiles, charts = _continual_tiles(flat, config), _continual_charts(records, config)
+    title = f"{config.model.name.upper()} learning from {_stream_name(config)}"
     lead = (
         f"Every micro-batch of {config.continual.batch_size} events was predicted first, then "
         "learned, then stored. What is plotted was measured before the model had seen the events."
     )
     if num_damaged:
         lead += f" {num_damaged:,} damaged records of metrics.jsonl are left out."
-    more = "" if stream is None else _stream_html(stream)
-    more += labels_html(flat, config.model.name) + _ranks_html(metrics.get("ranks", {}))
+    more = [] if stream is None else [_stream_card(stream)]
+    more += _label_cards(flat, config)
+    if ranks := metrics.get("ranks"):
+        more.append(Card("Ranks", [(f"rank {rank}", rank_line(x)) for rank, x in ranks.items()]))
     return _page("continual run", title, lead, tiles, charts, flat, config, config.continual, more)
 
 
@@ -77,7 +102,7 @@ def offline_report(history: Sequence[Record], metrics: Mapping[str, Any], config
         "Chronological split: the first events train, the next choose the epoch, and the last are "
         "reported. Test figures are of the epoch with the best validation AP."
     )
-    more = labels_html(flat, config.model.name)
+    more = _label_cards(flat, config)
     return _page("offline training", title, lead, tiles, charts, flat, config, config.offline, more)
 
 
@@ -105,78 +130,63 @@ def _stream_name(config: Config) -> str:
     return config.stream.path.replace("\\", "/").rsplit("/", 1)[-1].split(".")[0] or "a stream"
 
 
-def _tile(
-    flat: Mapping[str, Any], key: str, name: str, show: Callable[[float], str], note: str = ""
-) -> list[Tile]:
-    value = flat.get(key)
-    return [] if value is None else [(name, show(float(value)), note)]
+Spec = tuple[str, str, Callable[[float], str], str]
+"""Key of a figure, its name, how to write it, and a note."""
+
+
+def _tiles(flat: Mapping[str, Any], specs: Sequence[Spec]) -> list[Tile]:
+    """Return tiles of the figures that were measured."""
+    hits, table = "tables.edge_x.cache", "tables.edge_x"
+    if flat.get(f"{hits}.hit_rate") is not None:
+        note = f"{flat[f'{hits}.capacity']:,} of {flat[f'{table}.rows']:,} rows fit"
+        specs = [*specs, (f"{hits}.hit_rate", "Read from the cache", "{:.1%}".format, note)]
+    return [(name, show(float(flat[key])), note) for key, name, show, note in specs
+            if flat.get(key) is not None]  # fmt: skip
 
 
 def _continual_tiles(flat: Mapping[str, Any], config: Config) -> list[Tile]:
-    negatives = config.continual.mrr_negatives
-    return [
-        *_tile(flat, "prequential.ap", "Average precision", score, "prequential, over all events"),
-        *_tile(flat, "prequential.mrr", "MRR", score, f"1 against {negatives} negatives"),
-        *_tile(
-            flat,
-            "prequential.mrr_hist",
-            "MRR, historical",
-            score,
-            f"1 against {config.continual.hist_negatives} pairs of the past",
-        ),
-        *_tile(flat, "prequential.auc", "AUC", score),
-        *(
-            tile
-            for name in config.continual.metric_names
-            for tile in _tile(flat, f"prequential.{name}", name, score, "mean over events")
-        ),
-        *_tile(flat, "events_per_second", "Events per second", compact, "predict + learn + store"),
-        *_tile(flat, "num_events", "Events", compact, "in stream order"),
-        *_tile(flat, "num_nodes", "Nodes", compact),
-        *_tile(flat, "epoch_seconds", "Wall time", duration),
-        *_tile(flat, "peak_rss_bytes", "Peak memory", num_bytes, "resident"),
-        *_cache_tile(flat),
+    c = config.continual
+    own: list[Spec] = [
+        (f"prequential.{name}", name, score, "mean over events") for name in c.metric_names
     ]
-
-
-def _cache_tile(flat: Mapping[str, Any]) -> list[Tile]:
-    table = "tables.edge_x"
-    key = f"{table}.cache.hit_rate"
-    if flat.get(key) is None:
-        return []
-    note = f"{flat[f'{table}.cache.capacity']:,} of {flat[f'{table}.rows']:,} rows fit"
-    return _tile(flat, key, "Read from the cache", "{:.1%}".format, note)
+    return _tiles(flat, [
+        ("prequential.ap", "Average precision", score, "prequential, over all events"),
+        ("prequential.mrr", "MRR", score, f"1 against {c.mrr_negatives} negatives"),
+        ("prequential.mrr_hist", "MRR, historical", score,
+         f"1 against {c.hist_negatives} pairs of the past"),
+        ("prequential.auc", "AUC", score, ""),
+        *own,
+        ("events_per_second", "Events per second", compact, "predict + learn + store"),
+        ("num_events", "Events", compact, "in stream order"),
+        ("num_nodes", "Nodes", compact, ""),
+        ("epoch_seconds", "Wall time", duration, ""),
+        ("peak_rss_bytes", "Peak memory", num_bytes, "resident"),
+    ])  # fmt: skip
 
 
 def _offline_tiles(flat: Mapping[str, Any], config: Config) -> list[Tile]:
-    negatives = config.offline.mrr_negatives
-    return [
-        *_tile(flat, "test.ap", "Test AP", score, _spread(flat, "test.ap_std")),
-        *_tile(flat, "test.auc", "Test AUC", score, _spread(flat, "test.auc_std")),
-        *_tile(flat, "test.mrr", "Test MRR", score, f"1 against {negatives} negatives"),
-        *(
-            tile
-            for name in config.offline.metric_names
-            for tile in _tile(
-                flat, f"test.{name}", f"Test {name}", score, _spread(flat, f"test.{name}_std")
-            )
-        ),
-        *_tile(flat, "val.ap", "Validation AP", score),
-        *_tile(flat, "events_per_second", "Events per second", compact, "while training"),
-        *_tile(flat, "epoch_seconds", "Epoch", duration),
-        *_tile(flat, "num_events", "Events", compact),
-        *_tile(flat, "peak_rss_bytes", "Peak memory", num_bytes, "resident"),
-        *_cache_tile(flat),
-        *_tile(flat, "reuse.reused", "Rows reused", compact, _reuse_note(flat)),
+    c = config.offline
+
+    def spread(name: str) -> str:
+        deviation = flat.get(f"test.{name}_std")
+        return f"± {deviation:.4f} over seeds" if deviation else ""
+
+    own: list[Spec] = [
+        (f"test.{name}", f"Test {name}", score, spread(name)) for name in c.metric_names
     ]
-
-
-def _reuse_note(flat: Mapping[str, Any]) -> str:
-    return reuse_line(flat) if "reuse.reused" in flat else ""
-
-
-def _spread(flat: Mapping[str, Any], key: str) -> str:
-    return f"± {flat[key]:.4f} over seeds" if flat.get(key) else ""
+    return _tiles(flat, [
+        ("test.ap", "Test AP", score, spread("ap")),
+        ("test.auc", "Test AUC", score, spread("auc")),
+        ("test.mrr", "Test MRR", score, f"1 against {c.mrr_negatives} negatives"),
+        *own,
+        ("val.ap", "Validation AP", score, ""),
+        ("events_per_second", "Events per second", compact, "while training"),
+        ("epoch_seconds", "Epoch", duration, ""),
+        ("num_events", "Events", compact, ""),
+        ("peak_rss_bytes", "Peak memory", num_bytes, "resident"),
+        ("reuse.reused", "Rows reused", compact,
+         reuse_line(flat) if "reuse.reused" in flat else ""),
+    ])  # fmt: skip
 
 
 def _continual_charts(records: Sequence[Record], config: Config) -> list[Chart]:
@@ -274,66 +284,48 @@ def _page(
     flat: Mapping[str, Any],
     config: Config,
     training: TrainingConfig,
-    more: str = "",
+    more: Sequence[Card],
 ) -> str:
-    body = f"""<dl class="tiles">{tiles_html(tiles)}</dl>
-<div class="charts">{"".join(render_chart(chart) for chart in charts)}</div>
-{more}<h2>Protocol</h2>
-<div class="card">{table_html(_protocol(flat, training))}</div>
-<h2>Settings</h2>
-<div class="card settings">{_settings_html(config, training)}</div>"""
-    return page_html(kind, title, lead, body, str(flat.get("machine.tgflow", "")))
+    parts: list[Part] = [
+        Charts([chart.figure() for chart in charts]),
+        *more,
+        Card("Protocol", _protocol(flat, training)),
+        Card("Settings", groups=_settings(config, training)),
+    ]
+    return render_page(kind, title, lead, tiles, parts, str(flat.get("machine.tgflow", "")))
 
 
-def page_html(kind: str, title: str, lead: str, body: str, version: str) -> str:
-    """Return a page that needs nothing else.
+def render_page(
+    kind: str,
+    title: str,
+    lead: str,
+    tiles: Sequence[Tile],
+    parts: Sequence[Part],
+    version: str,
+) -> str:
+    """Return a page that needs nothing else; all texts are escaped.
 
     Args:
-        kind: What it is about, in two words.
+        kind: Its subject, in two words.
         title: Its heading.
-        lead: What to know before reading it.
-        body: HTML of all the rest.
-        version: Of the tgflow that made what it shows.
+        lead: An introduction.
+        tiles: Headline figures.
+        parts: Its content, in order.
+        version: Version of the tgflow that measured the figures.
     """
-    here = files("tgflow.report")
-    css = here.joinpath("page.css").read_text(encoding="utf-8")
-    js = here.joinpath("page.js").read_text(encoding="utf-8")
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)} · tgflow</title>
-<style>{css}</style>
-</head>
-<body>
-<main>
-<header>
-<div class="eyebrow"><b>tgflow</b> · {escape(kind)}</div>
-<h1>{escape(title)}</h1>
-<p>{escape(lead)}</p>
-</header>
-{body}
-<footer>Written by tgflow {escape(version)}. All figures are in
-metrics.json; <code>--config config.toml</code> starts the same run again.</footer>
-</main>
-<script>{js}</script>
-</body>
-</html>
-"""
+    from jinja2 import Environment, FileSystemLoader
+    from markupsafe import Markup, escape
 
-
-def tiles_html(tiles: Sequence[Tile]) -> str:
-    """Return headline figures as HTML."""
-    parts = []
-    for i, (name, value, note) in enumerate(tiles):
-        text = re.sub(r" ([a-zA-Zµ]+) ?", r"<small>\1</small>", escape(value))
-        lead = ' class="lead"' if i < 2 else ""
-        parts.append(
-            f"<div{lead}><dt>{escape(name)}</dt><dd>{text}</dd>"
-            f'<span class="note">{escape(note)}</span></div>'
-        )
-    return "".join(parts)
+    here = Path(__file__).parent
+    pages = Environment(loader=FileSystemLoader(here), autoescape=True)
+    units = [
+        (name, Markup(re.sub(r" ([a-zA-Zµ]+) ?", r"<small>\1</small>", escape(value))), note)
+        for name, value, note in tiles
+    ]
+    css, js = (Markup((here / f"page.{x}").read_text(encoding="utf-8")) for x in ("css", "js"))
+    return pages.get_template("page.html").render(
+        kind=kind, title=title, lead=lead, tiles=units, parts=parts, version=version, css=css, js=js
+    )
 
 
 def _protocol(flat: Mapping[str, Any], training: TrainingConfig) -> list[tuple[str, str]]:
@@ -347,10 +339,11 @@ def _protocol(flat: Mapping[str, Any], training: TrainingConfig) -> list[tuple[s
         for key, value in flat.items()
         if key.startswith("machine.")
     )
-    negatives = flat.get("negatives", "random")
+    negatives, tied = flat.get("negatives", "random"), flat.get("tied_share")
+    ties = "" if tied is None else f"{tied:.1%} of the events have the time of the one before"
     rows = [
         ("Protocol", str(flat.get("protocol_line") or flat.get("protocol", ""))),
-        ("Ties", _ties(flat.get("tied_share"))),
+        ("Ties", ties),
         ("Visibility", sees[training.visibility]),
         ("Negatives", f"{negatives}; 1 for AP and AUC, {training.mrr_negatives} for MRR"),
         ("Averages", "AP and AUC over batches, MRR over events"),
@@ -361,13 +354,8 @@ def _protocol(flat: Mapping[str, Any], training: TrainingConfig) -> list[tuple[s
     return [(name, value) for name, value in rows if value]
 
 
-def _ties(share: float | None) -> str:
-    """Return in words how many events have no place of their own in time."""
-    return "" if share is None else f"{share:.1%} of the events have the time of the one before"
-
-
-def _stream_html(stream: Record) -> str:
-    """Return what became of the stream's rows; whatever they held is text and nothing else."""
+def _stream_card(stream: Record) -> Card:
+    """Return the counts of the stream's rows, and rejected ones."""
     counts = stream["counts"]
     parts = ("read", "accepted", "late", "malformed", "duplicate", "buffered", "forced")
     names = {"read": "Rows read", "buffered": "Waiting", "forced": "Forced watermarks"}
@@ -378,26 +366,27 @@ def _stream_html(stream: Record) -> str:
     for code, partition, count, first, last, example in rejections(stream):
         places = f"{count} in partition {partition}, first {first}, last {last}"
         rows.append((f"rejected: {code}", f"{places}; {example}"))
-    return f'<h2>Stream</h2><div class="card">{table_html(rows)}</div>'
+    return Card("Stream", rows)
 
 
-def _ranks_html(ranks: Mapping[str, Record]) -> str:
-    """Return how each rank was, if there were several."""
-    if not ranks:
-        return ""
-    rows = [(f"rank {rank}", rank_line(figures)) for rank, figures in ranks.items()]
-    return f'<h2>Ranks</h2><div class="card">{table_html(rows)}</div>'
+def _label_cards(flat: Mapping[str, Any], config: Config) -> list[Card]:
+    found = label_table(flat, config.model.name)
+    if found is None:
+        return []
+    note = "95 % intervals take events as independent. Rules see the labels that the model sees."
+    return [Card("Labels", found[1], found[0], [note])]
 
 
-def _settings_html(config: Config, training: TrainingConfig) -> str:
-    parts = []
-    others = ("offline", "reuse") if training is config.continual else ("continual",)
-    for section, settings in plain(config).items():
-        if section in (*others, "compare"):
-            continue
-        rows = [(k, "not set" if is_unset(v) else _shown(v)) for k, v in settings.items()]
-        parts.append(f"<section><h3>[{section}]</h3>{table_html(rows)}</section>")
-    return "".join(parts)
+def _settings(config: Config, training: TrainingConfig) -> list[tuple[str, Rows]]:
+    others = {
+        "compare",
+        *(("offline", "reuse") if training is config.continual else ("continual",)),
+    }
+    return [
+        (f"[{section}]", [(k, "not set" if is_unset(v) else _shown(v)) for k, v in found.items()])
+        for section, found in plain(config).items()
+        if section not in others
+    ]
 
 
 def _shown(value: object) -> str:
@@ -408,9 +397,3 @@ def _shown(value: object) -> str:
     if isinstance(value, float) and math.isfinite(value):
         return f"{value:g}"
     return str(value) or "–"
-
-
-def table_html(rows: Sequence[tuple[str, str]]) -> str:
-    """Return names and values as HTML; they are texts and nothing else."""
-    cells = "".join(f"<tr><th>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in rows)
-    return f"<table>{cells}</table>"
