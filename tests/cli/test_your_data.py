@@ -69,16 +69,6 @@ def test_a_command_that_learned_nothing_leaves_its_directory(tgflow, plain, comm
     assert tgflow(*whole).code == 74
 
 
-def test_more_than_five_percent_of_bad_rows_end_a_run_of_any_size(tgflow, tmp_path):
-    rows = [f"{i % 5},{5 + i % 3},{i}" for i in range(95)] + ["x,6,95"] * 5
-    (tmp_path / "some.csv").write_text("\n".join(["src,dst,t", *rows]) + "\n")
-    assert tgflow("run", "some.csv", "--id-kind", "int", "-o", "some", *CHEAP).code == 0
-    (tmp_path / "more.csv").write_text("\n".join(["src,dst,t", *rows, "x,6,95"]) + "\n")
-    ran = tgflow("run", "more.csv", "--id-kind", "int", "-o", "more", *CHEAP)
-    assert ran.code == 65
-    assert "6 of all 101 rows are bad, more than --max-bad-ratio 0.05" in ran.err
-
-
 def test_features_are_scaled_and_reported(tgflow, plain):
     flags = (plain, *LAYOUT, "--features", "amount", "-m", "tgat", *SMALL, "--json")
     whole = tgflow("run", *flags, "--feature-scale", "auto")

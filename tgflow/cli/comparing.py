@@ -66,14 +66,7 @@ def cuts_at_steps(config: Config, facts: StreamFacts | None) -> bool:
 
 
 def compare_stream(config: Config, options: ResumeOptions, *, quick: bool, as_json: bool) -> None:
-    """Compare models on the stream of `config` and leave a run directory.
-
-    Args:
-        config: The settings; of one that resumes, those it started with come first.
-        options: Whether to resume.
-        quick: Compare baselines only.
-        as_json: Print the figures as JSON, not as a table.
-    """
+    """Compare models on the stream of `config` and leave a run directory."""
     if quick:
         config = replace(config, compare=replace(config.compare, models="quick"))
     if _is_offline(config):  # settings of `continual` that were given are those of `offline` too
@@ -234,11 +227,7 @@ def _write(files: RunFiles, outcome: Outcome) -> Analysis:
 
 
 def draw_again(path: Path) -> None:
-    """Draw the page of a comparison that was made before.
-
-    Raises:
-        CliError: If there is none, or its files are damaged.
-    """
+    """Draw the page of a comparison that was made before."""
     try:
         read_figures(path / SUMMARY)
         outcome = Outcome.read(path)
@@ -367,10 +356,7 @@ def _entrants(
     device: torch.device,
     frozen_at: int | None,
 ) -> Iterator[Entrant]:
-    """Yield the entrants of a comparison: each model with each seed, and frozen copies.
-
-    A model without parameters has one seed, as others would make no difference.
-    """
+    """Yield the entrants of a comparison: each model with each seed, and frozen copies."""
 
     def make(choice: ModelChoice, seed: int) -> Entrant:
         settings = choice.settings

@@ -45,22 +45,7 @@ def is_started() -> bool:
 def run_ranks(
     config: Config, arguments: Sequence[str], nproc: int, max_restarts: int, *, resume: bool
 ) -> int:
-    """Run `tgflow run` as ranks until they are done, and return the exit code.
-
-    The directory is chosen here, so that a restart resumes the run. A stream from stdin cannot be
-    read again, and so is not restarted.
-
-    Args:
-        config: The run's settings.
-        arguments: Those of this process.
-        nproc: How many ranks.
-        max_restarts: How often in a row to restart without a new checkpoint.
-        resume: Whether there may be a run to resume.
-
-    Raises:
-        WorldError: If there cannot be `nproc` ranks, or this process is a rank of torchrun.
-        FileExistsError: If there are files where the run starts.
-    """
+    """Run `tgflow run` as ranks until they are done, with restarts, and return the exit code."""
     out = config.run.out
     if not resume:
         out = str(RunFiles.choose(out, run_name(config)).path)
@@ -85,10 +70,7 @@ def run_ranks(
 
 
 def train_ranks(arguments: Sequence[str], nproc: int) -> int:
-    """Run `tgflow train` as ranks, without restarts, and return the exit code; raises as above.
-
-    After signal n nothing is kept, and the code is 128 + n.
-    """
+    """Run `tgflow train` as ranks, without restarts, and return the exit code."""
 
     def command() -> list[str]:
         return [sys.executable, "-m", "tgflow", *arguments]

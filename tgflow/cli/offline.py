@@ -87,15 +87,7 @@ PER_RUN = ("seed", "best_epoch", "num_epochs")
 def train_offline(
     config: Config, num_seeds: int | None, as_json: bool, options: ResumeOptions
 ) -> None:
-    """Train on the stream of `config`, once a seed, and leave a run directory.
-
-    Args:
-        config: The run's settings; of one that resumes, those it started with come first.
-        num_seeds: Train with seeds `config.offline.seed` and the `num_seeds - 1` after it; None:
-            one, or as many as the training that resumes was started with.
-        as_json: Print the figures as JSON, not as a table.
-        options: Whether to resume.
-    """
+    """Train on the stream of `config`, once a seed, and leave a run directory."""
     config = with_slices(config, options.stated or {}, "offline")
     with join_ranks(config, options, "offline", seeds=num_seeds) as peers:
         if peers.rank > 0:
@@ -256,10 +248,7 @@ def _shared_graph(
 def _with_labels(
     config: Config, graph: TemporalGraph, ids: NodeIds, folder: Path
 ) -> tuple[Config, TemporalGraph]:
-    """Return settings with the number of classes, and a graph with injected anomalies.
-
-    Their positions are written to injected.csv. A file of labels is checked before training.
-    """
+    """Return settings with the number of classes, and a graph with injected anomalies."""
     task, c = config.task, config.offline
     if task.has_decoder and task.classes is None:
         return replaced(config, {"task.classes": count_classes(graph)}), graph
@@ -434,10 +423,7 @@ class EpochProgress(Callback):
 
 
 def average(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the mean of each figure of several runs, its deviation as `KEY_std`, and the runs.
-
-    The deviation is the sample's (divided by one less than the runs). Of one run: that run.
-    """
+    """Return the mean of each figure of several runs, its deviation as `KEY_std`, and the runs."""
     if len(results) == 1:
         return {"num_seeds": 1, **results[0]}
     out: dict[str, Any] = {

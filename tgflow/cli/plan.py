@@ -159,12 +159,7 @@ def _loads(
     schedule: SliceSchedule,
     num_batches: int,
 ) -> tuple[int, dict[str, list[int]], int]:
-    """Count what each rank computes in some micro-batches; 0: in all.
-
-    Returns:
-        The number of micro-batches; for each kind of load its sum over them, by rank; and the
-        bytes of the model's counts of past events.
-    """
+    """Return the number of micro-batches, their loads by kind and rank, and bytes of counts."""
     from tgflow.plan.counts import CountHistory
     from tgflow.train.plans import PREDICT, micro_batch_plans
 

@@ -1,4 +1,4 @@
-"""From the scores of every event to what a page says: leaders, differences, slices, drift."""
+"""Leaders, differences, slices and drift, from the scores of every event."""
 
 from __future__ import annotations
 
@@ -159,11 +159,6 @@ class Analysis:
         parts = [facts["dst"][w] for w in windows]
         out["shift"] = [np.nan] + [divergence(a, b) for a, b in itertools.pairwise(parts)]
         return out
-
-    def deviation(self, label: str, column: str) -> float | None:
-        """Return the sample deviation over seeds of a participant's own figure; None of one."""
-        values = [self.figure(key, column) for key in self.keys[label]]
-        return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
     def figure(self, key: str, name: str) -> float:
         """Return a figure that a participant has in the summary; NaN if it has not."""

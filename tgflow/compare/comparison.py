@@ -250,11 +250,7 @@ class Comparison(StreamTrainer):
             each.freeze_from(self._origins[f"{each.entrant.frozen_of}/{each.entrant.seed}"])
 
     def _collect(self, *, everything: bool) -> None:
-        """Take in what has come to the host.
-
-        Raises:
-            TrainingDiverged: If all have dropped out.
-        """
+        """Take in what has come to the host."""
         for each in self._active:
             each.collect(everything=everything)
         if not self._active:

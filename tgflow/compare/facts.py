@@ -1,4 +1,4 @@
-"""What is known of each event, whoever predicts it: by which a comparison is cut into slices."""
+"""Per-event attributes used to slice comparison metrics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _AT_ONCE = 1 << 16
 
 
 def event_facts(graph: TemporalGraph, start: int, stop: int) -> Facts:
-    """Return what is known of the events of a graph at `[start, stop)`, each `[N]` by name.
+    """Return attributes of the events of a graph at `[start, stop)`, each `[N]` by name.
 
     What came before an event is what is strictly earlier than it.
 

@@ -59,24 +59,13 @@ class Stopwatch:
         self._batch.counting = getattr(self._batch, "counting", 0.0) + seconds
 
     def seconds(self, share: float, *, learns: bool) -> float:
-        """Return what was spent for a model.
-
-        Args:
-            share: The part of the counts that it reads.
-            learns: Whether batches to learn from are prepared for it, too.
-        """
+        """Return the seconds spent for a model that reads a `share` of the counts."""
         kinds = slice(None) if learns else slice(1)
         return sum(self._preparing[kinds]) + share * sum(self._counting[kinds])
 
 
 class GroupCounts(CountHistory):
-    """The counts of all models of a group: each of them once, whoever reads it.
-
-    Args:
-        graph: As `CountHistory`.
-        models: Who asks.
-        watch: Takes the time.
-    """
+    """Counts that the models of a group read, each computed once."""
 
     def __init__(
         self, graph: TemporalGraph, models: Iterable[TemporalModel], watch: Stopwatch
@@ -98,16 +87,7 @@ class GroupCounts(CountHistory):
 
 @dataclass(frozen=True, slots=True)
 class GroupPlans:
-    """The plans of all groups, side by side, as one source for a loader.
-
-    A micro-batch has some batches of each group: its epochs are those of the group whose turn
-    is first, then those of the second, and so on; see `turns`.
-
-    Args:
-        groups: The plans of each.
-        watches: Those of the groups.
-        sizes: Batches of each group for a micro-batch.
-    """
+    """The plans of all groups as one source for a loader; a micro-batch has `sizes` batches."""
 
     groups: Sequence[MicroBatchPlans]
     watches: Sequence[Stopwatch]
@@ -142,20 +122,12 @@ class GroupPlans:
 
 
 def turns(num: int, index: int) -> list[int]:
-    """Return in which order groups, or models, have their turns in micro-batch `index`.
-
-    It goes round, so that nobody is always the one who finds the caches warm.
-    """
+    """Return the order of groups or models in micro-batch `index`: rotated, for fair caches."""
     return [(turn + index) % num for turn in range(num)]
 
 
 class _GroupBatches(DeviceBatches):
-    """The batches of groups on a GPU.
-
-    Args:
-        plans: Says whose turn it is.
-        made: What makes the batches of each group.
-    """
+    """The batches of groups on a GPU."""
 
     def __init__(self, plans: GroupPlans, made: Sequence[DeviceBatches]) -> None:
         self._plans, self._made = plans, made

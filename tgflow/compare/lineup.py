@@ -1,4 +1,4 @@
-"""Who takes part in a comparison."""
+"""Entrants of a comparison."""
 
 from __future__ import annotations
 
@@ -63,12 +63,7 @@ Lineup: TypeAlias = Sequence[Entrant]
 
 
 def check_lineup(lineup: Lineup) -> None:
-    """Refuse entrants who cannot be compared.
-
-    Raises:
-        ValueError: If there are none, two have the same label and seed, they are not on one device,
-            or a frozen copy has nobody to be copied from.
-    """
+    """Refuse a line-up that cannot be compared."""
     keys = [entrant.key for entrant in lineup]
     if not keys:
         raise ValueError("a comparison needs at least one model, got none")

@@ -104,11 +104,7 @@ def _outcome(
 
 
 class _TestScores(Callback):
-    """Keeps the scores of a test.
-
-    Args:
-        kind: The negatives that they are of.
-    """
+    """Keeps the scores of a test."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind

@@ -1,4 +1,4 @@
-"""What offline trainings, one by one, have come to: in memory, and in the checkpoints of a run."""
+"""Results of offline trainings, in memory and in the checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -85,15 +85,7 @@ class OfflineSaves:
             self._under_way = None if noted is None else newest.prefixed(_NOW, noted)
 
     def find(self, number: int, key: str) -> Trained | None:
-        """Return what an entrant came to; None if it is to be trained.
-
-        Args:
-            number: Its place in the line-up.
-            key: Its key.
-
-        Raises:
-            CheckpointError: If another one was there.
-        """
+        """Return the result of entrant `number`; None if it is not trained yet."""
         if number >= len(self.trained):
             return None
         found = self.trained[number]
@@ -104,14 +96,7 @@ class OfflineSaves:
         return found
 
     def resume(self, trainer: OfflineTrainer) -> bool:
-        """Let the first that is to be trained go on after its newest epoch that was saved.
-
-        Returns:
-            Whether there is one.
-
-        Raises:
-            CheckpointError: If that does not fit its model.
-        """
+        """Resume the unfinished training from its newest epoch; return whether there is one."""
         if self._under_way is None:
             return False
         trainer.load_progress(self._under_way)
@@ -162,11 +147,7 @@ class OfflineSaves:
 
 
 def _trained_of(checkpoint: Checkpoint) -> list[Trained]:
-    """Return who is done, as a checkpoint says.
-
-    Raises:
-        UntrustedCheckpoint: If it says what is never saved.
-    """
+    """Return the finished entrants of a checkpoint."""
     notes = read_as(list[dict[str, Any]], checkpoint.meta.get("trained"), "trained")
     return [_one_trained(checkpoint, number, noted) for number, noted in enumerate(notes)]
 

@@ -1,4 +1,4 @@
-"""What a comparison leaves: scores of every event by every model, in files of Arrow."""
+"""Files of a comparison: scores of every event by every model, in Arrow."""
 
 from __future__ import annotations
 
@@ -29,24 +29,14 @@ class OutcomeDamaged(RuntimeError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """What a comparison came to; all that is said of it is derived from this.
-
-    Args:
-        facts: What is known of each event.
-        scores: By participant's key `[N, 3]`, see `COLUMNS`; NaN: not scored.
-        summary: Figures of the comparison as a whole, with `participants` by key.
-    """
+    """Facts and scores of each event (NaN: not scored), and a summary of the comparison."""
 
     facts: Facts
     scores: Mapping[str, NDArray[Any]]
     summary: Mapping[str, Any]
 
     def write(self, directory: Path) -> None:
-        """Write scores.arrow, a row for each event and participant, and events.arrow.
-
-        Raises:
-            OSError: If they cannot be written.
-        """
+        """Write scores.arrow, a row for each event and participant, and events.arrow."""
         with replacing(directory / EVENTS) as path:
             table = pa.table(dict(self.facts))
             schema = _signed(table.schema, self.facts)
@@ -79,12 +69,7 @@ class Outcome:
 
     @classmethod
     def read(cls, directory: Path) -> Outcome:
-        """Return what `write` wrote, with the summary that is in metrics.json.
-
-        Raises:
-            FileNotFoundError: If a file is not there.
-            OutcomeDamaged: If the numbers of one are not those that were written.
-        """
+        """Read the files of `write` and metrics.json; raises OutcomeDamaged, FileNotFoundError."""
         summary = json.loads((directory / SUMMARY).read_text(encoding="utf-8"))
         facts = _read(directory / EVENTS)
         columns, size = _read(directory / SCORES, COLUMNS), len(facts["eid"])
@@ -104,12 +89,7 @@ _SCHEMA = pa.schema(
 
 
 def _read(path: Path, names: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
-    """Return columns of a file by name, all of them if none are named.
-
-    Raises:
-        FileNotFoundError: If it is not there.
-        OutcomeDamaged: If their numbers are not those that were written.
-    """
+    """Return columns of a file by name, all of them if none are named."""
     try:
         with pa.memory_map(str(path)) as file:
             table = pa.ipc.open_file(file).read_all()

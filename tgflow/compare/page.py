@@ -17,11 +17,7 @@ MAX_POINTS = 480
 
 
 def comparison_page(analysis: Analysis) -> str:
-    """Return the page of a comparison.
-
-    Args:
-        analysis: Of at least one model that came to the end.
-    """
+    """Return the page of a comparison."""
     summary = analysis.outcome.summary
     stream = str(summary.get("stream", "")).replace("\\", "/").rsplit("/", 1)[-1].split(".")[0]
     best = next(iter(analysis.mrr.means))

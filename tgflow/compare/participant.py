@@ -27,17 +27,7 @@ from tgflow.train.stepper import Stepper
 
 
 class Participant:
-    """An entrant, with all that belongs to it alone.
-
-    Args:
-        entrant: Who.
-        graph: What batches are of.
-        config: Settings of the comparison.
-        execution: How a GPU is used.
-        preparation: The clock of what prepares batches.
-        watch: Of the preparation of its group's batches.
-        counts: What its group asks of the past.
-    """
+    """An entrant, with the stepper, scores and clocks that are its own."""
 
     def __init__(
         self,
@@ -141,12 +131,7 @@ class Participant:
         self.is_waiting = False
 
     def result(self, test_start: int, position: int) -> dict[str, Any]:
-        """Return its metrics, what it costs and how it ended, fit for JSON.
-
-        Args:
-            test_start: Log position from which on events count for `test.*`.
-            position: Log position after the last event that was stored.
-        """
+        """Return its metrics, what it costs and how it ended, fit for JSON."""
         model = self.entrant.model
         return {
             "label": self.entrant.label,
@@ -177,11 +162,7 @@ class Participant:
         self.scores.save(writer)
 
     def load(self, reader: Checkpoint) -> None:
-        """Be as it was saved.
-
-        Raises:
-            CheckpointError: If that does not fit its model.
-        """
+        """Restore the state that was saved."""
         meta = reader.meta
         self.failure = read_as(dict[str, int | str] | None, meta.get("failure"), "failure")
         self.is_waiting = read_as(bool, meta.get("is_waiting"), "is_waiting")

@@ -16,11 +16,7 @@ COLUMNS = ("reciprocal_rank", "positive", "negative")
 
 
 class ScoreLog:
-    """Reciprocal rank, positive score and first negative's score of each event from `start` on.
-
-    Args:
-        start: Log position of the first event.
-    """
+    """Reciprocal rank, positive score and first negative's score of each event from `start` on."""
 
     name = "scores"
 
@@ -35,14 +31,7 @@ class ScoreLog:
         return self._rows[: self._size]
 
     def add(self, of: MicroBatch, positive: Tensor, negative: Tensor, rank: Tensor) -> None:
-        """Take in the scores of a micro-batch, which may come after others that were skipped.
-
-        Args:
-            of: The micro-batch.
-            positive: float `[B]`, of its events and of what was replayed.
-            negative: float `[B, m]`.
-            rank: float64 `[B]`: of the events among their negatives.
-        """
+        """Take in the scores of a micro-batch, which may come after others that were skipped."""
         begin, end = of.start - self._start, of.stop - self._start
         num = end - begin
         positive, negative = positive[:num], negative[:num]
@@ -63,12 +52,7 @@ class ScoreLog:
         put_pieces(writer, self.name, PIECE, self._size, lambda a, b: {"rows": rows[a:b]})
 
     def load(self, reader: Checkpoint) -> None:
-        """Have the rows that were saved.
-
-        Raises:
-            KeyError: If a section is missing.
-            UntrustedCheckpoint: If they are no such rows.
-        """
+        """Restore the rows that were saved."""
         noted = read_as(dict[str, int], reader.meta.get(self.name), self.name)
         start, size, piece = (read_natural(noted, key) for key in ("start", "size", "piece"))
         found = [rows["rows"] for rows in pieces_of(reader, self.name, max(piece, 1), size)]

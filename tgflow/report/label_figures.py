@@ -33,15 +33,7 @@ RULES = {
 def label_table(
     flat: Mapping[str, Any], name: str
 ) -> tuple[Sequence[str], Sequence[Sequence[str]]] | None:
-    """Return header and rows: the model's figures, their 95 % intervals, then those of each rule.
-
-    Args:
-        flat: Figures, with keys such as `test.edge.accuracy` and `test.edge.pair_last.accuracy`.
-        name: What the model is called.
-
-    Returns:
-        None if no labels were predicted.
-    """
+    """Return header and rows of the model, its intervals and each baseline; None without any."""
     part = "test" if flat.get("command") == "train" else "prequential"
     for task in TASKS:
         prefix = f"{part}.{task}"

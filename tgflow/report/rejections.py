@@ -10,14 +10,7 @@ from tgflow.text import printable
 
 
 def rejections(stream: Mapping[str, Any]) -> list[tuple[str, str, str, str, str, str]]:
-    """Return a line for each code and partition, those with most rows first.
-
-    Args:
-        stream: What `Ingest.report` says, also by way of stream.json.
-
-    Returns:
-        Code, partition, rows, first place, last place, and an example.
-    """
+    """Return a line for each code and partition, those with most rows first."""
     lines = [
         (seen["count"], code, partition, seen)
         for partition, counts in stream["counts"]["partitions"].items()
