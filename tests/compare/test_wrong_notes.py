@@ -73,19 +73,20 @@ def offline(value=None, *keys):
     return spoiled(saved, keys, value) if keys else saved
 
 
-@pytest.mark.parametrize("value", WRONG[1:])
-@pytest.mark.parametrize("key", ["trained", "under_way"])
-def test_an_offline_comparison_names_what_it_cannot_use(key, value):
-    if (key, value) in (("trained", []), ("under_way", {})):
-        pytest.skip("this can be")
-    with pytest.raises(UntrustedCheckpoint, match=f"^{key}"):
-        OfflineSaves(newest=offline(value, key))
-
-
-@pytest.mark.parametrize("key", ["key", "result", "failure"])
-def test_so_it_does_of_each_who_is_done(key):
-    with pytest.raises(UntrustedCheckpoint, match=rf"^trained\[0\].{key}"):
-        OfflineSaves(newest=offline(7, "trained", 0, key))
+@pytest.mark.parametrize(
+    ("keys", "value", "said"),
+    [
+        *((["trained"], value, "^trained") for value in WRONG[1:] if value != []),
+        *((["under_way"], value, "^under_way") for value in WRONG[1:] if value != {}),
+        *(
+            (["trained", 0, key], 7, rf"^trained\[0\].{key}")
+            for key in ("key", "result", "failure")
+        ),
+    ],
+)
+def test_an_offline_comparison_names_what_it_cannot_use(keys, value, said):
+    with pytest.raises(UntrustedCheckpoint, match=said):
+        OfflineSaves(newest=offline(value, *keys))
 
 
 def test_scores_of_another_shape_are_none():
