@@ -79,17 +79,6 @@ def test_nodes_without_a_row_end_a_run_that_goes_on_once_they_have_one(run, resu
     same_run(Path("out"), Path("whole"))
 
 
-@pytest.mark.slow
-def test_a_number_stands_for_nodes_without_a_row(run):
-    write_nodes(NAMES[:20])
-    ran = run("run", *TGAT, "--fill-missing", 0)
-    assert ran.code == 0, ran.err
-    assert "; nodes without a row: 4, which get 0" in ran.err
-    found = run("info", "--json").json["node_features"]
-    assert found.startswith("node features: 20 nodes have a row")
-    assert found.endswith("; nodes without a row: 4")
-
-
 def test_training_reads_them_and_info_describes_them(run):
     flags = ("--epochs", 1, "--mrr-negatives", 3, *TGAT)
     ran = run("train", *flags, "--feature-scale", "log", "-o", "out")
@@ -100,14 +89,6 @@ def test_training_reads_them_and_info_describes_them(run):
     assert tg.open_run("out").graph.node_x.dim == 2
     found = run("info", "--json").json
     assert found["node_features"].startswith("node features: 24 nodes have a row")
-
-
-@pytest.mark.parametrize("protocol", [(), slow(("--protocol", "dyglib/1", "--epochs", 1))])
-def test_comparisons_read_them(run, protocol):
-    flags = ("--models", "recency,tgat", "--seeds", 1, "--preset", "none", *SMALL[:2], *SMALL[4:])
-    ran = run("compare", *flags, *protocol, "--json", "-o", "out")
-    assert ran.code == 0, ran.err
-    assert "24 nodes have a row" in ran.json["features"]["nodes"]
 
 
 def test_a_file_that_has_changed_does_not_go_on(run, resume):

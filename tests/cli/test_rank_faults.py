@@ -8,23 +8,20 @@ import signal
 from functools import partial
 
 import pytest
-import torch
 
 from helpers.faults import BETWEEN_RANKS
 from helpers.live_runs import same_run, write_events
 from helpers.rank_runs import (
     SOON,
     arguments,
-    call_at,
     codes,
     run_ranks,
     seconds_after,
     signal_in,
 )
 from tgflow.cli import main
-from tgflow.cli.errors import INTERNAL, IO, UNAVAILABLE
+from tgflow.cli.errors import IO, UNAVAILABLE
 from tgflow.durable.fs import RealFs
-from tgflow.train import rank_reducer
 
 pytestmark = pytest.mark.slow
 EVENTS = 400
@@ -86,45 +83,6 @@ def test_a_rank_that_hangs_ends_all_after_the_timeout(events, one, tmp_path, ran
     assert timeout - 1 < max(seconds)
     assert any(f"rank {rank} (process" in end.err and "is stopped" in end.err for end in others)
     assert_resumes(one, events, run, tmp_path)
-
-
-def send_wrong_header(rank):
-    """Be a micro-batch ahead in what is sent at last, if this is rank 1."""
-    exchange, steps = rank_reducer.exchange_parcels, []
-
-    def wrong(peers, kind, step, *more):
-        steps.append(step)
-        return exchange(peers, kind, step + (len(steps) == 4), *more)
-
-    if rank == 1:
-        rank_reducer.exchange_parcels = wrong
-
-
-def test_a_parcel_of_another_step_ends_all(events, one, tmp_path):
-    run = tmp_path / "run"
-    ends = run_ranks(tmp_path, 3, arguments(events, run, *KEPT), send_wrong_header)
-    assert codes(ends) == [INTERNAL] * 3, ends
-    assert "rank 1 is at step 4 and this one at 3" in ends[0].err
-    assert "rank 0 is at step 3 and this one at 4" in ends[1].err
-    assert_resumes(one, events, run, tmp_path)
-
-
-def change_a_bit(runner):
-    parameter = next(iter(runner.trainer.model.parameters()))
-    parameter.data.view(torch.int32).flatten()[0] ^= 1
-
-
-def check_often(change, rank):
-    rank_reducer.CHECKED_EVERY = 2
-    change(rank)
-
-
-def test_a_bit_that_changes_on_one_rank_ends_all(events, tmp_path):
-    change = partial(check_often, call_at(2, 200, change_a_bit))
-    ends = run_ranks(tmp_path, 3, arguments(events, tmp_path / "run", "--slices", 3), change)
-    assert codes(ends) == [INTERNAL] * 3, ends
-    for end in ends:
-        assert "the parameters of rank 2 are not those of rank 0" in end.err
 
 
 def have_no_room(times, rank):

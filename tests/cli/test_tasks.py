@@ -151,16 +151,3 @@ def test_a_frozen_model_learns_links_first_and_then_labels_alone(tgflow, payment
     records = [json.loads(x) for x in Path("out/metrics.jsonl").read_text().splitlines()]
     assert [record["epoch"] for record in records] == [0, 1]
     assert len({record["val.ap"] for record in records}) == 1  # links stay as they were
-
-
-@pytest.mark.slow
-def test_state_labels_of_jodies_files_are_learned(tgflow, tmp_path):
-    rng = random.Random(0)
-    lines = ["user_id,item_id,timestamp,state_label,comma_separated_list_of_features"]
-    for i in range(300):
-        x = rng.gauss(0, 1)
-        lines.append(f"{rng.randrange(9)},{rng.randrange(5)},{i}.0,{int(x > 1)},{x:.3f},{i % 2}")
-    (tmp_path / "wiki.csv").write_text("\n".join(lines) + "\n")
-    ran = tgflow("train", "-s", "wiki.csv", "--task", "node", "--target", "label", "--json", *FEW)
-    assert ran.code == 0, ran.err
-    assert ran.json["test.node.num_positives"] > 0
