@@ -11,7 +11,7 @@ _MASK = (1 << 64) - 1
 
 
 class KeyDomain(IntEnum):
-    """What a key is for; two domains never share random bits."""
+    """Purpose of a key; two domains never share random bits."""
 
     NEGATIVES = 1
     REPLAY = 2

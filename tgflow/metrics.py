@@ -31,7 +31,7 @@ HITS = (1, 10)
 TIED = 2.0**-17
 """Relative difference below which float32 scores are tied: 64 units in the last place."""
 UNDEFINED = float("nan")
-"""What a metric of nothing is: no positives, or no negatives."""
+"""Value of a metric without positives or without negatives."""
 MEAN_OVER_BATCHES = ("ap", "auc")
 """Metrics averaged over batches; the others are averaged over events."""
 RESERVED = (*METRIC_TITLES, "ap_pooled", "auc_pooled", "loss", "num_events", "replay_ap")
@@ -304,7 +304,7 @@ def batch_metrics(positive: Tensor, negative: Tensor, rank: Tensor) -> dict[str,
     Args:
         positive: Scores, float `[B]`, some.
         negative: Scores, float `[B, m]`, some; AP and AUC compare with the first column.
-        rank: What `ranks` says of them.
+        rank: As `ranks` returns them.
 
     Raises:
         ValueError: If a score is NaN.

@@ -1,4 +1,4 @@
-"""Which rank computes which rows of a batch: known to all from the beginning, asked of nobody."""
+"""Static schedule: which rank computes which rows of a batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one order in which the slices of a batch are added, whoever computes which of them."""
+"""Sum of the slices of a batch in one order, whichever ranks compute them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ class TreeSum:
 
     Floating-point sums depend on their order. Here it depends on the number of slices alone: the
     tree is that of the smallest power of two, a node is the sum of its two children, and a node
-    with one child, as not all leaves are there, is that child: no zero is added. So whoever has
-    consecutive slices can add those that make up whole subtrees, and whoever gets these sums can
-    add them further, with the bits that one process has.
+    with one child, as not all leaves are there, is that child: no zero is added. So a rank with
+    consecutive slices can add those that make up whole subtrees, and another rank can add these
+    sums further, with the bits that one process has.
 
     Holds at most one tensor for each level of the tree.
 

@@ -186,15 +186,6 @@ def test_weights_and_biases_is_offline_and_has_each_step_once(tmp_path, monkeypa
     assert all(run.is_finished for run in runs)
 
 
-def test_a_note_that_was_torn_is_as_good_as_none(tmp_path, monkeypatch):
-    runs = fake_wandb(monkeypatch)
-    (tmp_path / "wandb").mkdir()
-    (tmp_path / "wandb" / "tgflow.json").write_text('{"id": ')
-    with tg.callbacks.WandB(tmp_path, step=60) as logger:
-        logger.log(90, {"loss": 0.5})
-    assert [step for step, _ in runs[0].logged] == [90]
-
-
 @pytest.mark.parametrize(
     ("kind", "module", "extra"),
     [("TensorBoard", "torch.utils.tensorboard", "tensorboard"), ("WandB", "wandb", "wandb")],

@@ -91,16 +91,6 @@ def test_intervals_hold_their_figures_and_narrow_with_more_events():
         assert many[f"{name}_high"] - many[f"{name}_low"] == pytest.approx(width / 3, rel=0.4)
 
 
-def test_an_interval_of_the_accuracy_is_about_that_of_a_share():
-    label = torch.zeros(1000, dtype=torch.int64)
-    classes = torch.zeros(1000, 3)
-    classes[:300, 1] = 1.0
-    found = figures_of(label, classes).result(with_intervals=True)
-    error = 1.96 * math.sqrt(0.7 * 0.3 / 1000)
-    assert found["accuracy_low"] == pytest.approx(0.7 - error, abs=0.01)
-    assert found["accuracy_high"] == pytest.approx(0.7 + error, abs=0.01)
-
-
 def test_what_is_undefined_is_left_out():
     assert LabelFigures(2, pooled=True).result(with_intervals=True) == {}
     label, classes = torch.zeros(4, dtype=torch.int64), torch.randn(4, 2)

@@ -120,12 +120,6 @@ def test_figures_of_forecasters_are_means_over_times():
     assert 0 < ends[0] < result["property.ndcg"] < ends[1] < 1
 
 
-def test_a_head_starts_as_the_moving_average():
-    asked = [each for each in made_asked() if each.part != "train"]
-    result = node_property_figures(asked, 12, epochs=3, seed=0)
-    assert result["property.ndcg"] == result["property.average.ndcg"]
-
-
 def test_parts_without_times_are_refused():
     asked = [each for each in made_asked() if each.part != "val"]
     with pytest.raises(ValueError, match="no time of the properties is within the val part"):

@@ -24,16 +24,6 @@ def test_after_an_evaluation_the_next_rows_are_back_that_were_held_before(policy
     assert cache.counters.preloaded == 3
 
 
-@pytest.mark.parametrize("policy", ["lru", "lfu", "fifo"])
-def test_rows_that_an_evaluation_left_are_not_read_again(policy: Any) -> None:
-    cache, graph = ten_rows_held(policy)
-    with caches.isolate_evaluation(graph, lambda: {"node_x": torch.arange(5)}):
-        cache.gather(torch.arange(40, 43))
-        assert set(cache.contents().tolist()) & set(range(5)) == {3, 4}
-    assert set(range(5)) <= set(cache.contents().tolist())
-    assert cache.counters.preloaded == 3
-
-
 @pytest.mark.parametrize("policy", ["static", "belady"])
 def test_an_evaluation_changes_nothing_where_gathers_admit_nothing(policy: Any) -> None:
     cache, graph = ten_rows_held(policy)

@@ -227,15 +227,6 @@ def test_a_trainer_resumes_after_an_epoch_with_the_same_bits_and_counts(reuse):
     assert (f"hot ones {SIZE} batches ahead" in expected["protocol_line"]) is (reuse is AHEAD)
 
 
-def test_saved_rows_do_not_depend_on_what_was_prepared_ahead():
-    runs = Pass(num_threads=2), Pass()
-    for run in runs:
-        run.learn(stop=7)
-    one, other = (run.saved().get("reuse") for run in runs)
-    assert one.keys() == other.keys()
-    assert all(torch.equal(x, other[name]) for name, x in one.items())
-
-
 def test_a_checkpoint_without_published_parameters_is_refused_within_a_super_batch():
     inline, run = Pass(reuse=replace(AHEAD, producer="inline")), ahead()
     inline.learn(stop=SIZE + 1)
@@ -258,20 +249,6 @@ def test_an_error_of_a_thread_arrives(monkeypatch):
         learned(run, lambda run: seen.append(all_done(run)))
     assert len(seen) == 2 * SIZE + 1
     run.reuse.close()
-
-
-def test_an_early_end_leaves_no_thread_and_no_rows():
-    run = ahead()
-    batches = run.batches()
-    for batch in islice(batches, SIZE + 1):
-        run.reuse.learn(run.learner, batch)
-    job, threads = run.reuse.producer._job, run.reuse.producer._pool._threads
-    batches.close()
-    run.reuse.close()
-    assert all(future.done() for future in job._futures)
-    assert threads
-    assert not any(thread.is_alive() for thread in threads)
-    assert run.reuse.producer._job is None
 
 
 def test_threads_end_when_a_step_of_a_training_fails():

@@ -156,14 +156,6 @@ def test_other_replay_reads_nothing_that_was_forgotten(tmp_path, changes, before
     assert losses == with_more
 
 
-def test_a_larger_horizon_is_reached_as_the_run_goes_on(tmp_path):
-    _, trainer = resumed_with({"replay_horizon": 150}, tmp_path)
-    saved = trainer.checkpoint()
-    assert saved.meta["replay_from"] == 160
-    unchanged = ContinualTrainer.from_checkpoint(small_tgn(), saved)
-    assert unchanged.checkpoint().meta["replay_from"] == 160
-
-
 @pytest.mark.parametrize("model", [TGN, TGAT])
 def test_the_first_batch_names_the_widths_that_disagree(model):
     trainer = ContinualTrainer(model(), TemporalGraph(edge_x_dim=2), CONTINUAL)

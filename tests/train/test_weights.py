@@ -122,10 +122,10 @@ def test_kafka_records_carry_weights(codec):
 
 
 ROWS = {
-    "src": [i * i % 7 for i in range(120)],
-    "dst": [7 + i * 3 % 5 for i in range(120)],
-    "t": [*range(120)],
-    "w": [i % 4 / 2 for i in range(120)],
+    "src": [i * i % 7 for i in range(150)],
+    "dst": [7 + i * 3 % 5 for i in range(150)],
+    "t": [*range(150)],
+    "w": [i % 4 / 2 for i in range(150)],
 }
 BAD = {"": "type", "-1": "range", "inf": "inf", "1e39": "inf", "x": "type"}
 
@@ -146,8 +146,8 @@ def run(out, stream, *flags):
 def test_runs_learn_by_weights_and_resume_with_the_same_bits(tmp_path):
     stream = write(tmp_path / "w.csv")
     by_weight = run(tmp_path / "csv", stream, "--weight", "w")
-    cut = run(tmp_path / "cut", stream, "--weight", "w", "--limit", 60)
-    same_run(run(cut, stream, "--limit", 120, "--resume"), by_weight)
+    cut = run(tmp_path / "cut", stream, "--weight", "w", "--limit", 100)
+    same_run(run(cut, stream, "--limit", 150, "--resume"), by_weight)
     plain = run(tmp_path / "plain", stream)
     ones = run(tmp_path / "ones", write(tmp_path / "ones.csv", ones=True), "--weight", "w")
     losses = [[step["loss"] for step in figures(each)[2]] for each in (by_weight, plain, ones)]

@@ -68,7 +68,7 @@ class CSVLogger(FigureCallback):
             self._file.write(_line(self._columns, row))
 
     def flush(self) -> None:
-        """Have all rows on the disk."""
+        """Sync all rows to the disk."""
         self._file.sync()
 
     def close(self) -> None:

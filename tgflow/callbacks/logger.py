@@ -1,4 +1,4 @@
-"""What logs the figures of a training: the protocol, and the callback that speaks it."""
+"""Loggers of the figures of a training: the protocol and its callback."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Protocol, Self
 from tgflow.train.observe import Callback, EpochRecord, StepRecord
 
 PLACES = frozenset({"index", "start", "stop", "epoch", "seed"})
-"""What a record says of where it is, which its step does too."""
+"""Figures of a record that only give its place, as its step does."""
 
 
 class Logger(Protocol):
@@ -30,7 +30,7 @@ class Logger(Protocol):
         """Take the figures of a step, by name; what is no finite number is left out."""
 
     def flush(self) -> None:
-        """Have all that was logged survive the end of this process."""
+        """Make all that was logged durable."""
 
     def close(self) -> None:
         """Write what is left, and give back what is held."""

@@ -41,7 +41,7 @@ class TensorBoard(FigureCallback):
         return {"directory": str(self.directory)}
 
     def log(self, step: int, figures: Mapping[str, Any]) -> None:
-        """Have the figures of a step written."""
+        """Write the figures of a step."""
         for name, value in group_figures(figures).items():
             self._writer.add_scalar(name, value, step)
 

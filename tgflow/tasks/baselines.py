@@ -1,4 +1,4 @@
-"""What labels are predicted by without a model: rules over the labels that an event may see."""
+"""Heuristic baselines of labels: rules over the labels that an event may see."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ stands, or else the most frequent one."""
 WINDOW = 7
 """Of the moving average m <- ((w - 1) m + y) / w, as in TGB."""
 _OF_SOURCE, _OF_ALL = 1e-3, 1e-6
-"""What ties, and those without labels of their own, are settled by."""
+"""Weights that break ties, and predict for sources without labels."""
 _AT_ONCE = 1000
 
 
 class LabelRules:
-    """Follows a log in order, and says by each rule what the label of each event is."""
+    """Follows a log in order, and predicts the label of each event by each heuristic baseline."""
 
     def __init__(self, log: EventLog, history: LabelHistory) -> None:
         self._log, self._history = log, history

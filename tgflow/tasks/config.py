@@ -18,7 +18,7 @@ Kind = Literal["link", "edge", "node", "property", "anomaly"]
 @described
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskConfig:
-    """What is to be learned of the events.
+    """Settings of a task.
 
     Example:
         >>> tg.tasks.TaskConfig(kind="edge", target="is_fraud", label_delay="1d").has_decoder

@@ -1,4 +1,4 @@
-"""How well labels were predicted: accuracy, macro-F1, MRR, AUC and AP, with intervals."""
+"""Metrics of predicted labels: accuracy, macro-F1, MRR, AUC and AP, with intervals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tgflow.metrics import ranks
 from tgflow.resampling import NORMAL
 
 Counts: TypeAlias = NDArray[np.int64]
-"""How often equal scores were given to negatives and to positives, `[2, G]`, the lowest first."""
+"""Counts of equal scores of negatives and of positives, `[2, G]`, the lowest first."""
 
 RESAMPLES = 200
 NUM_BINS = 4096
@@ -28,7 +28,7 @@ class LabelFigures:
     def __init__(self, num_classes: int, *, pooled: bool) -> None:
         self.num_classes = num_classes
         self._cells = torch.zeros(num_classes, num_classes, dtype=torch.int64)
-        """How often each class was predicted as which."""
+        """Confusion matrix: true class, predicted class."""
         self._ranks = torch.zeros(2, dtype=torch.float64)
         """Sums of the reciprocal ranks, and of their squares."""
         self._bins = torch.zeros(2, NUM_BINS, dtype=torch.int64)

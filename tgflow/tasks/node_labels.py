@@ -117,8 +117,8 @@ def node_label_figures(
     """Return how well embeddings predict the static labels of nodes that were not learned from.
 
     Each node is asked about right after its last event. A logistic regression learns four fifths of
-    the nodes, and says the labels of the others; so do those that read degrees and age alone, and
-    those that read both.
+    the nodes and predicts the labels of the others; so do those that read degrees and age alone,
+    and those that read both.
 
     Args:
         model: One that defines `embed`, trained, with all events stored.

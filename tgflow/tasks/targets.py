@@ -1,4 +1,4 @@
-"""Which event has which label, and from when a label may be seen."""
+"""Labels of events as classes, and the time from which each may be seen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a logit stands for, by the scores of a stream so far: a probability, and how odd it is."""
+"""Calibration of logits by the scores of a stream so far: probability and anomaly."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Calibration:
         writer.put(self.name, {"counts": torch.from_numpy(self._counts.copy())})
 
     def load(self, reader: Checkpoint) -> None:
-        """Have the histograms that were saved.
+        """Load the histograms that were saved.
 
         Raises:
             UntrustedCheckpoint: If there are none, or no such ones are ever saved.

@@ -31,7 +31,7 @@ class _Shape:
     """The calls that were captured of batches of one shape. One may read another's result."""
 
     inputs: Batch
-    """Whose tensors each replay reads."""
+    """Each replay reads its tensors."""
     fixed: list[Tensor]
     """Of the model's state, as they were: a replay reads and writes these."""
     holds: Batch | None = None

@@ -1,4 +1,4 @@
-"""What a model says of the events of a micro-batch, before it learns any of them."""
+"""Scores of the events of a micro-batch, before any of them is learned."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class EventScorer:
         return self._labels is not None
 
     def score(self, events: HostEvents, values: Mapping[str, Tensor] | None) -> EventScores | None:
-        """Return the scores of a micro-batch, once whoever hears of them has done so."""
+        """Return the scores of a micro-batch, after `hear` was called with them."""
         num = len(events.eid)
         label, probability = torch.full((num,), NO_LABEL, dtype=torch.int64), _nan(num)
         if values is None:

@@ -29,78 +29,73 @@ COPY_BYTES = 16 << 20
 _TITLES = {"edge_x": "edge features", "node_x": "node features"}
 
 
-class FeatureRows:
-    """The rows of a table of features, of edges or of nodes."""
+def save_rows(writer: Checkpoint, name: str, table: Table, size: int, *, volatile: bool) -> None:
+    """Save the first `size` rows and their fingerprint, or refer to their file.
 
-    def __init__(
-        self,
-        name: str,
-        table: Table,
-        size: int | None = None,
-        *,
-        follows_log: bool,
-        volatile: bool = False,
-    ) -> None:
-        self.name, self._table, self._follows_log = name, table, follows_log
-        self._volatile = volatile or not follows_log
-        self._size = len(table) if size is None else size
+    Args:
+        writer: Takes them.
+        name: "edge_x" or "node_x".
+        table: With the rows.
+        size: How many to save.
+        volatile: Whether the fingerprint is left out of the checkpoint's `state_sha256`, which
+            never depends on the file that the rows are in.
+    """
+    file, step = _backing_file(table), max(1, PIECE_BYTES // (4 * table.dim))
+    where = None if file is None or file.path is None else str(file.path.absolute())
+    writer.note(name, {"dim": table.dim, "piece": step, "file": where})
+    mark = {"rows": torch.tensor([size]), "sha256": _digest(table, size)}
+    writer.put(f"{name}_mark", mark, volatile=volatile)
+    if file is not None:
+        writer.sync_before(file.sync)
+        return
 
-    def save(self, writer: Checkpoint) -> None:
-        """Save the rows and their fingerprint, or refer to their file."""
-        table, rows = self._table, self._size
-        file, step = backing_file(table), max(1, PIECE_BYTES // (4 * table.dim))
-        where = None if file is None or file.path is None else str(file.path.absolute())
-        writer.note(self.name, {"dim": table.dim, "piece": step, "file": where})
-        writer.put(f"{self.name}_mark", fingerprint(table, rows), volatile=self._volatile)
+    def read(start: int, stop: int) -> Tensors:
+        return {"x": table.read(start, stop)}
+
+    put_pieces(writer, name, step, size, read, volatile=True)
+
+
+def load_rows(reader: Checkpoint, name: str, table: Table, *, follows_log: bool) -> None:
+    """Let a table have the rows that were saved.
+
+    Args:
+        reader: Has them, or refers to their file.
+        name: "edge_x" or "node_x".
+        table: An empty one, wherever it is, or one that has them.
+        follows_log: Whether events give the rows, as edges do: those beyond the checkpoint's come
+            again, so they are cut off. Rows of nodes may be there before an event mentions them,
+            and stay.
+
+    Raises:
+        RowsLost: If the table, or the file that is referred to, does not have what it had; nothing
+            in it was changed.
+        ValueError: If the table is of another kind, or has rows that are not the checkpoint's.
+    """
+    dim = read_natural(read_as(dict[str, Any], reader.meta.get(name), name), "dim")
+    if table.dim != dim or table.dtype != torch.float32:
+        raise ValueError(
+            f"{_TITLES[name]} are float32 of width {dim}, the table's are {table.dtype} "
+            f"of width {table.dim}"
+        )
+    mark, file, backing = (
+        reader.get(f"{name}_mark"),
+        file_of(reader.meta, name),
+        _backing_file(table),
+    )
+    check_like(name, mark, {"rows": torch.zeros(1).long(), "sha256": torch.zeros(32).byte()})
+    rows = int(mark["rows"])
+    if not len(table) and not (backing is not None and same_file(backing.path, file)):
         if file is not None:
-            writer.sync_before(file.sync)
+            _copy_rows(file, mark, table)
         else:
-            put_pieces(
-                writer,
-                self.name,
-                step,
-                rows,
-                lambda start, stop: {"x": table.read(start, stop)},
-                volatile=True,
-            )
-
-    def load(self, reader: Checkpoint) -> None:
-        """Let the table have the rows that were saved."""
-        noted = read_as(dict[str, Any], reader.meta.get(self.name), self.name)
-        self._check_kind(read_natural(noted, "dim"))
-        table, file = self._table, file_of(reader.meta, self.name)
-        mark, backing = read_fingerprint(reader, self.name), backing_file(self._table)
-        if not len(table) and not (backing is not None and same_file(backing.path, file)):
-            self._fill(reader, file, mark)
-        elif self._follows_log and (backing is None or file is None):
-            self._check_empty()
-        check_fingerprint(table if backing is None else backing, mark)
-        self.rewind(int(mark["rows"]))
-
-    def rewind(self, size: int) -> None:
-        """Cut off the rows beyond the first `size`, if those that follow come again."""
-        if self._follows_log and len(self._table) > size:
-            self._table.truncate(size)
-
-    def _check_empty(self) -> None:
-        if len(self._table):
-            raise ValueError(f"the table to fill must be empty, it has {len(self._table)} rows")
-
-    def _check_kind(self, dim: int) -> None:
-        table = self._table
-        if table.dim != dim or table.dtype != torch.float32:
-            raise ValueError(
-                f"{_TITLES[self.name]} are float32 of width {dim}, the table's are {table.dtype} "
-                f"of width {table.dim}"
-            )
-
-    def _fill(self, reader: Checkpoint, file: Path | None, mark: Tensors) -> None:
-        if file is not None:
-            copy_rows(file, mark, self._table)
-            return
-        step = max(1, read_natural(reader.meta[self.name], "piece"))
-        for piece in pieces_of(reader, self.name, step, int(mark["rows"])):
-            self._table.append(piece["x"])
+            step = max(1, read_natural(reader.meta[name], "piece"))
+            for piece in pieces_of(reader, name, step, rows):
+                table.append(piece["x"])
+    elif follows_log and (backing is None or file is None) and len(table):
+        raise ValueError(f"the table to fill must be empty, it has {len(table)} rows")
+    _check_mark(table if backing is None else backing, mark)
+    if follows_log and len(table) > rows:
+        table.truncate(rows)
 
 
 def file_of(meta: Mapping[str, Any], name: str) -> Path | None:
@@ -110,7 +105,12 @@ def file_of(meta: Mapping[str, Any], name: str) -> Path | None:
     return None if file is None else Path(file)
 
 
-def backing_file(table: Table) -> FeatureTable | None:
+def same_file(left: Path | None, right: Path | None) -> bool:
+    """Return whether two paths, from here, name the same file; None names none."""
+    return left is not None and right is not None and left.absolute() == right.absolute()
+
+
+def _backing_file(table: Table) -> FeatureTable | None:
     """Return the table behind `table` if its rows outlive the process in a file with a name."""
     if isinstance(table, CachedTable) and isinstance(table.table, FeatureTable):
         table = table.table
@@ -119,24 +119,13 @@ def backing_file(table: Table) -> FeatureTable | None:
     return None
 
 
-def same_file(left: Path | None, right: Path | None) -> bool:
-    """Return whether two paths, from here, name the same file; None names none."""
-    return left is not None and right is not None and left.absolute() == right.absolute()
+def _digest(table: Table, rows: int) -> Tensor:
+    last = table.read(max(0, rows - DIGEST_ROWS), rows)
+    digest = hashlib.sha256(last.contiguous().view(torch.uint8).numpy().tobytes()).digest()
+    return torch.tensor(list(digest), dtype=torch.uint8)
 
 
-def fingerprint(table: Table, rows: int) -> Tensors:
-    """Return what distinguishes the first `rows` of a table: their number, a digest of the last."""
-    return {"rows": torch.tensor([rows]), "sha256": _digest(table, rows)}
-
-
-def read_fingerprint(reader: Checkpoint, name: str) -> Tensors:
-    """Return the fingerprint of the rows `name` of a checkpoint."""
-    mark = reader.get(f"{name}_mark")
-    check_like(name, mark, {"rows": torch.zeros(1).long(), "sha256": torch.zeros(32).byte()})
-    return mark
-
-
-def check_fingerprint(table: Table, mark: Tensors) -> None:
+def _check_mark(table: Table, mark: Tensors) -> None:
     """Raise RowsLost unless `table` begins with the rows of a fingerprint."""
     rows, where = int(mark["rows"]), getattr(table, "path", None) or "the table"
     if len(table) < rows:
@@ -148,35 +137,21 @@ def check_fingerprint(table: Table, mark: Tensors) -> None:
         )
 
 
-def copy_rows(file: Path, mark: Tensors, table: Table) -> None:
-    """Fill `table` with the rows of a file, which stays as it is.
-
-    Raises:
-        RowsLost: If the file does not have them.
-    """
-    source = _open_rows(file, table.dim, table.dtype)
+def _copy_rows(file: Path, mark: Tensors, table: Table) -> None:
+    """Fill `table` with the rows of a file, which stays as it is."""
+    if not file.exists():
+        raise RowsLost(
+            f"{file} is gone, and features of the checkpoint were in it; if it is elsewhere now, "
+            f'give the table: FeatureTable({table.dim}, placement="disk", path=...)'
+        )
     try:
-        check_fingerprint(source, mark)
+        source = FeatureTable(table.dim, table.dtype, placement="disk", path=file)
+    except DamagedFile as error:
+        raise RowsLost(f"the checkpoint's features cannot be read: {error}") from None
+    try:
+        _check_mark(source, mark)
         rows, step = int(mark["rows"]), max(1, COPY_BYTES // (table.dim * table.dtype.itemsize))
         for start in range(0, rows, step):
             table.append(source.read(start, min(start + step, rows)))
     finally:
         source.close()
-
-
-def _open_rows(file: Path, dim: int, dtype: torch.dtype) -> FeatureTable:
-    if not file.exists():
-        raise RowsLost(
-            f"{file} is gone, and features of the checkpoint were in it; if it is elsewhere now, "
-            f'give the table: FeatureTable({dim}, placement="disk", path=...)'
-        )
-    try:
-        return FeatureTable(dim, dtype, placement="disk", path=file)
-    except DamagedFile as error:
-        raise RowsLost(f"the checkpoint's features cannot be read: {error}") from None
-
-
-def _digest(table: Table, rows: int) -> Tensor:
-    last = table.read(max(0, rows - DIGEST_ROWS), rows)
-    digest = hashlib.sha256(last.contiguous().view(torch.uint8).numpy().tobytes()).digest()
-    return torch.tensor(list(digest), dtype=torch.uint8)

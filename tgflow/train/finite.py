@@ -14,7 +14,7 @@ _WAY_OUT = "lower the learning rate, set grad_clip, or look for features that ar
 
 
 class TrainingDiverged(RuntimeError):
-    """A loss or score that is not finite; the message says where, and what to do.
+    """A loss or score that is not finite; the message has the place and the way out.
 
     Args:
         text: The message.

@@ -1,4 +1,4 @@
-"""What a node's property will be next: NDCG@10 of a head on embeddings and on what it was."""
+"""Node property prediction: NDCG@10 of a head on embeddings and earlier properties."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COLUMNS = ("t", "node", "label", "weight")
 TOP = 10
 PATIENCE = 10
 _SKIP = 20.0
-"""What a share of the moving average adds to a logit at first: the head starts by that order."""
+"""Initial weight of the moving average in a logit: the head starts by that order."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

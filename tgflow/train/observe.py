@@ -99,7 +99,7 @@ class StepRecord:
     overhead_share: float
     """Share of the run's wall time outside forward, backward and optimizer, waiting included."""
     scores: EventScores | None = None
-    """What the model said of each event before it learned it; None unless the trainer was made with
+    """Scores of each event before it was learned; None unless the trainer was made with
     `scores=True`, and on ranks other than 0."""
 
     @property
@@ -127,7 +127,7 @@ _STEP_FIELDS = [each.name for each in fields(StepRecord) if each.name != "scores
 
 @described
 class Callback:
-    """Hears of progress; override what is of interest. An exception in it stops the run.
+    """Base class for callbacks; override the methods that are needed. An exception stops the run.
 
     Example:
         >>> class Printed(tg.Callback):
@@ -139,12 +139,12 @@ class Callback:
     """
 
     def on_batch(self, record: BatchRecord) -> None:
-        """Hear of a batch of `OfflineTrainer`."""
+        """Called after a batch of `OfflineTrainer`."""
 
     def on_test_scores(
         self, negatives: str, eid: Tensor, positive: Tensor, negative: Tensor
     ) -> None:
-        """Hear of the scores of a batch of the test of `OfflineTrainer`, on the host.
+        """Called with the scores of a test batch of `OfflineTrainer`, on the host.
 
         Args:
             negatives: Their kind.
@@ -154,10 +154,10 @@ class Callback:
         """
 
     def on_epoch(self, record: EpochRecord) -> None:
-        """Hear of an epoch of `OfflineTrainer`."""
+        """Called after an epoch of `OfflineTrainer`."""
 
     def on_step(self, record: StepRecord) -> None:
-        """Hear of a micro-batch of `ContinualTrainer`."""
+        """Called after a micro-batch of `ContinualTrainer`."""
 
 
 class Callbacks(Callback):
@@ -169,7 +169,7 @@ class Callbacks(Callback):
 
     @contextmanager
     def also(self, other: AbstractContextManager[Callback]) -> Iterator[None]:
-        """Enclose what another one hears of, too: it is entered here."""
+        """Enter another callback, and notify it, too."""
         with other as callback:
             self._all.append(callback)
             try:

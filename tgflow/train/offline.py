@@ -238,7 +238,7 @@ class OfflineTrainer:
         self._labels = {} if task is None else self._labels_of(task)
         """Labels of the events of training, which have other positions there, and of all."""
         self.reuse = reuse_of(c.reuse, self._learner, self._train_plan, peers.world)
-        """What reuses rows, and its `stats`; None where `config.reuse` does not ask for it."""
+        """Reuses rows, and has `stats`; None without `config.reuse`."""
         num = c.mrr_negatives if c.select == "mrr" else 1
         self._val_plan = self._evaluation_plan("val", c.negatives[0], num)
         self._progress, self._is_done = OfflineProgress(), False
@@ -407,7 +407,7 @@ class OfflineTrainer:
             part.save(writer)
 
     def load_progress(self, reader: Checkpoint) -> None:
-        """Have `fit` go on after the epochs that another trainer had saved, with the same bits.
+        """Let `fit` go on after the epochs that another trainer has saved, with the same bits.
 
         Args:
             reader: Of what a trainer of such a model, graph and settings has saved.

@@ -1,4 +1,4 @@
-"""How far a training is, as a bar on a terminal or in a notebook."""
+"""Progress bar of a training on a terminal or in a notebook."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class ProgressBar(Callback):
 def progress_bar(
     wanted: bool | None, stream: object = None, metrics: Sequence[str] = ()
 ) -> AbstractContextManager[Callback]:
-    """Return a bar to enter, which hears of the training, or what shows nothing.
+    """Return a progress bar to enter, or a callback that does nothing.
 
     Args:
         wanted: Whether it is shown; None: where stderr is a terminal, and in a notebook that has

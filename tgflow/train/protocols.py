@@ -1,4 +1,4 @@
-"""Named protocols: what the settings of a published evaluation are, and the line that says them.
+"""Named protocols: settings of published evaluations, and the line that describes them.
 
 A protocol is a name with a version, and nothing but settings. Each may be another, and is then
 named in the line that is printed with every result.

@@ -35,7 +35,7 @@ from tgflow.peers import Shard
 from tgflow.tables import FeatureTable
 from tgflow.tables.table import Table
 from tgflow.train.caches import caches_of
-from tgflow.train.feature_rows import FeatureRows
+from tgflow.train.feature_rows import load_rows, save_rows
 from tgflow.train.step import TrainStep
 
 PIECE = 1 << 18
@@ -79,10 +79,9 @@ def save_graph(
     writer.note(_CACHES, kinds)
     num_rows = graph.num_node_rows(position)
     if graph.edge_x is not None:
-        edge_x = FeatureRows("edge_x", graph.edge_x, position, follows_log=True, volatile=by_part)
-        edge_x.save(writer)
+        save_rows(writer, "edge_x", graph.edge_x, position, volatile=by_part)
     if graph.node_x is not None:
-        FeatureRows("node_x", graph.node_x, num_rows, follows_log=False).save(writer)
+        save_rows(writer, "node_x", graph.node_x, num_rows, volatile=True)
     for key, size in zip(_SCALES, (position, num_rows), strict=True):
         scale = getattr(graph, key)
         if scale is not None:
@@ -235,7 +234,7 @@ def _features(
         return None
     noted = read_as(dict[str, Any], reader.meta[name], name)
     table = FeatureTable(read_natural(noted, "dim")) if given is None else given
-    FeatureRows(name, table, follows_log=follows_log).load(reader)
+    load_rows(reader, name, table, follows_log=follows_log)
     return table
 
 

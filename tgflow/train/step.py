@@ -664,7 +664,7 @@ def _share_of_slice(batch: Batch, num_rows: int) -> float:
 
 
 def _fetch(share: Share) -> None:
-    """Have here what the slices read of a state that is spread over ranks."""
+    """Fetch what the slices read of a state that is spread over ranks."""
     if share.fetch is not None:
         share.fetch()
 

@@ -1,4 +1,4 @@
-"""What trainers over a stream have in common: micro-batches come, one after the other."""
+"""Base class of trainers over a stream of micro-batches."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class StreamTrainer(ABC):
     """
 
     control: RankControl | None = None
-    """What goes between a runner and the ranks; None of what no ranks can share."""
+    """Control channel to the other ranks; None for trainers of one process."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class StreamTrainer(ABC):
         Args:
             stream: Batches of any size, in order; read as needed, from another thread. Of several
                 ranks that of rank 0 is read, and no other one.
-            observer: Hears of each step, such as a `tgflow.callbacks.CSVLogger`; or several.
+            observer: A callback for each step, such as a `tgflow.callbacks.CSVLogger`; or several.
             progress: Whether rank 0 shows a bar, on stderr; None: on a terminal, or in a notebook.
 
         Raises:
@@ -268,7 +268,7 @@ class StreamTrainer(ABC):
         feeder = MicroBatcher(self.graph, self._segment_start, self._index, c.batch_size, num - 1)
         made = (
             self._asked(feeder.turns(stream, MOST_BATCHES))
-            if self._asks
+            if self.graph.shard.world > 1 or self.is_spread
             else self._loaded(feeder.tasks(stream))
         )
         for each in self._steppers:
@@ -280,7 +280,9 @@ class StreamTrainer(ABC):
                         of = self._advance(self._step(batch, batches), feeder)
                         for each in self._steppers:
                             each.finish(of)
-                    yield from self._known()
+                    everything, self._catches_up = self._catches_up, False
+                    self._collect(everything=everything)
+                    yield from self._records()
             except Exception:
                 yield from self.drain()  # what was learned before
                 raise
@@ -302,11 +304,6 @@ class StreamTrainer(ABC):
         )
         return joined_shares(loader, len(self._wanted)) if c.slices > 1 else loader
 
-    @property
-    def _asks(self) -> bool:
-        """Whether batches are prepared by asking other ranks."""
-        return self.graph.shard.world > 1 or self.is_spread
-
     def _asked(self, turns: Iterator[list[Task]]) -> Generator[Share]:
         """Yield the shares of turns, prepared by asking the owners of nodes."""
         c = self.config
@@ -316,10 +313,18 @@ class StreamTrainer(ABC):
                 "was left early, and how many do differs between ranks, which ask each other: go "
                 "on from a checkpoint"
             )
-        gate = TurnGate(self._peers)
-        made = shares_by_turns(
-            turns, self._preparer(), gate, num_threads=c.num_threads, ahead=self._ahead
+        plans, gate = self._source(), TurnGate(self._peers)
+        assert isinstance(plans, MicroBatchPlans)
+        sampler, graph, state = plans.predict.sampler, self.graph, self.spread_state
+        walk: Walk = (
+            walks_here(graph, sampler)
+            if graph.shard.world == 1
+            else AskingSampler(graph, self._peers, sampler).walk
         )
+        most = SliceSchedule(c.slices, self._peers.world).most
+        ask = None if state is None else state.ask
+        preparer = SharePreparer(plans.plan_of, walk, self._wanted, most, ask)
+        made = shares_by_turns(turns, preparer, gate, num_threads=c.num_threads, ahead=self._ahead)
         try:
             with closing(made):
                 yield from made
@@ -330,26 +335,12 @@ class StreamTrainer(ABC):
                 gate.leave()
             raise
 
-    def _preparer(self) -> SharePreparer:
-        """Return what prepares shares with the other ranks."""
-        plans = self._source()
-        assert isinstance(plans, MicroBatchPlans)
-        sampler, graph, state = plans.predict.sampler, self.graph, self.spread_state
-        walk: Walk = (
-            walks_here(graph, sampler)
-            if graph.shard.world == 1
-            else AskingSampler(graph, self._peers, sampler).walk
-        )
-        most = SliceSchedule(self.config.slices, self._peers.world).most
-        ask = None if state is None else state.ask
-        return SharePreparer(plans.plan_of, walk, self._wanted, most, ask)
-
     @property
     def _ahead(self) -> int:
         return PREFETCH_BATCHES if self.config.lookahead == "auto" else self.config.lookahead
 
     def catch_up(self) -> None:
-        """Have `steps` yield what is pending before it goes on; waits for the device there."""
+        """Let `steps` yield what is pending before it goes on; waits for the device there."""
         self._catches_up = True
 
     def drain(self) -> Iterator[StepRecord]:
@@ -391,12 +382,6 @@ class StreamTrainer(ABC):
             lag_seconds=(t_last - t) * self.graph.seconds_per_tick,
             arrived=feeder.arrivals.popleft(),
         )
-
-    def _known(self) -> Iterator[StepRecord]:
-        """Yield the records of micro-batches whose scores have come to the host."""
-        everything, self._catches_up = self._catches_up, False
-        self._collect(everything=everything)
-        yield from self._records()
 
     def _plans(self, model: TemporalModel, counts: CountHistory) -> MicroBatchPlans:
         """Return the plans of the micro-batches to come, as `model` needs them."""
