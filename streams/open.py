@@ -2,121 +2,155 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict
+from typing import Any, Protocol, runtime_checkable
 
+from tgflow.describe import described
+from tgflow.events import EventBatch, concat
 from tgflow.ids import NodeIds
 from tgflow.streams.files.csv import TextLayout
 from tgflow.streams.files.reader import FileSource, Reader, find_files
 from tgflow.streams.files.text import BLOCK_BYTES
-from tgflow.streams.rows.schema import Checks, IdKind, Schema, Times
-from tgflow.streams.source import EventSource
+from tgflow.streams.ingest.config import OrderConfig
+from tgflow.streams.ingest.ingest import Ingest
+from tgflow.streams.options import StreamOptions
+from tgflow.streams.rows.row_batch import to_batch
+from tgflow.streams.rows.schema import Checks, Schema, Times
+from tgflow.units import INT64_MAX
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StreamOptions:
-    """How the rows of a source become events; the keyword arguments of `open_stream`.
+@runtime_checkable
+class Source(Protocol):
+    """Batches of events in arrival order, of any size, times never decreasing.
 
-    Args:
-        src: Name of the column of source nodes: integers or strings.
-        dst: Name of the column of destination nodes.
-        t: Name of the column of times: numbers in `time_unit`, or a timestamp column.
-        label: Name of the column of edge types or labels: integers, booleans, or texts, which
-            become 0, 1, ... in order of appearance (`EventSource.label_classes`; false and true are
-            0 and 1); None reads none.
-        weight: Name of the column of weights: the loss of each event is multiplied by its weight in
-            training; None weighs all alike.
-        features: Names of the edge feature columns, or the prefix they share; columns of lists will
-            do. None reads those that the format declares (JODIE's), else none.
-        time_unit: Unit of the file's numbers: s, ms, us, ns, m, h, d, day, or tick. None goes by
-            the first rows: ms, us or ns where all of them are dates of 1980 to 2099 in that unit,
-            else s. Times may also be timestamps, and texts such as `2024-05-01 12:00:00.5+02:00`
-            (ISO 8601, or as SQL writes it); without a zone they are UTC.
-        tick_unit: Unit of the stream's int64 ticks; None is `time_unit`, or without one what the
-            decimals of the first timestamps and texts need. Times that fall between two ticks are
-            an error, never rounded: `time_unit="s", tick_unit="ms"` keeps 3 decimals. The least and
-            the largest int64 are no times.
-        format: csv, tsv, jodie, dyglib, snap, edges, konect, parquet, arrow, jsonl, npz or pt; None
-            goes by the name's ending.
-        header: Whether the first line of delimited text names the columns. None: unless `columns`
-            names them, and for SNAP's, KONECT's and `.edges` no.
-        columns: Names of the columns of delimited text in order, as "src,dst,_,t"; "_" is not read.
-        sep: What stands between two values: a character, "tab", or "space" for any number of
-            spaces and tabs.
-        comment: What lines begin with that are no rows.
-        id_kind: "int" or "string"; None goes by the first row.
-        fill_missing: What features are that are empty, null or NaN; None: such a row is no event.
-        bipartite: Whether sources and destinations are separate name spaces; None: where the file
-            says so, as JODIE's and some of KONECT's do.
-
-    Raises:
-        ValueError: If an option is out of its choices.
+    Example:
+        >>> source = tg.open_stream({"src": ["ann"], "dst": ["bob"], "t": [5]}, time_unit="s")
+        >>> isinstance(source, tg.streams.Source), source.unit, source.x_dim
+        (True, 's', 0)
     """
 
-    src: str = "src"
-    dst: str = "dst"
-    t: str = "t"
-    label: str | None = None
-    weight: str | None = None
-    features: str | Sequence[str] | None = None
-    time_unit: str | None = None
-    tick_unit: str | None = None
-    format: str | None = None
-    header: bool | None = None
-    columns: str | Sequence[str] | None = None
-    sep: str | None = None
-    comment: str | None = None
-    id_kind: IdKind | None = None
-    fill_missing: float | None = None
-    bipartite: bool | None = None
+    @property
+    def x_dim(self) -> int:
+        """Width of the edge features, 0 without them."""
+        ...
 
-    def __post_init__(self) -> None:
-        if self.id_kind not in (None, "int", "string"):
-            raise ValueError(f"unknown id_kind {self.id_kind!r}; choose 'int', 'string' or None")
-        if self.fill_missing is not None and not math.isfinite(self.fill_missing):
-            raise ValueError(f"fill_missing must be a finite number, got {self.fill_missing}")
+    @property
+    def ids(self) -> NodeIds:
+        """The map from the stream's node ids to dense ones; it grows while the source is read."""
+        ...
 
-    def reader_of(
-        self,
-        source: Any,
-        *,
-        event_id: str | None = None,
-        checks: Checks | None = None,
-        max_file_bytes: int | None = None,
-        block_bytes: int = BLOCK_BYTES,
-        follow: bool = False,
-    ) -> tuple[str, Reader, bool]:
-        """Return the name of a source, its reader, and whether its stream is bipartite.
+    @property
+    def unit(self) -> str:
+        """What a tick is, one of `tgflow.units.UNITS`."""
+        ...
 
-        The arguments are those of `open_files`.
-        """
-        schema = Schema(
-            self.src,
-            self.dst,
-            self.t,
-            self.label,
-            self.features,
-            self.id_kind,
-            event_id,
-            self.fill_missing,
-            self.weight,
+    @property
+    def num_events(self) -> int | None:
+        """How many events there will be, or None if that is not known."""
+        ...
+
+    def __iter__(self) -> Iterator[EventBatch]:
+        """Return the events from the start."""
+        ...
+
+
+@described
+class EventSource:
+    """The events of files or tables, one after another, up to the first row that is none.
+
+    It is ordered ingestion with lateness an error and no bad rows allowed.
+
+    Args:
+        name: What messages call it.
+        reader: What reads the files.
+        ids: The map that node ids go through.
+        sort: Whether to read everything first and sort it by time, ties in file order.
+    """
+
+    def __init__(self, name: str, reader: Reader, ids: NodeIds, sort: bool) -> None:
+        self.ids = ids
+        self.unit = reader.time.tick
+        self.time_unit = reader.time.unit
+        """What numbers in the files count."""
+        self.notes: Sequence[str] = reader.notes
+        """What the first rows have shown that nobody said, in sentences."""
+        self.num_events = reader.num_events
+        self.x_dim = sum(reader.widths)
+        self.feature_names: Sequence[str] = reader.feature_names
+        """What the columns of the features are called."""
+        self.progress = 0.0
+        """Which share of the data the latest iteration has read, 0 to 1."""
+        self.origin: dict[str, Any] = {}
+        """Path and options of `open_stream`; empty for a table in memory."""
+        self._name = name
+        self._reader = reader
+        self._order = OrderConfig(
+            late="error",
+            allowed_lateness=INT64_MAX if sort else 0,
+            buffer_events=INT64_MAX,
+            buffer_bytes=INT64_MAX,
         )
-        layout = TextLayout(self.header, self.columns, self.sep, self.comment)
-        files = find_files(source, self.format, layout, max_file_bytes, block_bytes, follow=follow)
-        times = Times(self.time_unit, self.tick_unit)
-        reader = Reader(files, schema, times, checks or Checks())
-        bipartite = self.bipartite
-        if bipartite is None:
-            bipartite = any(decoder.bipartite for decoder in files.decoders)
-        name = str(source) if isinstance(source, str | os.PathLike) else files.names[0]
-        return name, reader, bipartite
+
+    def first(self, count: int) -> EventBatch:
+        """Return the first `count` events as the files have them, leaving out rows that are none.
+
+        The ids of nodes are dense, and no others than these events have.
+
+        Raises:
+            StreamError: If a file cannot be read.
+        """
+        batches, ids, left = [], NodeIds(self.ids.bipartite), count
+        with closing(self._reader.read()) as read:
+            for rows, _ in read:
+                batches.append(to_batch(rows.events.take(slice(0, left)), ids))
+                left -= len(batches[-1])
+                if not left:
+                    break
+        return concat(batches)
+
+    def _facts(self) -> dict[str, object]:
+        return {
+            "name": self._name,
+            "num_events": self.num_events,
+            "unit": self.unit,
+            "x_dim": self.x_dim,
+            "ids": self.ids,
+        }
+
+    @property
+    def label_classes(self) -> Sequence[str]:
+        """What the labels 0, 1, ... were, where they are texts, as far as has been read."""
+        classes = self._reader.classes
+        return () if classes is None else tuple(classes.names)
+
+    def __iter__(self) -> Iterator[EventBatch]:
+        """Return the events from the start. They are read in a thread, a few blocks ahead.
+
+        Raises:
+            StreamError: At the first row that is no event; the events before it come first.
+        """
+        self.progress = 0.0
+        source = FileSource(self._name, self._reader, self.ids)
+        ingest = Ingest(source, self._order, strict=True)
+        try:
+            for events in ingest:
+                self.progress = source.progress()
+                yield events
+            self.progress = 1.0
+        finally:
+            ingest.close()
 
 
 def open_stream(
-    source: Any, *, sort: bool = False, ids: NodeIds | None = None, **options: Any
+    source: Any,
+    *,
+    sort: bool = False,
+    ids: NodeIds | None = None,
+    bipartite: bool | None = None,
+    **options: Any,
 ) -> EventSource:
     """Return the events of a file, a folder, or a table in memory as one ordered stream.
 
@@ -139,6 +173,8 @@ def open_stream(
         sort: Read everything first and sort it by time, ties in file order. Without it times must
             not decrease.
         ids: A map that has ids already, or None for a new one. `bipartite` is then the map's.
+        bipartite: Whether sources and destinations are separate name spaces; None: where the file
+            declares it, as JODIE's and some of KONECT's do.
         **options: Fields of `StreamOptions`: the columns, their units, the format, ...
 
     Returns:
@@ -158,8 +194,9 @@ def open_stream(
         ([[5, 7]], ['shop'])
     """
     wanted = StreamOptions(**options)
-    name, reader, bipartite = wanted.reader_of(source)
-    stream = EventSource(name, reader, NodeIds(bipartite) if ids is None else ids, sort)
+    name, reader, found = _reader_of(source, wanted)
+    ids = NodeIds(found if bipartite is None else bipartite) if ids is None else ids
+    stream = EventSource(name, reader, ids, sort)
     path = str(source) if isinstance(source, str | os.PathLike) else ""
     stream.origin = {"path": path, "sort": sort, **asdict(wanted)} if path else {}
     return stream
@@ -173,6 +210,7 @@ def open_files(
     max_file_bytes: int | None = None,
     block_bytes: int = BLOCK_BYTES,
     follow: bool = False,
+    bipartite: bool | None = None,
     **options: Any,
 ) -> FileSource:
     """Return a file, a folder or a table as a source that can resume at any position.
@@ -190,6 +228,7 @@ def open_files(
         block_bytes: How much of a text file to parse at a time. It does not change what is read.
         follow: Read on as the file grows by whole lines, or as whole files are moved to the folder,
             and never end. What there is to be found out, the first row alone shows.
+        bipartite: As for `open_stream`.
         **options: Fields of `StreamOptions`.
 
     Raises:
@@ -198,12 +237,38 @@ def open_files(
         TypeError: If there is no such option.
         ValueError: If an option is out of its choices.
     """
-    name, reader, bipartite = StreamOptions(**options).reader_of(
+    name, reader, found = _reader_of(
         source,
+        StreamOptions(**options),
         event_id=event_id,
         checks=checks,
         max_file_bytes=max_file_bytes,
         block_bytes=block_bytes,
         follow=follow,
     )
-    return FileSource(name, reader, NodeIds(bipartite))
+    return FileSource(name, reader, NodeIds(found if bipartite is None else bipartite))
+
+
+def _reader_of(
+    source: Any,
+    options: StreamOptions,
+    *,
+    event_id: str | None = None,
+    checks: Checks | None = None,
+    max_file_bytes: int | None = None,
+    block_bytes: int = BLOCK_BYTES,
+    follow: bool = False,
+) -> tuple[str, Reader, bool]:
+    """Return the name of a source, its reader, and whether its format makes it bipartite."""
+    o, features = options, options.features
+    match features:
+        case str(prefix) | [prefix] if prefix.endswith("*"):
+            features = prefix[:-1]
+    schema = Schema(
+        o.src, o.dst, o.t, o.label, features, o.id_kind, event_id, o.fill_missing, o.weight
+    )
+    layout = TextLayout(o.header, o.columns, o.sep, o.comment)
+    files = find_files(source, o.format, layout, max_file_bytes, block_bytes, follow=follow)
+    reader = Reader(files, schema, Times(o.time_unit, o.tick_unit), checks or Checks())
+    name = str(source) if isinstance(source, str | os.PathLike) else files.names[0]
+    return name, reader, any(decoder.bipartite for decoder in files.decoders)

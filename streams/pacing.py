@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tgflow.events import EventBatch, concat
-from tgflow.streams.source import Source
+from tgflow.streams.open import Source
 from tgflow.units import seconds_per_tick
 
 

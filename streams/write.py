@@ -16,7 +16,7 @@ import pyarrow.parquet
 from tgflow.durable.fs import replacing
 from tgflow.streams.files.formats import WRITABLE, format_of
 from tgflow.streams.files.text import COMPRESSION
-from tgflow.streams.source import Source
+from tgflow.streams.open import Source
 
 
 def write_events(path: str | os.PathLike[str], source: Source) -> int:

@@ -193,13 +193,8 @@ def classify(
 ) -> Classified:
     """Return which of the next events of a partition are rejected: late, or their time is wrong.
 
-    Args:
-        t: Their times, contiguous.
-        state: How far the partition had come.
-        config: What is too late, too far ahead, or out of range.
-        released: All before it has been released already.
-        window: Its events at or after its watermark, if they could become too many; it is changed.
-        sizes: Bytes of each event, for the window.
+    All before `released` has been released already. If the events at or after the watermark could
+    become too many, `window` has those before, and gets these, of the `sizes` in bytes.
     """
     max_t, floor, jump, lateness = state.max_t, state.floor, config.jump, config.allowed_lateness
     if not len(t):
@@ -293,12 +288,7 @@ class Admitted:
 
 
 class Admission:
-    """Judges rows, and holds how far each partition has come.
-
-    Args:
-        config: The rules.
-        buffer: Where the events go that are taken; only read.
-    """
+    """Judges rows, and holds how far each partition has come."""
 
     def __init__(self, config: OrderConfig, buffer: ReorderBuffer) -> None:
         self.partitions: dict[int, PartitionState] = {}
@@ -311,11 +301,7 @@ class Admission:
         self._windows: dict[int, BoundedWindow] = {}
 
     def join(self, partition: int) -> None:
-        """Begin with a partition.
-
-        Raises:
-            ValueError: If its number is negative or too large.
-        """
+        """Begin with a partition."""
         if not 0 <= partition <= MAX_PARTITION:
             raise ValueError(f"partitions are numbered 0 to {MAX_PARTITION}, got {partition}")
         self.partitions[partition] = PartitionState()

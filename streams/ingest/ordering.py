@@ -88,11 +88,7 @@ class Rows:
 
     @classmethod
     def from_batch(cls, batch: pa.RecordBatch) -> Rows:
-        """Return the rows that gave `to_batch()`.
-
-        Raises:
-            KeyError: If a column is missing.
-        """
+        """Return the rows that gave `to_batch()`."""
         names = {field.name for field in fields(EventColumns)} & {*batch.schema.names}
         found = {n: batch[n] if n in _ARROW else _to_numpy(batch[n]) for n in names}
         if missing := {"src", "dst", "t"} - names:

@@ -167,11 +167,7 @@ class StateHistory:
                 del self._states[1:-1:2]
 
     def at(self, position: int) -> IngestState:
-        """Return the newest state with `num_released <= position` and forget those before it.
-
-        Raises:
-            ValueError: If all are newer: an earlier call has asked for a later position.
-        """
+        """Return the newest state with `num_released <= position` and forget those before it."""
         with self._lock:
             kept = [i for i, s in enumerate(self._states) if s.num_released <= position]
             if not kept:

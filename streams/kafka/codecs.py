@@ -337,12 +337,7 @@ class RecordDecoder:
         self._codec = _CODECS[config.codec](config.schema)
 
     def decode(self, chunk: Chunk, skip: int) -> list[PolledRows]:
-        """Return the rows of `chunk`, a bounded number at a time; at least one, perhaps without.
-
-        Args:
-            chunk: Records of one partition.
-            skip: How many rows of its first record were handed out before.
-        """
+        """Return the rows of `chunk`, a bounded number at a time; at least one, perhaps without."""
         counts = dict(chunk.counts)
         records = [record for record in chunk.records if record.value is not None]
         if len(records) < len(chunk.records):

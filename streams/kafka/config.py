@@ -30,7 +30,7 @@ FIXED_OPTIONS: Mapping[str, Any] = {
     "value_deserializer": None,
     "max_poll_records": 10_000,
 }
-"""What exactly-once rests on, so that nobody may choose otherwise."""
+"""What exactly-once rests on; a user may not set them."""
 
 FIRST_WITH_TRANSACTIONS = (0, 11)
 
@@ -89,24 +89,19 @@ class KafkaConfig(KafkaClientConfig):
         codec: What a record holds: "json", one object; "csv", one line or several, of src, dst,
             t, label, weight, the features and the event id; "arrow", an Arrow IPC stream, the fast
             one.
-        src: Name of the field of source nodes.
-        dst: Name of the field of destination nodes.
-        t: Name of the field of times.
-        label: Name of the field of edge types or labels, or None.
-        weight: Name of the field of weights in the training loss, or None.
+        src, dst, t, label, weight: Names of the fields, the last two None without one.
         features: Names of the edge features; "x[172]" is a list of 172 numbers.
         event_id: Name of a field by which repeated events are found, or None.
         id_kind: What the node ids are.
         bipartite: Whether sources and destinations are separate name spaces.
-        time_unit: Unit of the times.
-        tick_unit: Unit of the stream's ticks, `time_unit` if None.
+        time_unit, tick_unit: Units of the times and of the stream's ticks; no tick: `time_unit`.
         checks: Limits on records and values.
         until_end: Stop where the topic ended when the run started, also after a crash and a resume;
             once it has stopped there, a resume reads up to the end of that moment. Otherwise it
             never ends.
 
     Raises:
-        ValueError: If one of these is not what it must be.
+        ValueError: If one of these is out of its choices.
     """
 
     url: str
@@ -145,22 +140,19 @@ class KafkaConfig(KafkaClientConfig):
         """What a row must be to become an event."""
         from tgflow.streams.rows.validate import RowSchema
 
-        names, widths = [], []
-        for feature in self.features:
-            name, width = feature_width(feature)
-            names.append(name)
-            widths.append(width)
+        features = [feature_width(feature) for feature in self.features]
+        widths = tuple(width for _, width in features)
         columns = Columns(
             self.src,
             self.dst,
             self.t,
             self.label,
-            tuple(names),
+            tuple(name for name, _ in features),
             self.event_id,
             weight=self.weight,
         )
         time = Scale.between(self.time_unit, self.tick_unit or self.time_unit)
-        return RowSchema(columns, self.id_kind, time, tuple(widths), self.checks)
+        return RowSchema(columns, self.id_kind, time, widths, self.checks)
 
     def client_options(self) -> dict[str, Any]:
         """Return what `kafka.KafkaConsumer` is given."""
@@ -184,11 +176,7 @@ def parse_url(url: str) -> tuple[list[str], str]:
 
 
 def feature_width(feature: str) -> tuple[str, int]:
-    """Return the field of a feature and how many numbers it holds: "x[172]" is ("x", 172).
-
-    Raises:
-        ValueError: If its width is unknown.
-    """
+    """Return the field of a feature and how many numbers it holds: "x[172]" is ("x", 172)."""
     if feature.endswith("*"):
         text = "a topic has no header to look for it; name each, or the width of a list as x[172]"
         raise ValueError(f"features has {feature!r}, but {text}")

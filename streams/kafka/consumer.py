@@ -80,11 +80,7 @@ class Cursor:
 
     @classmethod
     def from_position(cls, position: Position) -> Cursor:
-        """Return the cursor that `to_position` wrote.
-
-        Raises:
-            ValueError: If it cannot have written it.
-        """
+        """Return the cursor that `to_position` wrote."""
         values = {field.name: position.get(field.name) for field in fields(cls)}
         needed = [values["offset"], values["row"]]
         if (
@@ -128,14 +124,7 @@ class Chunk:
 
 
 class ConsumerConnection:
-    """A consumer that reads some partitions, each from its cursor on, until its first failure.
-
-    Args:
-        config: The topic.
-        cursors: Where each partition continues; `open` adds new partitions, `poll` moves them.
-        answer_ms: How long a request other than a fetch may take, in milliseconds.
-        heartbeat: Called before each request to the broker.
-    """
+    """A consumer that reads some partitions, each from its cursor on, until its first failure."""
 
     def __init__(
         self,
@@ -272,12 +261,7 @@ class ConsumerConnection:
         self._paused = wanted
 
     def poll(self, timeout: float) -> list[Chunk]:
-        """Return what has arrived, waiting up to `timeout` seconds.
-
-        Raises:
-            SourceMismatch: If the first record of a partition is not the one read before.
-            Exception: Whatever kafka-python raises; this connection is then unusable.
-        """
+        """Return what has arrived, waiting up to `timeout` seconds."""
         self._heartbeat()
         found = self._consumer.poll(timeout_ms=int(timeout * 1000))
         num_records = sum(map(len, found.values()))
@@ -379,12 +363,6 @@ class Poller:
     After any failure, a new consumer continues behind what is in the queue. Each partition has
     its share of the queue, so that none can keep another one out; when it is full the partition is
     paused, until half of it has been taken.
-
-    Args:
-        config: The topic.
-        cursors: Where each partition continues.
-        join: New partitions to read from their beginning; None for all there are.
-        retry: Counts failures and returns how long to wait; times are measured by its clock.
     """
 
     def __init__(
@@ -418,11 +396,7 @@ class Poller:
         self._thread.start()
 
     def wait_started(self, timeout: float) -> bool:
-        """Return whether all cursors have been checked and verified within `timeout` seconds.
-
-        Raises:
-            StreamError: If the topic does not continue there.
-        """
+        """Return whether all cursors have been checked and verified within `timeout` seconds."""
         with self._state:
             self._state.wait_for(lambda: self.started is not None or self._error, timeout)
             if self._error is not None:
@@ -430,11 +404,7 @@ class Poller:
             return self.started is not None
 
     def take(self, wanted: Set[int], timeout: float) -> list[Chunk]:
-        """Return what is in the queue of the partitions `wanted`, waiting for the first of it.
-
-        Raises:
-            StreamError: If the source cannot continue, once all before that has been taken.
-        """
+        """Return what is in the queue of the partitions `wanted`, waiting for the first of it."""
         with self._state:
             self.wanted = wanted
             self._state.wait_for(
@@ -575,11 +545,7 @@ class Poller:
         return bool(chunks)
 
     def _is_well(self, connection: ConsumerConnection, heard: float) -> bool:
-        """Ask the broker; return False if it holds records that have not arrived since `heard`.
-
-        Raises:
-            TimeoutError: If that has been so for too long, as when it refuses to hand them out.
-        """
+        """Ask the broker; return False if it holds records that have not arrived since `heard`."""
         asked = self._clock.monotonic()
         connection.probe()
         starving = connection.starving()

@@ -46,14 +46,7 @@ class RetryPolicy:
 
 
 class RetryState:
-    """Counts failures and the time without a broker. Thread-safe.
-
-    Args:
-        name: What messages call the source.
-        max_outage: Seconds without the broker after which it gives up.
-        policy: Pauses and limits.
-        clock: Has a `monotonic()`, as `time` does.
-    """
+    """Counts failures and the time without a broker. Thread-safe."""
 
     def __init__(
         self, name: str, max_outage: float, policy: RetryPolicy, clock: Any = time
@@ -87,16 +80,7 @@ class RetryState:
             self._out, self._wait, self._last_contact = False, self.policy.first_wait, now
 
     def note_failure(self, error: BaseException, behind: Mapping[int, int] | None = None) -> float:
-        """Note a failure and return how many seconds to wait before the next attempt.
-
-        Args:
-            error: What was raised.
-            behind: The partitions that hold more, and the offset where each continues.
-
-        Raises:
-            SourceCorrupt: If the same bytes came damaged too often.
-            SourceUnavailable: If the broker has been away for too long.
-        """
+        """Note a failure and return how many seconds to wait before the next attempt."""
         if is_damage(error):
             self._damaged(error, behind or {})
         self._unreachable(error)

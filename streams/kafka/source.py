@@ -80,13 +80,6 @@ class KafkaSource:
         that a run which was killed stops where it would have: a partition that is not in
         `positions` is newer, and beyond the end. Once all ends have been reached, the next
         start fixes new ones, and includes new partitions.
-
-        Raises:
-            SourceExpired: If a partition no longer holds the next records.
-            SourceTruncated: If a partition ends before its position.
-            SourceMismatch: If the record before a position is not the one that was read then.
-            SourceUnavailable: If the broker cannot be reached in time; at once if it has no such
-                topic, or refuses.
         """
         given = {p: Cursor.from_position(position) for p, position in positions.items()}
         self._halt()
@@ -97,9 +90,16 @@ class KafkaSource:
         self._retry.note_contact()  # its time starts now
         join: Set[int] | None = frozenset() if fixed else None
         self._poller = Poller(self._config, given, join, self._retry)
-        if not self._wait_started():
-            return
-        self._cursors = dict(self._live().started or {})
+        deadline = self._clock.monotonic() + self._config.max_outage
+        while not self._poller.wait_started(STOP_CHECK_SECONDS):
+            if self.stop():
+                return
+            if self._clock.monotonic() >= deadline:
+                text = f"no answer from {', '.join(self._config.servers)} within "
+                text += f"{self._config.max_outage:.0f} s"
+                way_out = "check that it runs and that the address and the options are right"
+                raise SourceUnavailable(self.name, "unavailable", f"{text}; {way_out}")
+        self._cursors = dict(self._poller.started or {})
         self._starts = {p: cursor.offset for p, cursor in self._cursors.items()}
         self._unreported = {p for p, cursor in self._cursors.items() if given.get(p) != cursor}
 
@@ -132,16 +132,19 @@ class KafkaSource:
     def poll(self, wanted: Set[int], timeout: float) -> list[PolledRows]:
         """Return what has arrived in the partitions `wanted`, waiting up to `timeout` seconds.
 
-        Raises:
-            SourceUnavailable: If there has been no broker for `max_outage` seconds.
-            SourceCorrupt: If the same bytes arrive damaged however often they are read.
-            SourceExpired: If retention overtook the reader.
-            SourceTruncated: If the topic was recreated meanwhile, and is shorter.
-            SourceMismatch: If it was, and is not.
+        Raises a `StreamError` if the broker has been away for `max_outage` seconds, the same bytes
+        arrive damaged however often they are read, or the topic does not continue at the position.
         """
         self._watch()
+        deadline = self._clock.monotonic() + timeout
+        chunks: list[Chunk] = []
+        while not chunks and not self.stop():
+            left = max(0.0, deadline - self._clock.monotonic())
+            chunks = self._live().take(wanted, min(STOP_CHECK_SECONDS, left))
+            if left <= STOP_CHECK_SECONDS:
+                break
         arrived: list[PolledRows] = []
-        for chunk in self._take(wanted, timeout):
+        for chunk in chunks:
             arrived += self._decoder.decode(chunk, self._cursors[chunk.partition].row)
             self._cursors[chunk.partition] = chunk.cursor
             self._unreported.discard(chunk.partition)
@@ -222,9 +225,9 @@ class KafkaSource:
                     consumer.close(autocommit=False, timeout_ms=1000)
             self._committing.release()
 
-    def _halt(self) -> None:
+    def _halt(self, timeout: float = 2.0) -> None:
         if self._poller is not None:
-            self._poller.close(2.0)
+            self._poller.close(timeout)
             self._paused_seconds += self._poller.paused_seconds
             self._poller = None
 
@@ -233,42 +236,17 @@ class KafkaSource:
             raise RuntimeError("the source has not been started; call start(positions)")
         return self._poller
 
-    def _wait_started(self) -> bool:
-        """Return whether it has started; False if `stop` returned True first."""
-        poller, limit = self._live(), self._config.max_outage
-        deadline = self._clock.monotonic() + limit
-        while not poller.wait_started(STOP_CHECK_SECONDS):
-            if self.stop():
-                return False
-            if self._clock.monotonic() >= deadline:
-                text = f"no answer from {', '.join(self._config.servers)} within {limit:.0f} s"
-                way_out = "check that it runs and that the address and the options are right"
-                raise SourceUnavailable(self.name, "unavailable", f"{text}; {way_out}")
-        return True
-
-    def _take(self, wanted: Set[int], timeout: float) -> list[Chunk]:
-        """Return what has arrived, once something has, the time is up, or `stop` returned True."""
-        deadline = self._clock.monotonic() + timeout
-        while not self.stop():
-            left = max(0.0, deadline - self._clock.monotonic())
-            chunks = self._live().take(wanted, min(STOP_CHECK_SECONDS, left))
-            if chunks or left <= STOP_CHECK_SECONDS:
-                return chunks
-        return []
-
     def _watch(self) -> None:
         """Abandon a thread that hangs in a call, and continue with a new one."""
-        poller = self._live()
         limit = 3 * self._config.poll_timeout + self._retry.policy.hang
-        stuck = poller.stuck_for()
+        stuck = self._live().stuck_for()
         if stuck <= limit:
             return
         text = "%s: a call of kafka-python has not returned for %.0f s; continuing without it"
         _log.error(text, self.name, stuck)
         self._num_hung += 1
         self._retry.note_failure(TimeoutError(f"a poll took longer than {limit:.0f} s"))
-        poller.close(0.0)
-        self._paused_seconds += poller.paused_seconds
+        self._halt(0.0)
         self._poller = Poller(self._config, dict(self._cursors), frozenset(), self._retry)
 
 

@@ -36,12 +36,10 @@ class ChaosProxy:
         return f"127.0.0.1:{self.port}"
 
     def advertise(self, broker, number=1):
-        """Make the broker tell its clients to come here."""
         broker("broker_set_host_port", number, "127.0.0.1", self.port)
         return self
 
     def refuse(self, closed):
-        """Refuse connections and cut those that are there, or take them again."""
         self.closed = closed
         if closed:
             self._loop.call_soon_threadsafe(self._abort_all)

@@ -25,7 +25,6 @@ def record(value, offset):
 
 
 def decode(values, codec, skip=0, **settings):
-    """Return what a chunk of records gives."""
     polled = [record(value, 10 + i) for i, value in enumerate(values)]
     cursor = Cursor(9).after(polled[-1]) if values else Cursor(10)
     chunk = Chunk(0, new_records(polled, 10), cursor, {})
@@ -36,7 +35,6 @@ def decode(values, codec, skip=0, **settings):
 
 
 def arrow(src, dst=None, t=None, x=None, **columns):
-    """Return a record of rows; a column that is None is left out."""
     n = len(src)
     found = {
         "src": pa.array(src),
@@ -58,7 +56,6 @@ def arrow_stream(batch, options=None):
 
 
 def row(codec, src, dst, t, x=(0.5, 1.5)):
-    """Return one row as a record of each codec."""
     if codec == "json":
         return json.dumps({"src": src, "dst": dst, "t": t, "x": list(x)}).encode()
     if codec == "csv":

@@ -88,7 +88,6 @@ class World:
     num_restarts: int = 0
 
     def start(self, source, max_bad_ratio=1.0, **options):
-        """Begin from the newest checkpoint; returns the iterator over the events."""
         position, state = 0, None
         if self.checkpoint is not None:
             position, tensors, meta, ids = self.checkpoint
@@ -110,11 +109,9 @@ class World:
         return iter(self.ingest)
 
     def learn(self, events):
-        """Store a batch as the trainer does."""
         self.learned += events_of([events], self.ingest.ids)
 
     def save(self, position):
-        """Take a checkpoint of the first `position` events learned."""
         ids = self.ingest.ids
         state = self.ingest.state_at(position)
         state.check()
@@ -125,13 +122,11 @@ class World:
         self.ingest.committed(state)
 
     def crash(self, power_fails):
-        """Lose all but what is on the disk."""
         self.ingest.close()
         if power_fails and self.log is not None:
             self.log.lose_power()
 
     def run(self, make_source, rng, *, crashes=0.05, checkpoints=0.1):
-        """Run to the end through crashes at random moments, each followed by a new start."""
         while True:
             events = self.start(make_source())
             for batch in events:
@@ -147,7 +142,6 @@ class World:
 
 
 def made_partitions(rng, *, num_partitions=None, max_rows=60, spread=6, ids=range(12), **columns):
-    """Rows with ties, rows out of order, and some that are bad."""
     x_dim, labels = columns.get("x_dim", 0), columns.get("labels", False)
     event_ids, bad = columns.get("event_ids", 0), columns.get("bad", 0.1)
     partitions = {}
@@ -169,7 +163,6 @@ def made_partitions(rng, *, num_partitions=None, max_rows=60, spread=6, ids=rang
 
 
 def events_of(batches, ids):
-    """Return (src, dst, t, label, x) of each event, with the stream's own ids."""
     events = concat(list(batches))
     x = [()] * len(events) if events.x is None else map(tuple, events.x.tolist())
     label = [None] * len(events) if events.label is None else events.label.tolist()
@@ -178,7 +171,6 @@ def events_of(batches, ids):
 
 
 def as_event(row):
-    """Return what `events_of` gives for a row."""
     return row.src, row.dst, row.t, row.label, tuple(torch.tensor(row.x).tolist())
 
 
@@ -188,10 +180,8 @@ class Ticking(ListSource):
     seconds = 0.0
 
     def poll(self, wanted, timeout):
-        """Return rows, a second later."""
         self.seconds += 1
         return super().poll(wanted, timeout)
 
     def clock(self):
-        """Return the time."""
         return self.seconds

@@ -89,54 +89,44 @@ class ListSource:
         self.is_closed = False
 
     def start(self, positions: Mapping[int, Position]) -> None:
-        """Begin, or go on, at `positions`."""
         there = {p: 0 for p in self._columns if not self._joins.get(p)} | dict.fromkeys(
             positions, 0
         )
         self._next = there | {p: int(at["row"] or 0) for p, at in positions.items()}
 
     def partitions(self) -> Sequence[int]:
-        """Return the partitions there are."""
         return sorted(self._next)
 
     def look_for_partitions(self) -> Sequence[int]:
-        """Return the partitions that came since."""
         self._joins = {p: calls - 1 for p, calls in self._joins.items()}
         new = [p for p, calls in self._joins.items() if calls <= 0 and p not in self._next]
         self._next |= dict.fromkeys(new, 0)
         return new
 
     def poll(self, wanted: Set[int], timeout: float) -> list[PolledRows]:
-        """Return rows of some of the partitions `wanted` that have any; never waits."""
         self.polled.append(frozenset(wanted))
         ready = [p for p in sorted(wanted) if self._next[p] < self._stop(p)]
         served = self._random.sample(ready, self._random.randint(1, len(ready))) if ready else []
         return [self._take(p, self._random.choice(self._poll_sizes)) for p in served]
 
     def ended(self) -> Set[int]:
-        """Return the partitions that are read to their end."""
         here = {p for p, row in self._next.items() if row >= len(self._columns[p])}
         return here - self.silent.keys()
 
     def lag(self) -> Mapping[int, int]:
-        """Return how many rows of each partition were not polled yet."""
         return {p: self._stop(p) - row for p, row in self._next.items()}
 
     def progress(self) -> float:
-        """Return which share of the rows was polled."""
         total = sum(map(len, self._columns.values()))
         return sum(self._next.values()) / total if total else 1.0
 
     def counters(self) -> Mapping[str, float]:
-        """Return how often it was polled."""
         return {"polls": len(self.polled)}
 
     def committed(self, positions: Mapping[int, Position]) -> None:
-        """Remember the positions."""
         self.committed_positions = dict(positions)
 
     def close(self) -> None:
-        """Remember that it was closed."""
         self.is_closed = True
 
     def _stop(self, partition: int) -> int:
@@ -172,7 +162,6 @@ class _Partition:
         return len(self._rows)
 
     def arrivals(self, start: int, stop: int) -> PolledRows:
-        """Return rows `start` to `stop`."""
         first, last = np.searchsorted(self._good, (start, stop)).tolist()
         good = self._good[first:last] - start
         rows = RowBatch(

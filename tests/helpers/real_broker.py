@@ -98,10 +98,6 @@ class RealBroker:
         count = ["--partitions", str(partitions), "--replication-factor", "1"]
         self._admin("--create", "--topic", topic, *count)
 
-    def add_partitions(self, topic, partitions):
-        """Give a topic more partitions."""
-        self._admin("--alter", "--topic", topic, "--partitions", str(partitions))
-
     def close(self):
         """Kill both."""
         self.kill()

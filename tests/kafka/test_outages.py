@@ -21,7 +21,6 @@ from helpers.kafka_io import (
     read,
     read_all,
     read_on,
-    wait_for,
 )
 from tgflow.streams.errors import (
     SourceTruncated,
@@ -65,27 +64,6 @@ def test_connections_cut_every_40_kb_lose_and_repeat_nothing(broker, topic, prox
     assert proxy.num_cuts > 2
     assert reading.src(0) == reading.src(1) == list(range(2000))
     assert reading.counts == {}
-
-
-@pytest.mark.slow
-def test_a_network_that_swallows_everything_is_waited_for(broker, topic, proxy):
-    broker.create(topic, 1)
-    publish(broker, topic, edges(2000), batch_size=4000)
-    source = open_source(
-        broker,
-        topic,
-        servers=[proxy.server],
-        options=PATIENT | SMALL | {"request_timeout_ms": 700},
-        queue_records=400,
-        retry=replace(QUICK, answer=0.5),
-    )
-    reading = read(source, stop=after(500))
-    proxy.hole = True
-    read_on(source, reading, stop=outage_of(source, 0.3))
-    proxy.hole = False
-    read_on(source, reading)
-    source.close()
-    assert reading.src() == list(range(2000))
 
 
 def test_a_partition_whose_leader_moves_is_read_on():
@@ -145,29 +123,6 @@ def test_fetches_refused_for_ever_are_an_outage(broker, topic, caplog):
     assert source.counters()["outage_seconds"] >= 0.8
 
 
-def test_fetches_refused_for_a_while_are_retried(broker, topic, monkeypatch, caplog):
-    from kafka import KafkaConsumer
-
-    broker.create(topic, 1)
-    publish(broker, topic, edges(50))
-    poll, refused = KafkaConsumer.poll, [True]
-
-    def may_refuse(self, **options):
-        if refused:
-            time.sleep(0.05)
-        return {} if refused else poll(self, **options)
-
-    monkeypatch.setattr(KafkaConsumer, "poll", may_refuse)
-    source = open_source(broker, topic, retry=replace(QUICK, starved=0.4))
-    source.start({})
-    wait_for(lambda: source.counters()["rebuilds"] >= 2)
-    refused.clear()
-    reading = read_on(source, Reading())
-    source.close()
-    assert reading.src() == list(range(50))
-    assert "see whether it may be read" in caplog.text
-
-
 def test_a_broker_that_comes_late_is_waited_for(broker, topic, proxy):
     broker.create(topic, 1)
     publish(broker, topic, edges(50))
@@ -179,7 +134,7 @@ def test_a_broker_that_comes_late_is_waited_for(broker, topic, proxy):
     assert reading.src() == list(range(50))
 
 
-def test_who_waits_for_a_broker_is_stopped_at_once(broker, topic, proxy):
+def test_waiting_for_a_broker_or_for_records_is_stopped_at_once(broker, topic, proxy):
     position = first_position(broker, topic)
     proxy.refuse(True)
     stop = threading.Event()
@@ -191,19 +146,15 @@ def test_who_waits_for_a_broker_is_stopped_at_once(broker, topic, proxy):
     assert source.poll({0}, 30.0) == []
     assert time.monotonic() - began < 5.0
     assert source.partitions() == []
-    source.close()
-
-
-def test_who_waits_for_records_is_stopped_at_once(broker, topic):
-    broker.create(topic, 1)
-    source = open_source(broker, topic, until_end=False)
-    stop = threading.Event()
+    proxy.refuse(False)
+    source.stop = lambda: False
+    source.start({0: position})
+    read_on(source, Reading(), stop=after(30))
+    stop.clear()
     source.stop = stop.is_set
-    source.start({})
-    source.poll({0}, 1.0)
     threading.Timer(0.2, stop.set).start()
     began = time.monotonic()
-    assert source.poll({0}, 30.0) == []
+    assert source.poll({0}, 30.0) == []  # it waits for records
     assert time.monotonic() - began < 5.0
     source.close()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.kafka_io import edges, open_source, producer, publish, read, read_on
+from helpers.kafka_io import edges, open_source, publish, read, read_on
 from helpers.real_broker import RealBroker
 
 JARS = os.environ.get("TGFLOW_KAFKA_JARS", "")
@@ -52,37 +52,3 @@ def test_a_real_broker_killed_in_mid_read(broker):
     assert reading.src() == list(range(5000))
     assert reading.counts == {}
     assert counters["outage_seconds"] > 1.0
-
-
-def wait_for_partitions(broker, topic, count):
-    """Return once the broker tells of the partitions that ZooKeeper knows."""
-    deadline = time.monotonic() + 30
-    while True:
-        sender = producer(broker)
-        try:
-            if len(sender.partitions_for(topic)) == count:
-                return
-        finally:
-            sender.close(timeout=5)
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-
-
-def test_partitions_added_to_a_real_topic_join(broker):
-    broker.create("edges", 1)
-    publish(broker, "edges", edges(50))
-    options = {"metadata_max_age_ms": 500}
-    source = open_source(broker, "edges", until_end=False, options=options)
-    reading = read(source, stop=lambda r: len(r.src()) == 50)
-    broker.add_partitions("edges", 3)
-    wait_for_partitions(broker, "edges", 3)
-    publish(broker, "edges", edges(20, 100), partition=2)
-    deadline = time.monotonic() + 30
-    while not (new := source.look_for_partitions()):
-        assert time.monotonic() < deadline
-        read_on(source, reading, stop=lambda _: True)
-        time.sleep(0.2)
-    assert new == [1, 2]
-    read_on(source, reading, stop=lambda r: len(r.src(2)) == 20)
-    source.close()
-    assert reading.src(2) == list(range(100, 120))

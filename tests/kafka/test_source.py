@@ -7,9 +7,10 @@ import time
 import pytest
 
 from helpers.kafka_io import (
+    PATIENT,
     QUICK,
     Reading,
-    edge,
+    after,
     edges,
     open_source,
     publish,
@@ -22,24 +23,9 @@ from tgflow.streams.errors import SourceUnavailable
 from tgflow.streams.kafka import KafkaConfig, KafkaSource
 from tgflow.streams.kafka.config import FIXED_OPTIONS, client_values, parse_url
 from tgflow.streams.kafka.consumer import ConsumerConnection
+from tgflow.testing.broker import OFFSET_COMMIT
 
 pytestmark = pytest.mark.timeout(60)
-
-
-def test_partitions_are_read_to_the_end_known_at_the_start(shared_broker, topic):
-    shared_broker.create(topic, 2)
-    publish(shared_broker, topic, edges(300))
-    publish(shared_broker, topic, edges(200, 1000), partition=1)
-    source = open_source(shared_broker, topic)
-    source.start({})
-    publish(shared_broker, topic, edges(5, 5000))
-    reading = read_on(source, Reading())
-    source.close()
-    assert source.partitions() == [0, 1]
-    assert reading.src(0) == list(range(300))
-    assert reading.src(1) == list(range(1000, 1200))
-    assert source.progress() == 1.0
-    assert reading.rows[0][7] == (7, 1, 70)
 
 
 def test_a_resumed_run_ends_where_the_first_one_would_have(shared_broker, topic):
@@ -88,18 +74,6 @@ def test_partitions_that_are_left_out_are_logged_once(shared_broker, topic, monk
     assert [list(source.look_for_partitions()) for _ in range(3)] == [[], [], []]
     source.close()
     assert caplog.text.count("partitions [1] are new, and are left out") == 1
-
-
-def test_reading_goes_on_at_the_position(shared_broker, topic):
-    shared_broker.create(topic, 1)
-    publish(shared_broker, topic, edges(100), batch_size=1500)
-    whole = read_all(shared_broker, topic)
-    for arrivals in whole.arrivals:
-        source = open_source(shared_broker, topic)
-        rest = read(source, {0: arrivals.rows.position})
-        source.close()
-        done = arrivals.rows.position["offset"]
-        assert rest.src() == list(range(done, 100))
 
 
 def test_an_empty_topic_has_ended(shared_broker, topic):
@@ -176,34 +150,6 @@ def test_a_partition_that_came_in_part_is_read_on_after_a_pause(
         read_until(lambda: seen[in_part] == 250)
 
 
-def test_lag_is_what_was_not_polled_yet(shared_broker, topic):
-    shared_broker.create(topic, 1)
-    publish(shared_broker, topic, edges(30))
-    source = open_source(shared_broker, topic, until_end=False)
-    source.start({})
-    assert source.lag() in ({}, {0: 30})
-    read_on(source, Reading(), stop=lambda r: len(r.src()) == 30)
-    assert source.lag() == {0: 0}
-    assert source.ended() == set()
-    source.close()
-
-
-def test_tombstones_are_counted(shared_broker, topic):
-    shared_broker.create(topic, 1)
-    publish(shared_broker, topic, [edge(1), None, None, edge(2), None])
-    reading = read_all(shared_broker, topic)
-    assert reading.src() == [1, 2]
-    assert reading.counts == {"tombstone": 3}
-    assert reading.positions[0]["offset"] == 5
-
-
-def test_a_missing_topic_is_said_at_once(shared_broker):
-    began = time.monotonic()
-    with pytest.raises(ValueError, match="there is no such topic"):
-        read_all(shared_broker, "nowhere")
-    assert time.monotonic() - began < 10
-
-
 def test_a_missing_broker_is_said_in_time():
     config = KafkaConfig(url="kafka://127.0.0.1:1/edges", max_outage=0.3, poll_timeout=0.1)
     source = KafkaSource(config, retry=QUICK)
@@ -220,23 +166,6 @@ def test_options_that_cannot_work_are_said_at_once(shared_broker, topic):
     source.close()
 
 
-@pytest.mark.parametrize("url", ["kafka://h/t", "kafka://h:1/", "kafka:h:1/t", "kafka://h:1/a b"])
-def test_urls_that_are_none(url):
-    with pytest.raises(ValueError, match="is no kafka://HOST"):
-        parse_url(url)
-
-
-def test_urls():
-    assert parse_url("kafka://a:1,[::1]:2/edges") == (["a:1", "[::1]:2"], "edges")
-
-
-def test_lists_among_the_options_become_tuples():
-    assert client_values({"api_version": [2, 3], "client_id": "a"}) == {
-        "api_version": (2, 3),
-        "client_id": "a",
-    }
-
-
 @pytest.mark.parametrize(
     "option",
     ["check_crcs", "auto_offset_reset", "value_deserializer", "max_poll_records", "group_id"],
@@ -246,6 +175,26 @@ def test_options_that_exactly_once_rests_on_are_refused(option):
         KafkaConfig(url="kafka://h:1/t", options={option: False})
 
 
-def test_features_must_be_named():
+def test_a_commit_that_fails_does_not_stop_reading(broker, topic):
+    broker.create(topic, 1)
+    publish(broker, topic, edges(50))
+    source = open_source(broker, topic, group_id=topic, options=PATIENT)
+    reading = read(source, stop=after(20))
+    broker.fail(OFFSET_COMMIT, [29] * 20)  # not authorized
+    began = time.monotonic()
+    source.committed(reading.positions)
+    assert time.monotonic() - began < 0.1
+    read_on(source, reading)
+    wait_for(lambda: source.counters()["group_commit_failures"] >= 1)
+    source.close()
+    assert reading.src() == list(range(50))
+
+
+def test_urls_options_and_features():
+    for url in ("kafka://h/t", "kafka://h:1/", "kafka:h:1/t", "kafka://h:1/a b"):
+        with pytest.raises(ValueError, match="is no kafka://HOST"):
+            parse_url(url)
+    assert parse_url("kafka://a:1,[::1]:2/edges") == (["a:1", "[::1]:2"], "edges")
+    assert client_values({"api_version": [2, 3], "a": "b"}) == {"api_version": (2, 3), "a": "b"}
     with pytest.raises(ValueError, match="name each, or the width"):
         KafkaConfig(url="kafka://h:1/t", features=["f*"])

@@ -52,9 +52,9 @@ MOST_FLOORS = 10
 STREAMS = (
     {"errors", "prefetch"},
     {"rows"},
-    {"files", "ingest", "transports"},
+    {"files", "ingest", "options", "transports"},
     {"kafka"},
-    {"open", "pacing", "source", "tgb", "write"},
+    {"open", "pacing", "tgb", "write"},
 )
 STRANGERS = {"ingest": {"files"}, "files": {"ingest"}}
 # Kernels take structs of addresses; a host table's memory is registered with a GPU by its address,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -20,7 +21,7 @@ from tgflow.streams import transports
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.rows.row_batch import EventColumns, PolledRows, RowBatch
-from tgflow.streams.transports import Transport
+from tgflow.streams.transports import Transport, find_transport, scheme_of
 
 STEP = 100
 
@@ -151,3 +152,20 @@ def test_the_command_line_writes_to_a_transport_of_its_own(tmp_path, capsys, mon
     assert "made:// can be read, but not written to" in capsys.readouterr().err
     assert main(["playback", str(path), "--to", "pulsar://out"]) == 2
     assert "unknown scheme" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", ["a.csv", "/data/a.csv", "../a:b/c.csv", "C:/a.csv", ""])
+def test_a_path_has_no_transport(path):
+    assert scheme_of(path) is None
+    assert find_transport(path) is None
+
+
+@pytest.mark.slow
+def test_kafka_is_found_without_its_client():
+    script = (
+        "import sys\nfrom tgflow.streams.transports import find_transport\n"
+        "assert 'tgflow.streams.kafka' not in sys.modules\n"
+        "assert find_transport('KAFKA://localhost:9092/edges').config.__name__ == 'KafkaConfig'\n"
+        "assert 'kafka' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -43,7 +43,7 @@ from tgflow.runtime.node_features import NodeFeatures
 from tgflow.runtime.restore import EventShape, check_own
 from tgflow.runtime.scores import check_scores
 from tgflow.runtime.serving import check_serving
-from tgflow.streams import EventSource, StreamError, open_stream, playback
+from tgflow.streams import EventSource, StreamError, StreamOptions, open_stream, playback
 from tgflow.streams.errors import TooManyBadRecords
 from tgflow.streams.files.reader import STDIN, FileSource
 from tgflow.streams.open import open_files
@@ -69,17 +69,11 @@ def _opened(
     c = config.stream
     if not c.path:
         raise CliError("which stream? name a file of events: --stream events.csv", NO_INPUT)
-    features: str | list[str] | None = c.features
-    if c.features is not None and len(c.features) == 1 and c.features[0].endswith("*"):
-        features = c.features[0][:-1]  # a prefix
-    same = ("src", "dst", "t", "label", "weight", "time_unit", "tick_unit", "format", "header",
-            "columns", "sep", "comment", "id_kind", "fill_missing")  # fmt: skip
     try:
         source = opened(
             c.path,
-            features=features,
             bipartite=True if config.graph.direction == "bipartite" else None,
-            **{name: getattr(c, name) for name in same},
+            **{each.name: getattr(c, each.name) for each in fields(StreamOptions)},
             **options,
         )
     except FileNotFoundError as error:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tgflow.config.stream import Unit
+from tgflow.streams.options import Unit
 
 
 def convert(

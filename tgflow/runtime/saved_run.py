@@ -237,7 +237,6 @@ def _stream_of(trainer: ContinualTrainer) -> StreamConfig:
     if isinstance(stream, FeaturedStream):
         stream = stream.stream
     origin = dict(getattr(stream, "origin", {}))
-    origin.pop("bipartite", None)
     if isinstance(origin.get("features"), str):
         origin["features"] = [origin["features"] + "*"]
     if origin.get("columns") is not None and not isinstance(origin["columns"], str):

@@ -5,16 +5,12 @@ import errno
 import hashlib
 import json
 import os
-import signal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import faults
-from helpers.effort import cases
-from helpers.worlds import run_apart
-from tgflow.durable.fs import RealFs
 from tgflow.streams.ingest.dead_letters import DeadLetter, DeadLetterFiles
 
 
@@ -88,29 +84,7 @@ def test_after_any_crash_each_letter_stands_there_once(tmp_path_factory, steps, 
     assert places(directory) == list(range(written))
 
 
-def write_on(_, directory, marked, spec):
-    """Write letters from the last mark on, and mark each, until a fault ends the process."""
-    faults.arm(spec)
-    letters = DeadLetterFiles(directory, segment_bytes=400)
-    mark = json.loads(marked.read_text())
-    letters.rewind(mark["length"])
-    for i in range(mark["written"], 6):
-        letters.write([DeadLetter("s", {"byte": i}, "type", "bad", b"raw")])
-        letters.sync()
-        marked.write_text(json.dumps({"length": letters.length, "written": i + 1}))
-
-
 POINTS = ["before_write", "after_write", "before_sync", "after_sync"]
-
-
-@pytest.mark.parametrize("point", cases(POINTS, POINTS[-1:]))
-def test_letters_survive_a_kill_at_every_point(tmp_path, point):
-    marked = tmp_path / "mark.json"
-    marked.write_text(json.dumps({"length": {"segment": 0, "byte": 0}, "written": 0}))
-    for spec in (f"letters.{point}:3:kill", f"letters.{point}:2:kill", ""):
-        [end] = run_apart(1, write_on, tmp_path / "letters", marked, spec)
-        assert end.code == (-signal.SIGKILL if spec else 0), end.error
-    assert places(tmp_path / "letters") == list(range(6))
 
 
 @pytest.mark.parametrize("kind", ["enospc", "eio"])
@@ -136,23 +110,6 @@ def test_a_sink_that_fails_says_so_and_stays_failed(tmp_path, point, kind):
 def write_one(letters):
     letters.write([letter(1)])
     letters.sync()
-
-
-def test_a_disk_that_fills_up_in_the_middle_of_a_letter(tmp_path):
-    class Full(RealFs):
-        def write(self, fd, data):
-            super().write(fd, data[:10])
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    letters = DeadLetterFiles(tmp_path / "letters", fs=Full())
-    with pytest.raises(OSError, match="No space left"):
-        letters.write([letter(0)])
-    assert letters.length == {"segment": 0, "byte": 0}
-    again = DeadLetterFiles(tmp_path / "letters")
-    again.rewind(letters.length)
-    again.write([letter(0)])
-    again.close()
-    assert places(tmp_path / "letters") == [0]
 
 
 def test_a_place_that_cannot_be_written_is_an_os_error(tmp_path):

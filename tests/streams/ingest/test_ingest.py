@@ -6,9 +6,8 @@ from collections import Counter
 
 import pytest
 
-from helpers.digest import EventDigest
 from helpers.effort import cases, tries
-from helpers.ingest_world import MemoryLog, World, as_event, events_of, made_partitions
+from helpers.ingest_world import MemoryLog, World, as_event, made_partitions
 from helpers.order_reference import in_order, judge_rows
 from helpers.partitioned import ListSource, Row
 from tgflow.streams.errors import LateEvent
@@ -26,33 +25,6 @@ def expected_of(partitions, config, share=None):
     return [as_event(row) for row in rows], places
 
 
-def test_the_sequence_does_not_depend_on_interleaving_or_poll_sizes():
-    rng = random.Random(0)
-    partitions = made_partitions(rng, num_partitions=2, max_rows=150)
-    digests = set()
-    for seed in range(tries(200)):
-        source = ListSource(partitions, seed=seed, poll_sizes=rng.choice([(1, 7), (50,), (10**4,)]))
-        digest = EventDigest(source.ids)
-        for events in Ingest(source, OrderConfig(allowed_lateness=5)):
-            digest.add(events)
-        digests.add(digest.hexdigest())
-    assert len(digests) == 1
-
-
-@pytest.mark.parametrize("seed", cases(range(100), range(20)))
-def test_the_sequence_is_the_sorted_rows_that_are_not_late(seed):
-    rng = random.Random(seed)
-    partitions = made_partitions(rng)
-    config = OrderConfig(allowed_lateness=rng.choice([0, 1, 5, 100]))
-    ingest = Ingest(ListSource(partitions, seed=seed), config)
-    events = events_of(ingest, ingest.ids)
-    assert events == expected_of(partitions, config)[0]
-    judged = [judge_rows(rows, config) for rows in partitions.values()]
-    counts = ingest.report()["counts"]
-    assert counts["late"] == sum(len(j.late) for j in judged)
-    assert counts["malformed"] == sum(len(j.bad) for j in judged)
-
-
 def test_a_late_event_is_an_error_if_so_chosen():
     source = ListSource({0: [Row(1, 2, 10), Row(1, 2, 9)]})
     with pytest.raises(LateEvent, match=r"partition 0, row 1: t is 9, 1 ticks before .* set late"):
@@ -65,12 +37,22 @@ def test_a_late_event_is_an_error_if_so_chosen():
 def test_no_interleaving_and_no_crash_changes_the_sequence(record_property, seed, with_log):
     record_property("interleavings", NUM_INTERLEAVINGS // 20)
     for rng in (random.Random(f"{seed} {i}") for i in range(NUM_INTERLEAVINGS // 20)):
-        event_ids = rng.choice([0, 0, 10])
-        partitions = made_partitions(rng, max_rows=rng.choice([5, 20, 60]), event_ids=event_ids)
+        event_ids, num_partitions = rng.choice([0, 0, 10]), rng.randint(1, 4)
+        share = rng.choice([None, None, 10])
+        room = (share or 10**6) * num_partitions
+        bound = rng.choice([{"buffer_events": room}, {"buffer_bytes": 40 * room}])
+        partitions = made_partitions(
+            rng,
+            num_partitions=num_partitions,
+            max_rows=rng.choice([5, 20, 60]),
+            event_ids=event_ids,
+        )
         config = OrderConfig(
             allowed_lateness=rng.choice([0, 1, 5, 100]),
             dedup_window=rng.choice([5, 1000]) if event_ids else 0,
             max_time_jump=rng.choice([None, 3, 30]),
+            time_max=rng.choice([None, 40]),
+            **bound,
         )
         world = World(config, MemoryLog() if with_log else None)
         sizes = rng.choice([(1, 2), (7,), (1, 50), (500,)])
@@ -78,10 +60,10 @@ def test_no_interleaving_and_no_crash_changes_the_sequence(record_property, seed
             lambda: ListSource(partitions, seed=rng.random(), poll_sizes=sizes),  # noqa: B023
             rng,
         )
-        events, places = expected_of(partitions, config)
+        events, places = expected_of(partitions, config, share)
         assert learned == events
         assert sorted(world.letters.places()) == sorted(places)
-        check_counts(world.ingest.report()["counts"], partitions, config)
+        check_counts(world.ingest.report()["counts"], partitions, config, share)
 
 
 @pytest.mark.parametrize("with_log", [True, False])

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import logging
@@ -9,7 +8,6 @@ import random
 import pytest
 import torch
 
-from helpers.digest import EventDigest
 from helpers.effort import cases
 from helpers.ingest_world import (
     MemoryDeadLetters,
@@ -19,7 +17,6 @@ from helpers.ingest_world import (
     events_of,
     made_partitions,
 )
-from helpers.made_streams import made_events
 from helpers.partitioned import ListSource, Row
 from tgflow.durable.errors import DiskFull
 from tgflow.durable.log import DurableLog
@@ -30,7 +27,7 @@ from tgflow.streams.ingest.breaker import CircuitBreaker
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.dead_letters import DeadLetterFiles
 from tgflow.streams.ingest.ingest import Ingest
-from tgflow.streams.ingest.state import MAX_MARKS, IngestState, StateHistory
+from tgflow.streams.ingest.state import IngestState
 
 
 def rows_at(times, **columns):
@@ -61,16 +58,6 @@ def test_counts_are_exact_for_each_policy(late):
     assert times(ingest) == [90, 95, 100]
     assert ingest.report()["counts"]["late"] == 1
     assert letters.places() == ([(0, 2)] if late == "dead_letter" else [])
-
-
-def test_letters_stand_in_the_order_of_the_rows():
-    rows = [*rows_at([50]), *rows_at([1], bad="type"), *rows_at([9]), *rows_at([2], bad="schema")]
-    letters = MemoryDeadLetters()
-    source = ListSource({0: rows}, poll_sizes=(4,))
-    list(Ingest(source, OrderConfig(), letters=letters))
-    codes = [letter.code for letter in letters.letters]
-    assert codes == ["type", "late", "schema"]
-    assert letters.letters[1].raw == repr(rows[2]).encode()
 
 
 def test_the_breaker_breaks_after_the_letters_are_written():
@@ -170,21 +157,6 @@ def test_partitions_that_are_ahead_are_paused_when_the_buffer_is_full():
     assert any(len(wanted) < 3 for wanted in source.polled[:100])
 
 
-@pytest.mark.parametrize("bound", [{"buffer_events": 50}, {"buffer_bytes": 50 * 40}])
-def test_a_partition_that_alone_is_too_much_is_forced_on(bound):
-    rng = random.Random(0)
-    order = sorted(range(1000), key=lambda t: t + rng.uniform(0, 200))
-    released = set()
-    for seed in range(5):
-        source = ListSource({0: rows_at(order)}, seed=seed)
-        ingest = Ingest(source, OrderConfig(allowed_lateness=10**6, **bound))
-        released.add(tuple(times(ingest)))
-        counts = ingest.report()["counts"]
-        assert counts["forced"] > 0
-        assert counts["late"] + counts["accepted"] == 1000
-    assert len(released) == 1
-
-
 def test_an_appended_source_goes_on_where_it_ended():
     config, log = OrderConfig(allowed_lateness=5), MemoryLog()
     world = World(config, log)
@@ -200,13 +172,6 @@ def test_an_appended_source_goes_on_where_it_ended():
 
 
 # What could go wrong
-
-
-def test_an_empty_source_gives_nothing():
-    for partitions in ({}, {0: []}, {0: rows_at([1], bad="type")}):
-        source = ListSource(partitions)
-        assert list(Ingest(source, OrderConfig())) == []
-        assert source.is_closed
 
 
 def test_a_row_that_vanishes_is_noticed():
@@ -227,15 +192,6 @@ def test_a_log_that_gives_another_sequence_is_noticed():
         list(Ingest(ListSource({0: rows_at(range(9))}), OrderConfig(), log=log))
 
 
-def test_closing_early_closes_the_source():
-    source = ListSource({0: rows_at(range(100))}, poll_sizes=(10,))
-    ingest = Ingest(source, OrderConfig())
-    next(iter(ingest))
-    ingest.close()
-    assert source.is_closed
-    assert list(ingest) == []
-
-
 def test_stop_ends_it_at_a_poll_and_it_goes_on_from_there():
     world = World(OrderConfig(allowed_lateness=3))
     source = ListSource({0: rows_at(range(100))}, poll_sizes=(10,))
@@ -246,12 +202,6 @@ def test_stop_ends_it_at_a_poll_and_it_goes_on_from_there():
     for batch in world.start(source):
         world.learn(batch)
     assert [event[2] for event in world.learned] == list(range(100))
-
-
-def test_batches_are_bounded(monkeypatch):
-    monkeypatch.setattr(ingest_module, "MAX_BATCH", 16)
-    ingest = Ingest(ListSource({0: rows_at(range(100))}, poll_sizes=(100,)), OrderConfig())
-    assert [len(events) for events in ingest] == [16] * 6 + [4]
 
 
 def test_a_full_disk_is_waited_for_and_then_an_error(monkeypatch):
@@ -276,17 +226,6 @@ def test_a_full_disk_is_waited_for_and_then_an_error(monkeypatch):
     with pytest.raises(DiskFull):
         list(Ingest(source, OrderConfig(), log=log, clock=source.clock))
     assert log.frames == []
-
-
-def test_states_are_thinned_out_and_forgotten():
-    marks = StateHistory(IngestState())
-    for i in range(1, 1000):
-        marks.add(IngestState(num_released=i))
-    assert len(marks._states) <= MAX_MARKS
-    assert marks.at(999).num_released == 999
-    assert len(marks._states) == 1
-    with pytest.raises(ValueError, match="there is no state at 998: the oldest kept is at 999"):
-        marks.at(998)
 
 
 def test_a_state_that_is_none_is_refused():
@@ -332,24 +271,3 @@ def test_a_run_is_killed_and_its_files_hold_each_row_once(tmp_path):
     lines = [line for f in (tmp_path / "letters").iterdir() for line in f.read_text().splitlines()]
     counts = ingest.report()["counts"]
     assert len(lines) == len(set(lines)) == counts["late"] + counts["malformed"]
-
-
-def test_a_digest_does_not_depend_on_batches_or_dense_ids():
-    events = made_events(50)
-    rows = [
-        Row(int(events.src[i]), int(events.dst[i]), int(events.t[i]), events.x[i].tolist())
-        for i in range(50)
-    ]
-
-    def digest(rows, size, known):
-        source = ListSource({0: rows}, poll_sizes=(size,))
-        source.ids.encode(known, known)
-        digest = EventDigest(source.ids)
-        for batch in Ingest(source, OrderConfig()):
-            digest.add(batch)
-        return digest.hexdigest()
-
-    assert digest(rows, 1, []) == digest(rows, 50, [31, 12, 5])
-    for change in ({"src": 99}, {"dst": 99}, {"x": (0.0, 1.0)}):
-        changed = [*rows[:20], dataclasses.replace(rows[20], **change), *rows[21:]]
-        assert digest(changed, 50, []) != digest(rows, 50, [])

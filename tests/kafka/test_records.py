@@ -1,0 +1,293 @@
+"""Records of every codec become events or bad rows, each by itself, in bounded memory."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+import tracemalloc
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.decoding import CODECS, arrow, arrow_stream, decode, row
+from helpers.kafka_io import edge
+from tgflow.streams.errors import CODES
+from tgflow.streams.kafka.codecs import MAX_ROWS
+from tgflow.streams.kafka.consumer import Cursor
+from tgflow.streams.rows.schema import Checks
+
+JSON = {
+    '{"src":1,"dst":2,"t":3,"x":[NaN,1]}': "nan",
+    '{"src":1,"dst":2,"t":3,"x":[-Infinity,1]}': "inf",
+    '{"src":1,"dst":2,"t":3,"x":[1e39,1]}': "inf",
+    '{"src":1,"dst":2,"t":3,"x":[1,2,3]}': "width",
+    '{"src":1,"dst":2,"t":3,"x":["1",2]}': "type",
+    '{"src":1,"dst":2,"t":3,"x":[true,2]}': "type",
+    '{"src":1,"dst":2,"t":3,"x":null}': "null",
+    '{"src":-1,"dst":2,"t":3,"x":[1,2]}': "negative_id",
+    '{"src":1,"dst":9223372036854775808,"t":3,"x":[1,2]}': "huge_id",
+    '{"src":12.0,"dst":2,"t":3,"x":[1,2]}': "type",
+    '{"src":"7","dst":2,"t":3,"x":[1,2]}': "type",
+    '{"src":[1],"dst":2,"t":3,"x":[1,2]}': "type",
+    '{"src":1,"dst":2,"t":-9223372036854775809,"x":[1,2]}': "time_range",
+    '{"src":1,"dst":2,"t":NaN,"x":[1,2]}': "time_type",
+    '{"src":1,"dst":2,"t":1e400,"x":[1,2]}': "time_range",
+    '{"src":1,"dst":2,"t":"2024-01-01T00:00:00Z","x":[1,2]}': "time_type",
+    '{"src":1,"dst":2,"t":true,"x":[1,2]}': "time_type",
+    '{"src":1,"dst":2,"t":1.5,"x":[1,2]}': "time_precision",
+    '{"src":1,"dst":2,"t":3,"x":[1,2]': "syntax",
+    '{"src" :1,"src":1,"dst":2,"t":3,"x":[1,2]}': "schema",
+    "[" * 10_000: "syntax",
+    "": "syntax",
+    "\n": "syntax",
+    '{"src":1,"dst":2,"t":3,"x":[1,2],"a":"a\nb"}': "syntax",
+    '{"src":1,"dst":2,"t":3,"x":[1,2]}\n{"src":1,"dst":2,"t":3,"x":[1,2]}': "syntax",
+    "[1,2,3]": "syntax",
+    '{"src":1,"dst":2,"t":3,"x":[1,2]}{"src":1,"dst":2,"t":3,"x":[1,2]}': "syntax",
+    '{"dst":2,"t":3,"x":[1,2]}': "null",
+    "\ufeff" + '{"src":1,"dst":2,"t":3,"x":[1,2]}': "encoding",
+    '{"src":1,"dst":2,"t":3,"x":[1,2]}\x00': "syntax",
+    '{"src":1,"dst":2,"t":' + "9" * 5000 + ',"x":[1,2]}': "syntax",
+    '{"src":1,"dst":2,"t":3,"x":[1,2]}': None,
+    ' { "x" : [ 1 , 2.5e0 ] , "t" : 3 , "src" : 1 , "dst" : 2 } \n': None,
+    '{"src":1,"dst":2,"t":3,"x":[1,2],"more":"a:b{[\\"","list":[[1]],"o":{"p":1}}': None,
+    '{"src":1,\n"dst":2,"t":3,\n\n"x":[1,2]}': None,
+    '{"src":1,"dst":2,"t":"3","x":[1,2]}': None,
+    '{"src":1,"dst":2,"t":3,"x":[1,2],"deep":' + "[" * 1000 + "]" * 1000 + "}": None,
+    '{"src":1,"dst":2,"t":3e0,"x":[1,2]}': None,
+}
+CSV = {
+    "-1,2,3,1,2": "negative_id",
+    "12.0,2,3,1,2": "type",
+    "0x10,2,3,1,2": "type",
+    ",2,3,1,2": "null",
+    "1,2,1e400,1,2": "time_range",
+    "1,2,2024-01-01,1,2": "time_type",
+    "1,2,1.5,1,2": "time_precision",
+    "1,2,3,nan,2": "nan",
+    "1,2,3,1e39,2": "inf",
+    "1,2,3,,2": "type",
+    "1,2,3,1": "schema",
+    "1,2,3,1,2,3": "schema",
+    "": "syntax",
+    '1,2,3,1,"2': "syntax",
+    "1,2,3\r4,5,6": "syntax",
+    "1,2,3,1,2\x00": "type",
+    "1,2,3,1,2": None,
+    '"1",2,3,1,2': None,
+    "1,2,3.0,1,2\r": None,
+}
+"""Records, and what is wrong with them; None: they are the event (1, 2, 3)."""
+
+
+@pytest.mark.parametrize(("codec", "cases"), [("json", JSON), ("csv", CSV)])
+def test_each_record_is_an_event_or_one_row_with_a_code_and_its_place(codec, cases):
+    for text, code in cases.items():
+        reading = decode([text.encode()], codec)
+        assert reading.codes == ([] if code is None else [code]), text
+        assert reading.rows[0] == ([(1, 2, 3)] if code is None else []), text
+        for _, _, origin in reading.bad:
+            assert origin.raw == text.encode()
+            assert origin.place == {"topic": "edges", "partition": 0, "offset": 10, "row": 0}
+            assert len(reading.arrivals[0].rows.bad()[0].text) < 400
+
+
+@given(st.lists(st.sampled_from(list(JSON)), max_size=30))
+def test_what_a_json_record_gives_does_not_depend_on_its_neighbors(texts):
+    reading = decode([text.encode() for text in texts], "json")
+    assert reading.codes == [JSON[text] for text in texts if JSON[text]]
+    assert len(reading.src()) == sum(JSON[text] is None for text in texts)
+
+
+@given(st.lists(st.lists(st.sampled_from(list(CSV)), min_size=1)))
+def test_a_csv_record_of_several_lines_is_as_many_rows(records):
+    lines = [line for record in records for line in record]
+    reading = decode(["\n".join([*record, ""]).encode() for record in records], "csv")
+    assert reading.codes == [CSV[line] for line in lines if CSV[line]]
+    assert len(reading.src()) == sum(CSV[line] is None for line in lines)
+    for _, _, origin in reading.bad:
+        line = records[origin.place["offset"] - 10][origin.place["row"]].encode()
+        assert origin.raw in (line, line + b"\n")
+
+
+@given(st.binary(max_size=200), st.sampled_from(CODECS))
+def test_any_bytes_are_an_event_or_a_bad_row(value, codec):
+    reading = decode([value, row(codec, 1, 2, 3)], codec)
+    assert reading.rows[0][-1] == (1, 2, 3)
+    assert set(reading.codes) <= CODES.keys()
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_codec_gives_the_same_events(codec):
+    rows = [(i, i % 7, 3 * i, (i / 2, -float(i))) for i in range(100)]
+    reading = decode([row(codec, *r) for r in rows], codec)
+    assert reading.rows[0] == [r[:3] for r in rows]
+    assert reading.bad == []
+    x = np.concatenate([arrivals.rows.events.x for arrivals in reading.arrivals])
+    assert x.dtype == np.float32
+    assert x.tolist() == [list(r[3]) for r in rows]
+    assert reading.positions[0]["offset"] == 110
+
+
+@pytest.mark.parametrize(
+    ("codec", "value", "text"),
+    [
+        ("csv", b"5,6,7,8,9", 'ä,"b,c",1'.encode()),
+        ("json", b'{"src":5,"dst":6,"t":7,"kind":8,"eid":9}', edge("ä", "b,c", 1)),
+        (
+            "arrow",
+            arrow([5], [6], [7], False, kind=pa.array([8]), eid=pa.array([9])),
+            arrow(["ä"], ["b,c"], [1], False),
+        ),
+    ],
+)
+def test_labels_event_ids_and_text_ids(codec, value, text):
+    settings = {"label": "kind", "event_id": "eid", "features": ()}
+    [arrivals] = decode([value] * 2, codec, **settings).arrivals
+    assert arrivals.rows.events.label.tolist() == [8, 8]
+    ids = arrivals.rows.event_ids
+    assert (ids.dtype, ids[0]) == (np.int64, ids[1])
+    assert decode([text], codec, id_kind="string", features=()).rows[0] == [("ä", "b,c", 1)]
+
+
+def test_event_ids_may_be_numbers_and_texts_in_one_topic():
+    values = [edge(i, id=i if i % 3 else str(i)) for i in range(100)]
+    [rows] = decode(values, "json", event_id="id", features=()).arrivals
+    texts = [edge(i, id=str(i)) for i in range(100)]
+    [others] = decode(texts, "json", event_id="id", features=()).arrivals
+    assert rows.rows.event_ids.tolist() == others.rows.event_ids.tolist()
+    assert len(set(rows.rows.event_ids.tolist())) == 100
+    assert decode([edge(1, id=1.5)], "json", event_id="id", features=()).codes == ["type"]
+
+
+@pytest.mark.parametrize("codec", ["json", "csv"])
+def test_fractions_of_a_second_lose_no_digit(codec):
+    times = ["1700000000.123456789", "3", "-0.000000001", "1e-9", "1.1000000000000000001"]
+    form = {"json": '{{"src":1,"dst":2,"t":{}}}', "csv": "1,2,{}"}[codec]
+    values = [form.format(t).encode() for t in times]
+    reading = decode(values, codec, features=(), tick_unit="ns")
+    assert [t for _, _, t in reading.rows[0]] == [1700000000123456789, 3 * 10**9, -1, 1]
+    assert reading.codes == ["time_precision"]
+
+
+def test_bytes_that_are_not_utf8_make_a_row_bad():
+    settings = {"id_kind": "string", "features": ()}
+    assert decode([b'{"src":"a","dst":"b","t":3,"a":"\xff"}'], "json").codes == ["encoding"]
+    half = b'{"src":"\\ud800","dst":"b","t":3}'
+    assert decode([half], "json", **settings).codes == ["encoding"]
+    reading = decode([b"a,b,1\nc\xff,d,2\ne,f,3"], "csv", **settings)
+    assert reading.rows[0] == [("a", "b", 1), ("e", "f", 3)]
+    assert reading.codes == ["encoding"]
+    assert reading.bad[0][2].place["row"] == 1
+
+
+def test_a_huge_record_is_not_even_parsed():
+    value = b'{"src":1,"dst":2,"t":3,"x":[1,2],"a":"' + b"a" * (50 << 20) + b'"}'
+    tracemalloc.start()
+    reading = decode([edge(1, x=[1, 2]), value, edge(2, x=[1, 2])], "json")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert reading.codes == ["too_large"]
+    assert reading.src() == [1, 2]
+    assert peak < 1 << 20
+
+
+def test_limits_and_unknown_keys():
+    checks = Checks(max_node_id=10, max_abs=2.0, unknown_keys="reject")
+    values = [edge(10, x=[1, 2]), edge(11, x=[1, 2]), edge(1, x=[1, -2.5]), edge(1, x=[1, 2], y=3)]
+    assert decode(values, "json", checks=checks).codes == ["huge_id", "range", "schema"]
+    assert decode([arrow([1], more=pa.array([1]))], "arrow", checks=checks).codes == ["schema"]
+
+
+# Arrow
+
+
+def columns_of(column, options=None):
+    batch = pa.RecordBatch.from_arrays([column] * 3, names=["src", "dst", "t"])
+    return arrow_stream(batch, options)
+
+
+def ones(num_rows, kind=np.int8):
+    return pa.array(np.ones(num_rows, dtype=kind))
+
+
+GOOD_ARROW = arrow([1, 2, 3], x=False)
+ZSTD = pa.ipc.IpcWriteOptions(compression="zstd")
+BAD_ARROW = {
+    "wrong schema": (arrow([1, 2], x=False, t=None, dst=None).replace(b"dst", b"dsx"), "schema"),
+    "text ids": (arrow(["a", "b"], x=False), "type"),
+    "empty": (b"", "syntax"),
+    "noise": (random.Random(1).randbytes(500), "syntax"),
+    "json": (b'{"src":1,"dst":2,"t":3}', "syntax"),
+    "truncated": (GOOD_ARROW[: len(GOOD_ARROW) // 2], "syntax"),
+    "truncated body": (GOOD_ARROW[:-40], "syntax"),
+    "10^7 rows compressed": (columns_of(ones(10**7, np.int64), ZSTD), "schema"),
+    "run-length": (
+        columns_of(
+            pa.RunEndEncodedArray.from_arrays(pa.array([10_000_000], pa.int32()), pa.array([1]))
+        ),
+        "schema",
+    ),
+    "too many rows": (columns_of(ones(1_100_000)), "too_large"),
+    "dictionary": (
+        columns_of(pa.DictionaryArray.from_arrays(pa.array([0, 7]), pa.array([1, 2]), safe=False)),
+        "schema",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BAD_ARROW)
+def test_a_bad_arrow_record_has_a_code_and_takes_bounded_memory(what):
+    value, code = BAD_ARROW[what]
+    before = pa.total_allocated_bytes()
+    began = time.monotonic()
+    checks = Checks(max_record_bytes=8 << 20)
+    reading = decode([GOOD_ARROW, value, GOOD_ARROW], "arrow", features=(), checks=checks)
+    assert set(reading.codes) == {code}
+    assert reading.src() == [1, 2, 3, 1, 2, 3]
+    assert time.monotonic() - began < 2.0
+    assert pa.total_allocated_bytes() - before < 64 << 20
+
+
+@given(st.integers(0, 2000), st.integers(0, 255), st.integers(0, 2000))
+def test_a_damaged_arrow_record_gives_events_or_a_bad_row(at, byte, cut):
+    value = bytearray(GOOD_ARROW)
+    value[at % len(value)] = byte
+    value = bytes(value[: len(value) - cut % 3 * 8])
+    reading = decode([value, GOOD_ARROW], "arrow", features=())
+    assert reading.src()[-3:] == [1, 2, 3]
+    assert set(reading.codes) <= CODES.keys()
+
+
+def test_rows_of_different_types_follow_each_other_and_none_are_counted():
+    wide = arrow([5], x=False, t=pa.array([7], pa.int32()).to_pylist())
+    types = {"src": pa.int16(), "dst": pa.uint8(), "t": pa.float64()}
+    values = {name: pa.array([i], kind) for i, (name, kind) in enumerate(types.items(), 6)}
+    narrow = arrow_stream(pa.RecordBatch.from_pydict(values))
+    bad, empty = arrow([7, -1], x=False), columns_of(ones(0))
+    reading = decode([wide, narrow, empty, bad, wide], "arrow", features=())
+    assert reading.rows[0] == [(5, 1, 7), (6, 7, 8), (7, 1, 0), (5, 1, 7)]
+    assert reading.counts == {"empty": 1}
+    assert reading.codes == ["negative_id"]
+    assert reading.bad[0][2].place["row"] == 1
+    assert json.loads(reading.bad[0][2].raw) == {"src": -1, "dst": 1, "t": 0}
+
+
+def test_large_arrow_records_are_split_and_resumed_in_their_middle():
+    count = MAX_ROWS + 1000
+    values = [arrow(range(count), x=False), arrow([-5, *range(20)], x=False)]
+    settings = {"features": (), "checks": Checks(max_record_bytes=16 << 20)}
+    whole = decode(values, "arrow", **settings)
+    assert len(whole.arrivals) == 2
+    position = whole.arrivals[0].rows.position
+    assert (position["offset"], position["row"], position["anchor"]) == (10, MAX_ROWS, 10)
+    rest = decode(values, "arrow", skip=Cursor.from_position(position).row, **settings)
+    assert rest.src() == whole.src()[MAX_ROWS:]
+    assert rest.codes == whole.codes == ["negative_id"]
+    assert [o.place for _, _, o in rest.bad] == [o.place for _, _, o in whole.bad]
+    where = {"topic": "edges", "partition": 0, "offset": 10, "row": MAX_ROWS}
+    assert rest.arrivals[0].rows.origin(0).place == where
