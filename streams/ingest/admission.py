@@ -108,12 +108,9 @@ class RecentIds:
 class PartitionState:
     """What is known of a partition after some of its rows.
 
-    Args:
-        position: Where its source resumes; None at its beginning.
-        seq: The number of its next row.
-        max_t: The latest time of its events.
-        floor: The watermark that it was forced to.
-        is_idle: Whether it was silent for so long that it holds no other back.
+    Its source resumes at `position` (None: the beginning), its next row is number `seq`, the latest
+    time of its events is `max_t`, and its watermark was forced to `floor`. An idle one was silent
+    for so long that it holds no other back.
     """
 
     position: Position | None = None
@@ -270,14 +267,10 @@ def _late(row: int, t: int, watermark: int, lateness: int) -> RowFault:
 
 @dataclass(slots=True)
 class Admitted:
-    """What became of the rows of one `PolledRows`.
+    """What became of the rows of one `PolledRows`: the events, those rejected by number, and more.
 
-    Args:
-        rows: The events.
-        rejected: Rows that are no events or came too late, by number.
-        num_duplicates: Rows dropped since they had come before.
-        forced: How often the watermark was forced on.
-        unlogged: Event ids of rows that are neither events nor duplicates.
+    `forced` is how often the watermark was forced on, `unlogged` the event ids of rows that are
+    neither events nor duplicates.
     """
 
     rows: Rows

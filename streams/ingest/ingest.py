@@ -66,13 +66,9 @@ _log = logging.getLogger("tgflow.streams")
 
 @dataclass(slots=True)
 class _Taken:
-    """What a poll brought.
+    """What a poll brought: events, the partitions that changed, and in strict reading an error.
 
-    Args:
-        rows: The events.
-        partitions: The partitions that have changed.
-        unlogged: By partition, numbers and event ids of rows to remember that are no events.
-        error: Why nothing comes after `rows`, in strict reading.
+    `unlogged` holds, by partition, numbers and event ids of rows to remember that are no events.
     """
 
     rows: list[Rows] = field(default_factory=list)
@@ -403,9 +399,7 @@ class Ingest:
         """Return the partitions that hold the others back and have been silent for too long.
 
         Without a timeout there are none, and a warning names each that is silent for a minute.
-
-        Args:
-            heard: Partitions that have brought rows, or were not polled.
+        Those that are `heard` have brought rows, or were not polled.
         """
         now, admission, timeout = self._clock(), self._admission, self._config.idle_timeout
         self._silent_since |= dict.fromkeys(heard, now)

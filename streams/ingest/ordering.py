@@ -31,13 +31,7 @@ LONG_RUN = 4096
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Events, and what orders those of one tick.
-
-    Args:
-        rank: Partition and number of the row within it as one number, int64; see `ranks`.
-        events: The events.
-        event_ids: Ids by which duplicates are found, int64, or None.
-    """
+    """Events, the `ranks` that order those of one tick, and perhaps ids to find duplicates by."""
 
     rank: Int64s
     events: EventColumns

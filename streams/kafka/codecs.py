@@ -32,12 +32,9 @@ MAX_RECORD_ROWS = 1 << 20
 class Decoded:
     """Rows of some records, numbered from 0 over all of them; a record that is none is one row.
 
-    Args:
-        batches: All rows that could be decoded, in order; at least one batch, and together at
-            least the columns of an event. Safe to touch, but not checked. Batches may differ in
-            the types of their columns.
-        num_rows: How many rows each record has, good and bad, int64.
-        faults: What is wrong with the rows that could not be decoded, by number.
+    `batches`, at least one, hold all rows that could be decoded, in order, with at least the
+    columns of an event: safe to touch, but not checked, and their types may differ. `num_rows` are
+    those of each record, good and bad; `faults` are by number.
     """
 
     batches: Sequence[pa.RecordBatch]

@@ -55,6 +55,13 @@ def edges(count, first=0):
     return [edge(i, 1, 10 * i) for i in range(first, first + count)]
 
 
+def fill(broker, topic, count, partitions=1, **options):
+    """Create a topic with so many records in each partition."""
+    broker.create(topic, partitions)
+    for partition in range(partitions):
+        publish(broker, topic, edges(count), partition, **options)
+
+
 def open_source(broker, topic, *, options=None, servers=None, retry=QUICK, **settings):
     url = f"kafka://{','.join(servers or broker.servers)}/{topic}"
     chosen = FAST | (options or {})

@@ -12,7 +12,16 @@ import uuid
 
 import pytest
 
-from helpers.kafka_io import Reading, edges, open_source, producer, publish, read, read_on
+from helpers.kafka_io import (
+    Reading,
+    edges,
+    open_source,
+    producer,
+    publish,
+    read,
+    read_all,
+    read_on,
+)
 
 pytestmark = pytest.mark.timeout(120)
 REAL = os.environ.get("TGFLOW_TEST_KAFKA", "")
@@ -54,9 +63,7 @@ class TestBrokerContract:
     def test_records_come_in_order_and_once(self, any_broker, topic):
         publish(any_broker, topic, edges(2000))
         publish(any_broker, topic, edges(500, 2000), compression_type="gzip")
-        source = open_source(any_broker, topic)
-        reading = read(source)
-        source.close()
+        reading = read_all(any_broker, topic)
         assert reading.src() == list(range(2500))
         assert reading.counts == {}
 
@@ -84,9 +91,7 @@ class TestBrokerContract:
 
     def test_tombstones(self, any_broker, topic):
         publish(any_broker, topic, [*edges(3), None, *edges(2, 3)])
-        source = open_source(any_broker, topic)
-        reading = read(source)
-        source.close()
+        reading = read_all(any_broker, topic)
         assert reading.src() == list(range(5))
         assert reading.counts == {"tombstone": 1}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from helpers.kafka_io import SMALL, Reading, edges, open_source, publish, read
+from helpers.kafka_io import SMALL, Reading, edges, fill, open_source, publish, read
 from tgflow.streams.errors import SourceCorrupt
 from tgflow.testing.broker import MockBroker
 
@@ -33,8 +33,7 @@ def flip_large(times):
 
 
 def test_a_byte_flipped_on_the_wire_is_fetched_again(broker, topic, proxy):
-    broker.create(topic, 1)
-    publish(broker, topic, edges(1000), batch_size=16_000)
+    fill(broker, topic, 1000, batch_size=16_000)
     proxy.damage = flip_large(2)
     source = open_source(broker, topic, servers=[proxy.server], options=SMALL)
     reading = read(source)
@@ -45,8 +44,7 @@ def test_a_byte_flipped_on_the_wire_is_fetched_again(broker, topic, proxy):
 
 
 def test_bytes_damaged_on_every_read_end_the_source_and_skip_nothing(broker, topic, proxy):
-    broker.create(topic, 1)
-    publish(broker, topic, edges(200))
+    fill(broker, topic, 200)
     publish(broker, topic, edges(1000, 200), batch_size=60_000)
     proxy.damage = flip_large(10**9)
     source = open_source(broker, topic, servers=[proxy.server])
@@ -62,8 +60,7 @@ def test_an_exception_while_unpacking_never_hangs(broker, topic, monkeypatch):
     """kafka-python raises such an exception once, and spins for ever at the next poll."""
     from kafka.record.default_records import DefaultRecordBatch
 
-    broker.create(topic, 1)
-    publish(broker, topic, edges(100))
+    fill(broker, topic, 100)
     validate, calls = DefaultRecordBatch.validate_crc, []
 
     def sometimes(self):

@@ -15,6 +15,7 @@ from helpers.kafka_io import (
     Reading,
     after,
     edges,
+    fill,
     first_position,
     open_source,
     publish,
@@ -38,8 +39,7 @@ def outage_of(source, seconds):
 
 
 def test_brokers_that_go_down_while_reading_are_waited_for(broker, topic):
-    broker.create(topic, 1)
-    publish(broker, topic, edges(2000), batch_size=4000)
+    fill(broker, topic, 2000, batch_size=4000)
     source = open_source(
         broker, topic, options=SMALL, queue_records=400, retry=replace(QUICK, answer=0.5)
     )
@@ -54,9 +54,7 @@ def test_brokers_that_go_down_while_reading_are_waited_for(broker, topic):
 
 
 def test_connections_cut_every_40_kb_lose_and_repeat_nothing(broker, topic, proxy):
-    broker.create(topic, 2)
-    for partition in (0, 1):
-        publish(broker, topic, edges(2000), partition, batch_size=4000)
+    fill(broker, topic, 2000, 2, batch_size=4000)
     proxy.cut_every = 40_000
     source = open_source(broker, topic, servers=[proxy.server], options=SMALL)
     reading = read(source, timeout=50)
@@ -81,8 +79,7 @@ def test_a_partition_whose_leader_moves_is_read_on():
 
 
 def test_fetches_cut_and_refused_are_asked_again(broker, topic):
-    broker.create(topic, 1)
-    publish(broker, topic, edges(1000), batch_size=2000)
+    fill(broker, topic, 1000, batch_size=2000)
     broker.fail(FETCH, [CUT, CUT, 6, 6, 7, CUT])  # not the leader, timed out
     assert read_all(broker, topic, options=SMALL).src() == list(range(1000))
 
@@ -90,8 +87,7 @@ def test_fetches_cut_and_refused_are_asked_again(broker, topic):
 @pytest.mark.slow
 def test_a_broker_away_for_too_long_is_an_error(topic):
     with MockBroker() as broker:
-        broker.create(topic, 1)
-        publish(broker, topic, edges(50))
+        fill(broker, topic, 50)
         source = open_source(broker, topic, until_end=False, max_outage=0.8, options=PATIENT)
         reading = read(source, stop=after(50))
         broker.kill()
@@ -101,8 +97,7 @@ def test_a_broker_away_for_too_long_is_an_error(topic):
 
 
 def test_a_topic_deleted_while_reading_is_missed(broker, topic):
-    broker.create(topic, 1)
-    publish(broker, topic, edges(50))
+    fill(broker, topic, 50)
     options = PATIENT | {"metadata_max_age_ms": 200}
     source = open_source(broker, topic, until_end=False, max_outage=0.8, options=options)
     reading = read(source, stop=after(50))
@@ -113,8 +108,7 @@ def test_a_topic_deleted_while_reading_is_missed(broker, topic):
 
 
 def test_fetches_refused_for_ever_are_an_outage(broker, topic, caplog):
-    broker.create(topic, 1)
-    publish(broker, topic, edges(50))
+    fill(broker, topic, 50)
     broker.fail(FETCH, [29] * 3000)  # not authorized
     source = open_source(broker, topic, max_outage=0.8)
     with pytest.raises(SourceUnavailable, match=r"no record for .* although the topic holds more"):
@@ -124,8 +118,7 @@ def test_fetches_refused_for_ever_are_an_outage(broker, topic, caplog):
 
 
 def test_a_broker_that_comes_late_is_waited_for(broker, topic, proxy):
-    broker.create(topic, 1)
-    publish(broker, topic, edges(50))
+    fill(broker, topic, 50)
     proxy.refuse(True)
     source = open_source(broker, topic, servers=[proxy.server], options=PATIENT)
     threading.Timer(0.5, proxy.refuse, (False,)).start()
@@ -163,8 +156,7 @@ def test_waiting_for_a_broker_or_for_records_is_stopped_at_once(broker, topic, p
 def test_a_call_that_never_returns_is_abandoned(broker, topic, monkeypatch):
     from kafka import KafkaConsumer
 
-    broker.create(topic, 1)
-    publish(broker, topic, edges(500), batch_size=1000)
+    fill(broker, topic, 500, batch_size=1000)
     poll, calls, forever = KafkaConsumer.poll, [], threading.Event()
 
     def hangs(self, **options):

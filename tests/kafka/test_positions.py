@@ -9,6 +9,7 @@ from helpers.kafka_io import (
     SMALL,
     after,
     edges,
+    fill,
     first_position,
     open_source,
     publish,
@@ -47,8 +48,7 @@ def test_a_position_that_retention_has_passed_is_refused_or_with_skip_a_gap(brok
 
 
 def test_retention_that_overtakes_a_running_source_ends_it(broker, topic):
-    broker.create(topic, 1)
-    publish(broker, topic, edges(3000), batch_size=1000)
+    fill(broker, topic, 3000, batch_size=1000)
     source = open_source(broker, topic, options=SMALL, queue_records=100)
     reading = read(source, stop=after(50))
     broker("partition_delete_records", topic, 0, 2900)
@@ -90,8 +90,7 @@ def test_a_recreated_topic_is_refused(broker, topic, count, partition, error, te
 def test_repeated_offsets_are_dropped_and_gaps_accepted(broker, topic, monkeypatch):
     from kafka import KafkaConsumer
 
-    broker.create(topic, 1)
-    publish(broker, topic, edges(100), batch_size=1000)
+    fill(broker, topic, 100, batch_size=1000)
     poll = KafkaConsumer.poll
 
     def odd(self, **options):  # compacted, and handed out twice

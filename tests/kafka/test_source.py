@@ -12,6 +12,7 @@ from helpers.kafka_io import (
     Reading,
     after,
     edges,
+    fill,
     open_source,
     publish,
     read,
@@ -82,9 +83,7 @@ def test_an_empty_topic_has_ended(shared_broker, topic):
 
 
 def test_partitions_nobody_wants_keep_what_they_have(shared_broker, topic):
-    shared_broker.create(topic, 2)
-    for partition in (0, 1):
-        publish(shared_broker, topic, edges(100), partition)
+    fill(shared_broker, topic, 100, 2)
     source = open_source(shared_broker, topic)
     reading = read(source, stop=lambda r: len(r.src(0)) == 100, wanted={0})
     assert reading.src(1) == []
@@ -94,9 +93,7 @@ def test_partitions_nobody_wants_keep_what_they_have(shared_broker, topic):
 
 
 def test_a_queue_full_of_what_nobody_wants_keeps_nobody_waiting(shared_broker, topic):
-    shared_broker.create(topic, 2)
-    for partition in (0, 1):
-        publish(shared_broker, topic, edges(1000), partition, batch_size=2000)
+    fill(shared_broker, topic, 1000, 2, batch_size=2000)
     source = open_source(shared_broker, topic, queue_records=100)
     source.start({})
     reading = Reading()
@@ -108,8 +105,7 @@ def test_a_queue_full_of_what_nobody_wants_keeps_nobody_waiting(shared_broker, t
 
 
 def test_a_slow_reader_pauses_the_partitions(shared_broker, topic):
-    shared_broker.create(topic, 1)
-    publish(shared_broker, topic, edges(2000), batch_size=2000)
+    fill(shared_broker, topic, 2000, batch_size=2000)
     source = open_source(shared_broker, topic, queue_records=200)
     source.start({})
     wait_for(lambda: source.counters()["paused_seconds"] > 0.1)
@@ -126,9 +122,7 @@ def test_a_partition_that_came_in_part_is_read_on_after_a_pause(
 ):
     """kafka-python never reads what it set aside on, if another partition was read meanwhile."""
     monkeypatch.setitem(FIXED_OPTIONS, "max_poll_records", 100)
-    shared_broker.create(topic, 2)
-    for partition in (0, 1):
-        publish(shared_broker, topic, edges(250), partition)
+    fill(shared_broker, topic, 250, 2)
     config = open_source(shared_broker, topic)._config
     seen = {0: 0, 1: 0}
     with ConsumerConnection(config, {}, 5000, lambda: None) as connection:
@@ -176,8 +170,7 @@ def test_options_that_exactly_once_rests_on_are_refused(option):
 
 
 def test_a_commit_that_fails_does_not_stop_reading(broker, topic):
-    broker.create(topic, 1)
-    publish(broker, topic, edges(50))
+    fill(broker, topic, 50)
     source = open_source(broker, topic, group_id=topic, options=PATIENT)
     reading = read(source, stop=after(20))
     broker.fail(OFFSET_COMMIT, [29] * 20)  # not authorized
