@@ -16,13 +16,12 @@ from helpers.effort import cases, tries
 from helpers.made_plans import plan_of
 from helpers.made_streams import made_events
 from helpers.padding import pad
-from helpers.plan_reference import assert_same_batch
 from tgflow.batch import Batch
 from tgflow.graph import TemporalGraph
 from tgflow.model import Scores, TemporalModel
 from tgflow.models import MODELS
 from tgflow.nn.dropout import DropoutKeys
-from tgflow.plan.padding import BatchShape, cut, shape_of
+from tgflow.plan.padding import BatchShape, shape_of
 from tgflow.plan.plan import Plan
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.tables import FeatureTable
@@ -103,22 +102,6 @@ def test_a_padded_batch_teaches_a_model_what_it_would_without(
         torch.testing.assert_close(padded.state.state_dict(), plain.state.state_dict())
 
 
-def test_padded_rows_hold_what_a_batch_says_of_them() -> None:
-    batch = plan_of(graph_with_features(3, 2)).batch(0, 3)
-    shape = longer(shape_of(batch), [2, 3, 4])
-    longest = pad(batch, shape)
-    assert shape_of(longest) == shape
-    assert longest.nodes[-3:].tolist() == [0, 0, 0]
-    assert longest.position[-3:].tolist() == [30, 30, 30]
-    assert longest.node_x is not None
-    assert not longest.node_x[-3:].any()
-    for block in longest.blocks:
-        assert not block.mask[-2:].any()
-        assert not block.target[-2:].any()
-        assert (block.eid[-2:] == -1).all()
-        assert block.edge_table is longest.blocks[0].edge_table
-
-
 @given(rows=st.integers(1, 1 << 40))
 def test_a_size_has_a_third_of_padding_at_most(rows: int) -> None:
     size = BatchShape((rows,), rows, rows).rounded()
@@ -126,11 +109,3 @@ def test_a_size_has_a_third_of_padding_at_most(rows: int) -> None:
     assert size.nodes == 32 or rows <= size.nodes <= 1.5 * rows
     assert size.rounded() == size
     assert bin(size.nodes).lstrip("0b").rstrip("0") in ("1", "11"), "two sizes an octave"
-
-
-@pytest.mark.parametrize("node_x_dim", [0, 2])
-def test_cutting_takes_padding_off_again(node_x_dim: int) -> None:
-    batch = plan_of(graph_with_features(3, node_x_dim)).batch(0, 3)
-    padded = pad(batch, longer(shape_of(batch), [9, 8, 7]))
-    assert_same_batch(cut(padded, shape_of(batch)), batch)
-    assert_same_batch(cut(padded, shape_of(padded)), padded)

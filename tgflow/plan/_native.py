@@ -10,6 +10,7 @@ from tgflow._core import (
     Belady,
     CountOf,
     EventCounts,
+    PairIndex,
     Preparer,
     ReuseMap,
     Slab,
@@ -65,72 +66,3 @@ def draw_replay(begin: int, end: int, half_life: float, key: int, num: int) -> T
     out = torch.empty(num, dtype=torch.int64)
     size = _core.draw_replay(begin, end, half_life, key, out)
     return out[:size]
-
-
-class PairIndex:
-    """The distinct destinations and (src, dst) pairs of every prefix of a log."""
-
-    def __init__(self) -> None:
-        self.native = _core.PairIndex()
-        """The core's index, for what reads it there."""
-
-    def __len__(self) -> int:
-        return len(self.native)
-
-    def append(self, src: Tensor, dst: Tensor) -> None:
-        """Read on: the next events' ends, int64 `[N]`."""
-        self.native.append(src.contiguous(), dst.contiguous())
-
-    def num_destinations(self, before: int) -> int:
-        """Return how many distinct destinations the first `before` events have."""
-        return self.native.num_destinations(before)
-
-    def num_pairs(self, before: int) -> int:
-        """Return how many distinct pairs they are."""
-        return self.native.num_pairs(before)
-
-    def destinations(self, before: int) -> Tensor:
-        """Return the destinations of the first `before` events, each once, int64 `[D]`."""
-        out = torch.empty(self.num_destinations(before), dtype=torch.int64)
-        self.native.destinations(before, out)
-        return out
-
-    def destinations_of(self, src: int, before: int) -> Tensor:
-        """Return whom a source has had an event with in the first `before` events, int64 `[D]`."""
-        out = torch.empty(self.native.num_destinations_of(src, before), dtype=torch.int64)
-        self.native.destinations_of(src, before, out)
-        return out
-
-    def draw_destinations(
-        self,
-        key: int,
-        src: Tensor,
-        dst: Tensor,
-        cut: Tensor,
-        num: int,
-        limit: int,
-        *,
-        collide: bool = False,
-    ) -> tuple[Tensor, int]:
-        """Return `num` destinations for each event, `[B, num]`, and how many are fallbacks."""
-        out = torch.empty(len(src), num, dtype=torch.int64)
-        return out, self.native.draw_destinations(key, src, dst, cut, limit, collide, out)
-
-    def draw_pairs(
-        self,
-        key: int,
-        src: Tensor,
-        dst: Tensor,
-        cut: Tensor,
-        num: int,
-        limit: int,
-        start: int,
-        *,
-        replace: bool = True,
-    ) -> tuple[Tensor, Tensor, int]:
-        """Return sources and destinations of `num` pairs for each event, and how many fell back."""
-        out_src, out_dst = torch.empty(2, len(src), num, dtype=torch.int64).unbind(0)
-        fallbacks = self.native.draw_pairs(
-            key, src, dst, cut, limit, start, replace, out_src, out_dst
-        )
-        return out_src, out_dst, fallbacks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol, Self, get_args
 
 import numpy as np
 import torch
@@ -27,32 +27,89 @@ class PairHistory:
     of threads. An answer about the first `n` events never changes.
 
     Args:
-        log: Log to follow; not modified.
+        log: Log to follow; not modified. None: of the events that `append` gets.
     """
 
-    def __init__(self, log: EventLog) -> None:
+    def __init__(self, log: EventLog | None = None) -> None:
+        self.native = PairIndex()
+        """The core's index."""
         self._log = log
-        self._index = PairIndex()
         self._growing = threading.Lock()
 
-    def upto(self, position: int) -> PairIndex:
-        """Return the index, having read at least the first `position` events.
+    def __len__(self) -> int:
+        return len(self.native)
+
+    def append(self, src: Tensor, dst: Tensor) -> None:
+        """Read on: the next events' ends, int64 `[N]`."""
+        self.native.append(src.contiguous(), dst.contiguous())
+
+    def upto(self, position: int) -> Self:
+        """Return itself, having read at least the first `position` events.
 
         Raises:
             ValueError: If the log has fewer.
         """
-        if len(self._index) < position:
+        if len(self) < position and self._log is not None:
             with self._growing:
-                self._grow(position)
-        return self._index
+                if position > len(self._log):
+                    num = len(self._log)
+                    raise ValueError(f"position {position} is past the log's end, {num} events")
+                start = len(self)
+                if start < position:
+                    events = self._log.read(start, position)
+                    self.append(events.src, events.dst)
+        return self
 
-    def _grow(self, position: int) -> None:
-        if position > len(self._log):
-            raise ValueError(f"position {position} is past the log's end, {len(self._log)} events")
-        start = len(self._index)
-        if start < position:
-            events = self._log.read(start, position)
-            self._index.append(events.src, events.dst)
+    def num_destinations(self, before: int) -> int:
+        """Return how many distinct destinations the first `before` events have."""
+        return self.native.num_destinations(before)
+
+    def num_pairs(self, before: int) -> int:
+        """Return how many distinct pairs they are."""
+        return self.native.num_pairs(before)
+
+    def destinations(self, before: int) -> Tensor:
+        """Return the distinct destinations of the first `before` events, int64 `[D]`.
+
+        They are in the order of their first events.
+
+        Raises:
+            ValueError: If it has not read as many events.
+        """
+        out = torch.empty(self.num_destinations(before), dtype=torch.int64)
+        self.native.destinations(before, out)
+        return out
+
+    def destinations_of(self, src: int, before: int) -> Tensor:
+        """Return those that a source has had an event with, as `destinations`, int64 `[D]`.
+
+        The first question looks through all pairs once, a later one through those that came since;
+        8 bytes a pair from then on.
+
+        Raises:
+            ValueError: If it has not read as many events, or there can be no such node.
+        """
+        out = torch.empty(self.native.num_destinations_of(src, before), dtype=torch.int64)
+        self.native.destinations_of(src, before, out)
+        return out
+
+    def draw_destinations(
+        self,
+        key: int,
+        src: Tensor,
+        dst: Tensor,
+        cut: Tensor,
+        num: int,
+        limit: int,
+        *,
+        collide: bool,
+    ) -> tuple[Tensor, int]:
+        """Return `num` destinations for each event, `[B, num]`, and how many are fallbacks.
+
+        Those were seen before the event's `cut`; fallbacks before `limit`.
+        """
+        out = torch.empty(len(src), num, dtype=torch.int64)
+        return out, self.native.draw_destinations(key, src, dst, cut, limit, collide, out)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,9 +237,11 @@ class NegativeSampler:
             )
             own = src.unsqueeze(1).expand(-1, self.num)
             return Negatives(own, out_dst, fallbacks, own_sources=True)
-        first = self.pairs_from
-        drawn = index.draw_pairs(key, src, dst, cut, self.num, limit, first, replace=self.replace)
-        return Negatives(*drawn, own_sources=False)
+        out_src, out_dst = torch.empty(2, len(src), self.num, dtype=torch.int64).unbind(0)
+        fallbacks = index.native.draw_pairs(
+            key, src, dst, cut, limit, self.pairs_from, self.replace, out_src, out_dst
+        )
+        return Negatives(out_src, out_dst, fallbacks, own_sources=False)
 
     def limit(self, stop: int) -> int:
         """Return how many events must be known to draw for a batch that ends at `stop`."""
@@ -211,7 +270,7 @@ class PooledNegatives:
             raise ValueError("negatives need a pool of at least one destination, got none")
         self.num = num
         self._collide = collide
-        self._index = PairIndex()
+        self._index = PairHistory()
         self._index.append(pool, pool)
 
     def draw(
