@@ -22,6 +22,7 @@ import csv
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from statistics import mode
 from typing import Any
@@ -58,8 +59,8 @@ UNREAD = "_"
 """The name of a column that is not read; there may be many."""
 MISSING = ("", "nan", "NaN", "NA", "N/A", "null", "NULL", "None")
 """Texts of features that are missing, where those are filled."""
-MAX_COMMENTS = 10_000
-"""Lines of comments at the head of a file."""
+MAX_COMMENTS, HEAD_BYTES = 10_000, 8 << 20
+"""Of a file: lines of comments at its head, and bytes that are searched for them, about."""
 JODIE_HEADER = b"user_id,item_id,timestamp,state_label,comma_separated_list_of_features"
 _INTEGER = re.compile(r"\s*-?\d{1,99}\s*", re.ASCII)  # int() refuses thousands of digits
 _MAY_BE_NUMBER = re.compile(r"\s*[-+]?[0-9.iInN]")
@@ -250,15 +251,12 @@ class CsvDecoder(TextDecoder):
         raise StreamError(self.first_place, "schema", text)
 
     def _leading_comments(self) -> list[bytes]:
-        for num in (100, MAX_COMMENTS + 1) if self.comments else ():
-            lines = self._file.head(num)
-            count = next((i for i, x in enumerate(lines) if not x.startswith(self.comments)), None)
-            if count is not None or len(lines) < num:
-                return lines[:count]
-        if not self.comments:
-            return []
-        text = f"it begins with more than {MAX_COMMENTS:,} lines of comments"
-        raise StreamError(self.name, "schema", f"{text}; is it a list of edges?")
+        lines = self._file.head(MAX_COMMENTS + 1, HEAD_BYTES) if self.comments else []
+        count = sum(1 for _ in takewhile(lambda line: line.startswith(self.comments), lines))
+        if count > MAX_COMMENTS:
+            text = f"it begins with more than {MAX_COMMENTS:,} lines of comments"
+            raise StreamError(self.name, "schema", f"{text}; is it a list of edges?")
+        return lines[:count]
 
     def _tidy(self, lines: Text) -> Text:
         """Return lines between spaces with one between two values, and none around them."""

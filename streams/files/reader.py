@@ -129,11 +129,7 @@ class Files:
     def following(self, current: int, is_complete: bool, is_idle: bool, stop: Event) -> int | None:
         """Return which file to read on after the `current` one, itself if it grows; None: none.
 
-        Args:
-            current: The file that has been read to its end.
-            is_complete: What `is_complete` was before that.
-            is_idle: Whether nothing was found in it; then there is a wait.
-            stop: Ends the wait.
+        `is_complete` is from before it was read; if it was idle, there is a wait until `stop`.
         """
         while True:
             if current + 1 == len(self.decoders):
@@ -207,22 +203,7 @@ def find_files(
     *,
     follow: bool = False,
 ) -> Files:
-    """Return the files of a source.
-
-    Args:
-        source: A path, "-" for stdin, a list of paths, or a table.
-        format: As for `decoder_for`, and so are the next ones.
-        layout: How delimited text is laid out.
-        max_bytes: How much text a compressed file may hold.
-        block_bytes: How much text to parse at a time.
-        follow: Whether the files may grow, so that reading never ends.
-
-    Raises:
-        FileNotFoundError: If there is no such file or folder.
-        StreamError: If a file is of no known format.
-        TypeError: If the source is none.
-        ValueError: If what cannot grow should be followed.
-    """
+    """Return the files of a source, with the arguments of `open_files`."""
     open_file = partial(
         decoder_for, format=format, max_bytes=max_bytes, block_bytes=block_bytes, layout=layout
     )

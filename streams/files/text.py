@@ -116,21 +116,10 @@ class TextFile:
         start: Mapping[str, Any] | None = None,
         longest: int = LONGEST_LINE,
     ) -> Iterator[TextBlock]:
-        """Return the file in blocks of about `block_bytes`.
+        """Return the file in blocks of about `block_bytes` from `start` on, a `position`.
 
         A line longer than `longest` comes alone, and without what is beyond that length, where it
         does not fit into a block; none is longer in memory.
-
-        Args:
-            block_bytes: How much to read at a time.
-            start: Where to begin, a `position`; None for the beginning.
-            longest: How long a line is kept.
-
-        Raises:
-            SourceTruncated: If the file is shorter than it was at `start`.
-            SourceMismatch: If what stands before `start` is not what stood there.
-            SourceCorrupt: If compressed data is damaged; also later, as the one below.
-            StreamError: If compressed data holds more text than it may.
         """
         self.size = self.path.stat().st_size
         allowed = self._max_bytes or max(ALWAYS_ALLOWED, MAX_RATIO * self.size)

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from helpers.file_reads import flat, read
 from tgflow.streams import StreamError, open_files, open_stream
 from tgflow.streams.files.csv import TextLayout
 
@@ -120,10 +121,5 @@ def test_a_layout_is_for_delimited_text(tmp_path):
 
 def test_bad_rows_beside_comments_keep_their_lines(tmp_path):
     path = written(tmp_path / "a.csv", "#\nsrc,dst,t\n#\n1,4,10\n#\n1,4,x\n#\n1,4,11\n")
-    source = open_files(path, comment="#")
-    source.start({})
-    rows = [each.rows for _ in range(3) for each in source.poll({0}, 5)]
-    source.close()
-    assert [bad.origin.where for batch in rows for bad in batch.bad()] == [f"{path}, line 6"]
-    assert [t for batch in rows for t in batch.events.t.tolist()] == [10, 11]
-    assert sum(batch.num_rows for batch in rows) == 3
+    events, [(_, _, place, _)] = flat(read(open_files(path, comment="#")))
+    assert (place["line"], [row[3] for row in events]) == (6, [10, 11])

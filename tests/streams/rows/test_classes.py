@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from helpers.file_reads import read
 from tgflow.streams import StreamError, open_files, open_stream
 from tgflow.streams.rows import validate
 from tgflow.streams.rows.validate import first_classes
@@ -78,15 +79,10 @@ def test_reading_goes_on_with_the_same_numbers(tmp_path):
     words = [f"w{i * i % 7}" for i in range(60)]
     path = write_labels(tmp_path / "a.csv", words)
     expected = labels_of(open_stream(path, label="label"))
-    source = open_files(path, label="label", block_bytes=90)
-    source.start({})
-    polled = [each.rows for _ in range(50) for each in source.poll({0}, 1)]
-    source.close()
+    polled = [each.rows for each in read(open_files(path, label="label", block_bytes=90))]
     assert [x for rows in polled for x in rows.events.label.tolist()] == expected
     for i, rows in enumerate(polled[:-1]):
         again = open_files(path, label="label", block_bytes=300)
-        again.start({0: rows.position})
-        rest = [each.rows for _ in range(20) for each in again.poll({0}, 1)]
-        again.close()
+        rest = [each.rows for each in read(again, rows.position)]
         done = sum(len(rows.events) for rows in polled[: i + 1])
         assert [x for rows in rest for x in rows.events.label.tolist()] == expected[done:]

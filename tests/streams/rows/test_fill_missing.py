@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from helpers.file_reads import flat, read
 from tgflow.streams import StreamError, open_files, open_stream
 
 ROWS = [(1.5, 2.0), (None, 3.0), (float("nan"), None)]
@@ -59,9 +60,6 @@ def test_bad_rows_beside_filled_ones_spoil_none(tmp_path):
     path = tmp_path / "a.csv"
     rows = [f"0,1,{t},," if t % 7 else f"0,1,{t},x,1" for t in range(80)]
     path.write_text("src,dst,t,f0,f1\n" + "\n".join(rows) + "\n")
-    source = open_files(path, features="f", fill_missing=0, id_kind="int")
-    source.start({})
-    rows = source.poll({0}, 5)[0].rows
-    source.close()
-    assert [bad.index for bad in rows.bad()] == [t for t in range(80) if t % 7 == 0]
-    assert rows.events.x.tolist() == [[0.0, 0.0]] * len(rows.events)
+    events, bad = flat(read(open_files(path, features="f", fill_missing=0, id_kind="int")))
+    assert [row[0] for row in bad] == [t for t in range(80) if t % 7 == 0]
+    assert {row[4] for row in events} == {(0.0, 0.0)}

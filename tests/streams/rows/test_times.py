@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.file_reads import flat
+from helpers.file_reads import read as read_rows
 from tgflow.iso import iso_seconds
 from tgflow.streams import StreamError, open_files, open_stream
 from tgflow.streams.rows.validate import plain_ticks
@@ -144,11 +146,8 @@ def test_numbers_of_other_sizes_are_seconds(tmp_path, times):
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
 def test_a_bad_row_among_the_first_decides_nothing_for_others(tmp_path, ending):
     numbers = write_times(tmp_path / f"a.{ending}", ["2024-05-01", NOON, NOON + 1])
-    source = open_files(numbers)
-    source.start({})
-    rows = source.poll({0}, 5)[0].rows
-    source.close()
-    assert ([bad.index for bad in rows.bad()], rows.events.t.tolist()) == ([0], [NOON, NOON + 1])
+    events, bad = flat(read_rows(open_files(numbers)))
+    assert ([row[0] for row in bad], [row[3] for row in events]) == ([0], [NOON, NOON + 1])
     times = write_times(tmp_path / f"b.{ending}", [5, NOON * 1000, NOON * 1000])
     assert open_stream(times).unit == "ms"
 
@@ -168,12 +167,9 @@ def test_a_number_that_nobody_can_expand_is_a_bad_row(tmp_path, ending, num_good
         "tsv": "src\tdst\tt\tf0\n" + "".join(f"0\t1\t{t}\t1e-30\n" for t in times),
         "jsonl": "".join(f'{{"src":0,"dst":1,"t":{t},"f0":1e-30}}\n' for t in times),
     }[ending])  # fmt: skip
-    source = open_files(path, features=["f0"])
-    source.start({})
-    rows = [each.rows for _ in range(3) for each in source.poll({0}, 5)]
-    source.close()
-    assert [bad.index for each in rows for bad in each.bad()] == [num_good + 1]
-    assert [t for each in rows for t in each.events.t.tolist()] == [*range(num_good), 500, 501]
+    events, bad = flat(read_rows(open_files(path, features=["f0"])))
+    assert [row[0] for row in bad] == [num_good + 1]
+    assert [row[3] for row in events] == [*range(num_good), 500, 501]
 
 
 def test_a_number_in_json_among_texts_is_refused(tmp_path):
