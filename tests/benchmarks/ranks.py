@@ -22,7 +22,7 @@ from benchmarks.rank_work import Work, WorkFigures
 from benchmarks.results import skipped
 from tgflow.bench.row import Params, Row
 from tgflow.bench.setup import Options
-from tgflow.distributed.rank_processes import RankProcesses
+from tgflow.distributed.supervise import RankProcesses
 
 ROUNDS = 3
 WARM_UP = 10

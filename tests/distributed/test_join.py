@@ -20,9 +20,7 @@ import tgflow
 from helpers.effort import cases
 from helpers.sockets import addresses_listened_on, free_port
 from helpers.worlds import results_of, run_apart
-from tgflow.distributed import handshake
 from tgflow.distributed import join as joining
-from tgflow.distributed.greeter import Greeter, Greeting, listen
 from tgflow.peers import Alone, PeerLost, WorldError
 
 
@@ -90,16 +88,15 @@ def test_rank_0_opens_the_address_that_all_were_given():
 
 
 def say_where(folder, port, nonce):
-    address = {"host": "127.0.0.1", "port": port, "nonce": nonce}
-    (folder / "rank-0.json").write_text(json.dumps(address))
+    (folder / "rank-0.json").write_text(json.dumps(["127.0.0.1", port, nonce]))
 
 
-def old_rank_0(nonce):
-    """What a rank 0 has opened that has not ended yet: its store, and who answers."""
+def old_store(folder, nonce):
+    """Publish the store of a rank 0 that has not ended yet."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    listener = listen("127.0.0.1", 0)
-    greeter = Greeter(listener, Greeting(nonce, store.port))
-    return store, greeter, listener.getsockname()[1]
+    store.set("nonce", nonce)
+    say_where(folder, store.port, "old")
+    return store
 
 
 def ended(folder):
@@ -108,24 +105,20 @@ def ended(folder):
 
 def replaced(folder):
     """Where the old rank 0 was, that of another run is now."""
-    other = old_rank_0("other")
-    say_where(folder, other[2], "old")
-    return other
+    return old_store(folder, "other")
 
 
 def alive(folder):
     """The old rank 0 is there, and so was this rank before it was restarted."""
-    old = old_rank_0("old")
-    old[0].add("joined/1", 1)
-    say_where(folder, old[2], "old")
-    return old
+    store = old_store(folder, "old")
+    store.add("joined/1", 1)
+    return store
 
 
 def dying(folder):
     """The old rank 0 is there and lacks this rank, but ends before there is a world."""
-    old = list(old_rank_0("old"))
-    say_where(folder, old[2], "old")
-    threading.Timer(0.7, lambda: (old[1].close(), old.clear())).start()
+    store = [old_store(folder, "old")]
+    threading.Timer(0.7, store.clear).start()
 
 
 def stranger(folder):
@@ -168,24 +161,23 @@ def test_without_rank_0_the_others_give_up(tmp_path):
     assert text.startswith("PeerLost: rank 1 found no rank 0 to join within 0.5 s")
 
 
-def join_while_rank_0_stops(rank, folder, owner, name):
+def join_while_rank_0_stops(rank, folder, name):
     """Join; rank 0 stops where it would call something, and is killed by who waited for it."""
     joining.ANSWER_SECONDS = 0.2
     pid = folder / "pid"
     if rank == 0:
         pid.write_text(str(os.getpid()))
-        where = {"handshake": handshake, "join": joining}[owner]
-        setattr(where, name, lambda *_, **__: os.kill(os.getpid(), signal.SIGSTOP))
+        setattr(joining, name, lambda *_, **__: os.kill(os.getpid(), signal.SIGSTOP))
     said = join_as(rank, [in_directory(folder, each, 2) for each in range(2)], [{"timeout": 2}] * 2)
     os.kill(int(pid.read_text()), signal.SIGKILL)
     return said
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", [("handshake", "_judge"), ("join", "Ranks")])
+@pytest.mark.parametrize("where", ["_judge", "Ranks"])
 def test_a_rank_0_that_is_stopped_meanwhile_holds_nobody(where, tmp_path):
     """Before it says that there is a world, and before it connects to the others."""
-    [_, text] = [each.result for each in run_apart(2, join_while_rank_0_stops, tmp_path, *where)]
+    [_, text] = [each.result for each in run_apart(2, join_while_rank_0_stops, tmp_path, where)]
     assert text == "PeerLost: rank 1 has found a rank 0 that does not answer: is it stopped?"
 
 

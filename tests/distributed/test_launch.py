@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tgflow.distributed.interfaces import choose_interface, interfaces
-from tgflow.distributed.launch import Launch, read_launch
+from tgflow.distributed.launch import Launch, choose_interface, interfaces, read_launch
 from tgflow.peers import WorldError
 
 TORCHRUN = {

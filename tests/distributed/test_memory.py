@@ -17,9 +17,8 @@ from helpers.shards import STRIDE, spread
 from helpers.thread_peers import ThreadPeers, in_threads
 from tgflow.batch import HostEvents, Share
 from tgflow.distributed.mail_routes import MailRoutes
-from tgflow.distributed.memory import ShardedMemory
+from tgflow.distributed.memory import ShardedMemory, WantedRows, ask_rows
 from tgflow.distributed.parcel import exchange_parcels
-from tgflow.distributed.wanted import WantedRows, ask_rows
 from tgflow.messages import Messages, NewEvents
 from tgflow.nn.history import NODE, SINCE
 from tgflow.nn.mail import Aggregator, store_mail

@@ -50,4 +50,4 @@ def test_nothing_in_the_environment_makes_a_run_fail():
     killers = {
         path.name for room in rooms for path in room.rglob("*.py") if "SIGKILL" in path.read_text()
     }
-    assert killers == {"rank_processes.py"}  # the supervisor ends its own children
+    assert killers == {"supervise.py"}  # the supervisor ends its own children

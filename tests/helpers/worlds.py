@@ -171,7 +171,7 @@ def _join(rank: int, world: int, folder: Path, timeout: float) -> Any:
     """Join a world through a file: `tgflow.join` has tests of its own."""
     import torch.distributed as dist
 
-    from tgflow.distributed.interfaces import choose_interface
+    from tgflow.distributed.launch import choose_interface
     from tgflow.distributed.ranks import Ranks
     from tgflow.distributed.roster import Member
 

@@ -15,8 +15,7 @@ from helpers.http_client import Client, read_all
 from helpers.served import made_predictor, served
 from tgflow.serve.answers import Answers
 from tgflow.serve.predictor import Predictor
-from tgflow.serve.questions import ScoreQuestion
-from tgflow.serve.refused import Refused
+from tgflow.serve.questions import Refused, ScoreQuestion
 
 pytest.importorskip("fastapi", reason="fastapi is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")

@@ -124,15 +124,7 @@ def checksum(tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 def check_alike(checksums: Sequence[Tensor], what: str) -> None:
-    """Refuse ranks that hold different things.
-
-    Args:
-        checksums: int64 `[1]` of each rank.
-        what: What they are of, for the message.
-
-    Raises:
-        RanksDisagree: Alike on all ranks, and naming those that differ from rank 0.
-    """
+    """Refuse ranks that hold different things."""
     first, *others = (int(each.item()) for each in checksums)
     wrong = [str(rank) for rank, each in enumerate(others, 1) if each != first]
     if wrong:

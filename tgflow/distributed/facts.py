@@ -26,16 +26,7 @@ _WAYS_OUT = {
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One rank: who it is, and all that must or should be alike.
-
-    Args:
-        member: Who it is.
-        world: How many ranks it expects.
-        settings: What was set, by key; plain values.
-        versions: What it runs, by name.
-        computing: What the last bits of its results depend on, by name.
-        device: Which CUDA device it computes on, as no other device is called; None: the CPU.
-    """
+    """One rank: who it is, and all that must or should be alike."""
 
     member: Member
     world: int
@@ -69,11 +60,7 @@ class Facts:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Return what `to_bytes` made into `data`.
-
-        Raises:
-            ValueError: If it is something else, or too long.
-        """
+        """Return what `to_bytes` made into `data`."""
         if len(data) > MOST_BYTES:
             raise ValueError(
                 f"{len(data)} bytes are more than the {MOST_BYTES} that a rank may say"

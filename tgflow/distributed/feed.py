@@ -232,14 +232,7 @@ class Followed:
 def read_by_rank_0(
     peers: Peers, stream: Iterable[EventBatch], batch_size: int, unit: str
 ) -> AbstractContextManager[Iterable[EventBatch]]:
-    """Return what, entered, gives all ranks the stream of rank 0; who is alone has its own.
-
-    Args:
-        peers: The ranks; all of them call this together.
-        stream: Batches of any size, in order; on other ranks than 0 it is not looked at.
-        batch_size: Events of a micro-batch.
-        unit: What a tick is.
-    """
+    """Return what, entered, gives all ranks the stream of rank 0; who is alone has its own."""
     if peers.world == 1:
         return nullcontext(stream)
     if peers.rank > 0:

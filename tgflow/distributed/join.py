@@ -1,28 +1,50 @@
-"""How a process joins the other ranks: the one call before anything is made together."""
+"""How a process joins the other ranks: the one call before anything is made together.
+
+Rank 0 opens a store, publishes its address, and waits for the others there; the others enter that
+store, and all read one verdict. An address may be stale: after a restart, torchrun's agents keep
+what the dead ranks published. So a rank follows an address only if the store there has the nonce
+that was published, and no rank has entered it as this one; else it looks again until the timeout.
+The nonce prevents mistakes. It is no secret: nothing here authenticates.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import secrets
+import socket
 import threading
+import time
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-from tgflow.distributed.facts import Facts, find_other_bits, have_own_devices
-from tgflow.distributed.handshake import ANSWER_SECONDS, Terms, follow, lead
-from tgflow.distributed.interfaces import choose_interface
-from tgflow.distributed.launch import read_launch
-from tgflow.distributed.meeting import meeting_of
+from tgflow.distributed.facts import (
+    Facts,
+    find_disagreement,
+    find_other_bits,
+    have_own_devices,
+)
+from tgflow.distributed.launch import Launch, choose_interface, read_launch
 from tgflow.distributed.ranks import Ranks
-from tgflow.peers import Alone, PeerLost, Peers
+from tgflow.durable.fs import replacing
+from tgflow.peers import Alone, PeerLost, Peers, WorldError
 
 Found = TypeVar("Found")
+
+ANSWER_SECONDS = 5.0
+"""For one store to answer, and for all ranks to read a verdict that ends them."""
+_PAUSE = 0.02
+_PROBE_SECONDS = 1.0
+_ADDRESS, _NONCE, _VERDICT = "tgflow/rank-0", "nonce", "verdict"
 
 
 def join(
@@ -70,16 +92,17 @@ def join(
     launch = read_launch(os.environ)
     if launch is None:
         return Alone()
-    name, address = choose_interface(interface, one_host=launch.one_host)
-    terms = Terms(launch, Facts.here(launch, settings or {}, torch.device(device)), timeout, strict)
+    name, host = choose_interface(interface, one_host=launch.one_host)
+    facts = Facts.here(launch, settings or {}, torch.device(device))
+    deadline = time.monotonic() + timeout
     silent = f"rank {launch.rank} has found a rank 0 that does not answer: is it stopped?"
     try:
-        meeting = meeting_of(launch, timeout)
-        store, everyone = (
-            lead(meeting, terms, address)
-            if launch.rank == 0
-            else call_within(timeout + 2 * ANSWER_SECONDS, partial(follow, meeting, terms), silent)
-        )
+        meeting = Meeting(launch, timeout)
+        if launch.rank == 0:
+            store, everyone = _lead(meeting, launch, facts, host, deadline, timeout, strict)
+        else:
+            follow = partial(_follow, meeting, launch, facts, deadline, timeout)
+            store, everyone = call_within(timeout + 2 * ANSWER_SECONDS, follow, silent)
     except dist.DistError as error:
         first = str(error).partition("\n")[0]
         raise PeerLost(f"rank {launch.rank} cannot reach where ranks meet: {first}") from error
@@ -103,7 +126,11 @@ def join(
 
 
 def call_within(seconds: float, act: Callable[[], Found], lost: str) -> Found:
-    """Return the result of `act`, which runs in a daemon thread."""
+    """Return the result of `act`, which runs in a daemon thread; PeerLost if it takes longer.
+
+    torch's store waits without a timeout for a reply, so a stopped rank 0 would block its callers.
+    After a timeout the thread is left behind and ends with the process.
+    """
     found: Future[Found] = Future()
 
     def run() -> None:
@@ -119,3 +146,210 @@ def call_within(seconds: float, act: Callable[[], Found], lost: str) -> Found:
         if found.done():  # it is what `act` has raised
             raise
         raise PeerLost(lost) from None
+
+
+class Address(NamedTuple):
+    """Where the store of rank 0 is; `nonce` identifies this start of it, "" if unknown."""
+
+    host: str
+    port: int
+    nonce: str
+
+
+class Meeting:
+    """Where rank 0 publishes its address: a directory, the store of torchrun's agents, or nowhere.
+
+    Started by a launcher that sets an address for rank 0, all ranks know it.
+    """
+
+    def __init__(self, launch: Launch, timeout: float) -> None:
+        self._file = None if launch.meeting is None else Path(launch.meeting) / "rank-0.json"
+        self._agents: Store | None = None
+        self._fixed: Address | None = None
+        if self._file is None:
+            assert launch.address is not None
+            if launch.has_agent:
+                self._agents = _enter_store(*launch.address, timeout)
+            else:
+                self._fixed = Address(*launch.address, "")
+        self.port = 0 if self._fixed is None else self._fixed.port
+        """Where rank 0 must listen; 0: anywhere."""
+
+    def publish(self, address: Address) -> None:
+        """Replace what was published before."""
+        text = json.dumps(address)
+        if self._file is not None:
+            with replacing(self._file, sync=False) as partial:
+                partial.write_text(text)
+        elif self._agents is not None:
+            self._agents.set(_ADDRESS, text)
+
+    def find(self) -> Address | None:
+        """Return what was published last, perhaps by a rank 0 that has ended; None if nothing."""
+        if self._file is not None:
+            text = self._file.read_bytes() if self._file.exists() else b""
+        elif self._agents is not None:
+            text = self._agents.get(_ADDRESS) if self._agents.check([_ADDRESS]) else b""
+        else:
+            return self._fixed
+        try:
+            host, port, nonce = json.loads(text)
+            return Address(str(host), int(port), str(nonce))
+        except (ValueError, TypeError):
+            return None
+
+
+def _enter_store(host: str, port: int, timeout: float) -> TCPStore:
+    return TCPStore(
+        host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=timeout)
+    )
+
+
+def _lead(
+    meeting: Meeting,
+    launch: Launch,
+    facts: Facts,
+    host: str,
+    deadline: float,
+    timeout: float,
+    strict: bool,
+) -> tuple[Store, list[Facts]]:
+    """Open a store, wait for all ranks there, and return it with their facts."""
+    listener = listen(host, meeting.port, deadline)
+    port, nonce = listener.getsockname()[1], secrets.token_hex(16)
+    store = TCPStore(
+        host,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=ANSWER_SECONDS),
+        master_listen_fd=listener.detach(),
+    )
+    store.set(_NONCE, nonce)
+    store.set(_facts_key(0), facts.to_bytes().decode())
+    meeting.publish(Address(host, port, nonce))
+    present: list[int] = []
+    while len(present) < launch.world:
+        present = [rank for rank in range(launch.world) if store.check([_facts_key(rank)])]
+        if time.monotonic() > deadline:
+            break
+        time.sleep(_PAUSE)
+    error, everyone = _judge(store, present, launch.world, timeout, strict)
+    store.set(_VERDICT, json.dumps(None if error is None else [type(error).__name__, str(error)]))
+    if error is not None:
+        _await_readers(store, present)
+        raise error
+    return store, everyone
+
+
+def listen(host: str, port: int, deadline: float = 0.0) -> socket.socket:
+    """Return a socket that listens on this address alone.
+
+    A fixed port is tried until `deadline`, as the process that had it may still be ending.
+
+    Raises:
+        OSError: If it cannot be had.
+    """
+    while True:
+        try:
+            return socket.create_server((host, port), backlog=1024)
+        except OSError as error:
+            if port == 0:
+                raise
+            if time.monotonic() > deadline:
+                text = f"rank 0 cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}"
+                raise OSError(error.errno, f"{text}; choose another MASTER_PORT") from error
+        time.sleep(_PAUSE)
+
+
+def _judge(
+    store: Store, present: list[int], world: int, timeout: float, strict: bool
+) -> tuple[PeerLost | WorldError | None, list[Facts]]:
+    """Return why there is no world, if so, and the facts of all ranks."""
+    missing = [str(rank) for rank in range(world) if rank not in present]
+    if missing:
+        return PeerLost(
+            f"{len(present)} of {world} ranks joined within {timeout:g} s; "
+            f"missing: {', '.join(missing)}"
+        ), []
+    try:
+        everyone = _everyone(store, world)
+    except ValueError as error:
+        return WorldError(str(error)), []
+    problem = find_disagreement(everyone)
+    if problem is None and strict:
+        problem = find_other_bits(everyone)
+    return None if problem is None else WorldError(problem), everyone
+
+
+def _everyone(store: Store, world: int) -> list[Facts]:
+    return [Facts.from_bytes(store.get(_facts_key(rank))) for rank in range(world)]
+
+
+def _await_readers(store: Store, present: list[int]) -> None:
+    """Keep the store open until the present ranks have read why there is no world."""
+    deadline = time.monotonic() + ANSWER_SECONDS
+    read = [_read_key(rank) for rank in present if rank != 0]
+    while read and not store.check(read) and time.monotonic() < deadline:
+        time.sleep(_PAUSE)
+
+
+def _follow(
+    meeting: Meeting, launch: Launch, facts: Facts, deadline: float, timeout: float
+) -> tuple[Store, list[Facts]]:
+    """Enter the store of rank 0, and return it with the facts of all ranks."""
+    while time.monotonic() < deadline:
+        store = _enter(meeting.find(), launch.rank, facts)
+        if store is not None:
+            try:
+                return store, _read_verdict(store, launch, deadline, timeout)
+            except RuntimeError as error:
+                if isinstance(error, PeerLost):
+                    raise
+                # It went away meanwhile: it was that of a world that has ended.
+        time.sleep(_PAUSE)
+    raise PeerLost(
+        f"rank {launch.rank} found no rank 0 to join within {timeout:g} s; see what "
+        "ended it, and whether its interface can be reached from here"
+    )
+
+
+def _enter(address: Address | None, rank: int, facts: Facts) -> Store | None:
+    """Return the store of the rank 0 at `address`, if it is the published one and lacks `rank`."""
+    if address is None:
+        return None
+    try:
+        socket.create_connection(address[:2], timeout=_PROBE_SECONDS).close()
+        enter = partial(_enter_store, address.host, address.port, ANSWER_SECONDS)
+        store = call_within(ANSWER_SECONDS, enter, "no store answers")
+        nonce = store.get(_NONCE).decode() if store.check([_NONCE]) else None
+        if nonce is None or address.nonce not in ("", nonce):
+            return None
+        if store.add(f"joined/{rank}", 1) != 1:
+            return None
+        store.set(_facts_key(rank), facts.to_bytes().decode())
+        return store
+    except (OSError, RuntimeError):  # nothing listens there, it is no store, or it is closing
+        return None
+
+
+def _read_verdict(store: Store, launch: Launch, deadline: float, timeout: float) -> list[Facts]:
+    """Return the facts of all ranks, once rank 0 has found that they are a world."""
+    while not store.check([_VERDICT]):
+        if time.monotonic() > deadline + ANSWER_SECONDS:
+            raise PeerLost(f"rank 0 was found, and did not answer within {timeout:g} s")
+        time.sleep(_PAUSE)
+    verdict = json.loads(store.get(_VERDICT))
+    if verdict is None:
+        return _everyone(store, launch.world)
+    store.set(_read_key(launch.rank), "")
+    name, text = verdict
+    raise (PeerLost if name == PeerLost.__name__ else WorldError)(text)
+
+
+def _facts_key(rank: int) -> str:
+    return f"facts/{rank}"
+
+
+def _read_key(rank: int) -> str:
+    return f"read/{rank}"

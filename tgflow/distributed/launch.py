@@ -1,29 +1,24 @@
-"""What the environment says of this process: its rank, and where it meets the others."""
+"""How this process was started as a rank, and the network interfaces of this host."""
 
 from __future__ import annotations
 
+import fcntl
+import socket
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tgflow.peers import Shard, WorldError
 
+LOOPBACK = "127.0.0.1"
+_SIOCGIFADDR = 0x8915
 MEETING_VARIABLE = "TGFLOW_MEETING"
 """The directory in which the ranks that `supervise` started on one host meet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How this process was started, by torchrun, `supervise`, or something that sets the same.
-
-    Args:
-        rank: `RANK`.
-        world: `WORLD_SIZE`.
-        local_rank: `LOCAL_RANK`, which of the ranks on this host; by `rank` if it is not set.
-        local_world: `LOCAL_WORLD_SIZE`, the ranks on this host; `world` if it is not set.
-        address: `MASTER_ADDR` and `MASTER_PORT`, if they are set.
-        has_agent: Whether torchrun's agent has a store at `address`; else rank 0 opens one there.
-        meeting: The directory in which the ranks of one host meet, if there is one.
-    """
+    """How this process was started, by torchrun, `supervise`, or something that sets the same."""
 
     rank: int
     world: int
@@ -79,3 +74,41 @@ def _number(environ: Mapping[str, str], name: str, default: int | None = None) -
         raise WorldError(
             f"{name} must be a whole number, got {text!r}; start ranks by torchrun"
         ) from None
+
+
+def interfaces() -> dict[str, str]:
+    """Return the IPv4 address of each interface that has one, by its name."""
+    found = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            try:
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+            except OSError:  # it has no address
+                continue
+            found[name] = socket.inet_ntoa(answer[20:24])
+    return found
+
+
+def choose_interface(wanted: str | None, *, one_host: bool) -> tuple[str, str]:
+    """Return the name and address of the interface to listen on."""
+    found = interfaces()
+    if wanted is not None and wanted in found:
+        return wanted, found[wanted]
+    if wanted is not None:
+        is_there = wanted in [name for _, name in socket.if_nameindex()]
+        what = "has no IPv4 address" if is_there else "is none of this host's"
+        raise WorldError(f"interface {wanted!r} {what}; there are {_listed(found)}")
+    if not one_host:
+        raise WorldError(
+            "the ranks are on several hosts: name the interface by which they reach this one, "
+            f"interface='eth1'; there are {_listed(found)}"
+        )
+    local = [name for name, address in found.items() if address == LOOPBACK]
+    if not local:
+        raise WorldError(f"no interface has {LOOPBACK}; name one of {_listed(found)}")
+    return local[0], LOOPBACK
+
+
+def _listed(found: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} ({address})" for name, address in found.items()) or "none"

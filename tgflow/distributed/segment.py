@@ -39,13 +39,7 @@ class What(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why rank 0 reads no more, as another process can know it.
-
-    Args:
-        kinds: The names of the error's class and of its ancestors, the nearest first.
-        text: What it says.
-        code: The exit code that it brings itself, if it does.
-    """
+    """Why rank 0 reads no more, as another process can know it."""
 
     kinds: tuple[str, ...]
     text: str
@@ -107,11 +101,7 @@ def segments(stream: Iterable[EventBatch], batch_size: int) -> Iterator[EventBat
 
 
 def send(peers: Peers, number: int, message: Message) -> None:
-    """Send message `number` to all other ranks, from rank 0: a broadcast, or two.
-
-    Raises:
-        PeerLost: If another rank is gone.
-    """
+    """Send message `number` to all other ranks, from rank 0: a broadcast, or two."""
     what, contents = _contents(message)
     header = torch.tensor([number, what, *_sizes(message)])
     peers.broadcast(header, kind=STREAM, group="feed")
@@ -121,12 +111,7 @@ def send(peers: Peers, number: int, message: Message) -> None:
 
 
 def receive(peers: Peers, number: int) -> Message:
-    """Return message `number` of rank 0, on any other rank; waits for it.
-
-    Raises:
-        RanksDisagree: If it is another one.
-        PeerLost: If rank 0 is gone, or sends nothing for too long.
-    """
+    """Return message `number` of rank 0, on any other rank; waits for it."""
     header = torch.zeros(_HEADER_WORDS, dtype=torch.int64)
     peers.broadcast(header, kind=STREAM, group="feed")
     sent, what, *sizes = header.tolist()

@@ -53,11 +53,7 @@ class Header:
 
 
 def encode(rows: pa.RecordBatch, footer: Mapping[str, Any]) -> Body:
-    """Return the body of a frame.
-
-    Raises:
-        ValueError: If it is larger than `MAX_BODY_BYTES`, or the footer is not JSON.
-    """
+    """Return the body of a frame."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_batch(rows)
@@ -104,11 +100,7 @@ def check_body(header: Header, body: bytes) -> None:
 
 
 def decode(header: Header, body: bytes) -> tuple[pa.RecordBatch, dict[str, Any]]:
-    """Return the rows and the footer of a body that has been checked.
-
-    Raises:
-        BadFrame: If it does not hold one record batch and a JSON object.
-    """
+    """Return the rows and the footer of a body that has been checked."""
     try:
         columns = pa.py_buffer(body).slice(0, header.columns_bytes)
         with pa.ipc.open_stream(columns) as reader:

@@ -119,15 +119,7 @@ def replacing(path: Path, *, sync: bool = True) -> Iterator[Path]:
 
 
 def replace_file(path: Path, parts: Iterable[bytes]) -> None:
-    """Let a file hold these bytes and no others, synced; it is made if it is not there.
-
-    Args:
-        path: The file, see `replacing`.
-        parts: What it is to hold, one after another; they may come from the file itself.
-
-    Raises:
-        OSError: If they cannot be written; the file is as it was.
-    """
+    """Let a file hold these bytes and no others, synced; it is made if it is not there."""
     with replacing(path) as partial, partial.open("wb") as file:
         file.writelines(parts)
 

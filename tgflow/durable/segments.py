@@ -66,16 +66,7 @@ def path_of(directory: Path, number: int) -> Path:
 
 
 def numbers(directory: Path, needed: int, problems: list[str]) -> list[int]:
-    """Return the numbers of the segments that are there, rising and without gaps.
-
-    Args:
-        directory: Where they are.
-        needed: The first that will be read.
-        problems: Gets a line about a gap before it; then those before the gap are left out.
-
-    Raises:
-        LogCorrupt: If a later one is missing.
-    """
+    """Return the numbers of the segments that are there, rising and without gaps."""
     names = (_NAME.fullmatch(entry.name) for entry in directory.iterdir())
     found = sorted(int(name[1]) for name in names if name)
     start = 0
@@ -201,16 +192,7 @@ def frames_between(directory: Path, start: LogPosition, end: LogPosition) -> Ite
 
 
 def forward(directory: Path, place: LogPosition, last: int) -> LogPosition:
-    """Return where the frames after `place` begin: in a later segment if its own ends there.
-
-    Args:
-        directory: Where the segments are.
-        place: The place after a frame.
-        last: The newest segment.
-
-    Raises:
-        LogCorrupt: If the header that says where a segment ends is damaged or missing.
-    """
+    """Return where the frames after `place` begin: in a later segment if its own ends there."""
     number, byte = place.segment, place.byte
     while number < last and byte >= (stop := segment_end(directory, number)):
         # frames that were moved to the next segment kept their order and their sizes

@@ -1,10 +1,10 @@
 """Temporal graphs that grow: the event log, the block store behind a backend, and features."""
 
-from tgflow.graph.backend import GraphStats, TierStats
 from tgflow.graph.feature_scale import FeatureScale
 from tgflow.graph.log import EventLog
 from tgflow.graph.mutations import Mutation
 from tgflow.graph.query import Neighbors
+from tgflow.graph.stats import GraphStats, TierStats
 from tgflow.graph.temporal_graph import TemporalGraph, rebuild
 
 __all__ = [

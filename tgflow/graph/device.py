@@ -11,11 +11,10 @@ from torch import Tensor
 from tgflow.choices import Direction
 from tgflow.cuda import sampling
 from tgflow.cuda.device import Device, translate_oom
-from tgflow.cuda.store import DeviceStore
+from tgflow.cuda.store import DeviceStats, DeviceStore
 from tgflow.cuda.store_writes import Edits
 from tgflow.events import EventBatch
 from tgflow.graph import _native
-from tgflow.graph.backend import StoreCounts
 from tgflow.graph.host import HostGraph
 from tgflow.graph.query import Neighbors, Queries
 from tgflow.peers import Shard
@@ -23,7 +22,7 @@ from tgflow.sampler import Sampler
 
 
 class DeviceGraph:
-    """A graph backend over a `DeviceStore`; see `GraphBackend`."""
+    """A graph backend over a `DeviceStore`; see `HostGraph`."""
 
     def __init__(self, direction: Direction, budget: int | None, gpu: Device, shard: Shard) -> None:
         self.gpu = gpu
@@ -128,7 +127,7 @@ class DeviceGraph:
         with self._writing:
             self._store.move_down(num_bytes)
 
-    def stats(self) -> StoreCounts:
+    def stats(self) -> DeviceStats:
         """Count what the store holds. Synchronizes."""
         with self._writing:
             return self._store.stats()

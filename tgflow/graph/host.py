@@ -9,7 +9,6 @@ from torch import Tensor
 
 from tgflow.events import EventBatch
 from tgflow.graph import _native
-from tgflow.graph.backend import StoreCounts
 from tgflow.graph.query import Neighbors, Queries
 from tgflow.peers import Shard
 from tgflow.sampler import Sampler
@@ -19,13 +18,7 @@ _EVERYTHING = Shard()
 
 
 class HostGraph:
-    """A graph backend over `_core.TemporalGraph`; see `GraphBackend`.
-
-    Args:
-        direction: "undirected", "directed" or "bipartite".
-        budget: Bytes of blocks of the upper tier; None: no limit.
-        shard: Whose neighbors are kept.
-    """
+    """A graph backend over `_core.TemporalGraph`, as `DeviceGraph` is one on a GPU."""
 
     device = torch.device("cpu")
     gpu = None
@@ -119,6 +112,6 @@ class HostGraph:
         """Move the oldest blocks down until the upper tier has at most `num_bytes` of blocks."""
         self._graph.move_down(num_bytes)
 
-    def stats(self) -> StoreCounts:
+    def stats(self) -> _native.StoreStats:
         """Count what the store holds. Waits for an append in progress."""
         return self._graph.stats()

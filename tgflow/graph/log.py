@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from tgflow.describe import Span, described
-from tgflow.events import EventBatch
+from tgflow.events import COLUMNS, EventBatch
 from tgflow.graph import _native
+
+_BESIDE = tuple(name for name in COLUMNS if name not in ("src", "dst", "t", "label", "x"))
+"""Columns of the log that the core does not hold."""
 
 
 @described
@@ -26,8 +31,8 @@ class EventLog:
 
     def __init__(self, native: _native.Log) -> None:
         self._native = native
-        self._weight: Tensor | None = None
-        """Weights by position, with room for more; None if events have none."""
+        self._beside: dict[str, Any] = {}
+        """Columns that the core does not hold, by name, with room for more events."""
 
     def __len__(self) -> int:
         return len(self._native)
@@ -64,7 +69,7 @@ class EventLog:
             dst=torch.from_numpy(dst),
             t=torch.from_numpy(t),
             label=None if label is None else torch.from_numpy(label),
-            weight=self.weight(slice(start, stop)),
+            **{name: values[start:stop] for name, values in self._beside.items()},
         )
 
     def gather(self, eid: Tensor) -> EventBatch:
@@ -80,31 +85,39 @@ class EventLog:
         src, dst, t = torch.empty(3, len(eid), dtype=torch.int64).unbind(0)
         label = torch.empty_like(eid) if self._native.has_label else None
         self._native.gather(eid, src, dst, t, label)
-        return EventBatch.checked(src=src, dst=dst, t=t, label=label, weight=self.weight(eid))
+        beside = {name: values[eid] for name, values in self._beside.items()}
+        return EventBatch.checked(src=src, dst=dst, t=t, label=label, **beside)
 
-    def weight(self, eid: Tensor | slice) -> Tensor | None:
-        """Return the weights of the events at positions `eid`; None if events have none."""
-        return None if self._weight is None else self._weight[eid]
+    def column(self, name: str, eid: Tensor | slice) -> Tensor | None:
+        """Return a column that the core does not hold at positions `eid`; None without it."""
+        values: Tensor | None = self._beside.get(name)
+        return None if values is None else values[eid]
 
-    def keep_weights(self, events: EventBatch) -> None:
-        """Keep the weights of events that the graph appends next.
+    def keep_columns(self, events: EventBatch) -> None:
+        """Keep the columns that the core does not hold of events that the graph appends next.
 
         Raises:
-            ValueError: If only these events, or only those before, have weights.
+            ValueError: If only these events, or only those before, have one of them.
         """
-        first, stop = len(self), len(self) + len(events)
-        if first == 0:
-            self._weight = None if events.weight is None else torch.empty(stop)
-        elif len(events) and (events.weight is None) != (self._weight is None):
-            there, here = ("none", "some") if self._weight is None else ("some", "none")
-            raise ValueError(f"the log has {there} weights, the batch has {here}; give all or none")
-        if self._weight is None or events.weight is None:
-            return
-        if stop > len(self._weight):
-            grown = torch.empty(max(stop, 2 * len(self._weight)))
-            grown[:first] = self._weight[:first]
-            self._weight = grown
-        self._weight[first:stop] = events.weight
+        first, stop, beside = len(self), len(self) + len(events), dict(self._beside)
+        for name in _BESIDE:
+            values, held = getattr(events, name), beside.get(name)
+            if first == 0:
+                beside.pop(name, None)
+                held = None if values is None else values.new_empty(stop)
+            elif len(events) and (values is None) != (held is None):
+                there, here = ("none", "some") if held is None else ("some", "none")
+                raise ValueError(
+                    f"the log has {there} {name}s, the batch has {here}; give all or none"
+                )
+            if held is None or values is None:
+                continue
+            if stop > len(held):
+                held, full = values.new_empty(max(stop, 2 * len(held))), held
+                held[:first] = full[:first]
+            held[first:stop] = values
+            beside[name] = held
+        self._beside = beside  # at once: others may be reading
 
     def tied_share(self, stop: int) -> float:
         """Return the share of the first `stop` events that have the time of the one before."""

@@ -67,11 +67,7 @@ class Changes:
             del self.noted[-size : 2 - size]
 
     def last(self, lock: threading.Lock) -> Mutation | None:
-        """Return the latest change, None without any; waits for one that is being made.
-
-        Args:
-            lock: Under which changes are made.
-        """
+        """Return the latest change, None without any; waits for one that is being made."""
         if self._is_making:
             with lock:
                 pass
@@ -90,11 +86,7 @@ def to_tensors(mutations: Iterable[Mutation]) -> tuple[list[list[Any]], dict[str
 
 
 def from_tensors(rows: list[list[Any]], tensors: dict[str, Tensor]) -> list[Mutation]:
-    """Return the mutations that `to_tensors` was given.
-
-    Raises:
-        ValueError: If a row is not of a mutation, or deletes events and does not say which.
-    """
+    """Return the mutations that `to_tensors` was given."""
     mutations = []
     for number, (position, kind, arguments) in enumerate(rows):
         eid = tensors.get(str(number))

@@ -72,11 +72,7 @@ class Neighbors:
 
 
 def type_bits(types: tuple[int, ...], device: torch.device) -> Tensor:
-    """Return a bit per event type, whether it is one of `types`: int64 `[1024]` on `device`.
-
-    Raises:
-        ValueError: If a type is not in [0, 65535].
-    """
+    """Return a bit per event type, whether it is one of `types`: int64 `[1024]` on `device`."""
     bits = 0
     for kept in types:
         if not 0 <= kept < NUM_TYPES:

@@ -14,13 +14,13 @@ from torch import Tensor
 from tgflow.choices import Direction
 from tgflow.describe import described
 from tgflow.events import COLUMNS, EventBatch
-from tgflow.graph.backend import GraphBackend, GraphStats, graph_stats
 from tgflow.graph.feature_scale import FeatureScale
 from tgflow.graph.host import HostGraph
 from tgflow.graph.log import EventLog
 from tgflow.graph.mutations import Changes, Kind, Mutation
 from tgflow.graph.node_rows import NodeRows, mention_nodes
 from tgflow.graph.query import type_bits
+from tgflow.graph.stats import GraphStats, graph_stats
 from tgflow.peers import Shard
 from tgflow.tables import FeatureTable
 from tgflow.tables.table import Table
@@ -28,11 +28,12 @@ from tgflow.units import INT64_MAX, INT64_MIN, parse_bytes, seconds_per_tick
 
 if TYPE_CHECKING:
     from tgflow.cuda.device import Device
+    from tgflow.graph.device import DeviceGraph
 
 
 def open_backend(
     direction: Direction, budget: int | None, device: str | torch.device | Device, shard: Shard
-) -> GraphBackend:
+) -> HostGraph | DeviceGraph:
     """Return an empty backend for a device; arguments as `TemporalGraph` takes them."""
     if isinstance(device, str | torch.device):
         kind = str(device).partition(":")[0]
@@ -177,7 +178,7 @@ class TemporalGraph:
         self.device_budget = None if device_budget is None else budget_of(device_budget)
         self.shard = Shard() if shard is None else shard
         """Whose neighbors are kept."""
-        self.backend: GraphBackend = open_backend(direction, self.device_budget, device, self.shard)
+        self.backend = open_backend(direction, self.device_budget, device, self.shard)
         """Where the neighborhoods are."""
         self.device = self.backend.device
         """Where samplers take and return tensors."""
@@ -270,7 +271,7 @@ class TemporalGraph:
             return first
 
     def _append(self, events: EventBatch, allow_late: bool) -> int:
-        self.log.keep_weights(events)  # before any thread can ask for them
+        self.log.keep_columns(events)  # before any thread can ask for them
         if self.edge_x is None or events.x is None:
             return self.backend.append(events, allow_late)
         self.backend.check(events, allow_late)

@@ -230,7 +230,7 @@ class HostPreparer:
         # a copy: events are kept longer than their batch, and would keep its slab
         ends = memory[: at.ends + 16 * num].view(torch.int64).clone()
         eid, t, src = (ends[place // 8 :][:num] for place in (at.eid, at.t, at.ends))
-        dst, weight = ends[at.ends // 8 + num :], graph.log.weight(eid)
+        dst, weight = ends[at.ends // 8 + num :], graph.log.column("weight", eid)
         host = HostEvents(eid, src, dst, t, begin, end, weight=weight)
         return FilledSlab(epoch, index, memory, host, at, blocks)
 

@@ -11,16 +11,7 @@ from tgflow import _core
 def unique_queries(
     nodes: Tensor, t: Tensor, position: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
-    """Return the distinct queries, in order of first appearance, and the row of each among them.
-
-    Args:
-        nodes: int64 `[N]`.
-        t: int64 `[N]`.
-        position: int64 `[N]`, or None.
-
-    Returns:
-        The columns of the `D` distinct queries, int64 `[D]` each, and the rows, int64 `[N]`.
-    """
+    """Return the distinct queries, in order of first appearance, and the row of each among them."""
     out_nodes, out_t, row = torch.empty(3, len(nodes), dtype=torch.int64).unbind(0)
     out_position = None if position is None else torch.empty_like(nodes)
     size = _core.unique_queries(nodes, t, position, out_nodes, out_t, out_position, row)
@@ -36,18 +27,7 @@ def expand_frontier(
     by_time: bool,
     by_position: bool,
 ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor | None, Tensor | None]]:
-    """Return what links targets with their neighbors, and the columns of the frontier below.
-
-    Args:
-        targets: Nodes, times and positions of the targets, int64 `[N]` each.
-        neighbors: Nodes and times of their neighbors, int64 `[N, k]` each.
-        seconds_per_tick: Length of a tick.
-        by_time: Whether rows of the frontier below differ by time; else its times are None.
-        by_position: Whether they differ by position; else its positions are None.
-
-    Returns:
-        `target`, `neighbor`, `mask` and `dt` of a `Block`; nodes, times and positions.
-    """
+    """Return what links targets with their neighbors, and the columns of the frontier below."""
     nodes, t = neighbors
     num, k = nodes.shape
     target = torch.empty(num, dtype=torch.int64)

@@ -57,10 +57,7 @@ class Frontier:
 
 
 def distinct(frontier: Frontier, gpu: Device | None) -> tuple[Frontier, Tensor]:
-    """Return each query once, in order of first appearance, and the row of each, int64 `[N]`.
-
-    Does not synchronize. On a GPU the result has as many rows as `frontier`.
-    """
+    """Return each query once, in order of first appearance, and the row of each, int64 `[N]`."""
     if gpu is not None:
         rows, row = kernels.unique_queries(gpu, _target_rows(frontier))
         return Frontier(rows.nodes, rows.t, rows.position, rows.num_used), row
@@ -118,10 +115,7 @@ def _target_rows(frontier: Frontier) -> kernels.TargetRows:
 
 
 def chain(frontier: Frontier, neighbors: Neighbors, seconds_per_tick: float) -> Block:
-    """Return the block from `frontier` to its neighbors where equal rows stay apart.
-
-    The frontier below holds the targets, then a row for each slot of `neighbors`, missing or not.
-    """
+    """Return the block from `frontier` to its neighbors where equal rows stay apart."""
     num, k = neighbors.nodes.shape
     row = torch.arange(num * (k + 1), device=neighbors.nodes.device)
     mask = neighbors.mask

@@ -17,8 +17,7 @@ from torch import Tensor
 from tgflow.choices import Side
 from tgflow.ids import UnknownNode
 from tgflow.serve.predictor import AskedNodes, AskedPairs, Predictor
-from tgflow.serve.questions import EmbeddingQuestion, Question, ScoreQuestion, TopQuestion
-from tgflow.serve.refused import Refused
+from tgflow.serve.questions import EmbeddingQuestion, Question, Refused, ScoreQuestion, TopQuestion
 from tgflow.serve.scored_pairs import ScoredPairs
 
 Answer: TypeAlias = dict[str, Any] | Exception

@@ -15,18 +15,19 @@ from starlette.exceptions import HTTPException
 
 from tgflow.serve.link import What
 from tgflow.serve.questions import (
+    FAULT,
     EmbeddingAnswer,
     EmbeddingQuestion,
     Health,
     Question,
     Refusal,
+    Refused,
     ScoreAnswer,
     ScoreQuestion,
     TopAnswer,
     TopQuestion,
     sentence_of,
 )
-from tgflow.serve.refused import FAULT, Refused
 from tgflow.text import printable
 
 ENDED = ("failed", "stopped", "done")

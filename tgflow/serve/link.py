@@ -7,8 +7,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from tgflow.serve.guard import Limits
-from tgflow.serve.questions import Question
-from tgflow.serve.refused import Refused
+from tgflow.serve.questions import Question, Refused
 
 PathOfRun: TypeAlias = Literal["/healthz", "/metrics"]
 """Where it is said how the run is."""
@@ -58,11 +57,7 @@ class Reply(NamedTuple):
 
 
 class Link:
-    """An end of a connection between two processes. Any thread may send, and one receives.
-
-    Args:
-        connection: Closed with it.
-    """
+    """An end of a connection between two processes. Any thread may send, and one receives."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -77,11 +72,7 @@ class Link:
                 return
 
     def receive(self, seconds: float | None = None) -> Any:
-        """Return the next message, None if there is none in some seconds.
-
-        Raises:
-            EOFError: If the other process has ended.
-        """
+        """Return the next message, None if there is none in some seconds."""
         try:
             if seconds is not None and not self._connection.poll(seconds):
                 return None

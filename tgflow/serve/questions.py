@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, ClassVar
@@ -10,6 +11,25 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
 from tgflow.choices import Side
 from tgflow.text import printable
+
+FAULT = "a fault in tgflow; the server's log says more"
+
+
+class Refused(Exception):
+    """A request that gets no answer."""
+
+    def __init__(self, status: int, detail: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(status, detail, headers)
+        self.status, self.detail, self.headers = status, detail, headers or {}
+
+    def __str__(self) -> str:
+        return self.detail
+
+    @property
+    def body(self) -> bytes:
+        """The sentence as JSON."""
+        return json.dumps({"detail": self.detail}).encode()
+
 
 NodeId = StrictInt | StrictStr
 """An id as the stream has it: a whole number or a string."""

@@ -32,14 +32,7 @@ _CALLS: dict[str, list[Any]] = {
 
 
 class MockBroker:
-    """A cluster of mock brokers in a child process.
-
-    Args:
-        brokers: How many.
-
-    Raises:
-        RuntimeError: If it does not start, as without confluent-kafka.
-    """
+    """A cluster of mock brokers in a child process."""
 
     api_version = (2, 3)
     """What a client of kafka-python must be given, since it cannot find it out."""
