@@ -17,7 +17,7 @@ from tgflow.checkpoint import (
 )
 from tgflow.checkpoint.ranks import Notices
 from tgflow.durable.fs import RealFs
-from tgflow.peers import PeerLost, RanksDisagree
+from tgflow.peers import PeerLost
 
 
 def savers(directory, world, **settings):
@@ -100,21 +100,6 @@ def test_another_number_of_ranks_goes_on_from_what_is_there(tmp_path):
     assert len(CheckpointStore(tmp_path).entries()) == 3
 
 
-def test_a_disk_that_is_full_at_one_rank_once_costs_one_checkpoint(tmp_path):
-    disk = Failing()
-    ranks = savers(tmp_path, 2, fs=[None, disk].__getitem__)
-    ranks.save(5, filler(5, FEW))
-    disk.left = 1
-    with pytest.warns(RuntimeWarning, match="no checkpoint at step 6.*rank 1: no room"):
-        assert ranks.save(6, filler(6, FEW)) is None
-    assert names(tmp_path) == ["ckpt-000000000005"]
-    assert [writer.stats.failures for writer in ranks.writers] == [1, 1]
-    disk.left = 0
-    ranks.save(7, filler(7, FEW))
-    check(CheckpointStore(tmp_path).newest(), 7, FEW)
-    assert [writer.stats.failures_in_a_row for writer in ranks.writers] == [0, 0]
-
-
 @pytest.mark.parametrize("when", ["make_directory", "create", "rename", "sync_directory"])
 def test_what_fails_at_rank_0_is_counted_at_all(tmp_path, when):
     class Refusing(RealFs):
@@ -158,14 +143,6 @@ def test_ranks_that_are_too_slow_cost_a_checkpoint_and_nothing_else(tmp_path):
     ranks.save(7, filler(7, FEW))
     assert names(tmp_path) == ["ckpt-000000000007"]
     check(CheckpointStore(tmp_path).newest(), 7, FEW)
-
-
-def test_ranks_at_different_positions_do_not_save_together(tmp_path):
-    ranks = savers(tmp_path, 2)
-    with pytest.warns(RuntimeWarning, match="rank 0 saves step 5, rank 1 step 6"):
-        save_shares(ranks, *(share(each, 5) for each in ranks.peers), steps=(5, 6))
-    with pytest.raises(RanksDisagree):
-        ranks.writers[1].wait()
 
 
 def test_a_rank_whose_process_has_ended_ends_the_wait_unless_it_has_said_what_it_wrote(tmp_path):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from helpers.effort import cases
 from helpers.worlds import in_world, run_apart
-from tgflow.distributed.feed import Feed, FeedClosed, Followed, LeaderFailed
+from tgflow.distributed.feed import Feed, Followed, LeaderFailed
 from tgflow.distributed.segment import MOST_BATCHES, Cause, receive, segments, send
 from tgflow.events import MICRO_BATCH_END, EventBatch, NewNodes, concat, empty_events
 from tgflow.peers import Alone, RanksDisagree
@@ -166,38 +166,6 @@ def take_failing(peers):
 
 def test_an_error_of_the_stream_ends_all_ranks_by_the_same_cause():
     in_world(3, take_failing)
-
-
-def leave_early(peers):
-    """Rank 0 fails by itself while the others wait for events."""
-    if peers.rank:
-        with Followed(peers, "s") as followed, pytest.raises(LeaderFailed, match="of its own"):
-            list(followed)
-        return
-    with pytest.raises(RuntimeError), Feed(peers, iter([]), 10):
-        raise RuntimeError("of its own")
-
-
-def test_a_rank_0_that_fails_says_why_to_those_that_wait():
-    in_world(2, leave_early)
-
-
-def stop_taking(peers):
-    """All stop after the first segment, as by a signal, while the stream goes on."""
-    if peers.rank == 0:
-        with Feed(peers, (events(10) for _ in range(1_000_000)), 10) as feed:
-            next(iter(feed))
-        return
-    with Followed(peers, "s") as followed:
-        stream = iter(followed)
-        next(stream)
-        followed.close()
-        with pytest.raises(FeedClosed):
-            list(stream)
-
-
-def test_ranks_may_stop_before_the_stream_ends():
-    in_world(3, stop_taking)
 
 
 LARGE = 4 << 20

@@ -122,18 +122,6 @@ def results(ranks, folder):
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 
-def as_in_proc(address):
-    """The address as /proc/net/tcp has it."""
-    return "".join(f"{int(byte):02X}" for byte in reversed(address.split(".")))
-
-
-@pytest.mark.slow
-def test_hosts_join_by_the_interface_that_is_named_and_listen_on_no_other(hosts, tmp_path):
-    ranks = [start(rank, hosts, tmp_path, cut=False) for rank in range(2)]
-    for found, address in zip(results(ranks, tmp_path), ADDRESSES, strict=True):
-        assert found == {"ranks": [0, 1], "listening": [as_in_proc(address)]}
-
-
 @pytest.mark.slow
 def test_a_cable_that_is_cut_is_a_lost_rank_after_the_timeout(hosts, tmp_path):
     ranks = [start(rank, hosts, tmp_path, cut=True) for rank in range(2)]

@@ -181,19 +181,6 @@ def test_a_rank_0_that_is_stopped_meanwhile_holds_nobody(where, tmp_path):
     assert text == "PeerLost: rank 1 has found a rank 0 that does not answer: is it stopped?"
 
 
-def test_other_settings_are_named_by_all(tmp_path):
-    environs = [in_directory(tmp_path, rank, 3) for rank in range(3)]
-    options = [{"settings": {"seed": 0, "size": 4 if rank < 2 else 8}} for rank in range(3)]
-    assert (
-        outcomes_of(environs, options)
-        == [
-            "WorldError: rank 2 has size=8 and rank 0 has size=4; start all ranks with the same "
-            "settings"
-        ]
-        * 3
-    )
-
-
 def join_with_threads(rank, environs, strict):
     torch.set_num_threads(1 + rank)
     with warnings.catch_warnings(record=True) as found:

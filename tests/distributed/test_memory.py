@@ -190,21 +190,6 @@ def test_sharded_and_replicated_read_as_one(stream, world, turn):
         assert_shard_of(memory, whole, peers)
 
 
-def test_bytes_are_as_documented():
-    def work(peers: ThreadPeers) -> Any:
-        wanted = ask_rows(peers, [STREAM.queries(1, peers.rank)])[0]
-        sharded(peers, 0).fetch(wanted)
-        return peers.traffic.flows, wanted
-
-    for rank, (flows, wanted) in enumerate(in_threads(3, work)):
-        others = [other for other in range(3) if other != rank]
-        asks = sum(len(wanted.queries[other]) for other in others)
-        answers = sum(len(wanted.asked[other]) for other in others)
-        assert flows["memory queries"].bytes == 2 * 8 + 16 * asks
-        assert flows["memory rows"].bytes == 4 * (DIM + MAIL_DIM) * answers
-        assert flows["memory clocks"].bytes == 32 * answers
-
-
 def test_what_was_not_fetched_is_refused():
     memory = sharded(Alone(), 0)
     nodes, position = torch.tensor([STRIDE]), torch.tensor([0])

@@ -155,22 +155,6 @@ def test_a_rank_that_dies_is_named_by_the_others_at_once(how):
         assert " is gone" in text
 
 
-def leave_with_words(peers):
-    """Say why, and leave; return what the others then raise."""
-    if peers.rank == 1:
-        peers.say_why("the disk is full")
-        peers.close()
-        return ""
-    with pytest.raises(PeerLost) as found:
-        peers.gather(torch.ones(1), [1] * peers.world, kind="gradient")
-    return str(found.value)
-
-
-def test_why_a_rank_has_left_rank_0_knows_from_itself():
-    first, _ = in_world(2, leave_with_words)
-    assert first == "rank 0 lost another one: rank 1 has ended: the disk is full"
-
-
 @pytest.mark.slow
 def test_a_rank_that_hangs_is_named_after_the_timeout():
     outcomes = run_apart(2, lose_rank_1, "stop", joined=3.0)

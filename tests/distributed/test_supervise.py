@@ -125,16 +125,6 @@ def test_pauses_double_and_restarts_end(run, pauses, tmp_path):
     assert [backoff_seconds(n) for n in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
 
 
-def test_restarts_count_from_the_latest_progress(run, pauses, tmp_path):
-    script = "sys.exit(0 if attempt == 4 else 75)"
-    assert run(script, max_restarts=1, progress=lambda: starts_so_far(tmp_path)) == 0
-    assert pauses == [1, 1, 1, 1]
-
-
-def starts_so_far(folder):
-    return (folder / "starts-0").exists() and starts(folder)
-
-
 @pytest.mark.usefixtures("little_grace")
 def test_a_rank_that_hangs_is_killed_and_all_restart(run, tmp_path):
     script = """
@@ -188,13 +178,6 @@ def test_ranks_that_keep_nothing_are_all_ended_by_a_signal_which_the_code_says(
     assert run(script, keeps=False, say=lines.append) == 128 + number
     name = signal.Signals(number).name
     assert lines == [f"all ranks have ended by {name}, and nothing is kept"]
-    assert starts(tmp_path) == 1
-
-
-def test_while_it_stops_nothing_is_restarted(run, tmp_path):
-    script = ready("sys.exit(75)") + "time.sleep(60 * (rank == 0))"
-    when_there_are(BOTH, tmp_path, terminate_this)
-    assert run(script) == 75
     assert starts(tmp_path) == 1
 
 

@@ -8,9 +8,7 @@ from itertools import combinations
 import pytest
 import torch
 
-from helpers.devices import place_of
 from helpers.effort import slow
-from helpers.emulator import tensors
 from helpers.made_models import X_DIM, made_events, made_model
 from helpers.records import untimed
 from helpers.shards import (
@@ -148,18 +146,6 @@ def test_a_step_is_two_collectives_with_the_bytes_of_the_formula():
     assert first["bytes"]["checksum"] == 8
 
 
-def test_a_step_with_sharded_memory_is_three_collectives():
-    """Rows are asked for ahead, in another thread; and what is stored goes to its owner alone."""
-    [(first,), _] = in_world(2, learn_all, tasks_of("tgn", (1,), ("memory",)))
-    num_steps = len(first["records"])
-    calls = {kind: num for kind, num in first["calls"].items() if num}
-    turns = calls.pop("turns")
-    assert 1 <= turns <= num_steps
-    assert calls.pop("memory queries") == 2 * turns
-    assert calls == {"memory": num_steps, "step": num_steps, "gradient": num_steps}
-    assert "rows" not in first["bytes"]
-
-
 def ends_apart(peers, changed):
     """Change a bit on the last rank before a micro-batch; return how that ends."""
     rank_reducer.CHECKED_EVERY = 2
@@ -205,14 +191,6 @@ def test_what_is_not_finite_on_one_rank_stops_all():
     assert in_world(2, spoil, "stop") == [(32, True, True), (32, True, False)]
 
 
-@pytest.mark.slow
-def test_what_is_not_finite_on_one_rank_is_skipped_by_all():
-    _, num_skipped, state = spoil(Alone(), "skip")
-    for position, skipped, found in in_world(4, spoil, "skip"):
-        assert (position, skipped) == (66, num_skipped)
-        assert_same_state(found, state)
-
-
 def obey(peers):
     """Ask on the last rank for a checkpoint; return what was ordered after each micro-batch."""
     trainer = trainer_of(peers, "tgn", replace(CONFIG, updates=2))
@@ -230,16 +208,16 @@ def obey(peers):
     return found, figures
 
 
-@pytest.mark.parametrize("world", [1, 3])
-def test_all_ranks_have_one_order_after_the_same_micro_batch(world):
-    ranks = in_world(world, obey) if world > 1 else [obey(Alone())]
+def test_all_ranks_have_one_order_after_the_same_micro_batch():
+    world = 3
+    ranks = in_world(world, obey)
     assert [found for found, _ in ranks] == [ranks[0][0]] * world
     ordered = dict(ranks[0][0])
     assert ordered[16] == Order.NONE
     assert Order.CHECKPOINT in ordered[32]
     assert [Order.STOP in ordered[stop] for stop in (32, 48, 64, 66)] == [False, True, True, True]
     assert Order.CHECKPOINT not in ordered[64] | ordered[66]
-    assert [len(figures) for _, figures in ranks] == ([3, 0, 0] if world > 1 else [0])
+    assert [len(figures) for _, figures in ranks] == [3, 0, 0]
     for each in ranks[0][1]:
         assert each.compute_seconds > 0
         assert each.gradient_bytes > 0
@@ -269,29 +247,6 @@ def test_offline_training_chooses_the_same_epoch(world, name, epochs):
         if rank == 0:
             assert said == result
         assert ("test.ap" in said) == (rank == 0)
-
-
-def learn_on_device(peers):
-    """Learn where each step is waited for, as on ranks; also alone."""
-    with torch.autograd.set_multithreading_enabled(False):  # an emulated device has no thread
-        config = replace(CONFIG, on_nan="skip")
-        trainer = trainer_of(peers, "tgn", config, place_of("apart"))
-        losses = [record.loss for record in trainer.steps([EVENTS[:40]])]
-        model = trainer.model
-        states = {"model": model.state_dict(), "state": model.state.state_dict()}
-        return losses, {
-            section: {name: x.cpu().clone() for name, x in state.items()}
-            for section, state in states.items()
-        }
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not tensors.IS_THERE, reason="this PyTorch emulates no device")
-def test_ranks_learn_on_an_emulated_device():
-    losses, state = learn_on_device(Alone())
-    for found, held in in_world(2, learn_on_device):
-        assert found == losses
-        assert_same_state(held, state)
 
 
 def start(peers, slices):

@@ -21,7 +21,7 @@ from tgflow.peers import Shard
 from tgflow.plan.in_order import BatchError
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
-from tgflow.plan.turns import SharePreparer, TurnGate, TurnsOver, shares_by_turns, walks_here
+from tgflow.plan.turns import SharePreparer, TurnGate, TurnsOver, shares_by_turns
 from tgflow.schedule import SliceSchedule
 from tgflow.tables import FeatureTable
 
@@ -96,32 +96,6 @@ def test_turns_prepare_what_one_process_would(variant, world, size, num_threads)
             assert share.numbers == expected.numbers
             for found, batch in zip(share.slices, expected.slices, strict=True):
                 assert_same_batch(found, batch)
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_a_whole_graph_is_asked_here(variant):
-    """Of a graph that every rank has all of, hops ask nobody."""
-    plans = plans_of(graph_of(Shard()), variant)
-    preparer = SharePreparer(
-        plans.plan_of, walks_here(plans.learn.graph, plans.learn.sampler), range(2), 2
-    )
-    (share,) = preparer.shares([(1, 2)])
-    for found, batch in zip(share.slices, plans.learn.share(1, 2, range(2)).slices, strict=True):
-        assert_same_batch(found, batch)
-
-
-def test_what_a_micro_batch_reads_is_asked_for_and_fetched_together():
-    plans, asked = plans_of(graph_of(Shard()), {}), []
-
-    def ask(micro_batches: list[list[Any]]) -> list[Any]:
-        asked.extend([(b.epoch, b.index, b.slice.number) for b in each] for each in micro_batches)
-        return [lambda: None for _ in micro_batches]
-
-    walks = walks_here(plans.learn.graph, plans.learn.sampler)
-    shares = SharePreparer(plans.plan_of, walks, range(1, 3), 2, ask).shares(turns_of(2, 2)[0])
-    assert asked == [[(e, i, n) for e in range(3) for n in (1, 2)] for i in range(2)]
-    assert [share.fetch for share in shares] == [shares[0].fetch] * 3 + [shares[3].fetch] * 3
-    assert shares[0].fetch is not shares[3].fetch
 
 
 def test_who_leaves_lets_those_go_who_have_begun_a_turn():

@@ -41,16 +41,3 @@ def test_every_crash_state_of_dead_letters_holds_those_promised(tmp_path):
     fs = RecordingFs(root)
     write(fs, [2, 1, 0, 3, 2], segment_bytes=500).close()
     assert explore(fs, check, tmp_path / "copy") > 30
-
-
-def test_every_crash_state_of_cutting_dead_letters_holds_those_promised(tmp_path):
-    root = tmp_path / "letters"
-    root.mkdir()
-    before = RecordingFs(root)
-    write(before, [2, 3, 2, 2], segment_bytes=250).close()
-    promised = next(operation[1] for operation in before.operations if operation[0] == "note")
-    fs = RecordingFs(root)
-    fs.note(promised)
-    letters = DeadLetterFiles(root, fs=fs, segment_bytes=250)
-    letters.rewind(json.loads(promised)["length"])
-    assert explore(fs, check, tmp_path / "copy", known=1) > 3

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from helpers import faults
 from tgflow.durable.errors import DiskFull, LogCorrupt
 from tgflow.durable.log import DurableLog
-from tgflow.durable.segments import LogPosition
 
 
 @contextmanager
@@ -113,45 +112,6 @@ def test_damage_before_what_is_needed_is_only_reported(tmp_path):
         DurableLog(tmp_path, needed=places[1])
 
 
-def test_damage_of_older_segments_that_are_not_needed_is_only_reported(tmp_path):
-    with DurableLog(tmp_path, segment_bytes=2000) as log:
-        places = fill(log, 12)
-    needed = next(i for i, place in enumerate(places) if place.segment == 2)
-    (tmp_path / "0000000000.log").write_bytes(b"short")
-    for _ in range(2):
-        with DurableLog(tmp_path, segment_bytes=2000, needed=places[needed]) as log:
-            assert frames_of(log, places[needed]) == expected(12, first=needed + 1)
-        (tmp_path / "0000000001.log").unlink(missing_ok=True)
-    assert ["is missing" in problem for problem in log.problems] == [True]
-    with pytest.raises(LogCorrupt, match=r"0000000001\.log is missing"):
-        DurableLog(tmp_path, needed=places[0])
-
-
-def test_frames_the_disk_wrote_out_of_order_are_no_damage(tmp_path):
-    log = DurableLog(tmp_path, sync_ms=1e9)
-    places = fill(log, 3)  # none of them was surely on the disk when the next was written
-    file = tmp_path / "0000000000.log"
-    data = bytearray(file.read_bytes())
-    data[places[0].byte + 70] ^= 1
-    copy = tmp_path / "copy"
-    copy.mkdir()
-    (copy / file.name).write_bytes(data)
-    with DurableLog(copy) as found:
-        assert frames_of(found) == expected(1)
-    log.close()
-
-
-def test_a_position_beyond_the_end_is_refused(tmp_path):
-    with DurableLog(tmp_path) as log:
-        end = fill(log, 2)[-1]
-        with pytest.raises(LogCorrupt, match="lost its end"):
-            log.read(LogPosition(end.segment, end.byte + 1))  # at once, before any frame
-        with pytest.raises(LogCorrupt, match="is asked for"):
-            frames_of(log, LogPosition(1, 36))
-        with pytest.raises(LogCorrupt, match="is damaged at byte"):
-            frames_of(log, LogPosition(0, end.byte - 1))
-
-
 ERRORS = {"enospc": DiskFull, "eio": OSError, "raise": faults.InjectedFault}
 
 
@@ -223,11 +183,3 @@ def test_damage_anywhere_after_what_is_needed_is_refused_while_it_is_opened(tmp_
     with pytest.raises(LogCorrupt, match="is damaged at byte"):
         DurableLog(tmp_path, needed=places[2], check=True)
     assert path.read_bytes() == data
-
-
-def test_a_place_that_the_log_does_not_hold_is_refused(tmp_path):
-    with DurableLog(tmp_path) as log:
-        [place] = fill(log, 1)
-        assert log.locate(place) == place
-        with pytest.raises(LogCorrupt, match="not the log that goes with this checkpoint"):
-            log.locate(LogPosition(place.segment, place.byte + 1))

@@ -15,7 +15,7 @@ from helpers.strategies import samplers, skewed_events
 from tgflow.choices import Direction
 from tgflow.events import EventBatch, empty_events
 from tgflow.graph import TemporalGraph, rebuild
-from tgflow.graph.mutations import Mutation, from_tensors, to_tensors
+from tgflow.graph.mutations import from_tensors, to_tensors
 from tgflow.sampling import Sampler, sample_neighbors
 from tgflow.testing import reference
 from tgflow.testing.reference import ReferenceGraph
@@ -300,24 +300,3 @@ def test_cycles_of_forgetting_leave_a_short_record(limits):
             for each in (graph, again)
         )
         assert torch.equal(mine.eid, yours.eid)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (Mutation(9, "delete", {}, torch.tensor([12])), "IndexError.*eid 12"),
-        (Mutation(9, "retain", {"max_size": 1}), "TypeError.*max_size"),
-        (Mutation(9, "retain", {}), "retain needs"),
-        (Mutation(9, "delete_pair", {"src": 1}), "TypeError.*dst"),
-        (Mutation(9, "delete_node", {"node": "x"}), "TypeError"),
-        (Mutation(5, "append_late", {}), "KeyError"),
-        (Mutation(9, "append_late", {"size": 2}), "would end at 11"),
-        (Mutation(9, "append_late", {"size": -2}), "would end at 7"),
-        (Mutation(11, "compact", {}), "position must be from 0 to 10"),
-        (Mutation(-1, "compact", {}), "position must be from 0 to 10"),
-    ],
-)
-def test_changes_that_cannot_be_made_are_named(change, message):
-    pattern = f"mutation 0, '{change.kind}' at position .* of these 10 events: .*{message}"
-    with pytest.raises(ValueError, match=pattern):
-        rebuild(TemporalGraph(), skewed_events(10, 5), [change])

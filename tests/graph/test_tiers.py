@@ -72,25 +72,6 @@ def test_sizes_are_read_as_people_write_them():
     assert type(parse_bytes(np.int64(9))) is int
 
 
-@pytest.mark.parametrize("budget", [None, "200KB"])
-def test_compaction_gives_memory_back(budget):
-    graph = graph_in_batches(EVENTS, device_budget=budget)
-    full = graph.stats()
-    assert graph.retain(max_age=3_000) > 0
-    kept = graph.stats()
-    assert kept.bytes >= full.bytes, "the past is still there for earlier cut-offs"
-    graph.compact()
-    assert graph.stats().bytes < full.bytes / 5
-    assert graph.stats().num_entries == kept.num_entries
-    last = graph_in_batches(EVENTS[56_999:])
-    assert last.stats().num_entries == kept.num_entries
-    nodes = torch.arange(3_000)
-    t = torch.full_like(nodes, 60_000)
-    mine, yours = recent_neighbors(graph, nodes, t, 10), recent_neighbors(last, nodes, t, 10)
-    assert torch.equal(mine.nodes, yours.nodes)
-    assert torch.equal(mine.t, yours.t)
-
-
 @pytest.mark.slow
 def test_a_node_of_degree_ten_million():
     """Ginex overran a buffer at 32 k neighbors."""
