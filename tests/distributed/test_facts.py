@@ -25,13 +25,6 @@ def facts_of(rank, **changes):
     return replace(facts, member=Member(rank, f"h{rank}", "machine", 100 + rank), **changes)
 
 
-def test_facts_survive_being_sent():
-    facts = facts_of(2)
-    assert Facts.from_bytes(facts.to_bytes()) == facts
-    assert find_disagreement([facts_of(rank) for rank in range(3)]) is None
-    assert find_other_bits([facts_of(rank) for rank in range(3)]) is None
-
-
 @pytest.mark.parametrize(
     ("changes", "text"),
     [

@@ -14,8 +14,16 @@ from hypothesis import strategies as st
 
 from helpers.effort import cases
 from helpers.worlds import in_world, run_apart
-from tgflow.distributed.feed import Feed, Followed, LeaderFailed
-from tgflow.distributed.segment import MOST_BATCHES, Cause, receive, segments, send
+from tgflow.distributed.feed import (
+    MOST_BATCHES,
+    Cause,
+    Feed,
+    Followed,
+    LeaderFailed,
+    receive,
+    segments,
+    send,
+)
 from tgflow.events import MICRO_BATCH_END, EventBatch, NewNodes, concat, empty_events
 from tgflow.peers import Alone, RanksDisagree
 

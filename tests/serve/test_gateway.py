@@ -7,17 +7,12 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPException
 
 import pytest
 
 from helpers.http_client import Client
 from helpers.processes import children_of, environment, is_there
 from helpers.served import made_predictor, served
-from tgflow.serve import server as server_module
-from tgflow.serve.predictor import Predictor
-from tgflow.serve.questions import ScoreQuestion
 
 pytest.importorskip("fastapi", reason="fastapi is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
@@ -84,42 +79,6 @@ def test_one_that_cannot_start_is_given_up_with_a_sentence(predictor, monkeypatc
         ]
         with pytest.raises(ConnectionRefusedError):
             asked(server)
-
-
-@pytest.mark.slow
-def test_a_server_is_closed_though_its_gateway_stands_still(predictor, monkeypatch):
-    monkeypatch.setattr(server_module, "_GRACE_SECONDS", 0.3)
-    with served(predictor) as server:
-        once_it_serves(server, signal.SIGSTOP)
-    assert not gateways()
-
-
-@pytest.mark.slow
-def test_questions_of_one_that_is_killed_are_given_up_and_later_ones_answered(
-    predictor, monkeypatch
-):
-    sizes, plain = [], Predictor.score_pairs
-
-    def counted(self, asked):
-        sizes.append(len(asked))
-        return plain(self, asked)
-
-    monkeypatch.setattr(Predictor, "score_pairs", counted)
-    with served(predictor) as server, ThreadPoolExecutor(2) as pool:
-        with predictor.engine.holding():
-            first = server._answers.ask(ScoreQuestion(**PAIR))
-            while not first.running():
-                pass  # the thread that answers is busy with it
-            waiting = [pool.submit(asked, server) for _ in range(2)]
-            client = Client(server.endpoint.url)
-            while "tgflow_serve_waiting 2.0" not in client.get("/metrics")[1]:
-                pass
-            os.kill(gateways()[0], signal.SIGKILL)
-            for each in waiting:
-                assert isinstance(each.exception(), OSError | HTTPException)
-            until_warned(server)
-        assert asked(server)[0] == 200
-    assert sizes == [1, 1], "what nobody waits for costs nothing"
 
 
 def test_questions_and_answers_of_a_megabyte_pass(predictor):

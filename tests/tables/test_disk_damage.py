@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import closing
 
 import pytest
@@ -23,25 +22,6 @@ def on_disk(path):
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "rows"
-
-
-def test_damage_is_an_error_and_never_an_answer(path):
-    table = on_disk(path)
-    table.append(some_rows(1_000))
-    table.sync()
-    with path.open("r+b") as file:
-        file.seek(4096 + 16 * 500)
-        file.write(b"\xff")
-    with pytest.raises(DamagedFile, match=r"row 500 of .* is damaged: its checksum differs"):
-        table[torch.arange(400, 600)]
-    table[torch.arange(501, 1_000)]
-    table.close()
-    os.truncate(path, 4096 + 16 * 900)
-    with pytest.raises(DamagedFile, match="holds 900 rows, and 1000 were synced: its end was cut"):
-        on_disk(path)
-    path.write_bytes(b"something else" * 1_000)
-    with pytest.raises(DamagedFile, match="is no table of tgflow's"):
-        on_disk(path)
 
 
 def test_any_changed_bit_is_an_error_or_changes_nothing(path):

@@ -20,9 +20,8 @@ import torch
 from tgflow.checkpoint import Checkpoint, CheckpointDamaged, load
 from tgflow.choices import Direction
 from tgflow.config import Config, flat, replaced
-from tgflow.distributed.feed import LeaderFailed
+from tgflow.distributed.feed import Cause, LeaderFailed
 from tgflow.distributed.parcel import broadcast_json
-from tgflow.distributed.segment import Cause
 from tgflow.peers import Alone, PeerLost, Peers
 from tgflow.runtime.directory import RunDirectory, SettingChange
 from tgflow.runtime.files import RunFiles

@@ -16,8 +16,7 @@ from tgflow.cuda.clock import clock_of
 from tgflow.describe import described
 from tgflow.distributed.asking import AskingSampler
 from tgflow.distributed.control import Order
-from tgflow.distributed.feed import read_by_rank_0
-from tgflow.distributed.segment import MOST_BATCHES
+from tgflow.distributed.feed import MOST_BATCHES, read_by_rank_0
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.graph.node_rows import check_ids
