@@ -9,7 +9,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, is_dataclass
 from dataclasses import fields as dataclass_fields
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from tgflow.config.schema import Config, Section
 from tgflow.describe import docstrings
@@ -54,36 +54,30 @@ class Field:
 
 
 @functools.cache
-def sections() -> Mapping[str, type]:
-    """Return the dataclass of each section."""
-    return {name: next(alternatives(hint))[0] for name, hint in _section_hints().items()}
+def sections() -> Mapping[str, tuple[type, Section]]:
+    """Return the dataclass of each section, and the section's annotation."""
+    hints = typing.get_type_hints(Config, include_extras=True)
+    found = {name: next(alternatives(hint)) for name, hint in hints.items()}
+    return {
+        name: (kind, metadata[0])
+        for name, (kind, metadata) in found.items()
+        if metadata and isinstance(metadata[0], Section)
+    }
 
 
 @functools.cache
 def fields() -> tuple[Field, ...]:
-    """Return every setting, in the schema's order."""
-    return tuple(
-        field
-        for name, kind in sections().items()
-        for field in fields_of(kind, name, typing.get_args(_section_hints()[name])[1])
-    )
-
-
-def fields_of(kind: type, name: str, section: Section) -> list[Field]:
-    """Return the settings that the dataclass `kind` makes in the section `name`."""
-    hints, texts = field_hints(kind), docstrings(kind)
-    return [
-        Field(
-            f"{name}.{each.name}",
-            hints[each.name],
-            each.default if each.default_factory is MISSING else each.default_factory(),
-            texts.get(each.name, ""),
-            setting_of(hints[each.name]),
-            section,
-        )
-        for each in dataclass_fields(kind)
-        if not is_dataclass(hints[each.name])
-    ]
+    """Return every setting, in the schema's order; fields that are sections are none of them."""
+    found = []
+    for name, (kind, section) in sections().items():
+        hints, texts = field_hints(kind), docstrings(kind)
+        for each in dataclass_fields(kind):
+            hint, factory = hints[each.name], each.default_factory
+            default = each.default if factory is MISSING else factory()
+            key, text = f"{name}.{each.name}", texts.get(each.name, "")
+            if not is_dataclass(hint):
+                found.append(Field(key, hint, default, text, setting_of(hint), section))
+    return tuple(found)
 
 
 @functools.cache
@@ -133,12 +127,6 @@ def _describe(kind: Any) -> str:
 def is_unset(value: object) -> bool:
     """Whether a value means that nothing is set: none, or the limit of what there can be."""
     return value is None or value in (INT64_MIN, INT64_MAX)
-
-
-@functools.cache
-def _section_hints() -> Mapping[str, Any]:
-    hints = typing.get_type_hints(Config, include_extras=True)
-    return {name: hint for name, hint in hints.items() if typing.get_origin(hint) is Annotated}
 
 
 def to_toml(config: Config) -> str:

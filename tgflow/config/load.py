@@ -42,13 +42,8 @@ def load_config(
         ConfigError: If a key is unknown, or a value has another type or is out of range.
         OSError: If `file` cannot be read.
     """
-    table = _read_toml(file) if file is not None else {}
-    if unknown is not None:
-        unknown += _drop_unknown(table)
-    flags = _stated(flags or {})
-    for key, value in flags.items():
-        _put(table, key, value)
-    _add_protocol_settings(table)
+    flags = {key: value for key, value in (flags or {}).items() if value is not None}
+    table = _table(file, flags, unknown)
     _add_stream_defaults(table)
     return _validate(table, file, flags)
 
@@ -90,26 +85,30 @@ def stated_settings(file: Path | None, flags: Mapping[str, Any]) -> dict[str, An
         ConfigError: If `file` is not TOML.
         OSError: If it cannot be read.
     """
-    table = _read_toml(file) if file is not None else {}
-    for key, value in _stated(flags).items():
-        _put(table, key, value)
-    _add_protocol_settings(table)
     return {
         f"{section}.{key}": value
-        for section, settings in table.items()
+        for section, settings in _table(file, flags).items()
         if isinstance(settings, dict)
         for key, value in settings.items()
     }
 
 
-def _put(table: dict[str, Any], key: str, value: Any) -> None:
-    """Set "section.name" in `table`; a mapping is merged into the one there is."""
-    section, name = key.split(".")
-    if not isinstance(table.setdefault(section, {}), dict):
-        return
-    if isinstance(value, Mapping) and isinstance(old := table[section].get(name), Mapping):
-        value = {**old, **value}
-    table[section][name] = value
+def _table(
+    file: Path | None, flags: Mapping[str, Any], unknown: list[str] | None = None
+) -> dict[str, Any]:
+    """Return what `file`, `flags` and the protocol that they name say, by section."""
+    table = {} if file is None else _read_toml(file)
+    if unknown is not None:
+        unknown += _drop_unknown(table)
+    for key, value in flags.items():
+        section, name = key.split(".")
+        if value is None or not isinstance(table.setdefault(section, {}), dict):
+            continue
+        old = table[section].get(name)
+        is_merged = isinstance(value, Mapping) and isinstance(old, Mapping)
+        table[section][name] = {**old, **value} if is_merged else value
+    _add_protocol_settings(table)
+    return table
 
 
 def _add_protocol_settings(table: dict[str, Any]) -> None:
@@ -135,10 +134,6 @@ def _add_stream_defaults(table: dict[str, Any]) -> None:
         order.setdefault("late", "error")
     if stream.get("event_id") is not None:
         order.setdefault("dedup_window", DEDUP_WINDOW)
-
-
-def _stated(flags: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in flags.items() if value is not None}
 
 
 def _read_toml(file: Path) -> dict[str, Any]:

@@ -95,22 +95,16 @@ class TablesConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if self.edge_cache is not None:
-            _check_cache_size(self.edge_cache)
-
-
-def _check_cache_size(size: str) -> None:
-    if not size.endswith("%"):
-        check_size("edge_cache", size)
-        return
-    try:
-        share = float(size[:-1])
-    except ValueError:
-        share = -1.0
-    if not 0 < share <= 100:
-        raise ValueError(
-            f"edge_cache: a share of the rows must be above 0% and at most 100%, got {size!r}"
-        )
+        size = self.edge_cache
+        if size is not None and not size.endswith("%"):
+            check_size("edge_cache", size)
+        elif size is not None:
+            share = float(size[:-1]) if re.fullmatch(r"\d*\.?\d+%", size) else 0.0
+            if not 0 < share <= 100:
+                raise ValueError(
+                    "edge_cache: a share of the rows must be above 0% and at most 100%, got "
+                    f"{size!r}"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)

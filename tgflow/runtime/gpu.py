@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 def use_device(config: Config) -> torch.device:
     """Return the device that models are to be on, as the current one of this thread.
 
-    Each rank has one of its own, as far as there are enough.
+    Each rank has one of its own, as far as there are enough: cuda:LOCAL_RANK.
 
     Raises:
         ConfigError: If it cannot be used, or settings are for another one.
@@ -30,22 +30,18 @@ def use_device(config: Config) -> torch.device:
         if config.graph.device_budget is not None:
             raise ConfigError("--device-budget requires --device cuda")
         return CPU
+    wanted, launch, num_devices = torch.device(name), read_launch(os.environ), 0
+    if launch is not None and wanted.index is None:
+        num_devices = torch.cuda.device_count()
+    if launch is not None and num_devices:
+        wanted = torch.device("cuda", launch.local_rank % num_devices)
     try:
-        device = require_device(_device_of_rank(torch.device(name)))
+        device = require_device(wanted)
         require_cupy(device)
     except CudaError as error:
         raise ConfigError(f"--device {name}: {error}") from None
     torch.cuda.set_device(device)
     return device
-
-
-def _device_of_rank(device: torch.device) -> torch.device:
-    """Return the device for this rank, where none is named by number: cuda:LOCAL_RANK."""
-    launch = read_launch(os.environ)
-    num_devices = torch.cuda.device_count()
-    if launch is None or device.index is not None or num_devices == 0:
-        return device
-    return torch.device("cuda", launch.local_rank % num_devices)
 
 
 def has_gpu_graph(config: Config) -> bool:

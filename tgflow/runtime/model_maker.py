@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import is_dataclass
 from typing import Any
 
@@ -13,7 +15,7 @@ from tgflow.config.model import WIDTHS, model_settings, validate_model
 from tgflow.lazy import import_named
 from tgflow.metrics import find_metrics
 from tgflow.model import TemporalModel
-from tgflow.models import MODELS, ModelEntry
+from tgflow.models import MODELS
 from tgflow.runtime.gpu import CPU
 from tgflow.sampling import Sampler
 from tgflow.tasks.labels import check_embeds, freeze, make_task
@@ -45,54 +47,55 @@ def make_model(
     Raises:
         ConfigError: If there is no such model, or its settings do not fit together.
     """
-    try:
+    with _refusing("--metric: {}"):
         find_metrics(training.metrics)
-    except ValueError as error:
-        raise ConfigError(f"--metric: {error}") from None
     name = config.model.name
     stated = model_settings(config.model)
     if ":" in name:
         kind = own_model(name)
+    elif name not in MODELS:
+        known = ", ".join(MODELS)
+        raise ConfigError(
+            f"--model: model.name must be one of {known}, or module:Class, got {name!r}"
+        )
     else:
-        entry = _known_model(name)
-        for key, value in entry.settings.items():
+        fixed = MODELS[name].settings
+        for key, value in fixed.items():
             if stated.get(key, value) != value:
                 base = name.removesuffix("+pairs")
                 raise ConfigError(
                     f"[model] {key} goes with the name: --model {base}+pairs or {base}"
                 )
-        kind, stated = entry.model, {**entry.settings, **stated}
+        kind, stated = MODELS[name].model, {**fixed, **stated}
     derived = {"edge_x_dim": edge_x_dim} | ({"node_x_dim": node_x_dim} if node_x_dim else {})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(training.seed)
         model = _build(kind, name, stated, derived)
-        if isinstance(model, TemporalModel):
-            _add_label_decoder(model, config, edge_x_dim)
-    if not isinstance(model, TemporalModel):
-        raise ConfigError(f"{name!r} made a {type(model).__name__}, not a tgflow.TemporalModel")
-    try:
+        if not isinstance(model, TemporalModel):
+            raise ConfigError(f"{name!r} made a {type(model).__name__}, not a tgflow.TemporalModel")
+        with _refusing(f"--task {config.task.kind}: {{}}"):
+            if config.task.node_labels is not None:
+                check_embeds(model)
+            if (task := make_task(config.task)) is not None:
+                task.add_decoder(model, edge_x_dim)
+            if config.task.freeze:
+                freeze(model)
+    with _refusing("{}; --strategy and --span go together"):
         Sampler(training.strategy or model.strategy, training.span)
-    except ValueError as error:
-        raise ConfigError(f"{error}; --strategy and --span go together") from None
-    try:
+    with _refusing("{}"):
         check_sliceable(model, training.slices)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
     return model.to(device)
 
 
-def _add_label_decoder(model: TemporalModel, config: Config, edge_x_dim: int) -> None:
-    """Give the model what predicts the labels of the settings' task, if any are predicted."""
+@contextmanager
+def _refusing(text: str) -> Iterator[None]:
+    """Raise ValueErrors as ConfigErrors, within `text`."""
     try:
-        task = make_task(config.task)
-        if config.task.node_labels is not None:
-            check_embeds(model)
-        if task is not None:
-            task.add_decoder(model, edge_x_dim)
-        if config.task.freeze:
-            freeze(model)
+        yield
+    except ConfigError:
+        raise
     except ValueError as error:
-        raise ConfigError(f"--task {config.task.kind}: {error}") from None
+        raise ConfigError(text.format(error)) from error
 
 
 def _build(kind: Any, name: str, stated: dict[str, Any], derived: dict[str, Any]) -> Any:
@@ -100,10 +103,8 @@ def _build(kind: Any, name: str, stated: dict[str, Any], derived: dict[str, Any]
     parameters = inspect.signature(kind).parameters
     if "config" in parameters and is_dataclass(getattr(kind, "config_type", None)):
         settings = validate_model(kind.config_type, name, stated, derived)
-        try:
+        with _refusing(f"[model] {name} does not fit together: {{}}"):
             return kind(settings)
-        except ValueError as error:
-            raise ConfigError(f"[model] {name} does not fit together: {error}") from error
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     unknown = [key for key in stated if key not in (*parameters, *WIDTHS) and not takes_all]
     if unknown:
@@ -113,22 +114,11 @@ def _build(kind: Any, name: str, stated: dict[str, Any], derived: dict[str, Any]
     return kind(**{k: v for k, v in values.items() if takes_all or k in parameters})
 
 
-def _known_model(name: str) -> ModelEntry:
-    if name not in MODELS:
-        known = ", ".join(MODELS)
-        raise ConfigError(
-            f"--model: model.name must be one of {known}, or module:Class, got {name!r}"
-        )
-    return MODELS[name]
-
-
 def own_model(name: str) -> Any:
     """Import `module:Class` from the working directory or the path.
 
     Raises:
         ConfigError: If there is none.
     """
-    try:
+    with _refusing(f"cannot build model {name!r}: {{}}"):
         return import_named(name)
-    except ValueError as error:
-        raise ConfigError(f"cannot build model {name!r}: {error}") from None
