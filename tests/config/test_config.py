@@ -1,4 +1,4 @@
-"""Settings: the file, the flags, and what is said about a wrong one."""
+"""Settings: the file, the flags, and messages about a wrong one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tgflow.config import Config, ConfigError, StreamConfig, fields, load_config, to_toml
 from tgflow.config.fields import by_key
+from tgflow.config.flags import in_flags
 from tgflow.config.model import model_settings, validate_model
 from tgflow.models import MODELS, TGNConfig
 from tgflow.setting import alternatives
@@ -186,3 +187,23 @@ def test_a_trainer_can_be_set_to_every_protocol():
 def choices(key):
     kinds = [kind for kind, _ in alternatives(by_key()[key].hint) if get_origin(kind) is Literal]
     return {name for kind in kinds for name in get_args(kind)}
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("pass id_kind='string' to take ids as text", "pass --id-kind string to take ids as text"),
+        ("pass sort=True to sort it", "pass --sort to sort it"),
+        ("choose with src=...", "choose with --src ..."),
+        ('use device="cpu"', "use --device cpu"),
+        ("allowed_lateness is 0, raise it", "--allowed-lateness is 0, raise it"),
+        ("max_time_jump is 5", "--max-time-jump is 5"),
+        ("set late to dead_letter or drop", "set late to dead_letter or drop"),
+        ("the column 'time_unit' of a.csv", "the column 'time_unit' of a.csv"),
+        ("--time-unit ms; x=3, some_name=4", "--time-unit ms; x=3, some_name=4"),
+        ("table.gather_rows(ids) failed", "table.gather_rows(ids) failed"),
+        ("rank 1 has --seed=1, rank 0 --seed=0", "rank 1 has --seed=1, rank 0 --seed=0"),
+    ],
+)
+def test_settings_are_named_by_their_flags(said, shown):
+    assert in_flags(said) == shown

@@ -1,14 +1,30 @@
-"""The run directory."""
+"""Files of a run directory: records, figures, health and messages."""
 
 from __future__ import annotations
 
+import json
 import math
+import random
 
 import pytest
 
+from helpers.effort import cases
 from helpers.forged import flip_bit
 from tgflow.checkpoint import Checkpoint, save
-from tgflow.runtime.files import DamagedJson, Records, RunFiles, read_records
+from tgflow.runtime import files, log
+from tgflow.runtime.files import (
+    NUMBER,
+    STATES,
+    DamagedJson,
+    RecordFile,
+    Records,
+    RunFiles,
+    read_health,
+    read_records,
+    write_health,
+)
+from tgflow.runtime.log import RunLog
+from tgflow.text import printable
 
 
 def test_records_can_be_read_while_the_run_goes_on(tmp_path):
@@ -87,3 +103,144 @@ def test_a_place_is_free_where_a_run_was_killed_over_a_file(tmp_path):
     (tmp_path / ".notes.txt.partial").touch()
     with pytest.raises(FileExistsError, match="holds files already"):
         RunFiles(tmp_path)
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "LATEST", 16)
+    monkeypatch.setattr(files, "EARLIER", 8)
+    monkeypatch.setattr(files, "STEP", 4)
+    return tmp_path / "metrics.jsonl"
+
+
+def numbers(path):
+    return [json.loads(line)[NUMBER] for line in path.read_text().splitlines()]
+
+
+def write(file, start, stop):
+    for index in range(start, stop):
+        file.write({"index": index, "loss": index / 7})
+
+
+def test_the_latest_are_all_there_and_an_even_share_of_those_before(path):
+    file = RecordFile(path)
+    for total in range(1, 400):
+        write(file, total - 1, total)
+        found = numbers(path)
+        assert len(found) <= 16 + 8 + 4
+        assert found[-min(16, total) :] == [*range(max(0, total - 16), total)]
+    assert numbers(path) == [*range(0, 380, 64), *range(380, 399)]
+    assert read_records(path).kept[-1] == {"index": 398, "loss": 398 / 7}
+    assert not list(path.parent.glob(".*partial"))
+
+
+@pytest.mark.parametrize("seed", cases(range(8), range(3)))
+def test_a_run_that_is_killed_keeps_the_same_ones(path, seed, tmp_path):
+    whole = RecordFile(tmp_path / "whole.jsonl")
+    write(whole, 0, 301)
+    chance, at, mark = random.Random(seed), 0, 0
+    while at < 301:
+        file = RecordFile(path)
+        file.rewind(mark)
+        saved = min(301, at + chance.randrange(40))
+        write(file, at, saved)
+        mark, at = file.sync(), saved
+        lost = min(301, saved + chance.randrange(90))
+        write(file, saved, lost)  # which no checkpoint counts
+        file.close()
+        with path.open("ab") as torn:
+            torn.write(b'{"index":')
+    file = RecordFile(path)
+    file.rewind(mark)
+    assert path.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+
+
+def test_a_damaged_line_is_no_reason_to_cut_off_good_ones(path):
+    file = RecordFile(path)
+    write(file, 0, 10)
+    mark = file.sync()
+    write(file, 10, 12)
+    file.close()
+    data = (
+        path.read_bytes().replace(b'"number":3', b'"number":9').replace(b'"index":4', b'"index":5')
+    )
+    path.write_bytes(data)
+    file = RecordFile(path)
+    file.rewind(mark)
+    write(file, 10, 11)
+    assert numbers(path) == [0, 1, 2, 9, 4, 5, 6, 7, 8, 9, 10]
+    assert read_records(path).num_damaged == 2
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_states_tell_the_living_from_the_dead(tmp_path, state):
+    path = tmp_path / "health.json"
+    assert write_health(path, state, {"position": 7, "loss": math.nan})
+    found = read_health(path)
+    assert (found["state"], found["position"], found["loss"]) == (state, 7, None)
+    assert found["alive"] == (state not in ("stopped", "done", "failed"))
+    assert [p.name for p in tmp_path.iterdir()] == ["health.json"]
+
+
+def test_a_file_that_is_old_or_from_the_future_is_not_alive(tmp_path, monkeypatch):
+    path = tmp_path / "health.json"
+    for shift in (-3600, 3600):
+        monkeypatch.setattr(files.time, "time", lambda shift=shift: 1e9 + shift)
+        write_health(path, "running", {})
+        monkeypatch.setattr(files.time, "time", lambda: 1e9)
+        assert not read_health(path)["alive"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"state": "running"}'])
+def test_a_damaged_file_is_none(tmp_path, text):
+    (tmp_path / "health.json").write_text(text)
+    assert read_health(tmp_path / "health.json") is None
+    assert read_health(tmp_path / "nowhere.json") is None
+
+
+def entries(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_messages_are_lines_of_json_and_warnings_are_said(tmp_path, capsys):
+    notes = RunLog(tmp_path / "run.log")
+    notes.info("start", "it begins", position=3, loss=math.nan)
+    notes.warning("disk", "little room")
+    notes.progress("half", position=4)
+    notes.close()
+    notes.error("end", "it ends")
+    start, disk = entries(tmp_path / "run.log")
+    assert (start["event"], start["level"], start["position"], start["loss"]) == (
+        "start", "info", 3, None,
+    )  # fmt: skip
+    assert start["time"].endswith("+00:00")
+    assert disk["level"] == "warning"
+    assert capsys.readouterr().err == "tgflow: little room\ntgflow: it ends\n"
+
+
+@pytest.mark.parametrize(
+    "hostile", ["\x1b[2J\x1b]0;x\x07", "a\r\nb", "\u202eevil", "\x9b31m", "\ud800"]
+)
+def test_what_a_terminal_obeys_is_escaped(tmp_path, capsys, hostile):
+    notes = RunLog(tmp_path / "run.log")
+    notes.warning("bad", f"row is {hostile!s}", raw=hostile)
+    notes.close()
+    said = capsys.readouterr().err.removesuffix("\n")
+    assert said.isprintable()
+    assert said == f"tgflow: {printable(f'row is {hostile}')}"
+    text = (tmp_path / "run.log").read_bytes()
+    assert text.isascii()
+    assert text.count(b"\n") == 1
+    assert b"\x1b" not in text
+    assert entries(tmp_path / "run.log")[0]["raw"] == hostile
+
+
+def test_the_file_does_not_grow_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(log, "MAX_BYTES", 1000)
+    notes = RunLog(tmp_path / "run.log")
+    for number in range(100):
+        notes.info("tick", "x" * 50, number=number)
+    notes.close()
+    assert {p.name for p in tmp_path.iterdir()} == {"run.log", "run.log.1"}
+    assert all(path.stat().st_size < 1300 for path in tmp_path.iterdir())
+    assert entries(tmp_path / "run.log")[-1]["number"] == 99
