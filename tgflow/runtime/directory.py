@@ -163,19 +163,20 @@ class RunDirectory:
             FileExistsError: If there are files that are not to be resumed, or are no run.
             Locked: If another process has the run.
         """
-        if not options.resume:
-            return cls(RunFiles.choose(config.run.out, name), config, [], False, None)
-        if config.run.out is None:
+        if options.resume and config.run.out is None:
             raise ConfigError("--resume needs the run's directory: --resume --out runs/NAME")
-        path = Path(config.run.out)
-        if not (path / SETTINGS).exists():
+        path = Path(config.run.out or "")
+        if not options.resume or not (path / SETTINGS).exists():
             return cls(RunFiles.choose(config.run.out, name), config, [], False, None)
         lock = RunLock(path / LOCK)
         try:
             unknown: list[str] = []
-            counting = saved_settings(_newest_meta(path))
-            saved = _saved(path, counting, unknown)
-            wanted = _wanted(saved, config, options)
+            saved = _saved(path, saved_settings(_newest_meta(path)), unknown)
+            stated = {**(options.stated or {}), "run.out": config.run.out}
+            wanted = replaced(saved, stated)
+            if placement_of(wanted) not in FILED:  # of no use where rows are in memory now
+                unused = {"tables.edge_budget": None, "tables.edge_path": None}
+                wanted = replaced(saved, unused | stated)
             changed = _changes(path, saved, wanted, options)
         except BaseException:
             lock.release()
@@ -273,15 +274,6 @@ def _saved(path: Path, counting: Mapping[str, Any], unknown: list[str] | None = 
     """Return the settings of a run: what counts as a checkpoint says, the rest by config.toml."""
     view = load_config(path / SETTINGS, unknown=[] if unknown is None else unknown)
     return replaced(view, counting)
-
-
-def _wanted(saved: Config, config: Config, options: ResumeOptions) -> Config:
-    """Return the settings to resume with; what is of no use where rows go now is left out."""
-    stated = dict(options.stated or {}) | {"run.out": config.run.out}
-    wanted = replaced(saved, stated)
-    if placement_of(wanted) in FILED:
-        return wanted
-    return replaced(saved, {"tables.edge_budget": None, "tables.edge_path": None} | stated)
 
 
 def _changes(

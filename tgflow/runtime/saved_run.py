@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, overload
@@ -269,11 +269,22 @@ def find_checkpoint(path: str | os.PathLike[str]) -> tuple[Path, Checkpoint]:
             f"{directory} is no run: it has no config.toml; make one with tgflow run --out "
             f"{directory}"
         )
-    is_live = (home / "checkpoints").is_dir() and not checkpoint.is_dir()
-    found = _newest(home) if is_live else _offline(checkpoint)
+    unfinished = FileNotFoundError(
+        f"{checkpoint} is not there: the training has not come to its end; go on with tgflow train "
+        "--resume"
+    )
+    if (home / "checkpoints").is_dir() and not checkpoint.is_dir():
+        found = _newest(home)
+    elif not checkpoint.is_dir():
+        raise unfinished
+    elif seeds := sorted(checkpoint.glob("[0-9]*")):
+        names = ", ".join(str(seed) for seed in seeds[:3])
+        raise FileNotFoundError(f"{checkpoint} has a model for each seed; open one: {names}")
+    else:
+        found = load(checkpoint)
     trainer = read_as(str, found.meta.get("trainer"), "trainer")
     if trainer == "train":
-        raise FileNotFoundError(f"{checkpoint} is not there: {_UNFINISHED}")
+        raise unfinished
     if trainer not in ("continual", "offline"):
         raise CheckpointError(f"{home} compares models; open what tgflow run or train has left")
     return home, found
@@ -281,31 +292,16 @@ def find_checkpoint(path: str | os.PathLike[str]) -> tuple[Path, Checkpoint]:
 
 def _newest(home: Path) -> Checkpoint:
     """Return the newest checkpoint that is whole; others may come and go meanwhile."""
-    error: Exception | None = None
+    error: Exception = FileNotFoundError(
+        f"{home} has no checkpoint yet: a run writes one now and then (--checkpoint-every), and at "
+        "its end"
+    )
     for entry in reversed(list_checkpoints(home / "checkpoints")):
         try:
             return load(entry.path)
         except (CheckpointDamaged, OSError) as damaged:
             error = damaged
-    if error is not None:
-        raise error
-    raise FileNotFoundError(
-        f"{home} has no checkpoint yet: a run writes one now and then (--checkpoint-every), and at "
-        "its end"
-    )
-
-
-_UNFINISHED = "the training has not come to its end; go on with tgflow train --resume"
-
-
-def _offline(checkpoint: Path) -> Checkpoint:
-    if not checkpoint.is_dir():
-        raise FileNotFoundError(f"{checkpoint} is not there: {_UNFINISHED}")
-    seeds: Sequence[Path] = sorted(checkpoint.glob("[0-9]*"))
-    if seeds:
-        names = ", ".join(str(seed) for seed in seeds[:3])
-        raise FileNotFoundError(f"{checkpoint} has a model for each seed; open one: {names}")
-    return load(checkpoint)
+    raise error
 
 
 def saved_model(checkpoint: Checkpoint) -> dict[str, Any]:
