@@ -1,4 +1,4 @@
-"""The names that settings choose from, where neither torch nor pyarrow is needed to know them."""
+"""Choices of settings, in a module that imports neither torch nor pyarrow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Side = Literal["src", "dst"]
 Strategy = Literal["recent", "uniform", "window", "decayed"]
 """How neighbors are sampled; see `tgflow.sampling.Sampler`."""
 Visibility = Literal["event", "batch"]
-"""What a query sees: all that is earlier, or the state when its batch starts."""
+"""Visibility of events to a query: all earlier ones, or those before its batch."""
 NegativeKind = Literal["random", "historical", "inductive"]
 """Where the destinations of negatives are drawn from."""
 CountOf = Literal[
@@ -29,11 +29,11 @@ CountOf = Literal[
     "continuation_all",
     "all",
 ]
-"""What of the past is counted for a pair; see `tgflow.counts.Count`."""
+"""Past events that are counted for a pair; see `tgflow.counts.Count`."""
 CountClock = Literal["seconds", "events"]
-"""What the half-life of a count is in."""
+"""Unit of the half-life of a count."""
 Loss = Literal["bce", "softmax", "bpr"]
-"""What learning descends; see `tgflow.train.losses`."""
+"""Training losses; see `tgflow.train.losses`."""
 METRIC_TITLES = {"ap": "AP", "auc": "AUC", "mrr": "MRR", "mrr_hist": "MRR, historical"}
 """Titles of the built-in metrics that summaries show, by their names in results."""
 Precision = Literal["fp32", "tf32"]

@@ -36,7 +36,7 @@ def described(kind: Kind) -> Kind:
 
     Shown is what the method `_facts` returns by name, or else the fields of a dataclass or named
     tuple; of tensors dtype, shape and range, never their values. A tensor on a GPU is waited for.
-    What is said below fields is added to the docstring of the class, for `help`.
+    The docstrings of fields are added to that of the class, for `help`.
 
     Example:
         >>> from typing import NamedTuple

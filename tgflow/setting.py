@@ -1,4 +1,4 @@
-"""What a field of a settings dataclass says beside its type: its range, flag and effect on resume.
+"""Annotations of settings besides their types: range, flag and effect on resume.
 
 The library's dataclasses are the schema of TOML files, flags and help: `tgflow.config` reads their
 annotations. Ranges are those of `annotated_types`, as in `batch_size: Annotated[int, Ge(1)] = 200`;
@@ -69,7 +69,7 @@ def check_ranges(config: object) -> None:
     Raises:
         ValueError: If one is out of its range, or none of its choices.
     """
-    kind: Any = type(config)  # a type can be hashed, which mypy does not know
+    kind: Any = type(config)  # mypy takes a type for unhashable
     for name, allowed_types in _allowed_types(kind).items():
         value = getattr(config, name)
         _check_choices(name, value, [each for each, _ in allowed_types])

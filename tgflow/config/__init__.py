@@ -1,6 +1,6 @@
 """One typed schema for everything that can be set, by a TOML file or by flags.
 
-Read it with `load_config`, write it with `to_toml`; what is written reads back to the same.
+Read it with `load_config`, write it with `to_toml`, which reads back to the same.
 """
 
 from tgflow.config.fields import Field, fields, flag_of, is_unset, to_toml

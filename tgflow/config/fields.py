@@ -25,9 +25,9 @@ class Field:
         key: "section.name".
         hint: Its type, with all that is annotated.
         default: Its default.
-        help: What it does, from the docstring of the field.
-        setting: What its annotation says of flags and resumption.
-        section: What its section says of it.
+        help: Description, from the docstring of the field.
+        setting: Flags and effect on resume, from its annotation.
+        section: Title and effect of its section.
     """
 
     key: str
@@ -87,7 +87,7 @@ def by_key() -> Mapping[str, Field]:
 
 
 def flag_of(key: str) -> str:
-    """Return what messages call the setting "section.name": its flag, or the key without one."""
+    """Return the name of "section.name" in messages: its flag, or the key without one."""
     field = by_key().get(key)
     if field is None or field.setting.expert:
         return key

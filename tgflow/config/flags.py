@@ -1,4 +1,4 @@
-"""Messages of the library as the command line says them: settings by their flags."""
+"""Messages of the library for the command line: settings by their flags."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _NAME = re.compile(r"(?<![-\w.'\"])[a-z]+(?:_[a-z]+)+(?![-\w.'\"=(])")
 def in_flags(text: str) -> str:
     """Return a message with settings as flags: `id_kind='string'` becomes `--id-kind string`.
 
-    Values are as a shell takes them. What is `False` becomes `--no-NAME`. Names of one word are
-    settings only where a value follows; what is no setting stays.
+    Values are quoted for a shell. `False` becomes `--no-NAME`. Names of one word are settings only
+    where a value follows; other words stay.
     """
     return _NAME.sub(_name, _VALUE.sub(_assignment, text))
 

@@ -1,4 +1,4 @@
-"""Settings from a file and flags, checked; and what is said about a wrong one."""
+"""Settings from a file and flags, checked, and the messages about wrong ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tgflow.text import shortened
 from tgflow.train.protocols import PROTOCOLS
 
 DEDUP_WINDOW = 100_000
-"""Event ids to remember where nobody says how many."""
+"""Default number of event ids to remember."""
 
 
 class ConfigError(ValueError):

@@ -18,7 +18,7 @@ from tgflow.setting import field_hints
 Settings = TypeVar("Settings")
 
 WIDTHS = ("memory_dim", "time_dim", "embedding_dim")
-"""What `dim` sets."""
+"""Settings that `dim` sets."""
 
 
 def model_settings(model: ModelConfig) -> dict[str, Any]:
@@ -37,9 +37,9 @@ def validate_model(
 
     Args:
         kind: A dataclass; its fields are the settings that there are.
-        name: What the model is called.
-        stated: What [model] says, see `model_settings`. `dim` sets the widths that there are.
-        derived: What the stream says, such as `edge_x_dim`; what there is no field for is left out.
+        name: Name of the model.
+        stated: Settings of [model], see `model_settings`. `dim` sets the widths that there are.
+        derived: Settings of the stream, such as `edge_x_dim`; those without a field are left out.
 
     Raises:
         ConfigError: If a setting is unknown, of another type, or does not fit the others.

@@ -216,7 +216,7 @@ class ServeConfig(Checked):
 
 
 Held = Literal["replicated", "sharded"]
-"""What each rank has: all of it; or a part, and asks the others."""
+"""Whether each rank has all of it, or a shard and queries the others."""
 
 
 @dataclass(frozen=True, kw_only=True)

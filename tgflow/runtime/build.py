@@ -161,17 +161,13 @@ def _compose(
     limit, speed = config.stream.limit, config.stream.speed
     learned = position - start.history
     stream = PacedStream(ingest, flow, limit=limit, speed=speed, learned=learned)
-    ends = _open_ends(directory, position, store, opened)
+    ends = _open_ends(directory, position, store)
 
     # the components, in the order of their calls
     settings = SavedSettings(
         directory, build, source.name, elapsed=start.elapsed, history=start.history, changed=changed
     )
     scores = open_scores(directory, ingest, trainer, newest)
-    if scores is not None:
-        opened.callback(close_quietly, scores)
-    loggers = RunLoggers(operate.log_to, directory.path, position)
-    opened.callback(close_quietly, loggers)
     display: Display | None = None
     if operate.log_format == "text":
         title = f"{inputs.title or name.upper()} learning from {config.stream.path}"
@@ -186,13 +182,15 @@ def _compose(
         records,
         SavedIngest(ingest, trainer, start.state, directory, store, log, run_log),
         scores,
-        loggers,
+        RunLoggers(operate.log_to, directory.path, position),
         ends,
         RunFigures(trainer, settings, stream, inputs, ingest.ids),
         watch.Shown(display, run_log),
         ranks,
     ]
     components = [part for part in parts if part is not None]
+    for part in components:
+        opened.callback(close_quietly, part)
     checkpoints = Checkpoints(
         trainer,
         store,
@@ -299,7 +297,7 @@ def _make_trainer(
 
 
 def _open_ends(
-    directory: RunDirectory, position: int, store: CheckpointStore, opened: ExitStack
+    directory: RunDirectory, position: int, store: CheckpointStore
 ) -> MicroBatchEnds | None:
     """Return the ends of micro-batches; None if no clock ends them."""
     if directory.config.scores.max_wait is None:
@@ -310,9 +308,7 @@ def _open_ends(
         return None if meta is None else int(meta["position"])
 
     keep = directory.effect == "any_time"  # ends that other settings have made are not repeated
-    ends = MicroBatchEnds(directory.path / ENDS_FILE, position, keep=keep, oldest=oldest)
-    opened.callback(close_quietly, ends)
-    return ends
+    return MicroBatchEnds(directory.path / ENDS_FILE, position, keep=keep, oldest=oldest)
 
 
 def _cut(

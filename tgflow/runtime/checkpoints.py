@@ -35,8 +35,7 @@ class Component:
     """Part of a run. Subclasses override the hooks that they need; the defaults do nothing.
 
     The main loop calls `figures` and `on_step` after each micro-batch, and `report` once all is
-    saved. Checkpoints call `changed`, `save` and `saved`. A component that holds a resource is
-    closed by the `ExitStack` that has opened it.
+    saved. Checkpoints call `changed`, `save` and `saved`. `close` is called at the end of the run.
     """
 
     def load(self, reader: Checkpoint | None) -> None:
@@ -66,6 +65,9 @@ class Component:
     def report(self) -> Mapping[str, Mapping[str, Any]]:
         """Return final reports by name; may write them too."""
         return {}
+
+    def close(self) -> None:
+        """Release the resources that the component holds."""
 
 
 class Checkpoints:
@@ -275,7 +277,7 @@ _PAUSE = 0.1
 MANY = 1 << 20
 """Size of the file in bytes from which unused ends are removed: some 60,000 ends."""
 _TORN = re.compile(rb"\d*( [0-9a-f]{0,8})?\0*")
-"""What a crash leaves of a line."""
+"""A line that a crash has cut off."""
 
 
 class EndsDamaged(LogCorrupt):

@@ -32,12 +32,12 @@ EFFECTS: dict[Effect, str] = {
     "fixed_model": "starts model, optimizer and memory afresh; the events are kept",
     "fixed": "cannot change within a run: give another --out",
 }
-"""What another value does, in the order of gravity."""
+"""Effects of another value on resume, least grave first."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingChange:
-    """A setting that has another value than the run was started with."""
+    """A setting whose value differs from the run's."""
 
     key: str
     effect: Effect
@@ -103,12 +103,12 @@ LOCK, SETTINGS = ".lock", "config.toml"
 
 @dataclass(frozen=True, slots=True)
 class ResumeOptions:
-    """What was asked for.
+    """Options of a command that resumes.
 
     Args:
         resume: Resume the run that is there.
         allow_change: Resume with other settings too; None: the command has no flag for it.
-        stated: The settings that were asked for, by "section.key"; others are as they were.
+        stated: The settings that were given, by "section.key"; others are as they were.
     """
 
     resume: bool = False
@@ -126,7 +126,7 @@ class RunDirectory:
         resumed: Whether there is a run to resume.
         lock: Held until the directory is left.
         saved: The settings that the run had at its newest checkpoint; None if it starts.
-        options: What was asked for.
+        options: Options of the command.
         unknown: Settings in its config.toml that no longer exist.
     """
 
@@ -156,7 +156,7 @@ class RunDirectory:
         Args:
             config: Settings asked for, defaults included.
             name: The run's name where `config` names no directory.
-            options: What else was asked for.
+            options: Options of the command.
 
         Raises:
             ConfigError: If the run that is there has other settings.
@@ -242,7 +242,7 @@ class RunDirectory:
     def accept_settings(self) -> None:
         """Write config.toml with the changed settings that do not count: the run goes on.
 
-        What counts is written by `commit_settings`.
+        The others are written by `commit_settings`.
 
         Raises:
             OSError: If it cannot be written.

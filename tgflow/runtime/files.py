@@ -141,17 +141,17 @@ def _compact(value: Mapping[str, Any]) -> str:
 
 
 OWN = frozenset({".lock", "run.log", "run.log.1", "health.json", "scores.json"})
-"""Files that a run leaves before it has started, or that say which other files are its own."""
+"""Files that a run writes before it starts, and the note of its file of scores."""
 LOGS = {"csv": "metrics.csv", "tensorboard": "tensorboard", "wandb": "wandb"}
-"""What is logged to besides, by what `--log-to` calls it."""
+"""Files of loggers by the values of `--log-to`."""
 SEEDS = "seeds"
-"""The folder for what is logged to of each of several seeds."""
+"""Folder of the loggers of each of several seeds."""
 BEFORE_LEARNING = frozenset(
     {"config.toml", "metrics.jsonl", "log", "dead-letters", "checkpoints", "edge-x.rows"}
     | {"stream.json", "metrics.json", "report.html", "injected.csv", "ranks"}
     | {"micro-batches.txt", "scores.arrows", SEEDS, *LOGS.values()}
 )
-"""What a run leaves besides that has learned nothing."""
+"""Further files of a run that has learned nothing."""
 _PARTIAL = re.compile(r"\.(.+)\.partial")
 """The name of a file that a run was killed over, and in it that of the file it was to become."""
 
@@ -260,7 +260,7 @@ def read_figures(path: Path) -> dict[str, Any] | None:
     """Return what `RunFiles.write_json` wrote to a file, None if it is not there.
 
     Raises:
-        DamagedJson: If it is not what was written.
+        DamagedJson: If its checksum differs.
     """
     return read_checked(path.read_bytes()) if path.exists() else None
 

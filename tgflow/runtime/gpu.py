@@ -1,4 +1,4 @@
-"""The device of a run: opened as its settings say, and what there is to say of it."""
+"""The device of a run: selected by its settings, described, and its memory."""
 
 from __future__ import annotations
 

@@ -23,14 +23,14 @@ MAX_BYTES = 16 << 20
 
 
 class RunLog:
-    """Writes each message to run.log, and says it on stderr.
+    """Writes messages to run.log and stderr.
 
     Args:
         path: The file; None writes none. Above 16 MB it becomes run.log.1.
         format: "json" writes the same lines to stderr; "text" says warnings and errors there.
         say: Prints a line of text; None prints to stderr.
-        speaker: Who says it.
-        says: Levels that are said, and not just written.
+        speaker: Prefix of lines of text.
+        says: Levels that go to stderr too.
     """
 
     def __init__(
@@ -48,19 +48,19 @@ class RunLog:
         self._file: TextIO | None = None
 
     def info(self, event: str, text: str, **fields: Any) -> None:
-        """Note that something happened as it should."""
+        """Log an event."""
         self._write("info", event, text, fields)
 
     def warning(self, event: str, text: str, **fields: Any) -> None:
-        """Say what somebody should look at."""
+        """Log a warning."""
         self._write("warning", event, text, fields)
 
     def error(self, event: str, text: str, **fields: Any) -> None:
-        """Say why the run ends."""
+        """Log the error that ends the run."""
         self._write("error", event, text, fields)
 
     def progress(self, text: str, **fields: Any) -> None:
-        """Write how far it is, on a stderr for machines only."""
+        """Write progress to stderr, in JSON mode only."""
         if self._format == "json":
             self._say(_line("info", "progress", text, fields))
 

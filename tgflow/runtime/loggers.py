@@ -1,4 +1,4 @@
-"""Where the figures of a run are logged besides its own files: what `--log-to` asks for."""
+"""Loggers of a run besides its own files: `--log-to`."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def check_loggers(kinds: Sequence[LogTo] | None) -> None:
 
 
 class RunLoggers(Component):
-    """All that a run logs to; part of its checkpoints, as what is logged must not be behind them.
+    """The loggers of a run, flushed before each checkpoint.
 
     Args:
         kinds: Which loggers; None for none.
         path: The directory for what they write.
-        step: Where the run is: what was logged of later steps is forgotten.
+        step: Position of the run; entries of later steps are removed.
 
     Raises:
         ModuleNotFoundError: If what one needs is not installed.
@@ -58,7 +58,7 @@ class RunLoggers(Component):
         self.log(record["stop"], record)
 
     def flush(self) -> None:
-        """Have all that was logged on the disk."""
+        """Write buffered entries to the disk."""
         for each in self._loggers:
             each.flush()
 
@@ -67,5 +67,5 @@ class RunLoggers(Component):
         self._opened.close()
 
     def save(self, writer: Checkpoint) -> None:
-        """Have all that was logged on the disk; a checkpoint notes nothing of it."""
+        """Flush: the logs must not be behind the checkpoint, which notes nothing of them."""
         self.flush()

@@ -1,4 +1,4 @@
-"""What a run says of the machine it ran on."""
+"""Facts about the machine and the process."""
 
 from __future__ import annotations
 

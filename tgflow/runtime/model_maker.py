@@ -39,9 +39,9 @@ def make_model(
 
     Args:
         config: The run's settings.
-        training: Those of its trainer.
+        training: Settings of its trainer.
         edge_x_dim: Width of the edge features.
-        device: Where it is to be.
+        device: Device of the model.
         node_x_dim: Width of the node features.
 
     Raises:

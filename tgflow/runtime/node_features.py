@@ -146,8 +146,8 @@ class NodeFeatures:
             such as "f*"; None: all others.
         side: Column that says of each row whether the node is a source ("src") or a destination
             ("dst"), for streams in which both have ids of their own; None: there is none.
-        fill_missing: What stands for features that are missing, also of nodes without a row. None:
-            they are an error.
+        fill_missing: Value of missing features, also of nodes without a row. None: they are an
+            error.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -183,7 +183,7 @@ class NodeFeatures:
         for column in (id, *sides):
             self._require(found, column, "id" if column == id else "side")
         self.fill_missing = fill_missing
-        """What stands for features that are missing."""
+        """Value of missing features."""
         self.columns = self._chosen(found, columns, {id, *sides})
         """The columns of the features."""
         of_sides = None if side is None else found[side]
@@ -205,8 +205,8 @@ class NodeFeatures:
         """Return the features of all nodes that have ids, float32 `[len(ids), dim]`, by dense id.
 
         Raises:
-            StreamError: If there are nodes without a row, and nothing stands for what is missing;
-                or as `check_sides`.
+            StreamError: If there are nodes without a row and `fill_missing` is None; or as
+                `check_sides`.
         """
         return self._first(ids, len(ids))
 
@@ -215,12 +215,11 @@ class NodeFeatures:
     ) -> FeaturedStream:
         """Return a stream whose batches bring the features of the nodes that appear in them.
 
-        A graph that is to have them is made with an empty table:
-        `TemporalGraph(node_x=FeatureTable(nodes.dim))`. Where `TemporalGraph(feature_scale=...)` is
-        given, features are brought to a scale as nodes appear.
+        Create the graph with an empty table: `TemporalGraph(node_x=FeatureTable(nodes.dim))`. With
+        `TemporalGraph(feature_scale=...)`, features are scaled as nodes appear.
 
         Args:
-            stream: What `open_stream` returns, or other batches in dense ids.
+            stream: A stream of `open_stream`, or other batches in dense ids.
             graph: A graph that has nodes with their features already, such as one of a checkpoint:
                 those of further ones come.
             ids: Of the nodes of the stream; None: `stream.ids`.

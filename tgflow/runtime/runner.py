@@ -99,7 +99,7 @@ class Runner:
         display: Entered while the run learns.
         components: Called in order: `figures` and `on_step` after each micro-batch, `report` once
             all is saved, also before an error of the stream ends the run.
-        warn: Gets a warning if what was learned last cannot be saved, where an error ends the run.
+        warn: Called with a warning if an error ends the run and the latest state cannot be saved.
     """
 
     trainer: StreamTrainer

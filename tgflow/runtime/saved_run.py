@@ -45,12 +45,12 @@ from tgflow.train.state import graph_of, load_model
 
 
 class Run(Predictor):
-    """What a run has learned, as of a checkpoint; see `Predictor` for how it is asked.
+    """A run at one of its checkpoints; see `Predictor` for its queries.
 
     Args:
         path: The run's directory.
         config: Its settings.
-        checkpoint: What it has learned.
+        checkpoint: Checkpoint of the run.
 
     Raises:
         CheckpointError: If the checkpoint is not of `tgflow run` or `train`, or does not fit.
@@ -77,13 +77,13 @@ class Run(Predictor):
 
     @property
     def is_continual(self) -> bool:
-        """Whether `tgflow run` has left it, and not `tgflow train`."""
+        """Whether it is of `tgflow run`, not `tgflow train`."""
         return bool(self._checkpoint.meta["trainer"] == "continual")
 
     def trainer(self, *, scores: bool = False) -> ContinualTrainer:
         """Return a trainer that goes on from here; answers of this run then follow what it learns.
 
-        What `tgflow train` has left goes on learning continually, with its events as history. The
+        A model of `tgflow train` continues with continual learning, its events as history. The
         stream that it learns from has the run's ids: `tg.open_stream(..., ids=run.ids)`. Features
         of its new nodes come along: `tg.NodeFeatures(...).along(stream, trainer.graph)`.
 

@@ -178,8 +178,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class StopSignals:
     """While entered, the first of the signals calls `ask`; a second one ends the process at once.
 
-    Ended so, the exit code is 130 or 143, as the shell has it; what is on the disk stays valid, as
-    after a crash. Outside the main thread nothing is done.
+    The exit code is then 130 or 143, as in a shell; the files on the disk stay valid, as after a
+    crash. Outside the main thread nothing is done.
 
     Args:
         ask: Called with the signal's name in the main thread, between two of its instructions: it
