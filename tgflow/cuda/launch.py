@@ -80,12 +80,6 @@ class PrimaryContext:
     """The context of a device that torch and CuPy share, and kernels are loaded into.
 
     A thread of its own has none yet, and one that works on another device has that one's.
-
-    Args:
-        index: Of the device, as torch counts.
-
-    Raises:
-        CudaError: If the driver does not give it.
     """
 
     def __init__(self, index: int) -> None:
@@ -111,15 +105,7 @@ class PrimaryContext:
             self._library.cuCtxSetCurrent(before)
 
     def launch(self, function: int, blocks: int, threads: int, stream: int, addresses: Any) -> int:
-        """Queue a kernel on `stream`, and return the driver's status.
-
-        Args:
-            function: As the driver knows it.
-            blocks: Thread blocks.
-            threads: Of each block.
-            stream: Of this device.
-            addresses: Array of the arguments' addresses; they are copied before this returns.
-        """
+        """Queue a kernel on `stream`, and return the driver's status."""
         before = c_void_p()
         self._library.cuCtxGetCurrent(byref(before))
         if before.value == self._context.value:

@@ -91,9 +91,6 @@ class Chunks:
         """Reserve chunks for `num_entries` more entries; older ones move down where that needs it.
 
         What exceeds the budget by itself goes to the host at once, where kernels write it in place.
-
-        Raises:
-            MemoryError: If a tier has no room; nothing but where chunks are has changed then.
         """
         wanted = -(-(self.cursor + num_entries) // self.stride) - len(self._data)
         if wanted <= 0:
@@ -108,11 +105,7 @@ class Chunks:
         self._add(on_host, [self._gpu.allocate(self.chunk_bytes) for _ in range(on_device)])
 
     def shrink(self, num_bytes: int) -> None:
-        """Move the oldest chunks down until the device holds at most `num_bytes`.
-
-        Raises:
-            MemoryError: If the host has no room; what has moved stays moved.
-        """
+        """Move the oldest chunks down until the device holds at most `num_bytes`."""
         self._move_down(max(0, len(self._on_device) - num_bytes // self.chunk_bytes))
 
     def close(self) -> None:
@@ -200,20 +193,12 @@ class DirectorySlabs:
         return self._slabs[-1].data_ptr() + self.used * UNIT if self._slabs else 0
 
     def ensure(self, num_units: int) -> None:
-        """Reserve `num_units` contiguous units.
-
-        Raises:
-            MemoryError: If the device has no room; nothing has changed then.
-        """
+        """Reserve `num_units` contiguous units."""
         if num_units > self.room:
             self._open(num_units)
 
     def renew(self, num_units: int) -> None:
-        """Reserve `num_units` in a slab of their own, to which all that is in use moves.
-
-        Raises:
-            MemoryError: As `ensure`.
-        """
+        """Reserve `num_units` in a slab of their own, to which all that is in use moves."""
         self._open(num_units)
         self._num_old = len(self._slabs) - 1
 
@@ -274,13 +259,6 @@ def most_of(num_pairs: int, num_entries: int, num_blocks: int, max_blocks: int, 
     A run of `s` new entries takes full blocks and one that is not: a small one has room for at most
     38 entries, one that grows by copying as well, another for 9/8 of the larger of what it holds
     and an eighth of the node's entries. A directory at most doubles.
-
-    Args:
-        num_pairs: Of the batch.
-        num_entries: That the store has at most.
-        num_blocks: Likewise.
-        max_blocks: Of a node, at most.
-        most: Entries of a block at most.
     """
     full = num_pairs // most + 1
     tails = min(num_pairs * most, (num_entries + num_pairs) * 9 // 64 + num_pairs)
@@ -289,13 +267,7 @@ def most_of(num_pairs: int, num_entries: int, num_blocks: int, max_blocks: int, 
 
 
 class UnreadTotals:
-    """The totals that kernels write to pinned memory, in the order of the batches.
-
-    Attributes:
-        num_entries: That the store has, at most.
-        num_blocks: Likewise.
-        max_blocks: Of a node, at most, but for batches whose totals were not read.
-    """
+    """The totals that kernels write to pinned memory, in the order of the batches."""
 
     def __init__(self, gpu: Device) -> None:
         self._memory = gpu.allocate_host(_SLOTS * _TOTALS_BYTES)

@@ -38,16 +38,7 @@ _ALIGNMENT = 16
 
 
 class InsertionPlan:
-    """The kernels of a batch, and the memory that they hand on to each other.
-
-    Args:
-        kernels: Of the device.
-        columns: `src`, `dst` and `t` of at least one event, int64 `[3 or more, B]` on the device.
-        first_eid: The first one's position.
-        directed: Whether `src` alone gets a neighbor.
-        max_capacity: Entries of a block at most.
-        shard: Whose neighbors are inserted; the others' pairs are absent.
-    """
+    """The kernels of a batch, and the memory that they hand on to each other."""
 
     def __init__(
         self,
@@ -113,17 +104,7 @@ class InsertionPlan:
         snapshot: int,
         following: Snapshot,
     ) -> GivenUp:
-        """Write and publish the entries and move the snapshot; return what was given up.
-
-        Args:
-            store: As given to `plan`, but with the chunks that were added since.
-            heads: With room for the largest node.
-            fresh: How fresh memory lies, but for where it begins.
-            cursor: The struct `FreshCursor`, which knows that.
-            slab: Where directories go on instead, or 0.
-            snapshot: Address of the struct `Snapshot`.
-            following: What it becomes.
-        """
+        """Write and publish the entries and move the snapshot; return what was given up."""
         self._in.store, self._in.fresh, self._in.heads = store, fresh, heads.data_ptr()
         self._in.cursor, self._in.slab = cursor.data_ptr(), slab
         self._in.snapshot, self._in.next = snapshot, following
@@ -250,13 +231,7 @@ class Edits:
 
 
 class ChangeArgs:
-    """What changed nodes need; holds the tensors that kernels work on. Nobody sees it yet.
-
-    Args:
-        gpu: The store's device.
-        store: As published.
-        max_capacity: Entries of a block at most.
-    """
+    """What changed nodes need; holds the tensors that kernels work on. Nobody sees it yet."""
 
     def __init__(self, gpu: Device, store: StoreView, max_capacity: int) -> None:
         self._kernels, self._device = gpu.kernels, gpu.device
@@ -304,15 +279,7 @@ class ChangeArgs:
     def commit(
         self, store: StoreView, heads: Tensor, fresh: Fresh, changed_at: int, number: int
     ) -> None:
-        """Write and publish the new versions, for snapshots that know of change `number`.
-
-        Args:
-            store: As given at first, but with the chunks that were added since.
-            heads: With room for the largest node.
-            fresh: Where the fresh memory lies.
-            changed_at: Cut-offs from here on see the change.
-            number: Of the change, counted from 1.
-        """
+        """Write and publish new versions; cut-offs from `changed_at` and change `number` on see them."""
         self._in.store, self._in.heads, self._in.fresh = store, heads.data_ptr(), fresh
         self._in.version = Version(changed_at, number)
         self._launch("change_write", ctypes.c_uint64(self._places.data_ptr()))
@@ -329,13 +296,7 @@ _MOVE_BYTES = 24
 
 
 class Compaction:
-    """Kernels over all nodes, and the tensors that they work on.
-
-    Args:
-        kernels: Of the store's device.
-        store: As published.
-        heads: Its directories, int64 `[>= num_nodes]`.
-    """
+    """Kernels over all nodes, and the tensors that they work on."""
 
     def __init__(self, kernels: Kernels, store: StoreView, heads: Tensor) -> None:
         self._kernels = kernels
