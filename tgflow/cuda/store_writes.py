@@ -279,7 +279,7 @@ class ChangeArgs:
     def commit(
         self, store: StoreView, heads: Tensor, fresh: Fresh, changed_at: int, number: int
     ) -> None:
-        """Write and publish new versions; cut-offs from `changed_at` and change `number` on see them."""
+        """Write and publish new versions, for cut-offs from `changed_at` on and later snapshots."""
         self._in.store, self._in.heads, self._in.fresh = store, heads.data_ptr(), fresh
         self._in.version = Version(changed_at, number)
         self._launch("change_write", ctypes.c_uint64(self._places.data_ptr()))
