@@ -7,7 +7,6 @@ import tgflow as tg
 from helpers.devices import needs_cuda
 from helpers.hubs import SAMPLERS, hub_events
 from tgflow.graph import TemporalGraph
-from tgflow.graph.query import Queries
 from tgflow.sampling import Neighbors, sample_neighbors
 
 pytestmark = needs_cuda
@@ -62,30 +61,6 @@ def test_a_queued_sampler_does_not_see_what_is_appended_later():
     graph.append(events[10_000:])
     expected = sample_neighbors(twin, SAMPLERS[0], nodes.cpu(), t.cpu(), 8)
     assert torch.equal(found.eid.cpu(), expected.eid)
-
-
-def test_a_captured_sampler_reads_its_params_at_each_replay():
-    graph = TemporalGraph(device="cuda")
-    graph.append(hub_events(20_000, 500, seed=7))
-    nodes = torch.arange(500, device="cuda")
-    t = torch.full_like(nodes, 10**6)
-    params = torch.tensor([20_000, 1, 500], device="cuda")
-    found = Neighbors.empty(500, 8, "cuda")
-
-    def ask() -> None:
-        graph.backend.sample(SAMPLERS[1], Queries(nodes, t, params=params), found)
-
-    ask()  # compiles
-    captured = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(captured, capture_error_mode="thread_local"):
-        ask()
-    for before, key, size in ((20_000, 1, 500), (7_000, 2, 300)):
-        params.copy_(torch.tensor([before, key, size]))
-        with graph.reading():
-            captured.replay()
-        expected = sample_neighbors(graph, SAMPLERS[1], nodes, t, 8, key=key, as_of=before)
-        assert torch.equal(found.eid[:size], expected.eid[:size])
-        assert int(found.count[size:].sum()) == 0
 
 
 def test_sampling_on_another_stream_while_inserting():
