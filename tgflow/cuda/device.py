@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property, wraps
-from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
+from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -20,7 +20,6 @@ _R = TypeVar("_R")
 _capturing = threading.Lock()
 _devices: dict[torch.device, Device] = {}
 
-StreamEvent: TypeAlias = torch.cuda.Event
 CapturedWork: TypeAlias = torch.cuda.CUDAGraph
 """`replay` queues the work on the current stream; replays never run on two streams at once."""
 
@@ -39,6 +38,19 @@ def translate_oom(call: Callable[_P, _R]) -> Callable[_P, _R]:
             raise MemoryError(str(error)) from error
 
     return checked
+
+
+class StreamEvent(Protocol):
+    """A point in a stream's work (a CUDA event, whose methods torch does not type)."""
+
+    def query(self) -> bool:
+        """Return whether all work before it is done; never waits."""
+
+    def synchronize(self) -> None:
+        """Wait for all work before it."""
+
+    def elapsed_time(self, end: Any, /) -> float:
+        """Return the milliseconds until another event of `record_time`, negative if before."""
 
 
 class Device:
@@ -176,7 +188,7 @@ class Device:
             event: An event that is not needed any more, to be recorded again instead of a new one.
         """
         event = torch.cuda.Event() if event is None else event  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self.device))
+        cast(Any, event).record(torch.cuda.current_stream(self.device))
         return event
 
     def record_time(self) -> StreamEvent:
@@ -187,7 +199,7 @@ class Device:
 
     def wait_event(self, event: StreamEvent) -> None:
         """Let later work of the current stream begin when `event` is done; the host goes on."""
-        torch.cuda.current_stream(self.device).wait_event(event)
+        torch.cuda.current_stream(self.device).wait_event(cast(Any, event))
 
     def is_capturing(self) -> bool:
         """Return whether torch's current stream is being captured."""
