@@ -79,7 +79,7 @@ def trained(device, make, graph, monkeypatch, *, capture):
             return result
 
         patched.setattr(CapturedCalls, "call", counted)
-        records = list(trainer.steps(pieces(made_events(100), 64)))
+        records = list(trainer.steps(pieces(made_events(140), 64)))
     return trainer, records, replays
 
 
