@@ -74,17 +74,6 @@ def test_a_source_that_fails_leaves_all_that_was_learned(run, monkeypatch, kind,
     assert health()["position"] == health()["checkpoint"]["position"] > 300
 
 
-@pytest.mark.slow
-def test_a_broker_that_is_not_there_is_75(tgflow):
-    pytest.importorskip("kafka", reason="kafka-python is not installed")
-    ran = tgflow(
-        "run", "-s", "kafka://127.0.0.1:1/edges", "--max-time-jump", "none",
-        "--max-outage", 1, "-o", "out", *SMALL,
-    )  # fmt: skip
-    assert ran.code == 75
-    assert health()["state"] == "failed"
-
-
 def test_a_file_that_became_another_is_66(tgflow, made):
     shutil.copy(made / "made.csv", "own.csv")
     flags = ("-s", "own.csv", "-o", "out", *SMALL)

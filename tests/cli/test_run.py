@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -126,16 +124,6 @@ def test_train_and_compare_show_an_own_metric(tgflow, events_csv, tmp_path):
     ran = tgflow("run", "-s", events_csv, "--metric", "own_parts:Other")
     assert ran.code == 2
     assert "--metric: module 'own_parts' has no attribute 'Other'" in ran.err
-
-
-@pytest.mark.slow  # another command does so in test_commands.py
-def test_the_installed_module_runs_in_a_process_of_its_own(events_csv, tmp_path):
-    command = [sys.executable, "-m", "tgflow", "run", "-s", events_csv, "--limit", "100", "--json"]
-    command += [str(arg) for arg in SMALL]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["num_events"] == 100
-    assert "100%" in done.stderr
 
 
 @pytest.mark.parametrize("block_bytes", cases([64, 1000, 1 << 20], [64]))
