@@ -158,16 +158,17 @@ def first_position(broker, topic, count=60, stop=30, **settings):
 
 def records_of(broker, topic):
     """Return key and value of each record of a topic of one partition."""
-    from kafka import KafkaConsumer
+    from kafka import KafkaConsumer, TopicPartition
 
-    consumer = KafkaConsumer(
-        topic,
-        bootstrap_servers=broker.servers,
-        api_version=broker.api_version,
-        auto_offset_reset="earliest",
-        consumer_timeout_ms=1_000,
-    )
+    consumer = KafkaConsumer(bootstrap_servers=broker.servers, api_version=broker.api_version)
+    partition, found = TopicPartition(topic, 0), []
     try:
-        return [(record.key, json.loads(record.value)) for record in consumer]
+        consumer.assign([partition])
+        consumer.seek(partition, 0)
+        end, deadline = consumer.end_offsets([partition])[partition], time.monotonic() + 30
+        while len(found) < end:
+            assert time.monotonic() < deadline
+            found += consumer.poll(timeout_ms=500).get(partition, [])
+        return [(record.key, json.loads(record.value)) for record in found]
     finally:
         consumer.close()
