@@ -1,0 +1,204 @@
+// Queries whose cache misses overlap.
+#pragma once
+
+#include <algorithm>
+
+#include "tgflow/detail/sample_row.hpp"
+
+namespace tgflow {
+
+constexpr int64_t kGroup = 64;  // queries in flight: enough to hide memory latency, few enough to stay cached
+constexpr int64_t kGrain = 256;      // queries that are worth waking a thread for
+constexpr int64_t kPrefetched = 16;  // entries of a row
+
+inline void prefetch(const void* address) { __builtin_prefetch(address); }
+
+/// Fetches a row of `size` entries that ends at `newest`, wherever the block begins: a fetch cannot fail.
+inline void prefetch_entries(const Entry* newest, int64_t size) {
+  const uintptr_t last = reinterpret_cast<uintptr_t>(newest);
+  const uintptr_t bytes = static_cast<uintptr_t>(size) * sizeof(Entry);
+  prefetch(newest);
+  prefetch(reinterpret_cast<const void*>(last - bytes / 2));
+  prefetch(reinterpret_cast<const void*>(last - bytes));
+}
+
+/// Runs `size` searches to their ends, at most `kGroup`, in step: each waits for its next probe while the
+/// others look at theirs. `sees(i, item)` says whether search `i` goes on from `item`.
+template <typename Item, typename Sees>
+void run_searches(Search<Item>* searches, int64_t size, const Sees& sees) {
+  int32_t open[kGroup];
+  int64_t num_open = 0;
+  const auto keep = [&](int32_t i) {
+    open[num_open] = i;
+    num_open += searches[i].size > 1;
+  };
+  for (int32_t i = 0; i < size; ++i) {
+    prefetch(searches[i].probe());
+    keep(i);
+  }
+  while (num_open > 0) {
+    const int64_t asked = num_open;
+    num_open = 0;
+    for (int64_t j = 0; j < asked; ++j) {
+      const int32_t i = open[j];
+      searches[i].narrow(sees(i, *searches[i].probe()));
+      prefetch(searches[i].probe());
+      keep(i);
+    }
+  }
+}
+
+/// Queries [begin, begin + size) of a call. Each step is done for all before the next, so that their cache
+/// misses overlap; `find_visible` is the same for one query.
+class Group {
+ public:
+  /// Before queries [from, to).
+  Group(const StoreView& view, const Queries& asked, int64_t from, int64_t to)
+      : store(view), queries(asked), begin(from), end_(to) {
+    fetch_heads();
+    fetch_directories();
+  }
+
+  const StoreView& store;
+  const Queries& queries;
+  int64_t begin;
+  int64_t size = 0;
+  const Directory* dir[kGroup];
+  Visible seen[kGroup];
+  const Entry* newest[kGroup];  // entry seen
+  int64_t in_block[kGroup];     // of the entries seen, those in the newest one's block
+  int64_t first[kGroup];        // of the window
+
+  /// Moves on to the next queries; false if there are none. Fills `dir` and `seen`, fetches the newest `k`
+  /// entries of each, and begins to look for the queries after them.
+  bool find_next(int64_t k) {
+    begin += size;
+    size = num_next_;
+    if (size == 0) return false;
+    std::copy_n(next_, size, dir);
+    fetch_heads();
+    for (int64_t i = 0; i < size; ++i) {
+      dir[i] = store.as_of(dir[i], queries.limit(begin + i));
+      if (dir[i] != nullptr) prefetch(dir[i]->blocks() + (int64_t{load_acquire(&dir[i]->num_blocks)} - 1));
+    }
+    for (int64_t i = 0; i < size; ++i) {
+      tail_[i] = tail_of(store, dir[i]);
+      at_t_[i] = queries.t[begin + i];
+      at_limit_[i] = queries.limit(begin + i);
+    }
+    std::fill_n(in_block, size, 0);
+    search(seen, std::min(k, kPrefetched));
+    fetch_directories();
+    return true;
+  }
+
+  /// Fills `first` with the numbers of the oldest entries in windows of this width; `seen.count` without any.
+  void find_window(int64_t width) {
+    for (int64_t i = 0; i < size; ++i) {
+      at_t_[i] = window_start(queries.t[begin + i], width);
+      at_limit_[i] = kEveryEvent;
+    }
+    Visible earlier[kGroup];
+    search(earlier, 0);
+    for (int64_t i = 0; i < size; ++i) first[i] = std::min(earlier[i].count, seen[i].count);
+  }
+
+ private:
+  void fetch_heads() {
+    num_next_ = std::min(kGroup, end_ - begin - size);
+    const node_t* node = queries.node + begin + size;
+    for (int64_t i = 0; i < num_next_; ++i) {
+      const Directory* const* head = store.head_of(node[i]);
+      if (head != nullptr) prefetch(head);
+    }
+  }
+
+  void fetch_directories() {
+    const node_t* node = queries.node + begin + size;
+    for (int64_t i = 0; i < num_next_; ++i) {
+      next_[i] = store.latest(node[i]);
+      prefetch(next_[i]);
+    }
+  }
+
+  /// Finds what is earlier than `at_t_` and below `at_limit_`; fetches the newest `row` entries of it.
+  void search(Visible* found, int64_t row) {
+    open_searches();
+    run_searches(blocks_, num_open_,
+                 [&](int32_t j, const Block& block) { return sees(block, t_[j], limit_[j]); });
+    enter_blocks();
+    run_searches(entries_, num_open_, [&](int32_t j, const Entry& entry) {
+      return sees(entry.t, entry.eid_offset, t_[j], limit_[j]);
+    });
+    std::fill_n(found, size, Visible{0, 0});
+    for (int64_t j = 0; j < num_open_; ++j) {
+      const Block* block = blocks_[j].low;
+      const int64_t here = entries_[j].low - first_[j] + 1;
+      found[open_[j]] = {block->start + here, block - dir[open_[j]]->blocks()};
+      if (row == 0) continue;
+      newest[open_[j]] = entries_[j].low;
+      in_block[open_[j]] = here;
+      prefetch_entries(entries_[j].low, row);
+      if (here < row && block->start > 0) {
+        const Block& older = block[-1];
+        prefetch_entries(store.entries(older) + (block->start - older.start - 1), row - here);
+      }
+    }
+  }
+
+  /// Opens a search for each query that sees anything: in the last block if it sees that one's first entry,
+  /// over the blocks before it if not.
+  void open_searches() {
+    num_open_ = 0;
+    for (int64_t i = 0; i < size; ++i) {
+      const Tail& tail = tail_[i];
+      if (tail.total == 0) continue;
+      const Block* blocks = dir[i]->blocks();
+      const Block* last = blocks + tail.last;
+      const bool in_last = sees(*last, at_t_[i], at_limit_[i]);
+      prefetch(in_last ? static_cast<const void*>(tail.newest) : last);
+      open_[num_open_] = i;
+      t_[num_open_] = at_t_[i];
+      limit_[num_open_] = at_limit_[i];
+      blocks_[num_open_] = {in_last ? last : blocks, in_last ? 1 : tail.last};
+      num_open_ += sees(*blocks, at_t_[i], at_limit_[i]);
+    }
+  }
+
+  /// Opens a search in the block of each; none where the last one is seen whole, as is most common.
+  void enter_blocks() {
+    for (int64_t j = 0; j < num_open_; ++j) {
+      const int64_t i = open_[j];
+      const Tail& tail = tail_[i];
+      const Block* blocks = dir[i]->blocks();
+      const Block* block = blocks_[j].low;
+      limit_[j] -= block->base_eid;
+      if (block - blocks != tail.last) {
+        entries_[j] = entries_of(store, blocks, block - blocks, tail);
+        first_[j] = entries_[j].low;
+        continue;
+      }
+      const int64_t here = tail.total - block->start;
+      const bool all = sees(tail.newest->t, tail.newest->eid_offset, t_[j], limit_[j]);
+      first_[j] = tail.newest - (here - 1);  // the block's place may have changed since `newest` was read
+      entries_[j] = {all ? tail.newest : first_[j], all ? 1 : here};
+    }
+  }
+
+  int64_t end_;
+  int64_t num_next_;  // queries of the next group
+  const Directory* next_[kGroup];
+  Tail tail_[kGroup];
+  tick_t at_t_[kGroup];
+  eid_t at_limit_[kGroup];
+  // Queries that see something.
+  int64_t num_open_ = 0;
+  int64_t open_[kGroup];
+  tick_t t_[kGroup];
+  int64_t limit_[kGroup];
+  Search<Block> blocks_[kGroup];
+  Search<Entry> entries_[kGroup];
+  const Entry* first_[kGroup];
+};
+
+}  // namespace tgflow
