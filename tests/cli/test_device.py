@@ -64,15 +64,6 @@ def test_a_plain_resume_may_change_the_device_and_a_strict_one_may_not(monkeypat
     assert directory.differences(on_cpu, on_gpu) == ["device was cpu, is H200"]
 
 
-def test_settings_decide_where_the_graph_is_and_how_a_gpu_computes():
-    on_gpu, planned = {"run.device": "cuda"}, {"tables.cache_policy": "belady"}
-    assert gpu.has_gpu_graph(config(**on_gpu))
-    assert not gpu.has_gpu_graph(config(**on_gpu, **planned)), "a planner keeps it with the host"
-    assert gpu.graph_gpu(config(), torch.device("cpu")) is None
-    execution = gpu.execution_config(config(**{"model.precision": "tf32", "run.capture": False}))
-    assert (execution.precision, execution.capture) == ("tf32", False)
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device")
 @pytest.mark.parametrize("command", ["run", "train"])

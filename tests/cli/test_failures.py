@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from pathlib import Path
 
@@ -74,16 +73,6 @@ def test_a_source_that_fails_leaves_all_that_was_learned(run, monkeypatch, kind,
     assert health()["position"] == health()["checkpoint"]["position"] > 300
 
 
-def test_a_file_that_became_another_is_66(tgflow, made):
-    shutil.copy(made / "made.csv", "own.csv")
-    flags = ("-s", "own.csv", "-o", "out", *SMALL)
-    assert tgflow("run", *flags, "--limit", 100).code == 0
-    Path("own.csv").write_text(Path("own.csv").read_text().replace(",1600000", ",1600001"))
-    ran = tgflow("run", *flags, "--resume", "--limit", 400)
-    assert ran.code == 66, ran.err
-    assert Path("out/checkpoints/ckpt-000000000100").exists()
-
-
 @pytest.mark.parametrize("num_bad", [510, 490])
 def test_more_bad_rows_than_allowed_end_a_run_with_a_checkpoint(tgflow, tmp_path, num_bad):
     rows, size = ["src,dst,t"], 10_000
@@ -105,17 +94,6 @@ def test_more_bad_rows_than_allowed_end_a_run_with_a_checkpoint(tgflow, tmp_path
     ran = tgflow("run", "-o", "out", "--resume", "--max-bad-ratio", 0.1, "--json")
     assert ran.json["rows"]["malformed"] == num_bad
     assert len(Path("out/dead-letters/000000.jsonl").read_text().splitlines()) == num_bad
-
-
-@pytest.mark.parametrize(
-    ("flags", "late", "num_events"), [(("--late", "drop"), 1, 2), (("--allowed-lateness", 5), 0, 3)]
-)
-def test_late_events_of_files_can_be_dropped_or_waited_for(
-    tgflow, tmp_path, flags, late, num_events
-):
-    (tmp_path / "late.csv").write_text("src,dst,t\n1,2,10\n1,2,5\n1,2,20\n")
-    ran = tgflow("run", "-s", "late.csv", *flags, "--json", *SMALL)
-    assert (ran.json["rows"]["late"], ran.json["num_events"]) == (late, num_events)
 
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07<script>alert(1)</script>[red]"
@@ -241,13 +219,4 @@ def test_at_the_memory_limit_a_run_pauses_ends_with_71_and_resumes_with_more(
     newest = max(Path("out/checkpoints").glob("ckpt-*"))
     assert load(newest).meta["position"] == health()["position"]
     assert run("--memory-limit", "100GiB", "--resume").code == 0
-    same_run(made / "whole", Path("out"))
-
-
-def test_memory_that_comes_back_lets_the_stream_flow(run, made, monkeypatch):
-    until = time.monotonic() + 1.5
-    monkeypatch.setattr(
-        "tgflow.runtime.watch.rss_bytes", lambda: 960 if time.monotonic() < until else 100
-    )
-    assert run("--memory-limit", "1000").code == 0
     same_run(made / "whole", Path("out"))

@@ -82,15 +82,6 @@ def test_a_training_logs_each_epoch_once_though_it_is_killed(
     assert [float(row["val.ap"]) for row in found] == val
 
 
-@pytest.mark.slow
-def test_several_seeds_log_to_folders_of_their_own(tgflow, events_csv, tmp_path):
-    flags = ["-s", events_csv, "-o", "out", *EPOCHS, "--seeds", 2, "--log-to", "csv"]
-    assert tgflow("train", *flags).code == 0
-    for seed in (0, 1):
-        found = rows(tmp_path / f"out/seeds/{seed}/metrics.csv")
-        assert [row["step"] for row in found] == ["1", "2", "3"]
-
-
 @pytest.mark.parametrize("command", ["run", "train"])
 def test_a_missing_package_is_reported_before_anything_is_made(
     tgflow, events_csv, tmp_path, monkeypatch, command

@@ -13,8 +13,6 @@ import pytest
 import tgflow as tg
 from helpers.effort import slow
 from helpers.live_runs import SMALL, same_run
-from helpers.rank_runs import codes, run_ranks
-from tgflow.cli import main
 
 NODES = ("--node-features", "nodes.parquet", "--node-id", "who")
 COLUMNS = ("--node-columns", "balance", "--node-columns", "age")
@@ -104,36 +102,3 @@ def test_a_file_that_has_changed_does_not_go_on(run, resume):
     assert resume("--limit", 200).code == 65
     fewer = ("--node-columns", "balance", "--allow-config-change")
     assert resume("--limit", 200, *fewer).code == 2
-
-
-@pytest.mark.slow
-def test_a_run_that_begins_with_another_has_its_nodes(run, tgflow):
-    header, *rows = Path("pay.csv").read_text().splitlines()
-    for name, part in (("old.csv", rows[:150]), ("new.csv", rows[150:])):
-        Path(name).write_text("\n".join([header, *part]) + "\n")
-    model = (*TGAT, *NODES, *COLUMNS, "--feature-scale", "auto")
-    assert tgflow("train", "-s", "old.csv", *model, "--epochs", 1, "-o", "old").code == 0
-    start = ("run", "-s", "new.csv", "--init-from", "old", "-m", "tgat", "--threads", 1)
-    ran = tgflow(*start, *NODES, *COLUMNS, "--feature-scale", "auto", "-o", "new")
-    assert ran.code == 0, ran.err
-    assert tg.open_run("new").graph.num_nodes == 24
-    ran = tgflow(*start)
-    assert ran.code == 2
-    assert "--init-from: that run has node features of width 2, this one of 0; give" in ran.err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["run", "train"])
-def test_ranks_end_as_one_process_does(run, tmp_path, command):
-    flags = [str(x) for x in (command, "-s", tmp_path / "pay.csv", *COLUMNS, *TGAT)]
-    flags += ["--node-features", str(tmp_path / "nodes.parquet"), "--node-id", "who"]
-    flags += ["--feature-scale", "auto", *(["--epochs", "1"] if command == "train" else [])]
-    one, two = (tmp_path / name for name in ("one", "two"))
-    assert main([*flags, "--slices", "2", "-o", str(one)]) == 0
-    assert codes(run_ranks(tmp_path, 2, [*flags, "-o", str(two)])) == [0, 0]
-    if command == "run":
-        same_run(one, two)
-        return
-    left, right = (json.loads((out / "metrics.json").read_text()) for out in (one, two))
-    assert left["test.ap"] == right["test.ap"]
-    assert left["features"] == right["features"]

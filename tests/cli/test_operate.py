@@ -75,19 +75,6 @@ def test_metrics_describe_the_run(tgflow, tmp_path, seen):
     }  # fmt: skip
 
 
-def test_a_port_that_is_taken_is_told(tgflow, events_csv):
-    pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
-    import socket
-
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        ran = tgflow("run", "-s", events_csv, "-o", "out", "--metrics-port", port, *SMALL)
-    assert ran.code == 74
-    assert "Address already in use" in ran.err
-
-
 def test_stderr_can_be_json_and_nothing_else(tgflow, events_csv, monkeypatch):
     monkeypatch.setattr(watch, "SECONDS_PER_LINE", 0.0)
     ran = tgflow("run", "-s", events_csv, "-o", "out", "--log-format", "json", "--json", *SMALL)

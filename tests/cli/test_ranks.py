@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import time
 from functools import partial
 
 import pytest
@@ -15,7 +14,6 @@ from helpers.live_runs import SHARDED, SMALL, same_run, write_events, write_feat
 from helpers.rank_runs import (
     SOON,
     arguments,
-    call_at,
     codes,
     open_nothing,
     raise_at,
@@ -113,31 +111,6 @@ def test_a_killed_rank_ends_the_others_and_all_resume_with_the_same_bits(events,
     ends = run_ranks(tmp_path, 2, [*argv, "--resume"])
     assert codes(ends) == [0, 0], ends
     same_run(one, two)
-
-
-def die_once_saved(run, before, _runner):
-    """End this process like a crash, once there is a checkpoint that was not there before."""
-    while saved(run).keys() <= before:
-        time.sleep(0.01)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sharded", [(), SHARDED, SHARDED[2:]])
-def test_runs_resume_with_any_number_of_ranks_from_what_ranks_wrote_together(tmp_path, sharded):
-    """Each time the last rank is killed, after a checkpoint that all of its world have written."""
-    events = write_features(tmp_path / "features.csv", 2 * EVENTS, nodes=90)
-    options = ("--features", "f*", "--slices", 4, "--checkpoint-batches", 1)
-    one, many = alone(events, tmp_path / "one", *options), tmp_path / "many"
-    argv = arguments(events, many, *options, "--resume", *sharded)
-    for world, position in ((2, 200), (1, 400), (4, 650)):
-        die = partial(die_once_saved, many, {*saved(many)})
-        ends = run_ranks(tmp_path, world, argv, call_at(world - 1, position, die))
-        assert codes(ends) == [UNAVAILABLE] * (world - 1) + [-signal.SIGKILL], ends
-        assert {*saved(many).values()} == {64}
-    ends = run_ranks(tmp_path, 3, argv)
-    assert codes(ends) == [0] * 3, ends
-    same_run(one, many)
 
 
 # Settings that are refused

@@ -72,21 +72,6 @@ def test_settings_and_clocks_that_decide_nothing_change_nothing(run, resume, who
     same_run(whole, Path("out"))
 
 
-def test_rows_are_counted_from_the_beginning(run, resume):
-    found = []
-    for go, flags in ((run, ["--limit", 200]), (resume, []), (resume, ["--limit", 400])):
-        ran = go(*flags, "--json")
-        counts = json.loads(Path("out/stream.json").read_text())["counts"]
-        parts = ("accepted", "late", "malformed", "duplicate", "buffered")
-        assert counts["read"] == sum(counts[part] for part in parts)
-        assert counts["accepted"] == ran.json["num_events"] + ran.json["num_waiting"]
-        assert ran.json["rows"]["read"] == counts["read"] >= ran.json["num_events"]
-        found.append((ran.json["num_events"], counts))
-    assert found[0] == found[1], "nothing was left to learn, and nothing was polled"
-    assert found[0][0] == 200
-    assert (found[2][0], found[2][1]["accepted"]) == (NUM, NUM)
-
-
 def test_other_settings_are_refused_with_a_diff(tgflow, made, whole):
     out = ("-o", "whole", "--resume")
     ran = tgflow("run", "-s", made / "made.csv", *out, "--batch-size", 20, "--seed", 4, "--dim", 16)
@@ -203,20 +188,6 @@ def test_files_that_cannot_be_repaired_are_refused(resume, whole, damage, text):
         assert (ran.code, text in ran.err) == (76, True), ran.err
 
 
-def test_a_hole_in_the_log_is_refused(tgflow, resume, tmp_path):
-    lines = write_events(tmp_path / "grows.csv").read_text().splitlines(keepends=True)
-    for size in (200, 401):  # so that there are two frames
-        (tmp_path / "grows.csv").write_text("".join(lines[:size]))
-        assert tgflow("run", "-s", "grows.csv", "-o", "out", "--resume", *SMALL).code == 0
-    [segment] = Path("out/log").iterdir()
-    data = bytearray(segment.read_bytes())
-    data[100] ^= 255
-    segment.write_bytes(data)
-    shutil.rmtree("out/checkpoints")
-    ran = resume()
-    assert (ran.code, "is damaged at byte" in ran.err) == (76, True)
-
-
 def test_without_its_log_a_run_goes_on_from_the_source(run, resume, whole):
     for size in (100, 200):  # so that an older checkpoint's place in the log is another one
         assert run("--resume", "--limit", size).code == 0
@@ -234,20 +205,6 @@ def test_without_its_log_a_run_goes_on_from_the_source(run, resume, whole):
     shutil.rmtree("out/checkpoints")
     ran = resume()
     assert (ran.code, "has lost its beginning" in ran.err) == (76, True)
-
-
-def test_damaged_ends_of_micro_batches_are_named(run, resume, whole):
-    assert run("--limit", 300, "--max-wait", "1h", "--checkpoint-batches", 2).code == 0
-    shutil.rmtree(max(Path("out/checkpoints").iterdir()))
-    ends = Path("out/micro-batches.txt")
-    ends.write_text(ends.read_text().replace("300 ", "310 "))
-    ran = resume("--limit", 400)
-    assert ran.code == 76
-    assert "damaged in line 6, so where micro-batches have ended after event" in ran.err
-    assert "start over with another --out" in ran.err
-    ends.unlink()
-    assert resume("--limit", 400).code == 0
-    same_run(whole, Path("out"))
 
 
 def test_damaged_figures_and_missing_letters_are_reported_and_left_out(run, resume, tgflow, whole):

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import pytest
 
 import tgflow as tg
 from helpers.http_client import Client
-from helpers.live_runs import SMALL, same_run, write_events
+from helpers.live_runs import SMALL, same_run
 from helpers.processes import environment
 from tgflow.runtime import runner
 
@@ -101,38 +100,3 @@ def test_a_finished_or_running_run_is_served_until_a_signal_comes(tgflow, events
     finally:
         process.kill()
     assert {path: path.stat().st_mtime_ns for path in Path("out").rglob("*")} == before
-
-
-@pytest.mark.slow
-def test_a_run_that_is_killed_while_it_is_asked_resumes_with_the_same_bits(tgflow, tmp_path):
-    stream = write_events(tmp_path / "long.csv", size=4_000)
-    flags = ("-s", stream, *SMALL, "--checkpoint-batches", 5)
-    assert tgflow("run", *flags, "-o", "whole").code == 0
-    process = start("run", *flags, "-o", "killed", "--serve", 0, "--log-format", "json")
-    url, positions = until_served(process), []
-    threading.Thread(target=process.stderr.read, daemon=True).start()
-
-    def ask_until_it_ends():
-        client = Client(url)
-        while True:
-            try:
-                status, answer = client.post("/score", PAIR)
-            except Exception:  # no answer, or one that was cut off
-                return
-            assert status == 200 or (status == 404 and not positions), answer
-            if status == 200:
-                positions.append(answer["position"])
-
-    try:
-        asking = [threading.Thread(target=ask_until_it_ends) for _ in range(4)]
-        for thread in asking:
-            thread.start()
-        while not any(position >= 1_000 for position in positions):
-            assert process.poll() is None
-    finally:
-        process.kill()
-        process.wait()
-    for thread in asking:
-        thread.join()
-    assert tgflow("run", "--resume", "-o", "killed").code == 0
-    same_run(Path("killed"), Path("whole"))

@@ -129,19 +129,6 @@ def test_properties_of_nodes_are_forecast(tgflow, payments, tmp_path):
     assert figures()["test.property.last.ndcg"] > 0.9
 
 
-def test_labels_are_learned_from_a_model_of_links(tgflow, payments, tmp_path):
-    header, *rows = payments.read_text().splitlines()
-    for name, part in (("old.csv", rows[:200]), ("new.csv", rows[200:])):
-        (tmp_path / name).write_text("\n".join([header, *part]) + "\n")
-    shape = ("-m", "jodie", "--features", "amount", "--threads", 1)
-    links = ("--label", "is_fraud", "-o", "links", "--epochs", 1)
-    assert tgflow("train", "-s", "old.csv", *shape, *links).code == 0
-    flags = ("--init-from", "links", *FRAUD[2:], "-o", "labels")
-    ran = tgflow("run", "-s", "new.csv", *shape, *flags, "--json")
-    assert ran.code == 0, ran.err
-    assert ran.json["prequential.edge.num_positives"] > 0
-
-
 def test_a_frozen_model_learns_links_first_and_then_labels_alone(tgflow, payments):
     flags = ("-m", "jodie", "--task", "node", "--target", "is_fraud", "--freeze", "--threads", 1)
     ran = tgflow("train", "-s", payments, "-o", "out", *flags, "--epochs", 2)

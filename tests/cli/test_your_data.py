@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import io
-import json
-import random
 import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from helpers.effort import slow
-from helpers.live_runs import SMALL, same_run, write_features
-from helpers.rank_runs import arguments, codes, run_ranks
-from tgflow.cli import main
-from tgflow.cli.assemble import constant_guard, huge_guard, sides_guard, time_guard
+from helpers.live_runs import SMALL
+from tgflow.cli.assemble import time_guard
 from tgflow.config import load_config
 
 NOW = 1_714_564_800
@@ -82,57 +77,6 @@ def test_features_are_scaled_and_reported(tgflow, plain):
     assert ran.json["features"]["scale"].endswith("by the first 84 events (frozen)")
 
 
-def mean_mrr(tmp_path, *flags):
-    """Return the mean MRR of some seeds over the last part of a run."""
-    small = ("--dim", 16, "--lr", 3e-3, "--updates", 4, "--batch-size", 50, "--threads", 1)
-    found = []
-    for seed in range(2):
-        out = tmp_path / f"{len(list(tmp_path.iterdir()))}"
-        run = ("run", "-s", tmp_path / "pay.csv", "-o", out, "--seed", seed, *small, *flags)
-        assert main([str(x) for x in run]) == 0
-        found.append(json.loads((out / "metrics.json").read_text())["test.mrr"])
-    return sum(found) / len(found)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("decides", "least"), [(False, -0.02), (True, 0.05)])
-@pytest.mark.parametrize("model", ["tgn", "tgat"])
-def test_amounts_as_features_help_where_they_decide_and_else_do_no_harm(
-    tmp_path, model, decides, least
-):
-    """Amounts from cents to hundreds of thousands, of 30 accounts at 8 shops.
-
-    Where they decide, each shop has prices of its own, and an account mostly goes from a shop to
-    the next dearer one. Otherwise it mostly stays with a shop, and amounts are drawn at random.
-    """
-    rng, shops, last = random.Random(11), 8, [i % 8 for i in range(30)]
-    lines = ["src,dst,t,amount"]
-    for i in range(3_000):
-        account = rng.randrange(30)
-        usual = (last[account] + 1) % shops if decides else last[account]
-        last[account] = shop = usual if rng.random() < 0.8 else rng.randrange(shops)
-        amount = 10.0 ** ((shop if decides else rng.uniform(0, 7)) - 2) * rng.uniform(0.9, 1.1)
-        lines.append(f"{account},{30 + shop},{60 * i},{amount:.4f}")
-    (tmp_path / "pay.csv").write_text("\n".join(lines) + "\n")
-    without = mean_mrr(tmp_path, "-m", model)
-    assert decides or without > 0.7
-    amount = ("--features", "amount", "--feature-scale", "auto")
-    assert mean_mrr(tmp_path, "-m", model, *amount) > without + least
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scale", ["auto", "log"])
-def test_features_are_scaled_on_ranks_to_the_bits_of_one_process(tmp_path, scale):
-    stream = write_features(tmp_path / "made.csv", 300, nodes=60)
-    flags = ("--features", "f*", "--feature-scale", scale, "-m", "tgat")
-    assert main(arguments(stream, tmp_path / "one", "--slices", 2, *flags)) == 0
-    ends = run_ranks(tmp_path, 2, arguments(stream, tmp_path / "two", *flags))
-    assert codes(ends) == [0, 0], ends
-    same_run(tmp_path / "one", tmp_path / "two")
-    said = json.loads(Path(tmp_path, "two", "metrics.json").read_text())["features"]["scale"]
-    assert "all to mean 0 and deviation 1 by the first 300 events" in said
-
-
 def test_info_shows_classes_of_labels(tgflow, tmp_path):
     (tmp_path / "a.csv").write_text("src,dst,t,kind\n0,1,2,card\n0,1,3,cash\n0,1,4,card\n")
     assert "2 distinct: card = 0, cash = 1" in tgflow("info", "a.csv", "--label", "kind").out
@@ -162,32 +106,6 @@ def test_info_shows_classes_of_labels(tgflow, tmp_path):
 def test_a_first_time_out_of_the_ordinary(first, unit, says):
     expected = None if says is None else f"the first time, {first:,} {unit}, {says}"
     assert time_guard(first, unit) == expected
-
-
-def test_two_kinds_that_share_their_ids():
-    g = torch.Generator().manual_seed(0)
-    users, items = (torch.randint(0, n, (2_000,), generator=g) for n in (800, 60))
-    assert sides_guard(users, items).endswith("hardly one kind: --direction bipartite?")
-    assert sides_guard(users, items + 10_000) is None, "they share none"
-    assert sides_guard(users, users.flip(0)) is None, "as many on each side"
-    both = torch.cat([users, items]), torch.cat([items, users])
-    assert sides_guard(*both) is None, "who answers is of the same kind"
-    assert sides_guard(users[:0], items[:0]) is None
-
-
-def test_huge_and_constant_features():
-    x = torch.tensor([[1.0, 5e6, 3.0], [2.0, -7e7, 3.0]])
-    assert huge_guard(x, ["a", "b", "c"]) == (
-        "feature b is as large as 7e+07, beside which a model sees little else: "
-        "--feature-scale auto?"
-    )
-    assert constant_guard(x, ["a", "b", "c"]) == (
-        "feature c is the same in all 2 events looked at: name others with --features"
-    )
-    assert huge_guard(x[:, :1], ["a"]) is None
-    assert constant_guard(x[:, :2], ["a", "b"]) is None
-    many = torch.full((2, 5), 1e9)
-    assert huge_guard(many, list("abcde")).startswith("features a, b, c and 2 more are as large")
 
 
 @pytest.mark.parametrize("command", ["run", "train", "info"])

@@ -11,7 +11,6 @@ import signal
 import time
 from itertools import pairwise
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -31,13 +30,9 @@ from helpers.campaign import (
     write_rows,
 )
 from helpers.kafka_io import records_of
-from helpers.live_runs import figures
-from tgflow.compare.outcome import Outcome
 from tgflow.runtime.checkpoints import MicroBatchEnds
 
 LABELED = ["--task", "edge", "--target", "f1", "--classes", "31"]
-WEIGHTED = ["--log", "--weight", "f1"]
-ON_DISK = ["--features", "f*", "--edge-table", "disk", "--edge-cache", "4KiB"]
 
 
 def disturb(campaign, kills, record_property):
@@ -46,41 +41,6 @@ def disturb(campaign, kills, record_property):
     campaign.finish()
     assert campaign.kills >= min(kills, 1), campaign
     record_property("kills", campaign.kills)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600 + 30 * KILLS)
-@pytest.mark.parametrize(
-    "more", [["--log"], ["--no-log"], ["--log", *ON_DISK], ["--log", "--weight", "f1"]]
-)
-def test_killed_over_a_file(record_property, tmp_path, more):
-    kills = max(1, KILLS // 4)
-    stream = write_rows(tmp_path / "made.csv", BATCH * 8 * kills)
-    flags = ["-s", str(stream), *more, *LATE, *SMALL, *KEPT]
-    reference = undisturbed_with_bad_rows(tmp_path, flags)
-    campaign = Campaign(tmp_path / "killed", flags, SEED)
-    disturb(campaign, kills, record_property)
-    compare(reference, campaign)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600 + 30 * KILLS)
-def test_a_comparison_is_killed(record_property, tmp_path):
-    kills = max(1, KILLS // 2)
-    stream = tmp_path / "made.csv"
-    lines = [f"{i % 9},{10 + i * i % 7},{i}" for i in range(BATCH * 8 * kills)]
-    stream.write_text("src,dst,t\n" + "\n".join(lines) + "\n")
-    models = ["--models", "recency,jodie,tgn+pairs", "--seeds", "1", "--frozen-at", "100"]
-    flags = ["-s", str(stream), *models, *SMALL, *KEPT]
-    reference = undisturbed(tmp_path, flags, "compare")
-    campaign = Campaign(tmp_path / "killed", flags, SEED, command="compare")
-    disturb(campaign, kills, record_property)
-    whole, found = (Outcome.read(each.out) for each in (reference, campaign))
-    assert found.summary["state_sha256"] == whole.summary["state_sha256"]
-    assert found.scores.keys() == whole.scores.keys()
-    for key, scores in whole.scores.items():
-        assert np.array_equal(found.scores[key], scores, equal_nan=True), key
-    assert figures(campaign.out)[2] == figures(reference.out)[2]  # the records of all micro-batches
 
 
 @pytest.mark.slow

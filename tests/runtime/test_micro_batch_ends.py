@@ -8,15 +8,12 @@ import pytest
 import torch
 
 from helpers.forged import flip_bit
-from helpers.made_streams import pieces, small_tgn
+from helpers.made_streams import pieces
 from tgflow.checkpoint import Checkpoint
 from tgflow.events import MICRO_BATCH_END, EventBatch
-from tgflow.graph import TemporalGraph
 from tgflow.runtime import checkpoints
 from tgflow.runtime.checkpoints import EndsDamaged, MicroBatchEnds, TimedStream, line_of
 from tgflow.runtime.stream import SteppedStream
-from tgflow.train.config import ContinualConfig
-from tgflow.train.continual import ContinualTrainer
 
 NEVER = 1e6
 
@@ -157,22 +154,3 @@ def parts(stream):
 def test_there_is_an_end_between_any_two_times_and_nowhere_else(size):
     found = parts(SteppedStream(pieces(steps(), size)))
     assert found == [[10 * step] * num for step, num in enumerate(SIZES)]
-
-
-def trainer():
-    config = ContinualConfig(batch_size=10, mrr_negatives=2)
-    return ContinualTrainer(small_tgn(edge_x_dim=0), TemporalGraph("undirected"), config)
-
-
-@pytest.mark.parametrize("stop", [3, 13, 28, 39, 49])
-def test_a_run_that_resumes_ends_them_where_it_would_have(stop):
-    whole = trainer()
-    expected = [(r.start, r.loss) for r in whole.steps(SteppedStream([steps()]))]
-    first, found = trainer(), []
-    for record in first.steps(SteppedStream([steps()])):
-        found.append((record.start, record.loss))
-        if record.stop == stop:
-            break
-    resumed = ContinualTrainer.from_checkpoint(small_tgn(edge_x_dim=0), first.checkpoint())
-    found += [(r.start, r.loss) for r in resumed.steps(SteppedStream([steps()[stop:]]))]
-    assert found == expected
