@@ -214,7 +214,6 @@ def play_source(
 
 
 def dim_of(nodes: NodeFeatures | None) -> int:
-    """Return the width of features of nodes, 0 without any."""
     return 0 if nodes is None else nodes.dim
 
 
@@ -227,17 +226,7 @@ def grow_graph(
     gpu: Device | None = None,
     node_x_dim: int = 0,
 ) -> TemporalGraph:
-    """Return a graph of all events of a stream.
-
-    Args:
-        config: The run's settings.
-        shape: Feature width and unit of the events.
-        direction: How they become edges.
-        stream: The events.
-        edge_x: An empty table for their features; None: in host memory.
-        gpu: Device of the graph; None: the host.
-        node_x_dim: Width of the features of nodes that come with the events; 0 for none.
-    """
+    """Return a graph of all events of a stream."""
     freeze_at, x_dim = FREEZE_AT, shape.x_dim + node_x_dim
     if x_dim and config.graph.feature_scale != "none":
         freeze_at, stream = _training_part(config, stream)
@@ -439,7 +428,6 @@ def sides_guard(src: Tensor, dst: Tensor) -> str | None:
 
 
 def huge_guard(x: Tensor, names: Sequence[str]) -> str | None:
-    """Return a warning of features that dwarf all others."""
     largest = x.abs().amax(0)
     found = (largest > HUGE).nonzero().flatten().tolist()
     if not found:
@@ -451,7 +439,6 @@ def huge_guard(x: Tensor, names: Sequence[str]) -> str | None:
 
 
 def constant_guard(x: Tensor, names: Sequence[str]) -> str | None:
-    """Return a warning of constant features."""
     found = (x == x[:1]).all(0).nonzero().flatten().tolist()
     if not found or len(found) == x.shape[1] == 0:
         return None

@@ -34,7 +34,6 @@ class Benchmark(NamedTuple):
     """Runs only if it is named."""
 
     def run(self, options: Options) -> list[Row]:
-        """Measure and return the rows."""
         module, _, function = self.function.partition(":")
         rows: list[Row] = getattr(importlib.import_module(module), function)(options)
         return rows
@@ -137,7 +136,6 @@ def bench_command(benchmarks: Mapping[str, Benchmark], call: str) -> Callable[..
 
 
 def _help(benchmarks: Mapping[str, Benchmark], call: str) -> str:
-    """Return the help: what it does, the names, examples."""
     lines = [
         f"  {name:<12}{each.description}{' (slow)' if each.is_slow else ''}"
         for name, each in benchmarks.items()
@@ -165,7 +163,6 @@ def _choose(names: list[str] | None, benchmarks: Mapping[str, Benchmark]) -> Seq
 
 
 def _sizes(entries: str | None) -> tuple[int, ...]:
-    """Return graph sizes from a text such as 1e6,5e7."""
     from tgflow.bench.setup import LEAST_SIZE
 
     try:
@@ -180,7 +177,6 @@ def _sizes(entries: str | None) -> tuple[int, ...]:
 
 
 def _print_rows(name: str, rows: Sequence[Row]) -> None:
-    """Print a table with a column for each parameter that varies."""
     width = None if sys.stdout.isatty() else WIDTH
     console = Console(width=width, soft_wrap=True, highlight=False)
     keys = dict.fromkeys(key for row in rows for key in row.params)
@@ -202,7 +198,6 @@ def _print_rows(name: str, rows: Sequence[Row]) -> None:
 
 
 def _figures(row: Row) -> tuple[str, str, str, Text]:
-    """Return the cells of what was measured, the baseline, the ratio and the targets."""
     goals = [] if row.target is None else [compact(row.target)]
     if row.target_ratio is not None and row.baseline is not None:
         goals.append(f"{row.target_ratio:.2g}x")

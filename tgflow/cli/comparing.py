@@ -66,7 +66,6 @@ def cuts_at_steps(config: Config, facts: StreamFacts | None) -> bool:
 
 
 def compare_stream(config: Config, options: ResumeOptions, *, quick: bool, as_json: bool) -> None:
-    """Compare models on the stream of `config` and leave a run directory."""
     if quick:
         config = replace(config, compare=replace(config.compare, models="quick"))
     if _is_offline(config):  # settings of `continual` that were given are those of `offline` too
@@ -217,7 +216,6 @@ def _common_figures(config: Config, graph: TemporalGraph, preset: str) -> dict[s
 
 
 def _write(files: RunFiles, outcome: Outcome) -> Analysis:
-    """Write the files of a comparison, and return its analysis."""
     files.write_json(SUMMARY, outcome.summary)
     outcome.write(files.path)
     analysis = Analysis(outcome, int(outcome.summary["batch_size"]))

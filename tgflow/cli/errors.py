@@ -79,12 +79,7 @@ _UNTRUSTED_WAY_OUT = (
 
 
 class CliError(Exception):
-    """A failure whose message is complete as it is.
-
-    Args:
-        message: What was wrong, what arrived, and the way out.
-        code: The exit code.
-    """
+    """A failure whose message is complete as it is."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -92,7 +87,6 @@ class CliError(Exception):
 
 
 def exit_code(error: BaseException) -> int:
-    """Return the exit code that stands for `error`."""
     if isinstance(error, CliError):
         return error.code
     if (of_rank_0 := getattr(error, "exit_code", None)) is not None:
@@ -126,7 +120,6 @@ def explain(error: BaseException) -> str:
 
 
 def in_flags(text: str) -> str:
-    """Return a message of the library with settings by their flags."""
     from tgflow.config import flags
 
     return flags.in_flags(text)
@@ -161,6 +154,5 @@ def _is_explained(error: BaseException) -> bool:
 
 
 def hint(text: str, style: str | None = None) -> None:
-    """Write a line to stderr."""
     console = Console(stderr=True, highlight=False)
     console.print(text, style=style, markup=False, soft_wrap=True)

@@ -148,7 +148,6 @@ def _growth(size: int, elapsed: float | None) -> dict[str, Any]:
 
 
 def _bytes_on_disk(path: Path) -> int:
-    """Return the bytes of a run's directory."""
     sizes = {}  # by file: checkpoints share some
     for folder, _, names in os.walk(path):
         for name in names:

@@ -38,7 +38,6 @@ MaxRestarts = Annotated[
 
 
 def is_started() -> bool:
-    """Return whether this process is one of those that `--nproc` has started."""
     return MEETING_VARIABLE in os.environ
 
 

@@ -361,7 +361,6 @@ class _SavedSeeds(Component):
         self._wanted, self.num = wanted, wanted or 1
 
     def save(self, writer: Checkpoint) -> None:
-        """Note it."""
         writer.note("num_seeds", self.num)
 
     def load(self, reader: Checkpoint | None) -> None:
@@ -399,7 +398,6 @@ class EpochProgress(Callback):
             self._status.stop()
 
     def on_batch(self, record: BatchRecord) -> None:
-        """Show the batch."""
         if self._status is not None:
             self._status.update(
                 f"seed {self.seed}  epoch {record.epoch + 1}/{self._epochs}  {record.stage}"
@@ -407,7 +405,6 @@ class EpochProgress(Callback):
             )
 
     def on_epoch(self, record: EpochRecord) -> None:
-        """Print a line and log a record."""
         if self.loggers is not None:
             self.records.append({"seed": self.seed, **record.to_json(), **self._rates.lately()})
             self._files.log(self.records[-1])

@@ -64,12 +64,6 @@ def with_config(
     """Give a command `--config` and one option per setting; it is called with `config=Config`.
 
     A command with a parameter `stated` also gets the settings of the file and the flags alone.
-
-    Args:
-        keys: Settings as "section.key", or a whole section as "section".
-        positional: The setting that is an argument, not an option.
-        takes_file: Whether the stream may be an argument instead of an option.
-        has_help_all: Whether to add `--help-all`, for a `LongCommand`.
     """
     wanted = list(keys)
     chosen = [
@@ -188,7 +182,6 @@ def _option(field: Field, *, is_argument: bool) -> inspect.Parameter:
 
 
 def _help(field: Field) -> str:
-    """Return a setting's description and default."""
     text, default = field.help.rstrip("."), field.default
     if is_unset(default) or default in (False, "", {}):
         return text

@@ -49,7 +49,6 @@ class Structure:
 
     @property
     def least(self) -> int:
-        """Bytes in the smaller form."""
         return self.replicated if self.sharded is None else self.sharded
 
 

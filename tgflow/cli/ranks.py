@@ -41,16 +41,6 @@ def join_ranks(
     """Join the ranks that this process was started with, if there are any, and leave them.
 
     If this one fails, rank 0 reports why.
-
-    Args:
-        config: The settings, which all ranks must have alike.
-        options: Whether to resume.
-        learning: The section of the settings of the training.
-        flags: Other values that all ranks must have alike, by the flag without its hyphens.
-
-    Raises:
-        WorldError: If the ranks differ in what must be alike.
-        PeerLost: If one does not come in time.
     """
     launch = read_launch(os.environ)
     if launch is None:

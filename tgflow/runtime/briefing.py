@@ -74,7 +74,6 @@ class Briefing:
 
     @property
     def config(self) -> Config:
-        """The settings."""
         return replaced(Config(), self.settings)
 
     def directory(self) -> RunDirectory:
@@ -96,16 +95,11 @@ class Briefing:
 
     @property
     def mark_file(self) -> Path:
-        """The file that all must see."""
         return Path(self.path) / RANKS / ".shared"
 
 
 class Lead:
-    """Context of rank 0 until the other ranks know the run; an error in it is sent to them.
-
-    Args:
-        peers: The ranks; this is rank 0 of them, or the only one.
-    """
+    """Context of rank 0 until the other ranks know the run; an error in it is sent to them."""
 
     def __init__(self, peers: Peers | None = None) -> None:
         self.peers: Peers = Alone() if peers is None else peers
@@ -120,12 +114,7 @@ class Lead:
                 broadcast_json(self.peers, {"failure": asdict(Cause.of(error))})
 
     def brief(self, briefing: Briefing) -> None:
-        """Send the run to all other ranks.
-
-        Raises:
-            NotShared: If another rank does not see its directory, or may not write there.
-            OSError: If this rank cannot.
-        """
+        """Send the run to all other ranks."""
         if self.peers.world == 1:
             return
         briefing.mark_file.parent.mkdir(exist_ok=True)
@@ -134,31 +123,19 @@ class Lead:
         _check_shared(self.peers, briefing, _WRITE)
 
     def send_words(self, words: Any) -> None:
-        """Send all other ranks plain values."""
         self._is_over = True
         broadcast_json(self.peers, {"words": words})
 
 
 def hear(peers: Peers) -> Briefing:
-    """Return what rank 0 sends by `Lead.brief`, on any other rank; waits for it.
-
-    Raises:
-        LeaderFailed: If it cannot start or resume the run.
-        NotShared: If any rank does not see the run's directory, or may not write there.
-        PeerLost: If rank 0 is gone.
-    """
+    """Return what rank 0 sends by `Lead.brief`, on any other rank; waits for it."""
     briefing = Briefing(**hear_words(peers))
     _check_shared(peers, briefing, _find_access(briefing.mark_file, briefing.mark, peers.rank))
     return briefing
 
 
 def hear_words(peers: Peers) -> Any:
-    """Return what rank 0 sends by `Lead.send_words`, on any other rank; waits for it.
-
-    Raises:
-        LeaderFailed: If it failed before.
-        PeerLost: If it is gone.
-    """
+    """Return what rank 0 sends by `Lead.send_words`, on any other rank; waits for it."""
     received = broadcast_json(peers)
     if "failure" in received:
         raise LeaderFailed(Cause(**received["failure"]))

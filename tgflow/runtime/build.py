@@ -67,19 +67,7 @@ from tgflow.units import parse_seconds
 
 @dataclass(frozen=True, slots=True)
 class RunInputs:
-    """Inputs of a run that are not in its directory.
-
-    Args:
-        source: Source of events, not started.
-        direction: How they become edges.
-        model: The model, its first parameters drawn by the seed; or the models to compare.
-        threads: CPU threads in use.
-        device: Device of the model.
-        title: Name of the models for people; None: the name of the model.
-        lead: Briefs the other ranks, if there are any.
-        cut_at_steps: Whether micro-batches also end where the time changes.
-        nodes: Features of the stream's nodes, if there are any.
-    """
+    """Inputs of a run that are not in its directory."""
 
     source: PartitionedSource
     direction: Direction
@@ -95,23 +83,7 @@ class RunInputs:
 def open_runner(
     directory: RunDirectory, inputs: RunInputs, run_log: RunLog, flow: FlowControl, console: Console
 ) -> Runner:
-    """Return the runner of the run in `directory`, at its beginning or newest checkpoint.
-
-    Args:
-        directory: Taken.
-        inputs: Source, model and other inputs.
-        run_log: Gets warnings about settings, checkpoints and the log.
-        flow: Stops the stream; may be stopped already.
-        console: Shows progress to people.
-
-    Raises:
-        ConfigError: If the checkpoint that can be used has other settings than the newest had.
-        NoValidCheckpoint: If there were checkpoints and all are damaged.
-        LogCorrupt: If the log is damaged.
-        CheckpointError: If a checkpoint cannot be trusted, or another tgflow wrote it.
-        StrictResume: If bits could differ, and the settings forbid that.
-        OSError: If the directory cannot be read or written, or the port for metrics is taken.
-    """
+    """Return the runner of the run in `directory`, at its beginning or newest checkpoint."""
     for key in directory.unknown:
         text = f"{directory.path} has a setting that no longer exists, left out: {key}"
         run_log.warning("settings", text)
@@ -350,7 +322,6 @@ class RunFigures(Component):
         self._rates = HitRates(trainer.graph)
 
     def figures(self, step: StepRecord) -> Mapping[str, Any]:
-        """Return the figures of a record that are not the trainer's."""
         share = self._stream.share(step.stop)
         return {
             **self._rates.lately(),
@@ -361,5 +332,4 @@ class RunFigures(Component):
         }
 
     def report(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return `features`: a sentence about each feature table."""
         return {"features": features_report(self._graph, self._nodes, self._ids)}

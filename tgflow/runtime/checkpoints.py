@@ -56,11 +56,7 @@ class Component:
         """Save the current state; later changes do not alter what was saved."""
 
     def saved(self) -> None:
-        """Follow up on the checkpoint of the latest `save`, which is on the disk now.
-
-        Raises:
-            OSError: If what follows from it cannot be written.
-        """
+        """Follow up on the checkpoint of the latest `save`, which is on the disk now."""
 
     def report(self) -> Mapping[str, Mapping[str, Any]]:
         """Return final reports by name; may write them too."""
@@ -106,7 +102,6 @@ class Checkpoints:
 
     @property
     def stats(self) -> WriterStats:
-        """Counters of the writer."""
         return self._writer.stats
 
     @property
@@ -213,7 +208,6 @@ class SavedSettings(Component):
 
     @property
     def elapsed(self) -> float:
-        """Seconds that the run took, over all resumes."""
         return self._before + time.monotonic() - self._started
 
     def changed(self) -> bool:
@@ -244,17 +238,12 @@ MOST_LINES = 1 << 53
 
 
 class SavedRecords(Component):
-    """The lines of metrics.jsonl, of which checkpoints note the number.
-
-    Args:
-        files: Files of the run.
-    """
+    """The lines of metrics.jsonl, of which checkpoints note the number."""
 
     def __init__(self, files: RunFiles) -> None:
         self._files = files
 
     def on_step(self, record: Mapping[str, Any]) -> None:
-        """Append the record to metrics.jsonl."""
         self._files.log(record)
 
     def save(self, writer: Checkpoint) -> None:
@@ -330,7 +319,6 @@ class MicroBatchEnds(Component):
                 self._file.replace(needed)
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 

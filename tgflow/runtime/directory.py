@@ -103,13 +103,7 @@ LOCK, SETTINGS = ".lock", "config.toml"
 
 @dataclass(frozen=True, slots=True)
 class ResumeOptions:
-    """Options of a command that resumes.
-
-    Args:
-        resume: Resume the run that is there.
-        allow_change: Resume with other settings too; None: the command has no flag for it.
-        stated: The settings that were given, by "section.key"; others are as they were.
-    """
+    """Options of a command that resumes."""
 
     resume: bool = False
     allow_change: bool | None = None
@@ -117,18 +111,7 @@ class ResumeOptions:
 
 
 class RunDirectory:
-    """A run directory that this process has to itself; a context manager.
-
-    Args:
-        files: The files in it.
-        config: The settings to run with.
-        changed: In what they differ from those that the run was started with.
-        resumed: Whether there is a run to resume.
-        lock: Held until the directory is left.
-        saved: The settings that the run had at its newest checkpoint; None if it starts.
-        options: Options of the command.
-        unknown: Settings in its config.toml that no longer exist.
-    """
+    """A run directory that this process has to itself; a context manager."""
 
     def __init__(
         self,
@@ -152,16 +135,6 @@ class RunDirectory:
         """Return where to run and with which settings; nothing is changed there yet.
 
         A run may start where another one has been that learned nothing.
-
-        Args:
-            config: Settings asked for, defaults included.
-            name: The run's name where `config` names no directory.
-            options: Options of the command.
-
-        Raises:
-            ConfigError: If the run that is there has other settings.
-            FileExistsError: If there are files that are not to be resumed, or are no run.
-            Locked: If another process has the run.
         """
         if options.resume and config.run.out is None:
             raise ConfigError("--resume needs the run's directory: --resume --out runs/NAME")
@@ -186,23 +159,16 @@ class RunDirectory:
 
     @property
     def path(self) -> Path:
-        """The directory."""
         return self.files.path
 
     @property
     def effect(self) -> Effect:
-        """What the changed settings do."""
         return gravest(self.changed)
 
     def take(self) -> None:
         """Take the directory, and remove what a run has left there that learned nothing.
 
         A second time does nothing.
-
-        Raises:
-            FileExistsError: If another run has learned something there meanwhile.
-            Locked: If another process has it.
-            OSError: If it cannot be made, or not be written to.
         """
         self.files.make()
         if self._lock is None:
@@ -230,11 +196,7 @@ class RunDirectory:
         return _newest_meta(self.path)
 
     def compare(self, counting: Mapping[str, Any]) -> None:
-        """Record the settings of the checkpoint being resumed.
-
-        Raises:
-            ConfigError: If others are wanted, and that was not allowed.
-        """
+        """Record the settings of the checkpoint being resumed."""
         saved = _saved(self.path, counting)
         self.changed = _changes(self.path, saved, self.config, self._options)
         self._saved, self._is_committed = saved, False
@@ -243,20 +205,13 @@ class RunDirectory:
         """Write config.toml with the changed settings that do not count: the run goes on.
 
         The others are written by `commit_settings`.
-
-        Raises:
-            OSError: If it cannot be written.
         """
         if self._saved is not None:
             free = {each.key: each.new for each in self.changed if each.effect == "any_time"}
             self.files.write_config(replaced(self._saved, free))
 
     def commit_settings(self) -> None:
-        """Write config.toml with all settings: a checkpoint now stands for them.
-
-        Raises:
-            OSError: If it cannot be written.
-        """
+        """Write config.toml with all settings: a checkpoint now stands for them."""
         if not self._is_committed:
             self.files.write_config(self.config)
             self._is_committed = True
@@ -295,12 +250,7 @@ def _changes(
 
 
 def learn_again(run: Path, rows: Path | str | None) -> str:
-    """Return how a run learns all of it again, from the log or, where that began later, the source.
-
-    Args:
-        run: Its directory.
-        rows: The file of its edge features, where that is lost; None where there is none.
-    """
+    """Return how a run, whose edge features in `rows` may be lost, learns all of it again."""
     log, way = run / "log", "the log or the source"
     lost = [] if rows is None else [rows]
     if any(log.glob("*.log")) and not path_of(log, 0).exists():

@@ -37,16 +37,7 @@ def placement_of(config: Config) -> Placement:
 
 
 def check_tables(config: Config, x_dim: int, *, live: bool) -> None:
-    """Refuse tables and caches that cannot be, before anything is made.
-
-    Args:
-        config: The settings.
-        x_dim: Width of the stream's edge features.
-        live: Whether the stream is learned as it comes.
-
-    Raises:
-        ConfigError: If they do not fit together, or not the stream or the machine.
-    """
+    """Refuse tables and caches that cannot be, before anything is made."""
     t, placement = config.tables, placement_of(config)
     if t.edge_budget and placement != "auto":
         raise ConfigError(
@@ -115,26 +106,14 @@ def check_tables(config: Config, x_dim: int, *, live: bool) -> None:
 
 
 def scale_of(kind: ScaleKind, x_dim: int, freeze_at: int = FREEZE_AT) -> FeatureScale | None:
-    """Return a new scale of features, None where they stay as they are.
-
-    Args:
-        kind: The setting `feature_scale`.
-        x_dim: Width of the features of edges, and of nodes; 0 for none.
-        freeze_at: Events after which its figures stay.
-    """
+    """Return a new scale of features, None where they stay as they are."""
     return None if kind == "none" or x_dim == 0 else FeatureScale(kind, freeze_at)
 
 
 def features_report(
     graph: TemporalGraph, nodes: NodeFeatures | None, ids: NodeIds
 ) -> dict[str, str]:
-    """Return what is to be said of the features of a run, a sentence each by name.
-
-    Args:
-        graph: With the features.
-        nodes: Where those of nodes are from; None: there are none.
-        ids: Of the nodes.
-    """
+    """Return what is to be said of the features of a run, a sentence each by name."""
     said = {}
     if graph.feature_scale is not None and graph.edge_x is not None:
         said["scale"] = graph.feature_scale.line()
@@ -154,11 +133,7 @@ def edge_file(config: Config, directory: Path) -> Path | None:
 
 
 def check_unused(config: Config) -> None:
-    """Refuse a file of features that is another run's.
-
-    Raises:
-        ConfigError: If the settings name one that is there.
-    """
+    """Refuse a file of features that is another run's."""
     path = config.tables.edge_path
     if path is not None and Path(path).exists():
         raise ConfigError(
@@ -170,18 +145,7 @@ def check_unused(config: Config) -> None:
 def open_edge_table(
     config: Config, x_dim: int, directory: Path, gpu: Device | None
 ) -> FeatureTable | None:
-    """Return the table of edge features of a run in `directory`; None without features.
-
-    Args:
-        config: The settings.
-        x_dim: Width of the features.
-        directory: The run's.
-        gpu: With the graph; None where that is on the host.
-
-    Raises:
-        DamagedFile: If its file is there, and damaged.
-        OSError: If its file cannot be opened.
-    """
+    """Return the table of edge features of a run in `directory`; None without features."""
     if x_dim == 0:
         return None
     placement = placement_of(config)
@@ -202,14 +166,7 @@ def open_edge_table(
 def with_cache(
     config: Config, table: FeatureTable, policy: Policy, gpu: Device | None
 ) -> FeatureTable | CachedTable:
-    """Return `table` behind the cache of the settings, if they want one.
-
-    Args:
-        config: The settings.
-        table: Of a share of its rows, all must be there.
-        policy: Where the settings name none.
-        gpu: With the graph; None where that is on the host.
-    """
+    """Return `table` behind the cache of the settings, if they want one."""
     t = config.tables
     if t.edge_cache is None:
         return table

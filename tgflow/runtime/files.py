@@ -78,7 +78,6 @@ class RecordFile:
         self._next = num
 
     def close(self) -> None:
-        """Close the file; it can be written again."""
         self._file.close()
 
     def _thin(self) -> None:
@@ -157,16 +156,7 @@ _PARTIAL = re.compile(r"\.(.+)\.partial")
 
 
 class RunFiles:
-    """A directory for one run; it never mixes with another one's files.
-
-    Args:
-        path: Where to; `make` makes it if it is not there.
-        resumed: Whether the files in it are this run's.
-
-    Raises:
-        FileExistsError: If there are other files in it than a run leaves that has learned nothing;
-            see `clear`.
-    """
+    """A directory for one run; it never mixes with another one's files."""
 
     def __init__(self, path: Path, *, resumed: bool = False) -> None:
         self.path = path
@@ -183,15 +173,10 @@ class RunFiles:
         return cls(next(filter(_is_free, paths)))
 
     def make(self) -> None:
-        """Make the directory if it is not there."""
         self.path.mkdir(parents=True, exist_ok=True)
 
     def clear(self) -> None:
-        """Remove what a run has left that has learned nothing; call it with the lock.
-
-        Raises:
-            FileExistsError: If it has learned something meanwhile, or other files have come.
-        """
+        """Remove what a run has left that has learned nothing; call it with the lock."""
         self._check_free()
         for path in [*self.path.iterdir()]:
             if _whole(path.name) not in BEFORE_LEARNING:
@@ -215,7 +200,6 @@ class RunFiles:
 
     @property
     def records(self) -> Path:
-        """metrics.jsonl."""
         return self.record_file.path
 
     def write_config(self, config: Config) -> None:
@@ -224,27 +208,21 @@ class RunFiles:
         self._write("config.toml", to_toml(dataclasses.replace(config, run=run)))
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Append one line to metrics.jsonl, at once readable by others."""
         self.record_file.write(finite(record))
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
-        """Write another file of figures."""
         self._write(name, checked_text(finite(value)) + "\n")
 
     def read_json(self, name: str) -> dict[str, Any] | None:
-        """Return what `write_json` wrote; see `read_figures`."""
         return read_figures(self.path / name)
 
     def write_metrics(self, metrics: Mapping[str, Any]) -> None:
-        """Write metrics.json, the run's figures."""
         self.write_json("metrics.json", metrics)
 
     def write_report(self, page: str) -> None:
-        """Write report.html."""
         self._write("report.html", page)
 
     def close(self) -> None:
-        """Close metrics.jsonl."""
         self.record_file.close()
 
     def _write(self, name: str, text: str) -> None:
@@ -257,11 +235,7 @@ def to_json(value: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def read_figures(path: Path) -> dict[str, Any] | None:
-    """Return what `RunFiles.write_json` wrote to a file, None if it is not there.
-
-    Raises:
-        DamagedJson: If its checksum differs.
-    """
+    """Return what `RunFiles.write_json` wrote to a file, None if it is not there."""
     return read_checked(path.read_bytes()) if path.exists() else None
 
 
@@ -276,12 +250,7 @@ class Records:
 
 
 def read_records(path: Path, most: int | None = None) -> Records:
-    """Return the records of a metrics.jsonl; none if it is not there.
-
-    Args:
-        path: The file.
-        most: How many to return at most, every nth of those there; twice as many are in memory.
-    """
+    """Return the records of a metrics.jsonl; none if it is not there."""
     kept: list[dict[str, Any]] = []
     every, num_damaged = 1, 0
     for number, line in enumerate(whole_lines(path)):

@@ -20,10 +20,6 @@ def use_device(config: Config) -> torch.device:
     """Return the device that models are to be on, as the current one of this thread.
 
     Each rank has one of its own, as far as there are enough: cuda:LOCAL_RANK.
-
-    Raises:
-        ConfigError: If it cannot be used, or settings are for another one.
-        WorldError: If the environment makes no sense.
     """
     name = config.run.device
     if name == "cpu":
@@ -50,12 +46,7 @@ def has_gpu_graph(config: Config) -> bool:
 
 
 def graph_gpu(config: Config, device: torch.device) -> Device | None:
-    """Return the GPU of graph, tables and caches; None where they are with the host.
-
-    Args:
-        config: The settings.
-        device: Where the model is.
-    """
+    """Return the GPU of graph, tables and caches; None where they are with the host."""
     return device_of(device) if has_gpu_graph(config) else None
 
 

@@ -23,15 +23,7 @@ MAX_BYTES = 16 << 20
 
 
 class RunLog:
-    """Writes messages to run.log and stderr.
-
-    Args:
-        path: The file; None writes none. Above 16 MB it becomes run.log.1.
-        format: "json" writes the same lines to stderr; "text" says warnings and errors there.
-        say: Prints a line of text; None prints to stderr.
-        speaker: Prefix of lines of text.
-        says: Levels that go to stderr too.
-    """
+    """Writes messages to run.log and stderr."""
 
     def __init__(
         self,
@@ -48,11 +40,9 @@ class RunLog:
         self._file: TextIO | None = None
 
     def info(self, event: str, text: str, **fields: Any) -> None:
-        """Log an event."""
         self._write("info", event, text, fields)
 
     def warning(self, event: str, text: str, **fields: Any) -> None:
-        """Log a warning."""
         self._write("warning", event, text, fields)
 
     def error(self, event: str, text: str, **fields: Any) -> None:

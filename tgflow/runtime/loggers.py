@@ -29,17 +29,7 @@ def check_loggers(kinds: Sequence[LogTo] | None) -> None:
 
 
 class RunLoggers(Component):
-    """The loggers of a run, flushed before each checkpoint.
-
-    Args:
-        kinds: Which loggers; None for none.
-        path: The directory for what they write.
-        step: Position of the run; entries of later steps are removed.
-
-    Raises:
-        ModuleNotFoundError: If what one needs is not installed.
-        OSError: If nothing can be written there.
-    """
+    """The loggers of a run, flushed before each checkpoint."""
 
     def __init__(self, kinds: Sequence[LogTo] | None, path: Path, step: int) -> None:
         with ExitStack() as opened:
@@ -49,7 +39,6 @@ class RunLoggers(Component):
             self._opened = opened.pop_all()
 
     def log(self, step: int, record: Mapping[str, Any]) -> None:
-        """Log the figures of a record."""
         for each in self._loggers:
             each.log(step, record)
 
@@ -58,7 +47,6 @@ class RunLoggers(Component):
         self.log(record["stop"], record)
 
     def flush(self) -> None:
-        """Write buffered entries to the disk."""
         for each in self._loggers:
             each.flush()
 

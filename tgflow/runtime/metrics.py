@@ -136,13 +136,7 @@ METRICS = (
 
 
 class RunCollector:
-    """Collector of `METRICS` for prometheus-client.
-
-    Args:
-        metrics: Returns values by key, one with a label as a mapping from the label's values;
-            called from any thread.
-        labels: Labels of `tgflow_run_info`.
-    """
+    """Collector of `METRICS` for prometheus-client."""
 
     def __init__(self, metrics: Callable[[], Mapping[str, Any]], labels: Mapping[str, str]) -> None:
         self._metrics, self._labels = metrics, labels
@@ -193,7 +187,6 @@ class Exporter:
         self.port: int = self._server.server_port
 
     def close(self) -> None:
-        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(timeout=2)
@@ -267,7 +260,6 @@ class RunMetrics:
 
     @property
     def num_waiting(self) -> int:
-        """Events in order that are not learned yet."""
         return max(0, self._ingest.num_released - self._trainer.position)
 
     @property

@@ -36,16 +36,6 @@ def make_model(
     They are drawn on the CPU, so that every device starts from the same.
 
     Draws nothing from torch's default generators that others could miss.
-
-    Args:
-        config: The run's settings.
-        training: Settings of its trainer.
-        edge_x_dim: Width of the edge features.
-        device: Device of the model.
-        node_x_dim: Width of the node features.
-
-    Raises:
-        ConfigError: If there is no such model, or its settings do not fit together.
     """
     with _refusing("--metric: {}"):
         find_metrics(training.metrics)
@@ -115,10 +105,6 @@ def _build(kind: Any, name: str, stated: dict[str, Any], derived: dict[str, Any]
 
 
 def own_model(name: str) -> Any:
-    """Import `module:Class` from the working directory or the path.
-
-    Raises:
-        ConfigError: If there is none.
-    """
+    """Import `module:Class` from the working directory or the path."""
     with _refusing(f"cannot build model {name!r}: {{}}"):
         return import_named(name)

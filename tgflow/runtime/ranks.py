@@ -58,11 +58,9 @@ class Board:
         self._store, self._rank, self._world = ranks.store, ranks.rank, ranks.world
 
     def ask(self, order: Order) -> None:
-        """Replace the request of this rank."""
         self._store.set(f"asks/{self._rank}", str(int(order)))
 
     def read(self) -> dict[int, Order]:
-        """Return the requests by rank."""
         keys = {rank: f"asks/{rank}" for rank in range(self._world)}
         return {
             rank: Order(int(self._store.get(key)))
@@ -227,20 +225,7 @@ def open_follower(
     run_log: RunLog,
     gpu: Device | None = None,
 ) -> Runner:
-    """Return the runner of this rank, which learns what rank 0 does.
-
-    Args:
-        briefing: Received from rank 0.
-        peers: The ranks.
-        model: Model on its device.
-        flow: Stopped by a signal to this rank; rank 0 then stops all.
-        run_log: Receives messages.
-        gpu: GPU of the graph; None: the host.
-
-    Raises:
-        CheckpointError: If this rank does not see the checkpoint that rank 0 resumes from.
-        PeerLost: If another rank is gone.
-    """
+    """Return the runner of this rank, which learns what rank 0 does."""
     directory = briefing.directory()
     followed = Followed(peers, briefing.unit, briefing.x_dim)
     trainer = make_trainer(

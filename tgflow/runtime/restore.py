@@ -210,9 +210,6 @@ def check_own(directory: RunDirectory) -> None:
 
     A run resumes with a file that the settings did not name before if its checkpoint counts rows in
     a file: they are looked for there, and nothing is changed if they are others.
-
-    Raises:
-        ConfigError: If the settings name one that is there.
     """
     if directory.resumed and not any(
         change.key == "tables.edge_path" for change in directory.changed
@@ -269,21 +266,7 @@ def open_saves(
     run_log: RunLog,
     parts: Sequence[Component] = (),
 ) -> OfflineSaves:
-    """Return the saved results of offline trainings, as the newest checkpoint has them.
-
-    Args:
-        directory: Taken.
-        graph: Graph of all events.
-        command: Command of the run.
-        build: The machine and versions that results depend on.
-        run_log: Receives warnings.
-        parts: Further components of the checkpoints, which are loaded here.
-
-    Raises:
-        ConfigError: If other settings are there.
-        SourceMismatch: If the events are others than they were.
-        StrictResume: If bits could differ, and the settings forbid that.
-    """
+    """Return the saved results of offline trainings, as the newest checkpoint has them."""
     events = SavedEvents(graph)
     store, newest, start = open_newest(directory, build, run_log, has_stream=False)
     if newest is not None:

@@ -84,23 +84,7 @@ class RunResult:
 
 @dataclass(slots=True)
 class Runner:
-    """Learns from a stream and saves what it learned; components do all the rest.
-
-    Args:
-        trainer: Learns.
-        stream: Batches of any size, in order.
-        checkpoints: Saves the trainer and what belongs to it, or leaves that to rank 0.
-        resumed: Whether the trainer resumed from a checkpoint.
-        flow: Stops the run between two micro-batches.
-        control: Lets all ranks save and stop at one position; None in a single process.
-        status: State of the run, for parts that watch it.
-        services: Entered before the first micro-batch, in order, and left when all is saved, or
-            something failed.
-        display: Entered while the run learns.
-        components: Called in order: `figures` and `on_step` after each micro-batch, `report` once
-            all is saved, also before an error of the stream ends the run.
-        warn: Called with a warning if an error ends the run and the latest state cannot be saved.
-    """
+    """Learns from a stream and saves what it learned; components do all the rest."""
 
     trainer: StreamTrainer
     stream: Iterable[EventBatch]
@@ -120,17 +104,6 @@ class Runner:
         Afterwards the newest checkpoint holds every micro-batch learned, except after a disk error,
         a loss that is not finite or an internal error. If memory ran out while the model was being
         changed, the newest checkpoint is the one before, and `warn` is called.
-
-        Raises:
-            StreamError: What the source raises; `SourceUnavailable` if it was out of reach for too
-                long.
-            MemoryLimit: If memory was short for too long.
-            MemoryError: If the host, or a GPU's store, had none left.
-            OutOfMemoryError: If a GPU had none left, which is torch's.
-            BatchError: If a batch could not be prepared; either may be its cause.
-            TrainingDiverged: If a loss or score is not finite.
-            OSError: If log, dead letters or three checkpoints in a row could not be written.
-            Unbalanced: If a row got lost.
         """
         with ExitStack() as services:
             for service in self.services:

@@ -324,12 +324,7 @@ def find_initial(config: Config, world: int = 1) -> Checkpoint | None:
 
 
 def with_initial_model(config: Config, stated: Mapping[str, Any]) -> Config:
-    """Return settings with those of the model that a run begins with, where nothing else is said.
-
-    Args:
-        config: The settings.
-        stated: Those that somebody asked for, by "section.key".
-    """
+    """Return settings with those of the initial model; settings in `stated` stay."""
     initial = find_initial(config)
     if initial is None:
         return config

@@ -65,7 +65,6 @@ class TextScores:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the file."""
         return self._file.size
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -73,7 +72,6 @@ class TextScores:
         self._file.write(encode_rows(rows, self._kind, header=not self._file.size))
 
     def sync(self) -> None:
-        """Return once all rows are on the disk."""
         self._file.sync()
 
     def rewind(self, mark: ScoreMark) -> None:
@@ -92,7 +90,6 @@ class TextScores:
         """Make the file that readers want of all rows so far."""
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
@@ -166,7 +163,6 @@ class TopicScores:
             self._topic.send(json.dumps(row).encode(), None, str(row["position"]).encode())
 
     def sync(self) -> None:
-        """Return once the broker has all rows."""
         self._topic.flush()
 
     def rewind(self, mark: ScoreMark) -> None:
@@ -177,7 +173,6 @@ class TopicScores:
         self._topic.flush()
 
     def close(self) -> None:
-        """Close the connections."""
         self._topic.close()
 
 
@@ -194,7 +189,6 @@ class ScoreRows:
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns."""
         event_id = ["event_id"] if self._has_event_ids else []
         labels = ["predicted_label", "label_probability"] if self._has_labels else []
         scores = ["logit", "probability", "rank", "anomaly", "model_position"]
@@ -260,7 +254,6 @@ class SavedScores(Component):
         sink.rewind(mark)
 
     def write(self, events: HostEvents, scores: EventScores) -> None:
-        """Write the scores of a micro-batch."""
         self._before = events.begin, self._mark
         self._sink.write(self._rows.of(events, scores))
         num_rows = self._mark.num_rows + len(events.eid)
@@ -280,7 +273,6 @@ class SavedScores(Component):
         return {"scores": {"to": self._to, "num_rows": self._mark.num_rows}}
 
     def close(self) -> None:
-        """Close the file or topic."""
         self._sink.close()
 
     def _learned(self) -> ScoreMark:
@@ -291,11 +283,7 @@ class SavedScores(Component):
 
 
 def check_scores(to: str | None) -> None:
-    """Refuse a place that scores cannot go to, before anything is made.
-
-    Raises:
-        ConfigError: If it is one.
-    """
+    """Refuse a place that scores cannot go to, before anything is made."""
     if to is None:
         return
     try:

@@ -22,13 +22,7 @@ from tgflow.train.stream_trainer import StreamTrainer
 
 
 def check_serving(serve: ServeConfig) -> tuple[Endpoint, str | None] | None:
-    """Return where a run is to be served, and the token; None if it is not.
-
-    Raises:
-        ConfigError: If the address is none, or a token is missing or too simple.
-        ModuleNotFoundError: If what serving needs is not installed.
-        OSError: If the token's file cannot be read.
-    """
+    """Return where a run is to be served, and the token; None if it is not."""
     if serve.at is None:
         return None
     try:

@@ -41,12 +41,10 @@ class FlowControl:
 
     @property
     def paused(self) -> bool:
-        """Whether it is paused."""
         return self._paused_since is not None
 
     @property
     def paused_seconds(self) -> float:
-        """How long it was paused, in all."""
         since = self._paused_since
         return self._paused_seconds + (0.0 if since is None else time.monotonic() - since)
 
@@ -56,7 +54,6 @@ class FlowControl:
         self.stopped = True
 
     def stop_for(self, signal: str) -> None:
-        """Stop the stream as `signal` asks."""
         self.signal = signal
         self.stop()
 
@@ -66,7 +63,6 @@ class FlowControl:
             self._paused_since = time.monotonic()
 
     def resume(self) -> None:
-        """Let it flow again."""
         if self._paused_since is not None:
             self._paused_seconds = self.paused_seconds
             self._paused_since = None
@@ -180,10 +176,6 @@ class StopSignals:
 
     The exit code is then 130 or 143, as in a shell; the files on the disk stay valid, as after a
     crash. Outside the main thread nothing is done.
-
-    Args:
-        ask: Called with the signal's name in the main thread, between two of its instructions: it
-            only sets a flag.
     """
 
     def __init__(self, ask: Callable[[str], None]) -> None:

@@ -30,7 +30,6 @@ class Shown(Component):
         self._logged_at = time.monotonic()
 
     def on_step(self, record: Mapping[str, Any]) -> None:
-        """Show the record."""
         if self._display is not None:
             self._display.update(record)
         elif time.monotonic() - self._logged_at >= SECONDS_PER_LINE:
