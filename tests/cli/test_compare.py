@@ -13,7 +13,7 @@ import torch
 from helpers.live_runs import write_events
 from helpers.records import untimed
 from tgflow.cli import main
-from tgflow.cli.comparing import AUTO, chosen, cuts_at_steps, preset_line
+from tgflow.cli.comparing import AUTO, chosen, preset_line
 from tgflow.compare.outcome import Outcome
 from tgflow.config import ConfigError, load_config
 from tgflow.events import EventBatch
@@ -202,17 +202,6 @@ def test_a_line_up_of_a_sparse_stream_reads_no_history_of_pairs():
     other = settings("auto", **{"compare.preset": "repeat"})
     assert "tgn+pairs" in [choice.label for choice in chosen(other, SPARSE)]
     assert "leaves out" not in preset_line(other, SPARSE, [])
-
-
-def test_micro_batches_of_a_discrete_stream_end_with_its_steps_unless_a_flag_says_no():
-    config = settings("tgn")
-    assert cuts_at_steps(config, DISCRETE)
-    assert "cut_at_steps=True" in preset_line(config, DISCRETE, [])
-    assert not cuts_at_steps(config, SPARSE)
-    for own, facts in ((False, DISCRETE), (True, SPARSE), (True, None)):
-        stated = settings("tgn", **{"compare.cut_at_steps": own})
-        assert cuts_at_steps(stated, facts) is own
-        assert "cut_at_steps" not in preset_line(stated, facts, [])
 
 
 def test_a_comparison_over_few_times_learns_step_by_step(tgflow):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import hashlib
 import json
 import os
@@ -16,12 +15,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from helpers.effort import cases
 from helpers.forged import flip_bit, sign_manifest
 from helpers.live_runs import SMALL, write_features
 from tgflow.checkpoint import read_manifest
-from tgflow.cli import assemble, main
-from tgflow.streams.open import open_files
+from tgflow.cli import main
 
 FLIPS = int(os.environ.get("TGFLOW_FLIPS", "100"))
 CASES = int(os.environ.get("TGFLOW_WRONG_VALUES", "120"))
@@ -151,48 +148,3 @@ def test_a_wrong_value_with_right_digests_is_refused_or_does_no_harm(broken_off,
             is_explained = ran.code in {0, *SETTINGS, *FOUND, 74} or "is nan" in ran.err
             assert is_explained, (what, command, ran.code, ran.err)
             assert "Traceback" not in ran.err, what
-
-
-NUM, EVERY = 400, 12
-"""Rows, and how many of them there are to a bad one."""
-
-
-def in_blocks(patch):
-    patch.setattr(assemble, "open_files", functools.partial(open_files, block_bytes=300))
-
-
-@pytest.fixture(scope="module", params=cases(["--log", "--no-log"], ["--no-log"]))
-def half_done(request, tmp_path_factory):
-    """Return a run that has read 240 rows in small blocks, with the checkpoint of each batch."""
-    folder = tmp_path_factory.mktemp("made")
-    bad = {i for i in range(NUM) if i % EVERY == 5}
-    lines = [f"{i % 9},{10 + i % 7},{'soon' if i in bad else i}" for i in range(NUM)]
-    (folder / "made.csv").write_text("src,dst,t\n" + "\n".join(lines) + "\n")
-    with pytest.MonkeyPatch.context() as patch:
-        in_blocks(patch)
-        flags = ["-s", folder / "made.csv", "-o", folder / "run", *SMALL, request.param]
-        saved = ["--checkpoint-batches", 1, "--limit", 240, "--max-bad-ratio", 1]
-        assert main([str(flag) for flag in ("run", *flags, *saved)]) == 0
-    return folder / "run"
-
-
-@pytest.mark.parametrize("left", cases([0, 1, 150, 1000, 2500, 4000], [1000]))
-@pytest.mark.parametrize("damaged", cases([0, 1, 2], [1]))
-def test_torn_letters_never_come_twice(tgflow, half_done, monkeypatch, left, damaged):
-    run = Path(shutil.copytree(half_done, "run"))
-    in_blocks(monkeypatch)
-    [file] = (run / "dead-letters").iterdir()
-    assert file.stat().st_size > left
-    file.write_bytes(file.read_bytes()[:left])
-    for checkpoint in sorted((run / "checkpoints").iterdir())[3 - damaged :]:
-        (checkpoint / "manifest.json").write_text("")
-    ran = tgflow("run", "-o", run, "--resume", "--limit", NUM)
-    assert ran.code == 0, ran.err
-    letters = sorted((run / "dead-letters").iterdir())
-    lines = [line for path in letters for line in path.read_text().splitlines()]
-    found = [json.loads(line)["place"]["line"] for line in lines]
-    due = {2 + i for i in range(NUM) if i % EVERY == 5}
-    assert len(found) == len(set(found))
-    assert set(found) <= due
-    if set(found) < due:
-        assert "dead letters are missing" in ran.err

@@ -15,7 +15,6 @@ from helpers.campaign import (
     SEED,
     SMALL,
     compare,
-    topic_of_rows,
     undisturbed_with_bad_rows,
     write_rows,
 )
@@ -49,12 +48,3 @@ def test_ranks_are_killed_over_a_file(record_property, tmp_path, sharded):
     campaign = RankCampaign(tmp_path / "killed", flags, SEED)
     disturb(campaign, record_property)
     compare(reference, campaign)
-
-
-def test_ranks_are_killed_over_kafka(record_property, tmp_path):
-    with topic_of_rows(EVENTS) as topic:
-        flags = [*topic, *SMALL, *SLICED, *KEPT]
-        reference = undisturbed_with_bad_rows(tmp_path, flags)
-        campaign = RankCampaign(tmp_path / "killed", flags, SEED)
-        disturb(campaign, record_property)
-        compare(reference, campaign)
