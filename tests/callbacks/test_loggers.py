@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 import tgflow as tg
 from helpers.fake_loggers import fake_tensorboard, fake_wandb
 from helpers.made_streams import made_events, pieces
-from tgflow.callbacks.logger import group_figures, numbers
+from tgflow.callbacks.logger import numbers
 from tgflow.durable import fs
 from tgflow.runtime.loggers import RunLoggers
 
@@ -64,12 +63,6 @@ def test_every_epoch_is_logged_by_the_epochs_trained(tmp_path):
     tg.OfflineTrainer(small_model(graph), graph, config, kept).fit()
     assert list(kept.logged) == [1, 2]
     assert {"loss", "val.ap", "seconds"} <= kept.logged[1].keys()
-
-
-def test_what_is_no_finite_number_is_left_out():
-    figures = {"loss": 0.5, "ap": math.nan, "name": "tgn", "is_best": True, "best": None, "stop": 9}
-    assert numbers(figures) == {"loss": 0.5}
-    assert group_figures({"running.ap": 0.5, "epoch": 1}) == {"running/ap": 0.5}
 
 
 def test_a_csv_file_is_cut_back_to_where_the_training_goes_on(tmp_path):

@@ -12,7 +12,7 @@ from sklearn.metrics import average_precision_score
 
 from helpers.forged import flip_bit
 from helpers.made_streams import made_events
-from tgflow.compare.analysis import Analysis, batch_aps, divergence, running_means
+from tgflow.compare.analysis import Analysis, batch_aps
 from tgflow.compare.facts import event_facts
 from tgflow.compare.outcome import Outcome, OutcomeDamaged
 from tgflow.compare.page import comparison_page
@@ -173,15 +173,6 @@ def test_drift_is_by_windows_of_as_many_events(analysis):
     assert drift["new nodes"][0] > 0
     assert all(0 <= share <= 1 for share in drift["shift"][1:])
     assert analysis.by_window("good").shape == (2, 20)
-
-
-def test_the_divergence_of_samples():
-    assert divergence(np.array([1, 2]), np.array([2, 1])) == 0
-    assert divergence(np.array([1, 1]), np.array([2, 2])) == pytest.approx(1)
-
-
-def test_running_means_by_hand():
-    assert running_means([1, 2, 3, 6], 2).tolist() == [1, 1.5, 2.5, 4.5]
 
 
 def test_the_page_holds_what_it_promises(analysis):

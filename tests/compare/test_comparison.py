@@ -18,7 +18,7 @@ from tgflow.compare.groups import Stopwatch
 from tgflow.compare.lineup import Entrant
 from tgflow.graph import TemporalGraph
 from tgflow.model import Scores
-from tgflow.models import EdgeBank, PopTrack, Recency, SmoothedCounts
+from tgflow.models import EdgeBank, Recency
 from tgflow.models.tgn import TGN
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
@@ -101,36 +101,6 @@ def test_models_with_the_same_needs_share_batches():
     assert all(microseconds[name] > 0 for name in ("compute", "commit", "preparation"))
     parts = ("compute", "commit", "preparation")
     assert microseconds["all"] == pytest.approx(sum(microseconds[name] for name in parts))
-
-
-def pair_features(label="tgn+pairs"):
-    return Entrant(label, 0, small_tgn(pair_features=True))
-
-
-def test_models_share_batches_whatever_they_count_of_the_past():
-    def lineup():
-        rules = [Entrant("recency", 0, Recency()), Entrant("poptrack", 0, PopTrack())]
-        return [*rules, tgn(0), pair_features()]
-
-    together = compared(*lineup())
-    assert together.result()["num_groups"] == 2
-    for entrant in lineup():
-        alone = compared(entrant)
-        assert torch.equal(rows(alone)[entrant.key], rows(together)[entrant.key])
-        counted, own = (
-            each.result()["participants"][entrant.key]["bytes"]["counts"]
-            for each in (together, alone)
-        )
-        assert counted == pytest.approx(own, rel=0.3)  # lists grow by leaps
-
-
-def test_models_that_read_counts_alone_share_batches_and_are_charged_for_their_part(monkeypatch):
-    took = []
-    monkeypatch.setattr(groups.Stopwatch, "counted", lambda self, seconds: took.append(seconds))
-    found = compared(Entrant("recency", 0, Recency()), Entrant("counts", 0, SmoothedCounts()))
-    assert (found.result()["num_groups"], found.num_batches) == (1, 2)
-    assert took
-    assert all(seconds > 0 for seconds in took)
 
 
 def test_a_model_is_charged_for_its_part_of_what_is_prepared(monkeypatch):

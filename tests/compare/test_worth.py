@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from helpers.effort import slow
-from helpers.wandering import wandering
 from tgflow.compare.analysis import Analysis
 from tgflow.compare.outcome import Outcome
 
@@ -55,26 +53,3 @@ def test_without_copies_there_is_nothing_to_say():
     assert Analysis(outcome_of(gains, copied=[]), 50, num_resamples=10).worths == []
     late = outcome_of(gains, frozen_at=60)  # the stream has ended before
     assert Analysis(late, 50, num_resamples=10).worths == []
-
-
-def coverage(runs, size, num_resamples):
-    """Return how often intervals of all events since the middle hold the true worth.
-
-    The worth is 0 up to the middle, and rises from there on, in noise that neighbors share.
-    """
-    true, hits = np.maximum(0, np.arange(size) - size / 2) / size, 0
-    for run in range(runs):
-        rng = np.random.default_rng(run)
-        noise = wandering(rng, size, 0.8) - wandering(rng, size, 0.8)
-        outcome = outcome_of((true + noise)[None], frozen_at=size // 2)
-        [worth] = Analysis(outcome, 50, num_resamples=num_resamples).worths
-        hits += worth.since.low <= true[size // 2 :].mean() <= worth.since.high
-    return hits / runs
-
-
-@pytest.mark.parametrize(
-    ("size", "least", "most"),
-    [((4, 8_000, 200), 0.5, 1.0), slow((200, 12_000, 1_000), 0.91, 0.99)],
-)
-def test_intervals_hold_the_worth_as_often_as_they_claim(size, least, most):
-    assert least <= coverage(*size) <= most

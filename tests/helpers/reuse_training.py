@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 import tgflow as tg
 from helpers.made_streams import made_events, small_tgat
-from helpers.records import untimed
 from tgflow.batch import Batch
 from tgflow.checkpoint import Checkpoint
 from tgflow.cuda.device import Device
@@ -118,26 +117,3 @@ def rows_at(layer: nn.Module, plan: Plan, nodes: Tensor, t: Tensor) -> Tensor:
     with torch.no_grad():
         made: Tensor = layer(None, replace(block, edge_row=rows, edge_table=x))
     return made
-
-
-def check_resumes_after_an_epoch(
-    reuse: tg.train.Reuse, num_events: int
-) -> tuple[OfflineTrainer, OfflineTrainer, dict[str, Any]]:
-    """Assert that a training resumed after an epoch ends as a whole one.
-
-    Returns:
-        The whole one, the resumed one, and the record of both.
-    """
-    graph = TemporalGraph.from_events(EVENTS[:num_events])
-    whole, second = trainer_of(graph=graph, reuse=reuse), trainer_of(graph=graph, reuse=reuse)
-    saved: list[Checkpoint] = []
-
-    def save() -> None:
-        saved.append(Checkpoint({}))
-        whole.save_progress(saved[-1])
-
-    expected = whole.fit(save)
-    second.load_progress(saved[0])
-    assert untimed(second.fit()) == untimed(expected)
-    assert torch.equal(parameters(whole.model), parameters(second.model))
-    return whole, second, expected

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from tgflow.report.display import Display, sparkline
+from tgflow.report.display import Display
 from tgflow.report.formatting import compact, duration, num_bytes, score, stream_time
 
 RECORD = {
@@ -43,17 +43,6 @@ def test_on_a_terminal_there_is_a_panel(total):
 
 def test_nothing_learned_and_nothing_known_is_shown_as_dashes():
     assert "loss –  AP –" in show(False, [{"stop": 3, "progress": 0.1}], None)
-
-
-def test_a_run_without_records_shows_its_title():
-    assert show(False, []) == "a title\n"
-
-
-def test_sparkline():
-    assert sparkline([], 8) == ""
-    assert sparkline([1.0], 8) == "▁"
-    assert sparkline([0.0, 7.0], 8) == "▁█"
-    assert sparkline([float(i) for i in range(80)], 8) == "▁▂▃▄▅▆▇█"
 
 
 def test_figures_for_people():

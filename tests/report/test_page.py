@@ -9,7 +9,7 @@ import pytest
 
 from tgflow.config import load_config
 from tgflow.report.chart import MAX_POINTS, Chart, Line
-from tgflow.report.page import continual_report, offline_report, rolling_mean
+from tgflow.report.page import continual_report, offline_report
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 
@@ -125,11 +125,6 @@ def test_offline_page_has_a_line_a_seed():
     text = " ".join(page.texts)
     for part in ("seed 0", "seed 1", "0.9200", "± 0.0100 over seeds", "Validation AP"):
         assert part in text
-
-
-def test_windowed_means_by_hand():
-    values = [{"a": 1.0}, {"a": None}, {}, {"a": 4.0}, {"a": 6.0}]
-    assert rolling_mean(values, "a", 2) == [1.0, 1.0, None, 4.0, 5.0]
 
 
 def test_a_thinned_line_keeps_means_and_ends_of_the_axis():

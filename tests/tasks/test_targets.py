@@ -39,22 +39,9 @@ def test_an_event_sees_the_labels_that_a_scan_of_earlier_events_finds(delay):
         assert (past[row].tolist(), ages[row].tolist()) == seen_by_scan(events, codes, each, delay)
 
 
-def test_what_an_event_sees_does_not_depend_on_how_far_the_log_is_read():
-    events, eid = tied(60), torch.arange(20)
-    early, late = history_of(events), history_of(events)
-    late.upto(60)
-    assert torch.equal(early.past(eid)[0], late.past(eid)[0])
-
-
 def test_two_classes_are_labels_above_0_and_others():
     events = with_labels(made_events(3), torch.tensor([-1, 0, 5]))
     assert history_of(events, num_classes=2).classes(torch.arange(3)).tolist() == [0, 0, 1]
-
-
-def test_no_events_see_nothing():
-    past, ages = history_of(tied(5)).past(torch.empty(0, dtype=torch.int64))
-    assert past.shape == (0, 4, DEPTH)
-    assert ages.shape == (0, 4)
 
 
 def test_missing_labels_and_too_many_classes_are_refused():

@@ -15,8 +15,7 @@ from tgflow.cache import CachedTable, cached
 from tgflow.cache.contents import POLICIES, Policy
 from tgflow.graph import TemporalGraph
 from tgflow.tables import FeatureTable
-from tgflow.train.config import ContinualConfig, OfflineConfig
-from tgflow.train.continual import ContinualTrainer
+from tgflow.train.config import OfflineConfig
 from tgflow.train.offline import OfflineTrainer
 
 EVENTS = made_events(280)
@@ -26,7 +25,6 @@ MODELS = {
     "tgn": lambda: small_tgn(node_x_dim=3),
     "tgat": lambda: small_tgat(node_x_dim=3),
 }
-PLACEMENTS = ("auto", "disk")
 CAPACITIES = {"none": (0, 0), "one": (1, 1), "some": (50, 9), "all": (280, 25)}
 """Of the caches: rows of edges, rows of nodes."""
 
@@ -90,22 +88,3 @@ def test_offline_training_does_not_change_with_caches_and_threads(
         if "static" not in policies:
             assert (cache.counters.hits == 0) == (capacities == "none")
         cache.close()
-
-
-@pytest.mark.parametrize("placement", cases(PLACEMENTS, ["disk"]))
-def test_continual_training_does_not_change_with_the_cache(placement: str) -> None:
-    def trained(graph: TemporalGraph) -> list[Any]:
-        losses = Losses()
-        config = ContinualConfig(batch_size=20, learning_rate=1e-2, mrr_negatives=3)
-        stream = [EVENTS[start : start + 30] for start in range(0, len(EVENTS), 30)]
-        ContinualTrainer(small_tgn(node_x_dim=3), graph, config).run(stream, losses)
-        return losses.seen
-
-    expected = trained(TemporalGraph(edge_x_dim=2, node_x=FeatureTable.from_tensor(NODE_X)))
-    for policy in POLICIES:
-        if policy == "belady":
-            continue  # it plans for what comes next, and nobody knows that of a stream
-        graph, caches = graph_through(placement, (policy, policy), CAPACITIES["some"])
-        assert trained(graph) == expected
-        for cache in caches:
-            cache.close()

@@ -68,15 +68,6 @@ def test_further_shapes_run_as_they_are_until_one_has_not_come_for_long() -> Non
     assert calls.was_replay, "that was in use"
 
 
-def test_what_was_captured_is_over_when_the_state_is_elsewhere() -> None:
-    state = [torch.zeros(1)]
-    calls = CapturedCalls(EmulatedDevice(), lambda: list(state))
-    assert is_captured(calls, 1)
-    state[0] = torch.zeros(2)
-    assert torch.equal(asked(calls, batch_with(1, 9)), doubled(batch_with(1, 9)))
-    assert calls.was_replay, "of what was captured again"
-
-
 def test_a_call_that_follows_reads_what_the_latest_replay_has_left() -> None:
     """Also while other functions and shapes, in the same memory, come in between."""
     state = [torch.zeros(1)]

@@ -96,13 +96,6 @@ def test_threads_lookahead_and_cuts_of_the_stream_change_no_bit(visibility):
         assert_same_state(base, other)
 
 
-def test_the_seed_decides():
-    events = made_events(100)
-    results = [untimed(run(events, seed=seed)[2]) for seed in (0, 0, 1)]
-    assert results[0] == results[1]
-    assert results[0]["running.loss"] != results[2]["running.loss"]
-
-
 @pytest.mark.parametrize("visibility", ["event", "batch"])
 @pytest.mark.parametrize("changed", cases([130, 139, 140], [139]))
 def test_a_changed_event_changes_no_earlier_prediction(visibility, changed):
@@ -185,30 +178,6 @@ def test_resume_from_a_checkpoint_in_mid_stream_matches_an_undisturbed_run(tmp_p
     assert_same_state(straight, again)
 
 
-def test_left_early_it_goes_on_with_what_waits_in_the_graph():
-    events = made_events(300)
-    straight, _, _ = run(events)
-    trainer = trainer_of()
-    stream = pieces(events, 10)
-    for record in trainer.steps(stream):
-        if record.stop == 60:
-            break
-    waiting = trainer.graph.num_events
-    assert 60 <= waiting <= 60 + 5 * 20
-    trainer.run([events[waiting:]])
-    assert_same_state(straight, trainer)
-
-
-def test_after_a_partial_micro_batch_a_new_segment_begins():
-    events = made_events(100)
-    trainer = trainer_of()
-    recorder = Recorder()
-    trainer.run([events[:50]], recorder)
-    trainer.run([events[50:]], recorder)
-    spans = [(step["start"], step["stop"]) for step in recorder.steps]
-    assert spans == [(0, 20), (20, 40), (40, 50), (50, 70), (70, 90), (90, 100)]
-
-
 def test_events_already_in_the_graph_are_history():
     events = made_events(100)
     graph = TemporalGraph.from_events(events[:30])
@@ -276,17 +245,6 @@ def test_damaged_checkpoints_are_refused_by_name(forty, place, wrong, text):
 def test_a_checkpoint_of_another_model_is_refused(forty):
     with pytest.raises(ckpt.CheckpointError, match="does not fit this model"):
         ContinualTrainer.from_checkpoint(small_tgn(memory_dim=6), copy.deepcopy(forty))
-
-
-def test_a_sources_error_surfaces():
-    def broken():
-        yield made_events(30)
-        raise OSError("the source is gone")
-
-    trainer = trainer_of()
-    with pytest.raises(OSError, match="the source is gone"):
-        trainer.run(broken())
-    assert trainer.position == 20
 
 
 def rows_of(names, start):

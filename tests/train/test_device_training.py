@@ -16,7 +16,7 @@ from tgflow.train.config import ContinualConfig, ExecutionConfig, OfflineConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.finite import TrainingDiverged
 from tgflow.train.offline import OfflineTrainer
-from tgflow.train.results import MOST_BEHIND, Results
+from tgflow.train.results import MOST_BEHIND
 
 pytestmark = pytest.mark.usefixtures("emulated_pages")
 for_each_place = pytest.mark.parametrize("device", [apart, cuda])
@@ -113,28 +113,6 @@ class PoisonedThere(torch.nn.Module):
         return scores._replace(positive=scores.positive.masked_fill(hit, math.nan))
 
 
-def state_of(trainer):
-    sections = trainer.checkpoint().sections
-    names = ("model", "state", "optimizer")
-    return {(part, k): x.cpu() for part in names for k, x in sections[part].items()}
-
-
-@pytest.mark.slow
-@for_each_place
-@pytest.mark.parametrize("learned", [False, True])
-def test_what_is_not_finite_is_named_after_the_records_before_it(device, learned):
-    trainer, stops = trainer_on(place_of(device), capture=False), []
-    trainer.model.decoder = Poisoned(trainer.model.decoder, 250, learned)
-    where = rf"epoch {int(learned)}, batch 12, events \[240, 260\): the positive score of event 240"
-    steps = trainer.steps(pieces(made_events(500), 64))
-    with pytest.raises(TrainingDiverged, match=where):
-        stops.extend(record.stop for record in steps)
-    assert stops == list(range(20, 260, 20))
-    assert trainer.position == 240
-    trainer.model.decoder = trainer.model.decoder.decoder
-    assert records_of(trainer, [])[-1].stop == trainer.graph.num_events  # what waits there is next
-
-
 @pytest.mark.slow
 @for_each_place
 def test_what_is_not_finite_in_a_captured_step_is_named_too(device):
@@ -145,36 +123,6 @@ def test_what_is_not_finite_in_a_captured_step_is_named_too(device):
         stops.extend(record.stop for record in steps)
     assert stops == list(range(20, 260, 20))  # also those that come with the stream's end
     assert trainer.position == 240
-
-
-@pytest.mark.slow
-@for_each_place
-def test_parameters_memory_and_optimizer_stay_as_they_were(device):
-    at, events = place_of(device), made_events(240)
-    trainer, short = (trainer_on(at, small_tgn(), capture=False) for _ in range(2))
-    records_of(short, events[:120])
-    trainer.model.decoder = Poisoned(trainer.model.decoder, 125)
-    with pytest.raises(TrainingDiverged):
-        records_of(trainer, events)
-    trainer.model.decoder = trainer.model.decoder.decoder
-    expected, found = state_of(short), state_of(trainer)
-    for name, x in expected.items():
-        assert torch.equal(found[name][: len(x)] if x.dim() else found[name], x), name
-
-
-@for_each_place
-def test_a_checkpoint_of_one_device_resumes_on_another(device):
-    events, at = made_events(100), place_of(device)
-    whole = trainer_on("cpu")
-    expected = records_of(whole, events)
-    for first, second in ((at, "cpu"), ("cpu", at)):
-        trainer = trainer_on(first)
-        records_of(trainer, events[:60])
-        model = small_tgn(dropout=0.0).to(second)
-        resumed = ContinualTrainer.from_checkpoint(model, trainer.checkpoint())
-        found = records_of(resumed, events[60:])
-        assert found[-1].stop == expected[-1].stop
-        assert found[-1].loss == pytest.approx(expected[-1].loss, rel=1e-2)
 
 
 @for_each_place
@@ -209,19 +157,3 @@ def test_offline_training_on_a_device(device, make):
     for name in ("test.ap", "test.mrr", "inductive.test.ap", "val.ap"):
         # of some ten events, two that change places are .02
         assert found[name] == pytest.approx(expected[name], abs=0.04), name
-
-
-@for_each_place
-def test_results_come_as_they_were_put_in_order_and_dtype(device):
-    place, taken = place_of(device), []
-    results, wide = Results(place), torch.tensor([1 + 2.0**-50], dtype=torch.float64)
-    for step in range(3 * MOST_BEHIND):
-        x = torch.full((step % 7, 2), float(step), device=place)
-        results.put(step, {"x": x, "wide": wide.to(place)} if step % 2 else {"x": x})
-        taken += list(results.take())
-        assert len(results) <= MOST_BEHIND
-    taken += list(results.take(everything=True))
-    assert [label for label, _ in taken] == list(range(3 * MOST_BEHIND))
-    for step, values in taken:
-        assert torch.equal(values["x"], torch.full((step % 7, 2), float(step)))
-        assert torch.equal(values.get("wide", wide), wide)

@@ -110,13 +110,6 @@ def test_ranks_give_rank_0_the_scores_of_one_process(updates):
     assert all(record.scores is None for record in second)
 
 
-def test_historical_negatives_have_no_say():
-    config = replace(CONFIG, hist_negatives=2)
-    records = list(trainer_of(config).steps([made_events(48)]))
-    assert max(float(r.scores.rank.max()) for r in records) <= 1 + CONFIG.mrr_negatives
-    assert records[1].metrics["mrr_hist"] > 0
-
-
 def test_what_was_skipped_as_not_finite_has_no_scores():
     trainer = trainer_of(replace(CONFIG, on_nan="skip"))
     predict = trainer._learner.score

@@ -114,17 +114,6 @@ def test_a_checkpoint_refers_to_a_file_and_reads_but_its_last_rows(
     assert set(found.sealed) == {"events-64-000000", "events-64-000001"}
 
 
-def test_a_checkpoint_finds_its_file_from_any_working_directory(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    path = saved(FeatureTable(2, placement="disk", path="x.rows"), tmp_path / "c")
-    monkeypatch.chdir("/")
-    found = go_on(path, None).graph.edge_x
-    assert found is not None
-    assert torch.equal(found.read(0, CUT), EVENTS.x[:CUT])
-
-
 def test_rows_are_safe_before_a_checkpoint_says_so(
     tmp_path: Path, no_faults: None, monkeypatch: Any
 ) -> None:
@@ -324,18 +313,6 @@ def test_node_rows_that_are_not_the_checkpoints_are_refused(tmp_path: Path) -> N
     (tmp_path / "x.rows").unlink()
     with pytest.raises(RowsLost, match=r"x\.rows is gone"):
         graph_of(found)
-
-
-def test_a_graph_without_node_features_takes_none_and_no_rows_come_back() -> None:
-    without = trainer_with(FeatureTable(2))
-    without.run(pieces(EVENTS[:40], 30))
-    with pytest.raises(CheckpointError, match="has no node features, and node_x was given"):
-        graph_of(without.checkpoint(), node_x=FeatureTable(3))
-    empty = trainer_of_nodes(FeatureTable(3))
-    empty.run(pieces(EVENTS[:40], 30))
-    again = graph_of(empty.checkpoint()).node_x
-    assert again is not None
-    assert len(again) == 0
 
 
 def test_nodes_that_came_without_rows_get_none_later() -> None:

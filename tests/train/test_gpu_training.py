@@ -5,7 +5,6 @@ import torch
 
 from helpers.devices import needs_cuda
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
-from helpers.records import assert_same_state
 from tgflow.graph import TemporalGraph
 from tgflow.tables import FeatureTable
 from tgflow.train.config import ContinualConfig, ExecutionConfig
@@ -36,25 +35,6 @@ def test_the_steady_state_waits_for_nothing(make, capture):
             next(steps)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-
-
-@for_each_model
-@for_each_way
-def test_a_resumed_training_has_the_bits_of_one_that_was_not_stopped(make, capture):
-    events, whole = made_events(1600), trainer_of(make, capture=capture)
-    whole.run(pieces(events, 64))
-    first = trainer_of(make, capture=capture)
-    first.run(pieces(events[:800], 64))
-    resumed = ContinualTrainer.from_checkpoint(
-        make().to("cuda"),
-        first.checkpoint(),
-        execution=ExecutionConfig(capture=capture),
-        device="cuda",
-        device_budget="1MB",
-        edge_x=FeatureTable(2, placement="device"),
-    )
-    resumed.run(pieces(events[800:], 64))
-    assert_same_state(whole, resumed, "model", "state", "optimizer")
 
 
 @for_each_model

@@ -11,12 +11,9 @@ from helpers.records import assert_same_state, untimed
 from tgflow import checkpoint as ckpt
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.plan.negatives import NegativeSampler
 from tgflow.train.config import OfflineConfig
 from tgflow.train.observe import Callback
 from tgflow.train.offline import OfflineTrainer
-from tgflow.train.plans import make_plan
-from tgflow.train.state import graph_of, load_model
 
 POSITION = -1
 
@@ -186,15 +183,6 @@ def test_the_seed_decides_and_evaluation_is_the_same_for_all_seeds():
     assert torch.equal(drawn[0][1], drawn[1][1])
 
 
-def test_several_kinds_of_negatives_are_tested_as_if_each_were_alone():
-    both = fit(negatives=("random", "historical"))[2]
-    alone = fit(negatives=("random",))[2]
-    measured = {name: x for name, x in untimed(alone).items() if name != "protocol_line"}
-    assert {name: both[name] for name in measured} == measured
-    assert both["test.historical.ap"] != both["test.ap"]
-    assert "inductive.test.historical.mrr" in both
-
-
 @pytest.mark.parametrize("visibility", ["event", "batch"])
 @pytest.mark.parametrize("changed", cases([220, 280], [280]))
 def test_a_changed_event_changes_nothing_earlier(visibility, changed):
@@ -225,21 +213,6 @@ def test_a_changed_event_changes_nothing_earlier(visibility, changed):
     batch_start = start + (changed - start) // 20 * 20 - split.val_start
     assert scores[:batch_start] == other_scores[:batch_start]
     assert scores[batch_start:] != other_scores[batch_start:]
-
-
-def test_a_fitted_model_can_be_saved_and_served(tmp_path):
-    trainer, _, _ = fit()
-    saved = ckpt.load(ckpt.save(tmp_path / "c", trainer.checkpoint()))
-    model, graph = small_tgn(seed=5), graph_of(saved)
-    load_model(model, saved)
-    assert graph.num_events == 300
-    graph.append(made_events(320)[300:])
-    trainer.graph.append(made_events(320)[300:])
-    scores = []
-    for served, its_graph in ((trainer.model, trainer.graph), (model, graph)):
-        plan = make_plan(its_graph, served, trainer.config, NegativeSampler(), seed=0, start=300)
-        scores.append(served.eval()(plan.batch(0, 0)).positive)
-    assert torch.equal(*scores)
 
 
 def test_evaluation_samples_as_many_neighbors_as_are_asked_for_and_training_its_own():

@@ -7,7 +7,6 @@ import pytest
 import tgflow as tg
 from helpers.made_streams import made_events, pieces, small_tgn
 from helpers.records import untimed
-from tgflow.compare.lineup import Entrant
 from tgflow.train.observe import Callback
 
 SETTINGS = {"batch_size": 20, "mrr_negatives": 5, "metrics": ("Reciprocal",)}
@@ -81,18 +80,6 @@ def test_offline_training_measures_a_registered_metric():
     assert_as_mrr(result, num=4)
     for record in recorder.records:
         assert_as_mrr(record, num=1)
-
-
-def test_a_comparison_measures_a_registered_metric():
-    lineup = [Entrant("one", 0, small_tgn(0)), Entrant("two", 1, small_tgn(1))]
-    graph = tg.TemporalGraph(edge_x_dim=2)
-    found = tg.compare.Comparison(lineup, graph, tg.ContinualConfig(**SETTINGS))
-    recorder = Recorder()
-    found.run(pieces(made_events(60), 40), recorder)
-    for record in recorder.records:
-        assert_as_mrr(record, num=4)
-    for participant in found.result()["participants"].values():
-        assert_as_mrr(participant, num=2)
 
 
 @pytest.mark.parametrize(

@@ -47,17 +47,6 @@ def test_a_bar_says_how_far_a_stream_is_learned():
     assert "ap 0." in text
 
 
-def test_a_stream_that_does_not_know_its_size_may_know_its_share(tmp_path):
-    (tmp_path / "made.csv").write_text("src,dst,t\n" + "".join(f"1,2,{t}\n" for t in range(40)))
-    source = tg.open_stream(tmp_path / "made.csv", time_unit="s")
-    assert source.num_events is None
-    file = io.StringIO()
-    with ProgressBar(source, Console(file=file, force_terminal=True, width=120)) as bar:
-        trainer = tg.ContinualTrainer(tg.TGN(**WIDTHS), tg.TemporalGraph())
-        trainer.run(source, bar)
-    assert "100%" in file.getvalue()
-
-
 def test_a_bar_says_how_far_each_pass_of_an_offline_training_is():
     graph = tg.TemporalGraph.from_events(made_events(120))
     config = tg.OfflineConfig(epochs=2, batch_size=20)

@@ -106,12 +106,6 @@ def test_training_may_draw_from_the_destinations_of_all_events():
         assert (99 in drawn) is is_drawn
 
 
-def test_ties_are_counted():
-    t = torch.tensor([5, 5, 5, 7, 8, 8])
-    log = TemporalGraph.from_events(EventBatch(torch.arange(6), torch.arange(6) + 1, t)).log
-    assert [log.tied_share(stop) for stop in (0, 1, 3, 6)] == [0.0, 0.0, 2 / 3, 0.5]
-
-
 def test_pooled_negatives_come_from_the_pool_and_miss_the_event_unless_they_may_hit_it():
     src, dst = torch.tensor([1, 1]), torch.tensor([7, 50])
     places = {"start": torch.zeros(2, dtype=torch.int64), "stop": 2}

@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tgflow as tg
-from helpers.devices import apart, opened, place_of
 from helpers.effort import cases, tries
 from helpers.emulated_training import emulated_pages  # noqa: F401
 from helpers.made_streams import small_tgat, small_tgn
@@ -26,7 +25,6 @@ from helpers.reuse_training import (
     EVENTS,
     REUSE,
     Pass,
-    check_resumes_after_an_epoch,
     parameters,
     recent_tgat,
     rows_at,
@@ -34,9 +32,6 @@ from helpers.reuse_training import (
 )
 from tgflow.graph import TemporalGraph
 from tgflow.models import TGAT
-from tgflow.plan import reuse as reuse_plan
-from tgflow.plan.reuse import ReuseProgress
-from tgflow.tables import FeatureTable
 from tgflow.train import reuse as module
 from tgflow.train.reuse import reuse_of
 from tgflow.train.step import TrainStep
@@ -220,13 +215,6 @@ def test_resume_after_kill_matches_an_undisturbed_pass(killed, reuse):
         run.reuse.close()
 
 
-@for_each_way
-def test_a_trainer_resumes_after_an_epoch_with_the_same_bits_and_counts(reuse):
-    *_, expected = check_resumes_after_an_epoch(reuse, num_events=160)
-    assert (expected["reuse.produced"] > 0) is (reuse is AHEAD)
-    assert (f"hot ones {SIZE} batches ahead" in expected["protocol_line"]) is (reuse is AHEAD)
-
-
 def test_a_checkpoint_without_published_parameters_is_refused_within_a_super_batch():
     inline, run = Pass(reuse=replace(AHEAD, producer="inline")), ahead()
     inline.learn(stop=SIZE + 1)
@@ -296,33 +284,6 @@ def test_a_budget_and_the_staleness_are_kept(reuse):
     assert 0 < run.reuse.stats.largest_lag <= reuse.staleness
 
 
-@for_each_way
-def test_a_model_that_reads_features_of_nodes_reuses_rows(reuse):
-    x = torch.randn(32, 3, generator=torch.Generator().manual_seed(0))
-    graph = TemporalGraph.from_events(EVENTS, node_x=FeatureTable.from_tensor(x))
-    found = trainer_of(recent_tgat(node_x_dim=3), graph, reuse=reuse, epochs=1).fit()
-    assert found["reuse.reused"] > 0
-    assert (found["reuse.produced"] > 0) is (reuse is AHEAD)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("emulated_pages")
-@pytest.mark.parametrize("device", [apart])
-@pytest.mark.parametrize(("reuse", "has_graph"), [(REUSE, False), (REUSE, True), (AHEAD, False)])
-def test_a_device_learns_what_the_cpu_learns(device, reuse, has_graph):
-    here = Pass(recent_tgat(dropout=0.0), reuse=reuse)
-    there = Pass(
-        recent_tgat(dropout=0.0).to(place_of(device)),
-        reuse=reuse,
-        device=opened(device) if has_graph else "cpu",
-    )
-    for batch, other in zip(here.batches(), there.batches(), strict=True):
-        expected = here.reuse.learn(here.learner, batch).loss
-        found = there.reuse.learn(there.learner, other).loss
-        assert float(found) == pytest.approx(float(expected), rel=1e-3)
-    assert counts(here) == counts(there)
-
-
 class Whole(TGAT):
     """A model with a forward of its own."""
 
@@ -362,20 +323,6 @@ def test_ranks_are_refused():
     trainer = trainer_of(recent_tgat())
     with pytest.raises(ValueError, match=r"for one process, .* got 2 ranks: leave reuse out"):
         reuse_of(REUSE, trainer._learner, trainer._train_plan, num_ranks=2)
-
-
-def test_each_epoch_counts_afresh_what_recurs():
-    """Few batches at an epoch's start, which find an empty ring, do not switch reuse off."""
-    num = reuse_plan.WINDOW - 1
-    progress = ReuseProgress()
-    for _ in range(num):
-        progress = progress.counted(asked=10, reused=5, refreshed=0, k=1, lag=1)
-    progress = progress.restarted().counted(asked=10, reused=0, refreshed=0, k=1, lag=0)
-    assert not progress.is_off
-    for _ in range(num):
-        progress = progress.counted(asked=10, reused=0, refreshed=0, k=1, lag=0)
-    assert progress.is_off
-    assert not progress.restarted().is_off
 
 
 def test_settings_out_of_range_and_rows_without_room_are_refused():

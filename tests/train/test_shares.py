@@ -121,27 +121,6 @@ def test_the_slices_of_a_batch_add_up_to_its_loss_and_gradient(loss: Any, slices
         torch.testing.assert_close(a.grad, expected_grad, rtol=1e-4, atol=1e-6)
 
 
-def test_each_slice_drops_by_a_key_of_its_own() -> None:
-    learner = learner_of("tgn")
-    seen = []
-    learner.dropout.keyed = seen_keys(learner.dropout.keyed, seen)  # type: ignore[method-assign]
-    plan = plan_for(learner.model, EVENTS, slices=3)
-    learner.learn(plan.share(0, 1, range(3)))
-    alone = learner_of("tgn")
-    alone_seen: list[int] = []
-    alone.dropout.keyed = seen_keys(alone.dropout.keyed, alone_seen)  # type: ignore[method-assign]
-    alone.learn(plan.batch(0, 1))
-    assert len({*seen, *alone_seen}) == 4
-
-
-def seen_keys(keyed: Any, seen: list[int]) -> Any:
-    def noted(key: int) -> Any:
-        seen.append(key)
-        return keyed(key)
-
-    return noted
-
-
 @pytest.mark.parametrize("world", cases([2, 3, 4], [3]))
 @pytest.mark.parametrize("updates", cases([0, 1, 2], [2]))
 @pytest.mark.parametrize("name", cases(["tgn", "tgn+pairs", "tgat"], ["tgn+pairs", "tgat"]))
@@ -269,23 +248,6 @@ def test_what_is_not_finite_in_a_slice_stops_or_is_skipped_by_all(
         assert torch.equal(other.model.weight, trainer.model.weight)  # type: ignore[arg-type]
         if rank == 0:
             assert other.progress.timeline.mean() == trainer.progress.timeline.mean()
-
-
-def test_a_loss_that_is_not_finite_leaves_parameters_and_marks_as_they_were() -> None:
-    learner = learner_of("craft")
-    plan = plan_for(learner.model, EVENTS, slices=2)
-    before = {name: x.clone() for name, x in learner.model.state_dict().items()}
-    forward = learner.model.forward
-
-    def broken(batch: Any) -> Scores:
-        scores: Scores = forward(batch)
-        return scores._replace(positive=scores.positive * torch.nan)
-
-    learner.model.forward = broken
-    with pytest.raises(TrainingDiverged, match="batch 1"):
-        learner.learn(plan.share(0, 1, range(2)))
-    for name, x in learner.model.state_dict().items():
-        assert torch.equal(x, before[name]), name
 
 
 class Whole(TemporalModel):

@@ -64,18 +64,6 @@ def test_later_training_changes_no_bit_of_a_snapshot(tmp_path):
     assert state_sha256(again.checkpoint()) == state_sha256(trainer.checkpoint())
 
 
-def test_checkpoints_change_no_bit_and_draw_nothing():
-    events = made_events(160)
-    straight, watched = trainer_of(), trainer_of()
-    straight.run(pieces(events, 30))
-    for _ in watched.steps(pieces(events, 30)):
-        drawn = torch.default_generator.get_state()
-        state_sha256(watched.checkpoint())
-        assert torch.equal(torch.default_generator.get_state(), drawn)
-    assert state_sha256(watched.checkpoint()) == state_sha256(straight.checkpoint())
-    assert watched.result()["prequential.ap"] == straight.result()["prequential.ap"]
-
-
 def test_a_batch_that_cannot_be_predicted_does_not_reach_memory():
     events = made_events(200)
     events.x[105] = math.inf

@@ -35,12 +35,6 @@ def test_parts_end_where_numpy_says(steps, ratios):
     assert split.train.tolist() == list(range(expected[0]))
 
 
-def test_nanoseconds_do_not_blur():
-    start = 1_600_000_000_000_000_000
-    split = chronological_split(with_times([start + i for i in range(100)]), new_node_ratio=0)
-    assert (split.val_start, split.test_start) == (70, 85)
-
-
 def test_new_nodes_are_unseen_in_training_and_seen_later():
     events = made_events(400)
     split = chronological_split(events, seed=3)

@@ -45,24 +45,6 @@ def test_dropout_is_keyed_and_leaves_the_callers_draws_alone():
     assert outcomes[0] == outcomes[1] != other
 
 
-def test_a_models_draws_by_torch_are_keyed_as_well():
-    def loss(epoch):
-        torch.manual_seed(1)
-        model = small_tgn(dropout=0.0)
-        model.decoder.register_forward_pre_hook(
-            lambda _, given: (torch.nn.functional.dropout(given[0], 0.5), *given[1:])
-        )
-        torch.rand(3 * epoch)
-        state = torch.get_rng_state()
-        lost = (
-            TrainStep(model, seed=4, learning_rate=1e-2).learn(some_batch(model, epoch=epoch)).loss
-        )
-        assert torch.equal(torch.get_rng_state(), state)
-        return lost
-
-    assert loss(0) == loss(0) != loss(1)
-
-
 @pytest.mark.parametrize("step", ["predict", "learn"])
 def test_scores_that_are_not_finite_stop_the_run_by_place(step):
     model = small_tgn()
@@ -94,10 +76,3 @@ def test_the_loss_is_the_models_unless_settings_say_otherwise():
         )
 
     assert loss("bpr", None) == loss("bce", "bpr") != loss("bpr", "bce")
-
-
-def test_an_unknown_loss_is_refused():
-    with pytest.raises(
-        ValueError, match="loss must be one of bce, softmax, bpr, or a callable, got 'hinge'"
-    ):
-        TrainStep(small_tgn(), seed=0, learning_rate=1e-2, loss="hinge")

@@ -93,22 +93,6 @@ def test_a_continual_trainer_fills_it_and_asks_for_the_past_that_it_replays():
     assert torch.equal(model.state.tensors["count"], counts_of(300))
 
 
-def test_it_resumes_with_the_same_bits(tmp_path):
-    straight, losses = Popular(), Losses()
-    ContinualTrainer(straight, TemporalGraph(edge_x_dim=2), CONTINUAL).run([EVENTS], losses)
-    first, first_losses = Popular(), Losses()
-    trainer = ContinualTrainer(first, TemporalGraph(edge_x_dim=2), CONTINUAL)
-    trainer.run([EVENTS[:120]], first_losses)
-    path = ckpt.save(tmp_path / "c", trainer.checkpoint())
-    second = Popular()
-    trainer = ContinualTrainer.from_checkpoint(second, ckpt.load(path))
-    assert second.state.past == CONTINUAL.replay_horizon + CONTINUAL.batch_size
-    trainer.run([EVENTS[120:]], first_losses)
-    assert first_losses.seen == losses.seen
-    assert torch.equal(second.scale, straight.scale)
-    assert torch.equal(second.state.tensors["count"], straight.state.tensors["count"])
-
-
 def test_an_offline_trainer_resets_it_before_each_epoch_and_tests_from_that_of_the_best():
     model = Popular()
     config = OfflineConfig(batch_size=20, epochs=3, learning_rate=1e-2, mrr_negatives=3)

@@ -1,14 +1,13 @@
 """Running means and the timeline against recounting."""
 
 import json
-import math
 from dataclasses import asdict
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tgflow.train.progress import Progress, RunningMean, Timeline
+from tgflow.train.progress import Progress, Timeline
 
 
 @given(
@@ -32,14 +31,6 @@ def test_timeline_means_match_recounting(batches, share):
         assert means["ap"] == pytest.approx(sum(v for _, _, v in tail) / len(tail))
         total = sum(size for _, size, _ in tail)
         assert means["mrr"] == pytest.approx(sum(size * v for _, size, v in tail) / total)
-
-
-def test_running_means_halve_the_weight_of_the_past():
-    running = RunningMean(half_life=1)
-    running.add({"ap": 1.0, "mrr": math.nan})
-    assert running.means() == {"ap": 1.0}
-    running.add({"ap": 0.0})
-    assert running.means() == {"ap": pytest.approx(1 / 3)}
 
 
 def test_progress_passes_through_json():

@@ -66,18 +66,6 @@ def test_loss_of_extreme_weights_is_finite(loss, scale):
     assert found.item() == pytest.approx(loss(scores).item() if scale else 0.0, rel=0.1)
 
 
-def test_slices_learn_by_the_weights_of_the_whole_batch():
-    weight = torch.rand(60) * (torch.arange(60) % 3 > 0)
-    whole, whole_loss = learned(weighted(weight), loss="bce")
-    _, sliced_loss = learned(weighted(weight), slices=4, loss="bce")
-    plain, _ = learned(weighted(None), loss="bce")
-    assert sliced_loss.item() == pytest.approx(whole_loss.item(), rel=1e-5)
-    assert not torch.equal(whole, plain)
-    zeros, zero_loss = learned(weighted(torch.zeros(60)), slices=4, loss="bce")
-    assert torch.equal(zeros, learned(weighted(torch.zeros(60)), loss="bce")[0])
-    assert zero_loss == 0
-
-
 def test_own_loss_takes_weights_or_is_refused():
     def plain(scores):
         return softplus(-scores.positive).mean()
