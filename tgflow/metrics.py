@@ -299,16 +299,7 @@ class LinkMetrics:
 
 
 def batch_metrics(positive: Tensor, negative: Tensor, rank: Tensor) -> dict[str, float]:
-    """Return the metrics of a batch: `ap`, `auc`, and of several negatives also `mrr` and `hits@k`.
-
-    Args:
-        positive: Scores, float `[B]`, some.
-        negative: Scores, float `[B, m]`, some; AP and AUC compare with the first column.
-        rank: As `ranks` returns them.
-
-    Raises:
-        ValueError: If a score is NaN.
-    """
+    """Return the metrics of a batch."""
     ap, auc = _compared(positive, negative[:, 0])
     batch = {"ap": ap, "auc": auc}
     if negative.shape[1] > 1:

@@ -39,17 +39,7 @@ class Interval:
 
 
 class Resampling:
-    """The same draws of blocks and seeds for everything that is compared.
-
-    Args:
-        num: Values in a row, at least 1.
-        length: Values of a block.
-        num_resamples: How many draws.
-        seed: Of the draws.
-
-    Raises:
-        ValueError: If there are no values.
-    """
+    """The same draws of blocks and seeds for everything that is compared."""
 
     def __init__(
         self, num: int, length: int, num_resamples: int = RESAMPLES, seed: int = 0

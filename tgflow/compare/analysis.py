@@ -241,11 +241,7 @@ def _quarters(degree: NDArray[Any]) -> Iterator[tuple[str, Mask]]:
 
 
 def batch_aps(positive: Values, negative: Values, batch_size: int) -> Values:
-    """Return the average precision of each batch of consecutive events, the last one partial.
-
-    The mean over positives of the precision at their score, which is scikit-learn's definition
-    where equal scores are one step.
-    """
+    """Return the average precision of each batch of consecutive events, the last one partial."""
     out = []
     for start in range(0, len(positive), batch_size):
         p, n = positive[start : start + batch_size], negative[start : start + batch_size]

@@ -53,14 +53,6 @@ class OfflineSaves:
 
     A checkpoint is written when an entrant is done, and after an epoch if the last one was long
     ago. One that cannot be written is said, and training continues.
-
-    Args:
-        store: Where to; None keeps all in memory alone.
-        newest: The newest checkpoint of the store, to go on from; None starts.
-        every: Seconds between checkpoints of epochs; 0: none of epochs.
-        parts: What else belongs in the checkpoints.
-        command: Whose run it is, as checkpoints note it.
-        warn: Hears what could not be written.
     """
 
     def __init__(

@@ -26,14 +26,7 @@ SPARK = "▁▂▃▄▅▆▇█"
 
 
 class Display:
-    """Progress of a run, fed one record a micro-batch; a context manager.
-
-    Args:
-        console: Where to; stderr, so that stdout stays free for results.
-        title: What is running, one line.
-        total: Events to come, or None if unknown.
-        metrics: Names of metrics to show beside AP and MRR.
-    """
+    """Progress of a run, fed one record a micro-batch; a context manager."""
 
     def __init__(
         self, console: Console, title: str, total: int | None, metrics: Sequence[str] = ()

@@ -61,15 +61,7 @@ def continual_report(
     stream: Record | None = None,
     num_damaged: int = 0,
 ) -> str:
-    """Return the page of a `tgflow run`.
-
-    Args:
-        records: The lines of metrics.jsonl, in order.
-        metrics: The content of metrics.json.
-        config: The run's settings.
-        stream: The content of stream.json, or None.
-        num_damaged: Lines of metrics.jsonl that are not what was written, and left out.
-    """
+    """Return the page of a `tgflow run`."""
     flat = flatten(metrics)
     tiles, charts = _continual_tiles(flat, config), _continual_charts(records, config)
     title = f"{config.model.name.upper()} learning from {_stream_name(config)}"
@@ -87,13 +79,7 @@ def continual_report(
 
 
 def offline_report(history: Sequence[Record], metrics: Mapping[str, Any], config: Config) -> str:
-    """Return the page of a `tgflow train`.
-
-    Args:
-        history: One record an epoch, with `seed`, `epoch`, `loss` and `val.ap`.
-        metrics: The content of metrics.json.
-        config: The run's settings.
-    """
+    """Return the page of a `tgflow train`."""
     flat = flatten(metrics)
     tiles = _offline_tiles(flat, config)
     charts = _offline_charts(history)
@@ -303,16 +289,7 @@ def render_page(
     parts: Sequence[Part],
     version: str,
 ) -> str:
-    """Return a page that needs nothing else; all texts are escaped.
-
-    Args:
-        kind: Its subject, in two words.
-        title: Its heading.
-        lead: An introduction.
-        tiles: Headline figures.
-        parts: Its content, in order.
-        version: Version of the tgflow that measured the figures.
-    """
+    """Return a page that needs nothing else; all texts are escaped."""
     from jinja2 import Environment, FileSystemLoader
     from markupsafe import Markup, escape
 

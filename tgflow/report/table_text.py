@@ -44,14 +44,7 @@ def print_table(
     left: Container[int] = (0,),
     console: Console | None = None,
 ) -> None:
-    """Print a small table.
-
-    Args:
-        header: Names of the columns.
-        rows: Their cells; a string is printed as it is, a `Text` in its style.
-        left: Numbers of the columns of texts; the others are aligned on the right.
-        console: Where to; None: stdout.
-    """
+    """Print a small table."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")
     for i, name in enumerate(header):
         table.add_column(name, justify="left" if i in left else "right", overflow="fold")

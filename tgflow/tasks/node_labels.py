@@ -36,17 +36,7 @@ class LabeledNodes:
 
     @classmethod
     def of(cls, table: pa.Table, ids: NodeIds, path: str) -> LabeledNodes:
-        """Return the nodes of a table with the columns node and label.
-
-        Args:
-            table: A row a node, in the ids of the stream.
-            ids: Of the stream.
-            path: What messages call it.
-
-        Raises:
-            ValueError: If a column is missing, a label is, a node comes twice, or there are fewer
-                than `NUM_FOLDS` nodes of a class.
-        """
+        """Return the nodes of a table with the columns node and label."""
         check_columns(table, ("node", "label"), path)
         column = table["label"].combine_chunks()
         if column.null_count:
@@ -62,12 +52,7 @@ class LabeledNodes:
 
 
 def read_node_labels(path: str, ids: NodeIds) -> LabeledNodes:
-    """Read a file of node labels: CSV (also .gz) or Parquet, with the columns node and label.
-
-    Raises:
-        OSError: If it cannot be read.
-        ValueError: As `LabeledNodes.of`.
-    """
+    """Read a file of node labels: CSV (also .gz) or Parquet, with the columns node and label."""
     return LabeledNodes.of(read_table(path), ids, path)
 
 
@@ -119,19 +104,6 @@ def node_label_figures(
     Each node is asked about right after its last event. A logistic regression learns four fifths of
     the nodes and predicts the labels of the others; so do those that read degrees and age alone,
     and those that read both.
-
-    Args:
-        model: One that defines `embed`, trained, with all events stored.
-        graph: All events.
-        labeled: The nodes.
-        seed: Of the folds.
-
-    Returns:
-        `node.auc` and the like with 95 % intervals, of scores pooled over the folds; the same as
-        `node.degrees.auc` and `node.with_degrees.auc`.
-
-    Raises:
-        ValueError: If the model makes no embeddings.
     """
     last, simple = _history(graph.log, labeled.nodes, graph.seconds_per_tick)
     embedded = Inference(model, graph).embed(labeled.nodes, last + 1).cpu().double()

@@ -27,12 +27,6 @@ class LabelHistory:
 
     With two classes, labels above 0 are class 1 and all others class 0: as they are 0 and 1, or
     signs. With more, the classes are numbered by when a label occurs first.
-
-    Args:
-        graph: Of the events.
-        num_classes: Classes, at least 2.
-        delay: Ticks after its event at which a label is known, at least 0.
-        codes: The class of each label so far, to number them as another history does; it grows.
     """
 
     def __init__(
@@ -53,11 +47,7 @@ class LabelHistory:
         """The log position of the first event of each class."""
 
     def upto(self, stop: int) -> None:
-        """Read the log up to a position.
-
-        Raises:
-            ValueError: If events have no labels, or more classes than there are to be.
-        """
+        """Read the log up to a position."""
         if stop <= self._size:
             return
         label = self._log.read(self._size, stop).label
@@ -92,15 +82,7 @@ class LabelHistory:
         return self._classes[eid].long()
 
     def labels(self, codes: Tensor, t: Tensor) -> Tensor:
-        """Return the labels of classes, of which there are more than two, as seen at times.
-
-        Args:
-            codes: Classes, int64 `[N]`.
-            t: Of events that were read, int64 `[N]`.
-
-        Returns:
-            int64 `[N]`; `NO_LABEL` for a class that no label has had which is seen at that time.
-        """
+        """Return the labels of classes, of which there are more than two, as seen at times."""
         known = [*self.codes]
         return torch.tensor(
             [
@@ -115,15 +97,7 @@ class LabelHistory:
         return self._log.position(max(t - self.delay, INT64_MIN))
 
     def past(self, eid: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the classes that events see, and the ticks since the newest of each list.
-
-        Args:
-            eid: Log positions, int64 `[N]`.
-
-        Returns:
-            int64 `[N, 4, DEPTH]`, see `tgflow.batch.Targets.past`; and int64 `[N, 4]`, -1 where
-            there are none.
-        """
+        """Return the classes that events see, and the ticks since the newest of each list."""
         if not len(eid):
             return eid.new_empty(0, 4, DEPTH), eid.new_empty(0, 4)
         self.upto(int(eid.max()) + 1)

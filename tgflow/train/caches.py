@@ -37,11 +37,6 @@ def isolate_evaluation(
 
     A cache that plans needs none of that: it counts the pass in, and carries contents over. One
     that is static does not change.
-
-    Args:
-        graph: Whose tables are read.
-        upcoming: Returns the ids of the first rows that the next pass will read, by table; those
-            that were held before this pass are brought in after it.
     """
     caches = {n: c for n, c in caches_of(graph).items() if c.policy not in ("static", "belady")}
     held = {name: cache.contents() for name, cache in caches.items()}

@@ -52,11 +52,6 @@ class CapturedCalls:
     All graphs share one pool of memory, so that they take together what the largest one needs:
     they come one after the other, and a result is there until the next call, but for a call with
     the same batch that was captured later, which may read it.
-
-    Args:
-        device: Where they run.
-        fixed: Returns tensors of the model's state; what was captured holds as long as they are
-            the same objects.
     """
 
     def __init__(self, device: Device, fixed: Callable[[], list[Tensor]]) -> None:
@@ -85,14 +80,6 @@ class CapturedCalls:
         """Return `work(batch)`, or the same from a replay, whose tensors the next one overwrites.
 
         Does not synchronize, except while it captures.
-
-        Args:
-            name: Of the function; batches of one shape give it one graph.
-            batch: On the device; its tensors keep their values until a call with another one.
-            work: Queues work on the current stream alone, and waits for nothing.
-            tensors: Those of its result.
-            follows: It reads the result of the latest call, which was a replay: as often as that,
-                so that it needs no more warming up.
         """
         # all that captured work depends on of a batch, except the values in its tensors
         shapes = tuple(tensor.shape for tensor in batch.tensors())

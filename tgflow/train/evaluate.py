@@ -41,21 +41,7 @@ def evaluate(
     on_batch: Callable[[Scored], None],
     own: Metrics | None = None,
 ) -> dict[str, float]:
-    """Return metrics of all events and of those of new nodes.
-
-    Args:
-        scored: Batches of new events only, in order; see `scores_of`.
-        touches_new: Which events of the log touch a node unseen in training, bool `[N]`.
-        batch_size: Events over which AP and AUC of new nodes' events are taken before averaging,
-            as they are too few in a batch of all events.
-        on_batch: Called with each batch, once it is measured.
-        own: Metrics of one's own.
-
-    Returns:
-        As `LinkMetrics.result`, and the same with `inductive.` in front; plus `num_events`.
-        Inductive metrics take the negatives that all events have, where DyGLib draws others, from
-        the destinations of new nodes' events.
-    """
+    """Return metrics of all events and of those of new nodes."""
     metrics, inductive = LinkMetrics(own), LinkMetrics(own)
     kept: list[tuple[Tensor, Tensor]] = []
     for batch in scored:
@@ -80,11 +66,6 @@ def scores_of(
     """Predict each batch, then store it in memory; yield its scores once they are on the host.
 
     Nothing is yielded on ranks that the scores do not come to.
-
-    Args:
-        learner: Its parameters stay as they are; its memory moves on by the batches' events.
-        batches: In order, on the learner's device.
-        parts: Which parts of batches they are, of a `PartedPlan`; None: they are whole.
     """
     results: Results[tuple[BatchPlace, bool]] = learner.new_results()
     whole: list[Scored] = []

@@ -30,16 +30,7 @@ _TITLES = {"edge_x": "edge features", "node_x": "node features"}
 
 
 def save_rows(writer: Checkpoint, name: str, table: Table, size: int, *, volatile: bool) -> None:
-    """Save the first `size` rows and their fingerprint, or refer to their file.
-
-    Args:
-        writer: Takes them.
-        name: "edge_x" or "node_x".
-        table: With the rows.
-        size: How many to save.
-        volatile: Whether the fingerprint is left out of the checkpoint's `state_sha256`, which
-            never depends on the file that the rows are in.
-    """
+    """Save the first `size` rows and their fingerprint, or refer to their file."""
     file, step = _backing_file(table), max(1, PIECE_BYTES // (4 * table.dim))
     where = None if file is None or file.path is None else str(file.path.absolute())
     writer.note(name, {"dim": table.dim, "piece": step, "file": where})
@@ -56,21 +47,7 @@ def save_rows(writer: Checkpoint, name: str, table: Table, size: int, *, volatil
 
 
 def load_rows(reader: Checkpoint, name: str, table: Table, *, follows_log: bool) -> None:
-    """Let a table have the rows that were saved.
-
-    Args:
-        reader: Has them, or refers to their file.
-        name: "edge_x" or "node_x".
-        table: An empty one, wherever it is, or one that has them.
-        follows_log: Whether events give the rows, as edges do: those beyond the checkpoint's come
-            again, so they are cut off. Rows of nodes may be there before an event mentions them,
-            and stay.
-
-    Raises:
-        RowsLost: If the table, or the file that is referred to, does not have what it had; nothing
-            in it was changed.
-        ValueError: If the table is of another kind, or has rows that are not the checkpoint's.
-    """
+    """Let a table have the rows that were saved."""
     dim = read_natural(read_as(dict[str, Any], reader.meta.get(name), name), "dim")
     if table.dim != dim or table.dtype != torch.float32:
         raise ValueError(

@@ -65,18 +65,7 @@ class PropertyLabels:
 
     @classmethod
     def of(cls, table: pa.Table, ids: NodeIds, ticks_per_unit: int, path: str) -> PropertyLabels:
-        """Return the properties of a table with the columns t, node, label and weight.
-
-        Args:
-            table: A row for each item that a node has at a time; nodes in the ids of the stream,
-                those of which it has no events are left out.
-            ids: Of the stream.
-            ticks_per_unit: Ticks in a unit of `t`.
-            path: What messages call it.
-
-        Raises:
-            ValueError: If a column is missing or has gaps, or a weight is negative.
-        """
+        """Return the properties of a table with the columns t, node, label and weight."""
         check_columns(table, COLUMNS, path)
         for name in COLUMNS:
             if table[name].null_count:
@@ -102,12 +91,7 @@ def _time(t: Tensor, nodes: Tensor, item: Tensor, weight: Tensor) -> PropertyTim
 
 
 def read_property_labels(path: str, ids: NodeIds, ticks_per_unit: int) -> PropertyLabels:
-    """Read a file of properties: CSV (also .gz) or Parquet; see `PropertyLabels.of`.
-
-    Raises:
-        OSError: If it cannot be read.
-        ValueError: As `PropertyLabels.of`.
-    """
+    """Read a file of properties: CSV (also .gz) or Parquet; see `PropertyLabels.of`."""
     return PropertyLabels.of(read_table(path), ids, ticks_per_unit, path)
 
 
@@ -189,20 +173,6 @@ def node_property_figures(
 
     Soft-target cross-entropy; labels before T are seen at T, of all nodes, in each part. The epoch
     is chosen by validation, from before the first one on.
-
-    Args:
-        asked: Of `asked_at_times`.
-        num_items: Width of a property.
-        epochs: Passes over the times, at most; stops after 10 without improvement.
-        learning_rate: Adam's.
-        seed: Of the head's first parameters.
-
-    Returns:
-        `property.ndcg`, NDCG@10 as in TGB: the mean over nodes, then over times; the same as
-        `property.last.ndcg` and `property.average.ndcg`; and an interval by resampled times.
-
-    Raises:
-        ValueError: If validation or test has no time.
     """
     for part in ("val", "test"):
         if not any(each.part == part for each in asked):

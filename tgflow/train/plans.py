@@ -137,19 +137,7 @@ def make_plan(
     fanouts: Sequence[int] | None = None,
     **options: Any,
 ) -> Plan:
-    """Return the plan of the events of `graph` from `start` on for a model and its settings.
-
-    Args:
-        graph: Graph whose log is planned.
-        model: Decides what is sampled and counted, where `config` does not.
-        config: Everything else.
-        negatives: How negatives are drawn.
-        seed: Seeds every draw, together with `start`.
-        start: Log position of the first event.
-        counts: Of the model's counts, to share them with other plans of the graph.
-        fanouts: Neighbors per hop, None: the model's.
-        options: `stop`, `only`, `replay` and `pairs` of `Plan.for_model`.
-    """
+    """Return the plan of the events of `graph` from `start` on for a model and its settings."""
     own = {"fanouts": fanouts, "strategy": config.strategy, "counts": counts}
     return Plan.for_model(
         model,
@@ -175,16 +163,7 @@ def micro_batch_plans(
     replay_from: int = 0,
     **shared: Any,
 ) -> MicroBatchPlans:
-    """Return the plans of a stream's micro-batches: to predict, and to learn.
-
-    Args:
-        graph: Graph whose log is planned.
-        model: As `make_plan` takes it.
-        config: Everything else.
-        start: Log position of the first event of micro-batch 0.
-        replay_from: No event before this log position is replayed.
-        shared: `counts` and `pairs` of `make_plan`.
-    """
+    """Return the plans of a stream's micro-batches: to predict, and to learn."""
     c = config
     replay = ExperienceReplay(c.replay_ratio, c.replay_horizon, c.replay_half_life, replay_from)
     seed = c.seed if c.data_seed is None else c.data_seed

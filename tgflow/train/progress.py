@@ -13,10 +13,7 @@ from tgflow.metrics import MEAN_OVER_BATCHES
 
 @dataclass(slots=True)
 class RunningMean:
-    """Exponentially weighted means: a value counts half as much after `half_life` more of them.
-
-    The first mean is the first value.
-    """
+    """Exponentially weighted means: a value counts half as much after `half_life` more of them."""
 
     half_life: float
     sums: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -60,11 +57,7 @@ class Segment:
 
 @dataclass(slots=True)
 class Timeline:
-    """Metrics along a stream, from which the mean of any late part follows.
-
-    Holds up to `capacity` segments, of one batch each at first. When they are full, neighbors are
-    joined two by two: memory stays bounded, and a part's start is exact to one segment.
-    """
+    """Metrics along a stream, from which the mean of any late part follows."""
 
     capacity: int = 4096  # even
     batches_per_segment: int = 1
@@ -104,10 +97,7 @@ class Timeline:
         self.last_batches = 1
 
     def mean(self, since: int | None = None) -> dict[str, float]:
-        """Return the mean of each metric over the segments that start at event `since` or later.
-
-        Without `since`, over all of them, at no cost.
-        """
+        """Return the mean of each metric over the segments that start at event `since` or later."""
         total = self.total
         if since is not None:
             total = Segment(0, 0, {})
@@ -117,10 +107,7 @@ class Timeline:
         return {name: value / weight for name, (value, weight) in total.sums.items()}
 
     def tail_start(self, share: float) -> int:
-        """Return where the last `share` of the events starts, rounded up to a segment's start.
-
-        The last segment always belongs to it; 0 without events.
-        """
+        """Return where the last `share` of the events starts, rounded up to a segment's start."""
         if not self.segments:
             return 0
         first, end = self.segments[0].start, self.segments[-1].stop
@@ -162,11 +149,7 @@ class Progress:
 
     @classmethod
     def from_json(cls, saved: Any) -> Progress:
-        """Return the progress that `to_json` turned into `saved`.
-
-        Raises:
-            UntrustedCheckpoint: If it has not.
-        """
+        """Return the progress that `to_json` turned into `saved`."""
         progress: Progress = read_as(cls, saved, "progress")
         return progress
 

@@ -15,14 +15,7 @@ if TYPE_CHECKING:
 
 
 class ProgressBar(Callback):
-    """Shows how far a training is while it is entered.
-
-    Args:
-        stream: What is learned from: it may know how many events it has, `num_events`, or which
-            share of it was read, `progress`. None for offline training, whose passes say it.
-        console: Where to; None: stderr, or below a notebook's cell.
-        metrics: Metrics to show beside AP and loss.
-    """
+    """Shows how far a training is while it is entered."""
 
     def __init__(
         self,
@@ -95,14 +88,7 @@ class ProgressBar(Callback):
 def progress_bar(
     wanted: bool | None, stream: object = None, metrics: Sequence[str] = ()
 ) -> AbstractContextManager[Callback]:
-    """Return a progress bar to enter, or a callback that does nothing.
-
-    Args:
-        wanted: Whether it is shown; None: where stderr is a terminal, and in a notebook that has
-            ipywidgets, by which bars move there.
-        stream: As `ProgressBar`.
-        metrics: As `ProgressBar`.
-    """
+    """Return a progress bar to enter, or a callback that does nothing."""
     if wanted is None:
         console = _console()
         has_widgets = console.is_jupyter and find_spec("ipywidgets") is not None

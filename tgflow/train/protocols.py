@@ -62,13 +62,7 @@ def protocol_settings(name: str) -> dict[str, Any]:
 
 
 def offline_line(config: OfflineConfig, tied_share: float, select: str | None = None) -> str:
-    """Return in one line what figures of an offline training are to be compared by.
-
-    Args:
-        config: Its settings.
-        tied_share: Share of the events that have the time of the event before.
-        select: The figure by which a task chooses the epoch; None: as the settings say.
-    """
+    """Return in one line what figures of an offline training are to be compared by."""
     c = config
     chosen = c.select.upper().replace("+", " and ") if select is None else select
     shares = (1 - c.val_ratio - c.test_ratio, c.val_ratio, c.test_ratio)
@@ -97,12 +91,7 @@ def offline_line(config: OfflineConfig, tied_share: float, select: str | None = 
 
 
 def continual_line(config: ContinualConfig, tied_share: float) -> str:
-    """Return in one line what figures of continual learning are to be compared by.
-
-    Args:
-        config: Its settings.
-        tied_share: Share of the events that have the time of the event before.
-    """
+    """Return in one line what figures of continual learning are to be compared by."""
     kinds = [f"random:{config.mrr_negatives}"]
     if config.hist_negatives:
         kinds.append(f"historical:{config.hist_negatives}")

@@ -14,17 +14,6 @@ class RankControl:
     An order is asked for until the runner takes it back. It reaches rank 0 with this rank's
     figures, and comes back as the order of a later micro-batch: of the next one, if rank 0 asks
     itself. All ranks have the same order after the same micro-batch.
-
-    Args:
-        peers: The ranks.
-        compute_seconds: Returns what this rank has computed so far.
-
-    Example:
-        >>> trainer.control.asks |= Order.CHECKPOINT  # on rank 0, or any other one
-        >>> for record in trainer.steps(stream):
-        ...     if Order.CHECKPOINT in trainer.control.order:  # of this very micro-batch
-        ...         trainer.control.asks &= ~Order.CHECKPOINT
-        ...         save(trainer)
     """
 
     def __init__(self, peers: Peers, compute_seconds: Callable[[], float]) -> None:

@@ -48,16 +48,6 @@ class RankReducer(SliceReducer):
 
     Rows for the state go to all ranks, or to the owners of their nodes where each rank has the
     state of its own nodes (`SpreadState`). Rank 0 alone gets scores.
-
-    Args:
-        peers: The ranks, more than one.
-        slices: How many a batch is cut into.
-        model: Whose parameters all ranks must have alike.
-        device: Where it is.
-        control: Gets orders and figures.
-
-    Raises:
-        WorldError: If there are more ranks than slices.
     """
 
     waits = True
@@ -221,15 +211,7 @@ class RankReducer(SliceReducer):
 
 
 class _Rows:
-    """Rows on their way between ranks: their columns side by side, uint8 `[R, W]`.
-
-    Args:
-        kind: Their name in parcels and in `Traffic`.
-        like: Columns of their dtypes and widths.
-        sends: For each rank; for rank 0 alone if there is one.
-        counts: Rows that come from each rank.
-        join: Makes the result of what each rank has sent.
-    """
+    """Rows on their way between ranks: their columns side by side, uint8 `[R, W]`."""
 
     def __init__(
         self,

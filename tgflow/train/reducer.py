@@ -45,35 +45,16 @@ class SliceReducer:
         return lambda: joined
 
     def total(self, share: Share, leaves: TreeSum) -> Tensor:
-        """Return the sum of the leaves of all slices, the same bits on all ranks.
-
-        Args:
-            share: The slices that are computed here.
-            leaves: Those of `share.numbers`, added in order; their sums may be overwritten.
-
-        Raises:
-            TrainingDiverged: Late, if what was predicted before is not finite; see `agree`.
-        """
+        """Return the sum of the leaves of all slices, the same bits on all ranks."""
         return leaves.total()
 
     def settle(self, share: Share) -> None:
-        """Complete the exchange of everything given so far: nothing else of the batch comes.
-
-        Raises:
-            TrainingDiverged: Late, if what was predicted before is not finite; see `agree`.
-        """
+        """Complete the exchange of everything given so far: nothing else of the batch comes."""
 
     def agree(self, share: Share, error: TrainingDiverged | None) -> None:
         """Raise on all ranks if a prediction of any of them is not finite.
 
         That may be late: then the next call raises it (`TrainingDiverged.is_late`).
-
-        Args:
-            share: The slices that are computed here.
-            error: Names what is not finite here.
-
-        Raises:
-            TrainingDiverged: If something is not finite.
         """
         if error is not None:
             raise error

@@ -27,13 +27,7 @@ class _Copy(NamedTuple):
 
 
 class Results(Generic[Label]):
-    """Values of steps, in order.
-
-    Args:
-        device: Where values come from: they are copied to pinned memory behind each step, and
-            waited for only where the host would be more than `MOST_BEHIND` steps ahead. None:
-            values are on the host when they are put, or are waited for then.
-    """
+    """Values of steps, in order."""
 
     def __init__(self, device: torch.device | None) -> None:
         self._device = device
@@ -58,11 +52,7 @@ class Results(Generic[Label]):
         self._waiting.append((label, _Copy(host, likes, done)))
 
     def take(self, *, everything: bool = False) -> Iterator[tuple[Label, Values]]:
-        """Yield in order the steps whose values have come to the host.
-
-        Args:
-            everything: Wait for all of them.
-        """
+        """Yield in order the steps whose values have come to the host."""
         while self._waiting:
             label, values = self._waiting[0]
             if isinstance(values, _Copy):

@@ -247,10 +247,7 @@ def _dim_of(layer: Any) -> int:
 
 
 class _RowProducer:
-    """Computes hot rows of a layer ahead, and brings them into its ring.
-
-    A copy of the layer computes, in evaluation mode: without dropout.
-    """
+    """Computes hot rows of a layer ahead, and brings them into its ring."""
 
     def __init__(self, layer: nn.Module, ring: EmbeddingRing, plan: Plan) -> None:
         self._layer, self._ring, self._plan = layer, ring, plan

@@ -38,16 +38,6 @@ def chronological_split(
 
     Of the nodes that appear after the training part, some are drawn to be new: training sees none
     of their events. Their number is a share of all nodes.
-
-    Args:
-        events: All events, times ascending.
-        val_ratio: Share of the events for validation, above 0.
-        test_ratio: Share for testing, above 0.
-        new_node_ratio: Share of all nodes to draw as new, at least 0.
-        seed: Seeds the draw.
-
-    Raises:
-        ValueError: If a ratio is out of range, or a part would have no events.
     """
     if not (val_ratio > 0 and test_ratio > 0 and val_ratio + test_ratio < 1):
         raise ValueError(

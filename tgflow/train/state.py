@@ -253,20 +253,12 @@ def _check_rows(graph: TemporalGraph, edge_x: Table | None, checkpoint: Checkpoi
 
 
 def load_model(model: TemporalModel, checkpoint: Checkpoint) -> None:
-    """Give `model` the parameters and the state of `checkpoint`.
-
-    Raises:
-        CheckpointError: If they do not fit it.
-    """
+    """Give `model` the parameters and the state of `checkpoint`."""
     _load(_model_parts(model), checkpoint)
 
 
 def load_model_before_labels(model: TemporalModel, checkpoint: Checkpoint) -> None:
-    """Do as `load_model`; a decoder of labels that the checkpoint does not have stays as it is.
-
-    Raises:
-        CheckpointError: If the rest does not fit it.
-    """
+    """Do as `load_model`; a decoder of labels that the checkpoint does not have stays as it is."""
     decoder = model.label_decoder
     if not any(name.startswith("label_decoder.") for name in checkpoint.get("model")):
         model.label_decoder = None
@@ -277,11 +269,7 @@ def load_model_before_labels(model: TemporalModel, checkpoint: Checkpoint) -> No
 
 
 def load_learner(learner: TrainStep, checkpoint: Checkpoint) -> None:
-    """Give `learner` the model, its state and the optimizer of `checkpoint`.
-
-    Raises:
-        CheckpointError: If they do not fit it.
-    """
+    """Give `learner` the model, its state and the optimizer of `checkpoint`."""
     if Schedule.name in checkpoint.meta and learner.lr_scheduler is None:
         raise CheckpointError(
             "the checkpoint was made with an lr_scheduler: give the same one (--lr-scheduler)"

@@ -69,28 +69,6 @@ class TrainStep:
     a device nothing waits for that check: from the first such batch on `is_lost` is set there, and
     no step changes parameters, optimizer or state. `check_late` then raises for the batch once its
     scores and loss are on the host.
-
-    Args:
-        model: Model to train, on its device; batches are moved there.
-        seed: Seeds dropout.
-        learning_rate: Learning rate of the optimizer, above 0.
-        weight_decay: Weight decay of the optimizer, at least 0.
-        grad_clip: Largest norm of all gradients together, or None.
-        loss: Name of a loss, or a function from `Scores` to a loss, float `[]`; None: the model's.
-        optimizer: Optimizer, as `tgflow.train.optimizers.optimizer_of` takes it.
-        lr_scheduler: Learning rate schedule, as `tgflow.train.optimizers.scheduler_of` takes it,
-            stepped after each optimizer step; None: constant.
-        execution: How a GPU is used. Steps are captured only with Adam and AdamW, and without an
-            `lr_scheduler`.
-        num_nodes: Returns a bound of the nodes in batches, as `TemporalGraph.num_nodes` is; None:
-            a state on a device waits for the largest one at each step.
-        checks_at_once: Wait at each step, on a device too, and raise there.
-        reducer: Combines slices of several ranks; None: all slices are computed here.
-        task: What is learned beside links, of whole batches with `targets`; None: nothing. Its
-            steps are not captured.
-
-    Raises:
-        ValueError: If there is no such loss, optimizer or schedule, or its settings are invalid.
     """
 
     def __init__(
@@ -183,37 +161,17 @@ class TrainStep:
         return self._sliced if isinstance(batch, Share) else self._whole
 
     def predict(self, batch: AnyBatch) -> AnyScores:
-        """Return the logits of `batch` in evaluation mode, without gradients; changes nothing.
-
-        Raises:
-            TrainingDiverged: If a score is not finite, unless `is_lost` notes it.
-            ValueError: If the model reads features of other widths than the batch has.
-        """
+        """Return the logits of `batch` in evaluation mode, without gradients; changes nothing."""
         scores: AnyScores = self._execution(batch).predict(batch)
         return scores
 
     def settle(self, batch: AnyBatch) -> None:
-        """Complete the exchange of a share's slices, such as scores, between ranks.
-
-        Raises:
-            TrainingDiverged: Late, if what another rank has predicted is not finite.
-        """
+        """Complete the exchange of a share's slices, such as scores, between ranks."""
         if isinstance(batch, Share):
             self.reducer.settle(batch)
 
     def learn(self, batch: AnyBatch, *, stores: bool = True) -> StepResult:
-        """Take one optimizer step on all events of `batch`; memory is left as it is.
-
-        Args:
-            batch: The batch.
-            stores: Whether `commit` follows with the scores that this returns: the messages of a
-                share's slices are then sent with their gradients.
-
-        Raises:
-            TrainingDiverged: If the loss or a score is not finite, unless `is_lost` notes it; the
-                parameters are unchanged.
-            ValueError: If the model reads features of other widths than the batch has.
-        """
+        """Take one optimizer step on all events of `batch`; memory is left as it is."""
         result: StepResult = self._execution(batch).learn(batch, stores)
         # Outside of the execution: a replayed CUDA graph runs no Python.
         if self.lr_scheduler is not None:
@@ -221,13 +179,7 @@ class TrainStep:
         return result
 
     def commit(self, batch: AnyBatch, scores: AnyScores | None) -> None:
-        """Store the batch's new events in the model's state.
-
-        Args:
-            batch: The batch.
-            scores: What `predict` or `learn` returned of it; None, if that was not finite, stores
-                what the model computes now.
-        """
+        """Store the batch's new events in the model's state."""
         self._execution(batch).commit(batch, scores)
 
     def score(self, batch: Batch) -> Scores:
@@ -254,11 +206,7 @@ class TrainStep:
             self.update()
 
     def loss_of(self, batch: Batch, scores: Scores) -> Tensor:
-        """Return the loss of the scores of a batch, by the weights of its events.
-
-        Raises:
-            ValueError: If events have weights, and the loss takes none.
-        """
+        """Return the loss of the scores of a batch, by the weights of its events."""
         weight = batch.weight
         if weight is None:
             return self.loss(scores)
@@ -324,12 +272,7 @@ class TrainStep:
         loss: Tensor | None = None,
         classes: Tensor | None = None,
     ) -> None:
-        """Check what has come to the host of a step whose values nothing has waited for.
-
-        Raises:
-            TrainingDiverged: If a value is not finite. No step since then has changed the model;
-                from now on steps do again.
-        """
+        """Check what has come to the host of a step whose values nothing has waited for."""
         if self.is_lost is None:
             return
         try:

@@ -73,21 +73,6 @@ class Stepper:
     """Takes one model through micro-batches, and makes their records.
 
     Of each micro-batch: `predict`, then `learn` once for each update, then `store` and `finish`.
-
-    Args:
-        model: Model to train, on its device, memory included.
-        graph: Graph of the batches.
-        config: Settings.
-        preparation: The clock of what prepares batches.
-        on_scores: Gets the scores of what was predicted, once they are on the host.
-        scorer: Gets what was predicted before it is learned, for which a device and other ranks are
-            waited for; None: nothing waits.
-        figures: Measures what was predicted of a task.
-        options: Of `TrainStep.of_config`.
-
-    Raises:
-        ValueError: If batches are cut into slices, and the model takes whole ones alone; or there
-            is no such metric.
     """
 
     def __init__(
@@ -137,11 +122,7 @@ class Stepper:
         self.progress.resume(self.learner.compute_seconds, self._preparation.seconds)
 
     def predict(self, batch: AnyBatch) -> None:
-        """Score a micro-batch as it comes.
-
-        Raises:
-            TrainingDiverged: If a score is not finite, and that is not to be skipped.
-        """
+        """Score a micro-batch as it comes."""
         self._places, self._num_fallbacks = [BatchPlace.of(batch)], batch.num_fallbacks
         self._learned = None
         self._predicted = scores = self._tried(self._scores_of, batch)
@@ -161,11 +142,7 @@ class Stepper:
         return scores
 
     def learn(self, batch: AnyBatch) -> None:
-        """Take one update from the micro-batch and what is replayed with it.
-
-        Raises:
-            TrainingDiverged: If the loss or a score is not finite, and that is not to be skipped.
-        """
+        """Take one update from the micro-batch and what is replayed with it."""
         update = len(self._places)
         self._places.append(BatchPlace.of(batch))
         if self._predicted is None:
@@ -176,15 +153,7 @@ class Stepper:
             self._scored.append((f"{update}.", learned.scores, learned.loss))
 
     def store(self, batch: AnyBatch) -> None:
-        """Store the new events in the model's state.
-
-        Args:
-            batch: What was learned from last; or predicted, where nothing is learned.
-
-        Raises:
-            TrainingDiverged: Late, if a score that was predicted is not finite, and that is not to
-                be skipped.
-        """
+        """Store the new events in the model's state."""
         if self._predicted is None:
             return
         scores: AnyScores | None = self._predicted
@@ -219,12 +188,7 @@ class Stepper:
             yield self._records.popleft()
 
     def collect(self, *, everything: bool) -> None:
-        """Make records of what has come to the host.
-
-        Raises:
-            TrainingDiverged: If a value was not finite that nothing has waited for: its `before` is
-                set, and later micro-batches are forgotten.
-        """
+        """Make records of what has come to the host."""
         for step, values in self._results.take(everything=everything):
             try:
                 self._check(step, values)

@@ -47,18 +47,6 @@ class StreamTrainer(ABC):
     """Base class of trainers over a stream, which read it micro-batch by micro-batch.
 
     A subclass has its models as `Stepper`s, and defines the batches and how they are stepped with.
-
-    Args:
-        graph: Grows by the stream's events; append to it nowhere else.
-        config: Settings.
-        execution: How a GPU is used.
-        device: Where models are, and batches come to.
-        reducer: Brings slices of batches together; None: all of them are computed here.
-        peers: The ranks; None: this process alone.
-
-    Raises:
-        ValueError: If features of the graph are cached with `policy="belady"`, which needs to know
-            what comes next; `policy="lru"` follows recency.
     """
 
     control: RankControl | None = None
