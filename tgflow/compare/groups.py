@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
 from tgflow.batch import Batch
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
-from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
-from tgflow.plan.counts import CountHistory
 from tgflow.plan.device import DeviceBatches
 from tgflow.train.config import ContinualConfig
 from tgflow.train.plans import PREDICT, MicroBatchPlans
 
 
 def needs_of(model: TemporalModel, config: ContinualConfig) -> tuple[Any, ...]:
-    """Return what a model's batches depend on, beside what all models of a comparison share.
-
-    What it counts of the past is no part of it: a batch may hold more counts than a model reads.
-    """
+    """Return what a model's batches depend on, beside what all models of a comparison share."""
     strategy = config.strategy or model.strategy
     reads_memory = model.state is not None if model.reads_nodes else None
-    return model.fanouts, strategy, reads_memory
+    return model.fanouts, strategy, reads_memory, tuple(model.counts)
 
 
 class Stopwatch:
@@ -37,52 +30,20 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self._adding = threading.Lock()
-        self._batch = threading.local()
-        # [to predict, to learn from]
-        self._preparing = [0.0, 0.0]
-        self._counting = [0.0, 0.0]
+        self._seconds = [0.0, 0.0]  # to predict, to learn from
 
     @contextmanager
     def preparing(self, epoch: int) -> Iterator[None]:
         """Enclose the preparation of a batch of `epoch`; for any thread."""
-        self._batch.counting = 0.0
         begin = time.thread_time()
         yield
-        seconds, counting = time.thread_time() - begin, self._batch.counting
-        kind = int(epoch != PREDICT)
+        seconds = time.thread_time() - begin
         with self._adding:
-            self._preparing[kind] += seconds - counting
-            self._counting[kind] += counting
+            self._seconds[int(epoch != PREDICT)] += seconds
 
-    def counted(self, seconds: float) -> None:
-        """Hear for how long this thread counted the past for a batch that is being prepared."""
-        self._batch.counting = getattr(self._batch, "counting", 0.0) + seconds
-
-    def seconds(self, share: float, *, learns: bool) -> float:
-        """Return the seconds spent for a model that reads a `share` of the counts."""
-        kinds = slice(None) if learns else slice(1)
-        return sum(self._preparing[kinds]) + share * sum(self._counting[kinds])
-
-
-class GroupCounts(CountHistory):
-    """Counts that the models of a group read, each computed once."""
-
-    def __init__(
-        self, graph: TemporalGraph, models: Iterable[TemporalModel], watch: Stopwatch
-    ) -> None:
-        super().__init__(graph, tuple(dict.fromkeys(c for model in models for c in model.counts)))
-        self._watch = watch
-
-    def answer(self, *args: Any, **options: Any) -> Tensor:
-        """Return all answers about a batch's pairs, as `CountHistory` does."""
-        begin = time.thread_time()
-        found = super().answer(*args, **options)
-        self.took(time.thread_time() - begin)
-        return found
-
-    def took(self, seconds: float) -> None:
-        """Note it, so that each model is charged for its part."""
-        self._watch.counted(seconds)
+    def seconds(self, *, learns: bool) -> float:
+        """Return the seconds spent for a model."""
+        return sum(self._seconds) if learns else self._seconds[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from tgflow.batch import AnyBatch, Batch, Share
+from tgflow.batch import AnyBatch
 from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.typed import read_as
-from tgflow.compare.groups import GroupCounts, Stopwatch
+from tgflow.compare.groups import Stopwatch
 from tgflow.compare.lineup import Entrant
 from tgflow.compare.score_log import ScoreLog
 from tgflow.cuda.clock import WorkClock, clock_of
@@ -37,7 +38,7 @@ class Participant:
         execution: ExecutionConfig,
         preparation: WorkClock,
         watch: Stopwatch,
-        counts: GroupCounts,
+        counts: CountHistory,
     ) -> None:
         self.entrant = entrant
         self.config = replace(config, seed=entrant.seed, **entrant.learning)
@@ -54,9 +55,7 @@ class Participant:
         """What it dropped out for, and at which event."""
         self.is_waiting = entrant.frozen_of is not None
         """Whether it is a copy that is yet to be made."""
-        self._watch, self._counts, self._graph = watch, counts, graph
-        self._which = [counts.asked.index(each) for each in entrant.model.counts]
-        self._reads_all = self._which == [*range(len(counts.asked))]
+        self._watch, self._counts = watch, counts
         self._commits = clock_of(self.stepper.learner.device)
         self._before = {"commit": 0.0, "preparation": 0.0}
         """Seconds before it was resumed."""
@@ -75,17 +74,6 @@ class Participant:
     def num_updates(self) -> int:
         """Updates that it takes from a micro-batch: none if it only predicts and stores."""
         return 0 if self.entrant.frozen_of is not None else self.stepper.num_updates
-
-    def own(self, batch: AnyBatch) -> AnyBatch:
-        """Return a batch of its group with the counts that its model reads, in its order."""
-        if self._reads_all:
-            return batch
-        if isinstance(batch, Share):
-            return replace(batch, slices=tuple(map(self._with_own_counts, batch.slices)))
-        return self._with_own_counts(batch)
-
-    def _with_own_counts(self, batch: Batch) -> Batch:
-        return replace(batch, counts=tuple(batch.counts[i] for i in self._which))
 
     def predict(self, batch: AnyBatch) -> None:
         """Score a micro-batch; one that does not learn stores it, too."""
@@ -123,7 +111,7 @@ class Participant:
         save_learner(held, origin.stepper.learner)
         load_learner(self.stepper.learner, held)
         self.stepper.keep_past()
-        self.stepper.progress = Progress.from_json(origin.stepper.progress.to_json())
+        self.stepper.progress = deepcopy(origin.stepper.progress)
         self.stepper.resume_clocks()
         self.scores.take_over(origin.scores)
         now = origin._seconds()
@@ -144,7 +132,7 @@ class Participant:
             "bytes": {
                 "parameters": sum(p.nbytes for p in model.parameters()),
                 "memory": _state_bytes(model),
-                "counts": self._counted_bytes(position),
+                "counts": self._counts.figures(position).get("counts_bytes", 0),
             },
             "learning": dict(self.entrant.learning),
             **model.figures(),
@@ -170,7 +158,7 @@ class Participant:
         self._before = {
             name: read_as(float, seconds.get(name), f"seconds.{name}") for name in self._before
         }
-        self.stepper.progress = Progress.from_json(meta.get("progress"))
+        self.stepper.progress = read_as(Progress, meta.get("progress"), "progress")
         if self.is_active:
             load_learner(self.stepper.learner, reader)
             self.stepper.keep_past()
@@ -194,14 +182,7 @@ class Participant:
 
     def _preparing(self) -> float:
         """Return the seconds that its batches have taken in this process, as if for it alone."""
-        share = len(self._which) / max(len(self._counts.asked), 1)
-        return self._watch.seconds(share, learns=self.num_updates > 0)
-
-    def _counted_bytes(self, position: int) -> int:
-        """Return the bytes of its counts, as if for it alone."""
-        own = self.entrant.model.counts
-        counts = self._counts if self._reads_all else CountHistory(self._graph, own)
-        return counts.figures(position).get("counts_bytes", 0)
+        return self._watch.seconds(learns=self.num_updates > 0)
 
     def _microseconds(self) -> dict[str, float]:
         """Return what an event took: what it computed, stored, and what its batches took."""

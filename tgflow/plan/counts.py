@@ -71,9 +71,6 @@ class CountHistory:
         self.native.answer(*pairs, events.t.contiguous(), limit.contiguous(), out)
         return out.view(-1)
 
-    def took(self, seconds: float) -> None:
-        """Hear for how long a thread has looked up the answers about a batch; for any thread."""
-
     def read(self, answers: Tensor, width: int) -> tuple[Counts, ...]:
         """Return what `answer` returned, or a copy of it on any device, as views by count.
 

@@ -225,7 +225,6 @@ class HostPreparer:
         at = BatchPlaces(*numbers[:size])
         starts = range(size, len(numbers), step)
         blocks = [BlockPlaces(*numbers[start : start + step]) for start in starts]
-        plan.counts.took(at.counting_ns * 1e-9)
         num = at.num_events
         # a copy: events are kept longer than their batch, and would keep its slab
         ends = memory[: at.ends + 16 * num].view(torch.int64).clone()

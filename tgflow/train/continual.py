@@ -332,7 +332,7 @@ class ContinualTrainer(StreamTrainer):
                 trainer._replay_from = max(read_natural(meta, "replay_from"), kept)
         if trainer.config.batch_size == saved.batch_size:
             trainer._load_place(checkpoint)
-        trainer._stepper.progress = Progress.from_json(meta.get("progress"))
+        trainer._stepper.progress = read_as(Progress, meta.get("progress"), "progress")
         return trainer
 
 

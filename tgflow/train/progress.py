@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
-from tgflow.checkpoint.typed import read_as
+from pydantic import TypeAdapter
+
 from tgflow.metrics import MEAN_OVER_BATCHES
 
 
@@ -50,10 +51,6 @@ class Segment:
             old_value, old_weight = self.sums.get(name, (0.0, 0.0))
             self.sums[name] = (old_value + value, old_weight + weight)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values: a copy."""
-        return {"start": self.start, "stop": self.stop, "sums": dict(self.sums)}
-
 
 @dataclass(slots=True)
 class Timeline:
@@ -66,16 +63,6 @@ class Timeline:
     """Batches in the last segment."""
     total: Segment = field(default_factory=lambda: Segment(0, 0, {}))
     """All segments, summed up."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values of which `read_as` makes it again: a copy."""
-        return {
-            "capacity": self.capacity,
-            "batches_per_segment": self.batches_per_segment,
-            "segments": [segment.to_json() for segment in self.segments],
-            "last_batches": self.last_batches,
-            "total": self.total.to_json(),
-        }
 
     def add(self, start: int, stop: int, metrics: dict[str, float]) -> None:
         """Take in one batch of events `[start, stop)`, which follow those before; no NaN."""
@@ -142,21 +129,10 @@ class Progress:
     preparation_clock: float = 0.0
     """The loader's time of preparation then."""
 
-    @classmethod
-    def new(cls, half_life: float) -> Progress:
-        """Return the progress of a new run."""
-        return cls(RunningMean(half_life))
-
-    @classmethod
-    def from_json(cls, saved: Any) -> Progress:
-        """Return the progress that `to_json` turned into `saved`."""
-        progress: Progress = read_as(cls, saved, "progress")
-        return progress
-
     def to_json(self) -> dict[str, Any]:
-        """Return what `from_json` takes back, as plain values: a copy."""
-        saved = {each.name: getattr(self, each.name) for each in fields(self)}
-        return saved | {"running": asdict(self.running), "timeline": self.timeline.to_json()}
+        """Return plain values, of which `read_as` makes it again: a copy."""
+        plain: dict[str, Any] = TypeAdapter(Progress).dump_python(self)
+        return plain
 
     def resume(self, compute_seconds: float, preparation_seconds: float = 0.0) -> None:
         """Start the clock; the seconds are the learner's and the loader's, which only grow."""

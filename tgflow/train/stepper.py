@@ -21,7 +21,7 @@ from tgflow.train.config import ContinualConfig
 from tgflow.train.event_scores import EventScorer, EventScores
 from tgflow.train.finite import BatchPlace, TrainingDiverged
 from tgflow.train.observe import StepRecord
-from tgflow.train.progress import Progress
+from tgflow.train.progress import Progress, RunningMean
 from tgflow.train.reducer import AnyScores, check_sliceable, score_values
 from tgflow.train.results import Results, Values
 from tgflow.train.step import StepResult, TrainStep
@@ -95,7 +95,7 @@ class Stepper:
         self.num_updates = config.updates if self.learner.learns else 0
         """Updates of each micro-batch: none for a model without parameters."""
         self.keep_past()
-        self.progress = Progress.new(config.half_life)
+        self.progress = Progress(RunningMean(config.half_life))
         self.on_scores = on_scores
         self._preparation, self._scorer, self._figures = preparation, scorer, figures
         self._metrics = find_metrics(config.metrics)
