@@ -84,18 +84,6 @@ def test_fetches_cut_and_refused_are_asked_again(broker, topic):
     assert read_all(broker, topic, options=SMALL).src() == list(range(1000))
 
 
-@pytest.mark.slow
-def test_a_broker_away_for_too_long_is_an_error(topic):
-    with MockBroker() as broker:
-        fill(broker, topic, 50)
-        source = open_source(broker, topic, until_end=False, max_outage=0.8, options=PATIENT)
-        reading = read(source, stop=after(50))
-        broker.kill()
-        with pytest.raises(SourceUnavailable, match="no answer from the broker"):
-            read_on(source, reading, stop=after(51))
-        source.close()
-
-
 def test_a_topic_deleted_while_reading_is_missed(broker, topic):
     fill(broker, topic, 50)
     options = PATIENT | {"metadata_max_age_ms": 200}

@@ -168,15 +168,3 @@ def test_playback_publishes_a_file(tgflow, shared_broker, topic):
     assert f"tgflow run --stream {url} --codec arrow --time-unit s --kafka-option" in said
     reading = read_all(shared_broker, topic, codec="arrow")
     assert sum(map(len, reading.rows.values())) == 600
-
-
-def test_playback_says_what_does_not_fit(tgflow, shared_broker, topic):
-    url = shared_broker.url(topic)
-    code, said = tgflow("playback", STREAM, "--to", url, "--codec", "json", "--records", 5)
-    assert code == 2
-    assert "a JSON record holds one event" in said
-    code, said = tgflow("playback", STREAM, "--to", "kafka://nowhere/edges")
-    assert code == 2
-    assert "is no kafka://HOST:PORT" in said
-    code, said = tgflow("playback", STREAM, "--to", url, "--partition-by", "dst")
-    assert "--to: partition_by must be src or round_robin, got 'dst'" in said

@@ -121,18 +121,6 @@ def test_any_bytes_are_an_event_or_a_bad_row(value, codec):
     assert set(reading.codes) <= CODES.keys()
 
 
-@pytest.mark.parametrize("codec", CODECS)
-def test_every_codec_gives_the_same_events(codec):
-    rows = [(i, i % 7, 3 * i, (i / 2, -float(i))) for i in range(100)]
-    reading = decode([row(codec, *r) for r in rows], codec)
-    assert reading.rows[0] == [r[:3] for r in rows]
-    assert reading.bad == []
-    x = np.concatenate([arrivals.rows.events.x for arrivals in reading.arrivals])
-    assert x.dtype == np.float32
-    assert x.tolist() == [list(r[3]) for r in rows]
-    assert reading.positions[0]["offset"] == 110
-
-
 @pytest.mark.parametrize(
     ("codec", "value", "text"),
     [
@@ -162,16 +150,6 @@ def test_event_ids_may_be_numbers_and_texts_in_one_topic():
     assert rows.rows.event_ids.tolist() == others.rows.event_ids.tolist()
     assert len(set(rows.rows.event_ids.tolist())) == 100
     assert decode([edge(1, id=1.5)], "json", event_id="id", features=()).codes == ["type"]
-
-
-@pytest.mark.parametrize("codec", ["json", "csv"])
-def test_fractions_of_a_second_lose_no_digit(codec):
-    times = ["1700000000.123456789", "3", "-0.000000001", "1e-9", "1.1000000000000000001"]
-    form = {"json": '{{"src":1,"dst":2,"t":{}}}', "csv": "1,2,{}"}[codec]
-    values = [form.format(t).encode() for t in times]
-    reading = decode(values, codec, features=(), tick_unit="ns")
-    assert [t for _, _, t in reading.rows[0]] == [1700000000123456789, 3 * 10**9, -1, 1]
-    assert reading.codes == ["time_precision"]
 
 
 def test_bytes_that_are_not_utf8_make_a_row_bad():

@@ -82,16 +82,6 @@ def test_an_empty_topic_has_ended(shared_broker, topic):
     assert read_all(shared_broker, topic).rows == {0: [], 1: [], 2: []}
 
 
-def test_partitions_nobody_wants_keep_what_they_have(shared_broker, topic):
-    fill(shared_broker, topic, 100, 2)
-    source = open_source(shared_broker, topic)
-    reading = read(source, stop=lambda r: len(r.src(0)) == 100, wanted={0})
-    assert reading.src(1) == []
-    read_on(source, reading)
-    source.close()
-    assert reading.src(1) == list(range(100))
-
-
 def test_a_queue_full_of_what_nobody_wants_keeps_nobody_waiting(shared_broker, topic):
     fill(shared_broker, topic, 1000, 2, batch_size=2000)
     source = open_source(shared_broker, topic, queue_records=100)

@@ -198,16 +198,6 @@ def test_a_missing_column_is_named_with_those_there_are(tmp_path, schema, text):
     assert str(caught.value) == f"{path}: {text}"
 
 
-@pytest.mark.parametrize("ending", ["csv", "csv.gz", "parquet", "arrow", "jsonl"])
-def test_no_rows_are_an_empty_stream(tmp_path, ending):
-    path = tmp_path / f"events.{ending}"
-    write_events(path, open_stream({"src": [], "dst": [], "t": []}))
-    source = open_stream(path)
-    assert list(source) == []
-    assert source.progress == 1.0
-    assert list(open_stream(path, sort=True)) == []
-
-
 def test_a_folder_is_one_stream_in_order_of_name(tmp_path):
     for number, name in enumerate(["part-1.csv", "part-2.jsonl", "part-10.csv.gz", "part-11.csv"]):
         columns = {"src": [number], "dst": [9], "t": [number]} if number < 3 else {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -158,14 +157,3 @@ def test_the_command_line_writes_to_a_transport_of_its_own(tmp_path, capsys, mon
 def test_a_path_has_no_transport(path):
     assert scheme_of(path) is None
     assert find_transport(path) is None
-
-
-@pytest.mark.slow
-def test_kafka_is_found_without_its_client():
-    script = (
-        "import sys\nfrom tgflow.streams.transports import find_transport\n"
-        "assert 'tgflow.streams.kafka' not in sys.modules\n"
-        "assert find_transport('KAFKA://localhost:9092/edges').config.__name__ == 'KafkaConfig'\n"
-        "assert 'kafka' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True)

@@ -1,6 +1,5 @@
 """Bad rows of files: each is found, alone, in its place, with a code and one exact message."""
 
-import contextlib
 import gzip
 import json
 import math
@@ -217,27 +216,6 @@ def test_jsonl_survives_what_breaks_a_parser(tmp_path, row):
     assert error.startswith(f"{path}, line 2: {TOO_DEEP}")
 
 
-def test_objects_over_two_lines_and_two_on_one_line_are_not_mixed_up(tmp_path):
-    path = tmp_path / "events.jsonl"
-    two = JSON_GOOD + b" " + JSON_GOOD
-    broken = JSON_GOOD.replace(b", ", b",\n", 1)
-    path.write_bytes(b"\n".join([JSON_GOOD, two, broken, JSON_GOOD]))
-    events, bad = flat(read(open_files(path)))
-    assert [row[0] for row in events] == [0, 4]
-    assert [row[0] for row in bad] == [1, 2, 3]
-
-
-def test_unknown_keys_are_refused_if_asked_for(tmp_path):
-    path = tmp_path / "events.jsonl"
-    extra = JSON_GOOD.replace(b"}", b', "extra": 1}')
-    path.write_bytes(b"\n".join([JSON_GOOD, extra, JSON_GOOD]))
-    schema = {"features": "x", "label": "label"}
-    assert len(flat(read(open_files(path, **schema)))[1]) == 0
-    source = open_files(path, **schema, checks=Checks(unknown_keys="reject"))
-    events, bad = flat(read(source))
-    assert ([row[0] for row in events], bad[0][:2]) == ([0, 2], (1, "schema"))
-
-
 TABLES = {
     "null id": ({"src": [1, None]}, "src is missing; every event needs a value"),
     "null time": ({"t": [1, None]}, "t is missing; every event needs a value"),
@@ -345,33 +323,6 @@ def test_origin_gives_place_and_bytes_of_good_rows_too(tmp_path):
     assert [origin.raw for origin in origins] == [b"1,2,3", b"4,5,6"]
     assert [origin.place["byte"] for origin in origins] == [14, 28]
     assert path.read_bytes()[28:] == b"4,5,6"
-
-
-@pytest.mark.parametrize("name", ["events.parquet", "events.arrow", "events.feather"])
-@pytest.mark.parametrize("data", [b"", b"PAR1", b"ARROW1\0\0", b"src,dst,t\n" * 50])
-def test_a_file_that_is_not_what_its_name_says(tmp_path, name, data):
-    path = tmp_path / name
-    path.write_bytes(data)
-    with pytest.raises(StreamError, match=rf"^{path}: no readable (Parquet|Arrow) file: "):
-        open_stream(path)
-
-
-@pytest.mark.parametrize("ending", ["parquet", "arrow"])
-def test_damage_inside_a_columnar_file_is_an_error_not_a_crash(tmp_path, ending):
-    path = tmp_path / f"events.{ending}"
-    ids = [f"node-{i % 97}" for i in range(5000)]
-    table = pa.table({"src": ids, "dst": ids, "t": range(5000)})
-    write = pa.parquet.write_table if ending == "parquet" else pa.feather.write_feather
-    write(table, path)
-    whole = path.read_bytes()
-    rng = np.random.default_rng(7)
-    for _ in range(60):
-        data = bytearray(whole)
-        for at in rng.integers(0, len(data), 20):
-            data[at] ^= 1 << int(rng.integers(8))
-        path.write_bytes(data)
-        with contextlib.suppress(StreamError):
-            assert sum(map(len, open_stream(path))) == 5000
 
 
 @pytest.mark.parametrize("cut", [10, 5_000, 60_000, None])

@@ -114,14 +114,6 @@ def test_a_folder_goes_on_with_files_that_sort_after(tmp_path):
     assert [row[1] for row in middle] == [*range(90, 120)]
 
 
-def test_a_folder_grows_while_it_is_read(tmp_path):
-    folder = tmp_path / "parts"
-    write_parts(folder, 1)
-    source = open_files(folder)
-    write_parts(folder, 0, 2)  # part-0 sorts before, and is not taken
-    assert [row[1] for row in flat(read(source))[0]] == list(range(10, 30)) != []
-
-
 def test_files_that_are_gone_or_come_before_are_refused(tmp_path):
     folder = tmp_path / "parts"
     write_parts(folder, 1, 2)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.effort import cases, tries
-from helpers.file_reads import HEADER, SCHEMA, csv_of, flat, poll_on, read, table_of
+from helpers.file_reads import HEADER, SCHEMA, csv_of, flat, read, table_of
 from tgflow.streams import StreamError, open_files
 from tgflow.streams.errors import (
     SourceTruncated,
@@ -134,21 +134,6 @@ def test_resume_a_table_in_memory():
         read(open_files(table_of(10)), first.rows.position)
 
 
-def test_a_paused_partition_keeps_what_it_has(tmp_path):
-    path = tmp_path / "events.csv"
-    path.write_bytes(b"src,dst,t\n" + csv_of(0, 100))
-    source = open_files(path)
-    assert (source.partitions(), source.look_for_partitions(), source.ended()) == ([0], [], set())
-    source.start({})
-    assert source.poll(set(), 1) == []
-    polls = []
-    poll_on(source, polls)
-    assert len(flat(polls)[0]) == 100
-    assert (source.poll({0}, 0), source.ended(), source.progress()) == ([], {0}, 1.0)
-    source.close()
-    assert (source.lag(), source.counters(), source.committed({})) == ({}, {}, None)
-
-
 def test_closing_stops_the_thread(tmp_path):
     path = tmp_path / "events.csv"
     path.write_bytes(b"src,dst,t\n" + csv_of(0, 5_000))
@@ -173,3 +158,9 @@ def test_a_bad_first_row_does_not_decide_what_the_stream_is(tmp_path):
     source = open_files(path, features="x", id_kind="string")
     assert source.x_dim == 2
     assert len(flat(read(source))[1]) == 2
+
+
+def test_gzip_members_one_after_another_are_one_text(tmp_path):
+    path = tmp_path / "events.csv.gz"
+    path.write_bytes(gzip.compress(b"src,dst,t\n1,2,3\n4,5,") + gzip.compress(b"6\n"))
+    assert [row[3] for row in flat(read(open_files(path)))[0]] == [3, 6]

@@ -3,8 +3,6 @@
 import gzip
 import io
 import os
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -106,49 +104,3 @@ def test_mutated_files_give_rows_or_a_declared_error(scratch, name, mutation):
     path.write_bytes(mutate(WHOLE[name], mutation))
     schema = {} if name.startswith("jodie") else {"features": "x"}
     read_all(path, **schema)
-
-
-@settings(max_examples=EXAMPLES)
-@given(st.binary(max_size=400))
-@pytest.mark.parametrize("name", WHOLE)
-def test_any_bytes_give_rows_or_a_declared_error(scratch, name, data):
-    path = scratch / name
-    head, _, rest = WHOLE[name].partition(b"\n")
-    path.write_bytes(data)
-    read_all(path)
-    path.write_bytes(head + b"\n" + rest.split(b"\n")[0] + b"\n" + data)
-    read_all(path)
-
-
-BOUNDED = """
-import resource, sys
-from tgflow.streams import open_files
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-for path in sys.argv[1:]:
-    source = open_files(path, features="x" if path.endswith("jsonl") else None)
-    source.start({})
-    num_bad = 0
-    while 0 not in source.ended():
-        num_bad += sum(len(polled.rows.faults) for polled in source.poll({0}, 10))
-    source.close()
-    assert num_bad, path
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
-"""
-LARGE = {
-    "nested.jsonl": JSONL + b'{"src": ' + b"[" * (20 << 20) + b"\n",
-    "digits.jsonl": JSONL + b'{"src": 1, "dst": "b", "t": ' + b"9" * (20 << 20) + b"}\n",
-    "line.csv": CSV + b"9" * (60 << 20) + b"\n",
-    "quote.csv": CSV + b'"' + b"a,\n" * 20_000,
-    "short.csv": CSV + b"a\n" * 100_000,
-}
-
-
-@pytest.mark.slow
-def test_large_poison_takes_bounded_memory(tmp_path):
-    for name, data in LARGE.items():
-        (tmp_path / name).write_bytes(data)
-    paths = [str(tmp_path / name) for name in LARGE]
-    done = subprocess.run(
-        [sys.executable, "-c", BOUNDED, *paths], capture_output=True, text=True, check=True
-    )
-    assert int(done.stdout) < 256

@@ -10,10 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from helpers.effort import tries
 from helpers.file_reads import flat, read
 from tgflow.streams import StreamError, open_files, open_stream
 
@@ -126,25 +123,6 @@ def test_comments_longer_than_a_block_are_left_out(tmp_path):
         open_stream(path)
     path.write_text("# nothing\n")
     assert rows_of(open_stream(path)) == []
-
-
-LINES = ["1 2 3", "1\t 2  4", " 3,4,5 ", "1 2", "x 2 3", "1 2 3 4", "# 1", ""]
-
-
-@settings(max_examples=tries(30))
-@given(
-    st.lists(st.sampled_from(LINES)),
-    st.integers(1, 60),
-)
-def test_any_block_size_reads_the_same_rows(scratch, body, block_bytes):
-    path = scratch / "made.txt"
-    path.write_text("\n".join(["% head", "1 2 3", *body]))
-    schema = {"id_kind": "int"}
-    polls = read(open_files(path, block_bytes=block_bytes, **schema))
-    assert flat(polls) == flat(read(open_files(path, **schema)))
-    if polls:
-        again = open_files(path, block_bytes=block_bytes, **schema)
-        assert flat(read(again, polls[0].rows.position)) == flat(polls[1:])
 
 
 def columns_of(rows):

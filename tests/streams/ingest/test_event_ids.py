@@ -9,7 +9,6 @@ import pytest
 from helpers.ingest_world import MemoryLog, World
 from helpers.partitioned import ListSource, Row
 from tgflow.streams.ingest.config import OrderConfig
-from tgflow.streams.ingest.ingest import Ingest
 
 
 def made(rng, num=120):
@@ -30,14 +29,6 @@ def named(ingest, start, batch):
 
 
 CONFIG = OrderConfig(allowed_lateness=5, dedup_window=50)
-
-
-def test_each_event_keeps_its_own_through_order_and_repeats():
-    ingest, position = Ingest(ListSource(made(random.Random(1))), CONFIG, keep_event_ids=True), 0
-    for batch in ingest:
-        named(ingest, position, batch)
-        position += len(batch)
-    assert position > 100
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -50,16 +50,6 @@ def replayed(log, config, partitions):
 # Lateness
 
 
-@pytest.mark.parametrize("late", ["dead_letter", "drop"])
-def test_counts_are_exact_for_each_policy(late):
-    config, letters = OrderConfig(allowed_lateness=10, late=late), MemoryDeadLetters()
-    source = ListSource({0: rows_at([100, 90, 89, 95])}, poll_sizes=(1,))
-    ingest = Ingest(source, config, letters=letters)
-    assert times(ingest) == [90, 95, 100]
-    assert ingest.report()["counts"]["late"] == 1
-    assert letters.places() == ([(0, 2)] if late == "dead_letter" else [])
-
-
 def test_the_breaker_breaks_after_the_letters_are_written():
     letters = MemoryDeadLetters()
     source = ListSource({0: rows_at(range(2000), bad="type")}, poll_sizes=(500,))
@@ -190,18 +180,6 @@ def test_a_log_that_gives_another_sequence_is_noticed():
     log.frames[-1] = rows, json.dumps(json.loads(footer) | {"num_released": 7})
     with pytest.raises(Unbalanced, match="9 events were released"):
         list(Ingest(ListSource({0: rows_at(range(9))}), OrderConfig(), log=log))
-
-
-def test_stop_ends_it_at_a_poll_and_it_goes_on_from_there():
-    world = World(OrderConfig(allowed_lateness=3))
-    source = ListSource({0: rows_at(range(100))}, poll_sizes=(10,))
-    for batch in world.start(source, stop=lambda: world.ingest.num_released >= 20):
-        world.learn(batch)
-    assert 20 <= len(world.learned) < 100
-    world.save(len(world.learned))
-    for batch in world.start(source):
-        world.learn(batch)
-    assert [event[2] for event in world.learned] == list(range(100))
 
 
 def test_a_full_disk_is_waited_for_and_then_an_error(monkeypatch):

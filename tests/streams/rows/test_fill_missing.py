@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -41,19 +40,6 @@ def test_lists_are_filled_within():
     table = {"src": [0, 0], "dst": [1, 1], "t": [1, 2], "x": [[1.0, None], [None, 4.0]]}
     stream = open_stream(table, features="x", fill_missing=0)
     assert next(iter(stream)).x.tolist() == [[1.0, 0.0], [0.0, 4.0]]
-
-
-@pytest.mark.parametrize(
-    ("f0", "expected"),
-    [
-        (pa.array([True, None, False]), [1.0, -1.0, 0.0]),
-        (pa.array([Decimal("0.25"), None, Decimal(7)], pa.decimal128(10, 2)), [0.25, -1.0, 7.0]),
-    ],
-)
-def test_booleans_and_decimals_are_filled_too(f0, expected):
-    table = pa.table({"src": [0] * 3, "dst": [1] * 3, "t": [1, 2, 3], "f0": f0})
-    stream = open_stream(table, features="f", fill_missing=-1)
-    assert next(iter(stream)).x.flatten().tolist() == expected
 
 
 def test_bad_rows_beside_filled_ones_spoil_none(tmp_path):

@@ -95,14 +95,6 @@ def test_columns_are_read_as_their_rows_are(made, tick):
     assert found.tolist() == expected
 
 
-@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
-def test_texts_are_read_wherever_a_number_may_be(tmp_path, ending):
-    times = ["2024-05-01T12:00:00Z", "2024-05-01 14:00:01+02:00", "2024-05-01 12:00:02 UTC"]
-    stream, found = read(write_times(tmp_path / f"events.{ending}", times))
-    assert (stream.unit, found) == ("s", [NOON, NOON + 1, NOON + 2])
-    assert stream.notes == []
-
-
 def test_decimals_of_the_first_times_choose_the_tick_and_it_is_said(tmp_path):
     times = ["2024-05-01 12:00:00", "2024-05-01 12:00:00.125", "2024-05-01 12:00:01"]
     stream, found = read(write_times(tmp_path / "events.csv", times))
@@ -113,13 +105,6 @@ def test_decimals_of_the_first_times_choose_the_tick_and_it_is_said(tmp_path):
     ]
     with pytest.raises(StreamError, match=r"line 3.*between two ticks of 1 s; pass tick_unit='ms'"):
         read(tmp_path / "events.csv", tick_unit="s")
-
-
-def test_a_timestamp_column_chooses_its_tick_too():
-    t = pa.array([NOON * 10**6, NOON * 10**6 + 5], pa.timestamp("us"))
-    stream = open_stream(pa.table({"src": [0, 0], "dst": [1, 1], "t": t}))
-    assert stream.unit == "us"
-    assert next(iter(stream)).t.tolist() == [NOON * 10**6, NOON * 10**6 + 5]
 
 
 @pytest.mark.parametrize(("unit", "per_second"), [("ms", 10**3), ("us", 10**6), ("ns", 10**9)])

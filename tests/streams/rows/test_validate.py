@@ -1,7 +1,6 @@
 """All bad rows of a batch, each with its code, and the good ones beside them."""
 
 import math
-from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -9,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tgflow.streams.errors import CODES
 from tgflow.streams.rows.schema import Checks, Columns, Scale
 from tgflow.streams.rows.validate import RowSchema, validate
 
@@ -33,63 +31,6 @@ def batch(rows, **types):
     types = TYPES | types
     columns = {name: pa.array([row[name] for row in rows], types[name]) for name in types}
     return pa.record_batch(columns)
-
-
-def one(changes, form=None, **types):
-    """Return what is wrong with a row among good ones: a code, or None."""
-    rows = [GOOD, GOOD | changes, GOOD]
-    form = form or globals()["form"]()
-    found = validate(batch(rows, **types), form)
-    assert len(found.events) + len(found.faults) == 3
-    if not found.faults:
-        assert found.index is None
-        return None
-    (fault,) = found.faults
-    assert fault.row == 1
-    assert fault.code in CODES
-    assert found.index.tolist() == [0, 2]
-    assert found.events.t.tolist() == [3, 3]
-    return fault.code
-
-
-@pytest.mark.parametrize("column", ["src", "dst"])
-@pytest.mark.parametrize(
-    ("value", "kind", "max_id", "code"),
-    [
-        (-1, pa.int64(), INT64_MAX, "negative_id"),
-        (-(2**63), pa.int64(), INT64_MAX, "negative_id"),
-        (2**31, pa.int64(), INT64_MAX, None),
-        (2**31, pa.int64(), 2**31 - 1, "huge_id"),
-        (2**63, pa.uint64(), INT64_MAX, "huge_id"),
-        (INT64_MAX, pa.uint64(), INT64_MAX, None),
-        (None, pa.int32(), INT64_MAX, "null"),
-        (None, pa.uint64(), INT64_MAX, "null"),
-    ],
-)
-def test_ids_are_in_their_range(column, value, kind, max_id, code):
-    assert one({column: value}, form(max_node_id=max_id), **{column: kind}) == code
-
-
-@pytest.mark.parametrize(
-    ("value", "kind", "code"),
-    [
-        (2**63, pa.uint64(), "time_range"),
-        (-(2**63), pa.int64(), "time_range"),
-        (-INT64_MAX, pa.int64(), None),
-        (math.nan, pa.float64(), "time_type"),
-        (math.inf, pa.float64(), "time_type"),
-        (1e300, pa.float64(), "time_range"),
-        (1.5, pa.float64(), "time_precision"),
-        (2.0**54, pa.float64(), "time_precision"),
-        (Decimal("1.5"), pa.decimal128(20, 1), "time_precision"),
-        (Decimal(2**63), pa.decimal128(22, 0), "time_range"),
-        (Decimal(3), pa.decimal128(22, 0), None),
-        (None, pa.timestamp("s"), "null"),
-        (None, pa.decimal128(22, 0), "null"),
-    ],
-)
-def test_times_are_int64_ticks(value, kind, code):
-    assert one({"t": value}, t=kind) == code
 
 
 def test_bad_text_among_names_is_isolated():
