@@ -11,7 +11,6 @@ from tgflow._core import (
     rank_scores,
     set_num_threads,
     simd_level,
-    stay_alone,
 )
 
 __all__ = [
@@ -25,7 +24,6 @@ __all__ = [
     "rank_scores",
     "set_num_threads",
     "simd_level",
-    "stay_alone",
 ]
 
 CORE_FILE = _core.__file__

@@ -14,34 +14,6 @@ from tgflow.describe import described
 from tgflow.schedule import rows_of_slice
 
 
-@described
-@dataclass(frozen=True, slots=True, eq=False)
-class HotRows:
-    """Rows of the lowest layer below the top that several batches to come take from the ring.
-
-    No batch computes them as its own. Decided by `tgflow.plan.reuse`; computed, from parameters as
-    they are when these are handed over, by `tgflow.train.reuse`.
-    """
-
-    number: int
-    """Of the batch, counted as in `ReuseRecord`, before whose step the parameters are taken."""
-    due: int
-    """Of the first batch that may take the rows."""
-    nodes: Tensor
-    """int64 `[S]`."""
-    t: Tensor
-    """int64 `[S]`: ticks."""
-    position: Tensor
-    """int64 `[S]`: they see events at log positions below this."""
-    slots: Tensor
-    """int64 `[S]`: where they are to be."""
-    k: int
-    """Neighbors of each."""
-
-    def __len__(self) -> int:
-        return len(self.nodes)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class ReuseRecord:
     """What the host knows of the rows of a block that are kept; see `ReusedRows`."""
@@ -56,8 +28,6 @@ class ReuseRecord:
     """int64 `[S]`: where they are to be."""
     progress: tuple[int, ...]
     """Of whoever decides, after this batch: so that it can go on from here."""
-    hot: HotRows | None = None
-    """Rows to be computed from the parameters before this batch's step; or None."""
 
 
 @described

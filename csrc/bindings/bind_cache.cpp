@@ -203,13 +203,6 @@ std::tuple<int64_t, int64_t, int64_t, int64_t> decide(ReuseMap& map, int64_t bat
   return {counts.num_refreshed, counts.num_stored, counts.num_computed, counts.largest_lag};
 }
 
-void insert_rows(ReuseMap& map, int64_t batch, int64_t oldest, const TensorArg& nodes, const TensorArg& t,
-                 const TensorArg& slot) {
-  const auto node = nodes.vector<const int64_t>("nodes");
-  map.insert(batch, oldest, {node.size, node.data, t.data<const int64_t>("t", {node.size})},
-             slot.data<int64_t>("slot", {node.size}));
-}
-
 void restore_map(ReuseMap& map, const TensorArg& batch, const TensorArg& nodes, const TensorArg& t,
                  const TensorArg& slot) {
   const auto slots = slot.vector<const int64_t>("slot");
@@ -260,8 +253,6 @@ void bind_cache(py::module_& m) {
       .def("decide", &decide, py::arg("batch"), py::arg("nodes"), py::arg("t"), py::arg("may_recur"),
            py::arg("staleness"), py::arg("refresh"), py::arg("key"), py::arg("order"), py::arg("slot"),
            no_gil())
-      .def("insert", &insert_rows, py::arg("batch"), py::arg("oldest"), py::arg("nodes"), py::arg("t"),
-           py::arg("slot"), no_gil())
       .def("restore", &restore_map, py::arg("batch"), py::arg("nodes"), py::arg("t"), py::arg("slot"),
            no_gil())
       .def("clear", &ReuseMap::clear, no_gil());

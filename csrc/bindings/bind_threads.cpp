@@ -19,7 +19,6 @@ void bind_threads(py::module_& m) {
   using namespace bindings::threads;
   m.def("set_num_threads", &tgflow::set_num_threads, py::arg("num_threads"));
   m.def("num_threads", &tgflow::num_threads);
-  m.def("stay_alone", &tgflow::stay_alone);
   m.def("simd_levels", &simd_levels);
   m.def("simd_level", &simd_level);
   m.def("set_simd_level", &tgflow::set_simd_level, py::arg("level"));

@@ -111,20 +111,6 @@ ReuseCounts ReuseMap::decide(int64_t batch, const ReuseQueries& asked, const Reu
   return {static_cast<int64_t>(refreshed_.size()), num_stored, asked.size - num_reused, largest_lag_};
 }
 
-void ReuseMap::insert(int64_t batch, int64_t oldest, const MadeRows& rows, int64_t* slot) {
-  forget_before(oldest);
-  int32_t older = newest_;
-  while (older >= 0 && slots_[older].batch > batch) older = slots_[older].older;
-  for (int64_t i = 0; i < rows.size; ++i) {
-    const bool is_there = find(rows.node[i], rows.t[i]) >= 0;
-    const int32_t free = is_there ? -1 : free_slot();
-    slot[i] = free;
-    if (free < 0) continue;
-    add(free, rows.node[i], rows.t[i], batch, older);
-    older = free;
-  }
-}
-
 void ReuseMap::restore(const ReuseRows& rows) {
   clear();
   std::vector<bool> is_used(static_cast<std::size_t>(slots_.size()), false);

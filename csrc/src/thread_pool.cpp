@@ -118,7 +118,6 @@ int default_num_threads() {
 
 std::mutex pool_mutex;  // held for as long as one caller uses the pool
 std::atomic<int> wanted_threads{default_num_threads()};
-thread_local bool stays_alone = false;
 
 /// Never destroyed: its threads may outlive static destruction, as in a forked or exiting interpreter.
 ThreadPool& pool_of(int num_helpers) {
@@ -141,13 +140,11 @@ void set_num_threads(int num_threads) {
 
 int num_threads() { return wanted_threads; }
 
-void stay_alone() { stays_alone = true; }
-
 void parallel_for(int64_t size, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
   if (size <= 0) return;
   const int threads = wanted_threads;
   std::unique_lock<std::mutex> lock(pool_mutex, std::defer_lock);
-  if (stays_alone || threads == 1 || size <= grain || !lock.try_lock()) {
+  if (threads == 1 || size <= grain || !lock.try_lock()) {
     body(0, size);
     return;
   }

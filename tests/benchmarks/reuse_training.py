@@ -27,8 +27,6 @@ TIMED_EVENTS = 20_000
 """The last ones of a stream, learned in turns by all contenders."""
 WARMUP = 16
 """Batches after which rows of as many batches as may be are there."""
-TURN = 24
-"""Batches of a turn where some do more than others: whole super-batches."""
 
 
 class TimedTraining:
@@ -77,20 +75,9 @@ class TimedTraining:
         settled = slice(WARMUP, None)
         return statistics.median(self.seconds[settled]), statistics.fmean(self.num_rows[settled])
 
-    @property
-    def seconds_of_turns(self) -> float:
-        """Seconds of a batch, of whole turns but the first: some batches do more than others."""
-        turns = [
-            statistics.fmean(self.seconds[i : i + TURN])
-            for i in range(TURN, len(self.seconds), TURN)
-        ]
-        return statistics.median(turns)
-
     def close(self) -> None:
         """Let its threads end."""
         self._batches.close()
-        if self.reuse is not None:
-            self.reuse.close()
 
 
 def graph_of(events: EventBatch) -> TemporalGraph:

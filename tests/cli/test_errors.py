@@ -108,7 +108,6 @@ USAGE = [
     (f"train made.csv {FEW} --eval-neighbors 0", "--eval-neighbors: offline.eval_neighbors must "
      "be"),
     (f"{TGAT} --reuse-staleness -1", "--reuse-staleness: reuse.staleness must be"),
-    (f"{TGAT} --reuse-producer cpu", "set it to 8, or --reuse-producer inline"),
     ("compare -s made.csv --models recency --protocol dyglib/1 --frozen-at 0.5",
      "--frozen-at: --protocol dyglib/1 trains offline"),
     # Ranks

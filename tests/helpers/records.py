@@ -12,7 +12,7 @@ from tgflow.train.observe import Callback, EpochRecord, StepRecord
 
 TIMED = (
     "seconds", "per_second", "overhead", "freshness", "lag", "elapsed", "rss", "progress",
-    "hit_rate", "crc32", "reuse.late",
+    "hit_rate", "crc32",
 )  # fmt: skip
 """Parts of the names of figures that the clock and the machine decide."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,14 +17,12 @@ NO_ROWS = (torch.empty(0, dtype=torch.int64),) * 4
 def reusing(
     plan: Plan, staleness: int = 4, refresh: float = 0.3, capacity: int = 100_000, **how: Any
 ) -> ReusingPlan:
-    """The plan, with rows reused at all hops below the first; the last may have super-batches."""
+    """The plan, with rows reused at all hops below the first."""
     rule, pads = ReuseRule(staleness, refresh), how.get("pads", False)
     progress = how.get("progress", ReuseProgress())
-    rules = [rule] * (len(plan.fanouts) - 2)
-    rules.append(replace(rule, super_batch=how.get("super_batch", 0)))
     hops = [
-        HopReuse(plan, 1 + number, rule, capacity, pads, progress, NO_ROWS)
-        for number, rule in enumerate(rules)
+        HopReuse(plan, hop, rule, capacity, pads, progress, NO_ROWS)
+        for hop in range(1, len(plan.fanouts))
     ]
     return ReusingPlan(plan, hops)
 

@@ -7,12 +7,10 @@ import pytest
 import torch
 
 from helpers.made_models import batches_of, changed, made_events, made_model, plan_for
-from helpers.records import untimed
 from tgflow.graph import TemporalGraph
 from tgflow.models import EdgeBankTW, EdgeBankTWConfig, Recency, RecencyConfig
-from tgflow.train.config import ContinualConfig, OfflineConfig
+from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
-from tgflow.train.offline import OfflineTrainer
 
 STREAM = made_events(60)
 WITH_LOOPS = changed(STREAM, dst=torch.where(torch.arange(60) % 7 == 0, STREAM.src, STREAM.dst))
@@ -125,38 +123,3 @@ def test_the_best_rule_so_far_scores_and_is_named():
         run = ContinualTrainer(given, graph, ContinualConfig(batch_size=20)).run([popular(400)])
         means[name] = run["prequential.ap"]
     assert (merits / 20).tolist() == pytest.approx(list(means.values()))
-
-
-def offline(model, **settings):
-    graph = TemporalGraph.from_events(popular(400), "undirected")
-    config = OfflineConfig(batch_size=20, epochs=7, **settings)
-    return OfflineTrainer(model, graph, config)
-
-
-@pytest.mark.parametrize(
-    ("name", "visibility"),
-    [
-        ("edgebank", "event"),
-        ("edgebank-tw", "batch"),
-        ("poptrack", "event"),
-        ("recency", "batch"),
-        ("counts", "event"),
-    ],
-)
-def test_no_frontier_is_made_and_no_bit_depends_on_it(name, visibility, monkeypatch):
-    seen = []
-
-    def figures():
-        graph, model = TemporalGraph("undirected", 2), made_model(name)
-        config = ContinualConfig(batch_size=20, visibility=visibility, mrr_negatives=3)
-        trainer = ContinualTrainer(model, graph, config, scores=True)
-        records = list(trainer.steps([popular(120)]))
-        seen.append(trainer._source().predict.batch(0, 0).nodes.numel())
-        stream = [(r.loss, r.metrics, r.scores.logit.tolist()) for r in records]
-        trained = offline(made_model(name), visibility=visibility).fit()
-        return stream, untimed(trained)
-
-    without = figures()
-    monkeypatch.setattr(type(made_model(name)), "reads_nodes", True)
-    assert figures() == without
-    assert seen[0] == 0 < seen[1]

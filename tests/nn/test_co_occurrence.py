@@ -1,17 +1,14 @@
-"""How often neighbors are shared: counts against a `Counter`, and their encoding."""
+"""How often neighbors are shared: counts against a `Counter`."""
 
 from collections import Counter
 from types import SimpleNamespace
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.batches import slow_batch
-from tgflow.events import EventBatch
 from tgflow.nn import Pairs
-from tgflow.nn.co_occurrence import CoOccurrenceEncoding, co_occurrence
+from tgflow.nn.co_occurrence import co_occurrence
 
 
 def counted(own, others, mask, pairs):
@@ -47,28 +44,3 @@ def test_counts_match_a_counter(data):
     block = SimpleNamespace(target=row[:num], neighbor=row[num:].view(num, k), mask=mask)
     found = co_occurrence(SimpleNamespace(nodes=nodes, blocks=[block]), pairs)
     assert torch.equal(found, expected)
-
-
-def test_counts_of_a_batch_are_of_nodes_and_not_of_rows():
-    src, dst = torch.tensor([0, 1, 0, 0]), torch.tensor([2, 2, 3, 1])
-    batch = slow_batch(EventBatch(src, dst, torch.arange(4)), 3, 1, (3,))
-    counts = co_occurrence(batch, Pairs(batch.src_row, batch.dst_row))
-    # 0 met 3 and 2, newest first, and 1 met 2; they have not met
-    assert counts[0, 0].tolist() == [[1, 0], [1, 0], [1, 1], [0, 0]]
-    assert counts[0, 1].tolist() == [[0, 1], [1, 1], [0, 0], [0, 0]]
-
-
-@pytest.mark.parametrize(("length", "patch"), [(6, 1), (6, 3)])
-def test_the_encoding_is_that_of_each_count_alone(length, patch):
-    torch.manual_seed(0)
-    encoding = CoOccurrenceEncoding(length, patch, 4, 5)
-    counts = torch.randint(length + 1, (3, 2, length, 2), dtype=torch.int32)
-    found = encoding(counts)
-    both = encoding.encoded(encoding.hidden(counts.float().unsqueeze(-1)).relu()).sum(-2)
-    expected = encoding.proj(both.view(3, 2, length // patch, -1))
-    torch.testing.assert_close(found, expected)
-    weights = torch.randn_like(found)
-    parameters = list(encoding.parameters())
-    ours = torch.autograd.grad((found * weights).sum(), parameters)
-    theirs = torch.autograd.grad((expected * weights).sum(), parameters)
-    torch.testing.assert_close(ours, theirs)

@@ -77,23 +77,6 @@ def test_versions_match_a_dict(writes, history):
     assert bool((rows.clock[:, -1] <= position).all())
 
 
-@settings(max_examples=20, deadline=None)
-@given(writes=WRITES, more=WRITES)
-def test_state_survives_a_checkpoint(writes, more):
-    memory, _, last = written(writes, 5)
-    restored = NodeMemory(2, 1)
-    write(restored, [9], 3.0, 4)  # what was there before is gone
-    restored.load_state_dict(memory.state_dict())
-    for step, (nodes, _) in enumerate(more):
-        write(memory, sorted(nodes), 50.0 + step, last + step + 1)
-        write(restored, sorted(nodes), 50.0 + step, last + step + 1)
-    queries = [(node, at) for node in range(10) for at in range(last + len(more) + 2)]
-    nodes, position = torch.tensor(queries).t()
-    before, after = memory.read(nodes, position), restored.read(nodes, position)
-    assert torch.equal(before.state, after.state)
-    assert torch.equal(before.clock, after.clock)
-
-
 def test_old_position_without_history_is_an_error():
     memory = NodeMemory(2, 0)
     write(memory, [3], 1.0, 20)

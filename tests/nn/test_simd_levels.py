@@ -41,23 +41,27 @@ def attention(op: Callable = attend) -> list[Tensor]:
     return [x for case in cases for x in case.results(op)]
 
 
-def gelu() -> list[Tensor]:
-    x = normal(1001).requires_grad_()
-    out = gelu_dropout(x * 1, KEY, 0.3)
-    return [out.detach(), *torch.autograd.grad(out.sum(), x)]
+def gelus(gelu: Callable[[Tensor], Tensor]) -> list[Tensor]:
+    """At sizes that fill vectors and that do not, also far from 0."""
+    found = []
+    for size in (0, 1, 63, 64, 130, 1001):
+        x = normal(size) * 3
+        x[:4] = torch.tensor([0.0, -0.0, 60.0, -60.0])[:size]
+        out = gelu(x.requires_grad_())
+        found += [out.detach(), *torch.autograd.grad(out.sum(), x)]
+    return found
 
 
-def plain_gelu() -> list[Tensor]:
-    x, dropout = normal(1001).requires_grad_(), Dropout(0.3)
+def plain_gelu(x: Tensor) -> Tensor:
+    dropout = Dropout(0.3)
     dropout.key.copy_(KEY)
     dropout.is_keyed = True
-    out = dropout.of_shape(1001) * F.gelu(x)
-    return [out.detach(), *torch.autograd.grad(out.sum(), x)]
+    return dropout.of_shape(len(x)) * F.gelu(x)
 
 
 WORK = {
     "attention": (attention, lambda: attention(attend_plain)),
-    "gelu": (gelu, plain_gelu),
+    "gelu": (lambda: gelus(lambda x: gelu_dropout(x * 1, KEY, 0.3)), lambda: gelus(plain_gelu)),
 }
 """What the core does by vectors, and the same in torch."""
 

@@ -12,19 +12,17 @@ import pytest
 import torch
 
 from helpers.device_batches import assert_same_but_for_padding
-from helpers.devices import cuda, device_of, for_each_gpu
+from helpers.devices import device_of, for_each_gpu
 from helpers.emulator.device import EmulatedDevice, EmulatedGraph
 from helpers.emulator.tensors import watching
 from helpers.made_plans import plan_of
 from helpers.made_streams import made_events
-from helpers.plan_reference import assert_same_batch
 from tgflow.batch import Batch
-from tgflow.cache import cached
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.plan import Loader, Plan
+from tgflow.plan import Plan
 from tgflow.tables import FeatureTable
 
 pytestmark = pytest.mark.timeout(120)
@@ -32,16 +30,12 @@ pytestmark = pytest.mark.timeout(120)
 EVENTS = made_events(236)
 
 
-def graph_on(device: Device, *, is_cached: bool = False, num_rows: int = 9) -> TemporalGraph:
+def graph_on(device: Device, num_rows: int = 9) -> TemporalGraph:
     """Return a graph with both kinds of features where kernels read them."""
-
-    def table(dim: int, placement: Any) -> Any:
-        rows = FeatureTable(dim, placement=placement, device=device)
-        return cached(rows, rows=25, device=device) if is_cached else rows
-
-    tables = {"edge_x": table(2, "device"), "node_x": table(3, "uva")}
-    tables["node_x"].append(torch.arange(3.0 * num_rows).view(-1, 3))
-    return TemporalGraph(device=device, **tables)
+    edge_x = FeatureTable(2, placement="device", device=device)
+    node_x = FeatureTable(3, placement="uva", device=device)
+    node_x.append(torch.arange(3.0 * num_rows).view(-1, 3))
+    return TemporalGraph(device=device, edge_x=edge_x, node_x=node_x)
 
 
 def graph_here(num_rows: int = 9) -> TemporalGraph:
@@ -58,19 +52,6 @@ def of_plan(plan: Plan, num_slabs: int = 3) -> Any:
 def copy_of(batch: Batch) -> Batch:
     """Return a batch on the CPU, which stays as it is."""
     return batch.map(lambda column: column.to("cpu", copy=True))
-
-
-@pytest.mark.parametrize("gpu", [cuda])
-@pytest.mark.parametrize("fanouts", [(10,), (10, 10)])
-def test_captured_is_eager(gpu: str, fanouts: tuple[int, ...]) -> None:
-    """A hundred batches on a GPU, none of whose bits differ, padding included."""
-    graph = graph_on(device_of(gpu), is_cached=True)
-    graph.append(made_events(21_000))
-    plan = plan_of(graph, batch_size=200, fanouts=fanouts, strategy="uniform")
-    loader = Loader(plan, captures=True)
-    for index, batch in enumerate(loader):
-        assert_same_batch(copy_of(batch), copy_of(plan.batch(0, index)))
-    assert index == 104
 
 
 @for_each_gpu

@@ -12,37 +12,15 @@ from helpers.devices import apart, device_of, for_each_gpu, opened
 from helpers.emulator.tensors import watching
 from helpers.made_plans import plan_of
 from helpers.made_streams import made_events
-from helpers.padding import pad
-from helpers.plan_reference import assert_same_batch
-from tgflow.batch import Batch
 from tgflow.cache import cached
-from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.plan import Loader
 from tgflow.plan.loader import PartedPlan
 from tgflow.plan.negatives import FixedNegatives
-from tgflow.plan.padding import shape_of
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.tables import FeatureTable
 
 EVENTS = made_events(240)
-NODE_X = torch.rand(9, 3, generator=torch.Generator().manual_seed(5))
-
-
-def graphs(
-    gpu: str, events: EventBatch, *, node_x: bool = False
-) -> tuple[TemporalGraph, TemporalGraph]:
-    """Return the same graph on a GPU and on the CPU."""
-
-    def table() -> FeatureTable | None:
-        if not node_x:
-            return None
-        rows = FeatureTable(NODE_X.shape[1])
-        rows.append(NODE_X)
-        return rows
-
-    there = TemporalGraph.from_events(events, device=opened(gpu), node_x=table())
-    return there, TemporalGraph.from_events(events, node_x=table())
 
 
 @pytest.mark.parametrize("gpu", [apart])
@@ -77,11 +55,6 @@ def test_a_cache_that_is_planned_on_the_host_is_refused() -> None:
         plan_of(graph)
 
 
-def assert_same_when_padded(found: Batch, exact: Batch) -> None:
-    """Batches are copied to a GPU with as many rows as its captured steps have."""
-    assert_same_batch(found.to("cpu"), pad(exact, shape_of(exact).rounded()))
-
-
 @for_each_gpu
 def test_parts_and_given_negatives_are_those_of_the_cpu_made_there_or_copied(gpu: str) -> None:
     """Three negatives for every other event, and one for those between."""
@@ -94,15 +67,13 @@ def test_parts_and_given_negatives_are_those_of_the_cpu_made_there_or_copied(gpu
         plan = plan_of(graph, negatives=fixed, batch_size=20, start=20, stop=20 + num)
         return PartedPlan(plan, 30, with_storing=True)
 
-    there, here = graphs(gpu, EVENTS[:100])
+    here = TemporalGraph.from_events(EVENTS[:100])
+    there = TemporalGraph.from_events(EVENTS[:100], device=opened(gpu))
     expected = list(Loader(parts(here, 30)))
     assert [batch.num_new for batch in expected] == [7, 7, 6, 20, 7, 3, 10]
-    for parted, compare in (
-        (parts(there, 30), assert_same_but_for_padding),
-        (parts(here, 30), assert_same_when_padded),
-    ):
+    for parted in (parts(there, 30), parts(here, 30)):
         for found, exact in zip(Loader(parted, device=device), expected, strict=True):
             assert_on(device.device, found)
-            compare(found, exact)
+            assert_same_but_for_padding(found, exact)
             assert exact.negative_mask is not None
             assert torch.equal(found.negative_mask, exact.negative_mask)  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from tgflow.keys import KeyDomain, derive_key
+from tgflow.keys import derive_key
 
 
 def test_keys_of_different_words_differ() -> None:
@@ -24,10 +24,6 @@ def test_keys_are_64_bits_for_any_integers() -> None:
 def test_keys_never_change() -> None:
     """A resumed run of an older version must draw what it would have drawn."""
     assert derive_key(0, 0, 0) == KEY_OF_ZEROS
-
-
-def test_purposes_leave_room_for_hops() -> None:
-    assert max(p for p in KeyDomain) == KeyDomain.HOP
 
 
 KEY_OF_ZEROS = 6084141021458535187

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import time
 from itertools import pairwise
 
 import pytest
@@ -37,11 +35,6 @@ def recent_plan(graph: TemporalGraph | None = None, **changes: object) -> Plan:
 def rows_of(block: Block, at: int) -> tuple[list[int], list[float]]:
     """What a row is made of: the events of its neighbors, and how long ago they were."""
     return block.eid[at].tolist(), block.dt[at].tolist()
-
-
-@pytest.fixture
-def always_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reuse, "LEAST_SHARE", 0.0)
 
 
 class Reference:
@@ -133,32 +126,6 @@ def test_a_row_of_another_past_is_not_taken(acts):
         elif act == "compact":
             graph.compact()
     assert reference.num_reused > 0 or any(acts)
-
-
-@pytest.mark.usefixtures("always_on")
-def test_rows_come_no_older_than_the_staleness_whatever_the_delays():
-    delays_make_no_lag(num_batches=100)
-
-
-def delays_make_no_lag(num_batches):
-    generator, staleness = random.Random(3), 3
-    plan = recent_plan(TemporalGraph.from_events(made_events(2 * num_batches)), batch_size=2)
-    source = reusing(plan, staleness, 0.2, capacity=64)
-    drawn = plan.draw
-
-    def delayed(*task):
-        time.sleep(generator.choice((0.0, 0.0, 1e-4, 1e-3)))
-        return drawn(*task)
-
-    plan.draw = delayed
-    made, largest = {}, 0
-    for number, batch in enumerate(batches_of(source, 2)):
-        reused = batch.blocks[1].reused
-        lags = [number - made[slot] for slot in reused.slot.tolist()]
-        largest = max(largest, *lags, 0)
-        made |= dict.fromkeys(reused.stored.tolist(), number)
-    assert number + 1 == num_batches
-    assert 0 < largest <= staleness
 
 
 def test_it_switches_itself_off_where_little_recurs():

@@ -8,17 +8,11 @@ import pytest
 import torch
 
 from helpers.effort import cases
-from helpers.plan_reference import (
-    assert_same_batch,
-    assert_same_events,
-)
+from helpers.plan_reference import assert_same_events
 from helpers.plan_variants import each_variant, made_events, plan_of
 from tgflow.batch import Batch, Share
 from tgflow.counts import Count
 from tgflow.graph import TemporalGraph
-from tgflow.keys import KeyDomain, derive_key
-from tgflow.plan import Loader
-from tgflow.plan.loader import joined_shares, sliced_tasks
 
 COUNTS = (Count("pair"), Count("dst", half_life=30.0))
 
@@ -56,21 +50,6 @@ def test_slices_are_the_batch_cut(variant: dict[str, Any], slices: int) -> None:
             assert (each.host.begin, each.host.end) == (whole.host.begin, whole.host.end)
 
 
-def test_each_slice_draws_neighbors_by_a_key_of_its_own() -> None:
-    graph = TemporalGraph.from_events(made_events(300))
-    plan = plan_of(graph, strategy="uniform", batch_size=40, slices=2)
-    whole = plan.draw(0, 6)
-    keys = [plan.draw(0, 6, number).key for number in range(2)]
-    assert keys == [derive_key(whole.key, KeyDomain.SLICE, number) for number in range(2)]
-    slices = plan.share(0, 6, range(2)).slices
-    one = plan_of(graph, strategy="uniform", batch_size=40).batch(0, 6)
-
-    def drawn(batch: Batch, event: int) -> list[int]:
-        return sorted(batch.blocks[0].eid[batch.src_row[event]].tolist())
-
-    assert any(drawn(slices[0], row) != drawn(one, row) for row in range(20))
-
-
 def test_a_batch_with_fewer_rows_than_slices_has_slices_without_rows() -> None:
     plan = plan_of(TemporalGraph.from_events(made_events(22)), slices=5, counts=COUNTS)
     share = plan.share(0, 2, range(5))
@@ -100,13 +79,3 @@ def test_what_is_no_slice_is_refused() -> None:
         Share.of([first, plan.batch(0, 1, 1)])
     with pytest.raises(ValueError, match="slices of one batch"):
         Share.of([plan.batch(0, 0), plan.batch(0, 1)])
-
-
-def test_a_loader_of_slices_gives_shares() -> None:
-    plan = plan_of(TemporalGraph.from_events(made_events(60)), slices=3)
-    wanted = range(1, 3)
-    loader = Loader.of_tasks(plan, sliced_tasks([(0, 4), (1, 2)], wanted))
-    for share, task in zip(joined_shares(iter(loader), 2), [(0, 4), (1, 2)], strict=True):  # type: ignore[arg-type]
-        assert (share.epoch, share.index, share.numbers) == (*task, wanted)
-        for number, each in zip(wanted, share.slices, strict=True):
-            assert_same_batch(each, plan.batch(*task, number))

@@ -1,22 +1,16 @@
-"""Training that reuses rows, also of a producer: resumes, gradients, and bits without a clock."""
+"""Training that reuses rows: resumes, gradients, limits."""
 
 from __future__ import annotations
 
 import copy
-import functools
-import time
-from collections.abc import Callable
-from concurrent.futures import Future, wait
 from dataclasses import replace
 from itertools import islice
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import tgflow as tg
-from helpers.effort import cases, tries
+from helpers.effort import cases
 from helpers.emulated_training import emulated_pages  # noqa: F401
 from helpers.made_streams import small_tgat, small_tgn
 from helpers.plan_reference import assert_same_batch
@@ -32,61 +26,8 @@ from helpers.reuse_training import (
 )
 from tgflow.graph import TemporalGraph
 from tgflow.models import TGAT
-from tgflow.train import reuse as module
 from tgflow.train.reuse import reuse_of
 from tgflow.train.step import TrainStep
-
-AHEAD = tg.train.Reuse(staleness=5, refresh=0.3, producer="cpu")
-SIZE = AHEAD.super_batch
-for_each_way = pytest.mark.parametrize("reuse", [REUSE, AHEAD], ids=["inline", "ahead"])
-
-
-class Dead:
-    """Threads that never run."""
-
-    def submit(self, make: Callable[..., object], *arguments: object) -> Future[object]:
-        return Future()
-
-    def shutdown(self, cancel_futures: bool) -> None:
-        pass
-
-
-def ahead(helps: bool = True, model=None, **how) -> Pass:
-    run = Pass(model, reuse=how.pop("reuse", AHEAD), **how)
-    run.reuse.producer.uses_threads = helps
-    return run
-
-
-def make_units_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "UNIT_ROWS", 7)
-
-
-def all_done(run: Pass) -> None:
-    """Wait until threads have computed all that they may."""
-    job = run.reuse.producer._job
-    if job is not None:
-        wait([future for future in job._futures if future is not None], timeout=60)
-
-
-def learned(run: Pass, before: Callable[[Pass], object] = lambda run: None) -> Pass:
-    """Learn all batches, and call `before` each."""
-    for batch in run.batches():
-        before(run)
-        run.reuse.learn(run.learner, batch)
-    run.reuse.close()
-    return run
-
-
-def counts(run: Pass) -> object:
-    return replace(run.reuse.stats, late=0)
-
-
-@functools.cache
-def computed_by_the_training() -> Pass:
-    """A pass in which no thread helps, in small units."""
-    with pytest.MonkeyPatch.context() as patch:
-        make_units_small(patch)
-        return learned(ahead(helps=False))
 
 
 def test_without_staleness_training_is_as_without_reuse():
@@ -98,10 +39,9 @@ def test_without_staleness_training_is_as_without_reuse():
     assert other.reuse is None
 
 
-@for_each_way
 @pytest.mark.parametrize("layers", cases([2, 3], [2]))
-def test_where_all_rows_are_refreshed_gradients_are_those_without_reuse(layers, reuse):
-    run = Pass(recent_tgat(dropout=0.0, layers=layers), reuse=replace(reuse, refresh=1.0))
+def test_where_all_rows_are_refreshed_gradients_are_those_without_reuse(layers):
+    run = Pass(recent_tgat(dropout=0.0, layers=layers), reuse=replace(REUSE, refresh=1.0))
     for batch in islice(run.batches(), 8):
         plain = copy.deepcopy(run.model)
         TrainStep(plain, seed=1, learning_rate=1e-2).learn(run.plan.batch(0, batch.index))
@@ -134,24 +74,6 @@ def test_a_reused_row_is_that_of_the_parameters_it_was_computed_with(layers):
     assert not run.model.encoder.layers[-1]._forward_hooks
 
 
-@pytest.mark.parametrize("layers", cases([2, 3], [2]))
-def test_hot_rows_are_those_of_the_parameters_at_the_super_batch_before(layers):
-    run = ahead(model=recent_tgat(layers=layers))
-    ring, models, num_compared = run.reuse._rings[-1], {}, 0
-    for batch in islice(run.batches(), 4 * SIZE):
-        record = batch.blocks[-1].reused.record
-        models[record.number] = copy.deepcopy(run.model).eval()
-        if record.number and record.number % SIZE == 0:
-            hot = run.reuse.producer._job.hot
-            run.reuse.producer.finish(hot.due)
-            layer = models[hot.number].encoder.layers[-1]
-            expected = rows_at(layer, run.plan, hot.nodes, hot.t)
-            torch.testing.assert_close(ring.rows[hot.slots], expected, rtol=1e-5, atol=1e-6)
-            num_compared += len(hot)
-        run.reuse.learn(run.learner, batch)
-    assert run.reuse.stats.produced == num_compared > 50
-
-
 def test_no_gradient_reaches_a_reused_row_and_a_refreshed_one_weighs_more():
     run = Pass(recent_tgat(dropout=0.0))
     run.learn(stop=6)
@@ -168,91 +90,17 @@ def test_no_gradient_reaches_a_reused_row_and_a_refreshed_one_weighs_more():
     assert torch.equal(ring.rows[reused.stored], computed[: len(reused.stored)].detach())
 
 
-def test_bits_do_not_depend_on_who_computes(monkeypatch):
-    make_units_small(monkeypatch)
-    alone = computed_by_the_training()
-    assert alone.reuse.stats.late == alone.reuse.stats.produced > 0
-    fast = learned(ahead(), all_done)
-    assert fast.reuse.stats.late == 0
-    dead = ahead()
-    monkeypatch.setattr(dead.reuse.producer, "_pool", Dead())
-    for run in (fast, learned(dead)):
-        assert torch.equal(parameters(run.model), parameters(alone.model))
-        assert counts(run) == counts(alone)
-
-
-@settings(max_examples=tries(30, 2), deadline=None)
-@given(data=st.data())
-def test_bits_do_not_depend_on_when_rows_are_there(data):
-    delays = st.sampled_from([0.0, 0.0, 1e-4, 3e-3])
-    with pytest.MonkeyPatch.context() as patch:
-        make_units_small(patch)
-        computed = module._Job._made
-        drawn = data.draw(st.lists(delays, min_size=50, max_size=50))
-
-        def made(job, unit):
-            time.sleep(drawn[(job.hot.number + unit.start) % len(drawn)])
-            return computed(job, unit)
-
-        patch.setattr(module._Job, "_made", made)
-        helped = learned(ahead(), lambda run: time.sleep(drawn[0]))
-    assert torch.equal(parameters(helped.model), parameters(computed_by_the_training().model))
-
-
-@for_each_way
 @pytest.mark.parametrize("killed", cases([(1, 0), (3, 1), (4, 2), (8, 0), (13, 1)], [(4, 2)]))
-def test_resume_after_kill_matches_an_undisturbed_pass(killed, reuse):
+def test_resume_after_kill_matches_an_undisturbed_pass(killed):
     stop, num_threads = killed
-    whole, first, second = (Pass(reuse=reuse, num_threads=num) for num in (0, num_threads, 2))
+    whole, first, second = (Pass(num_threads=num) for num in (0, num_threads, 2))
     expected = whole.learn()
     first.learn(stop=stop)
     second.load(first.saved())
     for batch, other in zip(second.learn(stop), expected[stop:], strict=True):
         assert_same_batch(batch, other)
     assert torch.equal(parameters(whole.model), parameters(second.model))
-    assert counts(second) == counts(whole)
-    for run in (whole, first, second):
-        run.reuse.close()
-
-
-def test_a_checkpoint_without_published_parameters_is_refused_within_a_super_batch():
-    inline, run = Pass(reuse=replace(AHEAD, producer="inline")), ahead()
-    inline.learn(stop=SIZE + 1)
-    run.load(inline.saved())
-    with pytest.raises(ValueError, match=r'go on from it with producer="inline"'):
-        run.learn(SIZE + 1)
-
-
-def test_an_error_of_a_thread_arrives(monkeypatch):
-    computed = module._Job._made
-
-    def made(job, unit):
-        if job.hot.number == SIZE:
-            raise OSError("the disk is gone")
-        return computed(job, unit)
-
-    monkeypatch.setattr(module._Job, "_made", made)
-    run, seen = ahead(), []
-    with pytest.raises(OSError, match="the disk is gone"):
-        learned(run, lambda run: seen.append(all_done(run)))
-    assert len(seen) == 2 * SIZE + 1
-    run.reuse.close()
-
-
-def test_threads_end_when_a_step_of_a_training_fails():
-    trainer = trainer_of(reuse=AHEAD)
-    learn, numbers = trainer._learner.learn, iter(range(100))
-
-    def failing(batch):
-        if next(numbers) == SIZE + 1:
-            raise OSError("no power")
-        return learn(batch)
-
-    trainer._learner.learn = failing
-    with pytest.raises(OSError, match="no power"):
-        trainer.fit()
-    assert next(numbers) == SIZE + 2
-    assert trainer.reuse.producer._pool is None
+    assert second.reuse.stats == whole.reuse.stats
 
 
 def test_epochs_share_no_rows_and_evaluation_computes_all():
@@ -274,14 +122,14 @@ def test_epochs_share_no_rows_and_evaluation_computes_all():
     assert result["reuse.is_off"] is False
 
 
-@for_each_way
-def test_a_budget_and_the_staleness_are_kept(reuse):
+def test_a_budget_and_the_staleness_are_kept():
     budget = 16_384
-    run = learned(Pass(reuse=replace(reuse, budget=budget)))
+    run = Pass(reuse=replace(REUSE, budget=budget))
+    run.learn()
     (ring,), (held,) = run.reuse._rings, [run.reuse._hop(0)._map]
     assert len(held) > 0.3 * ring.capacity
     assert ring.nbytes + held.bytes <= budget
-    assert 0 < run.reuse.stats.largest_lag <= reuse.staleness
+    assert 0 < run.reuse.stats.largest_lag <= REUSE.staleness
 
 
 class Whole(TGAT):
@@ -328,8 +176,6 @@ def test_ranks_are_refused():
 def test_settings_out_of_range_and_rows_without_room_are_refused():
     with pytest.raises(ValueError, match=r"refresh must be more than 0 and at most 1, got 1\.5"):
         tg.train.Reuse(refresh=1.5)
-    with pytest.raises(ValueError, match="must be at least 3, got"):
-        tg.train.Reuse(staleness=2, producer="cpu")
     first = Pass()
     first.learn(stop=8)
     small = Pass(reuse=replace(REUSE, budget=4_096))

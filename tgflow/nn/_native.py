@@ -160,11 +160,7 @@ def gather_rows(x: Tensor, row: Tensor) -> Tensor:
 
 
 def keep_factors(key: Tensor, rate: float, shape: tuple[int, ...]) -> Tensor:
-    """Return the factors of dropout at `rate`, float32 `shape`, on the device of `key`.
-
-    An element is drawn by `key`, int64 `[1]`, its index in the first dimension, and its place in
-    the others: the same on every device.
-    """
+    """Return the factors of dropout at `rate`, float32 `shape`, on the device of `key`."""
     out = torch.empty(shape, device=key.device)
     backend_of(key.device).keep_factors(
         key=key, rate=rate, out=out.view(shape[0], math.prod(shape[1:]))

@@ -38,15 +38,6 @@ def attend(
 ) -> Attended:
     """Return the softmax-weighted sums of each target's neighbors' inputs.
 
-    Args:
-        query: What each head looks for, in input space and scaled: float32 `[H, N, D]`, or
-            `[H, 1, D]` if all targets look for the same.
-        below: The frontier below, float32 `[F, h_dim]`, or None if it has no inputs.
-        block: The neighbors.
-        time: Encodes `block.dt`; with `below` and `block.edge_x` it makes up `D`, in the order
-            [below | edge_x | time].
-        keep: Factors of the weights after the softmax (dropout), float32 `[H, N, k]`, or None.
-
     In float32 one pass that gathers nothing does it: of the native core on the CPU, of kernels on a
     GPU, where it does not synchronize and gradients have the same bits at every run.
     """
@@ -241,13 +232,7 @@ class AttentionConfig:
 
 
 class AttentionStack(nn.Module):
-    """Layers of attention, each from the frontier below to its block's targets.
-
-    Args:
-        config: Widths, heads, layers and dropout.
-        h_dim: Width of the input rows; 0 if nodes have none.
-        time: The time encoding, which all layers share.
-    """
+    """Layers of attention, each from the frontier below to its block's targets."""
 
     def __init__(self, config: AttentionConfig, h_dim: int, time: TimeEncoding) -> None:
         super().__init__()
@@ -265,15 +250,7 @@ class AttentionStack(nn.Module):
         )
 
     def forward(self, h: Tensor | None, blocks: Sequence[Block]) -> Tensor:
-        """Return the embeddings of the top frontier, float32 `[N, embedding_dim]`.
-
-        Args:
-            h: Inputs of the lowest frontier, float32 `[U, h_dim]`, or None if `h_dim` is 0.
-            blocks: One for each layer, from the roots down.
-
-        Raises:
-            ValueError: If the inputs or the edge features have another width.
-        """
+        """Return the embeddings of the top frontier, float32 `[N, embedding_dim]`."""
         for layer, block in zip(reversed(self.layers), reversed(blocks), strict=True):
             h = layer(h, block)
         assert h is not None

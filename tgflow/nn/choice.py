@@ -32,9 +32,6 @@ class Choice:
 
     A `StreamState`: it can be read as of every position, so that replayed events are scored as they
     were. It takes 16 bytes each time that another candidate takes the lead.
-
-    Args:
-        num: Candidates, at least 1; the first one leads until another is better.
     """
 
     def __init__(self, num: int) -> None:
@@ -75,12 +72,7 @@ class Choice:
         return self._leads[bisect_right(self._since, position) - 1]
 
     def add(self, merits: Tensor, position: int) -> None:
-        """Count how well each candidate did.
-
-        Args:
-            merits: Float64 `[num]`, the more the better.
-            position: Log position after the batch, from which on the best one leads.
-        """
+        """Count how well each candidate did."""
         if self._is_settled:
             return
         self._merits += merits.cpu()
@@ -99,12 +91,7 @@ class Choice:
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Become what `state_dict` returned.
-
-        Raises:
-            KeyError: If a tensor is missing.
-            ValueError: If it is of another number of candidates.
-        """
+        """Become what `state_dict` returned."""
         merits, since, leads = state["merits"], state["since"], state["leads"]
         is_settled = bool(state["is_settled"])
         if len(merits) != self.num:
@@ -114,15 +101,7 @@ class Choice:
 
 
 def average_precisions(positive: Tensor, negative: Tensor) -> Tensor:
-    """Return the average precision of each row, as `tgflow.metrics.average_precision` defines it.
-
-    Args:
-        positive: Scores of true events, float `[R, P]`, `P` at least 1.
-        negative: Scores of false events, float `[R, N]`.
-
-    Returns:
-        Float64 `[R]`, on the CPU. Synchronizes.
-    """
+    """Return the average precision of each row, float64 `[R]` on the CPU. Synchronizes."""
     own, others = (
         x.detach().to("cpu", torch.float64).sort(dim=1).values for x in (positive, negative)
     )

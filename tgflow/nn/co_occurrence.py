@@ -40,12 +40,6 @@ class CoOccurrenceEncoding(nn.Module):
 
     Eqs. 3 and 4 of arXiv:2303.13047, with m of two layers. A count is one of few numbers, so m and
     W are multiplied once for each of them, and a patch sums up rows of that table.
-
-    Args:
-        length: Tokens of a sequence; no count is larger.
-        patch: Tokens of a patch; divides `length`.
-        dim: Width of m.
-        out_dim: Width of a patch.
     """
 
     number: Tensor
@@ -60,11 +54,7 @@ class CoOccurrenceEncoding(nn.Module):
         self.register_buffer("number", number, persistent=False)
 
     def forward(self, counts: Tensor) -> Tensor:
-        """Return the patches, float32 `[P, 2, length // patch, out_dim]`.
-
-        Args:
-            counts: As `co_occurrence` returns them, int32 `[P, 2, length, 2]`.
-        """
+        """Return the patches, float32 `[P, 2, length // patch, out_dim]`."""
         dim, out_dim = self.encoded.in_features, self.proj.out_features
         encoded = self.encoded(F.relu(self.hidden(self.number)))  # [1 + length, dim]
         weight = self.proj.weight.view(out_dim, self.patch, dim).permute(1, 2, 0)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tgflow.batch import Block, HotRows, ReusedRows, ReuseRecord
+from tgflow.batch import Block, ReusedRows, ReuseRecord
 
 
 class RingRows(NamedTuple):
@@ -26,12 +26,6 @@ class EmbeddingRing:
     A row that is taken is a constant: no gradient reaches what it was made of. One that is computed
     although it could have been taken has a gradient that stands for those that were, see
     `ReusedRows.weight`.
-
-    Args:
-        dim: Width of a row.
-        capacity: How many rows it holds.
-        dtype: Of the rows.
-        device: Where they are.
     """
 
     def __init__(self, dim: int, capacity: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -52,27 +46,14 @@ class EmbeddingRing:
         """Return what a slot takes."""
         return dim * dtype.itemsize + 3 * torch.int64.itemsize
 
-    def note(self, record: ReuseRecord | HotRows) -> None:
-        """Remember of which batch and query the rows are that `completed` or `put` stores."""
+    def note(self, record: ReuseRecord) -> None:
+        """Remember of which batch and query the rows are that `completed` stores."""
         self.number[record.slots] = record.number
         self.nodes[record.slots] = record.nodes
         self.t[record.slots] = record.t
 
-    def put(self, hot: HotRows, rows: Tensor) -> None:
-        """Store rows that no batch computes, `[S, dim]` on any device."""
-        self.note(hot)
-        device = self.rows.device
-        self.rows.index_copy_(0, hot.slots.to(device), rows.to(device, self.rows.dtype))
-
     def completed(self, computed: Tensor, reused: ReusedRows) -> Tensor:
-        """Return all rows of a frontier, and store those that later batches may take.
-
-        Does not synchronize.
-
-        Args:
-            computed: Those of the block's targets, `[N, dim]`.
-            reused: Which others there are.
-        """
+        """Return all rows of a frontier, and store those that later batches may take."""
         rows: Tensor = _Weighted.apply(computed, reused.weight)  # type: ignore[no-untyped-call]
         if len(reused.slot):
             rows = torch.cat([rows, self.rows.index_select(0, reused.slot)])

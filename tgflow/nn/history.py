@@ -35,12 +35,6 @@ class VersionHistory(nn.Module):
 
     On a device kernels read and append (`tgflow.cuda.memory`), by the same links. The counts are
     there too, and the ring has all its room at once, so that nothing waits.
-
-    Args:
-        num_events: Events whose overwritten rows are kept, at least 1.
-        width: Columns of a row.
-        clock_width: Columns of its clock; the last is the log position from which it held.
-        position: Log position of the last write so far.
     """
 
     rows: Tensor
@@ -131,12 +125,6 @@ class VersionHistory(nn.Module):
 
         Every write calls it, also one without rows. Of more than `capacity`, the last rows
         are kept. For a history on the CPU.
-
-        Args:
-            nodes: int64 `[R]`.
-            rows: float32 `[R, width]`.
-            clock: int64 `[R, clock_width]`; positions above those kept of the same node.
-            position: At least that of the write before.
         """
         self._append(nodes, rows, clock, self._position)
         self._position = position
@@ -177,13 +165,6 @@ class VersionHistory(nn.Module):
         """Return the latest version at or before each position, zeros where it is not kept.
 
         For a history on the CPU.
-
-        Args:
-            nodes: int64 `[Q]`.
-            position: int64 `[Q]`, below that of the node's current version.
-
-        Returns:
-            Rows, float32 `[Q, width]`, and clocks, int64 `[Q, clock_width]`.
         """
         if len(self.rows) == 0:
             return self.rows.new_zeros(len(nodes), self.rows.shape[1]), self.clock.new_zeros(

@@ -87,12 +87,7 @@ class Mixer(nn.Module):
         return mixed
 
     def mean(self, x: Tensor) -> Tensor:
-        """Return the mean of the mixed tokens, float32 `[N, dim]`, of `x` `[N, num_tokens, dim]`.
-
-        It is `forward(x).mean(dim=1)` at less cost: the last linear map follows the mean, as it
-        commutes with it. So does the dropout behind it, which in training drops elements of the
-        mean.
-        """
+        """Return the mean of the mixed tokens of `x`, float32 `[N, dim]`."""
         x = self._token_mixed(x)
         hidden = self.channel_map.expanded(self.channel_norm(x)).mean(dim=1)
         mean: Tensor = x.mean(dim=1) + self.channel_map.contracted(hidden)
@@ -187,13 +182,7 @@ class CrossAttention(nn.Module):
 
 
 class TransformerLayer(nn.Module):
-    """x' = x + attention(LN(x)), then x' + map(LN(x')): pre-norm, GELU, a hidden width of 4 dim.
-
-    Args:
-        dim: Width of a token.
-        heads: Attention heads; divides `dim`.
-        dropout: Share of attention weights, of hidden and of output elements dropped in training.
-    """
+    """x' = x + attention(LN(x)), then x' + map(LN(x')): pre-norm, GELU, a hidden width of 4 dim."""
 
     def __init__(self, dim: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -215,16 +204,7 @@ class TransformerLayer(nn.Module):
         return after
 
     def means(self, x: Tensor, parts: int) -> Tensor:
-        """Return means of the next tokens over equal parts of a sequence, `[N, parts, dim]`.
-
-        It is those of `forward(x)` at less cost: the last linear map follows the means, as it
-        commutes with them. So does the dropout behind it, which in training drops elements of the
-        means.
-
-        Args:
-            x: float32 `[N, length, dim]`.
-            parts: Divides `length`.
-        """
+        """Return means of the next tokens over equal parts of a sequence, `[N, parts, dim]`."""
         x = self._with_attention(x)
         hidden = _means(self.map.expanded(self.map_norm(x)), parts)
         return _means(x, parts) + self.map.contracted(hidden)

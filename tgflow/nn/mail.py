@@ -84,11 +84,6 @@ def mail_messages(batch: Batch, updated: UpdatedMemory, aggregator: Aggregator) 
 
     Columns are the updated memory, the tick of the last event in it and the mail: the other end's
     updated memory and the event's features.
-
-    Args:
-        batch: The batch; its replayed events leave nothing.
-        updated: What was computed of `batch.nodes`.
-        aggregator: What becomes of several events of one node.
     """
     n, row = batch.num_new, input_rows(batch)
     own = updated.memory.index_select(0, row)
@@ -104,16 +99,7 @@ def mail_messages(batch: Batch, updated: UpdatedMemory, aggregator: Aggregator) 
 def store_mail(
     state: NodeMemory, events: NewEvents, messages: Messages, aggregator: Aggregator
 ) -> None:
-    """Store the updated memory of the new events' nodes, and leave them these events as mail.
-
-    Does not synchronize, as far as `NodeMemory.write` does not.
-
-    Args:
-        state: Where memory and mail are.
-        events: Of a whole batch.
-        messages: Of all of them, as `mail_messages` returned them.
-        aggregator: As there.
-    """
+    """Store the updated memory of the new events' nodes, and leave them these events as mail."""
     if len(events) == 0:
         return
     memory, last_update, other = messages.columns

@@ -147,20 +147,7 @@ class PlacedTable(nn.Module):
 
 
 def memory_table(dim: int, placement: MemoryPlacement, cache: int | str | None) -> MemoryTable:
-    """Return an empty table for rows of memory and mail.
-
-    Args:
-        dim: Width of a row.
-        placement: "model": with the model's parameters, wherever it is moved. Else as
-            `FeatureTable` has them, in memory that may be larger than the GPU's: "host", "uva"
-            (pinned host memory), "device", or "auto".
-        cache: Of "host" and "uva": bytes of an LRU cache in front, in the memory of the GPU that
-            the model is on; None for none.
-
-    Raises:
-        CudaError: If the placement needs a GPU and none can be used.
-        ValueError: If there is no such placement, or it takes no cache.
-    """
+    """Return an empty table for rows of memory and mail."""
     check_memory_placement(placement, cache)
     if placement == "model":
         return TensorTable(dim)

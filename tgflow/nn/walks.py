@@ -71,16 +71,8 @@ class WalkRows(NamedTuple):
         """Return log(1 + relu(G)) of the Gram matrices G of the walks of pairs of nodes.
 
         G has the inner products of [H^0, ..., H^hops] of both nodes with each other. It is
-        symmetric: its upper triangle is returned, row by row. Does not synchronize.
-
-        Args:
-            a: Rows of the first nodes, int64 of any shape.
-            b: Rows of the second nodes; as all others, of that shape when broadcast.
-            t: When to look at the walks, in ticks.
-            mask: Which pairs are there; the others get zeros.
-
-        Returns:
-            float32 `[*a.shape, num_features(hops)]`.
+        symmetric: its upper triangle is returned, row by row, `[*a.shape, num_features(hops)]`.
+        Does not synchronize.
         """
         shape, size, walks = a.shape, num_features(self.hops), self.walks()
         columns = [x.expand(shape).flatten() for x in (a, b, t, mask)]
@@ -114,21 +106,11 @@ def near_features(
     mask: Tensor,
     proj: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """Return what a network makes of the walks of neighbors with nodes, zeros in empty slots.
+    """Return what a network makes of the walks of neighbors with nodes, `[R, k, dim]`.
+
+    Empty slots have zeros; `proj` is a linear map without a bias behind `walk_map`.
 
     On the CPU only filled slots cost time; on a GPU, to wait for nothing, all do.
-
-    Args:
-        walks: Of the batch.
-        walk_map: Maps the features of pairs, `[P, num_features(hops)]`, to what is read of them.
-        neighbor: Rows of the neighbors, int64 `[R, k]`.
-        node: Rows of the nodes, int64 `[R]`.
-        t: When to look at the walks, in ticks, int64 `[R]`.
-        mask: Which slots are filled, bool `[R, k]`.
-        proj: A linear map of that without a bias; None: the features as they are.
-
-    Returns:
-        float32 `[R, k, dim]`.
     """
     neighbor, node, t, filled = (
         x.expand(mask.shape).flatten() for x in (neighbor, node[:, None], t[:, None], mask)
@@ -157,13 +139,6 @@ class WalkProjection:
     A row holds H^1, ..., H^hops as of its `last_update` and decays when it is read. H^0 = R is
     never stored. The events of a batch read rows as of the batch's start, as all memory does, so
     that walks through several events of one batch are not seen.
-
-    Args:
-        dim: Width of a projection.
-        hops: Events of the longest walks, at least 1.
-        decay: Of a walk per event and second.
-        base: R: gives rows, float32 `[U, dim]`, of nodes, int64 `[U]`. None: random signs, scaled
-            by dim^-1/2.
     """
 
     dim: int
@@ -186,10 +161,6 @@ class WalkProjection:
         """Return the walks that the batch's new events make, as of the last of them, for `write`.
 
         Columns are those that go on from an event, and those of its node that were there before.
-
-        Args:
-            batch: The batch.
-            rows: What `read` returned of it.
         """
         n, row, end = batch.num_new, input_rows(batch), batch.last_t
         t, other = batch.t[:n].repeat_interleave(2), row.view(n, 2).flip(1).flatten()
@@ -201,13 +172,7 @@ class WalkProjection:
         return Messages((longer.flatten(1), kept.flatten(1)), per_event=2)
 
     def write(self, memory: NodeMemory, events: NewEvents, messages: Messages) -> None:
-        """Add the walks that new events make, all at once, as of the last of them.
-
-        Args:
-            memory: Where the rows of `messages` were read from.
-            events: Of a whole batch; does nothing without any.
-            messages: What `messages` returned of all of them.
-        """
+        """Add the walks that new events make, all at once, as of the last of them."""
         if len(events) == 0:
             return
         longer, kept = messages.columns
@@ -233,12 +198,7 @@ def num_features(hops: int) -> int:
 
 
 def row_times(batch: Batch, pairs: Pairs) -> Tensor:
-    """Return the time of each row of the top frontier, int64 `[N]`; 0 for padding.
-
-    Args:
-        batch: The batch.
-        pairs: All its pairs.
-    """
+    """Return the time of each row of the top frontier, int64 `[N]`; 0 for padding."""
     t = torch.cat([batch.t, batch.t.repeat_interleave(batch.negative_dst.shape[1])])
     out = t.new_zeros(len(batch.blocks[0].target))
     return out.index_copy_(0, torch.cat([pairs.src_row, pairs.dst_row]), torch.cat([t, t]))

@@ -49,12 +49,7 @@ def unique_events(eids: list[Tensor]) -> tuple[Tensor, list[Tensor], int]:
 
 
 def gather_rows(table: Tensor, row: Tensor) -> Tensor:
-    """Return `table[row]`; torch would start threads of its own beside a loader's.
-
-    Args:
-        table: float32 `[R, x_dim]`, contiguous.
-        row: int64 `[B]`, contiguous.
-    """
+    """Return `table[row]`; torch would start threads of its own beside a loader's."""
     out = table.new_empty(len(row), table.shape[1])
     row_bytes = table.shape[1] * table.element_size()
     _core.gather_rows(table, row_bytes, len(table), row, out)

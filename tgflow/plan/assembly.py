@@ -66,12 +66,7 @@ class Roots:
         return self.columns or {"eid": host.eid, "src": host.src, "dst": host.dst, "t": host.t}
 
     def split(self, column: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the parts of a column of `queries`, as views.
-
-        Returns:
-            Those of the sources and destinations, `[B]`, and of the negatives' sources and
-            destinations, `[B, m]`.
-        """
+        """Return the parts of a column of `queries`, as views."""
         num, m = self.negatives.dst.shape
         src, dst, rest = column.tensor_split((num, 2 * num))
         negative_dst = rest[: num * m].view(num, m)
@@ -100,13 +95,7 @@ def walk_of(plan: Plan, roots: Roots) -> HopWalk:
 
 
 def assemble(plan: Plan, roots: Roots, hops: Hops | None = None) -> PendingBatch:
-    """Return the batch of `roots` before its features are read. Does not synchronize.
-
-    Args:
-        plan: Of the batch.
-        roots: Where the batch is prepared.
-        hops: Those of `walk_of`; None: of the plan's graph and sampler.
-    """
+    """Return the batch of `roots` before its features are read. Does not synchronize."""
     if hops is None:
         hops = walk_here(plan.graph, walk_of(plan, roots), plan.sampler)
     graph, inputs, events = plan.graph, hops.inputs, roots.events

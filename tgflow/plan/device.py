@@ -31,11 +31,7 @@ if TYPE_CHECKING:
 
 
 class DeviceBatches:
-    """Makes batches on a GPU for one pass. Any thread may make them, on its current stream.
-
-    Args:
-        prepare: Returns a batch that owns its memory; takes a `tgflow.plan.in_order.Task`.
-    """
+    """Makes batches on a GPU for one pass. Any thread may make them, on its current stream."""
 
     def __init__(self, prepare: Callable[..., Batch]) -> None:
         self._prepare = prepare

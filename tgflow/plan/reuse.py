@@ -11,7 +11,7 @@ happens to hold: so a run that is resumed, or prepared by other threads, takes t
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,58 +21,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tgflow.batch import Batch, Block, HotRows, ReusedRows, ReuseRecord
+from tgflow.batch import Batch, ReusedRows, ReuseRecord
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
 from tgflow.graph import Neighbors, TemporalGraph
 from tgflow.keys import KeyDomain, derive_key
 from tgflow.plan._native import ReuseMap
-from tgflow.plan.assembly import PendingBatch, Roots, assemble, distinct_events, walk_of
+from tgflow.plan.assembly import PendingBatch, Roots, assemble, walk_of
 from tgflow.plan.device import CopiedBatches, DeviceBatches
-from tgflow.plan.in_order import ordered_map, run_task, until_failure
+from tgflow.plan.in_order import ordered_map, run_task
 from tgflow.plan.padding import rounded
 from tgflow.plan.plan import Plan
 from tgflow.sampling import Frontier
 from tgflow.sampling.hops import HopQueries, Hops, SomeNeighbors
 from tgflow.sampling.rows import sample_neighbors
 from tgflow.sampling.settled import find_settled
-
-
-def node_features(graph: TemporalGraph, nodes: Tensor) -> Tensor | None:
-    """Return features of `nodes`, int64 `[U]`, as `Batch.node_x`; None if the graph has none."""
-    return None if graph.node_x is None else graph.node_x.gather(graph.node_rows(nodes))
-
-
-def with_event_features(graph: TemporalGraph, block: Block) -> Block:
-    """Return a block on the CPU with the features of its events, if the graph has any."""
-    if graph.edge_x is None:
-        return block
-    eids, (row,), *_ = distinct_events([block.eid], None)
-    return replace(block, edge_row=row, edge_table=graph.edge_x.gather(eids))
-
-
-class AskedRows(NamedTuple):
-    """Rows that a batch asks for, int64 `[N]` each."""
-
-    nodes: Tensor
-    t: Tensor
-    """Ticks."""
-    position: Tensor
-    """See events at log positions below this."""
-
-
-def recurring_rows(asked: Sequence[AskedRows]) -> AskedRows:
-    """Return the rows that two batches or more ask for, each once."""
-    nodes, t, position = (torch.cat(column) for column in zip(*asked, strict=True))
-    ticks, tick = torch.unique(t, return_inverse=True)
-    _, row, count = torch.unique(nodes * len(ticks) + tick, return_inverse=True, return_counts=True)
-    place = torch.arange(len(nodes))
-    first = torch.full_like(count, len(nodes)).scatter_reduce_(0, row, place, "amin")
-    first, order = first[count > 1].sort()
-    count = count[count > 1][order]
-    first = first[count.argsort(descending=True, stable=True)]
-    return AskedRows(nodes[first], t[first], position[first])
-
 
 WINDOW = 32
 """Batches after which it is decided whether reuse is worth its while."""
@@ -88,9 +51,6 @@ class ReuseRule:
     """Those that were computed at most this many batches before, at least 1."""
     refresh: float
     """Share of them, above 0, that is computed again, with gradients that stand for all of them."""
-    super_batch: int = 0
-    """Batches of a super-batch, whose hot rows are computed before it begins, at most half of
-    `staleness` rounded up; 0: each row is computed by the first batch that asks for it."""
 
 
 _NEW_WINDOW = {"window": 0, "window_asked": 0, "window_reused": 0}
@@ -125,13 +85,10 @@ class ReuseProgress(NamedTuple):
     """Of these, rows that were taken."""
     is_off: int = 0
     """1: too little was reused, and nothing is any more in this pass."""
-    begun: int = 0
-    """The first batch of the pass."""
 
     def restarted(self) -> ReuseProgress:
         """Return the progress at the start of another pass, with which no rows are shared."""
-        number = self.number
-        return self._replace(since=number, begun=number, is_off=0, **_NEW_WINDOW)
+        return self._replace(since=self.number, is_off=0, **_NEW_WINDOW)
 
     def counted(self, asked: int, reused: int, refreshed: int, k: int, lag: int) -> ReuseProgress:
         """Return the progress after a batch, whose rows have `k` neighbors each."""
@@ -168,18 +125,7 @@ class ReuseChoice:
 
 
 class HopReuse:
-    """Decides for the rows that a hop below the first asks for, batch after batch.
-
-    Args:
-        plan: The plan.
-        hop: Which hop, at least 1.
-        rule: Which rows are taken.
-        capacity: Rows that the ring holds.
-        pads: Whether batches go to a GPU, in the sizes of `tgflow.plan.padding`.
-        progress: From where to go on.
-        rows: What the ring holds that may be taken: the batch, node, time and slot of each, int64
-            `[S]`, in ascending order of batches.
-    """
+    """Decides for the rows that a hop below the first asks for, batch after batch."""
 
     def __init__(
         self,
@@ -203,19 +149,10 @@ class HopReuse:
         """Whether nothing is reused any more."""
         return bool(self.progress.is_off)
 
-    @property
-    def super_batch(self) -> int:
-        """Batches of a super-batch; 0: there are none."""
-        return self._rule.super_batch
-
     def decide(self, roots: Roots, asked: HopQueries) -> ReuseChoice | None:
         """Return what the next batch takes; None: nothing, all is computed as without reuse.
 
         Waits for a GPU that the queries are on.
-
-        Args:
-            roots: Of the batch.
-            asked: The rows: queries about what they are made of, as long as all are computed.
         """
         if self.is_off:
             return None
@@ -241,45 +178,9 @@ class HopReuse:
         record = ReuseRecord(number, nodes[made], t[made], slot[:stored], self.progress)
         return self._choice(order, slot, (refreshed, stored, computed), record)
 
-    def ahead(self, asked: Sequence[tuple[Roots, HopQueries]]) -> HotRows | None:
-        """Return which rows of the next super-batch are computed before it; they get slots.
-
-        Those that two or more of its batches ask for, unless the ring has them; where it is short
-        of room, those that most ask for. They count as rows of the batch at which the super-batch
-        before began, whose parameters they are of. None: there are none, or the past has changed
-        since that batch.
-
-        Args:
-            asked: As `decide`, of the batches of the next super-batch, once it is decided about all
-                those before; in host memory.
-        """
-        progress, rule = self.progress, self._rule
-        number = max(progress.number - rule.super_batch, progress.begun)
-        if self.is_off or not asked or number < progress.since:
-            return None
-        rows = recurring_rows([self._settled(*each) for each in asked])
-        slot = torch.empty_like(rows.nodes)
-        oldest = progress.oldest(rule.staleness)
-        self._map.insert(number, oldest, rows.nodes, rows.t, slot)
-        kept = (slot >= 0).nonzero().flatten()
-        if not len(kept):
-            return None
-        nodes, t, position, slots = (column[kept] for column in (*rows, slot))
-        k = asked[0][1].k
-        return HotRows(number, progress.number, nodes, t, position, slots, k)
-
     def _limit(self, roots: Roots) -> int:
         """Return the log position that no query of a batch sees events beyond."""
         return roots.host.end if self._plan.sees_all_before else roots.host.begin
-
-    def _settled(self, roots: Roots, asked: HopQueries) -> AskedRows:
-        """Return those rows of a batch that are the same in later ones."""
-        may_recur = find_settled(self._plan.graph.log, asked.t, self._limit(roots))
-        position = asked.as_of
-        if not isinstance(position, Tensor):
-            assert position is not None
-            position = torch.full_like(asked.t, position)
-        return AskedRows(asked.nodes[may_recur], asked.t[may_recur], position[may_recur])
 
     def _choice(
         self, order: Tensor, slot: Tensor, counts: tuple[int, int, int], record: ReuseRecord
@@ -321,13 +222,7 @@ def _padded(slots: Tensor, fill: int) -> Tensor:
 
 
 class Walk:
-    """The hops of one batch, taken one by one.
-
-    Args:
-        plan: Whose batch.
-        epoch: Of the batch.
-        index: Of the batch.
-    """
+    """The hops of one batch, taken one by one."""
 
     def __init__(self, plan: Plan, epoch: int, index: int) -> None:
         self._plan = plan
@@ -397,14 +292,6 @@ class ReusingPlan:
 
     Its tasks are those of `tasks`: (epoch, index, `BatchReuse`). A batch is a function of its task,
     whoever prepares it, and however often.
-
-    Args:
-        plan: Of at least two hops, whose strategy draws nothing; without replay, memory or slices.
-        hops: Decides, for each hop below the first; the last one may have super-batches, which are
-            known as a whole when the one before begins.
-
-    Raises:
-        ValueError: If the plan's rows are not the same from batch to batch.
     """
 
     def __init__(self, plan: Plan, hops: Sequence[HopReuse]) -> None:
@@ -427,18 +314,10 @@ class ReusingPlan:
     def tasks(
         self, tasks: Iterable[tuple[int, int]], num_threads: int
     ) -> Generator[tuple[int, int, BatchReuse]]:
-        """Yield the tasks, in order, with what is decided of each; pulls them lazily.
-
-        Args:
-            tasks: Of the plan.
-            num_threads: Threads for each hop; 0: all is done when a task is asked for.
-
-        Raises:
-            BatchError: If a batch cannot be drafted, in its place.
-        """
+        """Yield the tasks, in order, with what is decided of each; pulls them lazily."""
         how: Any = {
             "num_threads": num_threads,
-            "lookahead": max(2, 2 * num_threads, *(hop.super_batch for hop in self._hops)),
+            "lookahead": max(2, 2 * num_threads),
         }
         decided = ordered_map(self._begun, tasks, **how)
         for number, hop in enumerate(self._hops):
@@ -508,38 +387,9 @@ def _next_hop(task: _Task) -> _Task:
 
 
 def _decided(hop: HopReuse, begun: Generator[_Task]) -> Generator[_Task]:
-    """Decide for batch after batch; the first of a super-batch has hot rows of the next."""
-    failures: list[BaseException] = []
+    """Decide for batch after batch."""
     with closing(begun):
-        windows = _super_batches(hop, until_failure(begun, failures))
-        window = next(windows, [])
-        while window:
-            for _, _, reuse in window:
-                walk = reuse.walk
-                reuse.choices.append(None if walk is None else hop.decide(walk.roots, walk.asked))
-            following: list[_Task] = []
-            if hop.super_batch:
-                following = next(windows, [])
-                walks = [reuse.walk for _, _, reuse in following if reuse.walk is not None]
-                hot = hop.ahead([(walk.roots, walk.asked) for walk in walks])
-                choices = window[0][-1].choices
-                if (first := choices[-1]) is not None:
-                    record = replace(first.reused.record, hot=hot)
-                    choices[-1] = replace(first, reused=replace(first.reused, record=record))
-            yield from window
-            window = following if hop.super_batch else next(windows, [])
-    for failure in failures:
-        raise failure
-
-
-def _super_batches(hop: HopReuse, begun: Iterator[_Task]) -> Generator[list[_Task]]:
-    """Yield the batches of each super-batch, cut by the numbers of batches; else one by one."""
-    number, window = hop.progress.number, list[_Task]()
-    for task in begun:
-        window.append(task)
-        number += 1
-        if number % max(hop.super_batch, 1) == 0:
-            yield window
-            window = []
-    if window:
-        yield window
+        for task in begun:
+            walk = task[-1].walk
+            task[-1].choices.append(None if walk is None else hop.decide(walk.roots, walk.asked))
+            yield task

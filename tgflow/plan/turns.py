@@ -36,9 +36,6 @@ class TurnGate:
 
     Turns are prepared ahead of the training: when all ranks stop after the same micro-batch, some
     wait here already for a turn that others never begin. A rank that stops calls `leave`.
-
-    Args:
-        peers: The ranks.
     """
 
     def __init__(self, peers: Peers) -> None:
@@ -48,13 +45,7 @@ class TurnGate:
 
     @contextmanager
     def turn(self, num_tasks: int) -> Iterator[None]:
-        """Enclose a turn of `num_tasks`, at least 1; waits for all ranks.
-
-        Raises:
-            TurnsOver: If a rank has left, this one included.
-            RanksDisagree: If another rank takes another turn.
-            PeerLost: If one is gone.
-        """
+        """Enclose a turn of `num_tasks`, at least 1; waits for all ranks."""
         with self._taking:
             sizes = [0] if self._is_over else self._gathered(num_tasks)
             if 0 in sizes:
@@ -70,11 +61,7 @@ class TurnGate:
             yield
 
     def leave(self) -> None:
-        """Take no more turns, as no other rank does; waits for all, and for one under way.
-
-        Raises:
-            PeerLost: If another rank is gone.
-        """
+        """Take no more turns, as no other rank does; waits for all, and for one under way."""
         with self._taking:
             if not self._is_over:
                 self._is_over = True
@@ -102,35 +89,21 @@ AskState = Callable[[Sequence[Iterable[Batch]]], Sequence[Callable[[], None]]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharePreparer:
-    """Prepares shares of batches in host memory, in turns with other ranks.
-
-    Args:
-        plan_of: Returns the plan of the batches of an epoch, of a graph, perhaps with a shard;
-            plans that come side by side have as many hops.
-        walk: Answers their hops, by their sampler.
-        wanted: The slices of each batch that are computed here.
-        most: Slices of the rank that computes most of a batch: as many walks all ranks take.
-        ask: Lets owners know what micro-batches read of the model's state; None: it is all here.
-    """
+    """Prepares shares of batches in host memory, in turns with other ranks."""
 
     plan_of: Callable[[int], Plan]
     walk: Walk
     wanted: range
+    """The slices of each batch that are computed here."""
     most: int
+    """Slices of the rank that computes most of a batch: as many walks all ranks take."""
     ask: AskState | None = None
+    """Lets owners know what micro-batches read of the model's state; None: it is all here."""
 
     def shares(self, turn: Sequence[Task]) -> list[Share]:
         """Return the wanted slices of each batch: the same as `Plan.share` of a whole graph.
 
         All ranks call it with the same turns. Features of all batches are gathered in one call.
-
-        Args:
-            turn: (epoch, index) of each batch.
-
-        Raises:
-            BatchError: If a batch cannot be prepared.
-            PeerLost: If another rank is gone.
-            RanksDisagree: If another one takes another turn.
         """
         try:
             tasks = [(self.plan_of(task[0]), task[:2]) for task in turn]
@@ -184,13 +157,6 @@ def shares_by_turns(
 
     Turns are pulled lazily, and prepared by one thread, as all ranks must ask in one order. Left
     early, a thread that waits for other ranks is not waited for longer than a second.
-
-    Args:
-        turns: Tasks that are prepared together.
-        preparer: Prepares them.
-        gate: All ranks go through it turn by turn.
-        num_threads: 0 prepares each turn when it is asked for; more are one.
-        ahead: Turns that may be prepared or in preparation but not taken.
     """
 
     def shares_of(turn: Sequence[Task]) -> list[Share]:

@@ -68,8 +68,6 @@ def reuse_line(figures: Mapping[str, Any]) -> str:
         f"{figures['reuse.largest_lag']} batches old; {compact(refreshed)} computed again, "
         f"{compact(figures['reuse.saved'])} neighbors not read"
     )
-    if produced := figures.get("reuse.produced", 0):
-        line += f"; {compact(produced)} rows computed ahead"
     return line + ("; off, as too few are reused" if figures["reuse.is_off"] else "")
 
 

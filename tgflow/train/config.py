@@ -160,10 +160,6 @@ class ContinualConfig(TrainingConfig):
     """Last part of the events, over which the result's `test.*` are taken."""
 
 
-LEAST_STALENESS_AHEAD = 3
-"""With which a super-batch has two batches."""
-
-
 @described
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reuse:
@@ -185,23 +181,9 @@ class Reuse:
     """Share of reusable rows to compute again, whose gradients stand for all of them."""
     budget: Annotated[Size, Setting(flags=("--reuse-budget",))] = "64MiB"
     """Memory for rows to reuse; those for which there is no room are computed each time."""
-    producer: Annotated[Literal["inline", "cpu"], Setting(flags=("--reuse-producer",))] = "inline"
-    """Who computes rows that several coming batches take: the first of these; or cpu, threads
-    beside the training, half of the staleness ahead, where that is faster."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if self.producer == "cpu" and self.staleness < LEAST_STALENESS_AHEAD:
-            raise ValueError(
-                'producer="cpu" computes rows ahead that several of half as many batches as the '
-                f"staleness take, which must be at least {LEAST_STALENESS_AHEAD}, got "
-                f'{self.staleness}: set it to 8, or producer="inline"'
-            )
-
-    @property
-    def super_batch(self) -> int:
-        """Batches whose hot rows are computed before them; 0: rows are computed when asked for."""
-        return (self.staleness + 1) // 2 if self.producer == "cpu" else 0
 
 
 @described

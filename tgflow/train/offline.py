@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -531,12 +530,11 @@ class OfflineTrainer:
         learn, reuse = learner.learn, self.reuse
         if reuse is not None:
             learn = partial(reuse.learn, learner)
-        with nullcontext() if reuse is None else closing(reuse):
-            for batch in self._training_batches(epoch):
-                step = learn(batch)
-                learner.commit(batch, step.scores)
-                results.put(BatchPlace.of(batch), score_values(step.scores) | {"loss": step.loss})
-                yield from known()
+        for batch in self._training_batches(epoch):
+            step = learn(batch)
+            learner.commit(batch, step.scores)
+            results.put(BatchPlace.of(batch), score_values(step.scores) | {"loss": step.loss})
+            yield from known()
         yield from known(everything=True)
 
     def _training_batches(self, epoch: int) -> Iterable[AnyBatch]:

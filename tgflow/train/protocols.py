@@ -75,9 +75,7 @@ def offline_line(config: OfflineConfig, tied_share: float, select: str | None = 
     if c.eval_neighbors is not None:
         parts.append(f"evaluated with {','.join(map(str, c.eval_neighbors))} neighbors")
     if c.reuse.staleness:
-        ahead = c.reuse.super_batch
-        how = f", hot ones {ahead} batches ahead" if ahead else ""
-        parts.append(f"lower layers' rows up to {c.reuse.staleness} batches old{how}")
+        parts.append(f"lower layers' rows up to {c.reuse.staleness} batches old")
     since = {"train": "training", "part": "the part before"}[c.inductive_since]
     details = {
         "random": "may hit a positive" if c.collide else "never the positive",

@@ -45,13 +45,6 @@ struct ReuseRows {
   const int64_t* slot;   ///< [size], all of them distinct
 };
 
-/// Rows that are computed apart from the batches that ask for them, all of them distinct.
-struct MadeRows {
-  int64_t size;
-  const node_t* node;  ///< [size]
-  const tick_t* t;     ///< [size]
-};
-
 /// The rows of the last batches by (node, time), in slots of which there are `capacity`. Where no slot is
 /// free a row is computed and not kept. The lowest free slot is taken, so that slots depend on what is in the
 /// ring and not on how it came there. Not safe to use from several threads.
@@ -65,11 +58,6 @@ class ReuseMap {
   /// slot of each of them, -1 without one, to `slot`, [size].
   ReuseCounts decide(int64_t batch, const ReuseQueries& asked, const ReuseRule& rule, int64_t* order,
                      int64_t* slot);
-
-  /// Forgets what was computed before batch number `oldest`, and holds further rows as if batch number
-  /// `batch` had computed them, which may be older than some that are there. Writes the slot of each to
-  /// `slot`, [size]; -1 where the row is there, or no slot is free.
-  void insert(int64_t batch, int64_t oldest, const MadeRows& rows, int64_t* slot);
 
   /// Holds these rows and no others.
   void restore(const ReuseRows& rows);

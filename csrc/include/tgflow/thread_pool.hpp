@@ -10,9 +10,6 @@ namespace tgflow {
 void set_num_threads(int num_threads);
 int num_threads();
 
-/// Leaves the pool to others: from now on calls by this thread use no thread but its own.
-void stay_alone();
-
 /// Calls `body(begin, end)` over disjoint ranges that cover [0, size); returns when all are done.
 /// Wakes one thread more per `grain` items: the caller is alone when `size <= grain`, when the pool serves
 /// another caller, or when it is to stay so.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from helpers.hostile.attempts import INT64_MAX, NUM, Call, ids, simple
+from helpers.hostile.attempts import NUM, Call, ids, simple
 from tgflow import _core
 
 STRINGS = (ids(0, 1, 2, 3), torch.tensor([97, 98, 99], dtype=torch.uint8))
@@ -72,17 +72,6 @@ def decide_reuse() -> Call:
     return Call(_core.ReuseMap(4).decide, arguments, numbers={"key": [-1]})
 
 
-def insert_reuse() -> Call:
-    arguments = {
-        "batch": 3,
-        "oldest": 1,
-        "nodes": ids(0, -(2**63), INT64_MAX),
-        "t": ids(5, 5, 6),
-        "slot": ids(0, 0, 0),
-    }
-    return Call(_core.ReuseMap(4).insert, arguments)
-
-
 def restore_reuse() -> Call:
     columns = {"batch": ids(0, 0, 0), "nodes": ids(0, 1, 2), "t": ids(0, 1, 2)}
     arguments = {**columns, "slot": ids(0, 1, 3)}
@@ -103,7 +92,6 @@ CASES: dict[str, Callable[[], Call]] = {
         lambda: _core.ReuseMap, {"capacity": 4}, numbers={"capacity": [0, -1, 2**40]}
     ),
     "ReuseMap.decide": decide_reuse,
-    "ReuseMap.insert": insert_reuse,
     "ReuseMap.restore": restore_reuse,
     "IntIdMap.__init__": simple(lambda: _core.IntIdMap, {"bipartite": True}),
     "StringIdMap.__init__": simple(lambda: _core.StringIdMap, {"bipartite": True}),
