@@ -18,7 +18,6 @@ from helpers.caches import (
     made_table,
 )
 from helpers.devices import for_each_device, opened
-from helpers.effort import cases
 from tgflow.cache import ScheduleMismatch, cached
 from tgflow.cache.contents import lfu_period
 from tgflow.tables import FeatureTable
@@ -53,19 +52,6 @@ def test_an_append_that_fails_changes_nothing(device, monkeypatch):
         cache.append(torch.zeros(2, 3))
     assert len(cache) == SIZE
     assert sorted(cache.contents().tolist()) == [-1, -1, 0, 1]
-
-
-@for_each_device
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.uint8, torch.int64])
-@pytest.mark.parametrize("dim", cases([1, 3, 25, 100], [3, 100]))
-def test_rows_of_any_width(device, dim, dtype):
-    rows = made_rows(50, dim, torch.int64).to(dtype)
-    where = None if device == "cpu" else opened(device)
-    cache = cached(made_table(rows, device=where), rows=10, device=where)
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(4):
-        ids = torch.randint(50, (30,), generator=generator)
-        assert torch.equal(cache[ids.to(int64([], device).device)].cpu(), rows[ids])
 
 
 def test_a_script_of_another_batch_raises_and_changes_nothing():

@@ -5,17 +5,14 @@ import os
 import pytest
 import torch
 
-from helpers import faults
 from helpers.forged import sign_manifest
 from tgflow import checkpoint as ckpt
 from tgflow.checkpoint import (
     Checkpoint,
     CheckpointDamaged,
-    CheckpointNotCommitted,
     CheckpointVersion,
     UntrustedCheckpoint,
 )
-from tgflow.durable.errors import DiskFull
 
 
 def example():
@@ -66,17 +63,6 @@ def test_parts_and_sealed_sections_are_read_when_they_are_asked_for(tmp_path):
             found.get(name)
 
 
-@pytest.mark.parametrize("kind", ["enospc", "eio"])
-def test_a_failed_save_changes_nothing(tmp_path, kind):
-    path = ckpt.save(tmp_path / "last", example())
-    faults.arm(f"checkpoint.before_directory_sync:1:{kind}")
-    with pytest.raises(DiskFull if kind == "enospc" else CheckpointNotCommitted):
-        ckpt.save(path, Checkpoint({}))
-    faults.arm("")
-    assert ckpt.load(path).meta["seed"] == 7
-    assert os.listdir(tmp_path) == ["last"]
-
-
 @pytest.mark.parametrize(
     ("sections", "meta", "message"),
     [
@@ -103,10 +89,6 @@ def forge(path, change):
         ({"format": 1}, CheckpointVersion, "has format 1"),
         ({"format": True}, CheckpointVersion, "has format True"),
         ({"files": None}, UntrustedCheckpoint, "lacks files or meta"),
-        ({"files": {"../../x.safetensors": {}}}, UntrustedCheckpoint, "names a file"),
-        ({"files": {"events": {}}}, UntrustedCheckpoint, "names a file"),
-        ({"files": {"events.safetensors": {"bytes": "3"}}}, UntrustedCheckpoint, "lacks size"),
-        ({"files": {"events.safetensors": {"bytes": -1}}}, UntrustedCheckpoint, "lacks size"),
     ],
 )
 def test_odd_manifests_are_refused(tmp_path, change, error, message):

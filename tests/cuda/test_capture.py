@@ -47,43 +47,6 @@ def test_appending_makes_the_host_wait_for_nothing(size):
     assert graph.stats().num_entries == 300_000 - int((events.src == events.dst).sum())
 
 
-def test_a_queued_sampler_does_not_see_what_is_appended_later():
-    """Other work holds the reader's stream up, and the writer's is ahead of it."""
-    events = hub_events(20_000, 500, seed=6)
-    graph, twin = TemporalGraph(device="cuda"), TemporalGraph()
-    for each in (graph, twin):
-        each.append(events[:10_000])
-    nodes = torch.arange(500, device="cuda")
-    t = torch.full_like(nodes, 10**6)
-    sample_neighbors(graph, SAMPLERS[0], nodes, t, 8)  # compiles
-    torch.cuda._sleep(200_000_000)
-    found = sample_neighbors(graph, SAMPLERS[0], nodes, t, 8)
-    graph.append(events[10_000:])
-    expected = sample_neighbors(twin, SAMPLERS[0], nodes.cpu(), t.cpu(), 8)
-    assert torch.equal(found.eid.cpu(), expected.eid)
-
-
-def test_sampling_on_another_stream_while_inserting():
-    """Readers elsewhere see whole batches, and nothing that they read is reused under them."""
-    events = hub_events(200_000, 2_000, seed=4)
-    graph, twin = TemporalGraph(device="cuda", device_budget="1MB"), TemporalGraph()
-    other = torch.cuda.Stream()
-    nodes = torch.arange(2_000, device="cuda")
-    t = torch.full_like(nodes, 10**6)
-    seen = []
-    for start in range(0, len(events), 2_000):
-        batch = events[start : start + 2_000]
-        graph.append(batch)
-        twin.append(batch)
-        with torch.cuda.stream(other):
-            for _ in range(3):
-                seen.append((start + 2_000, sample_neighbors(graph, SAMPLERS[0], nodes, t, 8)))
-    torch.cuda.synchronize()
-    for before, found in seen[::20]:
-        expected = sample_neighbors(twin, SAMPLERS[0], nodes.cpu(), t.cpu(), 8, as_of=before)
-        assert torch.equal(found.eid.cpu(), expected.eid)
-
-
 @pytest.mark.parametrize("placement", ["uva", "device"])
 def test_a_captured_gather_through_a_cache_is_like_any_other(placement):
     rows, generator = torch.randn(5_000, 100), torch.Generator().manual_seed(0)

@@ -30,24 +30,6 @@ def test_a_tensor_made_there_is_there_and_so_is_what_comes_of_it(there):
     assert copy.deepcopy(x).device == there
 
 
-MIXED = {
-    "add": lambda x, y: x + y,
-    "add_": lambda x, y: y.add_(x),
-    "select": lambda x, y: y.index_select(0, x),
-    "cat": lambda x, y: torch.cat([x, y]),
-    "where": lambda x, y: torch.where(x > 0, x, y),
-    "scatter": lambda x, y: x.index_copy_(0, y, x),
-    "equal": torch.equal,
-    "out": lambda x, y: torch.cumsum(x, 0, out=y),
-}
-
-
-@pytest.mark.parametrize("name", MIXED)
-def test_mixing_with_the_cpu_fails(name, there):
-    with pytest.raises(RuntimeError, match="all tensors to be on the same device"):
-        MIXED[name](torch.arange(3, device=there), torch.arange(3))
-
-
 def test_the_core_takes_no_tensor_of_the_device(there):
     rows, ids, out = torch.zeros(8, dtype=torch.uint8), torch.zeros(2), torch.zeros(2, 4)
     for place in ((rows.to(there), ids.long(), out), (rows, ids.long().to(there), out)):

@@ -126,19 +126,6 @@ def test_a_frontier_is_expanded_as_the_core_does(
     assert_same_frontier(padded, below)
 
 
-@given(
-    st.lists(st.lists(st.integers(-1, 5), max_size=9), min_size=1, max_size=3),
-    st.sampled_from([1, 2**40]),
-    ORDERS,
-)
-def test_distinct_events_are_those_of_the_core(
-    lists: list[list[int]], scale: int, order: int
-) -> None:
-    eids = [torch.tensor(eid, dtype=torch.int64) for eid in lists]
-    eids = [torch.where(eid < 0, eid, eid * scale) for eid in eids]
-    assert_same_events(eids, emulated(order))
-
-
 def assert_same_events(eids: list[Tensor], gpu: Device) -> None:
     exact, rows, _ = _native.unique_events(eids)
     padded, mine, size, num_used = distinct_events([eid.to(gpu.device) for eid in eids], gpu)

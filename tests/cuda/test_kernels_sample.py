@@ -79,16 +79,6 @@ def test_searches_of_any_width_find_every_cut(kernels, max_block):
     assert got.eid[:, 0].tolist() == [-1, -1, *range(size)]
 
 
-def test_draws_that_collide_give_way_as_floyd_says(kernels):
-    """With k of k + 1 entries nearly every draw meets an earlier one."""
-    for k in (7, 16, 40):
-        slow = long_graph(k, k + 1)
-        store = MadeStore(slow.history, slow.size)
-        nodes, t = torch.zeros(300, dtype=torch.int64), torch.full((300,), 10**6)
-        expected = reference.uniform_neighbors(slow, nodes, t, k, key=3)
-        assert_equal(sample(kernels, store, nodes, t, k, key=3), expected)
-
-
 @pytest.mark.parametrize("key", [None, 5])
 def test_cut_offs_read_the_version_of_their_time(kernels, key):
     old: History = [(t, t, 1) for t in range(30)]

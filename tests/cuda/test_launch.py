@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tgflow.cuda import CudaError, launch, sources, warm
+from tgflow.cuda import CudaError, launch, sources
 
 PRIMARY = 100
 """The context of device 0 in the made driver; the others' follow it."""
@@ -180,26 +180,6 @@ def test_what_goes_wrong_at_compiling_is_a_sentence(fake, error):
     kernels = launch.Kernels(torch.device("cuda", 0))
     with pytest.raises(CudaError, match=COMPILE_ERRORS[error]):
         kernels.launch(next(iter(sources.kernels())), 1, 32)
-
-
-def test_the_command_names_versions_and_times(fake, monkeypatch, capsys):
-    monkeypatch.setattr(warm, "require_device", lambda device: torch.device("cuda", 0))
-    monkeypatch.setattr(warm, "require_cupy", lambda device: fake.cupy)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
-    assert warm.main([]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "NVIDIA H200 (cuda:0), driver for CUDA 13.1"
-    assert lines[1] == f"torch {torch.__version__}, CuPy 14.2.0"
-    assert [line.split()[-1] for line in lines[2:-1]] == [
-        path.name for path in sorted(set(sources.kernels().values()))
-    ]
-
-
-def test_a_missing_driver_library_is_named(monkeypatch):
-    monkeypatch.setattr(launch, "_NAME", "libnone.so.1")
-    launch.library.cache_clear()
-    with pytest.raises(CudaError, match=r"the driver's library cannot be loaded: libnone\.so\.1"):
-        launch.library()
 
 
 def test_the_cache_is_keyed_by_every_header(tmp_path, monkeypatch):

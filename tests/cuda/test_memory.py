@@ -152,14 +152,6 @@ def test_a_node_without_a_row_is_not_written_and_does_not_stay_unseen():
     assert clock.any(dim=1).tolist() == [False, False, False, True]
 
 
-def test_the_largest_node_is_noted():
-    placed, none = KernelMemory((2, 1), 0, 1), torch.empty(0, dtype=torch.int64)
-    placed.memory.seen.zero_()
-    for nodes, seen in ((none, 0), (torch.tensor([2, 4, 0]), 5), (torch.tensor([1]), 5)):
-        read_versions(placed.kernels, placed.buffers, nodes, nodes)
-        assert int(placed.memory.seen) == seen
-
-
 def test_a_damaged_list_is_left_and_nothing_outside_of_it_is_read():
     placed, nodes = KernelMemory((2, 1), 4, 0), torch.arange(2)
     for position in range(1, 5):
@@ -167,14 +159,6 @@ def test_a_damaged_list_is_left_and_nothing_outside_of_it_is_read():
     placed.memory.history.link[:] = 5  # forward, and in a circle
     rows, _ = read_versions(placed.kernels, placed.buffers, nodes, torch.zeros(2).long())
     assert not rows.any()
-
-
-def test_rows_that_lie_apart_are_written():
-    placed, nodes = KernelMemory((4, 4), 0, 0), torch.arange(3)
-    versions = versions_of(nodes, (4, 4), 1)
-    wide = torch.stack([versions.memory, versions.memory + 1], dim=1).view(3, 8)
-    placed.write(nodes, versions._replace(memory=wide[:, :4]))
-    assert torch.equal(placed.memory.table.rows[:3, :4], versions.memory)
 
 
 @pytest.mark.parametrize("name", ["nodes", "is_last", "is_lost", *Versions._fields])

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from helpers.emulator.device import EmulatedDevice
-from helpers.hubs import hub_events
 from helpers.strategies import graph_events
 from tgflow.cuda.readers import Readers
 from tgflow.cuda.store import DeviceStore
@@ -148,13 +147,3 @@ def test_pinned_memory_is_kept_until_the_writer_is_done_with_it(gpu):
     assert readers.reclaim() == []
     gpu.busy = set()
     assert readers.reclaim() == ["pinned"]
-
-
-def test_a_store_retires_its_chunks_in_host_memory_as_pinned(gpu):
-    graph = TemporalGraph(device=gpu, device_budget=4096)
-    graph.append(hub_events(2_000, 50, seed=1))
-    retired = []
-    graph.backend._store.readers.retire = lambda thing, **how: retired.append(how)
-    graph.retain(max_count=1)
-    graph.compact()
-    assert {"in_host": True} in retired

@@ -1,5 +1,6 @@
 """What is missing for the GPU is named, with the way out: on made machines that lack it."""
 
+import importlib
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -49,9 +50,61 @@ def test_a_whole_machine_has_all_it_needs(machine):
     assert require_device(GPU) == torch.device("cuda", 0)
 
 
-def test_a_cpu_build_of_torch_is_named(machine, monkeypatch):
-    monkeypatch.setattr(torch.version, "cuda", None)
-    assert message().startswith("torch 2.11.0+cu130 is built without CUDA; install one that is")
+def replaced(module, name: str, value):
+    return lambda cupy, patch: patch.setattr(module, name, value)
+
+
+def without(name: str):
+    return lambda cupy, patch: patch.setitem(sys.modules, name, None)
+
+
+def version(name: str, number: int):
+    return lambda cupy, patch: patch.setattr(cupy.cuda.runtime, name, lambda: number)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (
+            replaced(torch.version, "cuda", None),
+            "torch 2.11.0+cu130 is built without CUDA; install one that is",
+        ),
+        (
+            replaced(torch.cuda, "current_device", failing(RuntimeError("No CUDA GPUs"))),
+            "No CUDA GPUs; see what nvidia-smi says and whether CUDA_VISIBLE_DEVICES",
+        ),
+        (without("cupy"), "pip install 'tgflow-learn[cuda]'"),
+        (
+            replaced(importlib, "import_module", failing(ImportError("libcudart.so: not found"))),
+            "CuPy cannot be loaded: libcudart.so: not found; pip install 'tgflow-learn[cuda]'",
+        ),
+        (
+            version("runtimeGetVersion", 12090),
+            "CuPy 14.2.0 is for CUDA 12, torch 2.11.0+cu130 for CUDA 13: "
+            "pip uninstall cupy-cuda12x, then pip install cupy-cuda13x",
+        ),
+        (
+            version("driverGetVersion", 12040),
+            "the driver is for CUDA 12.4, CuPy 14.2.0 needs CUDA 13: update the driver",
+        ),
+        (
+            lambda cupy, patch: patch.setattr(
+                cupy.cuda.nvrtc, "getVersion", failing(RuntimeError("no libnvrtc.so.13"))
+            ),
+            "finds no NVRTC, CUDA's compiler: no libnvrtc.so.13; pip install",
+        ),
+        (
+            lambda cupy, patch: patch.setattr(
+                cupy.finder, "find_nvidia_header_directory", lambda library: None
+            ),
+            "CuPy 14.2.0 finds no CUDA headers, and compiles with them: "
+            "pip install nvidia-cuda-runtime for CUDA 13, or set CUDA_PATH to a toolkit",
+        ),
+    ],
+)
+def test_what_is_missing_is_named(machine, monkeypatch, change, text):
+    change(machine, monkeypatch)
+    assert text in message()
 
 
 def test_a_missing_driver_is_named(machine, monkeypatch):
@@ -64,52 +117,6 @@ def test_a_missing_driver_is_named(machine, monkeypatch):
 def test_a_device_that_is_not_there_is_named(machine):
     assert message(device=torch.device("cuda:3")) == (
         "there is no device cuda:3: torch finds 1, numbered from 0"
-    )
-
-
-def test_no_device_at_all_is_named(machine, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "current_device", failing(RuntimeError("No CUDA GPUs")))
-    assert "No CUDA GPUs; see what nvidia-smi says and whether CUDA_VISIBLE_DEVICES" in message()
-
-
-def test_a_missing_cupy_is_named(machine, monkeypatch):
-    monkeypatch.setitem(sys.modules, "cupy", None)
-    assert message().endswith("pip install 'tgflow-learn[cuda]'")
-
-
-def test_a_broken_cupy_is_named(machine, monkeypatch):
-    monkeypatch.setattr("importlib.import_module", failing(ImportError("libcudart.so: not found")))
-    assert (
-        message()
-        == "CuPy cannot be loaded: libcudart.so: not found; pip install 'tgflow-learn[cuda]'"
-    )
-
-
-def test_a_cupy_for_another_cuda_is_named(machine):
-    machine.cuda.runtime.runtimeGetVersion = lambda: 12090
-    assert message() == (
-        "CuPy 14.2.0 is for CUDA 12, torch 2.11.0+cu130 for CUDA 13: "
-        "pip uninstall cupy-cuda12x, then pip install cupy-cuda13x"
-    )
-
-
-def test_an_old_driver_is_named(machine):
-    machine.cuda.runtime.driverGetVersion = lambda: 12040
-    assert message() == (
-        "the driver is for CUDA 12.4, CuPy 14.2.0 needs CUDA 13: update the driver"
-    )
-
-
-def test_a_missing_nvrtc_is_named(machine):
-    machine.cuda.nvrtc.getVersion = failing(RuntimeError("no libnvrtc.so.13"))
-    assert "finds no NVRTC, CUDA's compiler: no libnvrtc.so.13; pip install" in message()
-
-
-def test_missing_headers_are_named(machine):
-    machine.finder.find_nvidia_header_directory = lambda library: None
-    assert message() == (
-        "CuPy 14.2.0 finds no CUDA headers, and compiles with them: "
-        "pip install nvidia-cuda-runtime for CUDA 13, or set CUDA_PATH to a toolkit"
     )
 
 

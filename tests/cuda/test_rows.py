@@ -8,7 +8,7 @@ import torch
 from helpers.effort import cases
 from helpers.emulator import Emulator
 from helpers.emulator.device import EmulatedDevice
-from tgflow.cuda.rows import LINE, TableView, gather, lanes_of, scatter
+from tgflow.cuda.rows import LINE, TableView, gather, scatter
 
 NUM_ROWS = 640
 
@@ -55,21 +55,6 @@ def test_wrong_ids_are_reported_and_read_nothing():
     first = rows.data_ptr() // LINE * LINE
     for _, _, address, size in gpu.kernels.reads():
         assert first <= address <= first + rows.numel() - size
-
-
-@pytest.mark.parametrize("dim", [100, 172, 128])
-def test_a_gather_asks_for_each_line_of_a_row_once(dim):
-    """A line that two instructions of a warp touch is asked for twice."""
-    row_bytes = 4 * dim
-    rows, _, _, gpu = gathered(row_bytes, torch.randperm(NUM_ROWS))
-    step, base = lanes_of(row_bytes, 16) * 16, rows.data_ptr()
-    asked = set()
-    for block, thread, address, _ in gpu.kernels.reads():
-        row = (address - base) // row_bytes
-        instruction = (address - (base + row * row_bytes) // LINE * LINE) // step
-        asked.add((block, thread // 32, row, instruction, address // LINE))
-    lines = torch.arange(NUM_ROWS) * row_bytes
-    assert len(asked) == int(((lines + row_bytes - 1) // LINE - lines // LINE + 1).sum())
 
 
 @pytest.mark.parametrize("order", cases([0, 1, 5], [0, 5]))

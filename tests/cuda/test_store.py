@@ -1,6 +1,5 @@
 """The device store end to end, its kernels run by the emulator, against plain Python."""
 
-import ctypes
 from itertools import pairwise
 from unittest import mock
 
@@ -16,7 +15,6 @@ from helpers.sampler_kernels import assert_equal, sample
 from helpers.strategies import event_lists, every_query
 from tgflow.cuda import store_writes
 from tgflow.cuda.store import DeviceStore
-from tgflow.cuda.store_memory import NO_CLASS
 from tgflow.events import EventBatch
 from tgflow.testing import reference
 
@@ -94,49 +92,6 @@ def test_long_histories_in_both_tiers(monkeypatch, small, num_batches, budget):
         assert store.chunks.tier_bytes(1) > 0
 
 
-@pytest.mark.parametrize("small", [True, False])
-def test_no_two_pieces_of_memory_overlap(monkeypatch, small):
-    """Of live blocks, live directories and what is free."""
-    monkeypatch.setattr(store_writes, "SMALL_PAIRS", 4096 if small else 0)
-    events = hub_events(6_000, 200, seed=3)
-    store = DeviceStore(EmulatedDevice(), directed=False, budget=1 << 20)
-    for rows in torch.arange(len(events)).tensor_split(150):
-        insert(store, events[rows])
-    store._begin()
-    store._free.merge()
-    pieces, rooms = used_memory(store)
-    assert sum(store._free.count[:160]) > 0
-    assert sum(store._free.count[160:]) > 0
-    for spans in (pieces, rooms):
-        spans.sort()
-        assert all(end <= start for (_, end), (start, _) in pairwise(spans))
-
-
-def used_memory(store: DeviceStore) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Spans of entry numbers and of addresses."""
-    pieces, rooms = [], []
-    for head in store._heads.tolist():
-        if head == 0:
-            continue
-        _, counts, _, _ = (ctypes.c_int64 * 4).from_address(head)
-        num_blocks, max_blocks = counts & 0xFFFFFFFF, counts >> 32
-        rooms.append((head, head + 32 * (max_blocks + 1)))
-        blocks = (ctypes.c_int64 * (4 * num_blocks)).from_address(head + 32)
-        pieces += [span_of(place) for place in blocks[::4]]
-    classes = store._free._still_free().tolist()
-    for item, size_class in zip(store._free._items.tolist(), classes, strict=True):
-        if size_class < 160:
-            pieces.append(span_of(item))
-        elif size_class != NO_CLASS:
-            rooms.append((item, item + 32 * (1 << size_class - 160)))
-    return pieces, rooms
-
-
-def span_of(place: int) -> tuple[int, int]:
-    start = place & (1 << 48) - 1
-    return start, start + (place >> 48)
-
-
 def test_given_up_memory_is_used_again():
     """Nodes that grow one after the other: without reuse, each would leave a trail of blocks."""
     store = DeviceStore(EmulatedDevice(), directed=True)
@@ -160,21 +115,6 @@ def test_out_of_memory_leaves_the_graph_as_it_was(tier):
     setattr(gpu, f"{tier}_bytes", 1 << 30)
     insert(store, events[2000:])
     check(store, events, *random_queries(events, 100, 100), 5)
-
-
-def test_memory_is_not_reused_while_it_may_be_read():
-    gpu = EmulatedDevice()
-    store = DeviceStore(gpu, directed=True)
-    insert(store, EventBatch(torch.tensor([0]), torch.tensor([1]), torch.tensor([0])))
-    gpu.current = 7
-    with store.readers.reading():
-        pass
-    assert gpu.waits == [(7, WRITER)], "a reader elsewhere sees what append has returned from"
-    gpu.busy, gpu.current = {7}, 0
-    insert(store, EventBatch(torch.tensor([0]), torch.tensor([2]), torch.tensor([0])))
-    assert store.readers.reclaim() == []
-    gpu.busy = set()
-    assert len(store.readers.reclaim()) == 1
 
 
 def test_positions_beyond_32_bits():

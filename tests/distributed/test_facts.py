@@ -34,16 +34,6 @@ def facts_of(rank, **changes):
             "same settings",
         ),
         (
-            {"settings": {"model": "tgn"}},
-            "rank 2 has batch_size=None and rank 0 has batch_size=200; start all ranks with the "
-            "same settings",
-        ),
-        (
-            {"settings": {"batch_size": 200, "model": "tgat"}},
-            "rank 2 has model='tgat' and rank 0 has model='tgn'; start all ranks with the same "
-            "settings",
-        ),
-        (
             {"world": 4},
             "rank 2 is one of 4 ranks and rank 0 one of 3; start them together",
         ),

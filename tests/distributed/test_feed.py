@@ -16,16 +16,12 @@ from helpers.effort import cases
 from helpers.worlds import in_world, run_apart
 from tgflow.distributed.feed import (
     MOST_BATCHES,
-    Cause,
     Feed,
     Followed,
     LeaderFailed,
-    receive,
     segments,
-    send,
 )
 from tgflow.events import MICRO_BATCH_END, EventBatch, NewNodes, concat, empty_events
-from tgflow.peers import Alone, RanksDisagree
 
 WORLDS = cases([2, 3, 4], quick=[3])
 
@@ -227,36 +223,3 @@ def test_a_rank_that_ends_while_nothing_comes_is_missed():
 
 
 # --- messages
-
-
-class Wire(Alone):
-    """Keeps what rank 0 broadcasts, and gives it to who receives."""
-
-    def __init__(self, rank):
-        super().__init__()
-        self.rank, self.sent = rank, []
-
-    def broadcast(self, tensor, *, kind, group="train"):
-        assert (kind, group) == ("feed", "feed")
-        if self.rank == 0:
-            self.sent.append(tensor.clone())
-        else:
-            tensor.copy_(self.sent.pop(0))
-
-
-def passed(message, number=0, due=0):
-    leader, follower = Wire(0), Wire(1)
-    send(leader, number, message)
-    follower.sent = leader.sent
-    return receive(follower, due)
-
-
-def test_a_cause_arrives_with_its_classes_and_is_cut_if_it_is_long():
-    found = passed(Cause.of(FileNotFoundError("x" * 10_000)))
-    assert found.kinds[:2] == ("FileNotFoundError", "OSError")
-    assert len(found.text) == 4_000
-
-
-def test_a_message_out_of_order_is_refused():
-    with pytest.raises(RanksDisagree, match="message 3 of kind 1 of its stream, and message 2"):
-        passed(events(3), number=3, due=2)

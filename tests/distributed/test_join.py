@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -223,48 +222,3 @@ def test_it_listens_on_the_interface_only_and_unpickles_nothing(tmp_path):
         assert unpickled == []
         assert set(listening) == {"0100007F"}  # 127.0.0.1
         assert len(listening) >= 2 if rank == 0 else 1
-
-
-RANK_SCRIPT = """
-import os, sys
-import torch
-import tgflow
-from pathlib import Path
-folder = Path(sys.argv[1])
-was_killed = (folder / "killed").exists()
-peers = tgflow.join(timeout=60.0)
-try:
-    ranks = peers.gather(torch.tensor([peers.rank]), [1, 1], kind="rank").tolist()
-    if not was_killed:
-        if peers.rank == 1:
-            (folder / "killed").touch()
-            os.kill(os.getpid(), 9)
-        peers.gather(torch.ones(1), [1, 1], kind="rank")
-except tgflow.peers.PeerLost:
-    sys.exit(75)
-(folder / f"done-{peers.rank}").write_text(str(ranks))
-peers.close()
-"""
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
-SUPERVISE = """
-import sys
-from tgflow.distributed.supervise import supervise
-sys.exit(supervise(lambda: [sys.executable, *sys.argv[1:]], 2, max_restarts=1, say=print))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("launcher", [TORCHRUN, ["-c", SUPERVISE]], ids=["torchrun", "supervise"])
-def test_ranks_that_were_killed_and_restarted_find_each_other_again(launcher, tmp_path):
-    script = tmp_path / "rank.py"
-    script.write_text(RANK_SCRIPT)
-    done = subprocess.run(
-        [sys.executable, *launcher, str(script), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=280,
-    )
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "killed").exists()
-    assert [(tmp_path / f"done-{rank}").read_text() for rank in range(2)] == ["[0, 1]"] * 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tgflow.distributed.launch import Launch, choose_interface, interfaces, read_launch
+from tgflow.distributed.launch import choose_interface, read_launch
 from tgflow.peers import WorldError
 
 TORCHRUN = {
@@ -23,12 +23,6 @@ def test_without_ranks_a_process_is_alone():
     assert read_launch(TORCHRUN | {"RANK": "0", "WORLD_SIZE": "1"}) is None
 
 
-def test_torchrun_says_where_its_store_is():
-    launch = read_launch(TORCHRUN)
-    assert launch == Launch(5, 8, 2, local_world=4, address=("h1", 29400), has_agent=True)
-    assert not launch.one_host
-
-
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
@@ -44,13 +38,6 @@ def test_variables_that_make_no_sense_are_refused(changes, text):
     environ = {k: v for k, v in (TORCHRUN | changes).items() if v is not None}
     with pytest.raises(WorldError, match=text):
         read_launch(environ)
-
-
-def test_the_loopback_is_chosen_for_one_host():
-    name, address = choose_interface(None, one_host=True)
-    assert (name, address) in interfaces().items()
-    assert address == "127.0.0.1"
-    assert choose_interface(name, one_host=False) == (name, "127.0.0.1")
 
 
 def test_an_unknown_interface_is_refused_and_those_there_are_listed():

@@ -23,7 +23,7 @@ from tgflow.messages import Messages, NewEvents
 from tgflow.nn.history import NODE, SINCE
 from tgflow.nn.mail import Aggregator, store_mail
 from tgflow.nn.memory import NodeMemory
-from tgflow.peers import PARTS, Alone, Peers, RanksDisagree, Shard
+from tgflow.peers import PARTS, Alone, Peers, Shard
 from tgflow.schedule import SliceSchedule
 
 DIM, MAIL_DIM = 2, 3
@@ -202,19 +202,6 @@ def test_what_was_not_fetched_is_refused():
     STREAM.store(memory, share, Messages.joined([*STREAM.messages(share).values()]))
     with pytest.raises(ValueError, match="must be fetched"):
         memory.read(nodes, position)
-
-
-def test_a_rank_that_fetches_other_rows_is_found():
-    """Sizes agree: the header does not. Whichever rank sees it first says so."""
-
-    def work(peers: ThreadPeers) -> None:
-        memory = sharded(peers, 0)
-        memory._num_fetched = peers.rank
-        memory.fetch(ask_rows(peers, [STREAM.queries(0, peers.rank)])[0])
-
-    seen = "rank (1 is at memory 1 and this one at 0|0 is at memory 0 and this one at 1)"
-    with pytest.raises(RanksDisagree, match=seen):
-        in_threads(2, work)
 
 
 def parts_read(stream: MemoryStream) -> list[Any]:

@@ -7,7 +7,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.worlds import in_world
 from tgflow.distributed.parcel import Layout, exchange_parcels, specs_of
 from tgflow.peers import Alone, RanksDisagree
 
@@ -54,24 +53,3 @@ def test_other_parcels_of_the_same_size_are_found_by_their_headers(kind, step, s
     )
     with pytest.raises(RanksDisagree, match=text):
         Layout("step", SPECS).unpack(11, parcel, sender=5)
-
-
-def disagree(peers):
-    """Rank 1 is a step ahead."""
-    sends = [{"rows": torch.ones(5)}] * peers.world
-    specs = [specs_of(each) for each in sends]
-    exchange_parcels(peers, "step", 7, sends, specs)
-    step = 9 if peers.rank == 1 else 8
-    with pytest.raises(RanksDisagree) as found:
-        exchange_parcels(peers, "step", step, sends, specs)
-    exchange_parcels(peers, "step", 10, sends, specs)
-    return str(found.value)
-
-
-def test_a_rank_at_another_step_is_an_error_on_all_ranks_and_no_crash():
-    texts = in_world(3, disagree)
-    assert texts == [
-        "rank 1 is at step 9 and this one at 8",
-        "rank 0 is at step 8 and this one at 9",
-        "rank 1 is at step 9 and this one at 8",
-    ]

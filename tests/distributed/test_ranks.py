@@ -13,7 +13,7 @@ import torch
 from helpers.effort import cases
 from helpers.worlds import in_world, run_apart
 from tgflow.distributed.ranks import Ranks
-from tgflow.peers import Flow, PeerLost, WorldError
+from tgflow.peers import Alone, Flow, PeerLost, WorldError
 
 WORLDS = cases([1, 2, 3, 4], quick=[3])
 
@@ -162,3 +162,21 @@ def test_a_rank_that_hangs_is_named_after_the_timeout():
     assert 2 < seconds < 8
     assert text.startswith("rank 0 lost another one: rank 1 (process ")
     assert " is stopped" in text
+
+
+def buffer(*values):
+    return torch.tensor(values, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize(
+    ("sends", "receives", "text"),
+    [
+        ([], [buffer()], "sends must have one buffer for each of 1 ranks, got 0"),
+        ([buffer()], [buffer()] * 2, "receives must have one buffer for each of 1 ranks, got 2"),
+        ([torch.zeros(2)], [buffer(1)], r"sends\[0\] must be a contiguous uint8 \[n\], got torch"),
+        ([buffer(1, 2)], [buffer(1)], "rank 0 sends itself 2 bytes and receives 1"),
+    ],
+)
+def test_buffers_that_do_not_fit_are_refused(sends, receives, text):
+    with pytest.raises(ValueError, match=text):
+        Alone().exchange(sends, receives, kind="rows")

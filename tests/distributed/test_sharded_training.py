@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +13,6 @@ import torch
 from helpers.effort import cases
 from helpers.made_models import X_DIM, made_events, made_model
 from helpers.records import Losses
-from helpers.savers import Savers
 from helpers.shards import (
     OwnParts,
     assert_sections,
@@ -25,7 +22,6 @@ from helpers.shards import (
 )
 from helpers.thread_peers import in_threads
 from helpers.worlds import in_world
-from tgflow.checkpoint import read_manifest
 from tgflow.distributed.control import Order
 from tgflow.graph import TemporalGraph
 from tgflow.peers import Shard
@@ -103,32 +99,6 @@ def test_what_is_sharded_goes_on_with_any_number_of_ranks(
         saved = replace(parts[0], sections=sections)
     sections = {name: held for name, held in saved.sections.items() if name != "cache_edge_x"}
     assert_sections([sections], expected)
-
-
-@pytest.mark.parametrize("sharded", cases([(), ALL], [ALL]))
-def test_one_digest_for_1_to_4_ranks_whatever_each_has(sharded: Sharded, tmp_path: Path) -> None:
-    """They learn together, and save with no word between their trainers."""
-    config = replace(HERE, batch_size=33)
-    alone = trainer_of("tgn", config)
-    alone.run([EVENTS])
-    digests = {digest_of(tmp_path / "alone", [alone])}
-    for world in range(1, 5):
-
-        def work(peers: Any) -> ContinualTrainer:
-            trainer = trainer_of("tgn", config, peers, sharded)
-            trainer.run([EVENTS])
-            return trainer
-
-        digests.add(digest_of(tmp_path / str(world), in_threads(world, work)))
-    assert len(digests) == 1
-
-
-def digest_of(path: Path, trainers: Sequence[ContinualTrainer]) -> str:
-    """Return the digest of what ranks save together."""
-    savers = Savers([path] * len(trainers))
-    written = savers.save(len(EVENTS), lambda own: trainers[own.shard.rank].save_to(own))
-    assert written is not None
-    return str(read_manifest(written)["state_sha256"])
 
 
 def test_what_was_saved_whole_is_divided() -> None:

@@ -15,7 +15,6 @@ import pytest
 from helpers.effort import cases
 from tgflow.distributed import supervise as module
 from tgflow.distributed.supervise import backoff_seconds, supervise
-from tgflow.peers import WorldError
 
 RANK = """
 import os, pathlib, signal, sys, time
@@ -207,16 +206,3 @@ def wait_for(folder, names):
     while not all((folder / name).exists() for name in names):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-@pytest.mark.parametrize(
-    ("nproc", "environ", "text"),
-    [
-        (0, {}, "a world has 1 to 64 ranks, got 0"),
-        (65, {}, "a world has 1 to 64 ranks, got 65"),
-        (2, {"RANK": "1", "WORLD_SIZE": "4"}, "nproc=2 starts ranks, .* is rank 1 of 4 already"),
-    ],
-)
-def test_worlds_that_cannot_be_started_are_refused(nproc, environ, text):
-    with pytest.raises(WorldError, match=text):
-        supervise(lambda: ["true"], nproc, environ=environ)

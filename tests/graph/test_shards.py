@@ -21,22 +21,6 @@ SPREAD = graph_events((1, 40, 1), (40, 1, 2), (40, 40, 3), (2, 63, 4), (65, 104,
 
 
 @for_each_device
-def test_a_shard_holds_its_own_ends_only(device):
-    first, second = (
-        TemporalGraph.from_events(SPREAD, device=opened(device), shard=Shard(rank, 2))
-        for rank in range(2)
-    )
-    assert (first.stats().num_entries, second.stats().num_entries) == (4, 5)
-    assert first.num_events == second.num_events == 5
-    assert first.num_nodes == second.num_nodes == 105
-    t = torch.full((3,), 9)
-    found = sample_neighbors(first, Sampler.recent(), torch.tensor([1, 2, 65]), t, 2)
-    assert found.nodes.tolist() == [[40, 40], [63, NO_NODE], [104, NO_NODE]]
-    found = sample_neighbors(second, Sampler.recent(), torch.tensor([40, 63, 104]), t, 3)
-    assert found.nodes.tolist() == [[40, 1, 1], [2, NO_NODE, NO_NODE], [65, NO_NODE, NO_NODE]]
-
-
-@for_each_device
 def test_a_node_of_another_rank_is_refused(device):
     graph = TemporalGraph.from_events(SPREAD, device=opened(device), shard=Shard(0, 2))
     t = torch.full((3,), 9)

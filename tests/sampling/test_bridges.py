@@ -93,22 +93,6 @@ def test_dgl_passes_messages_forward_and_backward(hops, dgl):
     torch.testing.assert_close(x.grad, own.grad)
 
 
-def test_dgl_attends_forward_and_backward(hops, dgl):
-    from dgl.nn import GATConv
-
-    torch.manual_seed(0)
-    convs = [GATConv(DIM, DIM // 2, 2, allow_zero_in_degree=True) for _ in range(2)]
-    blocks = to_dgl(hops)
-    h = x = features(blocks[0].srcdata[dgl.NID])
-    for block, conv in zip(blocks, convs, strict=True):
-        h = conv(block, (h, h[: block.num_dst_nodes()])).flatten(1)
-    assert h.shape == (len(hops.roots.unique()), DIM)
-    h.pow(2).sum().backward()
-    assert x.grad.isfinite().all()
-    assert x.grad.abs().sum() > 0
-    assert all(conv.fc.weight.grad.abs().sum() > 0 for conv in convs)
-
-
 def test_a_missing_dgl_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "dgl", None)
     with pytest.raises(ImportError, match=r"dgl is not installed: pip install 'tgflow-learn"):

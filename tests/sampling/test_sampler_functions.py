@@ -12,7 +12,7 @@ from torch import Tensor
 
 import tgflow as tg
 from helpers.devices import opened
-from helpers.made_streams import made_events, small_tgat
+from helpers.made_streams import made_events
 from helpers.plan_reference import assert_same_batch
 from helpers.plan_variants import each_variant, plan_of
 from helpers.strategies import event_lists, every_query
@@ -55,22 +55,6 @@ def test_batches_of_a_function_are_those_of_the_strategy(variant: dict[str, Any]
     plan = plan_of(graph, **variant | {"strategy": recent})
     for batch in Loader(plan, num_threads=2):
         assert_same_batch(batch, native.batch(0, batch.index))
-
-
-def trained(strategy: Any) -> tuple[dict[str, Tensor], Tensor]:
-    model, graph = small_tgat(), TemporalGraph(edge_x_dim=2)
-    model.strategy = strategy
-    trainer = tg.ContinualTrainer(model, graph, tg.train.ContinualConfig(batch_size=20))
-    trainer.run([made_events(120)])
-    scores = tg.Inference(model, graph).score(torch.arange(4), torch.arange(4, 8), t=10**12)
-    return model.state_dict(), scores
-
-
-def test_training_with_a_function_has_the_bits_of_the_strategy() -> None:
-    (state, scores), (native, native_scores) = trained(recent), trained("recent")
-    assert torch.equal(scores, native_scores)
-    for name, value in native.items():
-        assert torch.equal(state[name], value), name
 
 
 EVENTS = tg.EventBatch(*torch.tensor([[0, 1, 0, 0], [1, 2, 2, 1], [10, 20, 30, 30]]))

@@ -108,24 +108,6 @@ def test_first_interaction_never_returns_the_target_edge(device):
 
 
 @for_each_device
-def test_recent_returns_the_oldest_event_too(device):
-    """TGL never returns a node's oldest event."""
-    events = graph_events((0, 1, 10), (0, 2, 20))
-    graph = TemporalGraph.from_events(events, device=opened(device))
-    assert ask(graph, 0, 30, 3) == [2, 1, NO_NODE]
-    assert ask(graph, 0, 20, 3) == [1, NO_NODE, NO_NODE]
-    assert ask(graph, 1, 11, 1) == [0]
-
-
-@for_each_device
-def test_an_empty_node_does_not_receive_the_next_nodes_neighbors(device):
-    """TGLite reads on into the next node's row."""
-    events = graph_events((0, 1, 1), (3, 1, 2))
-    graph = TemporalGraph.from_events(events, device=opened(device))
-    assert ask(graph, 2, 9, 2) == [NO_NODE, NO_NODE]
-
-
-@for_each_device
 @pytest.mark.parametrize("clock", [1_600_000_000, 1_600_000_000_000_000_000])
 def test_times_one_tick_apart_are_told_apart(device, clock):
     """float32 times step by 128 s at Unix scale: TGL, TGLite, GNNFlow."""
@@ -143,14 +125,6 @@ def test_ties_are_ordered_by_position_and_invisible_to_their_own_time(device):
     )
     assert ask(graph, 0, 6, 2) == [3, 2]
     assert ask(graph, 0, 5, 2) == [NO_NODE, NO_NODE]
-
-
-@for_each_device
-def test_a_self_loop_is_one_neighbor_and_duplicates_are_two(device):
-    graph = TemporalGraph.from_events(
-        graph_events((0, 0, 1), (0, 1, 2), (0, 1, 2)), device=opened(device)
-    )
-    assert ask(graph, 0, 3, 4) == [1, 1, 0, NO_NODE]
 
 
 def test_mistakes_are_named():

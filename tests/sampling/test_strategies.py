@@ -63,28 +63,6 @@ def test_every_sampler_matches_reference(device, events, sampler, types, k, key,
     assert_equal(sample_neighbors(graph, sampler, nodes, t, k, **options), expected)
 
 
-@for_each_device
-@given(
-    events=event_lists(labels=True),
-    sampler=samplers(),
-    types=st.none() | st.sets(st.sampled_from(TYPES)),
-    k=st.integers(1, 3),
-    seed=st.integers(0, 2**16),
-)
-def test_given_rows_draw_as_in_the_whole_call(device, events, sampler, types, k, seed):
-    """Some queries of a call, in any order: what the owners of their nodes are asked."""
-    graph = TemporalGraph.from_events(events, device=opened(device))
-    nodes, t = every_query(events)
-    whole = sample_neighbors(graph, sampler, nodes, t, k, key=seed, types=types)
-    order = torch.randperm(len(nodes), generator=torch.Generator().manual_seed(seed))
-    for rows in (order[: len(order) // 3], order[len(order) // 3 :]):
-        found = sample_neighbors(
-            graph, sampler, nodes[rows], t[rows], k, key=seed, types=types, rows=rows
-        )
-        columns = (getattr(whole, name)[rows] for name in ("nodes", "t", "eid", "count"))
-        assert_equal(found, Neighbors(*columns))
-
-
 @cache
 def long_histories(half_life: int) -> tuple[EventBatch, ReferenceGraph, torch.Tensor, torch.Tensor]:
     """Return events, the graph of them, and nodes and times to ask for."""

@@ -81,18 +81,6 @@ def test_one_that_cannot_start_is_given_up_with_a_sentence(predictor, monkeypatc
             asked(server)
 
 
-def test_questions_and_answers_of_a_megabyte_pass(predictor):
-    src, dst = ["n0", "n1"] * 10_000, ["n6", "n7"] * 10_000
-    with served(predictor, max_body=4_000_000, max_pairs=20_000) as server:
-        client = Client(server.endpoint.url)
-        status, answer = client.post("/score", {"src": src, "dst": dst})
-        client.close()
-        assert status == 200
-        assert [row["src"] for row in answer["scores"]] == src
-        expected = predictor.score(["n0", "n1"], ["n6", "n7"]).logit.tolist()
-        assert [row["logit"] for row in answer["scores"][:2]] == pytest.approx(expected, abs=1e-5)
-
-
 @pytest.mark.slow
 def test_it_ends_with_the_process_that_has_the_model(tmp_path):
     program = (

@@ -89,19 +89,6 @@ def test_a_ranking_of_too_many_pairs_is_refused_before_it_is_made():
     assert len(predictor.top_k(["n0", "n1"], candidates=["n6"], max_pairs=2)) == 2
 
 
-def test_whom_a_source_has_met_is_known_as_of_what_was_learned():
-    predictor, trainer = live_predictor("recency")
-    late = tg.EventBatch(EVENTS.src, 17 - EVENTS.dst, 500 + EVENTS.t, EVENTS.x)  # other pairs
-    for _ in trainer.steps(iter([EVENTS[:BATCH], late[:BATCH], late[BATCH : 2 * BATCH]])):
-        learned = trainer.graph.log.read(0, predictor.position)
-        for source in (0, 1):
-            met = learned.dst[learned.src == source].tolist()
-            left = {f"n{i}" for i in learned.dst.tolist() if i not in met}
-            found = predictor.top_k(f"n{source}", k=9, exclude_known=True)
-            assert len(found) == len(left)
-            assert set(found.dst) == left
-
-
 @pytest.mark.parametrize("at", [True, "1e-999999999", "1e999999999", "inf", "soon", None, b"3"])
 def test_what_is_no_time_is_said_at_once(at):
     with pytest.raises(ValueError, match="is no time: give a number of s, or one such as 2024"):

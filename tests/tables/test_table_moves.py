@@ -101,23 +101,3 @@ def test_rows_can_be_read_while_the_table_grows(placement, device):
     for reader in readers:
         reader.join()
     assert not wrong
-
-
-def test_rows_can_be_read_while_auto_moves_them():
-    table = FeatureTable(5, torch.int64, budget=40 * 10_000, device=EmulatedDevice())
-    wrong, done = [], threading.Event()
-
-    def read() -> None:
-        while not done.is_set():
-            ids = torch.arange(0, len(table), 7)
-            if not torch.equal(table[ids], ids.unsqueeze(1).expand(-1, 5)):
-                wrong.append(ids)
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    for first in range(0, 20_000, 1_000):
-        table.append(torch.arange(first, first + 1_000).unsqueeze(1).expand(-1, 5))
-    done.set()
-    reader.join()
-    assert table.placement == "uva"
-    assert not wrong
