@@ -47,7 +47,10 @@ def sum_on(peers, device):
     reduction, tree = Reduction(peers, 5, 101), TreeSum(5)
     for number in reduction.slices:
         tree.add(range(number, number + 1), gradients[number].to(device))
-    total = reduction.sum(0, tree)
+    sends = [{"sum": each} for each in reduction.sends(tree)]
+    specs = [{"sum": spec} for spec in reduction.specs()]
+    parcels = exchange_parcels(peers, "sum", 0, sends, specs)
+    total = reduction.finish([parcel["sum"] for parcel in parcels])
     assert total.device == device
     assert torch.equal(total.cpu(), tree_sum(list(gradients)))
 

@@ -126,10 +126,7 @@ class Checkpoint:
             self.sections[self.prefix + name] = tensors
 
     def put_part(self, name: str, part: int, make: Callable[[], Tensors]) -> None:
-        """Add the section `part_section(name, part)` of one of the `PARTS` of ids.
-
-        The part's owner keeps it: `make` is called now, or never.
-        """
+        """Add the section `part_section(name, part)` of one of the `PARTS` of ids."""
         section = part_section(name, part)
         if self._is_own(section, self.shard.owner(part)):
             self.sections[self.prefix + section] = make()

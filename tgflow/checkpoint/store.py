@@ -181,11 +181,7 @@ class CheckpointStore:
         return sum(entry["bytes"] for entry in self._manifest(path)["files"].values())
 
     def remove_unfinished(self) -> None:
-        """Remove what nobody writes any more, and was never a checkpoint.
-
-        Raises:
-            OSError: If the disk refuses.
-        """
+        """Remove what nobody writes any more, and was never a checkpoint."""
         for path in self.directory.glob(f"{directories.TEMPORARY}*"):
             self._fs.remove_directory(path)
 

@@ -33,11 +33,7 @@ class WorkClock:
 
 
 class StreamClock(WorkClock):
-    """The time that a stream of a GPU spends, by events in it; time that overlaps counts once.
-
-    Args:
-        gpu: The GPU, whose current stream is always the same one where work is enclosed.
-    """
+    """The time that a stream of a GPU spends, by events in it; time that overlaps counts once."""
 
     def __init__(self, gpu: Device) -> None:
         super().__init__()

@@ -77,10 +77,7 @@ def driver_cuda() -> str:
 
 
 class PrimaryContext:
-    """The context of a device that torch and CuPy share, and kernels are loaded into.
-
-    A thread of its own has none yet, and one that works on another device has that one's.
-    """
+    """The context of a device that torch and CuPy share, and kernels are loaded into."""
 
     def __init__(self, index: int) -> None:
         self._library = library()
@@ -179,10 +176,7 @@ class Kernels:
 
 @cache
 def _functions(cupy: Any, source: Path, device_index: int) -> dict[str, Any]:
-    """Return the compiled kernels of a source, which stay loaded as long as they are kept.
-
-    Once for each device, for their architectures may differ.
-    """
+    """Return the compiled kernels of a source, which stay loaded as long as they are kept."""
     module = cupy.RawModule(
         code=source.read_text(), options=sources.options(source), backend="nvrtc"
     )
@@ -203,9 +197,6 @@ def _functions(cupy: Any, source: Path, device_index: int) -> dict[str, Any]:
 
 
 def prefix_sum(table: Tensor) -> None:
-    """Replace each row of `table`, int64 `[R, N]`, by its inclusive prefix sums.
-
-    Row by row: torch scans one row with the whole device, and a table with a thread block a row.
-    """
+    """Replace each row of `table`, int64 `[R, N]`, by its inclusive prefix sums."""
     for row in table:
         torch.cumsum(row, 0, out=row)

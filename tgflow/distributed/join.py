@@ -118,7 +118,6 @@ def join(
         timeout=timeout,
         interface=name,
         nccl=nccl,
-        members=[facts.member for facts in everyone],
     )
     if launch.rank == 0 or nccl:  # a thread has a current device of its own
         return make()
@@ -126,11 +125,7 @@ def join(
 
 
 def call_within(seconds: float, act: Callable[[], Found], lost: str) -> Found:
-    """Return the result of `act`, which runs in a daemon thread; PeerLost if it takes longer.
-
-    torch's store waits without a timeout for a reply, so a stopped rank 0 would block its callers.
-    After a timeout the thread is left behind and ends with the process.
-    """
+    """Return the result of `act`, which runs in a daemon thread; PeerLost if it takes longer."""
     found: Future[Found] = Future()
 
     def run() -> None:
@@ -157,10 +152,7 @@ class Address(NamedTuple):
 
 
 class Meeting:
-    """Where rank 0 publishes its address: a directory, the store of torchrun's agents, or nowhere.
-
-    Started by a launcher that sets an address for rank 0, all ranks know it.
-    """
+    """Where rank 0 publishes its address: a directory, the store of torchrun, or nowhere."""
 
     def __init__(self, launch: Launch, timeout: float) -> None:
         self._file = None if launch.meeting is None else Path(launch.meeting) / "rank-0.json"

@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from tgflow.distributed.parcel import Spec, exchange_parcels
+from tgflow.distributed.parcel import Spec
 from tgflow.peers import Peers
 from tgflow.schedule import SliceSchedule
 from tgflow.tree_sum import TreeSum, subtrees
@@ -27,13 +27,6 @@ class Reduction:
         slices: How many a batch is cut into, at least as many as there are ranks.
         length: Elements of a slice's vector, the same for all.
 
-    Example:
-        >>> reduction = Reduction(peers, slices=4, length=len(gradient))
-        >>> tree = TreeSum(4)
-        >>> for number in reduction.slices:
-        ...     tree.add(range(number, number + 1), gradient_of(number))
-        >>> total = reduction.sum(step, tree)  # the same bits on all ranks, and on one
-
     Raises:
         WorldError: If there are more ranks than slices.
     """
@@ -46,7 +39,8 @@ class Reduction:
         self._peers = peers
         self._roots = [subtrees(each, slices) for each in owned]
         self._leaves = slices
-        self._sizes = chunk_sizes(length, peers.world)
+        bounds = [length * rank // peers.world for rank in range(peers.world + 1)]
+        self._sizes = [stop - start for start, stop in pairwise(bounds)]
 
     def sends(self, tree: TreeSum) -> list[Tensor]:
         """Return what each rank is to get, float `[R, C]`: the sums of R subtrees, C elements each.
@@ -74,26 +68,3 @@ class Reduction:
             for leaves, values in zip(roots, sums, strict=True):
                 tree.add(leaves, values)
         return self._peers.gather(tree.total(), self._sizes, kind=GRADIENT)
-
-    def sum(self, step: int, tree: TreeSum) -> Tensor:
-        """Return the sum over all slices of all ranks, `[length]`, where nothing else is sent.
-
-        Args:
-            step: Counted alike by all ranks.
-            tree: Holds the vectors of `slices`, all on one device.
-        """
-        sends = self.sends(tree)
-        parcels = exchange_parcels(
-            self._peers,
-            "sum",
-            step,
-            [{GRADIENT: each} for each in sends],
-            [{GRADIENT: spec} for spec in self.specs(sends[0].dtype)],
-        )
-        return self.finish([parcel[GRADIENT] for parcel in parcels])
-
-
-def chunk_sizes(length: int, world: int) -> list[int]:
-    """Return how many elements of a vector each rank adds up: equal parts, but for one element."""
-    bounds = [length * rank // world for rank in range(world + 1)]
-    return [stop - start for start, stop in pairwise(bounds)]

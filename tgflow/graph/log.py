@@ -94,11 +94,7 @@ class EventLog:
         return None if values is None else values[eid]
 
     def keep_columns(self, events: EventBatch) -> None:
-        """Keep the columns that the core does not hold of events that the graph appends next.
-
-        Raises:
-            ValueError: If only these events, or only those before, have one of them.
-        """
+        """Keep the columns that the core does not hold of events that the graph appends next."""
         first, stop, beside = len(self), len(self) + len(events), dict(self._beside)
         for name in _BESIDE:
             values, held = getattr(events, name), beside.get(name)

@@ -23,11 +23,7 @@ from tgflow.serve.questions import Refused
 
 
 def patient_protocol(seconds: float) -> Any:
-    """Return what makes protocols of HTTP for uvicorn, whose clients are given up if slow to ask.
-
-    Args:
-        seconds: That a client has for the headers of its next request.
-    """
+    """Return a factory of HTTP protocols for uvicorn that close connections of slow clients."""
 
     def made(**given: Any) -> asyncio.Protocol:
         return _Patience(HttpToolsProtocol(**given), seconds)
@@ -87,12 +83,7 @@ _LOOK_SECONDS = 0.1
 
 
 class Gateway:
-    """Takes requests, has them answered by the process that has the model, and sends the answers.
-
-    Args:
-        listener: Takes connections.
-        link: To the process that has the model.
-    """
+    """Passes requests to the process that has the model, and sends its answers."""
 
     def __init__(self, listener: socket.socket, link: Link) -> None:
         self._link, self._numbers = link, itertools.count()

@@ -17,15 +17,7 @@ _NONE = -(2**63)
 
 
 class GpuView:
-    """A table as kernels on any stream read it, and as one stream at a time changes it.
-
-    Goes with the rows from placement to placement, so that a captured gather finds them all the
-    same. What it was when a call returns is what calls on other streams see from then on.
-
-    Args:
-        gpu: Whose kernels.
-        row_bytes: Of a row.
-    """
+    """A table as kernels on any stream read it, and as one stream at a time changes it."""
 
     def __init__(self, gpu: Device, row_bytes: int) -> None:
         self._gpu, self._row_bytes = gpu, row_bytes
@@ -53,10 +45,7 @@ class GpuView:
         )
 
     def publish(self, rows: int, size: int) -> None:
-        """Say that `size` rows are at address `rows`, behind what the current stream has written.
-
-        Between `readers.writing` and the next call of another stream.
-        """
+        """Publish that `size` rows are at address `rows`, after the current stream's writes."""
         self._table.publish(rows, size)
         self.readers.published()
 
