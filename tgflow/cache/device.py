@@ -186,7 +186,6 @@ class DeviceCache:
                 self._copy(None, found.admit, there)
 
     def _look_up(self, ids: Tensor, purpose: CachePurpose) -> Lookup:
-        """Find where the rows of `ids`, contiguous int64, are."""
         if ids.numel() > _MOST_IDS:
             raise ValueError(f"a gather has at most {_MOST_IDS} ids, got {ids.numel()}")
         found = Lookup(ids)

@@ -335,7 +335,6 @@ def sync_names(fs: RealFs, path: Path) -> None:
 def _write_sections(
     fs: RealFs, directory: Path, checkpoint: Checkpoint, linkable: Written | None
 ) -> Files:
-    """Write all sections into `directory`, and have what they refer to made durable."""
     sections = checkpoint.sections | {name: read() for name, read in checkpoint.unread.items()}
     for section in (*sections, *checkpoint.sealed):
         if not SECTION.fullmatch(section):
@@ -369,7 +368,6 @@ def _write_tensors(
 
 
 def _write_file(fs: RealFs, file: Path, chunks: Callable[[], Iterable[bytes | memoryview]]) -> str:
-    """Write a file, wait until it is on the disk, and return its SHA-256."""
     try:
         return _try_to_write(fs, file, chunks())
     except OSError as error:
@@ -473,5 +471,4 @@ def _memory_bytes() -> int:
 
 
 def _old(path: Path) -> Path:
-    """Where `save` puts a checkpoint that it replaces."""
     return path.with_name(f".old-{path.name}")

@@ -162,7 +162,6 @@ def check_schedule(scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
 
 
 def _shape(value: Any) -> Any:
-    """Return JSON with its numbers and texts replaced by their kinds."""
     if isinstance(value, dict):
         return {key: _shape(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

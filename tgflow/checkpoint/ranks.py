@@ -247,7 +247,6 @@ class FollowingStore:
         return self._num_bytes
 
     def _write(self, place: Any, step: int, checkpoint: Checkpoint) -> None:
-        """Write, and post what was written, or why it was not."""
         rank = self._notices.peers.rank
         key = f"{self._attempt}/{rank}"
         try:

@@ -168,7 +168,6 @@ def _entries(what: str, kinds: list[tuple[str, str, list[int]]]) -> Iterator[_En
 
 
 def _fill(what: str, descriptor: int, view: memoryview, offset: int) -> None:
-    """Read into all of `view`."""
     done = 0
     while done < len(view):
         count = os.preadv(descriptor, [view[done:]], offset + done)

@@ -49,8 +49,6 @@ class _Attention(ctypes.Structure):
 
 
 class _AttentionOut(ctypes.Structure):
-    """What attention leaves (tgflow/attention.hpp)."""
-
     _fields_ = words("weight inputs total")
 
 
@@ -61,8 +59,6 @@ class _AttentionGradients(ctypes.Structure):
 
 
 class _SlotGradients(ctypes.Structure):
-    """What one kernel of the backward pass leaves to the next (cuda/attend.cu)."""
-
     _fields_ = words("kept score")
 
 
@@ -156,7 +152,6 @@ def attend_backward(
 
 
 def _checked(device: Arguments, given: Inputs) -> _Attention:
-    """Return what both passes read as kernels take it."""
     mask, query, frequency = given["mask"], given["query"], given["frequency"]
     below, edge_table, edge_row = given["below"], given["edge_table"], given["edge_row"]
     at_mask = device.address("mask", mask, torch.bool, "N", "k")
@@ -223,6 +218,5 @@ def _lanes_width(a: _Attention, *addresses: int) -> int:
 
 
 def _grid(a: _Attention) -> tuple[int, int]:
-    """Return thread blocks and threads for a warp per target and pair of heads."""
     warps = a.num_targets * -(-a.num_heads // _HEADS)
     return min(-(-warps // _WARPS), _MOST_BLOCKS), 32 * _WARPS

@@ -70,7 +70,6 @@ def gru_backward(
 
 
 def _launch(kernels: Kernels, kind: str, memory: Tensor, own: Tensor, **tensors: Tensor) -> None:
-    """Check tensors, those of gates three times as wide as `memory`, and run a kernel."""
     given = Arguments.beside("memory", memory)
     at_memory, stride = given.rows("memory", memory, torch.float32, "R", "dim")
     rows, dim = memory.shape

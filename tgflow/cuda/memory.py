@@ -260,5 +260,4 @@ def _updates(given: Arguments, nodes: Tensor, versions: Versions, width: int) ->
 
 
 def _grid(size: int) -> tuple[int, int]:
-    """Return how many thread blocks, and threads of each, give every row a warp."""
     return min(-(-size // _WARPS), _MOST_BLOCKS), 32 * _WARPS

@@ -14,8 +14,6 @@ from tgflow.cuda.device import Device, StreamEvent
 
 @dataclass(slots=True, eq=False)
 class _Mark:
-    """How far a stream's reading has come."""
-
     event: StreamEvent
     num_waiting: int = 0
     """Retired things that wait for the event as it is: it must not be recorded again."""

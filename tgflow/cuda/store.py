@@ -69,8 +69,6 @@ class DeviceStats:
 def _on_writer(
     write: Callable[Concatenate[DeviceStore, _P], _R],
 ) -> Callable[Concatenate[DeviceStore, _P], _R]:
-    """Run a method on the store's own stream."""
-
     @wraps(write)
     def moved(store: DeviceStore, /, *arguments: _P.args, **options: _P.kwargs) -> _R:
         with store.on_writer():
@@ -369,7 +367,6 @@ class DeviceStore:
         return ChangeArgs(self._gpu, self._view(), self.chunks.max_capacity)
 
     def _ready(self, pending: ChangeArgs) -> None:
-        """Get the memory of what was planned."""
         self._ensure(pending.num_entries, pending.num_rooms)
         self._heads = self._grown(self._heads, pending.largest_node + 1)
         self._pending = pending

@@ -216,7 +216,6 @@ class AskingSampler:
                 )
 
     def _answers(self, requests: list[HopHeader], queries: Tensor) -> list[Neighbors]:
-        """Return what a rank's batches asked of this one."""
         parts = torch.split(queries, [header.num_values for header in requests])
         return [self._answer(*each) for each in zip(requests, parts, strict=True)]
 

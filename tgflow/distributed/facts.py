@@ -128,7 +128,6 @@ def have_own_devices(everyone: Sequence[Facts]) -> bool:
 def _differences(
     theirs: Mapping[str, Any], ours: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (key, their value, our value) where two mappings differ, by key."""
     for key in sorted({*theirs, *ours}):
         if theirs.get(key) != ours.get(key):
             yield key, theirs.get(key), ours.get(key)

@@ -138,7 +138,6 @@ def receive(peers: Peers, number: int) -> Message:
 
 
 def _contents(message: Message) -> tuple[What, dict[str, Tensor]]:
-    """Return what a message is, and its tensors by name."""
     if isinstance(message, Cause):
         return What.FAILURE, {"text": message.to_tensor()}
     if isinstance(message, What):
@@ -286,7 +285,6 @@ class Feed:
         self._end(What.END)
 
     def _end(self, last: Message) -> None:
-        """Send the last message, if it can be sent."""
         self._has_ended = True
         with suppress(PeerLost, FeedClosed):  # who is gone needs none; another error ends this rank
             self._put(last)

@@ -206,7 +206,6 @@ def _lead(
     timeout: float,
     strict: bool,
 ) -> tuple[Store, list[Facts]]:
-    """Open a store, wait for all ranks there, and return it with their facts."""
     listener = listen(host, meeting.port, deadline)
     port, nonce = listener.getsockname()[1], secrets.token_hex(16)
     store = TCPStore(
@@ -289,7 +288,6 @@ def _await_readers(store: Store, present: list[int]) -> None:
 def _follow(
     meeting: Meeting, launch: Launch, facts: Facts, deadline: float, timeout: float
 ) -> tuple[Store, list[Facts]]:
-    """Enter the store of rank 0, and return it with the facts of all ranks."""
     while time.monotonic() < deadline:
         store = _enter(meeting.find(), launch.rank, facts)
         if store is not None:

@@ -81,7 +81,6 @@ class MailRoutes:
         return Messages(tuple(columns), 2, self._mine.last_only)
 
     def _received(self) -> list[Tensor]:
-        """Return the rows that come from each rank."""
         rank = self._shard.rank
         return [rows[owners == rank] for rows, owners in zip(self._rows, self._owners, strict=True)]
 

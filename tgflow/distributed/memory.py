@@ -236,7 +236,6 @@ class ShardedMemory(nn.Module):
         self._num_fetched += 1
 
     def _answer(self, asked: MemoryQueries) -> MemoryRows:
-        """Return rows of this rank's nodes; reading leaves no trace."""
         local = self._shard.local(asked.nodes)
         with self.owned.covering(int(local.max()) + 1 if len(local) else 0):
             return self.owned.read(local, asked.position)

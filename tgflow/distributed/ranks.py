@@ -78,7 +78,6 @@ class Ranks:
     def _open(
         self, timeout: timedelta, interface: str | None
     ) -> dict[Group, dist.ProcessGroup | None]:
-        """Connect to all others, once for each group."""
         if dist.is_initialized():
             raise WorldError(
                 "this process has a default process group of torch.distributed already; join once, "
@@ -180,7 +179,6 @@ class Ranks:
 
     @contextmanager
     def _counted(self, kind: str, num_bytes: int) -> Iterator[None]:
-        """Enclose one collective."""
         start = time.perf_counter()
         with self._losing_peers():
             yield

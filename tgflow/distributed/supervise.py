@@ -182,7 +182,6 @@ class _End:
 
 
 def _run_once(command: Sequence[str], nproc: int, environ: Mapping[str, str], stop: _Stop) -> _End:
-    """Run all ranks until they have ended, or do not follow the one that decides it."""
     deadline = None
     with RankProcesses(command, nproc, environ) as ranks:
         while not ranks.wait(_PAUSE) and not stop.insists:

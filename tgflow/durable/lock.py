@@ -68,7 +68,6 @@ def _now() -> str:
 
 
 def _holder(note: bytes) -> str:
-    """Return who the lock's note says holds it."""
     try:
         holder = json.loads(note)
         pid, host, since = int(holder["pid"]), holder["host"], holder["since"]

@@ -333,7 +333,6 @@ class DurableLog:
         self._all_synced()
 
     def _roll(self) -> None:
-        """Go on in a new segment; the old one is on the disk first."""
         self._sync()
         old = self._fd
         self._create(self._number + 1, self._size)
@@ -373,7 +372,6 @@ class DurableLog:
 
 @contextmanager
 def _report_full_disk(directory: Path) -> Iterator[None]:
-    """Say of a full disk that it is one."""
     try:
         yield
     except OSError as error:

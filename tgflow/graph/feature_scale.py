@@ -177,7 +177,6 @@ class FeatureScale:
         return np.concatenate(parts), now
 
     def _advanced(self, known: Moments, rows: Floats) -> tuple[Rows, Moments]:
-        """Return rows on their scale, and what is known after them."""
         if known.size >= self.freeze_at:
             mean, deviation = known.figures(known.sums, float(known.size))
             return _scaled(rows, known, mean, deviation), known

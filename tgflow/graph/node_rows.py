@@ -56,7 +56,6 @@ class NodeRows:
                 self.scale.keep(new.x, known)
 
     def _new(self, events: EventBatch) -> NewNodes | None:
-        """Return the rows that come with events and are not there yet."""
         size, dim = len(self.table), self.table.dim
         begins = not self._come_with_events and not len(self._log)
         if events.new_nodes is not None and size and begins:

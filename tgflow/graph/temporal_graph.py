@@ -388,7 +388,6 @@ class TemporalGraph:
         arguments: dict[str, int] | None = None,
         eid: Tensor | None = None,
     ) -> Answer:
-        """Make a change and note it."""
         with self._writing, self._changes.making():
             answer = make()
             self._changes.note(Mutation(len(self.log), kind, arguments or {}, eid))

@@ -155,7 +155,6 @@ def _column(name: str, values: Tensor, size: int, device: torch.device) -> Tenso
 
 
 def _check_held(shard: Shard, nodes: Tensor) -> None:
-    """Raise ValueError if a node is with another rank."""
     others = (nodes >= 0) & ~shard.owns(nodes)
     if bool(others.any()):
         node = int(nodes[others][0])

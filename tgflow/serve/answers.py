@@ -91,7 +91,6 @@ class Answers:
         return len(question.src) * num
 
     def _refusal(self, waiting: _Waiting) -> Refused | None:
-        """Return what is wrong with the size of a question, before anything is looked up."""
         question, size = waiting.question, waiting.size
         if isinstance(question, TopQuestion) or size <= self._max_pairs:
             return None  # of rankings, `top_k` knows the candidates
@@ -224,7 +223,6 @@ def _attempted(
 
 
 def _as_refusal(error: Exception) -> Exception:
-    """Return an error of who asks as what it is; another one stays."""
     if isinstance(error, UnknownNode):
         return Refused(404, str(error))
     if isinstance(error, ValueError | TypeError):
@@ -233,7 +231,6 @@ def _as_refusal(error: Exception) -> Exception:
 
 
 def _slices(asked: Sequence[AskedPairs | AskedNodes]) -> list[slice]:
-    """Return which rows of all are those of each."""
     out, start = [], 0
     for each in asked:
         out.append(slice(start, start + len(each)))

@@ -259,7 +259,6 @@ class Predictor:
     def _ranked(
         self, asked: AskedNodes, others: Tensor, k: int, exclude_known: bool
     ) -> ScoredPairs:
-        """Return the best `k` of others for each node."""
         position = self.position
         found: list[Ranking] = []
         for node, t in zip(torch.split(asked.nodes, 1), torch.split(asked.t, 1), strict=True):
@@ -293,14 +292,12 @@ class Predictor:
         )
 
     def _num_nodes(self) -> int:
-        """Return how many nodes there are in the events that were learned."""
         if self._trainer is None:
             return self.graph.num_nodes
         with self.holding():
             return self._count.upto(self.position)
 
     def _ends_of(self, table: Any, at: Any) -> tuple[Any, Any, Any]:
-        """Return sources, destinations and times of a table."""
         if hasattr(table, "to_arrow"):
             table = table.to_arrow()
         elif not isinstance(table, pa.Table | pa.RecordBatch):
@@ -318,7 +315,6 @@ class Predictor:
         return table[c.src], table[c.dst], times
 
     def _ticks(self, at: Any, size: int) -> Tensor:
-        """Return the times of questions, int64 `[size]`."""
         if at is None:
             return torch.full((size,), self._now())
         if isinstance(at, Number | str | datetime):
@@ -329,13 +325,11 @@ class Predictor:
         return torch.tensor([self._tick(time) for time in times], dtype=torch.int64)
 
     def _now(self) -> int:
-        """Return the tick after the last event that was learned."""
         with self.holding():
             position = self.position
             return int(self.graph.log.read(position - 1, position).t) + 1 if position else 0
 
     def _tick(self, time: Any) -> int:
-        """Return the tick of a time."""
         unit, tick = self._stream.unit, self.graph.time_unit
         if isinstance(time, str) and (seconds := iso_seconds(time)) is not None:
             unit, number = "s", seconds

@@ -83,7 +83,6 @@ class Backend:
         future.add_done_callback(send)
 
     def _told(self, path: PathOfRun) -> Future[bytes]:
-        """Return how the run is."""
         if path == "/metrics":
             return self._measuring.submit(self._metrics)
         future = Future[bytes]()
@@ -242,7 +241,6 @@ class Server:
         return goes_on
 
     def _start_again(self) -> None:
-        """Start a gateway, as soon as that is possible."""
         while not self._ends.wait(_RESTART_SECONDS):
             with self._starting, suppress(OSError):
                 if not self._ends.is_set():

@@ -212,7 +212,6 @@ class UvaRows(RowStorage):
         self._written = self._gpu.record_event()
 
     def _wait_for_writes(self) -> None:
-        """Have the host wait until what kernels have written is there for it to read."""
         if self._written is not None and not self._written.query():
             self._gpu.synchronize()
         self._written = None

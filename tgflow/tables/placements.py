@@ -243,7 +243,6 @@ def _needed_gpu(placement: str, device: str | torch.device | Device | None) -> D
 
 
 def _gpu(device: str | torch.device | Device | None) -> Device | None:
-    """Return the GPU of a device; None for the CPU."""
     from tgflow.cuda.device import Device
 
     if device is None or (isinstance(device, str | torch.device) and str(device) == "cpu"):

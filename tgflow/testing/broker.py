@@ -105,8 +105,6 @@ class MockBroker:
 
 
 class _Cluster:
-    """The cluster itself, in the child."""
-
     def __init__(self, brokers: int) -> None:
         self._library = _librdkafka()
         make = self._function("rd_kafka_new", _VOID, [_INT, _VOID, _TEXT, ctypes.c_size_t])
@@ -151,7 +149,6 @@ def _librdkafka() -> ctypes.CDLL:
 
 
 def _serve(brokers: int) -> None:
-    """Answer calls, one line of JSON each, until there are no more."""
     cluster = _Cluster(brokers)
     _say({"servers": cluster.servers})
     for line in sys.stdin:
