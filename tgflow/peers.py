@@ -175,6 +175,9 @@ class Peers(Protocol):
     def failure(self) -> PeerLost | None:
         """Why nothing can be sent any more; None while it can."""
 
+    def is_gone(self, rank: int) -> bool:
+        """Return at once whether the process of a rank has ended; False where it cannot be seen."""
+
     def exchange(
         self,
         sends: Sequence[Tensor],
@@ -234,6 +237,10 @@ class Alone:
 
     def _facts(self) -> dict[str, object]:
         return {"rank": self.rank, "world": self.world}
+
+    def is_gone(self, rank: int) -> bool:
+        """Return False: there is nobody else."""
+        return False
 
     def exchange(
         self,

@@ -15,7 +15,9 @@ from tgflow.checkpoint import (
     CheckpointStore,
     read_manifest,
 )
+from tgflow.checkpoint.ranks import Notices
 from tgflow.durable.fs import RealFs
+from tgflow.peers import PeerLost
 
 
 def savers(directory, world, **settings):
@@ -141,6 +143,17 @@ def test_ranks_that_are_too_slow_cost_a_checkpoint_and_nothing_else(tmp_path):
     ranks.save(7, filler(7, FEW))
     assert names(tmp_path) == ["ckpt-000000000007"]
     check(CheckpointStore(tmp_path).newest(), 7, FEW)
+
+
+def test_a_rank_whose_process_has_ended_ends_the_wait_unless_it_has_said_what_it_wrote(tmp_path):
+    ranks = savers(tmp_path, 2)
+    ranks.peers[0].gone = {1}
+    notices = Notices(ranks.keys, ranks.peers[0], "checkpoint/")
+    notices.post("7/1", {"files": {}})
+    assert notices.find("7/1", by=1) == {"files": {}}
+    ranks.writers[0].submit(5, share(ranks.peers[0], 5))
+    with pytest.raises(PeerLost, match="rank 1 has ended, and has not said what it has written"):
+        ranks.writers[0].wait()
 
 
 def check_after_crash(state, directory):

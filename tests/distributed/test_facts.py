@@ -16,12 +16,13 @@ from tgflow.distributed.facts import (
     have_own_devices,
 )
 from tgflow.distributed.launch import Launch
+from tgflow.distributed.roster import Member
 
 
 def facts_of(rank, **changes):
     launch = Launch(rank, 3, rank, local_world=3)
     facts = Facts.here(launch, {"batch_size": 200, "model": "tgn"}, torch.device("cpu"))
-    return replace(facts, **changes)
+    return replace(facts, member=Member(rank, f"h{rank}", "machine", 100 + rank), **changes)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,7 @@ def test_nccl_is_for_ranks_with_a_device_each():
     [
         (b" " * (MOST_BYTES + 1), "1048577 bytes are more than the 1048576"),
         (b"[]", "a rank did not say what it is"),
-        (b'{"rank": 0}', "a rank did not say what it is"),
+        (b'{"member": {}}', "a rank did not say what it is"),
         (b"\xff", "codec can't decode"),
     ],
 )

@@ -80,6 +80,10 @@ class Saver(Alone):
     def __init__(self, rank: int, world: int) -> None:
         super().__init__()
         self.rank, self.world, self.shard = rank, world, Shard(rank, world)
+        self.gone: set[int] = set()
+
+    def is_gone(self, rank: int) -> bool:
+        return rank in self.gone
 
 
 class Savers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import pickle
@@ -11,7 +12,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import import_module
 from multiprocessing.connection import Connection
@@ -172,8 +173,11 @@ def _join(rank: int, world: int, folder: Path, timeout: float) -> Any:
 
     from tgflow.distributed.launch import choose_interface
     from tgflow.distributed.ranks import Ranks
+    from tgflow.distributed.roster import Member
 
     store = dist.FileStore(str(folder / "store"), world)
+    store.set(f"member/{rank}", json.dumps(asdict(Member.here(rank))))
+    members = [Member(**json.loads(store.get(f"member/{each}"))) for each in range(world)]
     interface, _ = choose_interface(None, one_host=True)
     return Ranks(
         dist.PrefixStore("ranks", store),
@@ -181,4 +185,5 @@ def _join(rank: int, world: int, folder: Path, timeout: float) -> Any:
         world,
         timeout=timeout,
         interface=interface,
+        members=members,
     )

@@ -18,6 +18,7 @@ from tgflow.cache.contents import CacheCounters, CacheSchedule, CacheSnapshot
 from tgflow.cuda.device import Device, StreamEvent
 from tgflow.cuda.launch import Argument
 from tgflow.cuda.rows import write_width
+from tgflow.cuda.structs import words
 from tgflow.tables.feature_table import FeatureTable
 from tgflow.tables.table import PendingGather
 
@@ -43,45 +44,19 @@ class CachePurpose(IntEnum):
 class _Cache(ctypes.Structure):
     """`ClockCache`."""
 
-    _fields_ = (
-        ("id", _word),
-        ("used", _word),
-        ("hand", _word),
-        ("claim", _word),
-        ("clock", _word),
-        ("counts", _word),
-        ("rows", _word),
-        ("capacity", _number),
-        ("row_bytes", _number),
-        ("stride", _number),
-    )
+    _fields_ = words("id used hand claim clock counts rows capacity row_bytes stride")
 
 
 class _Batch(ctypes.Structure):
     """`CacheBatch`."""
 
-    _fields_ = (
-        ("id", _word),
-        ("size", _number),
-        ("table_size", _number),
-        ("table", _word),
-        ("source", _word),
-        ("admit", _word),
-        ("miss", _word),
-        ("purpose", _number),
-    )
+    _fields_ = words("id size table_size table source admit miss purpose")
 
 
 class _Copy(ctypes.Structure):
     """`CacheCopy`."""
 
-    _fields_ = (
-        ("source", _word),
-        ("admit", _word),
-        ("size", _number),
-        ("out", _word),
-        ("lanes", _number),
-    )
+    _fields_ = words("source admit size out lanes")
 
 
 class Lookup:
@@ -138,7 +113,7 @@ class DeviceCache:
             self.gather(ids.to(there.device), there)
             out.copy_(there)
             return
-        with self._turn():
+        with self.changing():
             found = self._look_up(ids, CachePurpose.GATHER)
             self._read_misses(found, out)
             self._admit(found, CachePurpose.GATHER)
@@ -158,7 +133,7 @@ class DeviceCache:
         """Admit the rows that fit in their sets, the first ones first."""
         ids = ids.to(self._gpu.device)
         out = self._empty(ids)
-        with self._turn():
+        with self.changing():
             for _ in range(WAYS):  # a set admits one row in each pass
                 found = self._look_up(ids, CachePurpose.PRELOAD)
                 self._admit(found, CachePurpose.PRELOAD)
@@ -177,7 +152,7 @@ class DeviceCache:
         if num == 0:
             return
         device, end = self._gpu.device, first + len(rows)
-        with self._turn():
+        with self.changing():
             ids = torch.arange(end - num, end, device=device)
             there = rows[len(rows) - num :].detach().to(device).contiguous()
             for _ in range(min(-(-num // len(self._claim)), WAYS)):
@@ -253,7 +228,7 @@ class DeviceCache:
         return torch.empty(shape, dtype=self._table.dtype, device=device)
 
     @contextmanager
-    def _turn(self) -> Iterator[None]:
+    def changing(self) -> Iterator[None]:
         """Enclose launches: behind those of the turn before, on whatever stream they were."""
         with self._lock:
             if self._gpu.is_capturing():
@@ -266,12 +241,6 @@ class DeviceCache:
                 yield
             finally:
                 turns.stream, turns.last = stream, self._gpu.record_event()
-
-    @contextmanager
-    def changing(self) -> Iterator[None]:
-        """Keep gathers from being launched."""
-        with self._turn():
-            yield
 
     def write(self, ids: Tensor, rows: Tensor) -> None:
         """Overwrite those of the rows that are held."""
@@ -287,13 +256,13 @@ class DeviceCache:
 
     def snapshot(self) -> CacheSnapshot:
         """Return what is held; keys are 1 for slots used since the hand passed. Synchronizes."""
-        with self._turn():
+        with self.changing():
             keys = (self._used > 0) & (self._id >= 0)
             return CacheSnapshot(self._id.to("cpu", copy=True), keys.long().cpu())
 
     def restore(self, snapshot: CacheSnapshot) -> None:
         """Hold that again; reads from the table what is no longer where it was. Synchronizes."""
-        with self._turn():
+        with self.changing():
             device = self._gpu.device
             ids = snapshot.ids.where(snapshot.ids < len(self._table), -1)
             slots = ((ids >= 0) & (ids != self._id.cpu())).nonzero().view(-1)
@@ -305,7 +274,7 @@ class DeviceCache:
 
     def counters(self) -> CacheCounters:
         """Return what was counted since the last reset. Synchronizes."""
-        with self._turn():
+        with self.changing():
             hits, misses, admitted, evicted, bypassed, preloaded, written = self._counts.tolist()
             return CacheCounters(
                 hits=hits,
@@ -320,7 +289,7 @@ class DeviceCache:
 
     def reset_counters(self) -> None:
         """Count from 0."""
-        with self._turn():
+        with self.changing():
             self._counts.zero_()
 
 

@@ -41,10 +41,12 @@ class Notices:
         except RuntimeError as error:
             raise self._lost(error) from error
 
-    def find(self, *keys: str, until: float | None = None) -> Any:
+    def find(self, *keys: str, by: int | None = None, until: float | None = None) -> Any:
         """Return the word under the first of `keys` that has one; waits for it."""
         pause = _SHORTEST
         while True:
+            # asked before the look: what a process has posted is there once it has ended
+            is_gone = by is not None and self.peers.is_gone(by)
             try:
                 for key in keys:
                     if self._store.check([self._prefix + key]):
@@ -53,6 +55,8 @@ class Notices:
                 raise self._lost(error) from error
             if self.peers.failure is not None:
                 raise PeerLost(str(self.peers.failure))
+            if is_gone:
+                raise PeerLost(f"rank {by} has ended, and has not said what it has written")
             if until is not None and time.monotonic() >= until:
                 return None
             time.sleep(pause)
@@ -103,7 +107,7 @@ class Shares(OtherWriters):
             self._until = time.monotonic() + self._timeout
         for rank in range(1, self._notices.peers.world):
             if rank not in self._found:
-                word = self._notices.find(f"{self._attempt}/{rank}", until=self._until)
+                word = self._notices.find(f"{self._attempt}/{rank}", by=rank, until=self._until)
                 if word is not None:
                     self._found[rank] = word
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, Self
 
 import torch
 
 from tgflow._native import num_threads
 from tgflow.distributed.launch import Launch
+from tgflow.distributed.roster import Member, this_machine
 
 MOST_BYTES = 1 << 20
 """Of what one rank says; more is refused unread."""
@@ -27,9 +26,9 @@ _WAYS_OUT = {
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One rank: its number, and all that must or should be alike."""
+    """One rank: who it is, and all that must or should be alike."""
 
-    rank: int
+    member: Member
     world: int
     settings: Mapping[str, Any]
     versions: Mapping[str, str]
@@ -40,7 +39,7 @@ class Facts:
     def here(cls, launch: Launch, settings: Mapping[str, Any], device: torch.device) -> Self:
         """Return the facts of this process."""
         return cls(
-            rank=launch.rank,
+            member=Member.here(launch.rank),
             world=launch.world,
             settings=json.loads(json.dumps(dict(settings), default=str)),
             versions={
@@ -67,8 +66,9 @@ class Facts:
                 f"{len(data)} bytes are more than the {MOST_BYTES} that a rank may say"
             )
         try:
-            return cls(**json.loads(data))
-        except TypeError as error:
+            found = json.loads(data)
+            return cls(**found | {"member": Member(**found["member"])})
+        except (TypeError, LookupError) as error:
             raise ValueError(f"a rank did not say what it is: {error!r}") from None
 
 
@@ -76,19 +76,14 @@ def _device_name(device: torch.device) -> str | None:
     if device.type != "cuda":
         return None
     index = torch.cuda.current_device() if device.index is None else device.index
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        machine = f"{boot} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        machine = ""
-    return f"{machine} {torch.cuda.get_device_properties(index).uuid}"
+    return f"{this_machine()} {torch.cuda.get_device_properties(index).uuid}"
 
 
 def find_disagreement(everyone: Sequence[Facts]) -> str | None:
     """Return the first thing that must be alike and is not, with the way out; None without one."""
     first = everyone[0]
     for other in everyone[1:]:
-        rank = other.rank
+        rank = other.member.rank
         for key, theirs, ours in _differences(other.versions, first.versions):
             return (
                 f"rank {rank} runs {key} {theirs} and rank 0 runs {ours}; install the same "
@@ -113,7 +108,7 @@ def find_other_bits(everyone: Sequence[Facts]) -> str | None:
     for other in everyone[1:]:
         for key, theirs, ours in _differences(other.computing, first.computing):
             return (
-                f"rank {other.rank} computes with {key} {theirs} and rank 0 with {ours}, so "
+                f"rank {other.member.rank} computes with {key} {theirs} and rank 0 with {ours}, so "
                 f"results are not those of one process bit for bit; {_WAYS_OUT[key]}"
             )
     return None

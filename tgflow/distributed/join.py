@@ -118,6 +118,7 @@ def join(
         timeout=timeout,
         interface=name,
         nccl=nccl,
+        members=[facts.member for facts in everyone],
     )
     if launch.rank == 0 or nccl:  # a thread has a current device of its own
         return make()
@@ -126,6 +127,7 @@ def join(
 
 def call_within(seconds: float, act: Callable[[], Found], lost: str) -> Found:
     """Return the result of `act`, which runs in a daemon thread; PeerLost if it takes longer."""
+    # torch's store waits without a timeout for a reply, so a stopped rank 0 would block its callers
     found: Future[Found] = Future()
 
     def run() -> None:

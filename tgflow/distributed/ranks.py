@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from tgflow.describe import described
+from tgflow.distributed.roster import Member, find_lost
 from tgflow.peers import (
     Group,
     PeerLost,
@@ -46,6 +47,7 @@ class Ranks:
         interface: Name of the network interface to listen on, as `lo`; None: gloo's choice.
         nccl: Whether tensors on CUDA devices go over NCCL; alike on all ranks, each with a device
             of its own.
+        members: All ranks, to name the one that is lost.
 
     Raises:
         PeerLost: If the others do not come within `timeout`.
@@ -61,6 +63,7 @@ class Ranks:
         timeout: float,
         interface: str | None = None,
         nccl: bool = False,
+        members: Sequence[Member] = (),
     ) -> None:
         self.shard = Shard(rank, world)
         self.rank = rank
@@ -69,6 +72,7 @@ class Ranks:
         """Keys and values that all ranks see; for what is not in step, from any thread."""
         self.traffic = Traffic()
         self.failure: PeerLost | None = None
+        self._others = [member for member in members if member.rank != rank]
         self._nccl = nccl
         self._groups = self._open(timedelta(seconds=timeout), interface)
 
@@ -148,6 +152,10 @@ class Ranks:
         if here is not flat:
             flat.copy_(here)
 
+    def is_gone(self, rank: int) -> bool:
+        """Return at once whether the process of a rank has ended. See `Peers.is_gone`."""
+        return any(each.rank == rank and each.condition() == "gone" for each in self._others)
+
     def say_why(self, text: str) -> None:
         """Let rank 0 know why this rank ends, before it leaves; rank 0 itself has others know."""
         if self.rank > 0:
@@ -161,6 +169,14 @@ class Ranks:
             if self.failure is None:
                 self.failure = PeerLost("this rank has left the world")
             dist.destroy_process_group()
+
+    def _why(self, first: str) -> str:
+        """Return why another rank is lost: by its own words, or as it is seen from here."""
+        said = self._last_words()
+        if not said:
+            seen = find_lost(self._others)
+            said = self._last_words() or f"{seen}; {first}"
+        return said
 
     def _last_words(self) -> str:
         """Return what ranks have said before they left; only rank 0 has the store at hand."""
@@ -193,14 +209,10 @@ class Ranks:
             yield
         except RuntimeError as error:
             first = str(error).partition("\n")[0]
-            why = self._last_words() or f"{first}; {_SLOW}"
-            text = f"rank {self.rank} lost another one: {why}"
+            text = f"rank {self.rank} lost another one: {self._why(first)}"
             if self.failure is None:
                 self.failure = PeerLost(text)
             raise PeerLost(text) from error
-
-
-_SLOW = "if one is only slow, wait longer: join(timeout=), --rank-timeout"
 
 
 def _words_key(rank: int) -> str:

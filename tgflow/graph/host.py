@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from torch import Tensor
 
 from tgflow.events import EventBatch
 from tgflow.graph import _native
@@ -32,6 +31,14 @@ class HostGraph:
             shard.parts.start,
             len(shard.parts),
         )
+        graph = self._graph
+        self.check_types, self.stats = graph.check_types, graph.stats
+        self.remove, self.remove_pair, self.remove_node = (
+            graph.remove,
+            graph.remove_pair,
+            graph.remove_node,
+        )
+        self.retain, self.compact, self.move_down = graph.retain, graph.compact, graph.move_down
 
     @property
     def native(self) -> _native.Graph:
@@ -60,10 +67,6 @@ class HostGraph:
         """Add checked events to the log alone, for a backend that keeps neighborhoods elsewhere."""
         return self._graph.record(*_native.columns(events))
 
-    def check_types(self) -> None:
-        """Raise ValueError unless every event has a label in [0, 65535]."""
-        self._graph.check_types()
-
     def sample(self, sampler: Sampler, queries: Queries, out: Neighbors) -> None:
         """Answer queries on the core's threads."""
         each, limit = _native.cut_offs(queries.as_of)
@@ -87,31 +90,3 @@ class HostGraph:
     def reading(self) -> AbstractContextManager[None]:
         """Enclose nothing: nothing is captured on the CPU."""
         return nullcontext()
-
-    def remove(self, eid: Tensor) -> int:
-        """Remove events."""
-        return self._graph.remove(eid)
-
-    def remove_pair(self, src: int, dst: int) -> int:
-        """Remove every event from `src` to `dst`, and back unless directed."""
-        return self._graph.remove_pair(src, dst)
-
-    def remove_node(self, node: int) -> int:
-        """Remove every event of a node. Reads the whole log."""
-        return self._graph.remove_node(node)
-
-    def retain(self, min_t: int, max_count: int) -> int:
-        """Forget neighbors before `min_t`, and each node's oldest beyond `max_count`."""
-        return self._graph.retain(min_t, max_count)
-
-    def compact(self) -> None:
-        """Drop what only cut-offs before the latest changes see, and give memory back."""
-        self._graph.compact()
-
-    def move_down(self, num_bytes: int) -> None:
-        """Move the oldest blocks down until the upper tier has at most `num_bytes` of blocks."""
-        self._graph.move_down(num_bytes)
-
-    def stats(self) -> _native.StoreStats:
-        """Count what the store holds. Waits for an append in progress."""
-        return self._graph.stats()

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 from typing import Any, TypeAlias, TypeVar
 
 import torch
@@ -16,9 +16,8 @@ from torch import Tensor
 
 from tgflow.choices import Side
 from tgflow.ids import UnknownNode
-from tgflow.serve.predictor import AskedNodes, AskedPairs, Predictor
+from tgflow.serve.predictor import AskedPairs, Predictor
 from tgflow.serve.questions import EmbeddingQuestion, Question, Refused, ScoreQuestion, TopQuestion
-from tgflow.serve.scored_pairs import ScoredPairs
 
 Answer: TypeAlias = dict[str, Any] | Exception
 """What is sent as JSON, or why there is none."""
@@ -107,7 +106,7 @@ class Answers:
             with self._predictor.holding():
                 taken = self._take()
                 position = self._predictor.position
-                answers = self._answers(taken)
+                answers = self._answers([each.question for each in taken])
             for each, answer in zip(taken, answers, strict=True):
                 _deliver(each.answer, position, answer)
 
@@ -123,20 +122,28 @@ class Answers:
                     room -= first.size
         return taken
 
-    def _answers(self, taken: Sequence[_Waiting]) -> list[Answer]:
-        """Return the answer of each; those of a kind that can be put together are."""
-        out: list[Answer] = [{} for _ in taken]
-        for kind, answer in (
-            (ScoreQuestion, self._scores),
-            (EmbeddingQuestion, self._embeddings),
-            (TopQuestion, self._tops),
-        ):
-            rows = [i for i, each in enumerate(taken) if isinstance(each.question, kind)]
-            if rows:
-                found = answer([taken[i].question for i in rows])
-                for i, each in zip(rows, found, strict=True):
-                    out[i] = each
+    def _answers(self, questions: Sequence[Question]) -> list[Answer]:
+        """Return the answer of each; pairs are scored by one call."""
+        out = [
+            {} if isinstance(each, ScoreQuestion) else _tried(self._answer, each)
+            for each in questions
+        ]
+        rows = [i for i, each in enumerate(questions) if isinstance(each, ScoreQuestion)]
+        for i, each in zip(rows, self._scores([questions[i] for i in rows]), strict=True):
+            out[i] = each
         return out
+
+    def _answer(self, question: Question) -> dict[str, Any]:
+        predictor = self._predictor
+        if isinstance(question, EmbeddingQuestion):
+            asked = predictor.nodes(question.ids, question.at, side=question.side)
+            ids, z = predictor.ids.decode(asked.nodes), predictor.embed_nodes(asked).tolist()
+            rows = [{"id": id, "embedding": row} for id, row in zip(ids, z, strict=True)]
+            return {"embeddings": rows}
+        assert isinstance(question, TopQuestion)
+        q, most = question, self._max_pairs
+        found = predictor.top_k(q.src, q.k, q.candidates, q.exclude_known, q.at, max_pairs=most)
+        return {"scores": found.to_arrow().to_pylist()}
 
     def _scores(self, questions: Sequence[Any]) -> list[Answer]:
         predictor = self._predictor
@@ -144,40 +151,27 @@ class Answers:
         dst = self._found([each.dst for each in questions], "dst")
 
         def resolved(question: ScoreQuestion, src: _Nodes, dst: _Nodes) -> AskedPairs:
-            return predictor.pairs_of(_raised(src), _raised(dst), question.at)
+            if isinstance(src, Exception):
+                raise src
+            if isinstance(dst, Exception):
+                raise dst
+            return predictor.pairs_of(src, dst, question.at)
 
-        def answered(asked: Sequence[AskedPairs]) -> list[dict[str, Any]]:
+        def scored(asked: Sequence[AskedPairs]) -> list[dict[str, Any]]:
             columns = zip(*((each.src, each.dst, each.t) for each in asked), strict=True)
-            rows = _rows(predictor.score_pairs(AskedPairs(*map(torch.cat, columns))))
-            return [{"scores": rows[part]} for part in _slices(asked)]
+            found = predictor.score_pairs(AskedPairs(*map(torch.cat, columns)))
+            rows: list[dict[str, Any]] = found.to_arrow().to_pylist()
+            return rows
 
-        asked = zip(questions, src, dst, strict=True)
-        return _together([_tried(resolved, *each) for each in asked], answered)
-
-    def _embeddings(self, questions: Sequence[Any]) -> list[Answer]:
-        predictor = self._predictor
-
-        def resolved(question: EmbeddingQuestion) -> AskedNodes:
-            return predictor.nodes(question.ids, question.at, side=question.side)
-
-        def answered(asked: Sequence[AskedNodes]) -> list[dict[str, Any]]:
-            columns = zip(*((each.nodes, each.t) for each in asked), strict=True)
-            joined = AskedNodes(*map(torch.cat, columns))
-            ids, z = predictor.ids.decode(joined.nodes), predictor.embed_nodes(joined).tolist()
-            rows = [{"id": id, "embedding": row} for id, row in zip(ids, z, strict=True)]
-            return [{"embeddings": rows[part]} for part in _slices(asked)]
-
-        return _together([_tried(resolved, each) for each in questions], answered)
-
-    def _tops(self, questions: Sequence[Any]) -> list[Answer]:
-        def answered(questions: Sequence[TopQuestion]) -> list[dict[str, Any]]:
-            [q] = questions
-            found = self._predictor.top_k(
-                q.src, q.k, q.candidates, q.exclude_known, q.at, max_pairs=self._max_pairs
-            )
-            return [{"scores": _rows(found)}]
-
-        return [_attempted(answered, [question])[0] for question in questions]
+        out: list[Any] = [_tried(resolved, *each) for each in zip(questions, src, dst, strict=True)]
+        places = [i for i, each in enumerate(out) if isinstance(each, AskedPairs)]
+        if places:
+            asked = [out[i] for i in places]
+            rows = _tried(scored, asked)
+            bounds = pairwise(accumulate(map(len, asked), initial=0))
+            for i, (start, stop) in zip(places, bounds, strict=True):
+                out[i] = rows if isinstance(rows, Exception) else {"scores": rows[start:stop]}
+        return out
 
     def _found(self, columns: Sequence[list[Any]], side: Side) -> list[_Nodes]:
         """Return the nodes of each column: looked up at once, unless one of them is wrong."""
@@ -188,59 +182,16 @@ class Answers:
             return [_tried(find, column, side) for column in columns]
 
 
-def _together(
-    asked: Sequence[Any], answer: Callable[[Sequence[Any]], list[dict[str, Any]]]
-) -> list[Answer]:
-    """Return the answers to what is asked by one call, and why there is none where it is wrong."""
-    out = [_as_refusal(each) if isinstance(each, Exception) else each for each in asked]
-    rows = [i for i, each in enumerate(out) if not isinstance(each, Exception)]
-    if rows:
-        for i, each in zip(rows, _attempted(answer, [out[i] for i in rows]), strict=True):
-            out[i] = each
-    return out
-
-
 def _tried(call: Callable[..., _T], *args: Any) -> _T | Exception:
+    """Return a result, or why there is none."""
     try:
         return call(*args)
+    except UnknownNode as error:
+        return Refused(404, str(error))
+    except (ValueError, TypeError) as error:
+        return Refused(422, str(error))
     except Exception as error:
         return error
-
-
-def _raised(found: _Nodes) -> Tensor:
-    if isinstance(found, Exception):
-        raise found
-    return found
-
-
-def _attempted(
-    answer: Callable[[Sequence[Any]], list[dict[str, Any]]], asked: Sequence[Any]
-) -> Sequence[Answer]:
-    try:
-        return answer(asked)
-    except Exception as error:
-        return [_as_refusal(error)] * len(asked)
-
-
-def _as_refusal(error: Exception) -> Exception:
-    if isinstance(error, UnknownNode):
-        return Refused(404, str(error))
-    if isinstance(error, ValueError | TypeError):
-        return Refused(422, str(error))
-    return error
-
-
-def _slices(asked: Sequence[AskedPairs | AskedNodes]) -> list[slice]:
-    out, start = [], 0
-    for each in asked:
-        out.append(slice(start, start + len(each)))
-        start += len(each)
-    return out
-
-
-def _rows(found: ScoredPairs) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = found.to_arrow().to_pylist()
-    return rows
 
 
 def _deliver(to: Future[bytes], position: int, answer: Answer) -> None:

@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 from concurrent.futures import Future
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -22,20 +23,12 @@ from tgflow.serve.link import Begin, Call, Cancel, Link, Ready, Reply, Warned, W
 from tgflow.serve.questions import Refused
 
 
-def patient_protocol(seconds: float) -> Any:
-    """Return a factory of HTTP protocols for uvicorn that close connections of slow clients."""
-
-    def made(**given: Any) -> asyncio.Protocol:
-        return _Patience(HttpToolsProtocol(**given), seconds)
-
-    return made
-
-
 class _Patience(asyncio.Protocol):
     """A protocol of HTTP whose client has so long to say what it wants, or the connection ends."""
 
-    def __init__(self, inner: Any, seconds: float) -> None:
-        self._inner, self._seconds = inner, seconds
+    def __init__(self, seconds: float, **given: Any) -> None:
+        self._inner: Any = HttpToolsProtocol(**given)
+        self._seconds = seconds
         self._transport: asyncio.BaseTransport | None = None
         self._end: asyncio.TimerHandle | None = None
 
@@ -94,7 +87,7 @@ class Gateway:
         figures = ServeFigures(registry)
         settings = uvicorn.Config(
             Guard(app, begin.limits, begin.token, figures, self._warn),
-            http=patient_protocol(begin.limits.timeout),
+            http=partial(_Patience, begin.limits.timeout),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
             log_config=None,

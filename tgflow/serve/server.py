@@ -10,134 +10,16 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing import Pipe
-from socket import socket
 from typing import Any, Self
 
 from tgflow.config.schema import ServeConfig
 from tgflow.serve.answers import Answers
 from tgflow.serve.endpoint import Endpoint
 from tgflow.serve.guard import Limits
-from tgflow.serve.link import Begin, Call, Cancel, End, Link, PathOfRun, Ready, Reply, Warned
+from tgflow.serve.link import Begin, Call, Cancel, End, Link, Ready, Reply, Warned
 from tgflow.serve.predictor import Predictor
 from tgflow.serve.questions import FAULT, Question, Refused
 from tgflow.units import parse_bytes, parse_seconds
-
-
-class Backend:
-    """Has questions answered, and says itself how the run is: that waits for no trainer."""
-
-    def __init__(
-        self,
-        predictor: Predictor,
-        answers: Answers,
-        registry: Any,
-        state: Callable[[], str],
-        warn: Callable[[str], None],
-    ) -> None:
-        self._predictor, self._answers = predictor, answers
-        self._registry, self._state, self._warn = registry, state, warn
-        # what measures may wait for a disk, and no question is to wait for it
-        self._measuring = ThreadPoolExecutor(1, "metrics")
-
-    def close(self) -> None:
-        """Measure no more."""
-        self._measuring.shutdown(wait=False, cancel_futures=True)
-
-    def attend(self, link: Link) -> bool:
-        """Answer a gateway until it ends, and return whether it ever took requests."""
-        was_ready = False
-        asked: dict[int, Future[bytes]] = {}
-        while True:
-            try:
-                message = link.receive()
-            except EOFError:
-                break
-            if isinstance(message, Ready):
-                was_ready = True
-            elif isinstance(message, Warned):
-                self._warn(message.text)
-            elif isinstance(message, Cancel):
-                if found := asked.get(message.number):
-                    found.cancel()
-            else:
-                self._answer(link, asked, message)
-        for future in [*asked.values()]:
-            future.cancel()
-        return was_ready
-
-    def _answer(self, link: Link, asked: dict[int, Future[bytes]], message: Call) -> None:
-        """Send an answer, at once or when there is one; until then it is among `asked`."""
-        number, what = message
-        path = what.path if isinstance(what, Question) else what
-
-        def send(future: Future[bytes]) -> None:
-            del asked[number]
-            with suppress(CancelledError):
-                error = future.exception()
-                link.send(Reply(number, future.result() if error is None else _refusal(error)))
-                if error is not None and not isinstance(error, Refused):
-                    self._warn(f"{path} failed: {type(error).__name__}: {error}")
-
-        future = self._answers.ask(what) if isinstance(what, Question) else self._told(what)
-        asked[number] = future
-        future.add_done_callback(send)
-
-    def _told(self, path: PathOfRun) -> Future[bytes]:
-        if path == "/metrics":
-            return self._measuring.submit(self._metrics)
-        future = Future[bytes]()
-        try:
-            health = {"state": self._state(), "position": self._predictor.position}
-            future.set_result(json.dumps(health).encode())
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-    def _metrics(self) -> bytes:
-        from prometheus_client import generate_latest
-
-        return generate_latest(self._registry)
-
-
-def _refusal(error: BaseException) -> Refused:
-    """Return why there is no answer; what is a fault of ours is for the log."""
-    return error if isinstance(error, Refused) else Refused(500, FAULT)
-
-
-class GatewayProcess:
-    """A process that takes requests, see `Gateway`, started where it is made."""
-
-    def __init__(self, listener: socket, begin: Begin) -> None:
-        ours, theirs = Pipe()
-        with theirs:
-            inherited = listener.fileno(), theirs.fileno()
-            # -P: what lies in the working directory is no module of ours
-            words = [sys.executable, "-P", "-m", "tgflow.serve.gateway", *map(str, inherited)]
-            self._process = subprocess.Popen(
-                words,
-                pass_fds=inherited,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for the process that has the model
-            )
-        self.link = Link(ours)
-        """Gives `EOFError` once it has ended."""
-        self.link.send(begin)
-
-    def end(self) -> None:
-        """Have it take no more requests, and end once those that there are have answers."""
-        self.link.send(End())
-
-    def kill(self) -> None:
-        """End it at once, if it has not ended."""
-        self._process.kill()
-
-    def wait(self) -> int:
-        """Return the exit status of what has ended, or ends; minus the signal that killed it."""
-        code = self._process.wait()
-        self.link.close()
-        return code
-
 
 _GRACE_SECONDS = 10
 """For a gateway to answer what it was asked, and to end, when the server is closed."""
@@ -185,15 +67,17 @@ class Server:
 
         seconds = parse_seconds(config.timeout)
         limits = Limits(parse_bytes(config.max_body), config.max_waiting, seconds)
-        self._begin, self._warn = Begin(name, token, limits), _surely(warn)
+        self._begin = Begin(name, token, limits)
+        self._predictor, self._registry, self._state, self._log = predictor, registry, state, warn
         self._listener = endpoint.listen()
         self.endpoint = Endpoint(endpoint.host, self._listener.getsockname()[1])
         """Where it listens."""
         position = Gauge("tgflow_serve_position", "Events that answers know of.", registry=registry)
         position.set_function(lambda: predictor.position)
-        self._gateway = GatewayProcess(self._listener, self._begin)
+        self._start_gateway()
         self._answers = Answers(predictor, config.max_pairs)
-        self._backend = Backend(predictor, self._answers, registry, state, self._warn)
+        # what measures may wait for a disk, and no question is to wait for it
+        self._measuring = ThreadPoolExecutor(1, "metrics")
         self._ends, self._starting = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._serve, name="serve", daemon=True)
         self._thread.start()
@@ -208,29 +92,67 @@ class Server:
         with self._starting:
             self._ends.set()
             self._listener.close()
-            killing = threading.Timer(_GRACE_SECONDS, self._gateway.kill)
+            killing = threading.Timer(_GRACE_SECONDS, self._process.kill)
             killing.start()  # before anything is sent, which waits for one that stands still
-            self._gateway.end()
+            self._link.send(End())
         self._thread.join()
         killing.cancel()
         self._answers.close()
-        self._backend.close()
+        self._measuring.shutdown(wait=False, cancel_futures=True)
+
+    def _start_gateway(self) -> None:
+        """Start a process that takes requests, see `Gateway`."""
+        ours, theirs = Pipe()
+        with theirs:
+            inherited = self._listener.fileno(), theirs.fileno()
+            # -P: what lies in the working directory is no module of ours
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "tgflow.serve.gateway", *map(str, inherited)],
+                pass_fds=inherited,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is for the process that has the model
+            )
+        self._link = Link(ours)
+        self._link.send(self._begin)
 
     def _serve(self) -> None:
-        """Attend to a gateway, and to the next one where it ends by itself."""
+        """Answer a gateway, and the next one where it ends by itself."""
         try:
-            while self._attend():
-                self._start_again()
+            while self._answer_gateway():
+                while not self._ends.wait(_RESTART_SECONDS):
+                    with self._starting, suppress(OSError):
+                        if not self._ends.is_set():
+                            self._start_gateway()
+                            break
         except Exception as error:
             self._warn(f"nobody answers over HTTP anymore: {type(error).__name__}: {error}")
         finally:  # who asks now is refused, and does not wait for ever
             self._listener.close()
-            self._gateway.kill()
+            self._process.kill()
 
-    def _attend(self) -> bool:
+    def _answer_gateway(self) -> bool:
         """Answer the gateway until it ends, and return whether there is to be another one."""
-        was_ready = self._backend.attend(self._gateway.link)
-        code = self._gateway.wait()
+        link, was_ready = self._link, False
+        asked: dict[int, Future[bytes]] = {}
+        while True:
+            try:
+                message = link.receive()
+            except EOFError:
+                break
+            if isinstance(message, Ready):
+                was_ready = True
+            elif isinstance(message, Warned):
+                self._warn(message.text)
+            elif isinstance(message, Cancel):
+                if found := asked.get(message.number):
+                    found.cancel()
+            else:
+                self._answer(link, asked, message)
+        for future in [*asked.values()]:
+            future.cancel()
+        code = self._process.wait()
+        link.close()
         if self._ends.is_set():
             return False
         is_killed = code < 0
@@ -240,28 +162,49 @@ class Server:
         self._warn(f"the process that speaks HTTP has ended with {how}: {what}")
         return goes_on
 
-    def _start_again(self) -> None:
-        while not self._ends.wait(_RESTART_SECONDS):
-            with self._starting, suppress(OSError):
-                if not self._ends.is_set():
-                    self._gateway = GatewayProcess(self._listener, self._begin)
+    def _answer(self, link: Link, asked: dict[int, Future[bytes]], message: Call) -> None:
+        """Send an answer, at once or when there is one; until then it is among `asked`."""
+        number, what = message
+        path = what.path if isinstance(what, Question) else what
+
+        def send(future: Future[bytes]) -> None:
+            del asked[number]
+            with suppress(CancelledError):
+                error = future.exception()
+                if error is None or isinstance(error, Refused):
+                    link.send(Reply(number, future.result() if error is None else error))
                     return
+                link.send(Reply(number, Refused(500, FAULT)))
+                self._warn(f"{path} failed: {type(error).__name__}: {error}")
+
+        if isinstance(what, Question):
+            future = self._answers.ask(what)
+        elif path == "/metrics":
+            future = self._measuring.submit(self._metrics)
+        else:
+            future = Future[bytes]()
+            try:
+                health = {"state": self._state(), "position": self._predictor.position}
+                future.set_result(json.dumps(health).encode())
+            except Exception as error:
+                future.set_exception(error)
+        asked[number] = future
+        future.add_done_callback(send)
+
+    def _metrics(self) -> bytes:
+        from prometheus_client import generate_latest
+
+        return generate_latest(self._registry)
+
+    def _warn(self, text: str) -> None:
+        with suppress(Exception, SystemExit):  # which rich raises where a terminal is gone
+            self._log(text)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def _surely(warn: Callable[[str], None]) -> Callable[[str], None]:
-    """Return what warns where that is possible: nobody is left without an answer for it."""
-
-    def say(text: str) -> None:
-        with suppress(Exception, SystemExit):  # which rich raises where a terminal is gone
-            warn(text)
-
-    return say
 
 
 def check_installed() -> None:
