@@ -89,17 +89,6 @@ def test_every_rank_writes_its_share_and_links_what_is_there(tmp_path):
     check(CheckpointStore(tmp_path).newest(), 21)
 
 
-def test_another_number_of_ranks_goes_on_from_what_is_there(tmp_path):
-    for step, world in ((9, 2), (14, 3), (18, 1), (23, 4)):
-        store = CheckpointStore(tmp_path)
-        ranks = savers(tmp_path, world)
-        if store.entries():
-            ranks.leader.newest()
-        ranks.save(step, filler(step, FEW))
-        check(CheckpointStore(tmp_path).newest(), step, FEW)
-    assert len(CheckpointStore(tmp_path).entries()) == 3
-
-
 @pytest.mark.parametrize("when", ["make_directory", "create", "rename", "sync_directory"])
 def test_what_fails_at_rank_0_is_counted_at_all(tmp_path, when):
     class Refusing(RealFs):

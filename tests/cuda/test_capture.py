@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-import tgflow as tg
 from helpers.devices import needs_cuda
 from helpers.hubs import SAMPLERS, hub_events
 from tgflow.graph import TemporalGraph
@@ -45,27 +44,3 @@ def test_appending_makes_the_host_wait_for_nothing(size):
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert graph.stats().num_entries == 300_000 - int((events.src == events.dst).sum())
-
-
-@pytest.mark.parametrize("placement", ["uva", "device"])
-def test_a_captured_gather_through_a_cache_is_like_any_other(placement):
-    rows, generator = torch.randn(5_000, 100), torch.Generator().manual_seed(0)
-    table = tg.tables.FeatureTable.from_tensor(rows, placement=placement, device="cuda")
-    cache, twin = (tg.cache.cached(table, rows=300, device="cuda") for _ in range(2))
-    ids = torch.zeros(400, dtype=torch.int64, device="cuda")
-    out = torch.empty(400, 100, device="cuda")
-    for each in (cache, twin):
-        each.gather(ids)  # compiles
-    captured = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(captured):
-        cache.gather(ids, out)
-    for step in range(60):
-        asked = torch.rand(400, generator=generator).pow(4).mul(5_001).long() - 1
-        ids.copy_(asked)
-        if step % 7 == 0:
-            cache.gather(ids, out)
-        else:
-            captured.replay()
-        assert torch.equal(out, twin.gather(ids))
-        assert torch.equal(out.cpu(), torch.cat([rows, torch.zeros(1, 100)])[asked])
-        assert torch.equal(cache.contents(), twin.contents())

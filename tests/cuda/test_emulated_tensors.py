@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers.emulator import tensors
-from helpers.emulator.tensors import pin, watching
+from helpers.emulator.tensors import watching
 from tgflow.tables import _native
 
 pytestmark = pytest.mark.skipif(
@@ -53,17 +53,6 @@ WAITS = {
     "repeat": lambda x: x.repeat_interleave(x),
     "down": lambda x: torch.ones(4, dtype=torch.int64).copy_(x, non_blocking=True),
 }
-GOES_ON = {
-    "zeros": lambda x: torch.zeros(5, device=x.device),
-    "sum": lambda x: x.sum(),
-    "sort": lambda x: x.sort(stable=True),
-    "filled": lambda x: x.masked_fill(x > 1, 0),
-    "where": lambda x: torch.where(x > 1, x, 0),
-    "up": lambda x: torch.ones(3).to(x.device, non_blocking=True),
-    "down": lambda x: x.to("cpu", non_blocking=True),
-    "pinned": lambda x: pin(torch.ones(4, dtype=torch.int64)).copy_(x, non_blocking=True),
-    "repeat": lambda x: x.repeat_interleave(x, output_size=6),
-}
 
 
 @pytest.mark.parametrize("name", WAITS)
@@ -73,12 +62,3 @@ def test_what_the_host_waits_for_is_counted(name, there):
         WAITS[name](x)
     assert len(watch.waits) == 1
     assert "test_emulated_tensors.py" in watch.waits[0]
-
-
-@pytest.mark.parametrize("name", GOES_ON)
-def test_what_the_device_does_alone_is_no_wait(name, there):
-    x = torch.arange(4, device=there)
-    with watching() as watch:
-        GOES_ON[name](x)
-    assert watch.waits == []
-    assert watch.operations.total() > 0

@@ -14,17 +14,6 @@ def pointer(tensor: torch.Tensor) -> ctypes.c_void_p:
     return ctypes.c_void_p(tensor.data_ptr())
 
 
-COLLECTIVES = """
-const int lane = threadIdx.x % 32, tile = lane / 8;
-const unsigned mask = 0xffu << 8 * tile;
-int* row = out + (blockIdx.x * blockDim.x + threadIdx.x) * 6;
-row[0] = __shfl_sync(mask, lane * 10, 3, 8);
-row[1] = __shfl_up_sync(mask, lane, 2, 8);
-row[2] = __shfl_down_sync(mask, lane, 2, 8);
-row[3] = __shfl_xor_sync(mask, lane, 5, 8);
-row[4] = __popc(__ballot_sync(mask, lane % 3 == 0));
-row[5] = __any_sync(mask, lane == 9) * 2 + __all_sync(mask, lane < 16);
-"""
 EXCHANGE = """
 __shared__ int shared[32];
 shared[threadIdx.x] = threadIdx.x;
@@ -55,7 +44,6 @@ MISTAKES = [
     ),
 ]
 KERNELS = {
-    "collectives(int* out)": COLLECTIVES,
     "exchange(int* out)": EXCHANGE.format(sync=""),
     "exchange_in_step(int* out)": EXCHANGE.format(sync="__syncwarp();"),
     "sum_of_block(unsigned* out)": SUM,
@@ -71,21 +59,6 @@ def kernels(tmp_path) -> Emulator:
     codes = (f'extern "C" __global__ void {name} {{{code}}}\n' for name, code in KERNELS.items())
     source.write_text("".join(codes))
     return Emulator((source,))
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_collectives_mean_what_cuda_says(order, kernels):
-    kernels.order = order
-    out = torch.zeros(2 * 64, 6, dtype=torch.int32)
-    kernels.launch("collectives", 2, 64, pointer(out))
-    rows = []
-    for lane in [lane % 32 for lane in range(128)]:
-        first = lane - lane % 8
-        up, down = max(lane - 2, lane if lane % 8 < 2 else 0), lane + 2 if lane % 8 < 6 else lane
-        count = sum((first + i) % 3 == 0 for i in range(8))
-        flags = 2 * (first == 8) + (first < 16)
-        rows.append([(first + 3) * 10, up, down, lane ^ 5, count, flags])
-    assert out.tolist() == rows
 
 
 @pytest.mark.parametrize("kernel", ["exchange", "exchange_in_step"])

@@ -160,19 +160,6 @@ def test_compaction_waits_on_the_device_for_readers_of_what_it_gives_up():
     assert store.readers.reclaim() == [], "what they may read is not reused"
 
 
-@pytest.mark.parametrize("small_pairs", [4096, 0])
-def test_appending_waits_for_nobody(monkeypatch, small_pairs):
-    """Chunks are added, directories grow, memory is given up and sorted in meanwhile."""
-    monkeypatch.setattr(store_writes, "SMALL_PAIRS", small_pairs)
-    gpu = EmulatedDevice()
-    store = DeviceStore(gpu, directed=False)
-    events = hub_events(30_000, 400, seed=2)
-    for start in range(0, len(events), 300):
-        insert(store, events[start : start + 300])
-    assert gpu.synchronized == 0
-    assert len(store._free._items) > 0
-
-
 def test_appending_goes_on_while_the_device_is_behind():
     """Totals that have not come are bounded; with too many of them the oldest is waited for."""
     gpu = EmulatedDevice(busy={WRITER})

@@ -7,12 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tgflow.config.flags import in_flags
 from tgflow.distributed.facts import (
     MOST_BYTES,
     Facts,
     find_disagreement,
-    find_other_bits,
     have_own_devices,
 )
 from tgflow.distributed.launch import Launch
@@ -41,18 +39,6 @@ def facts_of(rank, **changes):
 )
 def test_what_must_be_alike_is_named_with_rank_key_and_both_values(changes, text):
     assert find_disagreement([facts_of(0), facts_of(1), facts_of(2, **changes)]) == text
-
-
-@pytest.mark.parametrize(
-    ("key", "way_out"), [("CPU capability", "ATEN_CPU_CAPABILITY"), ("threads", "set --threads")]
-)
-def test_what_changes_the_last_bits_is_named_and_no_disagreement(key, way_out):
-    ours = facts_of(0).computing
-    other = facts_of(1, computing=ours | {key: "other"})
-    assert find_disagreement([facts_of(0), other]) is None
-    text = find_other_bits([facts_of(0), other])
-    assert text.startswith(f"rank 1 computes with {key} other and rank 0 with {ours[key]}")
-    assert way_out in in_flags(text)
 
 
 def test_nccl_is_for_ranks_with_a_device_each():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +23,7 @@ from tgflow.messages import Messages, NewEvents
 from tgflow.nn.history import NODE, SINCE
 from tgflow.nn.mail import Aggregator, store_mail
 from tgflow.nn.memory import NodeMemory
-from tgflow.peers import PARTS, Alone, Peers, Shard
+from tgflow.peers import Alone, Peers
 from tgflow.schedule import SliceSchedule
 
 DIM, MAIL_DIM = 2, 3
@@ -202,29 +202,3 @@ def test_what_was_not_fetched_is_refused():
     STREAM.store(memory, share, Messages.joined([*STREAM.messages(share).values()]))
     with pytest.raises(ValueError, match="must be fetched"):
         memory.read(nodes, position)
-
-
-def parts_read(stream: MemoryStream) -> list[Any]:
-    """Return which parts of a saved memory each of three ranks reads, and that it has its own."""
-    _, whole = read_alone(stream, 3)
-    take = whole.parted()
-
-    def work(peers: ThreadPeers) -> list[int]:
-        memory, asked = sharded(peers, stream.past), []
-        memory.load_parted(lambda part: (asked.append(part), take(part))[1])
-        own = memory.parted()
-        for part in peers.shard.parts:
-            for name, x in take(part).items():
-                assert torch.equal(own(part)[name], x), (part, name)
-        return asked
-
-    return in_threads(3, work)
-
-
-def test_a_rank_reads_its_own_parts_alone():
-    assert parts_read(STREAM) == [[*Shard(rank, 3).parts] for rank in range(3)]
-
-
-def test_where_no_history_says_what_the_last_position_was_parts_of_others_are_read():
-    for rank, parts in enumerate(parts_read(replace(STREAM, past=0))):
-        assert parts == [*Shard(rank, 3).parts, *range(PARTS)]

@@ -136,10 +136,3 @@ def test_ranks_stop_together_where_turns_are_prepared_ahead(sharded: Sharded) ->
     assert found == [found[0]] * 3
     assert found[0][0] in (16, 32)
     assert found[0][1] is None
-
-
-def test_a_shard_of_another_world_is_refused() -> None:
-    graph = TemporalGraph("undirected", X_DIM, shard=Shard(1, 2))
-    trainer = ContinualTrainer(made_model("tgat"), graph, CONFIG)
-    with pytest.raises(ValueError, match=r"make it with TemporalGraph\(shard=peers.shard\)"):
-        trainer.run([EVENTS])

@@ -150,25 +150,6 @@ def test_a_failed_sync_is_not_repeated_on_the_same_file(tmp_path, kind):
 # Checked while it is opened
 
 
-def test_a_log_checked_while_it_is_opened_gives_the_same_frames(tmp_path):
-    with DurableLog(tmp_path, segment_bytes=1500) as log:
-        places = fill(log, 20)
-        assert log.end.segment > 2
-    for needed in (None, *places):
-        with DurableLog(tmp_path, needed=needed) as log:
-            frames = [
-                (frame, at) for frame, at in zip(frames_of(log, needed), places, strict=False)
-            ]
-            ends = [at for *_, at in log.read(needed)]
-        with DurableLog(tmp_path, needed=needed, check=True) as log:
-            found = list(log.read(needed))
-            assert [(rows["seq"].to_pylist(), footer) for rows, footer, _ in found] == [
-                frame for frame, _ in frames
-            ]
-            assert [at for *_, at in found] == ends
-            assert len(list(log.read(needed))) == len(found)  # from the disk
-
-
 @pytest.mark.parametrize("frame", [6, 19])
 def test_damage_anywhere_after_what_is_needed_is_refused_while_it_is_opened(tmp_path, frame):
     with DurableLog(tmp_path, segment_bytes=1500) as log:

@@ -1,7 +1,5 @@
 """The event log: order, validation, zero-copy reads."""
 
-import threading
-
 import pytest
 import torch
 from hypothesis import given
@@ -61,28 +59,3 @@ def test_a_rejected_batch_is_explained_and_changes_nothing(rows, message):
         graph.append(graph_events(*rows))
     log = graph.log
     assert (len(log), log.num_nodes, log.t_last) == (1, 2, 57)
-
-
-def test_reading_while_appending_sees_finished_events():
-    graph = TemporalGraph()
-    log = graph.log
-    size, batch = 50_000, 500
-    t = torch.arange(size)
-    events = EventBatch(t % 97, t % 89, t)
-    wrong: list[int] = []
-    done = threading.Event()
-
-    def read() -> None:
-        while not done.is_set():
-            end = len(log)
-            seen = log.read(0, end)
-            if end and not (int(seen.t[-1]) == end - 1 == int(seen.t.max())):
-                wrong.append(end)
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    for start in range(0, size, batch):
-        graph.append(events[start : start + batch])
-    done.set()
-    reader.join()
-    assert not wrong

@@ -119,31 +119,6 @@ def test_a_sync_that_fails_is_never_taken_for_one_that_did_not(path):
     assert len(on_disk(path)) == 15
 
 
-def test_a_full_file_system_costs_nothing_that_was_acknowledged(tmp_path):
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("may not mount a file system here")
-    try:
-        table = on_disk(disk / "rows", 64)
-        rows = torch.arange(64 * 2_000.0).view(-1, 64)
-        parts = iter(rows.split(70))
-        with pytest.raises(OSError, match="No space left on device") as caught:  # noqa: PT012
-            for part in parts:
-                table.append(part)
-        assert caught.value.errno == errno.ENOSPC
-        size = len(table)
-        assert size == 70 * (size // 70) > 0
-        assert torch.equal(table.read(0, size), rows[:size])
-        table.close()
-        table = on_disk(disk / "rows", 64)
-        assert torch.equal(table.read(0, size), rows[:size])
-        table.close()
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
-
-
 KILLED = """
 import sys, torch
 from tgflow.tables import FeatureTable

@@ -10,7 +10,6 @@ import torch
 
 from helpers.devices import for_each_gpu, needs_apart, needs_cuda, opened, place_of
 from helpers.emulator.device import EmulatedDevice
-from helpers.emulator.tensors import watching
 from helpers.made_tables import expected_rows, some_rows
 from tgflow.cache import cached
 from tgflow.tables import FeatureTable
@@ -86,23 +85,6 @@ def test_a_scatter_is_in_the_order_of_the_stream(gpu, placement, with_cache):
         found = table.gather(ids.to(there))
         assert torch.equal(found.cpu(), rows[ids])
     assert torch.equal(table.read(0, 200), rows)
-
-
-@apart_only
-@pytest.mark.parametrize("placement", ["device", "uva"])
-def test_neither_gather_nor_scatter_makes_the_host_wait(placement):
-    gpu = EmulatedDevice.apart()
-    table = FeatureTable(6, placement=placement, device=gpu)
-    table.append(some_rows(200, 6))
-    cache = cached(table, rows=50, device=gpu)
-    ids, rows = torch.arange(40).to(gpu.device), some_rows(40, 6).to(gpu.device)
-    with watching() as watch:
-        table.scatter_(ids, rows)
-        table.gather(ids)
-        cache.gather(ids)
-        cache.scatter_(ids, rows)
-    assert watch.waits == []
-    assert gpu.synchronized == 0
 
 
 @pytest.mark.parametrize("gpu", ["apart", pytest.param("cuda", marks=needs_cuda)])
