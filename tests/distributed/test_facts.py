@@ -10,11 +10,11 @@ import torch
 from tgflow.distributed.facts import (
     MOST_BYTES,
     Facts,
+    Member,
     find_disagreement,
     have_own_devices,
 )
 from tgflow.distributed.launch import Launch
-from tgflow.distributed.roster import Member
 
 
 def facts_of(rank, **changes):

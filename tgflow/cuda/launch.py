@@ -76,44 +76,6 @@ def driver_cuda() -> str:
     return f"{number.value // 1000}.{number.value % 1000 // 10}"
 
 
-class PrimaryContext:
-    """The context of a device that torch and CuPy share, and kernels are loaded into."""
-
-    def __init__(self, index: int) -> None:
-        self._library = library()
-        device, context = c_int(), c_void_p()
-        opening = f"opening cuda:{index}"
-        check(self._library.cuDeviceGet(byref(device), index), opening)
-        check(self._library.cuDevicePrimaryCtxRetain(byref(context), device), opening)
-        self._context = context
-
-    @contextmanager
-    def current(self) -> Iterator[None]:
-        """Make it this thread's context within, and what was before afterwards."""
-        before = c_void_p()
-        check(self._library.cuCtxGetCurrent(byref(before)), "asking for the context")
-        if before.value == self._context.value:
-            yield
-            return
-        check(self._library.cuCtxSetCurrent(self._context), "entering a device's context")
-        try:
-            yield
-        finally:
-            self._library.cuCtxSetCurrent(before)
-
-    def launch(self, function: int, blocks: int, threads: int, stream: int, addresses: Any) -> int:
-        """Queue a kernel on `stream`, and return the driver's status."""
-        before = c_void_p()
-        self._library.cuCtxGetCurrent(byref(before))
-        if before.value == self._context.value:
-            status: int = self._library.cuLaunchKernel(
-                function, blocks, 1, 1, threads, 1, 1, 0, stream, addresses, None
-            )
-            return status
-        with self.current():
-            return self.launch(function, blocks, threads, stream, addresses)
-
-
 Argument: TypeAlias = "ctypes.Structure | ctypes._SimpleCData[Any]"
 """A kernel's argument, passed by value: a struct as in the headers, or a scalar of its size."""
 
@@ -128,7 +90,11 @@ class Kernels:
     def __init__(self, device: torch.device) -> None:
         self._cupy = require_cupy(device)
         self._index = device.index or 0
-        self._context = PrimaryContext(self._index)
+        self._library = library()
+        ordinal, self._context = c_int(), c_void_p()
+        opening = f"opening cuda:{self._index}"
+        check(self._library.cuDeviceGet(byref(ordinal), self._index), opening)
+        check(self._library.cuDevicePrimaryCtxRetain(byref(self._context), ordinal), opening)
         self._functions: dict[str, int] = {}
         self._loaded: list[dict[str, Any]] = []
 
@@ -144,9 +110,30 @@ class Kernels:
         function = self._functions.get(name) or self._compiled(name)
         addresses = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
         stream = torch.cuda.current_stream(self._index).cuda_stream
-        status = self._context.launch(function, blocks, threads, stream, addresses)
+        launched = (function, blocks, 1, 1, threads, 1, 1, 0, stream, addresses, None)
+        current = c_void_p()
+        self._library.cuCtxGetCurrent(byref(current))
+        if current.value == self._context.value:
+            status = self._library.cuLaunchKernel(*launched)
+        else:
+            with self._in_context():
+                status = self._library.cuLaunchKernel(*launched)
         if status != 0:
             check(status, f"launching {name} on cuda:{self._index}, or a kernel before it")
+
+    @contextmanager
+    def _in_context(self) -> Iterator[None]:
+        """Make the device's context, which torch and CuPy share, this thread's within."""
+        before = c_void_p()
+        check(self._library.cuCtxGetCurrent(byref(before)), "asking for the context")
+        if before.value == self._context.value:
+            yield
+            return
+        check(self._library.cuCtxSetCurrent(self._context), "entering a device's context")
+        try:
+            yield
+        finally:
+            self._library.cuCtxSetCurrent(before)
 
     def warm(self) -> dict[str, float]:
         """Compile all sources side by side, or load them; return the seconds of each by its name.
@@ -167,7 +154,7 @@ class Kernels:
 
     def _load(self, source: Path) -> float:
         start = perf_counter()
-        with torch.cuda.device(self._index), self._context.current():
+        with torch.cuda.device(self._index), self._in_context():
             loaded = _functions(self._cupy, source, self._index)
         self._loaded.append(loaded)
         self._functions |= {name: function.ptr for name, function in loaded.items()}

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from tgflow.describe import described
-from tgflow.distributed.roster import Member, find_lost
+from tgflow.distributed.facts import Member, find_lost
 from tgflow.peers import (
     Group,
     PeerLost,
