@@ -1,4 +1,4 @@
-"""Ranks on two hosts: namespaces of this one, joined by a cable that can be cut, or a bad wire."""
+"""Ranks on two hosts: namespaces of this one, joined by a cable that can be cut."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from helpers.live_runs import SHARDED, SMALL, same_run, write_events, write_features
+from helpers.live_runs import SMALL, same_run, write_events
 from helpers.processes import environment
-from helpers.wire import laid
 from tgflow.cli import main
 
 ADDRESSES = ["10.213.7.1", "10.213.7.2"]
@@ -70,40 +69,6 @@ def hosts(namespaces):
     with or_skipped():
         ip("link", "add", LINKS[0], "type", "veth", "peer", "name", LINKS[1])
         return connected(namespaces)
-
-
-@pytest.fixture
-def wired(namespaces):
-    """Two namespaces, the interface in each, and the wire that joins them: 2 ms, 1 % loss."""
-    with or_skipped(), laid(LINKS, delay=0.002, loss=0.01) as wire:
-        yield connected(namespaces), wire
-
-
-def launch(rank, hosts, *words):
-    """Start Python as a rank on its host, as a launcher that sets an address would."""
-    numbers = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 1, "MASTER_PORT": PORT}
-    environ = {key: str(value) for key, value in numbers.items()} | {"MASTER_ADDR": ADDRESSES[0]}
-    command = ["ip", "netns", "exec", hosts[rank][0], sys.executable, *map(str, words)]
-    return subprocess.Popen(command, env=environment() | environ)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("sharded", [(), SHARDED])
-def test_a_slow_wire_that_loses_packets_changes_no_bit(wired, tmp_path, sharded):
-    hosts, wire = wired
-    events = write_features(tmp_path / "features.csv", 400, nodes=90)
-    options = ("run", "--stream", events, "--features", "f*", *SMALL)
-    one, two = tmp_path / "one", tmp_path / "two"
-    assert main([*map(str, options), "--slices", "2", "--out", str(one)]) == 0
-    ranks = [
-        launch(rank, hosts, "-m", "tgflow", *options, *sharded, "--out", two, "--interface", link)
-        for rank, (_, link) in enumerate(hosts)
-    ]
-    assert [rank.wait(timeout=240) for rank in ranks] == [0, 0]
-    same_run(one, two)
-    assert wire.carried > 100
-    assert wire.lost > 0
 
 
 EVENTS = 1_200

@@ -161,10 +161,6 @@ class Checkpoint:
         """Add to `meta` a value that JSON can hold."""
         self.meta[name] = value
 
-    def sync_before(self, make_durable: Callable[[], None]) -> None:
-        """Call `make_durable`, for what this refers to elsewhere, before it is complete."""
-        self.outside.append(make_durable)
-
     def get(self, name: str) -> Tensors:
         """Return a section, sealed or not; a sealed one is read now, and so is one of a part.
 

@@ -356,35 +356,30 @@ class CheckpointWriter:
         return self.stats
 
     def _save(self, step: int, checkpoint: Checkpoint) -> None:
-        start = time.perf_counter()
+        start, stats = time.perf_counter(), self.stats
         try:
             path = self._store.save(step, checkpoint)
-            self._count_saved(step, path, time.perf_counter() - start)
+            self.stats = replace(
+                stats,
+                last_step=step,
+                last_path=path,
+                seconds=time.perf_counter() - start,
+                num_bytes=self._store.size_of(path),
+                saved=stats.saved + 1,
+                failures_in_a_row=0,
+            )
         except OSError as error:
-            self._count_failure(step, error)
+            in_a_row = stats.failures_in_a_row + 1
+            self.stats = replace(
+                stats,
+                failures=stats.failures + 1,
+                failures_in_a_row=in_a_row,
+                last_error=str(error),
+            )
+            if in_a_row >= MAX_FAILURES:
+                self._error = error
+                return
+            text = f"no checkpoint at step {step}: {error}"
+            warnings.warn(text, RuntimeWarning, stacklevel=1)
         except BaseException as error:
             self._error = error
-
-    def _count_saved(self, step: int, path: Path, seconds: float) -> None:
-        self.stats = replace(
-            self.stats,
-            last_step=step,
-            last_path=path,
-            seconds=seconds,
-            num_bytes=self._store.size_of(path),
-            saved=self.stats.saved + 1,
-            failures_in_a_row=0,
-        )
-
-    def _count_failure(self, step: int, error: OSError) -> None:
-        s = self.stats
-        self.stats = replace(
-            s,
-            failures=s.failures + 1,
-            failures_in_a_row=s.failures_in_a_row + 1,
-            last_error=str(error),
-        )
-        if self.stats.failures_in_a_row >= MAX_FAILURES:
-            self._error = error
-        else:
-            warnings.warn(f"no checkpoint at step {step}: {error}", RuntimeWarning, stacklevel=2)

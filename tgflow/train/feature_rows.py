@@ -37,7 +37,7 @@ def save_rows(writer: Checkpoint, name: str, table: Table, size: int, *, volatil
     mark = {"rows": torch.tensor([size]), "sha256": _digest(table, size)}
     writer.put(f"{name}_mark", mark, volatile=volatile)
     if file is not None:
-        writer.sync_before(file.sync)
+        writer.outside.append(file.sync)
         return
 
     def read(start: int, stop: int) -> Tensors:
