@@ -113,13 +113,7 @@ def _check_name(name: str) -> None:
 
 
 def measure(metrics: Metrics, positive: Tensor, negative: Tensor) -> dict[str, float]:
-    """Return the finite values of metrics over the scores of one batch, by name.
-
-    Args:
-        metrics: As `find_metrics` returns them.
-        positive: As `BatchMetric.update`, also none.
-        negative: Likewise.
-    """
+    """Return the finite values of metrics over the scores of one batch, by name."""
     values: dict[str, float] = {}
     for name, make in metrics.items() if negative.numel() else ():
         metric = make()
@@ -247,9 +241,7 @@ class LinkMetrics:
     def __init__(self, metrics: Metrics | None = None) -> None:
         self._metrics = {} if metrics is None else metrics
         self.num_events = 0
-        """Positives that were taken in."""
         self._sums: dict[str, tuple[float, int]] = {}
-        """Weighted sum and weight by name."""
         self._pool: list[tuple[Tensor, Tensor]] = []
 
     def add(self, positive: Tensor, negative: Tensor) -> dict[str, float]:

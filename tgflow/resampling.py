@@ -56,10 +56,6 @@ class Resampling:
         """Return the mean of each resample, `[R]`, as far from the mean of all as means are.
 
         NaN where weights of a resample are all 0.
-
-        Args:
-            values: `[S, N]`: by seed, at most 64 of them.
-            weights: `[N]`, 0 for values that are left out; None: all count alike.
         """
         weight = np.ones(self.num) if weights is None else weights
         count = self._sums(weight)

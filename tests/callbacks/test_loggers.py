@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -54,15 +53,6 @@ def test_every_step_of_a_stream_is_logged_by_the_events_learned(tmp_path):
     assert [int(row["step"]) for row in found] == [30, 60, 90]
     for row, figures in zip(found, kept.logged.values(), strict=True):
         assert {name: float(x) for name, x in row.items() if x and name != "step"} == figures
-
-
-def test_every_epoch_is_logged_by_the_epochs_trained(tmp_path):
-    graph = tg.TemporalGraph.from_events(made_events(120))
-    config = tg.OfflineConfig(epochs=2, batch_size=40, learning_rate=0.01)
-    kept = Kept()
-    tg.OfflineTrainer(small_model(graph), graph, config, kept).fit()
-    assert list(kept.logged) == [1, 2]
-    assert {"loss", "val.ap", "seconds"} <= kept.logged[1].keys()
 
 
 def test_a_csv_file_is_cut_back_to_where_the_training_goes_on(tmp_path):
@@ -189,18 +179,3 @@ def test_a_package_that_is_missing_is_named_with_the_way_out(
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ModuleNotFoundError, match=rf"needs .*; pip install .*\[{extra}\]"):
         getattr(tg.callbacks, kind)(tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("tensorboard") is None, reason="tensorboard is not installed")
-def test_tensorboard_itself_shows_each_step_once(tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    for step in (0, 60):
-        with tg.callbacks.TensorBoard(tmp_path, step=step) as logger:
-            for each in range(step + 30, step + 91, 30):
-                logger.log(each, {"running.ap": each / 1_000})
-    found = EventAccumulator(str(tmp_path))
-    found.Reload()
-    shown = [(event.step, round(event.value, 3)) for event in found.Scalars("running/ap")]
-    assert shown == [(30, 0.03), (60, 0.06), (90, 0.09), (120, 0.12), (150, 0.15)]

@@ -211,12 +211,3 @@ def test_entrants_may_differ_in_how_they_learn_and_in_nothing_else():
         tgn(learning={"batch_size": 3})
     found = compared(tgn(0), tgn(0, "slow", learning={"learning_rate": 1e-4}))
     assert not torch.equal(rows(found)["tgn/0"][60:], rows(found)["slow/0"][60:])
-
-
-def test_records_say_how_all_are_doing():
-    found = comparison(tgn(0), tgat(0))
-    records = [step.to_json() for step in found.steps(pieces(EVENTS, 64))]
-    assert len(records) == 7
-    assert records[-1]["stop"] == 130
-    best = max(records[-1][f"prequential.{key}.ap"] for key in ("tgn/0", "tgat/0"))
-    assert records[-1]["prequential.ap"] == best

@@ -7,7 +7,7 @@ import pytest
 
 from helpers.effort import slow
 from helpers.wandering import wandering
-from tgflow.compare.significance import block_length, compare_means, holm
+from tgflow.compare.significance import compare_means, holm
 from tgflow.resampling import Resampling
 
 
@@ -36,14 +36,6 @@ def test_a_better_model_is_found():
     assert found.p_of_best("plain") == difference.p_holm < 0.05
     # unpaired, it would be lost in the noise that both have
     assert found.means["better"].low < found.means["plain"].high
-
-
-def test_blocks_are_long_and_at_least_thirty():
-    assert block_length(60_000) == 1_000
-    assert block_length(6_000) == 200
-    assert block_length(7) == 1
-    found = compare_means({"one": np.zeros((1, 6_000))}, num_resamples=10)
-    assert (found.block, found.num_blocks) == (200, 30)
 
 
 def coverage(runs, size, num_resamples):

@@ -44,14 +44,6 @@ def test_it_learns_labels_that_no_rule_says():
     assert json.loads(json.dumps(result)) == result
 
 
-@pytest.mark.slow
-def test_two_classes_are_told_apart_by_the_events_own_features():
-    result = trainer_of(by_feature(400), learning_rate=3e-2, epochs=6).fit()
-    assert result["test.edge.auc"] > 0.85
-    assert result["test.edge.pair_last.auc"] < 0.7
-    assert result["test.edge.num_positives"] > 3
-
-
 def test_labels_alone_leave_the_decoder_of_links_as_it_was():
     trainer = trainer_of(taking_turns(200), config={"classes": 3, "links": False}, epochs=1)
     before = [p.clone() for p in trainer.model.decoder.parameters()]
@@ -76,11 +68,6 @@ def test_labels_that_validation_would_not_know_are_not_learned():
     learned = torch.cat([batch.targets.is_known for batch in trainer._training_batches(0)])
     assert torch.equal(learned, t[trainer.split.train] + 600 < end)
     assert 0 < int(learned.sum()) < len(learned)
-
-
-def test_labels_of_sources_are_learned_without_destinations():
-    result = trainer_of(by_feature(300), kind="node", epochs=1).fit()
-    assert 0 <= result["test.node.auc"] <= 1
 
 
 def test_an_anomaly_is_what_links_did_not_foresee():

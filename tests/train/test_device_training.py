@@ -126,17 +126,6 @@ def test_what_is_not_finite_in_a_captured_step_is_named_too(device):
 
 
 @for_each_place
-def test_a_checkpoint_has_the_figures_of_all_that_was_learned(device):
-    trainer = trainer_on(place_of(device))
-    steps = trainer.steps(pieces(made_events(200), 64))
-    next(steps)
-    saved = trainer.checkpoint().meta["progress"]
-    assert saved["num_events"] == trainer.position
-    steps.close()
-    assert [r.stop for r in trainer.drain()] == list(range(40, trainer.position + 1, 20))
-
-
-@for_each_place
 def test_left_out_batches_are_found_at_once(device):
     trainer = trainer_on(place_of(device), on_nan="skip")
     trainer.model.decoder = Poisoned(trainer.model.decoder, 50)

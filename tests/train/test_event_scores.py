@@ -71,14 +71,6 @@ def test_a_trainer_that_gives_scores_learns_the_same():
         assert all(torch.equal(x, right[section][name]) for name, x in tensors.items()), section
 
 
-def test_scores_know_nothing_of_the_future():
-    events = made_events(96)
-    changed = replace(events, dst=torch.cat([events.dst[:64], events.dst[64:].flip(0)]))
-    found = [columns_of(trainer_of().steps([each])) for each in (events, changed)]
-    assert_same(*({name: x[:64] for name, x in each.items()} for each in found))
-    assert not torch.equal(found[0]["logit"][64:], found[1]["logit"][64:])
-
-
 def test_a_checkpoint_carries_the_calibration_on():
     events, first = made_events(96), trainer_of()
     whole = columns_of(trainer_of().steps([events]))

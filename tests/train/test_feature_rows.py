@@ -286,20 +286,6 @@ def test_node_rows_in_memory_are_held_by_the_checkpoint(
     assert go_on_with_nodes(path, given.get(there)) == straight_nodes
 
 
-@pytest.mark.parametrize("there", ["x.rows", "y.rows", None])
-def test_node_rows_in_a_file_stay_there(
-    there: str | None, tmp_path: Path, straight_nodes: list[Any]
-) -> None:
-    def opened(name: str) -> CachedTable:
-        return cached(FeatureTable(3, placement="disk", path=tmp_path / name), rows=5)
-
-    path = saved_nodes(table_then := opened("x.rows"), tmp_path / "c")
-    table_then.close()
-    assert "node_x" not in ckpt.load(path).sections
-    table = None if there is None else opened(there)
-    assert go_on_with_nodes(path, table) == straight_nodes
-
-
 def test_node_rows_that_are_not_the_checkpoints_are_refused(tmp_path: Path) -> None:
     file = FeatureTable(3, placement="disk", path=tmp_path / "x.rows")
     found = ckpt.load(saved_nodes(file, tmp_path / "c"))

@@ -62,20 +62,6 @@ def test_ndcg_by_hand_and_what_it_refuses():
             metrics.ndcg_at_k(*wrong)
 
 
-def test_ranks_take_the_middle_of_ties():
-    positive = torch.tensor([1.0, 1.0, 1.0])
-    negative = torch.tensor([[0.0, 0.5, -1.0], [1.0, 1.0, 1.0], [2.0, 1.0, 0.0]])
-    assert metrics.ranks(positive, negative).tolist() == [1.0, 2.5, 2.5]
-    assert metrics.mrr(positive, negative) == pytest.approx((1 + 0.4 + 0.4) / 3)
-    found = metrics.batch_metrics(positive, negative, metrics.ranks(positive, negative))
-    assert found["hits@1"] == pytest.approx(1 / 3)
-    assert found["hits@10"] == 1.0
-    positive, higher = torch.zeros(2), torch.arange(12) < torch.tensor([[9], [10]])
-    negative = torch.where(higher, 1.0, -1.0)
-    found = metrics.batch_metrics(positive, negative, metrics.ranks(positive, negative))
-    assert found["hits@10"] == 0.5
-
-
 @given(
     rows=st.lists(
         st.tuples(st.integers(-2, 2), st.lists(st.integers(-2, 2), min_size=3, max_size=3)),

@@ -2,13 +2,11 @@
 
 from itertools import pairwise
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.made_streams import made_events, pieces
-from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.train.plans import MicroBatcher
 
@@ -64,11 +62,3 @@ def test_turns_are_what_each_piece_completes(sizes, batch_size, most):
         assert is_last or ends[len(came)] < whole <= ends[len(came) + 1]
         seen = whole
     assert seen == len(events)
-
-
-def test_what_the_graph_refuses_surfaces():
-    graph = TemporalGraph()
-    backwards = EventBatch(torch.arange(4), torch.arange(4), torch.tensor([3, 4, 5, 2]))
-    with pytest.raises(ValueError, match="t=2"):
-        list(MicroBatcher(graph, 0, 0, 2, 1).tasks([backwards]))
-    assert graph.num_events == 2

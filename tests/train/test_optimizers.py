@@ -56,12 +56,6 @@ def test_optimizer_by_name_settings_or_callable_is_the_same(by_name, by_settings
     assert bits_after(trainer_of(optimizer=by_settings), events) == expected
 
 
-def test_scheduler_changes_the_learning_rate_after_each_update():
-    trainer = trainer_of(optimizer="sgd", lr_scheduler={"name": "step", "step_size": 2})
-    trainer.run(pieces(made_events(100), 30))  # 5 micro-batches, 1 update each
-    assert trainer._learner.optimizer.param_groups[0]["lr"] == pytest.approx(1e-4)
-
-
 @pytest.mark.parametrize(
     ("optimizer", "scheduler"),
     [

@@ -40,12 +40,6 @@ def test_a_protocol_is_said_in_one_line():
     )
 
 
-def test_what_differs_from_a_protocol_is_in_its_line():
-    config = OfflineConfig(**protocol_settings("dyglib/1") | {"batch_size": 100, "epochs": 5})
-    assert offline_line(config, 0).endswith("changed: batch_size 100 for 200; epochs 5 for 100")
-    assert "changed" not in offline_line(OfflineConfig(batch_size=7), 0)
-
-
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_the_settings_of_a_file_and_of_flags_win_over_its(tmp_path, name):
     section = "continual" if name.startswith("prequential") else "offline"

@@ -84,20 +84,6 @@ def learner_of(name: str, **options: Any) -> TrainStep:
     return TrainStep(model_of(name), seed=3, learning_rate=1e-2, **options)
 
 
-@pytest.mark.parametrize("name", ["tgn+pairs", "tgat", "craft"])
-def test_the_only_slice_of_a_batch_has_the_bits_of_the_batch(name: str) -> None:
-    whole, sliced = learner_of(name), learner_of(name)
-    for learner in (whole, sliced):
-        learner.model.dropout_rate = 0.1
-    plan = plan_for(whole.model, EVENTS, replay=None)
-    for index in range(3):
-        batch, share = plan.batch(0, index), plan.share(0, index, range(1))
-        for part, learner in ((batch, whole), (share, sliced)):
-            learner.commit(part, learner.learn(part).scores)
-    for a, b in zip(whole.model.state_dict().values(), sliced.model.state_dict().values()):  # noqa: B905
-        assert torch.equal(a, b)
-
-
 @pytest.mark.parametrize("loss", ["bce", "softmax", "bpr"])
 @pytest.mark.parametrize("slices", [2, 3, 7])
 def test_the_slices_of_a_batch_add_up_to_its_loss_and_gradient(loss: Any, slices: int) -> None:

@@ -91,14 +91,7 @@ def group_figures(figures: Mapping[str, Any]) -> dict[str, float]:
 
 
 def package(extra: str) -> Any:
-    """Return the module that a logger needs, imported.
-
-    Args:
-        extra: Of tgflow-learn, which installs it: "tensorboard" or "wandb".
-
-    Raises:
-        ModuleNotFoundError: If it is not installed.
-    """
+    """Return the module that a logger needs, imported."""
     try:
         return import_module({"tensorboard": "torch.utils.tensorboard"}.get(extra, extra))
     except ImportError as error:

@@ -66,12 +66,11 @@ from tgflow.streams import EventSource
 from tgflow.tables import FeatureTable
 from tgflow.tasks.injection import inject
 from tgflow.tasks.labels import count_classes, freeze, make_task
-from tgflow.tasks.node_labels import LabeledNodes, node_label_figures, read_node_labels
+from tgflow.tasks.node_labels import LabeledNodes, node_label_figures, read_table
 from tgflow.train.node_property import (
     PropertyLabels,
     asked_at_times,
     node_property_figures,
-    read_property_labels,
 )
 from tgflow.train.observe import BatchRecord, Callback, EpochRecord
 from tgflow.train.offline import OfflineTrainer
@@ -278,9 +277,9 @@ def _read_labels(
     if path is None:
         return None
     if config.task.kind == "node":
-        return read_node_labels(path, ids)
+        return LabeledNodes.of(read_table(path), ids, path)
     per_unit = ticks_per_unit(config.stream.unit, graph.time_unit)
-    return read_property_labels(path, ids, per_unit.numerator)
+    return PropertyLabels.of(read_table(path), ids, per_unit.numerator, path)
 
 
 def _trainer(

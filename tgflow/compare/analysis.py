@@ -55,11 +55,6 @@ class Analysis:
     """What can be said of the models of a comparison that came to its end.
 
     Only events that all of them scored count, so that all differences are of the same events.
-
-    Args:
-        outcome: The comparison.
-        batch_size: Events over which an average precision is taken.
-        num_resamples: Of the bootstrap.
     """
 
     def __init__(self, outcome: Outcome, batch_size: int, num_resamples: int = RESAMPLES) -> None:
@@ -76,7 +71,6 @@ class Analysis:
             np.isfinite(outcome.scores[key][:, 0]) for keys in self.keys.values() for key in keys
         ]
         self.counts: Mask = np.logical_and.reduce(scored) if scored else np.zeros(0, bool)
-        """Which events count."""
         self.facts = {name: column[self.counts] for name, column in outcome.facts.items()}
         self.num_events = int(self.counts.sum())
 
@@ -160,20 +154,17 @@ class Analysis:
         out["shift"] = [np.nan] + [divergence(a, b) for a, b in itertools.pairwise(parts)]
         return out
 
-    def figure(self, key: str, name: str) -> float:
-        """Return a figure that a participant has in the summary; NaN if it has not."""
-        return float(self.outcome.summary["participants"][key].get(name, np.nan))
-
     @property
     def own_metrics(self) -> Sequence[str]:
         """Names of metrics of one's own."""
-        names: Sequence[str] = self.outcome.summary.get("metrics", ())
-        return names
+        return tuple(self.outcome.summary.get("metrics", ()))
 
     def own_metric(self, label: str, name: str) -> float:
         """Return a metric of one's own, the mean over seeds: of all events, or of the test."""
-        part = "test" if "negatives" in self.outcome.summary else "prequential"
-        return float(np.mean([self.figure(key, f"{part}.{name}") for key in self.keys[label]]))
+        summary = self.outcome.summary
+        part = "test" if "negatives" in summary else "prequential"
+        found = [summary["participants"][key] for key in self.keys[label]]
+        return float(np.mean([each.get(f"{part}.{name}", np.nan) for each in found]))
 
     def cost(self, label: str) -> float:
         """Return the microseconds that an event takes, the mean over seeds."""
@@ -256,13 +247,11 @@ def divergence(first: NDArray[Any], second: NDArray[Any]) -> float:
     names, where = np.unique(np.concatenate([first, second]), return_inverse=True)
     p = np.bincount(where[: len(first)], minlength=len(names)) / max(len(first), 1)
     q = np.bincount(where[len(first) :], minlength=len(names)) / max(len(second), 1)
-    middle = (p + q) / 2
-    return (_relative_entropy(p, middle) + _relative_entropy(q, middle)) / 2
-
-
-def _relative_entropy(p: Values, q: Values) -> float:
-    held = p > 0
-    return float((p[held] * np.log2(p[held] / q[held])).sum())
+    middle, total = (p + q) / 2, 0.0
+    for each in (p, q):
+        held = each > 0
+        total += float((each[held] * np.log2(each[held] / middle[held])).sum())
+    return total / 2
 
 
 def running_means(values: Sequence[float] | Values, size: int) -> Values:

@@ -75,7 +75,6 @@ class Comparison(StreamTrainer):
             each.key: each for each in self.participants if each.entrant.frozen_of is None
         }
         self._queues = {each.key: deque[StepRecord]() for each in self.participants}
-        self._ready: deque[StepRecord] = deque()
 
     def _facts(self) -> dict[str, object]:
         return {"participants": [each.key for each in self.participants], **super()._facts()}
@@ -234,33 +233,25 @@ class Comparison(StreamTrainer):
             if each.is_waiting and self.position >= (each.entrant.frozen_at or 0)
         ]
         if due:
-            self._collect(everything=True)
-            self._join()  # records that have no share of the copies
+            self._collect(everything=True)  # records that have no share of the copies
         for each in due:
             each.freeze_from(self._origins[f"{each.entrant.frozen_of}/{each.entrant.seed}"])
 
     def _collect(self, *, everything: bool) -> None:
-        """Take in what has come to the host."""
+        """Take in what has come to the host; join the records that all have of a micro-batch."""
         for each in self._active:
             each.collect(everything=everything)
-        if not self._active:
-            reasons = [each.failure for each in self.participants if each.failure is not None]
-            text = "; ".join(str(failure["reason"]) for failure in reasons)
-            raise TrainingDiverged(f"no model is left: {text}", (self.position, self.position))
-
-    def _records(self) -> Iterator[StepRecord]:
-        self._join()
-        while self._ready:
-            yield self._ready.popleft()
-
-    def _join(self) -> None:
-        """Make one record of those that all have of a micro-batch."""
         active = self._active
         for each in active:
-            self._queues[each.key].extend(each.stepper.records())
+            self._queues[each.key].extend(each.stepper.records)
+            each.stepper.records.clear()
         while active and all(self._queues[each.key] for each in active):
             records = {each.key: self._queues[each.key].popleft() for each in active}
             self._ready.append(_joined(records, self.config.metric_names))
+        if not active:
+            reasons = [each.failure for each in self.participants if each.failure is not None]
+            text = "; ".join(str(failure["reason"]) for failure in reasons)
+            raise TrainingDiverged(f"no model is left: {text}", (self.position, self.position))
 
 
 @dataclass(slots=True)

@@ -39,20 +39,6 @@ def compare_offline(
     The split, the new nodes and the negatives are the same for all, as `config.data_seed` says. One
     whose loss is not finite drops out, and the others go on. Of several kinds of negatives the
     first is compared.
-
-    Args:
-        lineup: Who takes part; drawn one by one, so that each model may be made when it is needed.
-        graph: All events.
-        config: Settings of all; `seed` is each entrant's own.
-        execution: How a GPU is used.
-        ids: Of the stream, for fixed negatives.
-        saves: Keeps who is done, and goes on where it was saved, with the same bits; None: in
-            memory.
-        on_result: Hears of each that is done, by key.
-
-    Raises:
-        CheckpointError: If what was saved is of another line-up.
-        TrainingDiverged: If all have dropped out.
     """
     saves = OfflineSaves() if saves is None else saves
     participants: dict[str, Any] = {}

@@ -22,7 +22,6 @@ from tgflow.checkpoint.typed import read_as
 from tgflow.train.offline import OfflineTrainer
 
 _NOW = "now-"
-"""Before the sections of who trains."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,7 +34,6 @@ class Trained:
     result: Mapping[str, Any]
     """What `OfflineTrainer.fit` returned; empty if it dropped out."""
     failure: Mapping[str, Any] | None = None
-    """What it dropped out for."""
 
 
 class SavedPart(Protocol):

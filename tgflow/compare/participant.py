@@ -52,13 +52,11 @@ class Participant:
             execution=execution,
         )
         self.failure: dict[str, Any] | None = None
-        """What it dropped out for, and at which event."""
         self.is_waiting = entrant.frozen_of is not None
         """Whether it is a copy that is yet to be made."""
         self._watch, self._counts = watch, counts
         self._commits = clock_of(self.stepper.learner.device)
         self._before = {"commit": 0.0, "preparation": 0.0}
-        """Seconds before it was resumed."""
 
     @property
     def key(self) -> str:

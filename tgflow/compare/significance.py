@@ -50,7 +50,6 @@ class Significance:
     means: dict[str, Interval]
     """By model, the best one first."""
     differences: list[Difference]
-    """Of every pair, the better one first."""
     block: int
     num_blocks: int
 

@@ -26,7 +26,6 @@ from tgflow.train.config import TrainingConfig
 
 Record = Mapping[str, Any]
 Tile = tuple[str, str, str]
-"""Name, value and note of a headline figure."""
 Cell: TypeAlias = str | tuple[str, ...]
 Rows: TypeAlias = Sequence[Sequence[Cell]]
 """Cells of a table, as texts, or (text, small text, "best")."""
@@ -48,7 +47,6 @@ class Charts:
     """A part of a page with charts."""
 
     figures: Sequence[dict[str, Any]]
-    """As `Chart.figure` returns them."""
 
 
 Part: TypeAlias = Card | Charts

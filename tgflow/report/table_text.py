@@ -19,7 +19,6 @@ from tgflow.report.label_figures import label_table
 from tgflow.report.rejections import rejections
 
 TITLES = {"edge_x": "edge features", "node_x": "node features"}
-"""What tables are called."""
 _WHERE = {"disk": "on disk"}
 HEADER = ("why", "partition", "rows", "first", "for example")
 PARTS = ("accepted", "late", "malformed", "duplicate", "buffered")

@@ -30,7 +30,6 @@ class LabelFigures:
         self._cells = torch.zeros(num_classes, num_classes, dtype=torch.int64)
         """Confusion matrix: true class, predicted class."""
         self._ranks = torch.zeros(2, dtype=torch.float64)
-        """Sums of the reciprocal ranks, and of their squares."""
         self._bins = torch.zeros(2, NUM_BINS, dtype=torch.int64)
         self._pool: list[tuple[NDArray[np.float64], NDArray[np.bool_]]] | None = (
             [] if pooled else None

@@ -16,21 +16,6 @@ def inject(
     """Return a graph in which some events are others, and where they are.
 
     Times and features stay where they are, so that all positions and the split do.
-
-    Args:
-        graph: Of the real events; not modified, its features are shared.
-        kind: `structural`: another destination, drawn from all that there are. `temporal`: the
-            pairs of these events change places, so that each comes at the time of another.
-        share: Of the events from `start` on, rounded up; at least two of them.
-        start: Log position of the first event that may be changed.
-        seed: Of the draws.
-
-    Returns:
-        A graph with labels, 1 for changed events and 0 for all others; and the positions of those
-        that were changed, int64 `[N]`, ascending.
-
-    Raises:
-        ValueError: If there are fewer than two events to change, or one destination.
     """
     events = graph.log.read(0, graph.num_events)
     num = max(2, -int(-share * (len(events) - start) // 1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -109,11 +110,6 @@ class LabelTask:
         """
         return EventLabels(self, graph, like, known_at)
 
-    def delay_ticks(self, graph: TemporalGraph) -> int:
-        """Return after how many ticks a label is known, rounded up; 0 for at once."""
-        delay = self.config.label_delay
-        return 0 if delay is None else math.ceil(parse_seconds(delay) / graph.seconds_per_tick)
-
     def loss(self, links: Tensor, scores: Scores, batch: Batch) -> Tensor:
         """Return the cross-entropy of known labels, with the loss of links if that is wanted.
 
@@ -159,7 +155,9 @@ class EventLabels:
         known_at: int | None = None,
     ) -> None:
         self._task, self._graph, self._known_at = task, graph, known_at
-        self._delay = task.delay_ticks(graph)
+        delay = task.config.label_delay
+        ticks = 0.0 if delay is None else parse_seconds(delay) / graph.seconds_per_tick
+        self._delay = math.ceil(ticks)
         codes = None if like is None else like.history.codes
         self.history: LabelHistory = LabelHistory(graph, task.num_classes, self._delay, codes)
 
@@ -220,13 +218,10 @@ class EventFigures:
         self, task: LabelTask, graph: TemporalGraph, history: LabelHistory, *, pooled: bool
     ) -> None:
         self._task, self._graph, self._history = task, graph, history
-        self._pooled = pooled
+        self._new = partial(LabelFigures, task.num_classes, pooled=pooled)
         self._own = self._new()
         self._span = torch.tensor([-1, -1])
         """Log positions of the first event that was taken in, and after the last."""
-
-    def _new(self) -> LabelFigures:
-        return LabelFigures(self._task.num_classes, pooled=self._pooled)
 
     def add(self, host: HostEvents, positive: Tensor, classes: Tensor | None) -> dict[str, float]:
         """Take in what was predicted of new events, and return the means over these, by name."""
@@ -286,9 +281,6 @@ def count_classes(graph: TemporalGraph) -> int:
 
     Two for labels of two kinds, one of them at most 0 and the other above, as 0 and 1, or signs.
     Otherwise as many as there are, but more than two, which would be told apart by their signs.
-
-    Raises:
-        ValueError: If events have no labels, or all the same.
     """
     label = graph.log.read(0, graph.num_events).label
     if label is None:

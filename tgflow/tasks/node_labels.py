@@ -27,7 +27,6 @@ class LabeledNodes:
     """Nodes with a label each."""
 
     nodes: Tensor
-    """int64 `[N]`: dense ids."""
     label: Tensor
     """int64 `[N]`: classes, from 0, in the order of the labels."""
     num_classes: int
@@ -49,11 +48,6 @@ class LabeledNodes:
         nodes = nodes[known]
         _check(path, nodes, label, len(order))
         return cls(nodes, label, len(order), int((~known).sum()))
-
-
-def read_node_labels(path: str, ids: NodeIds) -> LabeledNodes:
-    """Read a file of node labels: CSV (also .gz) or Parquet, with the columns node and label."""
-    return LabeledNodes.of(read_table(path), ids, path)
 
 
 def read_table(path: str) -> pa.Table:

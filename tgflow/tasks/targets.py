@@ -44,7 +44,6 @@ class LabelHistory:
         self.codes: dict[int, int] = {} if codes is None else codes
         """The class of each label, of more than two classes; in the order of the classes."""
         self._first: dict[int, int] = {}
-        """The log position of the first event of each class."""
 
     def upto(self, stop: int) -> None:
         """Read the log up to a position."""

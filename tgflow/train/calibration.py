@@ -39,7 +39,6 @@ class Calibration:
     def __init__(self) -> None:
         self._counts = np.zeros((2, _NUM_BINS))
         self._fit: tuple[Values, tuple[float, float]] | None = None
-        """The histograms that were fitted, and what fits them."""
 
     def probabilities(self, logits: Values) -> Values:
         """Return the probability of an event at each logit, in [0, 1], by what was added before."""
@@ -77,11 +76,7 @@ class Calibration:
         writer.put(self.name, {"counts": torch.from_numpy(self._counts.copy())})
 
     def load(self, reader: Checkpoint) -> None:
-        """Load the histograms that were saved.
-
-        Raises:
-            UntrustedCheckpoint: If there are none, or no such ones are ever saved.
-        """
+        """Load the histograms that were saved."""
         found = reader.get(self.name)
         check_like(self.name, found, {"counts": torch.from_numpy(self._counts)})
         counts: Values = found["counts"].numpy().copy()

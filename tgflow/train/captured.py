@@ -31,13 +31,11 @@ class _Shape:
     """The calls that were captured of batches of one shape. One may read another's result."""
 
     inputs: Batch
-    """Each replay reads its tensors."""
     fixed: list[Tensor]
     """Of the model's state, as they were: a replay reads and writes these."""
     holds: Batch | None = None
     """The batch whose values are in `inputs`."""
     calls: dict[str, tuple[Any, CapturedWork]] = field(default_factory=dict)
-    """Result and graph of each function."""
     last_used: int = 0
 
 
@@ -61,7 +59,6 @@ class CapturedCalls:
         self._shapes: dict[Any, _Shape] = {}
         self._num_calls = 0
         self._replayed: _Shape | None = None
-        """Of the latest call, if it was a replay."""
 
     @property
     def was_replay(self) -> bool:

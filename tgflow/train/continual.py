@@ -28,12 +28,10 @@ from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.event_scores import EventScorer
 from tgflow.train.finite import TrainingDiverged
 from tgflow.train.losses import LossLike
-from tgflow.train.observe import StepRecord
 from tgflow.train.optimizers import OptimizerLike, SchedulerLike
 from tgflow.train.progress import Progress
 from tgflow.train.protocols import continual_line
-from tgflow.train.rank_control import RankControl
-from tgflow.train.rank_reducer import reducer_of
+from tgflow.train.rank_reducer import RankControl, reducer_of
 from tgflow.train.state import graph_of, load_learner, save_state
 from tgflow.train.stepper import Stepper, replay_past
 from tgflow.train.stream_trainer import StreamTrainer
@@ -142,7 +140,7 @@ class ContinualTrainer(StreamTrainer):
             reducer=reducer,
             **given,
         )
-        self._learner = self._stepper.learner
+        self._learner, self._ready = self._stepper.learner, self._stepper.records
         self._counts = CountHistory(graph, model.counts)
 
     def _facts(self) -> dict[str, object]:
@@ -187,9 +185,6 @@ class ContinualTrainer(StreamTrainer):
         except TrainingDiverged as error:
             self.position, self._segment_start, self._index = error.before
             raise
-
-    def _records(self) -> Iterator[StepRecord]:
-        return self._stepper.records()
 
     def result(self) -> dict[str, Any]:
         """Return the run's metrics so far, flat and fit for JSON; undefined ones are left out.

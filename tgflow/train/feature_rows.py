@@ -24,7 +24,6 @@ from tgflow.tables.table import Table
 DIGEST_ROWS = 256
 """Rows before the end by which a file is known again."""
 PIECE_BYTES = 64 << 20
-"""Of a sealed piece of rows, about."""
 COPY_BYTES = 16 << 20
 _TITLES = {"edge_x": "edge features", "node_x": "node features"}
 

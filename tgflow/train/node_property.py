@@ -23,7 +23,7 @@ from tgflow.plan.loader import Loader
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.resampling import Interval, Resampling
 from tgflow.tasks.baselines import WINDOW
-from tgflow.tasks.node_labels import check_columns, found_nodes, read_table
+from tgflow.tasks.node_labels import check_columns, found_nodes
 from tgflow.train.config import OfflineConfig
 from tgflow.train.plans import make_plan
 from tgflow.train.split import Split
@@ -40,13 +40,11 @@ class PropertyTime:
     """The properties that nodes have at one time."""
 
     t: int
-    """Ticks."""
     nodes: Tensor
     """int64 `[N]`: dense ids, each once."""
     row: Tensor
     """int64 `[R]`: of which node a weight is, by its place in `nodes`."""
     item: Tensor
-    """int64 `[R]`."""
     weight: Tensor
     """float32 `[R]`, at least 0."""
 
@@ -82,17 +80,11 @@ class PropertyLabels:
         rows = known.nonzero().flatten()[order.indices]
         sizes = torch.unique_consecutive(order.values, return_counts=True)[1].tolist()
         columns = (torch.split(each[rows], sizes) for each in (t, nodes, item, weight))
-        return cls([_time(*part) for part in zip(*columns, strict=True)], len(codes.dictionary))
-
-
-def _time(t: Tensor, nodes: Tensor, item: Tensor, weight: Tensor) -> PropertyTime:
-    distinct, row = torch.unique(nodes, return_inverse=True)
-    return PropertyTime(int(t[0]), distinct, row, item, weight)
-
-
-def read_property_labels(path: str, ids: NodeIds, ticks_per_unit: int) -> PropertyLabels:
-    """Read a file of properties: CSV (also .gz) or Parquet; see `PropertyLabels.of`."""
-    return PropertyLabels.of(read_table(path), ids, ticks_per_unit, path)
+        times = []
+        for own_t, own_nodes, own_item, own_weight in zip(*columns, strict=True):
+            distinct, row = torch.unique(own_nodes, return_inverse=True)
+            times.append(PropertyTime(int(own_t[0]), distinct, row, own_item, own_weight))
+        return cls(times, len(codes.dictionary))
 
 
 class PropertyHead(nn.Module):
@@ -120,7 +112,6 @@ class Asked(NamedTuple):
     z: Tensor
     """float `[N, dim]` on the host: of what happened before that time."""
     part: str
-    """train, val or test."""
 
 
 @torch.no_grad()

@@ -53,8 +53,7 @@ from tgflow.train.optimizers import OptimizerLike, SchedulerLike
 from tgflow.train.plans import make_plan
 from tgflow.train.progress_bar import progress_bar
 from tgflow.train.protocols import offline_line
-from tgflow.train.rank_control import RankControl
-from tgflow.train.rank_reducer import reducer_of
+from tgflow.train.rank_reducer import RankControl, reducer_of
 from tgflow.train.reducer import check_sliceable, score_values
 from tgflow.train.reuse import reuse_of
 from tgflow.train.split import chronological_split

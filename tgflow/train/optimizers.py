@@ -16,9 +16,7 @@ from tgflow.train.config import LR_SCHEDULERS, OPTIMIZERS, parse_named
 OptimizerLike: TypeAlias = (
     str | Mapping[str, Any] | Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
 )
-"""As `optimizer_of` takes it."""
 SchedulerLike: TypeAlias = str | Mapping[str, Any] | Callable[[torch.optim.Optimizer], LRScheduler]
-"""As `scheduler_of` takes it."""
 
 
 def optimizer_of(

@@ -12,7 +12,7 @@ from typing import Any
 from tgflow.batch import Batch
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
-from tgflow.events import MICRO_BATCH_END, EventBatch, empty_events
+from tgflow.events import EventBatch, empty_events
 from tgflow.graph import TemporalGraph
 from tgflow.keys import derive_key
 from tgflow.model import TemporalModel
@@ -26,22 +26,6 @@ from tgflow.train.config import ContinualConfig, TrainingConfig
 
 PREDICT = 0
 """Epoch of the batches to predict; update `u` of a micro-batch, from 1, is epoch `u`."""
-
-
-class StreamPart:
-    """The batches of a stream up to `MICRO_BATCH_END`, or to its end."""
-
-    def __init__(self, batches: Iterator[EventBatch]) -> None:
-        self._batches = batches
-        self.is_last = False
-        """Whether the stream has ended."""
-
-    def __iter__(self) -> Iterator[EventBatch]:
-        for events in self._batches:
-            if events is MICRO_BATCH_END:
-                return
-            yield events
-        self.is_last = True
 
 
 @dataclass(frozen=True, slots=True)

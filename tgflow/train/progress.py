@@ -18,7 +18,6 @@ class RunningMean:
 
     half_life: float
     sums: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Weighted sum and weight by name."""
 
     def add(self, values: dict[str, float]) -> None:
         """Take one value of each name in; NaN is left out."""
@@ -38,11 +37,8 @@ class Segment:
     """Consecutive batches, summed up."""
 
     start: int
-    """Position of the first event."""
     stop: int
-    """Position after the last event."""
     sums: dict[str, tuple[float, float]]
-    """Weighted sum and weight by metric."""
 
     def join(self, other: Segment) -> None:
         """Take in a segment, which follows this one."""
@@ -60,9 +56,7 @@ class Timeline:
     batches_per_segment: int = 1
     segments: list[Segment] = field(default_factory=list)
     last_batches: int = 0
-    """Batches in the last segment."""
     total: Segment = field(default_factory=lambda: Segment(0, 0, {}))
-    """All segments, summed up."""
 
     def add(self, start: int, stop: int, metrics: dict[str, float]) -> None:
         """Take in one batch of events `[start, stop)`, which follow those before; no NaN."""
@@ -119,15 +113,12 @@ class Progress:
     preparation_seconds: float = 0.0
     """For which a GPU's stream was busy with preparing batches."""
     step_seconds: float = 0.0
-    """Wall time of the latest step."""
     best_replay_ap: float | None = None
     """The highest running AP on replayed events."""
     clock: float = 0.0
     """When the latest step ended; of this process only."""
     compute_clock: float = 0.0
-    """The learner's compute time then."""
     preparation_clock: float = 0.0
-    """The loader's time of preparation then."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, of which `read_as` makes it again: a copy."""

@@ -1,4 +1,4 @@
-"""Slices of a batch that ranks compute: each update exchanges one parcel between all ranks."""
+"""Exchange between ranks: a parcel for each update, with orders and figures."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tgflow.distributed.control import (
     RankFigures,
     check_alike,
     checksum,
+    decide,
 )
 from tgflow.distributed.mail_routes import MailRoutes
 from tgflow.distributed.parcel import Spec, exchange_parcels
@@ -30,11 +31,52 @@ from tgflow.peers import Peers
 from tgflow.schedule import SliceSchedule
 from tgflow.state import SpreadState
 from tgflow.train.finite import BatchPlace, TrainingDiverged, elsewhere
-from tgflow.train.rank_control import RankControl
 from tgflow.train.reducer import SliceReducer, joined_scores
 from tgflow.tree_sum import TreeSum
 
 _LOST_SPEC: Spec = (torch.uint8, (1,))
+
+
+class RankControl:
+    """Sends the orders that a runner asks for to all ranks.
+
+    An order is asked for until the runner takes it back. It reaches rank 0 with this rank's
+    figures, and comes back as the order of a later micro-batch: of the next one, if rank 0 asks
+    itself. All ranks have the same order after the same micro-batch.
+    """
+
+    def __init__(self, peers: Peers, compute_seconds: Callable[[], float]) -> None:
+        self._peers, self._compute_seconds = peers, compute_seconds
+        self.asks = Order.NONE
+        """Orders that this rank asks for; for a runner to set, from any thread."""
+        self.memory_bytes = 0
+        """Memory of this process; for a runner to set."""
+        self.order = Order.NONE
+        """Order to all ranks after the latest micro-batch."""
+        self.figures: tuple[RankFigures, ...] = ()
+        """Of each rank, as of the latest micro-batch; on rank 0 of several."""
+
+    def begin(self) -> None:
+        """Begin a micro-batch, which has no order yet."""
+        self.order = self.asks if self._peers.world == 1 else Order.NONE
+
+    def word(self) -> Order:
+        """Return the order of rank 0: of what all ranks ask for."""
+        return decide(self.asks, self.figures[1:])
+
+    def own_figures(self) -> RankFigures:
+        """Return the figures of this rank."""
+        return RankFigures.of(
+            self._peers.traffic,
+            compute_seconds=self._compute_seconds(),
+            memory_bytes=self.memory_bytes,
+            asks=self.asks,
+        )
+
+    def hear(self, order: Order, figures: tuple[RankFigures, ...]) -> None:
+        """Take the order of rank 0, and on rank 0 the figures of all."""
+        self.order |= order
+        self.figures = figures
 
 
 class RankReducer(SliceReducer):

@@ -85,7 +85,6 @@ class ShareScores:
 
 
 AnyScores = Scores | ShareScores
-"""Of `tgflow.batch.AnyBatch`."""
 
 
 def score_values(scores: AnyScores) -> dict[str, Tensor]:

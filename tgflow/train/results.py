@@ -23,7 +23,6 @@ class _Copy(NamedTuple):
     host: Tensor
     likes: dict[str, tuple[torch.Size, torch.dtype]]
     done: torch.cuda.Event | None
-    """None for a copy that is complete."""
 
 
 class Results(Generic[Label]):

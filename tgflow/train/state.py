@@ -42,7 +42,6 @@ PIECE = 1 << 18
 """Events of a sealed piece: 8 MiB of columns."""
 _CACHES = "caches"
 _SCALES = ("feature_scale", "node_scale")
-"""Attributes of a graph with the scales of its features."""
 
 
 def save_state(

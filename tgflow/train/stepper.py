@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -39,9 +39,7 @@ class MicroBatch:
     before: tuple[int, int, int]
     """The trainer's position, segment and index before it."""
     stop: int
-    """The trainer's position after it."""
     t: int
-    """Time of its last event."""
     lag_events: int
     lag_seconds: float
     arrived: float
@@ -100,7 +98,8 @@ class Stepper:
         self._preparation, self._scorer, self._figures = preparation, scorer, figures
         self._metrics = find_metrics(config.metrics)
         self._results: Results[_Learned] = self.learner.new_results()
-        self._records: deque[StepRecord] = deque()
+        self.records = deque[StepRecord]()
+        """Records that `collect` has made."""
         self._event_scores: EventScores | None = None
         self._on_host: dict[str, Tensor] = {}
         self._lost = 0
@@ -180,12 +179,7 @@ class Stepper:
     @property
     def num_pending(self) -> int:
         """Micro-batches that are stored and whose records were not taken."""
-        return len(self._results) + len(self._records)
-
-    def records(self) -> Iterator[StepRecord]:
-        """Yield, in order, the records that `collect` has made."""
-        while self._records:
-            yield self._records.popleft()
+        return len(self._results) + len(self.records)
 
     def collect(self, *, everything: bool) -> None:
         """Make records of what has come to the host."""
@@ -196,7 +190,7 @@ class Stepper:
                 self._results.clear()
                 error.before = step.of.before
                 raise
-            self._records.append(self._record(step, values))
+            self.records.append(self._record(step, values))
 
     def _check(self, step: _Learned, values: Values) -> None:
         for number, place in enumerate(step.places):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
@@ -17,7 +18,7 @@ from tgflow.describe import described
 from tgflow.distributed.asking import AskingSampler
 from tgflow.distributed.control import Order
 from tgflow.distributed.feed import MOST_BATCHES, read_by_rank_0
-from tgflow.events import EventBatch
+from tgflow.events import MICRO_BATCH_END, EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.graph.node_rows import check_ids
 from tgflow.ids import NodeIds
@@ -34,10 +35,10 @@ from tgflow.schedule import SliceSchedule
 from tgflow.state import SpreadState
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.observe import Callback, Callbacks, StepRecord
-from tgflow.train.plans import MicroBatcher, MicroBatchPlans, StreamPart, micro_batch_plans
+from tgflow.train.plans import MicroBatcher, MicroBatchPlans, micro_batch_plans
 from tgflow.train.progress import Progress
 from tgflow.train.progress_bar import progress_bar
-from tgflow.train.rank_control import RankControl
+from tgflow.train.rank_reducer import RankControl
 from tgflow.train.reducer import SliceReducer
 from tgflow.train.stepper import MicroBatch, Stepper
 
@@ -68,14 +69,12 @@ class StreamTrainer(ABC):
         self.execution = ExecutionConfig() if execution is None else execution
         reducer = SliceReducer() if reducer is None else reducer
         self._wanted = reducer.wanted(self.config.slices)
-        """The slices of each batch that are computed here."""
         self.graph = graph
         self.position = graph.num_events
         """Events predicted, learned and stored (or history); the graph's others wait their turn."""
         self.ids: NodeIds | None = None
         """The ids of the nodes: those of the first stream, with which later streams continue."""
         self.device = device
-        """Where models are, and batches come to."""
         self.changing: Callable[[], AbstractContextManager[None]] = nullcontext
         """Encloses each micro-batch, from its prediction until it is stored and counted: set to
         `tgflow.Inference.changing`, so that an engine that other threads ask answers between two,
@@ -91,6 +90,8 @@ class StreamTrainer(ABC):
         """No event before this log position is replayed: the model's state has forgotten it."""
         self._segment_start = self.position
         self._index = 0
+        self._ready = deque[StepRecord]()
+        """Records that were not yielded yet."""
 
     def _facts(self) -> dict[str, object]:
         progress = self.progress
@@ -167,11 +168,7 @@ class StreamTrainer(ABC):
 
     @abstractmethod
     def _collect(self, *, everything: bool) -> None:
-        """Make records of what has come to the host."""
-
-    @abstractmethod
-    def _records(self) -> Iterator[StepRecord]:
-        """Yield the records that there are."""
+        """Make records of what has come to the host, also where that raises."""
 
     def run(
         self,
@@ -219,12 +216,18 @@ class StreamTrainer(ABC):
         self._continue_ids(stream)
         self.graph.check_time_unit(stream)
         check_ids(self.graph.node_x, stream)
-        batches = iter(stream)
-        part = StreamPart(batches)
-        yield from self._steps(part)
-        while not part.is_last:
-            part = StreamPart(batches)
-            yield from self._steps(part)
+        batches, has_ended = iter(stream), False
+
+        def up_to_a_cut() -> Iterator[EventBatch]:
+            nonlocal has_ended
+            for events in batches:
+                if events is MICRO_BATCH_END:
+                    return
+                yield events
+            has_ended = True
+
+        while not has_ended:
+            yield from self._steps(up_to_a_cut())
 
     def _continue_ids(self, stream: Iterable[EventBatch]) -> None:
         """Adopt the ids of the first stream, and let a later one continue with them."""
@@ -269,7 +272,7 @@ class StreamTrainer(ABC):
                             each.finish(of)
                     everything, self._catches_up = self._catches_up, False
                     self._collect(everything=everything)
-                    yield from self._records()
+                    yield from self._made()
             except Exception:
                 yield from self.drain()  # what was learned before
                 raise
@@ -338,7 +341,11 @@ class StreamTrainer(ABC):
         try:
             self._collect(everything=True)
         finally:  # what was learned before something that is not finite
-            yield from self._records()
+            yield from self._made()
+
+    def _made(self) -> Iterator[StepRecord]:
+        while self._ready:
+            yield self._ready.popleft()
 
     def checkpoint(self) -> Checkpoint:
         """Return all that `from_checkpoint` needs to continue with the same bits.
