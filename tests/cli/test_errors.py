@@ -8,7 +8,6 @@ import shutil
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,8 +18,7 @@ from helpers.effort import slow
 from helpers.live_runs import write_events, write_features
 from tgflow.cli.bench import BENCHMARKS
 from tgflow.cli.errors import EXIT_CODES, MEMORY, exit_code, explain
-from tgflow.config import ConfigError, fields
-from tgflow.setting import Effect
+from tgflow.config import ConfigError
 
 NODES = "--node-features nodes.parquet --node-id who"
 PLAIN = "run plain.log --no-header --columns src,dst,amount,t --sep ;"
@@ -350,7 +348,3 @@ def test_a_class_of_errors_has_its_exit_code(name, code):
 def test_a_builtin_error_has_its_exit_code_and_one_line(error, code, text):
     assert exit_code(error) == code
     assert explain(error).startswith(text)
-
-
-def test_every_setting_has_an_effect_on_resume():
-    assert {field.effect for field in fields()} <= set(get_args(Effect))

@@ -106,6 +106,11 @@ def test_a_run_takes_an_own_model_and_an_own_metric(tgflow, resume, events_csv, 
     for record in records:
         assert record["metrics.Reciprocal"] == record["metrics.mrr"]
     assert (tmp_path / "out/report.html").read_text().count("Reciprocal") >= 2
+    found = tgflow("info", "out", "--json").json
+    assert found["own_metrics"] == ["Reciprocal"]
+    for part in ("prequential", "test"):
+        shown = f"{found['metrics'][f'{part}.Reciprocal']:.4f}"
+        assert re.search(rf"{part}\.Reciprocal +{shown}", tgflow("info", "out").out)
 
 
 def test_train_and_compare_show_an_own_metric(tgflow, events_csv, tmp_path):

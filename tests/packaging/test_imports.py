@@ -47,16 +47,6 @@ ROOMS = {
     ),
 }
 MOST_FLOORS = 10
-# The rooms of streams/, from the ground up: a file imports from its own line and the lines before.
-# Files, ingestion and Kafka meet in the modules of the last line only.
-STREAMS = (
-    {"errors", "prefetch"},
-    {"rows"},
-    {"files", "ingest", "options", "transports"},
-    {"kafka"},
-    {"open", "pacing", "tgb", "write"},
-)
-STRANGERS = {"ingest": {"files"}, "files": {"ingest"}}
 # Kernels take structs of addresses; a host table's memory is registered with a GPU by its address,
 # and ids must not lie in what a gather fills.
 KNOW_ADDRESSES = [
@@ -113,15 +103,6 @@ def is_module(name):
 
 def within(module, packages):
     return any(module == package or module.startswith(f"{package}.") for package in packages)
-
-
-def test_rooms_of_streams_import_downward():
-    heights = {room: height for height, rooms in enumerate(STREAMS) for room in rooms}
-    for _, name, path in (m for m in modules() if m[1].startswith("tgflow.streams.")):
-        room = name.split(".")[2]
-        known = {m.split(".")[2] for m in imports(name, path) if m.startswith("tgflow.streams.")}
-        wrong = {other for other in known if heights[other] > heights[room]}
-        assert not wrong | known & STRANGERS.get(room, set()), f"{name} imports {wrong or known}"
 
 
 def known_modules():

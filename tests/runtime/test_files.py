@@ -79,7 +79,7 @@ def test_a_place_is_free_where_nothing_was_learned(tmp_path):
     def left(name, position):
         rundir = RunFiles(tmp_path / name)
         rundir.make()
-        rundir.write_metrics({"num_events": position})
+        rundir.write_json("metrics.json", {"num_events": position})
         (rundir.path / "log").mkdir()
         checkpoint = Checkpoint({})
         checkpoint.note("position", position)

@@ -58,7 +58,7 @@ def plain_runner(config, batches, path, **parts):
         store,
         CheckpointWriter(store),
         RunLog(None, say=lambda line: None),
-        every_batches=config.checkpoint.checkpoint_batches,
+        config.checkpoint,
         saved=None if found is None else found[0],
     )
     return Runner(trainer, batches, checkpoints, services=[checkpoints], **parts)

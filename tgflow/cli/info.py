@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
+from tgflow.choices import METRIC_TITLES
 from tgflow.cli.errors import NO_INPUT, CliError
 from tgflow.cli.options import STREAM_OF_FILES, Json, with_config
 from tgflow.config import Config, load_config, plain
@@ -89,11 +90,14 @@ def _read_run(path: Path) -> dict[str, Any]:
     checkpoints, log = _checkpoints(path / "checkpoints"), path / "log"
     segments = list(log.iterdir()) if log.exists() else []
     elapsed = next((each["elapsed"] for each in checkpoints if each.get("elapsed")), None)
+    config, metrics = load_config(path / "config.toml"), _figures(path / "metrics.json", problems)
+    trained = config.offline if (metrics or {}).get("command") == "train" else config.continual
     return {
         "path": str(path),
-        "config": plain(load_config(path / "config.toml")),
+        "config": plain(config),
         "health": read_health(path / "health.json"),
-        "metrics": _figures(path / "metrics.json", problems),
+        "metrics": metrics,
+        "own_metrics": [name for name in trained.metric_names if name not in METRIC_TITLES],
         "checkpoint": {"bytes": _size(offline)} if offline.exists() else None,
         "checkpoints": checkpoints,
         "disk": _growth(_bytes_on_disk(path), elapsed),
@@ -161,6 +165,12 @@ def _rows(path: Path, found: Mapping[str, Any]) -> list[tuple[str, str]]:
     metrics = found["metrics"] or {}
     rows = _health_rows(found["health"])
     rows += [(key, _shown(metrics[key])) for key in HEADLINES if metrics.get(key) is not None]
+    rows += [
+        (key, _shown(metrics[key]))
+        for own in found["own_metrics"]
+        for part in ("prequential", "val", "test")
+        if (key := f"{part}.{own}") in metrics
+    ]
     if found["checkpoint"]:
         rows.append(("checkpoint", num_bytes(found["checkpoint"]["bytes"])))
     tables = metrics.get("tables") or (found["health"] or {}).get("tables") or {}

@@ -142,7 +142,11 @@ def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[s
         saves, seeds = OfflineSaves(), _SavedSeeds(num_seeds)
         if peers.world == 1:
             build = current_build(threads, device)
-            parts: list[Component] = [SavedRecords(directory.files), seeds]
+
+            def parts(newest: Checkpoint | None) -> list[Component]:
+                seeds.load(newest)
+                return [SavedRecords(directory.files, newest), seeds]
+
             saves = open_saves(directory, graph, COMMAND, build, run_log, parts)
         results = []
         with EpochProgress(console, config, directory.files, HitRates(graph)) as progress:
@@ -169,7 +173,7 @@ def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[s
         if graph.edge_x is not None:
             graph.edge_x.close()
         directory.files.write_report(offline_report(progress.records, metrics, config))
-        directory.files.write_metrics(metrics)
+        directory.files.write_json("metrics.json", metrics)
         shutil.rmtree(directory.path / "checkpoints", ignore_errors=True)
         run_log.info("end", "done", exit_code=0)
     return metrics
@@ -315,7 +319,7 @@ def _fit(
 ) -> dict[str, Any]:
     """Train from the newest epoch that was saved, write the model, and return the figures."""
     config, seed = directory.config, str(progress.seed)
-    target, logs = directory.files.checkpoint, directory.path
+    target, logs = directory.path / "checkpoint", directory.path
     if is_one_of_several:
         target, logs = target / seed, logs / SEEDS / seed
     if not saves.resume(trainer) and config.task.freeze:  # links are learned before labels alone

@@ -183,7 +183,7 @@ def _metrics(result: RunResult, config: Config) -> dict[str, Any]:
 def _write_report(
     files: RunFiles, metrics: Mapping[str, Any], result: RunResult, config: Config, run_log: RunLog
 ) -> None:
-    files.write_metrics(metrics)
+    files.write_json("metrics.json", metrics)
     records = read_records(files.records, MOST_RECORDS)
     if records.num_damaged:
         text = f"{records.num_damaged} lines of {files.records} are damaged; figures leave them out"

@@ -31,8 +31,6 @@ RANKS = "ranks"
 SEEN_WITHIN = 10.0
 """Seconds in which a file of rank 0 must be seen by all."""
 _REFUSED = {errno.EROFS, errno.EACCES, errno.EPERM}
-_NONE, _READ, _WRITE = range(3)
-"""Access of a rank to the run's directory."""
 
 
 class NotShared(FileNotFoundError):
@@ -120,7 +118,7 @@ class Lead:
         briefing.mark_file.parent.mkdir(exist_ok=True)
         briefing.mark_file.write_text(briefing.mark)
         self.send_words(asdict(briefing))
-        _check_shared(self.peers, briefing, _WRITE)
+        _check_shared(self.peers, briefing, True)
 
     def send_words(self, words: Any) -> None:
         self._is_over = True
@@ -130,7 +128,7 @@ class Lead:
 def hear(peers: Peers) -> Briefing:
     """Return what rank 0 sends by `Lead.brief`, on any other rank; waits for it."""
     briefing = Briefing(**hear_words(peers))
-    _check_shared(peers, briefing, _find_access(briefing.mark_file, briefing.mark, peers.rank))
+    _check_shared(peers, briefing, _is_shared(briefing.mark_file, briefing.mark, peers.rank))
     return briefing
 
 
@@ -142,8 +140,8 @@ def hear_words(peers: Peers) -> Any:
     return received["words"]
 
 
-def _find_access(file: Path, mark: str, rank: int) -> int:
-    """Return this rank's access to the folder of a file with this content.
+def _is_shared(file: Path, mark: str, rank: int) -> bool:
+    """Return whether this rank sees a file with this content, and may write beside it.
 
     A file system may take a while to show it. A full disk is no refusal: it may have room later.
     """
@@ -153,33 +151,25 @@ def _find_access(file: Path, mark: str, rank: int) -> int:
             if file.read_text() == mark:
                 break
         if time.monotonic() > deadline:
-            return _NONE
+            return False
         time.sleep(0.05)
     own = file.with_name(f"{file.name}-{rank}")
     try:
         own.touch()
         own.unlink()
     except OSError as error:
-        return _READ if error.errno in _REFUSED else _WRITE
-    return _WRITE
+        return error.errno not in _REFUSED
+    return True
 
 
-def _check_shared(peers: Peers, briefing: Briefing, access: int) -> None:
+def _check_shared(peers: Peers, briefing: Briefing, is_shared: bool) -> None:
     """Refuse, on all ranks alike, a directory that one of them does not see, or only reads."""
-    found = peers.gather(torch.tensor([access]), [1] * peers.world, kind="words").tolist()
-    blind, readers = (
-        ", ".join(str(rank) for rank, each in enumerate(found) if each == wanted)
-        for wanted in (_NONE, _READ)
-    )
+    found = peers.gather(torch.tensor([int(is_shared)]), [1] * peers.world, kind="words").tolist()
+    blind = ", ".join(str(rank) for rank, each in enumerate(found) if not each)
     if blind:
         raise NotShared(
-            f"rank {blind} does not see {briefing.path}, where rank 0 writes; give all "
-            "ranks one directory that their hosts share: --out"
-        )
-    if readers:
-        raise NotShared(
-            f"rank {readers} sees {briefing.path} and may not write there, where each rank writes "
-            "its part of a checkpoint; mount it to be written on all hosts, for one user"
+            f"rank {blind} does not see {briefing.path}, where rank 0 writes, or may not write "
+            "there; give all ranks one directory that their hosts share and may write to: --out"
         )
 
 

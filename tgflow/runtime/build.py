@@ -7,7 +7,7 @@ without ingestion and display.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -24,7 +24,6 @@ from tgflow.durable.errors import LogCorrupt
 from tgflow.events import EventBatch
 from tgflow.ids import NodeIds
 from tgflow.model import TemporalModel
-from tgflow.report.display import Display
 from tgflow.runtime import watch
 from tgflow.runtime.briefing import Briefing, Lead
 from tgflow.runtime.checkpoints import (
@@ -40,7 +39,6 @@ from tgflow.runtime.directory import RunDirectory, learn_again
 from tgflow.runtime.features import HitRates, edge_file, features_report
 from tgflow.runtime.gpu import CPU, device_figures, graph_gpu
 from tgflow.runtime.ingestion import (
-    DEAD_LETTERS,
     SavedIngest,
     Start,
     close_quietly,
@@ -50,7 +48,7 @@ from tgflow.runtime.ingestion import (
 from tgflow.runtime.log import RunLog, library_messages
 from tgflow.runtime.loggers import RunLoggers
 from tgflow.runtime.machine import rss_bytes
-from tgflow.runtime.metrics import Exporter, RankMetrics, RunCollector, RunMetrics
+from tgflow.runtime.metrics import RankMetrics, RunCollector, RunMetrics, open_exporter
 from tgflow.runtime.node_features import NodeFeatures
 from tgflow.runtime.ranks import Board, RankGuard, joined, make_writer
 from tgflow.runtime.restore import current_build, make_trainer, open_newest
@@ -110,7 +108,6 @@ def _compose(
 ) -> Runner:
     """Make the runner; `opened` closes what is open if a later part cannot be made."""
     config, source, peers = directory.config, inputs.source, inputs.lead.peers
-    name, operate = inputs.title or config.model.name, config.operate
 
     # the state: checkpoints, log, trainer, ingestion at the trainer's position
     build = current_build(inputs.threads, inputs.device)
@@ -124,40 +121,28 @@ def _compose(
     trainer, start = _make_trainer(directory, inputs, store, newest, start, run_log)
     if trainer.graph.edge_x is not None:
         opened.callback(close_quietly, trainer.graph.edge_x)
-    records = SavedRecords(directory.files)
-    records.load(newest)
     position = trainer.position
     ingest = open_ingest(directory, source, start, position, log, flow, opened)
-
-    # the stream, and where it is cut into micro-batches
-    limit, speed = config.stream.limit, config.stream.speed
-    learned = position - start.history
-    stream = PacedStream(ingest, flow, limit=limit, speed=speed, learned=learned)
-    ends = _open_ends(directory, position, store)
+    stream = PacedStream(ingest, flow, config.stream, learned=position - start.history)
 
     # the components, in the order of their calls
     settings = SavedSettings(
         directory, build, source.name, elapsed=start.elapsed, history=start.history, changed=changed
     )
-    scores = open_scores(directory, ingest, trainer, newest)
-    display: Display | None = None
-    if operate.log_format == "text":
-        title = f"{inputs.title or name.upper()} learning from {config.stream.path}"
-        names = config.continual.metric_names
-        display = Display(console, title, stream.num_events, names)
-    ranks = None
-    if peers.world > 1:
-        assert trainer.control is not None
-        ranks = RankMetrics(trainer.control)
+    title = f"{inputs.title or config.model.name.upper()} learning from {config.stream.path}"
+    shown = watch.Shown(config, title, stream.num_events, console, run_log)
+    ends = _open_ends(directory, position, store)
+    control = trainer.control if peers.world > 1 else None
+    ranks = None if control is None else RankMetrics(control)
     parts: list[Component | None] = [
         settings,
-        records,
+        SavedRecords(directory.files, newest),
         SavedIngest(ingest, trainer, start.state, directory, store, log, run_log),
-        scores,
-        RunLoggers(operate.log_to, directory.path, position),
+        open_scores(directory, ingest, trainer, newest),
+        RunLoggers(config.operate.log_to, directory.path, position),
         ends,
         RunFigures(trainer, settings, stream, inputs, ingest.ids),
-        watch.Shown(display, run_log),
+        shown,
         ranks,
     ]
     components = [part for part in parts if part is not None]
@@ -168,8 +153,7 @@ def _compose(
         store,
         make_writer(peers, store, config.ranks.timeout),
         run_log,
-        every=config.checkpoint.checkpoint_every,
-        every_batches=config.checkpoint.checkpoint_batches,
+        config.checkpoint,
         parts=components,
         saved=None if newest is None else position,
         shard=peers.shard,
@@ -180,30 +164,15 @@ def _compose(
     batches = _cut(stream, ends, trainer, config.scores.max_wait, inputs, ingest.ids)
 
     # what watches the run
-    status, limit_bytes = RunStatus(), operate.memory_bytes
-    dead_letters = directory.path / DEAD_LETTERS
-    metrics = RunMetrics(
-        status,
-        flow,
-        trainer,
-        ingest,
-        checkpoints,
-        log=log,
-        dead_letters=dead_letters,
-        memory_limit=limit_bytes,
-        ranks=ranks,
-    )
-    labels = {"model": name, "stream": source.name, "run": str(directory.path)}
-    collector = RunCollector(metrics.metrics, labels)
-    if operate.metrics_port is not None:
-        exporter = Exporter(collector, operate.metrics_port, operate.metrics_host)
-        opened.callback(exporter.close)
-        at = f"http://{operate.metrics_host}:{exporter.port}/metrics"
-        run_log.info("metrics", f"metrics at {at}", port=exporter.port)
+    status, limit = RunStatus(), config.operate.memory_bytes
+    metrics = RunMetrics(status, flow, trainer, ingest, checkpoints, directory, log, ranks)
+    labels = {"model": inputs.title or config.model.name, "stream": source.name}
+    collector = RunCollector(metrics.metrics, {**labels, "run": str(directory.path)})
+    open_exporter(config.operate, collector, run_log, opened)
     serve_answers(directory, trainer, ingest.ids, metrics, collector, run_log, console, opened)
-    guard, feeds = MemoryGuard(limit_bytes, watch.GRACE_SECONDS), []
+    guard, feeds = MemoryGuard(limit, watch.GRACE_SECONDS), []
     if ranks is not None:
-        guard = RankGuard(limit_bytes, watch.GRACE_SECONDS, Board(joined(peers)), flow)
+        guard = RankGuard(limit, watch.GRACE_SECONDS, Board(joined(peers)), flow)
         heartbeat, size = heartbeat_of(config.ranks.timeout), trainer.config.batch_size
         batches = feed = Feed(peers, batches, size, lost=flow.stop, heartbeat=heartbeat)
         feeds = [feed]
@@ -212,17 +181,16 @@ def _compose(
     what = f"resumes at event {position:,}" if directory.resumed else "starts"
     text = f"{config.model.name} {what}, stream {source.name}"
     run_log.info("start", text, position=position, **build)
-    services: list[AbstractContextManager[object]] = [library_messages(run_log), opened.pop_all()]
     return Runner(
         trainer,
         batches,
         checkpoints,
         resumed=directory.resumed,
         flow=flow,
-        control=None if ranks is None else trainer.control,
+        control=control,
         status=status,
-        services=[*services, watchdog, *feeds],
-        display=nullcontext() if display is None else display,
+        services=[library_messages(run_log), opened.pop_all(), watchdog, *feeds],
+        display=shown,
         components=components,
         warn=lambda text: run_log.warning("checkpoint", text),
     )
@@ -240,31 +208,21 @@ def _make_trainer(
     config, source, peers = directory.config, inputs.source, inputs.lead.peers
     node_x_dim = 0 if inputs.nodes is None else inputs.nodes.dim
     initial = find_initial(config, peers.world) if newest is None else None
-    inputs.lead.brief(
-        Briefing.of(
-            directory,
-            None if newest is None else store.entries()[-1].path,
-            unit=source.unit,
-            x_dim=source.x_dim,
-            node_x_dim=node_x_dim,
-            direction=inputs.direction,
-        )
-    )
-    gpu = graph_gpu(config, inputs.device)
-    trainer = make_trainer(
+    briefing = Briefing.of(
         directory,
-        inputs.model,
-        source,
-        inputs.direction,
-        node_x_dim,
-        newest,
-        gpu,
-        peers,
-        run_log,
-        initial,
+        None if newest is None else store.entries()[-1].path,
+        unit=source.unit,
+        x_dim=source.x_dim,
+        node_x_dim=node_x_dim,
+        direction=inputs.direction,
+    )
+    inputs.lead.brief(briefing)
+    gpu, direction = graph_gpu(config, inputs.device), inputs.direction
+    trainer = make_trainer(
+        directory, inputs.model, source, direction, node_x_dim, newest, gpu, peers, run_log, initial
     )
     if initial is not None:
-        start = start_of(initial, trainer.graph, inputs.direction)
+        start = start_of(initial, trainer.graph, direction)
     return trainer, start
 
 

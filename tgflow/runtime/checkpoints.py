@@ -19,6 +19,7 @@ from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter, rea
 from tgflow.checkpoint.store import WriterStats
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.config import plain
+from tgflow.config.schema import CheckpointConfig
 from tgflow.durable.errors import LogCorrupt
 from tgflow.durable.fs import AppendedFile
 from tgflow.events import MICRO_BATCH_END, EventBatch
@@ -37,9 +38,6 @@ class Component:
     The main loop calls `figures` and `on_step` after each micro-batch, and `report` once all is
     saved. Checkpoints call `changed`, `save` and `saved`. `close` is called at the end of the run.
     """
-
-    def load(self, reader: Checkpoint | None) -> None:
-        """Restore the state of a checkpoint; None: the run begins."""
 
     def figures(self, step: StepRecord) -> Mapping[str, Any]:
         """Return what the component adds to the record of a micro-batch."""
@@ -78,9 +76,8 @@ class Checkpoints:
         store: CheckpointStore,
         writer: CheckpointWriter,
         run_log: RunLog,
+        config: CheckpointConfig,
         *,
-        every: float = 0.0,
-        every_batches: int | None = None,
         parts: Sequence[Component] = (),
         saved: int | None = None,
         shard: Shard | None = None,
@@ -88,7 +85,7 @@ class Checkpoints:
     ) -> None:
         self._trainer, self._store, self._writer = trainer, store, writer
         self._run_log, self._parts, self._announce = run_log, parts, announce
-        self._every, self._every_batches = every, every_batches
+        self._config = config
         self._shard = Shard() if shard is None else shard
         self._taken_at = time.monotonic()
         self._batches = 0
@@ -122,8 +119,9 @@ class Checkpoints:
         if self._writer.busy:
             return False
         self._settle()
-        by_time = self._every and time.monotonic() - self._taken_at >= self._every
-        by_batches = self._every_batches and self._batches >= self._every_batches
+        every, every_batches = self._config.checkpoint_every, self._config.checkpoint_batches
+        by_time = every and time.monotonic() - self._taken_at >= every
+        by_batches = every_batches and self._batches >= every_batches
         if not (by_time or by_batches):
             return False
         if self._trainer.num_pending:  # every micro-batch learned must have its record
@@ -238,10 +236,17 @@ MOST_LINES = 1 << 53
 
 
 class SavedRecords(Component):
-    """The lines of metrics.jsonl, of which checkpoints note the number."""
+    """The lines of metrics.jsonl, of which checkpoints note the number.
 
-    def __init__(self, files: RunFiles) -> None:
-        self._files = files
+    Those that are newer than the checkpoint are cut off.
+    """
+
+    def __init__(self, files: RunFiles, newest: Checkpoint | None) -> None:
+        self._files, lines = files, 0
+        if newest is not None:
+            noted = read_as(dict[str, int], newest.meta.get("records"), "records")
+            lines = read_natural(noted, "lines", most=MOST_LINES)
+        files.record_file.rewind(lines)
 
     def on_step(self, record: Mapping[str, Any]) -> None:
         self._files.log(record)
@@ -249,14 +254,6 @@ class SavedRecords(Component):
     def save(self, writer: Checkpoint) -> None:
         """Note how many lines there are; they are on the disk when this returns."""
         writer.note("records", {"lines": self._files.record_file.sync()})
-
-    def load(self, reader: Checkpoint | None) -> None:
-        """Cut off the lines that are newer than the checkpoint."""
-        lines = 0
-        if reader is not None:
-            noted = read_as(dict[str, int], reader.meta.get("records"), "records")
-            lines = read_natural(noted, "lines", most=MOST_LINES)
-        self._files.record_file.rewind(lines)
 
 
 ENDS_FILE = "micro-batches.txt"

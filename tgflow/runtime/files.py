@@ -194,11 +194,6 @@ class RunFiles:
             )
 
     @property
-    def checkpoint(self) -> Path:
-        """Where the one checkpoint of an offline run goes."""
-        return self.path / "checkpoint"
-
-    @property
     def records(self) -> Path:
         return self.record_file.path
 
@@ -215,9 +210,6 @@ class RunFiles:
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         return read_figures(self.path / name)
-
-    def write_metrics(self, metrics: Mapping[str, Any]) -> None:
-        self.write_json("metrics.json", metrics)
 
     def write_report(self, page: str) -> None:
         self._write("report.html", page)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
+from tgflow.config.schema import OperateConfig
 from tgflow.distributed.control import RankFigures
 from tgflow.durable.log import DurableLog
 from tgflow.runtime.checkpoints import Checkpoints, Component
+from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.features import table_figures
 from tgflow.runtime.files import STATES, State
 from tgflow.runtime.gpu import device_figures
+from tgflow.runtime.ingestion import DEAD_LETTERS
+from tgflow.runtime.log import RunLog
 from tgflow.runtime.machine import rss_bytes
 from tgflow.runtime.runner import RunStatus
 from tgflow.runtime.stream import FlowControl
@@ -192,6 +196,18 @@ class Exporter:
         self._thread.join(timeout=2)
 
 
+def open_exporter(
+    config: OperateConfig, collector: RunCollector, run_log: RunLog, opened: ExitStack
+) -> None:
+    """Export metrics over HTTP until `opened` is closed, if the settings name a port."""
+    if config.metrics_port is None:
+        return
+    exporter = Exporter(collector, config.metrics_port, config.metrics_host)
+    opened.callback(exporter.close)
+    at = f"http://{config.metrics_host}:{exporter.port}/metrics"
+    run_log.info("metrics", f"metrics at {at}", port=exporter.port)
+
+
 KINDS = {"gradient": "gradient", "rows": "rows", "queries": "query", "other": "other"}
 """Kinds of what ranks send, and their names in `RankFigures`."""
 
@@ -247,15 +263,14 @@ class RunMetrics:
         trainer: StreamTrainer,
         ingest: Ingest,
         checkpoints: Checkpoints,
-        *,
+        directory: RunDirectory,
         log: DurableLog | None,
-        dead_letters: Path,
-        memory_limit: int | None,
         ranks: RankMetrics | None,
     ) -> None:
         self._status, self._flow, self._trainer, self._ingest = status, flow, trainer, ingest
-        self._checkpoints, self._log, self._dead_letters = checkpoints, log, dead_letters
-        self._memory_limit, self._ranks = memory_limit, ranks
+        self._checkpoints, self._log, self._ranks = checkpoints, log, ranks
+        self._dead_letters = directory.path / DEAD_LETTERS
+        self._memory_limit = directory.config.operate.memory_bytes
         self._started = time.monotonic()
 
     @property

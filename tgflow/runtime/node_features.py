@@ -22,102 +22,6 @@ from tgflow.streams.rows.schema import listed
 from tgflow.streams.rows.validate import BadRows, feature_columns, is_text
 
 
-class NodeIndex:
-    """Finds rows by the ids of nodes."""
-
-    def __init__(
-        self,
-        name: str,
-        column: pa.ChunkedArray,
-        side: pa.ChunkedArray | None = None,
-        *,
-        by_number: bool = False,
-    ) -> None:
-        self._name, self._column, self._by_number = name, _plain(column), by_number
-        self._is_dst = None if side is None else self._destinations(_plain(side).cast(pa.string()))
-        if self._column.null_count:
-            row = self._column.is_null().index(True).as_py()
-            raise StreamError(f"{name}, row {row}", "null", "the id is missing")
-        kind = self._column.type
-        self._kind: type = str if is_text(kind) else int
-        if self._kind is int and not pa.types.is_integer(kind):
-            text = f"ids are numbers without decimals or texts, got {kind}"
-            raise StreamError(name, "type", text)
-        self._build(self._column)
-
-    def find(self, ids: NodeIds, nodes: Tensor, is_dst: Tensor | None) -> Tensor:
-        """Return the row of each node, int64 `[N]`; -1 for one that has none.
-
-        `is_dst` are the destinations among them; None where both ends have one kind of ids.
-        """
-        self.check_sides(bipartite=is_dst is not None)
-        if not len(nodes):
-            return nodes
-        names: Any = ids.decode(nodes)
-        self._use(type(names[0]), names[0])
-        found = []
-        for own, rows in self._maps:
-            place = own.find(names)
-            found.append(rows[place.clamp(min=0)].where(place >= 0, -1) if len(rows) else place)
-        return found[0] if is_dst is None else torch.where(is_dst, found[1], found[0])
-
-    def check_sides(self, *, bipartite: bool) -> None:
-        """Raise StreamError unless sides are known just where both ends have ids of their own."""
-        if bipartite == (self._is_dst is not None):
-            return
-        text = (
-            "sides are given, and the stream's sources and destinations have one kind of ids: "
-            "leave out side=..."
-        )
-        if bipartite:
-            text = (
-                "sources and destinations of the stream have ids of their own, so a row must say "
-                'whose it is: name a column of "src" and "dst", side=...'
-            )
-        raise StreamError(self._name, "schema", text)
-
-    def _use(self, kind: type, example: object) -> None:
-        """Compare ids as the stream has them, as numbers or texts."""
-        if kind is self._kind:
-            return
-        if self._by_number:
-            text = (
-                f"the stream's ids are texts such as {example!r}, and row i of an array is of the "
-                'node whose id is the number i; give ids, too: NodeFeatures({"id": ids, "x": x})'
-            )
-            raise StreamError(self._name, "type", text)
-        try:
-            column = self._column.cast(pa.string() if kind is str else pa.int64())
-        except pa.ArrowInvalid as error:
-            text = f"the stream's ids are numbers such as {example}, and here one is none: {error}"
-            raise StreamError(self._name, "type", text) from None
-        self._kind = kind
-        self._build(column)
-
-    def _build(self, column: pa.Array) -> None:
-        """Map ids to rows, those of sources and of destinations apart if there are sides."""
-        rows, is_dst = torch.arange(len(column)), self._is_dst
-        self._maps: list[tuple[NodeIds, Tensor]] = []
-        for part in [rows] if is_dst is None else [rows[~is_dst], rows[is_dst]]:
-            ids, own = NodeIds(), column.take(pa.array(part.numpy()))
-            dense, _ = ids.encode(own, own)
-            twice = (dense != torch.arange(len(dense))).nonzero()
-            if len(twice):
-                again = int(twice[0])
-                first, second = int(part[int(dense[again])]), int(part[again])
-                text = f"id {own[again].as_py()!r} has two rows, {first} and {second}; leave one"
-                raise StreamError(self._name, "schema", text)
-            self._maps.append((ids, part))
-
-    def _destinations(self, side: pa.Array) -> Tensor:
-        known = pc.is_in(side, pa.array(("src", "dst")))
-        if not pc.all(known).as_py():
-            row = known.index(False).as_py()
-            text = f'a side is "src" or "dst", got {side[row].as_py()!r}'
-            raise StreamError(f"{self._name}, row {row}", "type", text)
-        return torch.from_numpy(pc.equal(side, "dst").to_numpy(zero_copy_only=False).copy())
-
-
 def _plain(column: pa.ChunkedArray) -> pa.Array:
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
@@ -186,8 +90,20 @@ class NodeFeatures:
         """Value of missing features."""
         self.columns = self._chosen(found, columns, {id, *sides})
         """The columns of the features."""
-        of_sides = None if side is None else found[side]
-        self._index = NodeIndex(self.name, found[id], of_sides, by_number=by_number)
+        self._by_number = by_number
+        self._column = _plain(found[id])
+        self._is_dst = None
+        if side is not None:
+            self._is_dst = self._destinations(_plain(found[side]).cast(pa.string()))
+        if self._column.null_count:
+            row = self._column.is_null().index(True).as_py()
+            raise StreamError(f"{self.name}, row {row}", "null", "the id is missing")
+        kind = self._column.type
+        self._kind: type = str if is_text(kind) else int
+        if self._kind is int and not pa.types.is_integer(kind):
+            text = f"ids are numbers without decimals or texts, got {kind}"
+            raise StreamError(self.name, "type", text)
+        self._build(self._column)
         self._x = self._features(found, found[id])
 
     def __len__(self) -> int:
@@ -244,7 +160,7 @@ class NodeFeatures:
             ids: Of the nodes.
             num_nodes: How many have appeared.
         """
-        found = self._index.find(ids, torch.arange(num_nodes), _sides(ids, num_nodes))
+        found = self._find(ids, torch.arange(num_nodes), _sides(ids, num_nodes))
         used, num = len(torch.unique(found[found >= 0])), len(self)
         missing = num_nodes - int((found >= 0).sum())
         stands = "" if self.fill_missing is None else f", which get {self.fill_missing:g}"
@@ -263,7 +179,75 @@ class NodeFeatures:
         Raises:
             StreamError: If not.
         """
-        self._index.check_sides(bipartite=bipartite)
+        if bipartite == (self._is_dst is not None):
+            return
+        text = (
+            "sides are given, and the stream's sources and destinations have one kind of ids: "
+            "leave out side=..."
+        )
+        if bipartite:
+            text = (
+                "sources and destinations of the stream have ids of their own, so a row must say "
+                'whose it is: name a column of "src" and "dst", side=...'
+            )
+        raise StreamError(self.name, "schema", text)
+
+    def _find(self, ids: NodeIds, nodes: Tensor, is_dst: Tensor | None) -> Tensor:
+        """Return the row of each node, int64 `[N]`; -1 for one that has none.
+
+        `is_dst` are the destinations among them; None where both ends have one kind of ids.
+        """
+        self.check_sides(bipartite=is_dst is not None)
+        if not len(nodes):
+            return nodes
+        names: Any = ids.decode(nodes)
+        self._use(type(names[0]), names[0])
+        found = []
+        for own, rows in self._maps:
+            place = own.find(names)
+            found.append(rows[place.clamp(min=0)].where(place >= 0, -1) if len(rows) else place)
+        return found[0] if is_dst is None else torch.where(is_dst, found[1], found[0])
+
+    def _use(self, kind: type, example: object) -> None:
+        """Compare ids as the stream has them, as numbers or texts."""
+        if kind is self._kind:
+            return
+        if self._by_number:
+            text = (
+                f"the stream's ids are texts such as {example!r}, and row i of an array is of the "
+                'node whose id is the number i; give ids, too: NodeFeatures({"id": ids, "x": x})'
+            )
+            raise StreamError(self.name, "type", text)
+        try:
+            column = self._column.cast(pa.string() if kind is str else pa.int64())
+        except pa.ArrowInvalid as error:
+            text = f"the stream's ids are numbers such as {example}, and here one is none: {error}"
+            raise StreamError(self.name, "type", text) from None
+        self._kind = kind
+        self._build(column)
+
+    def _build(self, column: pa.Array) -> None:
+        """Map ids to rows, those of sources and of destinations apart if there are sides."""
+        rows, is_dst = torch.arange(len(column)), self._is_dst
+        self._maps: list[tuple[NodeIds, Tensor]] = []
+        for part in [rows] if is_dst is None else [rows[~is_dst], rows[is_dst]]:
+            ids, own = NodeIds(), column.take(pa.array(part.numpy()))
+            dense, _ = ids.encode(own, own)
+            twice = (dense != torch.arange(len(dense))).nonzero()
+            if len(twice):
+                again = int(twice[0])
+                first, second = int(part[int(dense[again])]), int(part[again])
+                text = f"id {own[again].as_py()!r} has two rows, {first} and {second}; leave one"
+                raise StreamError(self.name, "schema", text)
+            self._maps.append((ids, part))
+
+    def _destinations(self, side: pa.Array) -> Tensor:
+        known = pc.is_in(side, pa.array(("src", "dst")))
+        if not pc.all(known).as_py():
+            row = known.index(False).as_py()
+            text = f'a side is "src" or "dst", got {side[row].as_py()!r}'
+            raise StreamError(f"{self.name}, row {row}", "type", text)
+        return torch.from_numpy(pc.equal(side, "dst").to_numpy(zero_copy_only=False).copy())
 
     def _at(self, found: Tensor) -> Tensor:
         """Return the rows that were found, float32 `[N, dim]`; for -1 the fill value."""
@@ -286,7 +270,7 @@ class NodeFeatures:
     def _first(self, ids: NodeIds, num: int) -> Tensor:
         """Return the features of the first nodes, float32 `[num, dim]`."""
         nodes = torch.arange(num)
-        found = self._index.find(ids, nodes, _sides(ids, num))
+        found = self._find(ids, nodes, _sides(ids, num))
         if self.fill_missing is None and len(lost := nodes[found < 0]):
             self._refuse(ids, lost)
         return self._at(found)
@@ -383,7 +367,7 @@ class FeaturedStream:
                 yield events
                 continue
             nodes = torch.arange(known, last + 1)
-            found = features._index.find(self.ids, nodes, _sides_in(self.ids, nodes, events))
+            found = features._find(self.ids, nodes, _sides_in(self.ids, nodes, events))
             lost = nodes[found < 0] if features.fill_missing is None else nodes[:0]
             good = events
             if len(lost):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 
 import torch
@@ -82,12 +82,10 @@ class EventShape(Protocol):
     """Unit and width of a stream's events: of a source, or of rank 0's."""
 
     @property
-    def unit(self) -> str:
-        """What a tick is."""
+    def unit(self) -> str: ...
 
     @property
-    def x_dim(self) -> int:
-        """Width of the edge features, 0 without them."""
+    def x_dim(self) -> int: ...
 
 
 def make_trainer(
@@ -264,15 +262,14 @@ def open_saves(
     command: Literal["compare", "train"],
     build: dict[str, Any],
     run_log: RunLog,
-    parts: Sequence[Component] = (),
+    parts: Callable[[Checkpoint | None], list[Component]] = lambda newest: [],
 ) -> OfflineSaves:
     """Return the saved results of offline trainings, as the newest checkpoint has them."""
     events = SavedEvents(graph)
     store, newest, start = open_newest(directory, build, run_log, has_stream=False)
     if newest is not None:
         events.check(newest.meta, directory)
-    for part in parts:
-        part.load(newest)
+    further = parts(newest)
     directory.accept_settings()
     path = directory.config.stream.path
     settings = SavedSettings(directory, build, path, elapsed=start.elapsed)
@@ -280,7 +277,7 @@ def open_saves(
         store,
         newest,
         every=directory.config.checkpoint.checkpoint_every,
-        parts=[events, *parts, settings],
+        parts=[events, *further, settings],
         command=command,
         warn=lambda text: run_log.warning("checkpoint", text),
     )

@@ -27,17 +27,13 @@ class Saves(Protocol):
     """Checkpoints of rank 0 or of another rank: `Checkpoints`, `FollowedSaves`."""
 
     @property
-    def saved(self) -> int | None:
-        """Events in the newest checkpoint that is known to be on the disk; None without one."""
+    def saved(self) -> int | None: ...
 
-    def after_step(self) -> bool:
-        """Count a micro-batch; return whether it is time to save."""
+    def after_step(self) -> bool: ...
 
-    def take(self) -> None:
-        """Begin to save, while training goes on."""
+    def take(self) -> None: ...
 
-    def finish(self) -> str | None:
-        """Save all there is, and return the digest of the state, where it is known."""
+    def finish(self) -> str | None: ...
 
 
 def agree(control: RankControl | None, wanted: Order) -> Order:

@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 
 from torch import OutOfMemoryError
 
+from tgflow.config import StreamConfig
 from tgflow.events import MICRO_BATCH_END, EventBatch
 from tgflow.plan.in_order import BatchError
 from tgflow.report.formatting import num_bytes
@@ -93,16 +94,11 @@ class PacedStream:
     """The batches of ingestion as flow control, a limit and a speed let them through."""
 
     def __init__(
-        self,
-        ingest: Ingest,
-        flow: FlowControl,
-        *,
-        limit: int | None = None,
-        speed: float | None = None,
-        learned: int = 0,
+        self, ingest: Ingest, flow: FlowControl, config: StreamConfig, learned: int
     ) -> None:
+        limit = config.limit
         left = None if limit is None else max(0, limit - learned)
-        self._batches = playback(ingest, speed, limit=left, clock=flow)
+        self._batches = playback(ingest, config.speed, limit=left, clock=flow)
         self._ingest, self._flow, self._limit = ingest, flow, limit
         self._busy = threading.Lock()
         self.num_events = num_played(ingest, limit)

@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from rich.console import Console
+
+from tgflow.config import Config
 from tgflow.report.display import SECONDS_PER_LINE, Display
 from tgflow.report.formatting import compact, score
 from tgflow.runtime.checkpoints import Component
@@ -23,11 +26,24 @@ TICK_SECONDS = 0.25
 
 
 class Shown(Component):
-    """Updates the progress display; without one, logs progress every few seconds."""
+    """Shows progress on a console while it is entered; with JSON messages, logs it now and then."""
 
-    def __init__(self, display: Display | None, run_log: RunLog) -> None:
-        self._display, self._run_log = display, run_log
+    def __init__(
+        self, config: Config, title: str, total: int | None, console: Console, run_log: RunLog
+    ) -> None:
+        self._run_log, self._display = run_log, None
+        if config.operate.log_format == "text":
+            self._display = Display(console, title, total, config.continual.metric_names)
         self._logged_at = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if self._display is not None:
+            self._display.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._display is not None:
+            self._display.__exit__(*error)
 
     def on_step(self, record: Mapping[str, Any]) -> None:
         if self._display is not None:
