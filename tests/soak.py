@@ -22,8 +22,8 @@ import tempfile
 import threading
 import time
 import urllib.request
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from helpers.campaign import Campaign
@@ -45,21 +45,9 @@ EVENT_BYTES = 24
 """What the log in memory takes for an event."""
 
 
-@dataclass(frozen=True)
-class Sample:
-    """The process at one moment."""
-
-    second: float
-    age: float
-    """Seconds since the process began to learn."""
-    events: float
-    rss: float
-    """Less what the graph accounts for, which grows with the stream."""
-    descriptors: int
-    threads: int
-    log_bytes: float
-    checkpoints: int
-    unfinished: int
+Sample = dict[str, float]
+"""The process at one moment; `age` is in seconds since it began to learn."""
+WATCHED = ("rss", "descriptors", "threads", "log_bytes", "checkpoints", "unfinished")
 
 
 class Publisher(threading.Thread):
@@ -113,9 +101,9 @@ def main() -> int:
         rows = drain(campaign, publisher)
     found = verdict(samples, rows, publisher.sent, campaign.kills)
     if args.out:
-        plain = {**found, "rows": rows, "samples": [asdict(sample) for sample in samples]}
+        plain = {**found, "rows": rows, "samples": samples}
         args.out.write_text(json.dumps(plain, indent=1) + "\n")
-    return print_verdict(found, rows)
+    return 0 if found["passed"] else 1
 
 
 def soak(
@@ -159,17 +147,17 @@ def look(campaign: Campaign, pid: int, begin: float, start: float) -> Sample | N
     grown = page["tgflow_store_bytes"] + EVENT_BYTES * page["tgflow_events_released_total"]
     checkpoints = campaign.out / "checkpoints"
     now = time.monotonic()
-    return Sample(
-        second=now - begin,
-        age=now - start,
-        events=page["tgflow_events_learned_total"],
-        rss=1024 * int(fields["VmRSS"].split()[0]) - grown,
-        descriptors=descriptors,
-        threads=int(fields["Threads"]),
-        log_bytes=page.get("tgflow_log_bytes", 0.0),
-        checkpoints=len(list(checkpoints.glob("ckpt-*"))),
-        unfinished=len(list(checkpoints.glob(".tmp-*"))),
-    )
+    return {
+        "second": now - begin,
+        "age": now - start,
+        "events": page["tgflow_events_learned_total"],
+        "rss": 1024 * int(fields["VmRSS"].split()[0]) - grown,
+        "descriptors": descriptors,
+        "threads": int(fields["Threads"]),
+        "log_bytes": page.get("tgflow_log_bytes", 0.0),
+        "checkpoints": len(list(checkpoints.glob("ckpt-*"))),
+        "unfinished": len(list(checkpoints.glob(".tmp-*"))),
+    }
 
 
 def metrics(campaign: Campaign) -> dict[str, float] | None:
@@ -218,59 +206,34 @@ def drain(campaign: Campaign, publisher: Publisher) -> dict[str, int]:
     return {name: value for name, value in counts.items() if isinstance(value, int)}
 
 
-def verdict(
-    samples: list[Sample], rows: dict[str, int], sent: int, kills: int
-) -> dict[str, object]:
-    """Compare the first third of the time with the last."""
-    settled = [sample for sample in samples if sample.age > SETTLED_SECONDS]
+def verdict(samples: list[Sample], rows: dict[str, int], sent: int, kills: int) -> dict[str, Any]:
+    """Compare the first third of the time with the last, and print the comparison."""
+    settled = [sample for sample in samples if sample["age"] > SETTLED_SECONDS]
     third = max(1, len(settled) // 3)
-    first, last = settled[:third], settled[-third:]
-    names = ("rss", "descriptors", "threads", "log_bytes", "checkpoints", "unfinished")
     early, late = (
-        {name: statistics.median(getattr(s, name) for s in part) for name in names}
-        for part in (first, last)
+        {name: statistics.median(sample[name] for sample in part) for name in WATCHED}
+        for part in (settled[:third], settled[-third:])
     )
     parts = sum(rows[name] for name in ("accepted", "late", "malformed", "duplicate", "buffered"))
     checks = {
         "memory is flat": late["rss"] < 1.15 * early["rss"] + 8e6,
         "descriptors are flat": late["descriptors"] <= early["descriptors"] + 2,
         "threads are flat": late["threads"] <= early["threads"] + 1,
-        "the log is bounded": max(s.log_bytes for s in samples) < 2 * (256 << 20),
-        "checkpoints are bounded": max(s.checkpoints for s in samples) <= 6,
+        "the log is bounded": max(s["log_bytes"] for s in samples) < 2 * (256 << 20),
+        "checkpoints are bounded": max(s["checkpoints"] for s in samples) <= 6,
         "nothing unfinished is left": late["unfinished"] <= 1,
         "every row sent was read": rows["read"] == sent,
         "every row is accounted for": rows["read"] == parts,
     }
-    events = max(s.events for s in samples)
-    seconds = samples[-1].second
-    return {
-        "kills": kills,
-        "seconds": round(seconds),
-        "events": int(events),
-        "events_per_second": round(events / seconds),
-        "early": early,
-        "late": late,
-        "checks": checks,
-        "passed": all(checks.values()),
-    }
-
-
-def print_verdict(found: dict[str, object], rows: dict[str, int]) -> int:
-    """Print it for people, and return the exit code."""
-    print(
-        f"{found['kills']} kills in {found['seconds']} s, {found['events']:,} events, rows {rows}"
-    )
-    early, late = found["early"], found["late"]
-    assert isinstance(early, dict)
-    assert isinstance(late, dict)
+    events, seconds = int(max(s["events"] for s in samples)), round(samples[-1]["second"])
+    print(f"{kills} kills in {seconds} s, {events:,} events, rows {rows}")
     print(f"{'':24}{'first third':>16}{'last third':>16}")
-    for name in early:
+    for name in WATCHED:
         print(f"{name:24}{early[name]:>16,.0f}{late[name]:>16,.0f}")
-    checks = found["checks"]
-    assert isinstance(checks, dict)
     for name, passed in checks.items():
         print(f"  {'ok    ' if passed else 'FAILED'}  {name}")
-    return 0 if found["passed"] else 1
+    shown = {"kills": kills, "seconds": seconds, "events": events, "early": early, "late": late}
+    return {**shown, "checks": checks, "passed": all(checks.values())}
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""What campaigns recorded becomes rows: added up over the tests of one kind, and nothing else."""
+"""Properties that campaigns recorded become rows, added up over the tests of one kind."""
 
 from collections import Counter
 
-from benchmarks.kills import BY_KIND, BY_MACHINE, rows_of
-from benchmarks.reliability import campaign_rows, properties_of
+from benchmarks.reliability import BY_KIND, BY_MACHINE, campaign_rows, odd_rows, properties_of
 
 REPORT = """<testsuites><testsuite>
 <testcase name="test_killed_over_kafka"><properties>
@@ -36,7 +35,7 @@ def test_kills_on_an_odd_machine_are_rows_by_kind_of_run_and_by_machine():
             ("test_killed[TGAT]", "second runs"): 1,
         }
     )
-    rows = rows_of(found, 5)
+    rows = odd_rows(found, 5)
     kills = [(row.params["of"], row.value, row.target) for row in rows if row.name == BY_KIND]
     assert kills == [("TGN", 3, None), ("TGAT", 2, None), ("all", 5, 5)]
     met = {tuple(row.params.values()): row.value for row in rows if row.name == BY_MACHINE}

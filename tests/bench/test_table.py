@@ -1,50 +1,55 @@
-"""The bench of tables: quick, on the CPU, and with a GPU that is the CPU."""
+"""The benches of tables, on the CPU and with an emulated GPU, and of files."""
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
 import torch
 
-from benchmarks import cache_gpu, table
+from benchmarks import stream, table
 from helpers.emulator.device import EmulatedDevice
 from tgflow.bench.setup import Options
 
 QUICK = Options(quick=True, device="cpu")
 
 
-def test_places_on_the_cpu_are_measured(monkeypatch):
+def test_placements_on_the_cpu_are_measured(monkeypatch):
     monkeypatch.setattr(table, "WIDTHS", (100,))
     rows = table.run(QUICK)
     assert {row.params["placement"] for row in rows} == {"host"}
+    assert [row.params["beside"] for row in rows] == ["index_select", "indexing"]
     assert all(row.value > 0 for row in rows)
-    assert [row.params["beside"] for row in rows if row.name == "gather rows"] == [
-        "index_select",
-        "indexing",
-    ]
-    json.dumps([row.to_json() for row in rows], allow_nan=False)
 
 
-def test_a_gpu_is_measured_beside_what_it_replaces(monkeypatch):
+def test_gpu_is_measured_beside_what_it_replaces(monkeypatch):
     monkeypatch.setattr(table, "GPU_CALL", 50)
-    monkeypatch.setattr(cache_gpu, "CALL", 50)
+    monkeypatch.setattr(table, "SMALL_CALL", 20)
     rows = list(table.gpu_rows(128, EmulatedDevice(), QUICK))
-    names = [(row.name, row.params.get("beside")) for row in rows]
-    assert names == [
-        ("gather rows", "staged"),
-        ("gather rows", "indexing"),
-        ("bus in use", None),
-        ("gather through a cache on the GPU", None),
-        ("gather through a cache, over plain uva", None),
-        ("memory bandwidth in use", None),
+    cache = "gather through a cache on the GPU", "gather through a cache, over plain uva"
+    assert [row.name for row in rows] == [
+        *("gather rows", "gather rows", "bus in use"),
+        *(*cache, *cache),
+        "memory bandwidth in use",
     ]
-    assert 0.8 < rows[3].params["hit rate"] < 1
+    assert [row.params["ids"] for row in rows[3:7]] == [20, 20, 50, 50]
+    assert 0.8 < rows[5].params["hit rate"] < 1
     assert all(row.value > 0 and math.isfinite(row.value) for row in rows)
 
 
-def test_other_rows_are_an_error():
+def test_different_rows_are_an_error():
     out = torch.zeros(3)
     with pytest.raises(RuntimeError, match="wrong gives other rows"):
         table.check_alike({"wrong": lambda i: None}, out, torch.ones(3))
+
+
+def test_all_rows_of_files_but_the_bad_ones_reach_the_log(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = stream.write_files(tmp_path, 2000)
+    read = [stream.into_log(tmp_path / name, tmp_path) for name in names]
+    assert read == [2000, 2000 - stream.NUM_BAD, 2000]
+    assert [stream.read_bare(tmp_path / name) for name in names] == [2000] * 3
+    monkeypatch.setattr(stream, "NUM_ROWS", 20_000)
+    rows = stream.run(Options(quick=True))
+    assert [row.target for row in rows[1::2]] == [3e6, 2.5e6, 10e6]
+    assert all(row.value > 0 and row.baseline for row in rows)

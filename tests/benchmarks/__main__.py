@@ -13,12 +13,10 @@ from tgflow.cli.errors import report
 CALL = "python -m benchmarks"
 DEVELOPERS = {
     "sample": Benchmark(
-        "benchmarks.sample:run", "the samplers, beside a static CSR, the peers and plain Python"
+        "benchmarks.graph:sample", "the samplers, beside a static CSR, the peers and plain Python"
     ),
     "prepare": BENCHMARKS["prepare"],
-    "store": Benchmark(
-        "benchmarks.store:run", "the block store in one tier and two, beside a CSR and the peers"
-    ),
+    "store": Benchmark("benchmarks.graph:store", "the block store, beside a CSR and the peers"),
     "kafka": Benchmark("benchmarks.kafka:run", "reading a topic into the durable log"),
     "table": Benchmark(
         "benchmarks.table:run",
@@ -50,7 +48,7 @@ DEVELOPERS = {
         True,
     ),
     "kills": Benchmark(
-        "benchmarks.kills:run",
+        "benchmarks.reliability:kills",
         "500 kills on a machine with odd disks and clocks, no difference",
         True,
     ),

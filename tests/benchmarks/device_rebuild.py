@@ -1,32 +1,27 @@
-"""Updating and then sampling, beside a CSR that the GPU itself rebuilds for every update."""
+"""Updating and then sampling, beside a CSR that the GPU itself sorts again for every update."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from statistics import median
 
 import torch
 from torch import Tensor
 
-from benchmarks.beside_csr import LOOP_SIZE
 from tgflow.bench.graph import CALL, MICRO, GrowingGraph, K
 from tgflow.bench.row import Row
-from tgflow.bench.setup import Options, seconds_of
+from tgflow.bench.setup import Options, PowerLaw, seconds_of
 from tgflow.cuda.device import Device
 from tgflow.events import EventBatch
 from tgflow.sampling import recent_neighbors
 
-STEPS = 20
+LOOP_SIZE = 10_000_000
 TARGET = 21.0
 
 
 class SortedCsr:
-    """A stream's entries in device memory, sorted by node again whenever there are more.
-
-    Args:
-        num_nodes: Of the stream.
-        device: Where they are.
-    """
+    """A stream's entries in device memory, sorted by node again for each insert."""
 
     def __init__(self, num_nodes: int, device: torch.device) -> None:
         self._num_nodes, self._device = num_nodes, device
@@ -46,30 +41,28 @@ class SortedCsr:
         every = torch.arange(self._num_nodes + 1, device=self._device)
         self._begin = torch.searchsorted(node, every)
 
-    def latest(self, nodes: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    def latest(self, nodes: Tensor, k: int) -> list[Tensor]:
         """Return neighbors and events of the last `k` entries of each node, newest first."""
         place = self._begin[nodes + 1, None] - 1 - torch.arange(k, device=self._device)
         is_there = place >= self._begin[nodes, None]
         place = place.clamp(min=0)
-        return tuple(x[place].where(is_there, -1) for x in (self._neighbor, self._eid))  # type: ignore[return-value]
+        return [x[place].where(is_there, -1) for x in (self._neighbor, self._eid)]
 
 
 def rebuild_rows(options: Options, device: str | Device) -> Iterator[Row]:
-    """Insert 1,000 events and sample 3,000 queries: the graph's way, and with a sort.
-
-    At the largest size up to the one that the figure is for, if there is any.
-    """
+    """Insert 1,000 events and sample 3,000 queries, at the largest size up to `LOOP_SIZE`."""
     size = max((each for each in options.sizes if each <= LOOP_SIZE), default=0)
     if size == 0:
         return
     options.say(f"sample: beside the device's own rebuild, {size:,} entries")
-    growing = GrowingGraph([size], device)
-    growing.grow_to(size)
+    stream = PowerLaw.of_sizes([size])
+    growing = GrowingGraph(stream.read, device)
+    growing.grow_to(size // 2)
     there = growing.graph.device
-    csr = SortedCsr(growing.stream.num_nodes, there)
-    csr.insert(growing.stream.read(0, growing.graph.num_events))
+    csr = SortedCsr(stream.num_nodes, there)
+    csr.insert(stream.read(0, growing.graph.num_events))
     ours, sorts = [], []
-    for _ in range(2 if options.quick else STEPS):
+    for _ in range(2 if options.quick else 20):
         events = growing.read(MICRO)
         nodes = torch.cat([events.src, events.dst, events.src])[:CALL].to(there)
         t = torch.full_like(nodes, growing.graph.num_events + MICRO)
@@ -81,7 +74,7 @@ def rebuild_rows(options: Options, device: str | Device) -> Iterator[Row]:
         for column, expected in zip((found.nodes, found.eid), csr.latest(nodes, K), strict=True):
             if not torch.equal(column, expected):
                 raise RuntimeError("the device's own rebuild gives other neighbors")
-    own_us, sort_us = (1e6 * sorted(each)[len(each) // 2] for each in (ours, sorts))
-    params = growing.params(size) | {"k": K}
     name = "update, then sample, over the device's own rebuild"
+    params = {"stream": "power law", "entries": size, "device": growing.device, "k": K}
+    own_us, sort_us = (1e6 * median(each) for each in (ours, sorts))
     yield Row(name, own_us, "us/step", params, None, sort_us, TARGET)

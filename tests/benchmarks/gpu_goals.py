@@ -134,7 +134,7 @@ GOALS: Sequence[Goal] = (
     ),
     Goal(
         "gather through a cache, times plain uva",
-        "cache",
+        "table",
         "gather through a cache, over plain uva",
         1.0,
         "x",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,25 +17,14 @@ from tgflow.bench.setup import Options, seconds_of
 from tgflow.metrics import average_precision
 
 
-class Contender(Protocol):
-    """A model with its optimizer and loader, at the start of a task."""
-
-    def train(self, num_batches: int) -> list[float]:
-        """Train on the next batches of the task, in order.
-
-        Returns:
-            Each batch's mean cross-entropy of positives plus that of negatives.
-        """
-
-    def evaluate(self) -> tuple[Tensor, Tensor]:
-        """Return logits of the held-out events, and of one random negative of each."""
-
-
 @dataclass(slots=True)
 class Laps:
     """Speeds and losses of one contender."""
 
-    contender: Contender
+    contender: Any
+    """A model of tgflow or a peer, at the start of a task: `train(num_batches)` returns the losses
+    of the next batches, each the mean cross-entropy of positives plus that of negatives;
+    `evaluate()` returns logits of the held-out events, and of one random negative of each."""
     batches: int
     """Batches of a turn."""
     batch_size: int

@@ -1,6 +1,7 @@
-"""What the campaigns went through without a difference: kills, crash states, faults, a soak.
+"""Kills, crash states, faults and a soak that the tests of `make test-all` pass, counted.
 
-A failure is an error, not a row. The tests are those of `make test-all`, with more kills.
+A failure is an error, not a row. TGFLOW_KILLS is the number of kills on odd machines: with full and
+read-only disks, clocks that jump and second runs (`tests/runtime/test_odd_kills.py`).
 """
 
 from __future__ import annotations
@@ -44,6 +45,19 @@ ROWS: dict[tuple[str, str], tuple[str, Params, str, float | None]] = {
     ("", "faults"): ("fault points x kill, enospc, eio, raise, old or new", {}, "faults", None),
 }  # fmt: skip
 """The row that a property adds up to, by a part of the test's name and the property's."""
+ODD_KILLS, QUICK_ODD_KILLS = 500, 5
+ODD_CAMPAIGN = "runtime/test_odd_kills.py"
+BY_KIND = "kill -9 at random on an odd machine, final state the same bits"
+BY_MACHINE = "what these runs went through"
+_MACHINES = {
+    "kills, ordinary": ("killed", "an ordinary one"),
+    "kills, clock": ("killed", "a clock that jumps by months"),
+    "kills, full": ("killed", "a disk that is full now and then"),
+    "kills, read-only": ("killed", "a disk that becomes read-only"),
+    "ends, full": ("ended with exit 74", "a disk that is full now and then"),
+    "ends, read-only": ("ended with exit 74", "a disk that becomes read-only"),
+    "second runs": ("a second run refused", "any"),
+}
 
 
 def run(options: Options) -> list[Row]:
@@ -53,6 +67,28 @@ def run(options: Options) -> list[Row]:
     options.say("reliability: a soak at full rate")
     soaked = soak(QUICK_SOAK_MINUTES if options.quick else SOAK_MINUTES)
     return [*campaign_rows(properties), soaked]
+
+
+def kills(options: Options) -> list[Row]:
+    """Run the campaign on odd machines."""
+    number = int(os.environ.get("TGFLOW_KILLS", QUICK_ODD_KILLS if options.quick else ODD_KILLS))
+    options.say(f"kills: {number} on an odd machine")
+    return odd_rows(campaign_properties(number, [ODD_CAMPAIGN]), number)
+
+
+def odd_rows(properties: Counter[tuple[str, str]], wanted: int) -> list[Row]:
+    """Return a row for each kind of run, one for all of them, and one for each machine."""
+    by_kind = {
+        test.partition("[")[2].removesuffix("]"): count
+        for (test, name), count in properties.items()
+        if name == "kills"
+    }
+    rows = [Row(BY_KIND, count, "kills", {"of": kind}) for kind, count in by_kind.items()]
+    rows.append(Row(BY_KIND, sum(by_kind.values()), "kills", {"of": "all"}, wanted))
+    for name, (what, machine) in _MACHINES.items():
+        count = sum(n for (_, which), n in properties.items() if which == name)
+        rows.append(Row(BY_MACHINE, count, "times", {"what": what, "machine": machine}))
+    return rows
 
 
 def campaign_properties(

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from benchmarks import cache_gpu
 from benchmarks.race import take_turns
 from tgflow import _core
 from tgflow.bench.row import Params, Row
 from tgflow.bench.setup import Options
+from tgflow.cache import cached
 from tgflow.tables import FeatureTable
 
 if TYPE_CHECKING:
@@ -23,6 +23,11 @@ CALL = 12_000
 """Rows of a gather on the CPU: those of a batch of two hops."""
 GPU_CALL = 60_000
 GPU_BYTES = 8 << 30
+SMALL_CALL = 4_000
+"""Rows of a gather for a small batch."""
+HIT_RATE, TIMES_THREE = 0.9, 3.0
+CACHED = 1_000_000
+"""Rows that the cache holds, at most a tenth of the table."""
 NUM_ROWS = 1_000_000
 COPIED = 1 << 28
 
@@ -99,7 +104,8 @@ def gpu_rows(dim: int, gpu: Device, options: Options) -> Iterator[Row]:
         yield Row("gather rows", speeds["uva"], "rows/s", sized, None, speeds[name], goals[name])
     share = speeds["uva"] * dim * 4 / copy_speed(device, options.quick)
     yield Row("bus in use", share, "of pinned copy", params, 0.6)
-    yield from cache_gpu.cached_rows(uva, gpu, options, cache_gpu.CALL)
+    for call in (SMALL_CALL, GPU_CALL):
+        yield from cached_rows(uva, gpu, options, call)
     uva.close()
     yield bandwidth_row(dim, gpu, options)
 
@@ -152,3 +158,63 @@ def copy_speed(device: torch.device, quick: bool) -> float:
     target = torch.empty_like(source, device=device)
     copy: dict[str, Gather] = {"copy": lambda _: target.copy_(source, non_blocking=True)}
     return len(source) / float(take_turns(copy, 5, 2, device.type)["copy"].min())
+
+
+def cached_rows(table: FeatureTable, gpu: Device, options: Options, call: int) -> Iterator[Row]:
+    """Gather rows of `table`, in pinned memory, through a cache that has nine in ten of them.
+
+    Each call has its own ids. The CPU gathers to a pinned buffer, which is copied to the GPU.
+    """
+    device, size = gpu.device, len(table)
+    cache = cached(table, rows=min(CACHED, size // 10), device=gpu)
+    calls = 3 if options.quick else 20
+    hot, ids = ids_of_calls(2 * calls, cache.capacity, size, call)
+    there = [each.to(device) for each in ids]
+    cache.preload(torch.arange(cache.capacity, device=device))
+    cache.preload(hot.to(device))
+    out = torch.empty(call, table.dim, device=device)
+    staging = torch.empty(call, table.dim, pin_memory=out.is_cuda)
+
+    def uncached(i: int) -> Tensor:
+        table.gather(ids[i], staging)
+        return out.copy_(staging, non_blocking=True)
+
+    check_alike({"the cache": lambda i: cache.gather(there[i])}, out, table.gather(ids[0]))
+    for each in there[calls:]:  # contents as they are after a while
+        cache.gather(each, out)
+    cache.reset_counters()
+    methods = {
+        "cached": lambda i: cache.gather(there[i], out),
+        "uva": lambda i: table.gather(there[i], out),
+        "host": uncached,
+    }
+    seconds = take_turns(methods, calls, 1, device.type)
+    speeds = {name: call / float(each.median()) for name, each in seconds.items()}
+    params: Params = {
+        "dim": table.dim,
+        "ids": call,
+        "rows": cache.capacity,
+        "table rows": size,
+        "hit rate": round(cache.counters.hit_rate, 3),
+    }
+    name = "gather through a cache on the GPU"
+    yield Row(name, speeds["cached"], "rows/s", params, None, speeds["host"], TIMES_THREE)
+    name = "gather through a cache, over plain uva"
+    yield Row(name, speeds["cached"], "rows/s", params, None, speeds["uva"], 1.0)
+
+
+def ids_of_calls(num: int, capacity: int, size: int, num_ids: int) -> tuple[Tensor, list[Tensor]]:
+    """Return a hot set of half of the cache, scattered over the table, and the ids of each call.
+
+    A call has distinct hot ids, a share of `HIT_RATE`, and random cold ones, shuffled.
+    """
+    generator = torch.Generator().manual_seed(0)
+    num_hot = round(num_ids * HIT_RATE)
+    hot = torch.randperm(size, generator=generator)[: max(capacity // 2, num_hot)]
+    calls = []
+    for _ in range(num):
+        chosen = hot[torch.randperm(len(hot), generator=generator)[:num_hot]]
+        cold = torch.randint(size, (num_ids - num_hot,), generator=generator)
+        both = torch.cat([chosen, cold])
+        calls.append(both[torch.randperm(num_ids, generator=generator)])
+    return hot, calls

@@ -1,14 +1,17 @@
-"""How fast TGN and TGAT train, beside the other libraries that are installed, in the same run."""
+"""Training speed of TGN and TGAT, beside the other libraries that are installed, in turns."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+
+import torch
 
 from benchmarks import peers
 from benchmarks.peers import Peer
 from benchmarks.race import Laps, race
 from benchmarks.results import skipped
-from benchmarks.train_device import ahead_rows, beside_row
+from benchmarks.train_device import device_rows
 from tgflow.bench.row import Params, Row
 from tgflow.bench.setup import Options, restored_threads
 from tgflow.bench.train import (
@@ -16,18 +19,15 @@ from tgflow.bench.train import (
     TURN,
     Own,
     Task,
-    device_rows,
-    live_row,
     named_task,
     own_tgat,
     own_tgn,
-    quality_rows,
     set_threads,
-    share_row,
 )
 
 OWN = "tgflow"
-TGN_TIMES_FASTER = 3.0
+TGN_TIMES_FASTER, TORCH_SHARE_TARGET = 3.0, 0.85
+CURVE_POINTS = 5
 
 
 def run(options: Options) -> list[Row]:
@@ -41,10 +41,7 @@ def run(options: Options) -> list[Row]:
         rows: list[Row] = []
         device = options.devices[-1]
         if device != "cpu":
-            rows.append(live_row(task, params, device, options))
             rows += device_rows(task, params, device, options)
-            rows += ahead_rows(task, params, device, options)
-            rows.append(beside_row(task, params, device, options))
         if options.only_device:
             return rows
         return rows + tgn_rows(task, params, options) + tgat_rows(task, params, options)
@@ -57,16 +54,31 @@ def tgn_rows(task: Task, params: Params, options: Options) -> list[Row]:
     for each in laps.values():
         each.evaluate()
     rows = speed_rows("TGN training", laps, absent, params)
-    others = [each.median for name, each in laps.items() if name != OWN]
-    if others:
-        times = laps[OWN].median / max(others)
-        rows.append(
-            Row("TGN training, times the faster peer", times, "x", params, TGN_TIMES_FASTER)
-        )
+    rows += times_rows("TGN training, times the faster peer", laps, params, TGN_TIMES_FASTER)
     rows.append(share_row(task, params))
     for library, each in laps.items():
-        rows += quality_rows(each.losses, each.held_out_ap, params | {"library": library})
+        rows += quality_rows(each, params | {"library": library})
     return rows
+
+
+def share_row(task: Task, params: Params) -> Row:
+    """Return the share of a step in torch's forward, backward and optimizer, without prefetch."""
+    own = own_tgn(task, num_threads=0)
+    own.train(TURN)
+    begin, computed = time.perf_counter(), own.learner.compute_seconds
+    own.train(2 * TURN)
+    elapsed = time.perf_counter() - begin
+    share = (own.learner.compute_seconds - computed) / elapsed
+    return Row("TGN training step, share in torch", share, "", params, TORCH_SHARE_TARGET)
+
+
+def quality_rows(laps: Laps, params: Params) -> Iterator[Row]:
+    """Return mean losses by fifths of the batches, and the average precision of held-out events."""
+    parts = torch.tensor(laps.losses, dtype=torch.float64).tensor_split(CURVE_POINTS)
+    for point, part in enumerate(parts, 1):
+        named = params | {"part": f"{point}/{CURVE_POINTS}"}
+        yield Row("TGN loss", float(part.mean()), "nats", named)
+    yield Row("TGN held-out AP", laps.held_out_ap, "", params)
 
 
 def tgat_rows(task: Task, params: Params, options: Options) -> list[Row]:
@@ -79,15 +91,11 @@ def tgat_rows(task: Task, params: Params, options: Options) -> list[Row]:
 def contenders(
     own: Own, others: Sequence[Peer], turn: int, own_turn: int = TURN
 ) -> tuple[dict[str, Laps], dict[str, str]]:
-    """Return who takes part, with `turn` batches a turn for the peers, and why others do not."""
-    laps, absent = {OWN: Laps(own, own_turn, own.task.batch_size)}, {}
-    for peer in others:
-        loaded = peers.load(peer, own.task)
-        if isinstance(loaded, str):
-            absent[peer.library] = loaded
-        else:
-            laps[peer.library] = Laps(loaded, turn, own.task.batch_size)
-    return laps, absent
+    """Return tgflow and its peers, with `turn` batches a turn for peers, and why others are not."""
+    size = own.task.batch_size
+    present, absent = peers.load_all(others, own.task)
+    laps = {library: Laps(peer, turn, size) for library, peer in present.items()}
+    return {OWN: Laps(own, own_turn, size), **laps}, absent
 
 
 def speed_rows(
@@ -97,7 +105,7 @@ def speed_rows(
     params: Params,
     target: float | None = None,
 ) -> list[Row]:
-    """Give each library a row, those that did not take part as well."""
+    """Return a row per library, also of those that did not take part."""
     rows = []
     for library, each in laps.items():
         named = params | {"library": library}
@@ -106,3 +114,9 @@ def speed_rows(
         skipped(name, "events/s", {"library": library}, reason)
         for library, reason in absent.items()
     ]
+
+
+def times_rows(name: str, laps: dict[str, Laps], params: Params, target: float) -> list[Row]:
+    """Return the row of how many times faster than the fastest peer tgflow is, if there is one."""
+    others = [each.median for library, each in laps.items() if library != OWN]
+    return [Row(name, laps[OWN].median / max(others), "x", params, target)] if others else []

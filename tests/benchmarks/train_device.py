@@ -1,38 +1,95 @@
-"""Training on a GPU with and without look-ahead, and beside appends."""
+"""Training on a GPU: for each batch size, with and without look-ahead, and beside appends."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
+from itertools import islice
 
 from tgflow.bench.row import Params, Row
-from tgflow.bench.setup import Options
-from tgflow.bench.train import DEVICE_BATCHES, Task, device_speed, own_tgat, own_tgn
+from tgflow.bench.setup import Options, seconds_of
+from tgflow.bench.train import Own, Task, graph_on, own_tgat, own_tgn, tgn_of
 from tgflow.cuda.device import Device
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
+from tgflow.train.config import ContinualConfig
+from tgflow.train.continual import ContinualTrainer
 
-AHEAD_TARGET = 2.0
-"""How many times faster an epoch with look-ahead should be."""
+BATCHES = (200, 600, 4000)
+WARM_UP, LEAST_SECONDS = 10, 3.0
+"""Batches of a pass that are not timed, because they compile and capture; least timed seconds."""
+LIVE_WARM_UP, LIVE_PIECE = 40, 10_000
 BESIDE_BATCH = 600
 APPENDED, APPENDS_A_SECOND = 10_000, 100
 """Events of an append beside training, and appends a second: a million events a second."""
-BESIDE_TARGET = 5.0
-"""Percent by which appends may slow training."""
 
 
-def ahead_rows(task: Task, params: Params, device: str | Device, options: Options) -> Iterator[Row]:
-    """Measure an epoch with look-ahead beside one without, for both models and each batch size."""
+def device_rows(
+    task: Task, params: Params, device: str | Device, options: Options
+) -> Iterator[Row]:
+    """Measure TGN and TGAT with everything on a GPU; `benchmarks.gpu_goals` has the goals."""
+    yield live_row(task, params, device, options)
     for model, make in (("TGN", own_tgn), ("TGAT", own_tgat)):
-        for batch_size in DEVICE_BATCHES:
+        for batch_size in BATCHES:
+            options.say(f"train: {model}, batches of {batch_size:,} on a device")
             sized = replace(task, batch_size=batch_size)
-            ahead = device_speed(make(sized, 1, device), options)
+            given = params | {"batch": batch_size, "device": "cuda"}
+            speed = device_speed(make(sized, 1, device), options)
+            yield Row(f"{model} training on the device", speed, "events/s", given)
             alone = device_speed(make(sized, 0, device), options, waits=True)
-            given = params | {"batch": batch_size, "device": "cuda", "model": model}
-            yield Row("epoch with look-ahead", ahead / alone, "x", given, AHEAD_TARGET)
+            yield Row("epoch with look-ahead", speed / alone, "x", given | {"model": model})
+    yield beside_row(task, params, device, options)
+
+
+def device_speed(own: Own, options: Options, waits: bool = False) -> float:
+    """Return events per second of passes over the full batches, without their first batches.
+
+    Args:
+        own: A model at the start of its task.
+        options: `quick` makes one pass.
+        waits: Whether to synchronize after each step, before the next batch is prepared.
+    """
+    kind, done, spent = own.learner.device.type, 0, 0.0
+    stop = own.task.train_stop // own.task.batch_size
+    warm_up = min(WARM_UP, stop // 2)
+    while not done or (spent < LEAST_SECONDS and not options.quick):
+        own.rewind()
+        steps = own.steps(stop)
+        deque(islice(steps, warm_up), maxlen=0)
+        timed = (loss.item() if waits else loss for loss in steps)
+        spent += seconds_of(partial(deque, timed, 0), kind)
+        done += stop - warm_up
+    return done * own.task.batch_size / spent
+
+
+def live_row(task: Task, params: Params, device: str | Device, options: Options) -> Row:
+    """Return the speed of a continual trainer with default settings and everything on a GPU.
+
+    Each micro-batch is ranked among 20 negatives, learned with replay, and recorded.
+    """
+    options.say("train: TGN learns a stream on a device")
+    config = ContinualConfig(batch_size=task.batch_size, learning_rate=task.lr)
+    graph = graph_on(device, task.events.x_dim)
+    trainer = ContinualTrainer(tgn_of(task).to(graph.device), graph, config)
+    events = task.events
+    pieces = [events[at : at + LIVE_PIECE] for at in range(0, len(events), LIVE_PIECE)]
+    records = (step.to_json() for step in trainer.steps(pieces))
+    deque(islice(records, min(LIVE_WARM_UP, len(events) // task.batch_size // 2)), maxlen=0)
+    before = trainer.position
+    seconds = seconds_of(lambda: deque(records, maxlen=0), graph.device.type)
+    given = params | {
+        "batch": config.batch_size,
+        "negatives": config.mrr_negatives,
+        "replay": config.replay_ratio,
+        "device": "cuda",
+    }
+    speed = (trainer.position - before) / seconds
+    return Row("TGN learning as it comes", speed, "events/s", given)
 
 
 def beside_row(task: Task, params: Params, device: str | Device, options: Options) -> Row:
@@ -40,49 +97,36 @@ def beside_row(task: Task, params: Params, device: str | Device, options: Option
     options.say("train: TGN beside appends")
     own = own_tgn(replace(task, batch_size=BESIDE_BATCH), 1, device)
     alone = device_speed(own, options)
-    with appending(own.plan.graph, task.events[:APPENDED]) as appended:
-        begin = time.perf_counter()
+    graph = own.plan.graph
+    before, begin = graph.num_events, time.perf_counter()
+    with appending(graph, task.events[:APPENDED]):
         beside = device_speed(own, options)
-        reached = appended.num_events / (time.perf_counter() - begin)
+        reached = (graph.num_events - before) / (time.perf_counter() - begin)
     given = params | {"batch": BESIDE_BATCH, "device": "cuda", "appended/s": round(reached)}
-    slower = 100 * (alone / beside - 1)
-    return Row("training beside appends", slower, "% slower", given, BESIDE_TARGET)
-
-
-@dataclass(slots=True)
-class Appended:
-    """Progress of the appending thread."""
-
-    num_events: int = 0
-    error: BaseException | None = None
+    return Row("training beside appends", 100 * (alone / beside - 1), "% slower", given)
 
 
 @contextmanager
-def appending(graph: TemporalGraph, events: EventBatch) -> Iterator[Appended]:
+def appending(graph: TemporalGraph, events: EventBatch) -> Iterator[None]:
     """Append `events` to a graph over and over, `APPENDS_A_SECOND` times, from another thread."""
-    state, ended = Appended(), threading.Event()
+    ended, errors = threading.Event(), []
 
     def append() -> None:
-        begin, t = time.perf_counter(), graph.log.t_last or 0
-        for number in range(1, 1 << 30):
-            later = t + number * int(events.t[-1] - events.t[0] + 1) - events.t[0]
-            graph.append(replace(events, t=events.t + later))
-            state.num_events += len(events)
-            if ended.wait(max(0.0, begin + number / APPENDS_A_SECOND - time.perf_counter())):
-                return
-
-    def run() -> None:
+        begin, t, number = time.perf_counter(), graph.log.t_last or 0, 0
         try:
-            append()
+            while not ended.wait(max(0.0, begin + number / APPENDS_A_SECOND - time.perf_counter())):
+                number += 1
+                later = t + number * int(events.t[-1] - events.t[0] + 1) - events.t[0]
+                graph.append(replace(events, t=events.t + later))
         except BaseException as error:
-            state.error = error
+            errors.append(error)
 
-    thread = threading.Thread(target=run, name="tgflow-appends", daemon=True)
+    thread = threading.Thread(target=append, name="tgflow-appends", daemon=True)
     thread.start()
     try:
-        yield state
+        yield
     finally:
         ended.set()
         thread.join()
-    if state.error is not None:
-        raise state.error
+    if errors:
+        raise errors[0]

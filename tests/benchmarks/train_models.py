@@ -1,4 +1,4 @@
-"""How fast JODIE, TGN with pairs, GraphMixer, TPNet and DyGFormer train, beside TGN or TGM's.
+"""Training speed of the other models, beside TGN or beside TGM's implementation.
 
 `make bench ARGS="train-models --data wikipedia.csv.gz --events 20000"`
 """
@@ -7,32 +7,47 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from benchmarks import peers
-from benchmarks.own_models import (
-    own_dygformer,
-    own_graphmixer,
-    own_jodie,
-    own_tgn_with_pairs,
-    own_tpnet,
-)
 from benchmarks.peers import Peer
 from benchmarks.race import Laps, race
-from benchmarks.train import OWN, contenders, speed_rows
+from benchmarks.train import OWN, contenders, speed_rows, times_rows
 from tgflow.bench.row import Params, Row
 from tgflow.bench.setup import Options, restored_threads
-from tgflow.bench.train import TURN, Own, Task, named_task, own_tgn, set_threads
+from tgflow.bench.train import TURN, Own, Task, model_of, named_task, own_tgn, set_threads, tgn_of
+from tgflow.models import JODIE, DyGFormer, GraphMixer, TPNet
 
-JODIE_TIMES_TGN = 2.0
-WITH_PAIRS_TIMES_TGN = 1 / 1.1
-"""A step of TGN with the history of pairs may take a tenth longer."""
-GRAPHMIXER_TIMES_FASTER = 5.0
-PAIRS_TIMES_FASTER = 3.0
+JODIE_TIMES_TGN, WITH_PAIRS_TIMES_TGN = 2.0, 1 / 1.1
+GRAPHMIXER_TIMES_FASTER, PAIRS_TIMES_FASTER = 5.0, 3.0
 TGN_PASSES = 4
-"""Over the events beside our own TGN, which both are fast at: so there are many turns."""
+"""Passes over the events in turns with tgflow's TGN."""
 PAIRS_TURN = 3
-"""Batches of a model of pairs that tgflow trains when it is its turn."""
+"""Batches of a turn of tgflow's TPNet and DyGFormer; a peer trains one."""
+
+
+def own_tgn_with_pairs(task: Task) -> Own:
+    """Return tgflow's TGN on a task, with the exact history of each pair."""
+    return Own(task, tgn_of(task, pair_features=True))
+
+
+def own_jodie(task: Task) -> Own:
+    """Return tgflow's JODIE with the task's widths."""
+    return Own(task, model_of(task, JODIE, memory_dim=task.dim))
+
+
+def own_graphmixer(task: Task) -> Own:
+    """Return tgflow's GraphMixer with the task's widths and neighbors."""
+    return Own(task, model_of(task, GraphMixer, embedding_dim=task.dim, neighbors=task.neighbors))
+
+
+def own_dygformer(task: Task) -> Own:
+    """Return tgflow's DyGFormer with the task's widths; a sequence has the node and neighbors."""
+    return Own(task, model_of(task, DyGFormer, embedding_dim=task.dim, length=1 + task.neighbors))
+
+
+def own_tpnet(task: Task) -> Own:
+    """Return tgflow's TPNet with the task's widths and neighbors."""
+    return Own(task, model_of(task, TPNet, embedding_dim=task.dim, neighbors=task.neighbors))
 
 
 def run(options: Options) -> list[Row]:
@@ -41,29 +56,31 @@ def run(options: Options) -> list[Row]:
     The figures are medians of turns; `quick` trains on the stream's first 10,000 events only.
     """
     task, params = named_task(options)
-    rows: list[Row] = []
     with restored_threads():
         set_threads()
-        for of_model in (jodie_rows, tgn_with_pairs_rows, graphmixer_rows, rows_without_features):
-            rows += of_model(task, params, options)
-    return rows
+        return rows_of(task, params, options)
 
 
-def jodie_rows(task: Task, params: Params, options: Options) -> list[Row]:
-    """JODIE in turns with TGN, which also samples neighbors and attends to them."""
-    return rows_beside_tgn("JODIE", own_jodie(task), JODIE_TIMES_TGN, params, options)
-
-
-def tgn_with_pairs_rows(task: Task, params: Params, options: Options) -> list[Row]:
-    """TGN that reads the exact history of pairs, in turns with one that does not."""
+def rows_of(task: Task, params: Params, options: Options) -> list[Row]:
+    """Return the rows of all models; models of pairs train on events without features."""
+    rows = rows_beside_tgn("JODIE", own_jodie(task), JODIE_TIMES_TGN, params, options)
     own = own_tgn_with_pairs(task)
-    return rows_beside_tgn("TGN+pairs", own, WITH_PAIRS_TIMES_TGN, params, options)
+    rows += rows_beside_tgn("TGN+pairs", own, WITH_PAIRS_TIMES_TGN, params, options)
+    graphmixer = "GraphMixer", own_graphmixer, peers.GRAPHMIXER, GRAPHMIXER_TIMES_FASTER, TURN
+    rows += rows_beside_peers(task, params, options, *graphmixer)
+    tpnet = "TPNet", own_tpnet, peers.TPNET, PAIRS_TIMES_FASTER, PAIRS_TURN
+    dygformer = "DyGFormer", own_dygformer, peers.DYGFORMER, PAIRS_TIMES_FASTER, PAIRS_TURN
+    for rivals, neighbors in ((graphmixer, 20), (tpnet, 20), (dygformer, 31)):
+        plain = replace(task, events=replace(task.events, x=None), neighbors=neighbors)
+        named = params | {"features": 0, "neighbors": neighbors}
+        rows += rows_beside_peers(plain, named, options, *rivals)
+    return rows
 
 
 def rows_beside_tgn(
     name: str, own: Own, times_tgn: float, params: Params, options: Options
 ) -> list[Row]:
-    """A model of ours in turns with TGN: its speed, and how many times TGN's that is."""
+    """Return the speed of a model in turns with TGN, and its ratio to TGN's."""
     task = own.task
     beside = {name: own, "TGN": own_tgn(task)}
     laps = {each: Laps(model, TURN, task.batch_size) for each, model in beside.items()}
@@ -78,54 +95,19 @@ def rows_beside_tgn(
     ]
 
 
-def graphmixer_rows(task: Task, params: Params, options: Options) -> list[Row]:
-    """GraphMixer over the whole stream; a peer trains one batch a turn."""
-    against = Rivals("GraphMixer training", own_graphmixer, peers.GRAPHMIXER)
-    return peer_rows(against, task, params, options)
-
-
-def rows_without_features(task: Task, params: Params, options: Options) -> list[Row]:
-    """GraphMixer, TPNet and DyGFormer on events without features, with their papers' neighbors."""
-    rows: list[Row] = []
-    for rivals, neighbors in (
-        (Rivals("GraphMixer training", own_graphmixer, peers.GRAPHMIXER), 20),
-        (Rivals("TPNet training", own_tpnet, peers.TPNET, PAIRS_TIMES_FASTER, PAIRS_TURN), 20),
-        (
-            Rivals(
-                "DyGFormer training",
-                own_dygformer,
-                peers.DYGFORMER,
-                PAIRS_TIMES_FASTER,
-                PAIRS_TURN,
-            ),
-            31,
-        ),
-    ):
-        plain = replace(task, events=replace(task.events, x=None), neighbors=neighbors)
-        named = params | {"features": 0, "neighbors": neighbors}
-        rows += peer_rows(rivals, plain, named, options)
-    return rows
-
-
-class Rivals(NamedTuple):
-    """A model of ours and those of others."""
-
-    name: str
-    """Of the rows."""
-    own: Callable[[Task], Own]
-    others: Sequence[Peer]
-    times_faster: float = GRAPHMIXER_TIMES_FASTER
-    turn: int = TURN
-    """Batches of ours a turn; a peer trains one."""
-
-
-def peer_rows(rivals: Rivals, task: Task, params: Params, options: Options) -> list[Row]:
-    """Race a model against those of others."""
-    laps, absent = contenders(rivals.own(task), rivals.others, turn=1, own_turn=rivals.turn)
+def rows_beside_peers(
+    task: Task,
+    params: Params,
+    options: Options,
+    model: str,
+    own: Callable[[Task], Own],
+    others: Sequence[Peer],
+    times_faster: float,
+    own_turn: int,
+) -> list[Row]:
+    """Return the speeds of a model of tgflow and of its peers, which train one batch a turn."""
+    laps, absent = contenders(own(task), others, turn=1, own_turn=own_turn)
     race(laps, task.num_batches, options)
-    rows = speed_rows(rivals.name, laps, absent, params)
-    others = [each.median for name, each in laps.items() if name != OWN]
-    if others:
-        times = laps[OWN].median / max(others)
-        rows.append(Row(f"{rivals.name}, times the peer", times, "x", params, rivals.times_faster))
-    return rows
+    name = f"{model} training"
+    rows = speed_rows(name, laps, absent, params)
+    return rows + times_rows(f"{name}, times the peer", laps, params, times_faster)

@@ -19,6 +19,7 @@ from tgflow.events import EventBatch
 SIZES = (1_000_000, 5_000_000, 10_000_000, 20_000_000, 50_000_000, 100_000_000)
 QUICK_SIZES = (50_000, 200_000)
 LEAST_SIZE = 10_000
+MOST_NODES = 2_500_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +57,15 @@ class Options:
         device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
         return (device,) if self.only_device else tuple(dict.fromkeys(("cpu", device)))
 
-    @property
-    def standard_file(self) -> Path | None:
-        """The first file named wikipedia*, else the first file; None without files."""
-        ordered = sorted(self.data, key=lambda path: not path.name.startswith("wikipedia"))
-        return ordered[0] if ordered else None
-
     def wikipedia(self) -> tuple[str, EventBatch]:
-        """Return name and events of `standard_file`, or of a generated stream."""
-        path = self.standard_file
-        if path is None:
+        """Return name and events of the first file named wikipedia*, else of the first file.
+
+        Without files it is a generated stream.
+        """
+        ordered = sorted(self.data, key=lambda path: not path.name.startswith("wikipedia"))
+        if not ordered:
             return "wikipedia-shaped", wikipedia()
-        return _name_of(path), read(path)
+        return _name_of(ordered[0]), read(ordered[0])
 
     def streams(self) -> Mapping[str, EventBatch]:
         """Return the files' streams by name; a generated one without files."""
@@ -114,6 +112,11 @@ class PowerLaw:
         self.num_nodes, self.seed = num_nodes, seed
         self._name = torch.randperm(num_nodes, generator=torch.Generator().manual_seed(seed))
         self._chunk = functools.lru_cache(maxsize=2)(self._make)
+
+    @classmethod
+    def of_sizes(cls, sizes: Sequence[int]) -> PowerLaw:
+        """Return the stream of graphs of up to some entries, with a twentieth of them as nodes."""
+        return cls(max(min(max(sizes) // 20, MOST_NODES), 2))
 
     def read(self, start: int, stop: int) -> EventBatch:
         """Return the events at positions `[start, stop)`."""

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import islice
 from statistics import median
 from typing import Any, TypeVar
 
@@ -20,7 +17,6 @@ from tgflow.bench.setup import Options, restored_threads, seconds_of
 from tgflow.cuda.device import Device
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.metrics import average_precision
 from tgflow.model import TemporalModel
 from tgflow.models import TGAT, TGN
 from tgflow.nn import PairFeatures
@@ -28,8 +24,6 @@ from tgflow.plan.loader import Loader
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
 from tgflow.tables import FeatureTable
-from tgflow.train.config import ContinualConfig
-from tgflow.train.continual import ContinualTrainer
 from tgflow.train.step import TrainStep
 
 X_DIM = 172
@@ -38,36 +32,20 @@ BATCH_SIZE = 200
 TRAIN_SHARE = 0.85
 TURN = 25
 """Batches of one measurement."""
-CURVE_POINTS = 5
 QUICK_EVENTS = 10_000
 THREADS = 2
-TGAT_TARGET, TORCH_SHARE_TARGET = 6000.0, 0.85
+TGAT_TARGET = 6000.0
 
 PREPARED: dict[str, tuple[dict[str, Any], float]] = {
-    "TGN, 1 hop of 10": ({"fanouts": (10,), "strategy": "recent", "with_memory": True}, 1e-3),
+    "TGN, 1 hop of 10": ({"with_memory": True}, 1e-3),
     "TGN, 1 hop of 10, pair features": (
-        {
-            "fanouts": (10,),
-            "strategy": "recent",
-            "with_memory": True,
-            "counts": PairFeatures.counts,
-        },
+        {"with_memory": True, "counts": PairFeatures.counts},
         6e-4,
     ),
-    "TGAT, 2 hops of 10": ({"fanouts": (10, 10), "strategy": "recent", "with_memory": False}, 6e-3),
-    "TGAT, 2 hops of 10, uniform": (
-        {"fanouts": (10, 10), "strategy": "uniform", "with_memory": False},
-        6e-3,
-    ),
+    "TGAT, 2 hops of 10": ({"fanouts": (10, 10)}, 6e-3),
+    "TGAT, 2 hops of 10, uniform": ({"fanouts": (10, 10), "strategy": "uniform"}, 6e-3),
 }
 """Settings of a plan, and the target in seconds for a batch without features."""
-
-DEVICE_BATCHES = (200, 600, 4000)
-DEVICE_TARGETS = {"TGN": (0.5e6, 1.2e6, 3e6), "TGAT": (0.3e6, 0.6e6, 1.2e6)}
-"""Events per second on one H200, for each batch size."""
-DEVICE_WARM_UP, DEVICE_SECONDS = 10, 3.0
-"""Batches of a pass that are not timed, because they compile and capture; least timed seconds."""
-LIVE_TARGET, LIVE_WARM_UP, LIVE_PIECE = 0.2e6, 40, 10_000
 
 M = TypeVar("M", bound=TemporalModel)
 
@@ -87,10 +65,15 @@ def prepare(options: Options) -> list[Row]:
 
 def prepare_row(graph: TemporalGraph, name: str, rounds: int) -> Row:
     """Measure the preparation of every fourth batch of the second half; the best round counts."""
-    settings, limit_s = PREPARED[name]
-    negatives = NegativeSampler()
+    changes, limit_s = PREPARED[name]
+    settings: dict[str, Any] = {"fanouts": (10,), "strategy": "recent", "with_memory": False}
     plan = Plan(
-        graph, seed=0, batch_size=BATCH_SIZE, visibility="event", negatives=negatives, **settings
+        graph,
+        seed=0,
+        batch_size=BATCH_SIZE,
+        visibility="event",
+        negatives=NegativeSampler(),
+        **settings | changes,
     )
     indices = range(len(plan) // 2, len(plan) - 1, 4)
     best = min(
@@ -155,125 +138,30 @@ def set_threads() -> None:
 
 
 def train(options: Options) -> list[Row]:
-    """Train TGN and TGAT once over the stream.
-
-    Speeds are medians of turns; `quick` trains on the stream's first 10,000 events only.
-    """
+    """Train TGN and TGAT once over the stream; `quick` takes its first 10,000 events only."""
     task, params = named_task(options)
     with restored_threads():
         set_threads()
         rows = []
-        if options.devices[-1] != "cpu":
-            rows.append(live_row(task, params, options.devices[-1], options))
-            rows += device_rows(task, params, options.devices[-1], options)
-        return rows if options.only_device else rows + cpu_rows(task, params, options)
+        for device in options.devices:
+            given = params if device == "cpu" else params | {"device": device}
+            speed = train_speed(own_tgn(task, device=device), options)
+            rows.append(Row("TGN training", speed, "events/s", given))
+            speed = train_speed(own_tgat(task, device=device), options)
+            target = TGAT_TARGET if device == "cpu" else None
+            rows.append(Row("TGAT training", speed, "events/s", given, target))
+        return rows
 
 
-def cpu_rows(task: Task, params: Params, options: Options) -> list[Row]:
-    """Train on the CPU."""
-    tgn, tgat = own_tgn(task), own_tgat(task)
-    tgn_speed, losses = train_in_turns(tgn, options)
-    held_out_ap = average_precision(*tgn.evaluate())
-    tgat_speed, _ = train_in_turns(tgat, options)
-    return [
-        Row("TGN training", tgn_speed, "events/s", params),
-        share_row(task, params),
-        *quality_rows(losses, held_out_ap, params),
-        Row("TGAT training", tgat_speed, "events/s", params, TGAT_TARGET),
-    ]
-
-
-def train_in_turns(own: Own, options: Options) -> tuple[float, list[float]]:
-    """Train on the whole task; return the median events per second of turns, and all losses."""
+def train_speed(own: Own, options: Options) -> float:
+    """Train on the whole task; return the median events per second of turns but the first."""
     speeds: list[float] = []
-    losses: list[float] = []
-    while len(losses) < own.task.num_batches:
-        begin, before = time.perf_counter(), len(losses)
-        losses += own.train(TURN)
-        trained = (len(losses) - before) * own.task.batch_size
-        speeds.append(trained / (time.perf_counter() - begin))
-        options.say(f"train: batch {len(losses):,}, {speeds[-1]:,.0f} events/s")
-    return median(speeds[1:] or speeds), losses
-
-
-def share_row(task: Task, params: Params) -> Row:
-    """Return the share of a step in torch's forward, backward and optimizer, without prefetch."""
-    own = own_tgn(task, num_threads=0)
-    own.train(TURN)
-    own.seconds = own.torch_seconds = 0.0
-    own.train(2 * TURN)
-    share = own.torch_seconds / max(own.seconds, 1e-9)
-    return Row("TGN training step, share in torch", share, "", params, TORCH_SHARE_TARGET)
-
-
-def quality_rows(losses: Sequence[float], held_out_ap: float, params: Params) -> Iterator[Row]:
-    """Return mean losses by fifths of the batches, and the average precision of held-out events."""
-    parts = torch.tensor(losses, dtype=torch.float64).tensor_split(CURVE_POINTS)
-    for point, part in enumerate(parts, 1):
-        named = params | {"part": f"{point}/{CURVE_POINTS}"}
-        yield Row("TGN loss", float(part.mean()), "nats", named)
-    yield Row("TGN held-out AP", held_out_ap, "", params)
-
-
-def live_row(task: Task, params: Params, device: str | Device, options: Options) -> Row:
-    """Return the speed of a continual trainer with default settings and everything on a GPU.
-
-    Each micro-batch is ranked among 20 negatives, learned with replay, and recorded.
-    """
-    options.say("train: TGN learns a stream on a device")
-    config = ContinualConfig(batch_size=task.batch_size, learning_rate=task.lr)
-    graph = graph_on(device, task.events.x_dim)
-    trainer = ContinualTrainer(tgn_of(task).to(graph.device), graph, config)
-    events = task.events
-    pieces = [events[at : at + LIVE_PIECE] for at in range(0, len(events), LIVE_PIECE)]
-    records = (step.to_json() for step in trainer.steps(pieces))
-    deque(islice(records, min(LIVE_WARM_UP, len(events) // task.batch_size // 2)), maxlen=0)
-    before = trainer.position
-    seconds = seconds_of(lambda: deque(records, maxlen=0), graph.device.type)
-    given = params | {
-        "batch": config.batch_size,
-        "negatives": config.mrr_negatives,
-        "replay": config.replay_ratio,
-        "device": "cuda",
-    }
-    speed = (trainer.position - before) / seconds
-    return Row("TGN learning as it comes", speed, "events/s", given, LIVE_TARGET)
-
-
-def device_rows(
-    task: Task, params: Params, device: str | Device, options: Options
-) -> Iterator[Row]:
-    """Return the speeds of both models for each batch size with everything on a GPU."""
-    makers: dict[str, Callable[[Task, int, str | Device], Own]]
-    makers = {"TGN": own_tgn, "TGAT": own_tgat}
-    for model, make in makers.items():
-        for batch_size, target in zip(DEVICE_BATCHES, DEVICE_TARGETS[model], strict=True):
-            options.say(f"train: {model}, batches of {batch_size:,} on a device")
-            own = make(replace(task, batch_size=batch_size), 1, device)
-            given = params | {"batch": batch_size, "device": "cuda"}
-            speed = device_speed(own, options)
-            yield Row(f"{model} training on the device", speed, "events/s", given, target)
-
-
-def device_speed(own: Own, options: Options, waits: bool = False) -> float:
-    """Return events per second of passes over the full batches, without their first batches.
-
-    Args:
-        own: A model at the start of its task.
-        options: `quick` makes one pass.
-        waits: Whether to synchronize after each step, before the next batch is prepared.
-    """
-    kind, done, spent = own.learner.device.type, 0, 0.0
-    stop = own.task.train_stop // own.task.batch_size
-    warm_up = min(DEVICE_WARM_UP, stop // 2)
-    while not done or (spent < DEVICE_SECONDS and not options.quick):
-        own.rewind()
-        steps = own.steps(stop)
-        deque(islice(steps, warm_up), maxlen=0)
-        timed = (loss.item() if waits else loss for loss in steps)
-        spent += seconds_of(partial(deque, timed, 0), kind)
-        done += stop - warm_up
-    return done * own.task.batch_size / spent
+    for done in range(0, own.task.num_batches, TURN):
+        begin = time.perf_counter()
+        losses = own.train(TURN)
+        speeds.append(len(losses) * own.task.batch_size / (time.perf_counter() - begin))
+        options.say(f"train: batch {done + len(losses):,}, {speeds[-1]:,.0f} events/s")
+    return median(speeds[1:] or speeds)
 
 
 class Own:
@@ -281,9 +169,9 @@ class Own:
 
     Args:
         task: The task.
-        model: What is trained.
+        model: Model to train.
         num_threads: Threads that prepare batches beside the training thread; 0 for none.
-        device: Where all of it is: graph, features, model.
+        device: Device of graph, features and model.
     """
 
     def __init__(
@@ -296,16 +184,8 @@ class Own:
         self.task, self.num_threads = task, num_threads
         graph = graph_on(device, task.events.x_dim)
         graph.append(task.events)
-        self.plan = Plan(
-            graph,
-            seed=task.seed,
-            batch_size=task.batch_size,
-            fanouts=model.fanouts,
-            strategy="recent",
-            visibility="batch",
-            negatives=NegativeSampler("random"),
-            with_memory=model.state is not None,
-            counts=model.counts,
+        self.plan = Plan.for_model(
+            model, graph, batch_size=task.batch_size, seed=task.seed, visibility="batch"
         )
         self.learner = TrainStep(
             model.to(graph.device),
@@ -313,27 +193,17 @@ class Own:
             learning_rate=task.lr,
             num_nodes=lambda: graph.num_nodes,
         )
-        self.seconds = 0.0
-        """Time in `train`."""
-        self.torch_seconds = 0.0
-        """What of it went into torch's forward, backward and optimizer."""
         self._next = 0
 
     def train(self, num_batches: int) -> list[float]:
-        """Train on the next batches; returns their losses. Nothing is prepared beyond them."""
-        begin, computed = time.perf_counter(), self.learner.compute_seconds
-        stop = min(self._next + num_batches, self.task.num_batches)
-        losses = list(self.steps(stop))
-        if losses:
-            float(losses[-1])  # waits for a device, once
-        self.seconds += time.perf_counter() - begin
-        self.torch_seconds += self.learner.compute_seconds - computed
-        return [float(loss) for loss in losses]
+        """Train on the next batches and return their losses; synchronizes once."""
+        losses = list(self.steps(min(self._next + num_batches, self.task.num_batches)))
+        return torch.stack(losses).tolist() if losses else []
 
     def steps(self, stop: int) -> Iterator[Tensor]:
         """Train on the batches up to `stop`, one at a time, and yield their losses.
 
-        A GPU is not waited for.
+        Does not synchronize.
         """
         for batch in self._load(self._next, stop):
             step = self.learner.learn(batch)
@@ -342,7 +212,7 @@ class Own:
             yield 2 * step.loss  # a mean over both kinds of events
 
     def rewind(self) -> None:
-        """Go back to the first batch, with what was learned but without memory."""
+        """Go back to the first batch and reset the memory; parameters are kept."""
         self._next = 0
         state = self.learner.model.state
         if state is not None:
@@ -371,22 +241,10 @@ def graph_on(device: str | Device, x_dim: int) -> TemporalGraph:
 
 
 def model_of(task: Task, kind: type[M], **settings: Any) -> M:
-    """Return a model of tgflow with the task's features, time encoding and dropout.
-
-    Args:
-        task: The task.
-        kind: The model.
-        settings: The other fields of its `config_type`.
-    """
+    """Return a model with the task's features, time encoding and dropout, and other settings."""
     torch.manual_seed(task.seed)
-    make: Callable[[Any], M] = kind
     widths = {"edge_x_dim": task.events.x_dim, "time_dim": task.dim}
-    return make(kind.config_type(**widths, dropout=task.dropout, **settings))
-
-
-def own_tgn(task: Task, num_threads: int = 1, device: str | Device = "cpu") -> Own:
-    """Return tgflow's TGN on a task."""
-    return Own(task, tgn_of(task), num_threads, device)
+    return kind(kind.config_type(**widths, dropout=task.dropout, **settings))
 
 
 def tgn_of(task: Task, pair_features: bool = False) -> TGN:
@@ -402,14 +260,12 @@ def tgn_of(task: Task, pair_features: bool = False) -> TGN:
     )
 
 
+def own_tgn(task: Task, num_threads: int = 1, device: str | Device = "cpu") -> Own:
+    """Return tgflow's TGN on a task."""
+    return Own(task, tgn_of(task), num_threads, device)
+
+
 def own_tgat(task: Task, num_threads: int = 1, device: str | Device = "cpu") -> Own:
-    """Return tgflow's TGAT with the task's widths, on two hops of recent neighbors."""
-    model = model_of(
-        task,
-        TGAT,
-        embedding_dim=task.dim,
-        heads=task.heads,
-        neighbors=task.neighbors,
-        strategy="recent",
-    )
-    return Own(task, model, num_threads, device)
+    """Return tgflow's TGAT on a task, on two hops of recent neighbors."""
+    widths = {"embedding_dim": task.dim, "heads": task.heads, "neighbors": task.neighbors}
+    return Own(task, model_of(task, TGAT, **widths, strategy="recent"), num_threads, device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ class Peer(NamedTuple):
 
     @property
     def not_installed(self) -> str:
-        """What a row says in its place where it is not installed."""
+        """Reason of the skipped row of a library that is not installed."""
         return f"not installed: {self.way_in}"
 
 
@@ -53,3 +54,12 @@ def load(peer: Peer, *args: Any) -> Any:
     except ModuleNotFoundError as error:
         return f"{peer.not_installed} ({error})"
     return adapter(*args)
+
+
+def load_all(peers: Iterable[Peer], *args: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return adapters by library, and why other libraries cannot take part."""
+    loaded = {peer.library: load(peer, *args) for peer in peers}
+    return (
+        {library: found for library, found in loaded.items() if not isinstance(found, str)},
+        {library: reason for library, reason in loaded.items() if isinstance(reason, str)},
+    )

@@ -1,0 +1,187 @@
+"""The benches of the store and the samplers: rows are complete, baselines are true."""
+
+import json
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import benchmarks.graph
+from benchmarks import peers
+from benchmarks.device_rebuild import rebuild_rows
+from benchmarks.graph import OWN, check_equal, library_rows, samplers, share_equal
+from benchmarks.race import take_turns
+from benchmarks.results import skipped
+from benchmarks.static_csr import StaticCsr
+from helpers.devices import opened
+from tgflow import _core
+from tgflow.bench import graph
+from tgflow.bench.row import Row
+from tgflow.bench.setup import Options, PowerLaw, read, wikipedia
+from tgflow.events import EventBatch
+from tgflow.graph import TemporalGraph
+from tgflow.sampling import recent_neighbors, uniform_neighbors
+
+SIZES = (10_000, 60_000)
+
+
+@pytest.fixture(scope="module")
+def options(tmp_path_factory):
+    """Return options with small graphs and a file of 2,000 events."""
+    path = tmp_path_factory.mktemp("bench") / "wikipedia.csv"
+    events = PowerLaw(100).read(0, 2_000)
+    columns = zip(events.src.tolist(), events.dst.tolist(), events.t.tolist(), strict=True)
+    path.write_text("src,dst,t\n" + "".join(f"{s},{d},{t}\n" for s, d, t in columns))
+    return Options(data=[path], quick=True, entries=SIZES, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("run", "beside"),
+    [
+        (
+            benchmarks.graph.store,
+            ("insert, bulk", "insert, micro-batches beside a merge"),
+        ),
+        (benchmarks.graph.sample, ("recent, cold", "update, then sample beside a merge")),
+    ],
+)
+def test_rows_are_complete_and_have_baselines(run, beside, options):
+    rows = run(options)
+    for row in json.loads(json.dumps([row.to_json() for row in rows], allow_nan=False)):
+        assert row["unit"]
+        assert (row["value"] is None) == ("skipped" in row["params"])
+        assert row["value"] is None or row["value"] > 0
+    assert len({(row.name, *sorted(row.params.items())) for row in rows}) == len(rows)
+    for name in beside:
+        made = [row for row in rows if row.name == name and row.params["stream"] == "power law"]
+        assert {row.params["entries"] for row in made} == set(SIZES)
+        assert all(row.baseline is not None and row.baseline > 0 for row in made)
+
+
+def test_core_without_the_csr_is_measured_without_it(monkeypatch, options):
+    monkeypatch.delattr(_core, "StaticCsr")
+    rows = benchmarks.graph.store(options)
+    assert {row.name for row in rows} >= {"insert, bulk"}
+    assert all(row.baseline is None for row in rows if row.name == "insert, bulk")
+
+
+def test_graph_on_a_gpu_is_measured_as_one_on_the_cpu():
+    options = Options(quick=True, entries=(10_000,))
+    found = []
+    for device in (opened("emulated"), "cpu"):
+        growing, params = next(graph.grown_graphs(options, device))
+        found.append(
+            [(row.name, row.params.keys()) for row in graph.store_rows(growing, params, 2)]
+        )
+    assert found[0] == found[1]
+    (row,) = rebuild_rows(Options(quick=True, entries=(20_000,)), opened("emulated"))
+    assert min(row.value, row.baseline) > 0
+
+
+def test_ratio_and_targets_of_a_row():
+    assert Row("rate", 6.0, "events/s", baseline=3.0, target=100.0).ratio == 2
+    assert Row("cost", 6.0, "us", baseline=3.0).ratio == 0.5
+    assert Row("rate", 6.0, "events/s", target=2.0).ratio == 3
+    assert Row("rate", 6.0, "events/s").ratio is None
+    assert Row("rate", 6.0, "events/s", target=5.0).reached
+    assert not Row("rate", 6.0, "events/s", target=7.0).reached
+    assert Row("cost", 6.0, "us", target=7.0).reached
+    assert Row("rate", 6.0, "events/s", {}, 5.0, 3.0, 2.0).reached
+    assert not Row("rate", 6.0, "events/s", {}, 5.0, 4.0, 2.0).reached
+    assert Row("rate", 6.0, "events/s", target_ratio=2.0).reached is None
+    none = skipped("rate", "events/s", {}, "not installed")
+    assert (none.ratio, none.reached) == (None, None)
+
+
+def test_power_law_stream_is_the_same_in_any_pieces():
+    stream = PowerLaw(100, seed=3)
+    edge = PowerLaw.CHUNK
+    whole = PowerLaw(100, seed=3).read(edge - 30, edge + 30)
+    parts = [stream.read(at, at + 20) for at in range(edge - 30, edge + 30, 20)]
+    for column in ("src", "dst", "t"):
+        pieces = torch.cat([getattr(part, column) for part in parts])
+        assert torch.equal(pieces, getattr(whole, column))
+    assert not torch.equal(PowerLaw(100, seed=4).read(0, 60).src, stream.read(0, 60).src)
+
+
+def test_streams_are_read_from_the_files(tmp_path):
+    paths = [tmp_path / "made.csv", tmp_path / "wikipedia.csv"]
+    for i, path in enumerate(paths):
+        path.write_text(f"src,dst,t\n{i},5,1\n2,3,4\n", encoding="utf-8")
+    assert read(paths[0]).src.tolist() == [0, 2]
+    options = Options(data=paths)
+    assert list(options.streams()) == ["made", "wikipedia"]
+    name, events = options.wikipedia()
+    assert (name, events.src.tolist()) == ("wikipedia", [1, 2])
+    assert Options(data=paths[:1]).wikipedia()[0] == "made"
+    assert Options().wikipedia()[0] == "wikipedia-shaped"
+
+
+def test_turns_alternate_and_keep_the_best_of_each_call():
+    order = []
+    calls = {name: lambda i, name=name: order.append((name, i)) for name in "ab"}
+    seconds = take_turns(calls, num_calls=2, rounds=2)
+    assert [f"{name}{i}" for name, i in order] == ["a0", "b0", "b1", "a1"] * 2
+    assert all(len(each) == 2 and math.isfinite(float(each.sum())) for each in seconds.values())
+
+
+@pytest.mark.parametrize("peer", peers.SAMPLERS, ids=lambda peer: peer.library)
+def test_peers_find_the_same_recent_neighbors_where_they_are_installed(peer):
+    events, k = wikipedia()[:600], 5
+    present, absent = samplers(events, k)
+    if peer.library in absent:
+        pytest.skip(f"{peer.library} is {absent[peer.library]}")
+    for at in range(0, 600, 4):  # of more than k events of a node, PyG keeps any k
+        for library in (OWN, peer.library):
+            present[library].insert(events[at : at + 4])
+    nodes = torch.unique(torch.cat([events.src, events.dst]))
+    t = torch.full_like(nodes, int(events.t[-1]) + 1)
+    ours, theirs = (present[name].neighbors(nodes, t) for name in (OWN, peer.library))
+    assert share_equal(ours, theirs) == 1.0
+
+
+def test_library_that_is_not_installed_has_a_skipped_row():
+    rows = list(library_rows("two hops", "us", {OWN: 2.0, "slow": 6.0}, {"none": "absent"}, {}))
+    assert [row.ratio for row in rows] == [3.0, None, None]
+    assert rows[2].params == {"library": "none", "skipped": "absent"}
+    assert next(library_rows("two hops", "us", {OWN: 2.0}, {}, {})).baseline is None
+
+
+events_and_cuts = st.tuples(
+    st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 3)), max_size=60),
+    st.lists(st.integers(0, 60), max_size=4),
+)
+
+
+@given(events_and_cuts, st.sampled_from(["undirected", "directed"]), st.integers(1, 20))
+def test_csr_answers_as_the_graph_does(events_and_cuts, direction, k):
+    listed, cuts = events_and_cuts
+    src, dst, gaps = torch.tensor(listed, dtype=torch.int64).view(-1, 3).unbind(1)
+    events = EventBatch(src.clone(), dst.clone(), gaps.cumsum(0))
+    graph, merged, built = TemporalGraph(direction), StaticCsr(direction), StaticCsr(direction)
+    built.insert(PowerLaw(9).read(0, 50))  # which a build replaces
+    cuts = sorted(min(cut, len(events)) for cut in cuts)
+    for start, stop in zip([0, *cuts], [*cuts, len(events)], strict=True):
+        graph.append(events[start:stop])
+        merged.insert(events[start:stop])
+    built.build(graph.log)
+    last = int(events.t[-1]) if len(events) else 0
+    nodes = torch.arange(-1, 9).repeat_interleave(last + 3)
+    t = torch.arange(-1, last + 2).repeat(10)
+    for csr in (merged, built):
+        assert len(csr) == graph.stats().num_entries
+        check_equal("recent", recent_neighbors(graph, nodes, t, k), csr.recent(nodes, t, k))
+        ours = uniform_neighbors(graph, nodes, t, k, key=7)
+        check_equal("uniform", ours, csr.uniform(nodes, t, k, key=7))
+        for before in (0, len(events) // 2):
+            expected = recent_neighbors(graph, nodes, t, k, as_of=before)
+            check_equal("before", expected, csr.recent(nodes, t, k, before))
+
+
+def test_different_answers_are_an_error():
+    graph, csr = TemporalGraph.from_events(PowerLaw(5).read(0, 20)), StaticCsr()
+    nodes, t = torch.arange(5), torch.full((5,), 30)
+    with pytest.raises(RuntimeError, match="recent: the answers differ in 'nodes'"):
+        check_equal("recent", recent_neighbors(graph, nodes, t, 4), csr.recent(nodes, t, 4))

@@ -1,0 +1,284 @@
+"""The store and the samplers beside a static CSR, the stores of other libraries, and a reference.
+
+The CSR and what is measured on the CPU use one thread unless a row's parameters differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks import peers
+from benchmarks.device_rebuild import LOOP_SIZE, rebuild_rows
+from benchmarks.race import take_turns
+from benchmarks.results import skipped
+from benchmarks.static_csr import StaticCsr, static_csr
+from tgflow import _core
+from tgflow.bench import graph as bench
+from tgflow.bench.graph import CALL, MICRO, MICRO_NAME, ROOTS, STRATEGIES, GrowingGraph, K
+from tgflow.bench.row import COSTS, Params, Row
+from tgflow.bench.setup import Options, restored_threads, seconds_of
+from tgflow.events import EventBatch
+from tgflow.graph import TemporalGraph
+from tgflow.sampling import Neighbors, recent_neighbors
+from tgflow.testing import reference
+
+OWN = "tgflow"
+LOOP = "update, then sample"
+LOOP_TARGET = 50.0
+"""How many times faster than a rebuild an update is at `LOOP_SIZE` entries."""
+PEER_BATCH = 200
+
+
+def store(options: Options) -> list[Row]:
+    """Run `tgflow bench store`, beside the CSR; then the peers."""
+    rows = bench.store(options)
+    if options.only_device:
+        return rows
+    with restored_threads():
+        _core.set_num_threads(1)
+        num_left = MICRO * (20 if options.quick else 300)
+        speeds = {
+            (params["stream"], params["entries"]): csr_speeds(growing, csr, options)
+            for growing, params, csr in csr_graphs(options, num_left)
+        }
+        rows = [each for row in rows for each in with_speeds(row, speeds)]
+        for name, events in options.streams().items():
+            options.say(f"store: {name}, beside the peers")
+            rows += insert_rows(name, events, options)
+    return rows
+
+
+def csr_graphs(
+    options: Options, num_left: int = 0
+) -> Iterator[tuple[GrowingGraph, Params, StaticCsr]]:
+    """Yield the graphs of `grown_graphs` with a CSR of each; none without a CSR in the core."""
+    csr = static_csr()
+    for growing, params in bench.grown_graphs(options, "cpu", num_left) if csr else ():
+        csr.build(growing.graph.log)
+        yield growing, params, csr
+
+
+def csr_speeds(growing: GrowingGraph, csr: StaticCsr, options: Options) -> tuple[float, float]:
+    """Return seconds of a rebuild of the CSR, and events per second merged into it."""
+    build = partial(csr.build, growing.graph.log)
+    rebuild_s = min(seconds_of(build) for _ in range(1 if options.quick else 3))
+    merges = []
+    for _ in range(2 if options.quick else 30):
+        events = growing.read(MICRO)
+        merges.append(seconds_of(partial(csr.insert, events)))
+        growing.append(events)
+    return rebuild_s, MICRO / median(merges)
+
+
+def with_speeds(row: Row, speeds: Mapping[Any, tuple[float, float]]) -> Iterator[Row]:
+    """Yield a row of inserts with the CSR's speeds as baselines, any other row unchanged."""
+    found = speeds.get((row.params["stream"], row.params["entries"]))
+    if (
+        found is None
+        or row.params["device"] != "cpu"
+        or row.name not in ("insert, bulk", MICRO_NAME)
+    ):
+        yield row
+        return
+    rebuild_s, merge = found
+    yield replace(row, baseline=float(row.params["batch"]) / rebuild_s)
+    if row.name == MICRO_NAME:
+        yield replace(row, name=f"{MICRO_NAME} beside a merge", baseline=merge)
+
+
+def sample(options: Options) -> list[Row]:
+    """Run `tgflow bench sample`, beside the CSR; then the peers and the reference."""
+    rows = bench.sample(options)
+    with restored_threads():
+        for device in options.devices:
+            if device != "cpu":
+                rows += rebuild_rows(options, device)
+        if options.only_device:
+            return rows
+        _core.set_num_threads(1)
+        for growing, params, csr in csr_graphs(options):
+            turns = turn_speeds(growing.graph, csr, options)
+            rows = [_with_turn(row, params, turns) for row in rows]
+            if params["stream"] == "power law":
+                rows += loop_rows(growing, csr, params, options)
+        name, events = options.wikipedia()
+        options.say(f"sample: {name}, beside the peers")
+        return [*rows, *hop_rows(name, events, options), *reference_rows(events, options)]
+
+
+def turn_speeds(
+    graph: TemporalGraph, csr: StaticCsr, options: Options
+) -> dict[str, tuple[float, float]]:
+    """Return queries per second of each strategy, of the graph and of the CSR, in turns."""
+    queries = bench.random_queries(graph, 4 if options.quick else 100)
+    others = {"recent": partial(csr.recent, k=K), "uniform": partial(csr.uniform, k=K, key=1)}
+    speeds = {}
+    for strategy, other in others.items():
+        ours = partial(STRATEGIES[strategy], graph)
+        for nodes, t in queries[:10]:
+            check_equal(strategy, ours(nodes, t), other(nodes, t))
+        methods = {
+            name: lambda i, call=call: call(*queries[i])
+            for name, call in (("ours", ours), ("other", other))
+        }
+        seconds = take_turns(methods, len(queries), options.rounds).values()
+        speed, baseline = (CALL * len(queries) / float(each.sum()) for each in seconds)
+        speeds[strategy] = speed, baseline
+    return speeds
+
+
+def _with_turn(row: Row, params: Params, turns: Mapping[str, tuple[float, float]]) -> Row:
+    """Return a row of queries of the graph with `params` as measured in turns with the CSR."""
+    strategy = row.name.partition(",")[0]
+    if row.unit != "queries/s" or not params.items() <= row.params.items():
+        return row
+    speed, baseline = turns[strategy]
+    return replace(row, value=speed, baseline=baseline)
+
+
+def loop_rows(
+    growing: GrowingGraph, csr: StaticCsr, params: Params, options: Options
+) -> Iterator[Row]:
+    """Append 1,000 events and sample 3,000 queries; the CSR is rebuilt, or merges the events."""
+    ours, rebuilt, merged = [], [], []
+    for step in range(2 if options.quick else 30):
+        events = growing.read(MICRO)
+        nodes = torch.cat([events.src, events.dst, events.src])
+        t = torch.full_like(nodes, growing.graph.num_events + MICRO)
+        own = partial(STRATEGIES["recent"], growing.graph, nodes, t)
+        other = partial(csr.recent, nodes, t, K)
+        ours.append(growing.append(events) + seconds_of(own))
+        merged.append(seconds_of(partial(csr.insert, events)) + seconds_of(other))
+        check_equal(LOOP, own(), other())
+        if step < 3:
+            build = partial(csr.build, growing.graph.log)
+            rebuilt.append(seconds_of(build) + seconds_of(other))
+    own_us, rebuild_us, merge_us = (1e6 * median(each) for each in (ours, rebuilt, merged))
+    least = LOOP_TARGET if params["entries"] == LOOP_SIZE else None
+    sized = params | {"inserted": MICRO, "queries": CALL}
+    yield Row(LOOP, own_us, "us/step", sized, None, rebuild_us, least)
+    yield Row(f"{LOOP} beside a merge", own_us, "us/step", sized, None, merge_us)
+
+
+def check_equal(what: str, ours: Neighbors, other: Neighbors) -> None:
+    """Raise RuntimeError unless two answers are equal, bit for bit."""
+    for column in ("nodes", "t", "eid", "count"):
+        if not torch.equal(getattr(ours, column).cpu(), getattr(other, column)):
+            raise RuntimeError(f"{what}: the answers differ in {column!r}")
+
+
+def reference_rows(events: EventBatch, options: Options) -> Iterator[Row]:
+    """Compare with the plain-Python reference on one thread; the answers are compared too."""
+    graph, slow = TemporalGraph.from_events(events), reference.ReferenceGraph(events)
+    queries = bench.chronological(events)[:: 200 if options.quick else 50]
+    fast_calls = [partial(recent_neighbors, graph, *each, K) for each in queries]
+    slow_calls = [partial(reference.recent_neighbors, slow, *each, K) for each in queries]
+    for ours, other in zip(fast_calls, slow_calls, strict=True):
+        check_equal("recent", ours(), other())
+    _core.set_num_threads(1)
+    fast_s = bench.best_seconds(fast_calls, options.rounds)
+    slow_s = bench.best_seconds(slow_calls, 1)
+    params: Params = {"k": K, "threads": 1}
+    yield Row("recent vs plain Python", slow_s / fast_s, "x", params, target=20)
+
+
+class OwnSampler:
+    """A `TemporalGraph` with the methods of the samplers in `benchmarks.peers`."""
+
+    def __init__(self, k: int) -> None:
+        self.graph, self.k = TemporalGraph(), k
+
+    def insert(self, events: EventBatch) -> None:
+        """Add events that follow."""
+        self.graph.append(events)
+
+    def two_hops(self, nodes: Tensor, t: Tensor) -> object:
+        """Sample neighbors, and theirs."""
+        first = recent_neighbors(self.graph, nodes, t, self.k)
+        return recent_neighbors(self.graph, first.nodes.view(-1), first.t.view(-1), self.k)
+
+    def neighbors(self, nodes: Tensor, t: Tensor) -> Tensor:
+        """Return the neighbors' ids, int64 `[Q, k]`, -1 where there is none, in any order."""
+        return recent_neighbors(self.graph, nodes, t, self.k).nodes
+
+
+def samplers(events: EventBatch, k: int) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return empty samplers by library, tgflow's first, and why other libraries have none."""
+    present, absent = peers.load_all(
+        peers.SAMPLERS, int(torch.maximum(events.src, events.dst).max()) + 1, k
+    )
+    return {OWN: OwnSampler(k), **present}, absent
+
+
+def share_equal(ours: Tensor, theirs: Tensor) -> float:
+    """Return the share of rows that hold the same neighbors, in any order."""
+    equal = (ours.sort(1).values == theirs.sort(1).values).all(1)
+    return float(equal.double().mean()) if len(equal) else 1.0
+
+
+def insert_rows(name: str, events: EventBatch, options: Options) -> Iterator[Row]:
+    """Insert batches of 200 into each library's own store of recent neighbors, in turns."""
+    events = events[: PEER_BATCH * (20 if options.quick else 500)]
+    batches = [events[at : at + PEER_BATCH] for at in range(0, len(events), PEER_BATCH)]
+    present, absent = samplers(events, K)
+
+    def insert(sampler: Any) -> Callable[[int], None]:
+        return lambda i: sampler.insert(batches[i])
+
+    methods = {library: insert(sampler) for library, sampler in present.items()}
+    seconds = take_turns(methods, len(batches))
+    speeds = {library: len(events) / float(each.sum()) for library, each in seconds.items()}
+    params: Params = {"stream": name, "events": len(events), "batch": PEER_BATCH, "threads": 1}
+    yield from library_rows("insert, beside the peers", "events/s", speeds, absent, params)
+
+
+def hop_rows(name: str, events: EventBatch, options: Options) -> Iterator[Row]:
+    """Sample two hops of 10 for 600 roots from each library's store, while the stream comes in.
+
+    `equal` is the share of rows of the first hop that hold the neighbors that tgflow found.
+    """
+    _core.set_num_threads(2)
+    queries = bench.chronological(events)[: 20 if options.quick else None]
+    present, absent = samplers(events, K)
+    seconds: dict[str, list[float]] = {library: [] for library in present}
+    equal: dict[str, list[float]] = {library: [] for library in present}
+    for i, (nodes, t) in enumerate(queries):
+        if i % 8 == 7:
+            expected = present[OWN].neighbors(nodes, t)
+            for library, sampler in present.items():
+                equal[library].append(share_equal(expected, sampler.neighbors(nodes, t)))
+                calls = [partial(sampler.two_hops, nodes, t)] * (1 if options.quick else 3)
+                seconds[library].append(min(seconds_of(call) for call in calls))
+        for sampler in present.values():
+            sampler.insert(events[i * ROOTS // 3 : (i + 1) * ROOTS // 3])
+    medians = {library: 1e6 * sorted(each)[len(each) // 2] for library, each in seconds.items()}
+    params: Params = {"stream": name, "k": "10x10", "roots": ROOTS, "threads": 2}
+    for row in library_rows("two hops, beside the peers", "us", medians, absent, params, 1.5):
+        shares = equal.get(str(row.params["library"]), [])
+        share: Params = {"equal": round(sum(shares) / len(shares), 3)} if shares else {}
+        yield replace(row, params=row.params | share)
+
+
+def library_rows(
+    name: str,
+    unit: str,
+    values: Mapping[str, float],
+    absent: Mapping[str, str],
+    params: Params,
+    target_ratio: float | None = None,
+) -> Iterator[Row]:
+    """Yield a row per library; tgflow's is compared with the best of the others."""
+    best = min if unit in COSTS else max
+    others = [value for library, value in values.items() if library != OWN]
+    for library, value in values.items():
+        compared = (None, best(others), target_ratio) if library == OWN and others else ()
+        yield Row(name, value, unit, {**params, "library": library}, *compared)
+    for library, reason in absent.items():
+        yield skipped(name, unit, {"library": library}, reason)
