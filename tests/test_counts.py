@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from helpers.batches import slow_batch
+from helpers.batches import made_batch
 from tgflow.counts import Count, Counts
 from tgflow.events import EventBatch
 
@@ -36,7 +36,7 @@ def test_counts_are_copied_with_their_batch():
     num, age = torch.arange(6).view(2, 3), torch.full((2, 3), 7)
     sums = torch.ones(2, 3, dtype=torch.float64)
     batch = replace(
-        slow_batch(EVENTS, 0, 2, [1]), counts=(Counts(num, age, sums), Counts(age, num, None))
+        made_batch(EVENTS, 0, 2, [1]), counts=(Counts(num, age, sums), Counts(age, num, None))
     )
     assert {id(num), id(age), id(sums)} <= {id(column) for column in batch.tensors()}
     there = batch.to("meta")

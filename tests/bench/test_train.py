@@ -122,7 +122,7 @@ def test_rows_without_peers_have_the_way_to_install_them(monkeypatch):
     assert "TGN training, times the faster peer" not in measured
     assert measured["JODIE training, times TGN"].target == 2
     assert measured["TGN+pairs training, times TGN"].target == pytest.approx(10 / 11)
-    assert 0 < measured["TGN training step, share in torch"].value < 1
+    assert 0 <= measured["TGN training step, share in torch"].value < 1
     assert all(math.isfinite(row.value) for row in measured.values())
 
 

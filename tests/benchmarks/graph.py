@@ -60,7 +60,9 @@ def csr_graphs(
 ) -> Iterator[tuple[GrowingGraph, Params, StaticCsr]]:
     """Yield the graphs of `grown_graphs` with a CSR of each; none without a CSR in the core."""
     csr = static_csr()
-    for growing, params in bench.grown_graphs(options, "cpu", num_left) if csr else ():
+    if csr is None:
+        return
+    for growing, params in bench.grown_graphs(options, "cpu", num_left):
         csr.build(growing.graph.log)
         yield growing, params, csr
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.batches import Slot, neighbors, slow_batch
+from helpers.batches import Slot, made_batch, neighbors
 from helpers.made_models import X_DIM, made_events, made_model
 from tgflow.batch import Batch
 
@@ -21,7 +21,7 @@ NODE_X = torch.randn(12, NODE_DIM, generator=torch.Generator().manual_seed(2))
 
 def batch_of(model: Any, index: int) -> Batch:
     node_x = NODE_X if getattr(model, "node_x_dim", None) else None
-    return slow_batch(EVENTS, index, SIZE, model.fanouts, node_x=node_x)
+    return made_batch(EVENTS, index, SIZE, model.fanouts, node_x=node_x)
 
 
 def third_batch(model: Any) -> Batch:
@@ -118,7 +118,7 @@ def test_graphmixer_is_the_mean_of_mixed_tokens_beside_the_features_around() -> 
 @torch.no_grad()
 def test_craft_lets_a_candidate_attend_to_whom_the_source_met() -> None:
     model = made_model("craft", table_size=16).train()
-    few = slow_batch(EVENTS, 0, 3, model.fanouts)
+    few = made_batch(EVENTS, 0, 3, model.fanouts)
     model(few)  # from which it knows some nodes
     model.eval()
     known, k = model.table.seen, model.config.neighbors

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from helpers.batches import slow_batch
+from helpers.batches import made_batch
 from helpers.made_models import made_events, made_model
 from tgflow.batch import Batch
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.models import MODELS, TGN, EdgeBank, Recency, TGATConfig, TGNConfig
+from tgflow.plan import ExperienceReplay
 from tgflow.streams import open_stream, playback
 from tgflow.train import ContinualTrainer
 
@@ -34,7 +35,7 @@ def test_model_reads_node_features_and_nodes_beyond_them(name):
     model, events = made_model(name, node_x_dim=5).eval(), made_events(20)
     node_x = torch.randn(7, 5)
     scores = [
-        model(slow_batch(events, 0, 20, model.fanouts, node_x=x)).positive
+        model(made_batch(events, 0, 20, model.fanouts, node_x=x)).positive
         for x in (node_x, torch.cat([node_x, torch.zeros(5, 5)]), node_x[:3])
     ]
     assert torch.equal(scores[0], scores[1])
@@ -47,7 +48,7 @@ def test_commit_leaves_mail_for_the_new_events_alone(aggregator):
         torch.tensor([0, 0, 3]), torch.tensor([1, 2, 4]), torch.tensor([5, 6, 9]), torch.eye(3)
     )
     model = made_model("tgn", edge_x_dim=3, aggregator=aggregator)
-    take_in(model, slow_batch(events, 0, 2, model.fanouts))
+    take_in(model, made_batch(events, 0, 2, model.fanouts))
     rows = model.state.read(torch.arange(5), torch.full((5,), 2))
     assert rows.has_mail.tolist() == [True, True, True, False, False]
     assert rows.mail_t[:3].tolist() == [6, 5, 6]
@@ -63,19 +64,19 @@ def test_replayed_events_read_memory_as_it_was_and_are_not_committed():
     model.state.keep_past(1000)
     first = []
     for index in range(2):
-        batch = slow_batch(events, index, 20, model.fanouts)
+        batch = made_batch(events, index, 20, model.fanouts)
         found = model(batch)
         first.append(found.positive)
         model.commit(batch, found)
-    both = slow_batch(events, 2, 20, model.fanouts, replayed=[3, 25, 39])
+    both = made_batch(events, 2, 20, model.fanouts, replay=ExperienceReplay(ratio=0.5))
     found = model(both)
-    torch.testing.assert_close(found.positive[20:], torch.cat(first)[[3, 25, 39]])
+    torch.testing.assert_close(found.positive[20:], torch.cat(first)[both.eid[20:]])
     model.commit(both, found)
     state = model.state.state_dict()
     alone = made_model("tgn").eval()
     alone.state.keep_past(1000)
     for index in range(3):
-        take_in(alone, slow_batch(events, index, 20, model.fanouts))
+        take_in(alone, made_batch(events, index, 20, model.fanouts))
     for key, value in alone.state.state_dict().items():
         torch.testing.assert_close(state[key], value)
 

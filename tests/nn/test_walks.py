@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from helpers.batches import slow_batch
+from helpers.batches import made_batch
 from tgflow.events import EventBatch
 from tgflow.messages import NewEvents
 from tgflow.nn import Pairs
@@ -35,14 +35,14 @@ def made_events(size=30, gap=3, start=0, seed=0):
     return EventBatch(src, dst, t)
 
 
-def dense(events, batch_size, end, tick=1.0):
+def dense(events, batch_size, end):
     """Return A^0 .. A^HOPS as of `end`: an event extends the walks before its batch, both ways."""
     walks = torch.zeros(1 + HOPS, NODES, NODES, dtype=torch.float64)
     walks[0] = torch.eye(NODES)
     now = 0
 
     def decayed(walks, ticks):
-        weight = [math.exp(-DECAY * tick * ticks * length) for length in range(1 + HOPS)]
+        weight = [math.exp(-DECAY * ticks * length) for length in range(1 + HOPS)]
         return walks * torch.tensor(weight, dtype=torch.float64).view(-1, 1, 1)
 
     for begin in range(0, len(events), batch_size):
@@ -62,10 +62,10 @@ def take_in(memory, batch, projection=EXACT):
     projection.write(memory, NewEvents.of(batch), messages)
 
 
-def stored(events, batch_size, projection=EXACT, tick=1.0):
+def stored(events, batch_size, projection=EXACT):
     memory = projection.memory()
     for index in range(-(-len(events) // batch_size)):
-        batch = slow_batch(events, index, batch_size, (2,), seconds_per_tick=tick)
+        batch = made_batch(events, index, batch_size, (2,))
         take_in(memory, batch, projection)
     return memory
 
@@ -111,7 +111,7 @@ def test_products_are_those_of_the_decayed_walks(dim, hops):
 def test_features_of_a_batch_are_those_of_the_matrices_at_its_times():
     events = made_events()
     memory = stored(events[:16], 4)
-    batch = slow_batch(events, 4, 4, (2,))
+    batch = made_batch(events, 4, 4, (2,))
     rows, pairs, block = EXACT.read(memory, batch), Pairs.of(batch), batch.blocks[0]
     t = row_times(batch, pairs)
     found = rows.features(block.neighbor, block.target[:, None], t[:, None], block.mask)
