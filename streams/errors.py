@@ -76,13 +76,7 @@ class LateEvent(StreamError):
 
 @dataclass(frozen=True, slots=True)
 class RowFault:
-    """What is wrong with one row.
-
-    Args:
-        row: Its number among the rows at hand.
-        code: One of `CODES`.
-        text: What was wrong, what arrived, and the way out.
-    """
+    """What is wrong with one row."""
 
     row: int
     code: str

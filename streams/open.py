@@ -11,14 +11,13 @@ from typing import Any, Protocol, runtime_checkable
 from tgflow.describe import described
 from tgflow.events import EventBatch, concat
 from tgflow.ids import NodeIds
-from tgflow.streams.files.csv import TextLayout
 from tgflow.streams.files.reader import FileSource, Reader, find_files
 from tgflow.streams.files.text import BLOCK_BYTES
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.options import StreamOptions
 from tgflow.streams.rows.row_batch import to_batch
-from tgflow.streams.rows.schema import Checks, Schema, Times
+from tgflow.streams.rows.schema import Checks
 from tgflow.units import INT64_MAX
 
 
@@ -260,15 +259,7 @@ def _reader_of(
     follow: bool = False,
 ) -> tuple[str, Reader, bool]:
     """Return the name of a source, its reader, and whether its format makes it bipartite."""
-    o, features = options, options.features
-    match features:
-        case str(prefix) | [prefix] if prefix.endswith("*"):
-            features = prefix[:-1]
-    schema = Schema(
-        o.src, o.dst, o.t, o.label, features, o.id_kind, event_id, o.fill_missing, o.weight
-    )
-    layout = TextLayout(o.header, o.columns, o.sep, o.comment)
-    files = find_files(source, o.format, layout, max_file_bytes, block_bytes, follow=follow)
-    reader = Reader(files, schema, Times(o.time_unit, o.tick_unit), checks or Checks())
+    files = find_files(source, options, max_file_bytes, block_bytes, follow=follow)
+    reader = Reader(files, options, event_id, checks or Checks())
     name = str(source) if isinstance(source, str | os.PathLike) else files.names[0]
     return name, reader, any(decoder.bipartite for decoder in files.decoders)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tgflow.streams.rows.schema import IdKind
+from tgflow.streams.rows.schema import ColumnNames, IdKind
 
 Unit = Literal["s", "ms", "us", "ns", "m", "h", "d", "day", "tick"]
 FileFormat = Literal[
@@ -17,7 +17,23 @@ FileFormat = Literal[
 
 
 @dataclass(frozen=True, kw_only=True)
-class StreamOptions:
+class TextLayout:
+    """Format of files, and the layout of delimited text."""
+
+    format: FileFormat | None = None
+    """Format; unset: by the name's ending."""
+    header: bool | None = None
+    """Whether the first line of delimited text names its columns; unset: unless --columns does."""
+    columns: str | Sequence[str] | None = None
+    """Names of the columns where no header has them, such as src,dst,_,t; _ is not read."""
+    sep: str | None = None
+    """What stands between two values: a character, tab, or space for any number of them."""
+    comment: str | None = None
+    """What lines of text begin with that are no rows, such as #."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamOptions(ColumnNames, TextLayout):
     """How the rows of a source become events; the keyword arguments of `open_stream`.
 
     Times may be numbers, timestamps, and texts such as `2024-05-01 12:00:00.5+02:00` (ISO 8601, or
@@ -34,27 +50,6 @@ class StreamOptions:
         ValueError: If an option is out of its choices.
     """
 
-    format: FileFormat | None = None
-    """Format; unset: by the name's ending."""
-    header: bool | None = None
-    """Whether the first line of delimited text names its columns; unset: unless --columns does."""
-    columns: str | Sequence[str] | None = None
-    """Names of the columns where no header has them, such as src,dst,_,t; _ is not read."""
-    sep: str | None = None
-    """What stands between two values: a character, tab, or space for any number of them."""
-    comment: str | None = None
-    """What lines of text begin with that are no rows, such as #."""
-    src: str = "src"
-    """Column of the source node."""
-    dst: str = "dst"
-    """Column of the destination node."""
-    t: str = "t"
-    """Column of the time."""
-    label: str | None = None
-    """Column of the edge type or label."""
-    weight: str | None = None
-    """Column of weights, at least 0: the training loss of each event is multiplied by its weight;
-    unset: 1."""
     features: str | Sequence[str] | None = None
     """Edge feature columns: names, or a prefix such as f*."""
     fill_missing: float | None = None

@@ -16,12 +16,7 @@ class Ended(Exception):
 
 
 class Prefetcher(Generic[T]):
-    """The items of an iterator, made in a thread while the ones before are used.
-
-    Args:
-        items: What to run; it is used by the thread alone from now on.
-        depth: How many items may wait to be taken; one more is being made.
-    """
+    """The items of an iterator, made in a thread while the ones before are used."""
 
     def __init__(self, items: Iterator[T], depth: int) -> None:
         self._items = items
@@ -32,12 +27,7 @@ class Prefetcher(Generic[T]):
         self._thread.start()
 
     def take(self, timeout: float) -> T | None:
-        """Return the next item, waiting for it up to `timeout` seconds; None if it takes longer.
-
-        Raises:
-            Ended: If there is none, now and ever after.
-            BaseException: Whatever the iterator raised, after all items before it.
-        """
+        """Return the next item, waiting for it up to `timeout` seconds; None if it takes longer."""
         if self._end is not None:
             raise self._end
         try:

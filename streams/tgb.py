@@ -106,7 +106,7 @@ def _only(folder: Path, pattern: str) -> Path:
 
 def _read(path: Path, time_unit: str) -> tuple[dict[str, Int64s], npt.NDArray[np.float32] | None]:
     """Return src, dst and t of all events as TGB numbers their nodes, and the features."""
-    decoder = decoder_for(path, None)
+    decoder = decoder_for(path)
     is_jodie = isinstance(decoder, JodieDecoder)
     if is_jodie:
         stream = open_stream(path, format="jodie", time_unit=time_unit)

@@ -248,13 +248,7 @@ class ArrowDecoder(BinaryDecoder):
 
 
 class ArraysDecoder(BinaryDecoder):
-    """Named arrays of one length: of one dimension, or of two, whose rows are lists.
-
-    Args:
-        path: The file.
-        shapes: Of each array; those without rows of their own are no columns.
-        load: Returns some of the arrays.
-    """
+    """Named arrays of one length: of one dimension, or of two, whose rows are lists."""
 
     def __init__(
         self,

@@ -43,6 +43,7 @@ from tgflow.streams.files.text import (
     refuse_tiny,
     undecodable,
 )
+from tgflow.streams.options import TextLayout
 from tgflow.streams.rows.row_batch import Fault
 from tgflow.streams.rows.schema import UNSCALED, Columns, IdKind, Scale, listed
 from tgflow.streams.rows.validate import (
@@ -67,47 +68,24 @@ _MAY_BE_NUMBER = re.compile(r"\s*[-+]?[0-9.iInN]")
 _SPACES = re.compile(rb"[ \t]+")
 
 
-@dataclass(frozen=True, slots=True)
-class TextLayout:
-    r"""How delimited text is laid out; None for what its format says.
-
-    Args:
-        header: Whether its first line names the columns; None: unless `columns` does.
-        columns: The columns' names in order, also as one text with commas between them; "_" for one
-            that is not read.
-        sep: What stands between two values: a character, "tab", or "space" for any number of
-            spaces and tabs.
-        comment: What lines begin with that are no rows.
-
-    Raises:
-        ValueError: If one is not such.
-    """
-
-    header: bool | None = None
-    columns: Sequence[str] | str | None = None
-    sep: str | None = None
-    comment: str | None = None
-
-    def __post_init__(self) -> None:
-        names = self.names or []
-        twice = [name for name in names if name != UNREAD and names.count(name) > 1]
-        if twice or not all(names):
-            what = f"{twice[0]!r} is there twice" if twice else "a name is empty"
-            raise ValueError(f"columns={self.columns!r}: {what}; write _ for one that is not read")
-        if self.sep not in (None, SPACE, TAB) and (len(self.sep) != 1 or self.sep in '"\n\r'):
-            raise ValueError(f"sep must be one character, tab or space, got {self.sep!r}")
-        if self.sep is not None and not self.sep.isascii():
-            raise ValueError(f"sep must be an ASCII character, tab or space, got {self.sep!r}")
-        if self.comment is not None and not self.comment.strip():
-            raise ValueError(f"comment must be what lines begin with, as #, got {self.comment!r}")
-
-    @property
-    def names(self) -> list[str] | None:
-        """The names of the columns, where they are given."""
-        if self.columns is None:
-            return None
-        columns = self.columns.split(",") if isinstance(self.columns, str) else self.columns
-        return [name.strip() for name in columns]
+def names_of(layout: TextLayout) -> list[str] | None:
+    """Return the names of the columns, None where they are not given."""
+    sep, comment, columns = layout.sep, layout.comment, layout.columns
+    if sep not in (None, SPACE, TAB) and (len(sep) != 1 or sep in '"\n\r'):
+        raise ValueError(f"sep must be one character, tab or space, got {sep!r}")
+    if sep is not None and not sep.isascii():
+        raise ValueError(f"sep must be an ASCII character, tab or space, got {sep!r}")
+    if comment is not None and not comment.strip():
+        raise ValueError(f"comment must be what lines begin with, as #, got {comment!r}")
+    if columns is None:
+        return None
+    given = columns.split(",") if isinstance(columns, str) else columns
+    names = [name.strip() for name in given]
+    twice = [name for name in names if name != UNREAD and names.count(name) > 1]
+    if twice or not all(names):
+        what = f"{twice[0]!r} is there twice" if twice else "a name is empty"
+        raise ValueError(f"columns={columns!r}: {what}; write _ for one that is not read")
+    return names
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +128,11 @@ class CsvDecoder(TextDecoder):
         max_bytes: int | None = None,
         block_bytes: int = BLOCK_BYTES,
         dialect: Dialect = Dialect(),
-        layout: TextLayout = TextLayout(),
+        layout: TextLayout | None = None,
     ) -> None:
         super().__init__(path, max_bytes, block_bytes)
-        self._dialect, self._layout = dialect, layout
+        layout = layout or TextLayout()
+        self._dialect, self._given = dialect, names_of(layout)
         found = {SPACE: " ", TAB: "\t", None: dialect.delimiter}.get(layout.sep, layout.sep)
         self._delimiter = str(found)
         self._blanks = b"\t" if layout.sep == SPACE else dialect.blanks
@@ -172,9 +151,8 @@ class CsvDecoder(TextDecoder):
 
     def names(self) -> Sequence[str] | None:
         """Return the names of the columns, None if there are neither rows nor names."""
-        if self._layout.names is not None:
-            given = enumerate(self._layout.names)
-            return [f"_{i}" if name == UNREAD else name for i, name in given]
+        if self._given is not None:
+            return [f"_{i}" if name == UNREAD else name for i, name in enumerate(self._given)]
         if self._header:
             return self._header_names()
         row = self._first_row()
@@ -186,7 +164,7 @@ class CsvDecoder(TextDecoder):
     def notes(self) -> Sequence[str]:
         """Return that names were taken for granted."""
         names = self.names()
-        if self._header or self._layout.columns is not None or names is None:
+        if self._header or self._given is not None or names is None:
             return ()
         return [f"no header: the columns are read as {listed(names)}; columns='...' names others"]
 
@@ -240,7 +218,7 @@ class CsvDecoder(TextDecoder):
 
     def _check_width(self) -> None:
         """Refuse names that are not as many as the first row has values."""
-        names = self._layout.names
+        names = self._given
         row = None if names is None else self._first_row()
         if names is None or not row or len(row) == len(names):
             return
@@ -300,16 +278,7 @@ def csv_parser(
     time: Scale,
     tidy: Callable[[Text], Text] = lambda lines: lines,
 ) -> Parser:
-    """Return how lines become typed columns: times decimal, so that they are never floats.
-
-    Args:
-        names: The columns of a line, in order.
-        delimiter: What stands between two values, one byte.
-        columns: Which of them make an event.
-        ids: What the node ids are.
-        time: From the times to ticks.
-        tidy: Is applied to the lines before anything else.
-    """
+    """Return how lines become typed columns: times decimal, so that they are never floats."""
     names = list(names)
     reading = pa.csv.ReadOptions(column_names=names)
     parsing = pa.csv.ParseOptions(delimiter=delimiter, ignore_empty_lines=False)

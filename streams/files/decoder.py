@@ -18,14 +18,7 @@ ANCHOR_BYTES = 1 << 16
 
 
 class Decoder(ABC):
-    """One file, or one table, of one format.
-
-    Args:
-        name: What messages call it.
-        size: Bytes, or rows of a table: its weight in a progress bar.
-        num_events: Its rows, or None where counting would mean reading it.
-        first_place: Where its first row stands, as `events.csv, line 2`.
-    """
+    """One file, or one table, of one format."""
 
     bipartite = False
     """Whether it counts sources and destinations apart."""

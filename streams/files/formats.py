@@ -30,13 +30,13 @@ from tgflow.streams.files.csv import (
     CsvDecoder,
     Dialect,
     JodieDecoder,
-    TextLayout,
 )
 from tgflow.streams.files.decoder import Decoder
 from tgflow.streams.files.dyglib import HEADER as DYGLIB_HEADER
 from tgflow.streams.files.dyglib import DyglibDecoder
 from tgflow.streams.files.jsonl import JsonlDecoder
 from tgflow.streams.files.text import BLOCK_BYTES, COMPRESSION, TextFile
+from tgflow.streams.options import TextLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,27 +88,18 @@ def format_of(path: Path) -> str | None:
 
 def decoder_for(
     path: Path,
-    format: str | None,
+    layout: TextLayout | None = None,
     max_bytes: int | None = None,
     block_bytes: int = BLOCK_BYTES,
-    layout: TextLayout | None = None,
 ) -> Decoder:
     """Return the decoder of one file.
 
-    Args:
-        path: The file.
-        format: One of `FORMATS`, or None to go by the file's name, and by its header for JODIE's
-            and DyGLib's.
-        max_bytes: How much text it may hold if it is compressed, as for `TextFile`.
-        block_bytes: How much text to parse at a time.
-        layout: How it is laid out, where that is given; a file of no known ending is then CSV.
-
-    Raises:
-        StreamError: If the name has no known ending.
-        ValueError: If `format` is unknown, or not delimited text and a layout is given.
+    Without a format it goes by the file's name, and by its header for JODIE's and DyGLib's; a file
+    of no known ending whose layout is given is CSV.
     """
     layout = layout or TextLayout()
-    has_layout = layout != TextLayout()
+    format, given = layout.format, (layout.header, layout.columns, layout.sep, layout.comment)
+    has_layout = any(each is not None for each in given)
     if format is not None and format not in FORMATS:
         raise ValueError(f"unknown format {format!r}; choose one of {', '.join(FORMATS)}")
     chosen = format or format_of(path) or ("csv" if has_layout else None)
@@ -173,7 +164,7 @@ def _read_file(path: Path, texts: Sequence[str]) -> pa.Table:
                     parse_options=pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
                     convert_options=pa.csv.ConvertOptions(column_types=types),
                 )
-        decoder = decoder_for(path, kind)
+        decoder = decoder_for(path)
     except (pa.ArrowException, OSError) as error:
         raise StreamError(str(path), "syntax", f"it cannot be read: {error}") from None
     if not isinstance(decoder, ColumnarDecoder):

@@ -85,14 +85,7 @@ class JsonlDecoder(TextDecoder):
 def json_parser(
     types: Mapping[str, pa.DataType], columns: Columns, time: Scale, checks: Checks
 ) -> Parser:
-    """Return how lines become typed columns: times decimal, so that they are never floats.
-
-    Args:
-        types: What each column is read as, from `json_types`.
-        columns: Which keys make an event.
-        time: From the times to ticks.
-        checks: Whether other keys make a line bad.
-    """
+    """Return how lines become typed columns: times decimal, so that they are never floats."""
     schema = pa.schema(list(types.items()))
     reading = pa.json.ReadOptions()
     others = "error" if checks.unknown_keys == "reject" else "ignore"

@@ -59,15 +59,7 @@ class _Refused(Exception):
 
 
 def read_pickled_arrays(path: Path) -> dict[Key, Array]:
-    """Return the arrays of a pickled dict by their keys, three integers each.
-
-    Args:
-        path: A pickle of protocol 2 or later: `{(src, dst, t): ndarray}`.
-
-    Raises:
-        StreamError: If the file holds anything else, or is damaged; with the byte where.
-        OSError: If the file cannot be read.
-    """
+    """Return the arrays of a pickled dict by their keys, three integers each."""
     if not path.stat().st_size:  # an empty file cannot be mapped
         raise StreamError(f"{path}, byte 0", "syntax", "it is no whole pickle: the file is empty")
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:

@@ -15,15 +15,17 @@ from threading import Event
 from typing import IO, Any, TypeGuard
 
 from tgflow.ids import NodeIds
+from tgflow.iso import iso_seconds
 from tgflow.streams.errors import SourceExpired, SourceMismatch, StreamError, shown
 from tgflow.streams.files.columnar import TableDecoder, as_table
-from tgflow.streams.files.csv import SNAP, TextLayout
+from tgflow.streams.files.csv import SNAP, names_of
 from tgflow.streams.files.decoder import Decoder
 from tgflow.streams.files.formats import EXTENSIONS, FORMATS, decoder_for, format_of
 from tgflow.streams.files.text import COMPRESSION, TextDecoder
+from tgflow.streams.options import StreamOptions
 from tgflow.streams.prefetch import Ended, Prefetcher
 from tgflow.streams.rows.row_batch import PartitionedSource, PolledRows, Position, RowBatch
-from tgflow.streams.rows.schema import Checks, IdKind, Schema, Times
+from tgflow.streams.rows.schema import OPTIONAL, Checks, Columns, IdKind, Times, listed
 from tgflow.streams.rows.validate import (
     AS_TEXT,
     LabelClasses,
@@ -40,6 +42,9 @@ POLL_SECONDS = 0.2
 CHUNK_BYTES = 1 << 16
 ENOUGH_LINES = 2
 """Lines that no comment is: a header and a row."""
+
+_SEPARATORS = {";": ";", "\t": "tab", "|": "|", ",": ",", " ": "space"}
+"""What often separates values, and its name in settings."""
 
 OpenFile = Callable[[Path], Decoder]
 
@@ -196,21 +201,19 @@ def _natural(name: str) -> list[tuple[str, int]]:
 
 def find_files(
     source: Any,
-    format: str | None,
-    layout: TextLayout,
+    options: StreamOptions,
     max_bytes: int | None,
     block_bytes: int,
     *,
     follow: bool = False,
 ) -> Files:
     """Return the files of a source, with the arguments of `open_files`."""
-    open_file = partial(
-        decoder_for, format=format, max_bytes=max_bytes, block_bytes=block_bytes, layout=layout
-    )
-    comments = SNAP.comments + ((layout.comment.encode(),) if layout.comment else ())
+    names_of(options)
+    open_file = partial(decoder_for, layout=options, max_bytes=max_bytes, block_bytes=block_bytes)
+    comments = SNAP.comments + ((options.comment.encode(),) if options.comment else ())
     growth = FileTail() if follow else None
     if _is_path(source) and str(source) == STDIN:
-        return _of_stdin(open_file, format, comments)
+        return _of_stdin(open_file, options.format, comments)
     if _is_path(source):
         path = Path(source)
         if not path.exists():
@@ -285,24 +288,16 @@ def _wait_for_rows(path: Path, growth: FileTail, comments: tuple[bytes, ...]) ->
 
 
 class Reader:
-    """Reads files in order, from any place on.
+    """Reads files in order, from any place on."""
 
-    Args:
-        files: The files.
-        schema: Which columns make an event.
-        times: In which units their times are.
-        checks: Limits on the values.
-
-    Raises:
-        StreamError: If the first file lacks a column, or its first ids are neither integers nor
-            strings.
-    """
-
-    def __init__(self, files: Files, schema: Schema, times: Times, checks: Checks) -> None:
+    def __init__(
+        self, files: Files, options: StreamOptions, event_id: str | None, checks: Checks
+    ) -> None:
         self._files = files
-        self._schema = schema
+        self._options, self._event_id = options, event_id
         self._checks = checks
-        self.id_kind: IdKind = schema.id_kind or "int"
+        times = Times(options.time_unit, options.tick_unit)
+        self.id_kind: IdKind = options.id_kind or "int"
         self.widths: tuple[int, ...] = ()
         self.feature_names: list[str] = []
         """What the columns of the features are called: `f0`, or `x[1]` in a list."""
@@ -323,11 +318,6 @@ class Reader:
         """Return the rows of all files from `start` on; of files that grow until `stop` is set.
 
         With each batch comes which share of all files has been read with it.
-
-        Raises:
-            SourceExpired: If the file of `start` is gone.
-            SourceTruncated: If it ends before `start`.
-            SourceMismatch: If it is not the file that was read up to `start`.
         """
         current = 0 if start is None else self._files.find(start)
         if self._first_classes is not None:
@@ -368,12 +358,40 @@ class Reader:
         names = decoder.names()
         if names is None:
             return iter(())
-        columns = self._schema.select(decoder.name, names, decoder.default_features)
+        columns = self._columns(decoder, names)
         columns = replace(columns, has_classes=self.classes is not None)
         schema = RowSchema(
             columns, self.id_kind, self.time, self.widths, self._checks, self.classes
         )
         return decoder.read(schema, start)
+
+    def _columns(self, decoder: Decoder, names: Sequence[str]) -> Columns:
+        """Return the columns to read of a file; raise `StreamError` if one is missing, or twice."""
+        where, options = decoder.name, self._options
+        roles = {role: getattr(options, role) for role in ("src", "dst", "t", *OPTIONAL)}
+        wanted = {k: name for k, name in (roles | {"event_id": self._event_id}).items() if name}
+        for role, name in wanted.items():
+            _require(where, names, role, name)
+        features = options.features
+        match features:
+            case [prefix] if prefix.endswith("*"):
+                features = prefix
+        if features is None:
+            features = decoder.default_features()
+        if isinstance(features, str):
+            prefix, used = features.removesuffix("*"), set(wanted.values())
+            features = [name for name in names if name.startswith(prefix) and name not in used]
+            if not features:
+                text = f"no feature column starts with {prefix!r}; the columns are {listed(names)}"
+                raise StreamError(where, "schema", text)
+        for name in features:
+            _require(where, names, "features", name)
+        return Columns.of(
+            options,
+            features=tuple(features),
+            event_id=self._event_id,
+            fill_missing=options.fill_missing,
+        )
 
     def _look_ahead(self, times: Times) -> None:
         """Learn the width of features and the unit of times from the first rows, ids from one."""
@@ -381,14 +399,14 @@ class Reader:
             names = decoder.names()
             if names is None:
                 continue
-            columns = self._schema.select(decoder.name, names, decoder.default_features)
+            columns = self._columns(decoder, names)
             samples = decoder.samples(columns)
             values = [usual_value(each.get(name) for each in samples) for name in columns.features]
             self.widths = tuple(len(v) if isinstance(v, list) else 1 for v in values)
             self.feature_names = feature_names(columns.features, self.widths)
             if not samples:
                 continue
-            if self._schema.id_kind is None:
+            if self._options.id_kind is None:
                 both = columns.src, columns.dst
                 needed = columns.features if columns.fill_missing is None else ()
                 whole = [r for r in samples if all(r.get(n) is not None for n in (*both, *needed))]
@@ -404,6 +422,32 @@ class Reader:
                 found.append(f"{columns.label}: texts are classes, numbered as they appear")
             self.notes += [f"{decoder.name}: {each}" for each in found]
             return
+
+
+def _require(where: str, names: Sequence[str], role: str, name: str) -> None:
+    if (count := names.count(name)) == 1:
+        return
+    found = f"{count} columns are named" if count else "there is no column"
+    text = f"{found} {name!r}; the columns are {listed(names)}: choose with {role}=..."
+    values = names
+    if len(names) == 1:
+        separator = max(_SEPARATORS, key=names[0].count)
+        if names[0].count(separator) >= 2:
+            values = names[0].split(separator)
+            text += "; or does another character stand between values? "
+            text += f"sep={_SEPARATORS[separator]!r}"
+    if not count and any(map(_is_value, values)):
+        text += "; or is the first line a row? header=False columns='src,dst,t' reads it as one"
+    raise StreamError(where, "schema", text)
+
+
+def _is_value(name: str) -> bool:
+    """Return whether the name of a column is rather a value of a row: a number, or a time."""
+    try:
+        float(name)
+    except ValueError:
+        return iso_seconds(name) is not None
+    return True
 
 
 def _is_id(value: object) -> bool:
@@ -426,11 +470,6 @@ class FileSource(PartitionedSource):
     A position names the file and the byte (or row) in it, with an anchor: the file's size and the
     digest of what stood before. A file to which lines were appended, and files of a folder that
     sort after the last one, resume too.
-
-    Args:
-        name: What messages and reports call it.
-        reader: What reads the files.
-        ids: The map that node ids go through; a new one where the order of events is its own.
     """
 
     def __init__(self, name: str, reader: Reader, ids: NodeIds) -> None:
@@ -451,14 +490,7 @@ class FileSource(PartitionedSource):
         self._has_ended = False
 
     def start(self, positions: Mapping[int, Position]) -> None:
-        """Start, or resume, at `positions[0]`; without it the files are read from the beginning.
-
-        Raises:
-            SourceExpired: If the file of the position is gone.
-            SourceTruncated: If it ends before the position, or is shorter than it was.
-            SourceMismatch: If it is not the file that was read up to the position.
-            SourceCorrupt: If it is damaged.
-        """
+        """Start, or resume, at `positions[0]`; without it the files are read from the beginning."""
         self.close()
         self._stop = Event()
         rows = self._reader.read(positions.get(PARTITION), self._stop)

@@ -59,22 +59,14 @@ def line_ends(lines: Text) -> Int64s:
 
 @dataclass(frozen=True, slots=True)
 class TextBlock:
-    """Whole lines of a file.
-
-    Args:
-        data: Their bytes; only the file's very last line may lack its line end.
-        line: Number of the first of them, from 1.
-        offset: Its byte in the (decompressed) file.
-        num_lines: How many lines they are.
-        left_out: How many bytes `data` lacks; only of a block that is one line, too long to keep.
-        sha256: The anchor at the block's end.
-    """
+    """Whole lines of a file."""
 
     data: Text
     line: int
     offset: int
     num_lines: int
     left_out: int
+    """Bytes that `data` lacks; only of one line, too long to keep."""
     sha256: str
 
     @property
@@ -290,13 +282,6 @@ def parse_lines(
 
     Clean lines are parsed at once. Refused ones are parsed again in 16 pieces; in a refused piece
     each line that seems wrong is parsed alone, and all others together.
-
-    Args:
-        lines: Whole lines, at least one.
-        num_lines: How many they are.
-        parser: Their format.
-        longest: How many bytes a line may have; longer ones are not parsed.
-        left_out: How many bytes are missing; only of a single line that is too long.
     """
     if not (left_out or _has_long_line(lines, longest)):
         batch = _parse(lines, num_lines, parser)

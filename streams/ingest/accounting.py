@@ -100,11 +100,7 @@ def sums(counts: Counts, num_buffered: int) -> dict[str, Any]:
 
 
 def check_balance(counts: Counts, num_buffered: int) -> None:
-    """Make sure that every row read is accounted for.
-
-    Raises:
-        Unbalanced: If one is not; that is an error of tgflow's.
-    """
+    """Make sure that every row read is accounted for."""
     found = sums(counts, num_buffered)
     names = ("accepted", "late", "malformed", "duplicate", "buffered")
     if found["read"] != (total := sum(found[name] for name in names)):

@@ -47,12 +47,7 @@ class CircuitBreaker:
         self._partitions: dict[int, _Partition] = {}
 
     def see(self, partition: int, num_rows: int, bad: Sequence[BadRow]) -> None:
-        """Count the next rows of a partition, `bad` by increasing index among them.
-
-        Raises:
-            TooManyBadRecords: If one of the rows is a bad one too many; dead letters were written
-                before, to be looked at.
-        """
+        """Count the next rows of a partition, `bad` by increasing index among them."""
         seen = self._partitions.setdefault(partition, _Partition())
         for row in bad:
             number = seen.rows + row.index
@@ -68,12 +63,7 @@ class CircuitBreaker:
         seen.good += num_rows - len(bad)
 
     def end(self, partition: int) -> None:
-        """Note that a partition has ended.
-
-        Raises:
-            TooManyBadRecords: If it had rows and none was good, or more of all were bad than may
-                be.
-        """
+        """Note that a partition has ended."""
         seen = self._partitions.get(partition, _Partition())
         if seen.rows and not seen.good:
             raise self._broken(f"{seen.rows:,} of all rows are bad{self._limit}")

@@ -29,15 +29,7 @@ NO_LETTERS: Length = {"segment": 0, "byte": 0}
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A row that was not accepted.
-
-    Args:
-        source: The source's name.
-        place: Where it stood.
-        code: Why, one of `tgflow.streams.errors.CODES`.
-        text: What was wrong and what arrived.
-        raw: Its bytes as they were.
-    """
+    """A row that was not accepted."""
 
     source: str
     place: Location
@@ -115,11 +107,7 @@ class DeadLetterFiles:
         return {"segment": self._segment, "byte": self._byte}
 
     def write(self, letters: Iterable[DeadLetter]) -> None:
-        """Append letters; `sync` puts them on the disk, and makes the topic take them.
-
-        Raises:
-            OSError: If they cannot be written. None of them is counted in `length` then.
-        """
+        """Append letters; `sync` puts them on the disk, and makes the topic take them."""
         lines = [(letter, letter.line()) for letter in letters]
         if not lines:
             return
@@ -133,11 +121,7 @@ class DeadLetterFiles:
             self._topic.send(line, None, ":".join(map(str, letter.place.values())).encode())
 
     def sync(self) -> None:
-        """Return once all letters are on the disk, and with the broker.
-
-        Raises:
-            OSError: If that is not certain.
-        """
+        """Return once all letters are on the disk, and with the broker."""
         with self._failing():
             if not self._is_synced and self._fd is not None:
                 self._fs.sync(self._fd)
@@ -150,9 +134,6 @@ class DeadLetterFiles:
 
         The letters are for people alone: where some are missing a warning is logged, half a letter
         is cut off, and a new file is started.
-
-        Raises:
-            OSError: If the files cannot be cut.
         """
         self._close()
         segment, byte = length["segment"], length["byte"]
@@ -174,11 +155,7 @@ class DeadLetterFiles:
         self._segment, self._byte, self._failure = segment, byte, None
 
     def close(self) -> None:
-        """Make sure of all letters, then give files and connections back.
-
-        Raises:
-            OSError: If that is not certain.
-        """
+        """Make sure of all letters, then give files and connections back."""
         try:
             if self._failure is None:
                 self.sync()

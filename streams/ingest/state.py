@@ -63,11 +63,7 @@ class IngestState:
         return sum(map(len, self.held))
 
     def check(self) -> None:
-        """Make sure that every row read is accounted for.
-
-        Raises:
-            Unbalanced: If one is not; that is an error of tgflow's.
-        """
+        """Make sure that every row read is accounted for."""
         check_balance(self.counts, self.num_held)
 
     def held_rows(self) -> Rows | None:

@@ -54,9 +54,8 @@ class CsvCodec:
         features = [n if w == 1 else f"{n}[{i}]" for n, w in widths for i in range(w)]
         columns = replace(columns, features=tuple(features))
         self.schema = replace(schema, columns=columns, widths=(1,) * len(features))
-        first = [columns.src, columns.dst, columns.t, columns.label, columns.weight]
-        first += [*features, columns.event_id]
-        names = list(dict.fromkeys(name for name in first if name))
+        first = [columns.src, columns.dst, columns.t, *columns.single(int, float), *features]
+        names = list(dict.fromkeys([*first, columns.event_id] if columns.event_id else first))
         self._parser = csv_parser(names, ",", columns, schema.ids, schema.time)
 
     def decode(self, values: Sequence[bytes]) -> Decoded:

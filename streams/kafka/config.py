@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from annotated_types import Ge, Gt
 
 from tgflow.setting import Setting, check_ranges
-from tgflow.streams.rows.schema import Checks, Columns, IdKind, Scale
+from tgflow.streams.rows.schema import Checks, ColumnNames, Columns, IdKind, Scale
 
 if TYPE_CHECKING:
     from tgflow.streams.rows.validate import RowSchema
@@ -81,7 +81,7 @@ class KafkaClientConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaConfig(KafkaClientConfig):
+class KafkaConfig(ColumnNames, KafkaClientConfig):
     """A topic, its schema and how it is read.
 
     Args:
@@ -89,7 +89,7 @@ class KafkaConfig(KafkaClientConfig):
         codec: What a record holds: "json", one object; "csv", one line or several, of src, dst,
             t, label, weight, the features and the event id; "arrow", an Arrow IPC stream, the fast
             one.
-        src, dst, t, label, weight: Names of the fields, the last two None without one.
+        src, dst, t, label, weight: Names of the fields; None without one.
         features: Names of the edge features; "x[172]" is a list of 172 numbers.
         event_id: Name of a field by which repeated events are found, or None.
         id_kind: What the node ids are.
@@ -106,11 +106,6 @@ class KafkaConfig(KafkaClientConfig):
 
     url: str
     codec: CodecName = "json"
-    src: str = "src"
-    dst: str = "dst"
-    t: str = "t"
-    label: str | None = None
-    weight: str | None = None
     features: Sequence[str] = ()
     event_id: str | None = None
     id_kind: IdKind = "int"
@@ -142,15 +137,8 @@ class KafkaConfig(KafkaClientConfig):
 
         features = [feature_width(feature) for feature in self.features]
         widths = tuple(width for _, width in features)
-        columns = Columns(
-            self.src,
-            self.dst,
-            self.t,
-            self.label,
-            tuple(name for name, _ in features),
-            self.event_id,
-            weight=self.weight,
-        )
+        names = tuple(name for name, _ in features)
+        columns = Columns.of(self, features=names, event_id=self.event_id)
         time = Scale.between(self.time_unit, self.tick_unit or self.time_unit)
         return RowSchema(columns, self.id_kind, time, widths, self.checks)
 
@@ -163,11 +151,7 @@ class KafkaConfig(KafkaClientConfig):
 
 
 def parse_url(url: str) -> tuple[list[str], str]:
-    """Return the servers and the topic of a `kafka://` URL.
-
-    Raises:
-        ValueError: If it is none.
-    """
+    """Return the servers and the topic of a `kafka://` URL."""
     match = _URL.fullmatch(url)
     servers = match.group(1).split(",") if match else []
     if match is None or not all(_SERVER.fullmatch(server) for server in servers):
@@ -200,11 +184,7 @@ def check_options(options: Mapping[str, Any]) -> None:
 
 
 def kafka_client() -> Any:
-    """Return the module `kafka`.
-
-    Raises:
-        ImportError: If it is not installed.
-    """
+    """Return the module `kafka`."""
     try:
         import crc32c
         import kafka

@@ -101,15 +101,7 @@ def _crc(record: Any) -> int:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Records of one partition that follow each other.
-
-    Args:
-        partition: The partition.
-        records: Its records as `KafkaConsumer.poll` returns them, increasing in offset.
-        cursor: Where the partition continues after them.
-        counts: What else was met, such as {"repeated": 2} or {"gap": 40}.
-        gaps: The offsets `[begin, end)` that had expired before they could be read.
-    """
+    """Records of one partition that follow each other."""
 
     partition: int
     records: Sequence[Any]
@@ -160,17 +152,7 @@ class ConsumerConnection:
             self._consumer.close(autocommit=False, timeout_ms=1000)
 
     def open(self, join: Collection[int] | None) -> None:
-        """Connect, check every cursor against what the broker holds, and seek there.
-
-        Args:
-            join: New partitions to read from their beginning; None for all there are.
-
-        Raises:
-            SourceExpired: If records that come next are no longer kept, and that is an error.
-            SourceTruncated: If a partition ends before its cursor.
-            NoTopicError: If there is no such topic.
-            Exception: Whatever kafka-python raises if it cannot be reached.
-        """
+        """Connect, check every cursor against what the broker holds, and seek there."""
         self._heartbeat()
         self._consumer = self._kafka.KafkaConsumer(**self._config.client_options())
         self._heartbeat()

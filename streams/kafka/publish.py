@@ -23,6 +23,7 @@ from tgflow.streams.kafka.config import (
     kafka_client,
     parse_url,
 )
+from tgflow.streams.rows.schema import OPTIONAL
 
 PartitionBy = Literal["src", "round_robin"]
 
@@ -45,17 +46,7 @@ class PublishError(OSError):
 
 
 class Topic:
-    """A topic to write to; each record arrives once and in order, as far as the broker can tell.
-
-    Args:
-        url: `kafka://HOST:PORT[,HOST:PORT...]/TOPIC`.
-        options: Options of `kafka.KafkaProducer`; others, as a consumer's, are left out.
-        timeout: Seconds within which the broker must take what was sent.
-
-    Raises:
-        ImportError: If kafka-python is not installed.
-        PublishError: If the broker cannot be reached, or has no such topic and makes none.
-    """
+    """A topic to write to; each record arrives once and in order, as far as the broker can tell."""
 
     def __init__(
         self, url: str, options: Mapping[str, Any] | None = None, timeout: float = FLUSH_SECONDS
@@ -85,11 +76,7 @@ class Topic:
             raise PublishError(f"there is no topic {self.name!r}, and the broker makes none")
 
     def send(self, value: bytes, partition: int | None, key: bytes | None = None) -> None:
-        """Send a record soon; waits while too many do.
-
-        Raises:
-            PublishError: If an earlier one was not taken.
-        """
+        """Send a record soon; waits while too many do."""
         self._check()
         if self._unsent + len(value) > UNSENT_BYTES:
             self.flush()
@@ -101,11 +88,7 @@ class Topic:
         future.add_errback(self._fail)
 
     def flush(self) -> None:
-        """Return once the broker has all that was sent.
-
-        Raises:
-            PublishError: If it does not take it, or not in time.
-        """
+        """Return once the broker has all that was sent."""
         try:
             self._producer.flush(timeout=self._timeout)  # without a timeout it may wait for ever
         except Exception as error:
@@ -131,20 +114,7 @@ class Topic:
 
 
 class Publisher:
-    """Writes events to a topic.
-
-    Args:
-        url: `kafka://HOST:PORT[,HOST:PORT...]/TOPIC`.
-        ids: The ids of the stream whose events come; records hold those of the stream.
-        codec: What a record holds.
-        records: Events in a record; None for 1000 with "arrow", else 1.
-        partition_by: Whether events of one source node share a partition, or records take turns.
-        options: Options of `kafka.KafkaProducer`.
-
-    Raises:
-        ValueError: If there is no such codec or partitioning, or a record cannot hold that many.
-        PublishError: If the broker cannot be reached, or has no such topic and makes none.
-    """
+    """Writes events to a topic."""
 
     def __init__(
         self,
@@ -186,11 +156,7 @@ class Publisher:
             self.topic.close()
 
     def send(self, events: EventBatch) -> None:
-        """Send events soon, in their order within each partition.
-
-        Raises:
-            PublishError: If earlier ones were not taken.
-        """
+        """Send events soon, in their order within each partition."""
         if not len(events):
             return
         rows = replace(events, x=None).to_arrow(self._ids)
@@ -207,11 +173,7 @@ class Publisher:
             self._send(rows if len(here) == len(rows) else rows.take(pa.array(here)), number)
 
     def flush(self) -> None:
-        """Return once the broker has all events.
-
-        Raises:
-            PublishError: If it does not take them.
-        """
+        """Return once the broker has all events."""
         self.topic.flush()
 
     def describe(self) -> str:
@@ -225,7 +187,7 @@ class Publisher:
         schema = self._schema
         if schema is None:
             return found
-        found |= {name: name for name in ("label", "weight") if name in schema.names}
+        found |= {name: name for name in OPTIONAL if name in schema.names}
         if "x" in schema.names:
             found["features"] = f"x[{schema.field('x').type.list_size}]"
         if pa.types.is_string(schema.field("src").type):

@@ -100,12 +100,7 @@ def to_batch(events: EventColumns, ids: NodeIds) -> EventBatch:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a row came from.
-
-    Args:
-        place: Its location.
-        raw: Its bytes as they were; of a row in a binary table, the row as JSON.
-    """
+    """Where a row came from."""
 
     place: Location
     raw: bytes
@@ -121,14 +116,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that was rejected.
-
-    Args:
-        index: Its number in its batch.
-        code: Why, one of the codes in `tgflow.streams.errors`.
-        text: What was wrong and what arrived.
-        origin: Where it came from.
-    """
+    """A row that was rejected."""
 
     index: int
     code: str

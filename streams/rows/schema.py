@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, date, datetime, timedelta
 from fractions import Fraction
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
 from tgflow.iso import has_zone, iso_seconds
 from tgflow.setting import Setting, Size, check_ranges
-from tgflow.streams.errors import StreamError
 from tgflow.units import (
     INT64_MAX,
     INT64_MIN,
@@ -26,8 +25,6 @@ IdKind = Literal["int", "string"]
 
 YEARS = (date(1980, 1, 1), date(2100, 1, 1))
 """Between which numbers of ms, us and ns since 1970 are recognized by their size."""
-_SEPARATORS = {";": ";", "\t": "tab", "|": "|", ",": ",", " ": "space"}
-"""What often separates values, and its name in settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +50,7 @@ class Scale:
 
     @classmethod
     def between(cls, unit: str, tick: str) -> Scale:
-        """Return the scale from numbers in `unit` to ticks of 1 `tick`.
-
-        Raises:
-            ValueError: If a name is unknown, or a `unit` is not a whole number of ticks.
-        """
+        """Return the scale from numbers in `unit` to ticks of 1 `tick`."""
         per_unit = ticks_per_unit(unit, tick)
         if per_unit.denominator != 1:
             raise ValueError(
@@ -80,15 +73,7 @@ UNSCALED = Scale("tick", "tick", is_time=False)
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The units of a stream's times, None where its first rows decide.
-
-    Args:
-        unit: Of the numbers in the file; without a tick it is found by their size, else s.
-        tick: Of the stream's int64 ticks.
-
-    Raises:
-        ValueError: If one is unknown, or a tick is coarser than the unit.
-    """
+    """The units of a stream's times, None where its first rows decide."""
 
     unit: str | None = None
     tick: str | None = None
@@ -101,11 +86,7 @@ class Times:
             Scale.between(self.unit, self.tick or self.unit)
 
     def scale(self, first: Iterable[object]) -> tuple[Scale, str | None]:
-        """Return how times become ticks, and what was found out, as a sentence.
-
-        Args:
-            first: The times of the first rows, as the file has them.
-        """
+        """Return how times become ticks, and what was found out, as a sentence."""
         values = [value for value in first if value is not None]
         texts = [v for v in values if isinstance(v, str) and iso_seconds(v) is not None]
         texts = texts if _are_most(texts, values) else []
@@ -196,124 +177,59 @@ class Checks:
         return parse_bytes(self.max_record_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+@dataclass(frozen=True, kw_only=True)
+class ColumnNames:
+    """The columns of events that hold one value a row, by their names in the source."""
+
+    src: str = "src"
+    """Column of the source node."""
+    dst: str = "dst"
+    """Column of the destination node."""
+    t: str = "t"
+    """Column of the time."""
+    label: str | None = None
+    """Column of the edge type or label."""
+    weight: str | None = None
+    """Column of weights, at least 0: the training loss of each event is multiplied by its weight;
+    unset: 1."""
+
+
+OPTIONAL: Mapping[str, type] = {"label": int, "weight": float}
+"""Fields of `ColumnNames` that may be unset, and their values, in the order of a CSV record."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns(ColumnNames):
     """The columns of one file that make its events, and perhaps an id of each, by name."""
 
-    src: str
-    dst: str
-    t: str
-    label: str | None
-    features: tuple[str, ...]
+    features: tuple[str, ...] = ()
     event_id: str | None = None
     has_classes: bool = False
     """Whether labels are texts."""
     fill_missing: float | None = None
     """What features are that are missing; None: such a row is no event."""
-    weight: str | None = None
+
+    @classmethod
+    def of(cls, names: ColumnNames, **others: Any) -> Columns:
+        """Return the columns that `names` has, besides `others`."""
+        given = {each.name: getattr(names, each.name) for each in fields(ColumnNames)}
+        return cls(**given, **others)
+
+    def single(self, *kinds: type) -> list[str]:
+        """Return the optional columns of these types that the file has."""
+        found = (getattr(self, name) for name, kind in OPTIONAL.items() if kind in kinds)
+        return [name for name in found if name]
 
     @property
     def numbers(self) -> tuple[str, ...]:
         """The columns of numbers that become float32."""
-        return self.features if self.weight is None else (*self.features, self.weight)
+        return (*self.features, *self.single(float))
 
     @property
     def names(self) -> list[str]:
         """All of them, each once."""
-        others = (name for name in (self.label, self.event_id) if name)
+        others = (*self.single(int), self.event_id) if self.event_id else self.single(int)
         return list(dict.fromkeys((self.src, self.dst, self.t, *others, *self.numbers)))
-
-
-@dataclass(frozen=True, slots=True)
-class Schema:
-    """What the user declared about the columns of a stream.
-
-    Args:
-        src: Name of the column of source nodes.
-        dst: Name of the column of destination nodes.
-        t: Name of the column of times.
-        label: Name of the column of edge types or labels, or None.
-        features: Names of the feature columns, or the prefix they share; None for those that the
-            format itself declares.
-        id_kind: What the node ids are; None to take what the first row holds.
-        event_id: Name of the column of ids by which events that come twice are found, or None.
-        fill_missing: What features are that are missing, or None.
-        weight: Name of the column of weights in the training loss, or None.
-    """
-
-    src: str
-    dst: str
-    t: str
-    label: str | None
-    features: str | Sequence[str] | None
-    id_kind: IdKind | None
-    event_id: str | None = None
-    fill_missing: float | None = None
-    weight: str | None = None
-
-    def select(
-        self, where: str, names: Sequence[str], default_features: Callable[[], Sequence[str]]
-    ) -> Columns:
-        """Return the columns to read of one file.
-
-        Args:
-            where: What messages call the file.
-            names: Its columns.
-            default_features: Returns the feature columns that its format declares.
-
-        Raises:
-            StreamError: If one is missing or there twice; the message lists what is there.
-        """
-        wanted = {"src": self.src, "dst": self.dst, "t": self.t}
-        others = {"label": self.label, "weight": self.weight, "event_id": self.event_id}
-        wanted |= {role: name for role, name in others.items() if name is not None}
-        for role, name in wanted.items():
-            _require(where, names, role, name)
-        features = default_features() if self.features is None else self.features
-        if isinstance(features, str):
-            prefix, used = features, set(wanted.values())
-            features = [name for name in names if name.startswith(prefix) and name not in used]
-            if not features:
-                text = f"no feature column starts with {prefix!r}; the columns are {listed(names)}"
-                raise StreamError(where, "schema", text)
-        for name in features:
-            _require(where, names, "features", name)
-        return Columns(
-            self.src,
-            self.dst,
-            self.t,
-            self.label,
-            tuple(features),
-            self.event_id,
-            fill_missing=self.fill_missing,
-            weight=self.weight,
-        )
-
-
-def _require(where: str, names: Sequence[str], role: str, name: str) -> None:
-    if (count := names.count(name)) == 1:
-        return
-    found = f"{count} columns are named" if count else "there is no column"
-    text = f"{found} {name!r}; the columns are {listed(names)}: choose with {role}=..."
-    values = names
-    if len(names) == 1:
-        separator = max(_SEPARATORS, key=names[0].count)
-        if names[0].count(separator) >= 2:
-            values = names[0].split(separator)
-            text += "; or does another character stand between values? "
-            text += f"sep={_SEPARATORS[separator]!r}"
-    if not count and any(map(_is_value, values)):
-        text += "; or is the first line a row? header=False columns='src,dst,t' reads it as one"
-    raise StreamError(where, "schema", text)
-
-
-def _is_value(name: str) -> bool:
-    """Return whether the name of a column is rather a value of a row: a number, or a time."""
-    try:
-        float(name)
-    except ValueError:
-        return iso_seconds(name) is not None
-    return True
 
 
 def listed(names: Sequence[str]) -> str:

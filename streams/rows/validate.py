@@ -40,16 +40,7 @@ _BOTH = "every event needs both its nodes"
 
 @dataclass(frozen=True, slots=True)
 class RowSchema:
-    """What a row must be to become an event.
-
-    Args:
-        columns: The columns of the rows.
-        ids: What the node ids are.
-        time: How times become ticks.
-        widths: Of each feature column how many values a row has: 1, or the length of its lists.
-        checks: Limits on the values.
-        classes: What labels become that are texts; None: they are numbers.
-    """
+    """What a row must be to become an event."""
 
     columns: Columns
     ids: IdKind
@@ -104,12 +95,7 @@ def validate(
 
 
 class BadRows(Exception):
-    """Raised when rows of a batch fail one check.
-
-    Args:
-        rows: Which, bool `[B]`; at least one.
-        fault: Returns what is wrong with one of them.
-    """
+    """Raised when rows of a batch fail one check."""
 
     def __init__(self, rows: Bools, fault: Callable[[int], Fault]) -> None:
         super().__init__(f"{np.count_nonzero(rows)} bad rows")
@@ -297,13 +283,7 @@ def id_fault(name: str, value: Any, max_id: int = INT64_MAX) -> Fault | None:
 def _hash_event_ids(
     column: pa.Array, name: str, kept: Int64s | None
 ) -> tuple[Int64s | None, pa.Array, Int64s, list[RowFault]]:
-    """Return the event ids of good rows, whose numbers in `column` are `kept` (None: all).
-
-    Returns:
-        Which of the good rows have an id, by their number among the good ones, None if all have;
-        the ids of those as text; their 64-bit hashes; and the faults of the others, by their number
-        in `column`.
-    """
+    """Return the event ids of good rows, whose numbers in `column` are `kept` (None: all)."""
     index = np.arange(len(column)) if kept is None else kept
     kind = _plain_type(column.type)
     code, text = "null", f"{name} is missing; every event needs its id"
@@ -537,13 +517,7 @@ def time_fault(name: str, value: object, scale: Scale) -> Fault | None:
 
 
 def number_fault(name: str, value: object, scale: Scale) -> Fault | None:
-    """Return the code and text of what is wrong with a time (or label), None if nothing is.
-
-    Args:
-        name: The column, for the text.
-        value: A number, or text as it stands in a file.
-        scale: How it should become a tick.
-    """
+    """Return the code and text of what is wrong with a time (or label), None if nothing is."""
     if isinstance(value, str) and _WHOLE.fullmatch(value):  # 20 times faster than what follows
         ticks = int(value) * scale.per_unit
         if abs(ticks) <= INT64_MAX:
@@ -592,10 +566,6 @@ class LabelClasses:
     """Gives texts numbers: 0 to the first one, 1 to the next other one, and so on.
 
     Which number a text has depends on the rows before it alone.
-
-    Args:
-        names: Of the classes that there are; it grows.
-        are_booleans: Whether false and true, in letters of any size, are 0 and 1.
     """
 
     def __init__(self, names: Iterable[str] = (), *, are_booleans: bool = False) -> None:
@@ -613,11 +583,7 @@ class LabelClasses:
         return json.dumps(self.names, ensure_ascii=False)
 
     def encode(self, array: pa.Array, name: str) -> Int64s:
-        """Return the classes of texts, int64 `[B]`; texts that are new get the next numbers.
-
-        Raises:
-            BadRows: Where a text is missing or empty, or beyond the largest number of classes.
-        """
+        """Return the classes of texts, int64 `[B]`; texts that are new get the next numbers."""
         _refuse_nulls(array, name)
         texts = array.cast(pa.string())
         if self._are_booleans:
@@ -641,11 +607,7 @@ class LabelClasses:
 
 
 def first_classes(values: Iterable[object]) -> list[str] | None:
-    """Return the classes that labels begin with if most of them are texts, None if not.
-
-    Args:
-        values: The labels of the first rows.
-    """
+    """Return the classes that labels begin with if most of them are texts, None if not."""
     there = [value for value in values if value not in (None, "")]
     texts = [value for value in there if isinstance(value, str) and not _is_whole(value)]
     if 2 * len(texts) <= len(there):
@@ -676,9 +638,6 @@ def feature_columns(
     """Return edge features, float32 `[B, sum(widths)]`, all finite: one column each, or lists.
 
     With `fill_missing` that stands for values that are null or NaN.
-
-    Raises:
-        BadRows: Where a value is missing, no number, not finite in float32, or beyond `max_abs`.
     """
     x = np.empty((len(batch), sum(widths)), dtype=np.float32)
     done = 0

@@ -8,7 +8,6 @@ import pytest
 
 from helpers.file_reads import flat, read
 from tgflow.streams import StreamError, open_files, open_stream
-from tgflow.streams.files.csv import TextLayout
 
 ROWS = [(1, 4, 10), (2, 5, 10), (1, 5, 12)]
 
@@ -108,9 +107,9 @@ def test_names_that_are_not_as_many_as_values_are_refused(tmp_path):
         ({"comment": " "}, "comment must be what lines begin with"),
     ],
 )
-def test_a_layout_that_cannot_be_is_refused(settings, message):
+def test_a_layout_that_cannot_be_is_refused(tmp_path, settings, message):
     with pytest.raises(ValueError, match=message):
-        TextLayout(**settings)
+        open_stream(written(tmp_path / "a.csv", "1,4,10\n"), **settings)
 
 
 def test_a_layout_is_for_delimited_text(tmp_path):

@@ -23,7 +23,7 @@ TYPES = {
 
 
 def form(features=("f",), widths=(1,), ids="int", unit="s", tick=None, **checks):
-    columns = Columns("src", "dst", "t", "label", tuple(features))
+    columns = Columns(label="label", features=tuple(features))
     return RowSchema(columns, ids, Scale.between(unit, tick or unit), widths, Checks(**checks))
 
 
@@ -36,9 +36,7 @@ def batch(rows, **types):
 def test_bad_text_among_names_is_isolated():
     names = pa.array([b"ann", b"\xff", b"", b"bob", b"\xc3"]).view(pa.string())
     rows = pa.record_batch({"src": names, "dst": ["x"] * 5, "t": range(5)})
-    found = validate(
-        rows, RowSchema(Columns("src", "dst", "t", None, ()), "string", Scale("s", "s"))
-    )
+    found = validate(rows, RowSchema(Columns(), "string", Scale("s", "s")))
     assert [(fault.row, fault.code) for fault in found.faults] == [
         (1, "encoding"),
         (2, "null"),
@@ -50,9 +48,7 @@ def test_bad_text_among_names_is_isolated():
 def test_a_dictionary_with_an_index_out_of_range_is_isolated():
     broken = pa.DictionaryArray.from_arrays([0, 7, 1], ["ann", "bob"], safe=False)
     rows = pa.record_batch({"src": broken, "dst": ["x"] * 3, "t": range(3)})
-    found = validate(
-        rows, RowSchema(Columns("src", "dst", "t", None, ()), "string", Scale("s", "s"))
-    )
+    found = validate(rows, RowSchema(Columns(), "string", Scale("s", "s")))
     assert [(fault.row, fault.code) for fault in found.faults] == [(1, "encoding")]
 
 
