@@ -24,7 +24,7 @@ from tgflow.streams.files.formats import EXTENSIONS, FORMATS, decoder_for, forma
 from tgflow.streams.files.text import COMPRESSION, TextDecoder
 from tgflow.streams.options import StreamOptions
 from tgflow.streams.prefetch import Ended, Prefetcher
-from tgflow.streams.rows.row_batch import PartitionedSource, PolledRows, Position, RowBatch
+from tgflow.streams.rows.row_batch import PartitionedSource, Position, RowBatch
 from tgflow.streams.rows.schema import OPTIONAL, Checks, Columns, IdKind, Times, listed
 from tgflow.streams.rows.validate import (
     AS_TEXT,
@@ -501,7 +501,7 @@ class FileSource(PartitionedSource):
         """Return partition 0."""
         return [PARTITION]
 
-    def poll(self, wanted: Set[int], timeout: float) -> list[PolledRows]:
+    def poll(self, wanted: Set[int], timeout: float) -> list[RowBatch]:
         """Return the next block of rows, waiting for it up to `timeout` seconds."""
         if PARTITION not in wanted or self._has_ended or self._ahead is None:
             return []
@@ -513,7 +513,7 @@ class FileSource(PartitionedSource):
         if read is None:
             return []
         rows, self._progress = read
-        return [PolledRows(PARTITION, rows)]
+        return [rows]
 
     def ended(self) -> Set[int]:
         """Return partition 0 once all files have been read to their ends."""

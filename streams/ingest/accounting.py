@@ -9,7 +9,7 @@ from typing import Any
 from tgflow.streams.errors import MAX_MESSAGE
 from tgflow.streams.ingest.admission import Admitted
 from tgflow.streams.ingest.ordering import per_partition
-from tgflow.streams.rows.row_batch import BadRow, Int64s, PolledRows
+from tgflow.streams.rows.row_batch import BadRow, Int64s, RowBatch
 from tgflow.text import printable
 
 NUM_EXAMPLES = 3
@@ -32,10 +32,10 @@ class RowAccounting:
         self.counts: defaultdict[str, dict[str, Any]] = defaultdict(_none)
         self._changed: set[str] = set()
 
-    def enter(self, polled: PolledRows, admitted: Admitted) -> None:
+    def enter(self, polled: RowBatch, admitted: Admitted) -> None:
         """Account for rows that were polled."""
         counts = self._changing(polled.partition)
-        counts["read"] += polled.rows.num_rows
+        counts["read"] += polled.num_rows
         counts["duplicate"] += admitted.num_duplicates
         counts["forced"] += admitted.forced
         counts["other"] = dict(Counter(counts["other"]) + Counter(polled.counts))

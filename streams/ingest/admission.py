@@ -23,7 +23,7 @@ from tgflow.streams.ingest.ordering import (
     sequence,
     total_bytes,
 )
-from tgflow.streams.rows.row_batch import BadRow, Int64s, PolledRows, Position
+from tgflow.streams.rows.row_batch import BadRow, Int64s, Position, RowBatch
 
 SLACK = 1024
 """Ids that may be remembered beyond twice the window."""
@@ -267,7 +267,7 @@ def _late(row: int, t: int, watermark: int, lateness: int) -> RowFault:
 
 @dataclass(slots=True)
 class Admitted:
-    """What became of the rows of one `PolledRows`: the events, those rejected by number, and more.
+    """What became of the rows of one `RowBatch`: the events, those rejected by number, and more.
 
     `forced` is how often the watermark was forced on, `unlogged` the event ids of rows that are
     neither events nor duplicates.
@@ -344,10 +344,10 @@ class Admission:
         if window := self._config.dedup_window:
             self.recent.setdefault(partition, RecentIds(window)).remember(seen)
 
-    def admit(self, polled: PolledRows) -> Admitted:
+    def admit(self, batch: RowBatch) -> Admitted:
         """Judge the next rows of a partition."""
-        partition, batch = polled.partition, polled.rows
-        state, dedup_window = self.partitions[partition], self._config.dedup_window
+        partition, dedup_window = batch.partition, self._config.dedup_window
+        state = self.partitions[partition]
         index = np.arange(len(batch.events)) if batch.index is None else batch.index
         ids = batch.event_ids if dedup_window else None
         rows = Rows(ranks(partition, state.seq + index), batch.events, ids)

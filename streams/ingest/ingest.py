@@ -43,7 +43,7 @@ from tgflow.streams.rows.row_batch import (
     BadRow,
     EventColumns,
     PartitionedSource,
-    PolledRows,
+    RowBatch,
     to_batch,
 )
 from tgflow.streams.rows.validate import LabelClasses
@@ -338,11 +338,11 @@ class Ingest:
             self._admission.join(partition)
         return new
 
-    def _take(self, polled: Sequence[PolledRows]) -> _Taken:
+    def _take(self, polled: Sequence[RowBatch]) -> _Taken:
         """Judge rows, and hold back those that are taken; dead letters are on the disk then."""
         taken, late = _Taken(), self._config.late
         rejected: list[BadRow] = []
-        pairs: list[tuple[PolledRows, Admitted]] = []
+        pairs: list[tuple[RowBatch, Admitted]] = []
         for rows in polled:
             admitted = self._admission.admit(rows)
             if self._strict and admitted.rejected:
@@ -370,12 +370,12 @@ class Ingest:
             self.accounting.enter(rows, admitted)
             if self._breaker is not None:
                 bad = [row for row in admitted.rejected if row.code != "late"]
-                self._breaker.see(rows.partition, rows.rows.num_rows, bad)
+                self._breaker.see(rows.partition, rows.num_rows, bad)
         return taken
 
-    def _until_rejected(self, rows: PolledRows, admitted: Admitted) -> tuple[StreamError, Admitted]:
+    def _until_rejected(self, batch: RowBatch, admitted: Admitted) -> tuple[StreamError, Admitted]:
         """Return the error of the first rejected row, and the rows before it."""
-        row, batch = admitted.rejected[0], rows.rows
+        row = admitted.rejected[0]
         if row.code == "late":
             at = row.index if batch.index is None else int(np.searchsorted(batch.index, row.index))
             before = int(batch.events.t[at - 1]) if at else self._state.last_t
@@ -384,7 +384,7 @@ class Ingest:
             error = StreamError(row.origin.where, "time_order", text)
         else:
             error = StreamError(row.origin.where, row.code, row.text)
-        first = self._admission.partitions[rows.partition].seq - batch.num_rows
+        first = self._admission.partitions[batch.partition].seq - batch.num_rows
         kept = np.flatnonzero(sequence(admitted.rows.rank) < first + row.index)
         return error, Admitted(admitted.rows.take(kept))
 

@@ -18,7 +18,7 @@ from tgflow.streams.files.jsonl import json_parser, json_types, parse_object
 from tgflow.streams.files.text import Parser, Text, parse_lines
 from tgflow.streams.kafka.config import CodecName, KafkaConfig
 from tgflow.streams.kafka.consumer import Chunk, Cursor
-from tgflow.streams.rows.row_batch import EventColumns, Fault, Int64s, Origin, PolledRows, RowBatch
+from tgflow.streams.rows.row_batch import EventColumns, Fault, Int64s, Origin, RowBatch
 from tgflow.streams.rows.schema import listed
 from tgflow.streams.rows.validate import RowSchema, validate
 
@@ -332,7 +332,7 @@ class RecordDecoder:
         self._topic, self._limit = config.topic, config.checks.max_bytes
         self._codec = _CODECS[config.codec](config.schema)
 
-    def decode(self, chunk: Chunk, skip: int) -> list[PolledRows]:
+    def decode(self, chunk: Chunk, skip: int) -> list[RowBatch]:
         """Return the rows of `chunk`, a bounded number at a time; at least one, perhaps without."""
         counts = dict(chunk.counts)
         records = [record for record in chunk.records if record.value is not None]
@@ -387,13 +387,13 @@ class RecordDecoder:
             event_ids=np.concatenate(ids) if ids else None,
         )
 
-    def _piece(self, rows: RowBatch, places: _Places, start: int) -> PolledRows:
+    def _piece(self, rows: RowBatch, places: _Places, start: int) -> RowBatch:
         """Return at most `MAX_ROWS` rows from `start` on."""
         stop = min(start + MAX_ROWS, rows.num_rows)
         part, index = slice(start, stop), rows.index
         if index is not None:
             part = slice(*(int(i) for i in np.searchsorted(index, [start, stop])))
-        piece = RowBatch(
+        return RowBatch(
             events=rows.events.take(part),
             index=None if index is None else index[part] - start,
             faults=[replace(f, row=f.row - start) for f in rows.faults if start <= f.row < stop],
@@ -401,8 +401,8 @@ class RecordDecoder:
             locate=lambda row: self._origin(places, start + row),
             position=places.cursor_at(stop).to_position(),
             event_ids=None if rows.event_ids is None else rows.event_ids[part],
+            partition=places.chunk.partition,
         )
-        return PolledRows(places.chunk.partition, piece)
 
     def _origin(self, places: _Places, row: int) -> Origin:
         number, within = places.find(row)

@@ -16,7 +16,7 @@ from tgflow.streams.kafka.config import KafkaConfig, kafka_client
 from tgflow.streams.kafka.consumer import Chunk, Cursor, Poller
 from tgflow.streams.kafka.publish import Publisher, Topic
 from tgflow.streams.kafka.retry import RetryPolicy, RetryState
-from tgflow.streams.rows.row_batch import PolledRows, Position
+from tgflow.streams.rows.row_batch import Position, RowBatch
 from tgflow.streams.transports import Transport
 
 COMMIT_MS = 10_000
@@ -129,7 +129,7 @@ class KafkaSource:
             self._starts[partition] = 0
         return sorted(new)
 
-    def poll(self, wanted: Set[int], timeout: float) -> list[PolledRows]:
+    def poll(self, wanted: Set[int], timeout: float) -> list[RowBatch]:
         """Return what has arrived in the partitions `wanted`, waiting up to `timeout` seconds.
 
         Raises a `StreamError` if the broker has been away for `max_outage` seconds, the same bytes
@@ -143,7 +143,7 @@ class KafkaSource:
             chunks = self._live().take(wanted, min(STOP_CHECK_SECONDS, left))
             if left <= STOP_CHECK_SECONDS:
                 break
-        arrived: list[PolledRows] = []
+        arrived: list[RowBatch] = []
         for chunk in chunks:
             arrived += self._decoder.decode(chunk, self._cursors[chunk.partition].row)
             self._cursors[chunk.partition] = chunk.cursor

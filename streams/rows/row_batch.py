@@ -133,7 +133,8 @@ def nowhere(row: int) -> Origin:
 class RowBatch:
     """Rows of one partition in the order they stand there: events, and what is wrong with others.
 
-    Rows are numbered from 0 within the batch, good and bad ones alike.
+    Rows are numbered from 0 within the batch, good and bad ones alike. Records that are no rows, as
+    Kafka's tombstones, are not numbered among them.
 
     Args:
         events: The good rows.
@@ -144,6 +145,9 @@ class RowBatch:
         position: Where the partition resumes after these rows.
         event_ids: Of each good row an id by which duplicates are found, a 64-bit hash as int64, or
             None.
+        partition: The partition.
+        counts: What else was met on the way, such as {"tombstone": 2}; not rows.
+        gaps: What was skipped just before, `[begin, end)` in the source's own numbers.
     """
 
     events: EventColumns
@@ -153,6 +157,9 @@ class RowBatch:
     locate: Callable[[int], Origin] = nowhere
     position: Position = field(default_factory=dict)
     event_ids: Int64s | None = None
+    partition: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
+    gaps: Sequence[tuple[int, int]] = ()
 
     def origin(self, i: int) -> Origin:
         """Return where good row `i` came from."""
@@ -161,25 +168,6 @@ class RowBatch:
     def bad(self) -> list[BadRow]:
         """Return the bad rows with their origins."""
         return [BadRow(f.row, f.code, f.text, self.locate(f.row)) for f in self.faults]
-
-
-@dataclass(frozen=True, slots=True)
-class PolledRows:
-    """What a poll brought of one partition.
-
-    Records that are no rows, as Kafka's tombstones, are not numbered among the rows.
-
-    Args:
-        partition: The partition.
-        rows: Its next rows.
-        counts: What else was met on the way, such as {"tombstone": 2}; not rows.
-        gaps: What was skipped just before, `[begin, end)` in the source's own numbers.
-    """
-
-    partition: int
-    rows: RowBatch
-    counts: Mapping[str, int] = field(default_factory=dict)
-    gaps: Sequence[tuple[int, int]] = ()
 
 
 class PartitionedSource(Protocol):
@@ -220,7 +208,7 @@ class PartitionedSource(Protocol):
         """Return the partitions that came since, and read them from their beginning from now on."""
         return []
 
-    def poll(self, wanted: Set[int], timeout: float) -> list[PolledRows]:
+    def poll(self, wanted: Set[int], timeout: float) -> list[RowBatch]:
         """Return what has arrived in the partitions `wanted`, waiting up to `timeout` seconds.
 
         The others are paused: they keep what they have. An empty list means that nothing came.

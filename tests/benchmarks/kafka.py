@@ -166,7 +166,7 @@ def read_source(broker: MockBroker, codec: CodecName) -> int:
     count = 0
     everything = set(topic.partitions())
     while topic.ended() < everything:
-        count += sum(len(arrivals.rows.events) for arrivals in topic.poll(everything, 0.5))
+        count += sum(len(arrivals.events) for arrivals in topic.poll(everything, 0.5))
     topic.close()
     return count
 

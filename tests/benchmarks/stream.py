@@ -83,7 +83,7 @@ def read(path: Path) -> int:
     source.start({})
     num_rows = 0
     while 0 not in source.ended():
-        num_rows += sum(polled.rows.num_rows for polled in source.poll({0}, 1.0))
+        num_rows += sum(polled.num_rows for polled in source.poll({0}, 1.0))
     source.close()
     return num_rows
 

@@ -26,8 +26,8 @@ def flat(polls):
     """Return the events with their numbers, and the bad rows with theirs and their places."""
     events, bad, first = [], [], 0
     for poll in polls:
-        index = range(poll.rows.num_rows) if poll.rows.index is None else poll.rows.index.tolist()
-        columns = poll.rows.events
+        index = range(poll.num_rows) if poll.index is None else poll.index.tolist()
+        columns = poll.events
         rows = zip(
             columns.src.to_pylist(),
             columns.dst.to_pylist(),
@@ -36,11 +36,9 @@ def flat(polls):
             strict=True,
         )
         events += [(first + i, *row) for i, row in zip(index, rows, strict=True)]
-        bad += [
-            (first + b.index, b.code, dict(b.origin.place), b.origin.raw) for b in poll.rows.bad()
-        ]
-        assert len(poll.rows.events) + len(poll.rows.bad()) == poll.rows.num_rows
-        first += poll.rows.num_rows
+        bad += [(first + b.index, b.code, dict(b.origin.place), b.origin.raw) for b in poll.bad()]
+        assert len(poll.events) + len(poll.bad()) == poll.num_rows
+        first += poll.num_rows
     return events, bad
 
 

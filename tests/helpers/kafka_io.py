@@ -83,20 +83,16 @@ class Reading:
 
     def add(self, arrivals):
         self.arrivals.append(arrivals)
-        events = arrivals.rows.events
+        events = arrivals.events
         rows = zip(events.src.to_pylist(), events.dst.to_pylist(), events.t.tolist(), strict=True)
         self.rows.setdefault(arrivals.partition, []).extend(rows)
-        self.bad += [(arrivals.partition, row.code, row.origin) for row in arrivals.rows.bad()]
+        self.bad += [(arrivals.partition, row.code, row.origin) for row in arrivals.bad()]
         for name, count in arrivals.counts.items():
             self.counts[name] = self.counts.get(name, 0) + count
-        self.positions[arrivals.partition] = arrivals.rows.position
-        index = (
-            np.arange(arrivals.rows.num_rows)
-            if arrivals.rows.index is None
-            else arrivals.rows.index
-        )
-        numbers = sorted([*index.tolist(), *(row.index for row in arrivals.rows.bad())])
-        assert numbers == list(range(arrivals.rows.num_rows))  # each row is one or the other
+        self.positions[arrivals.partition] = arrivals.position
+        index = np.arange(arrivals.num_rows) if arrivals.index is None else arrivals.index
+        numbers = sorted([*index.tolist(), *(row.index for row in arrivals.bad())])
+        assert numbers == list(range(arrivals.num_rows))  # each row is one or the other
 
     def src(self, partition=0):
         return [src for src, _, _ in self.rows.get(partition, [])]
@@ -153,7 +149,7 @@ def first_position(broker, topic, count=60, stop=30, **settings):
     source = open_source(broker, topic, **settings)
     reading = read(source, stop=after(stop))
     source.close()
-    return next(a.rows.position for a in reading.arrivals if a.rows.position["offset"] >= stop)
+    return next(a.position for a in reading.arrivals if a.position["offset"] >= stop)
 
 
 def records_of(broker, topic):

@@ -15,7 +15,6 @@ from tgflow.streams.rows.row_batch import (
     EventColumns,
     Int64s,
     Origin,
-    PolledRows,
     Position,
     RowBatch,
 )
@@ -103,7 +102,7 @@ class ListSource:
         self._next |= dict.fromkeys(new, 0)
         return new
 
-    def poll(self, wanted: Set[int], timeout: float) -> list[PolledRows]:
+    def poll(self, wanted: Set[int], timeout: float) -> list[RowBatch]:
         self.polled.append(frozenset(wanted))
         ready = [p for p in sorted(wanted) if self._next[p] < self._stop(p)]
         served = self._random.sample(ready, self._random.randint(1, len(ready))) if ready else []
@@ -132,7 +131,7 @@ class ListSource:
     def _stop(self, partition: int) -> int:
         return self.silent.get(partition, len(self._columns[partition]))
 
-    def _take(self, partition: int, size: int) -> PolledRows:
+    def _take(self, partition: int, size: int) -> RowBatch:
         start = self._next[partition]
         stop = self._next[partition] = min(start + size, self._stop(partition))
         return self._columns[partition].arrivals(start, stop)
@@ -161,10 +160,10 @@ class _Partition:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def arrivals(self, start: int, stop: int) -> PolledRows:
+    def arrivals(self, start: int, stop: int) -> RowBatch:
         first, last = np.searchsorted(self._good, (start, stop)).tolist()
         good = self._good[first:last] - start
-        rows = RowBatch(
+        return RowBatch(
             events=self._events.take(slice(first, last)),
             index=None if len(good) == stop - start else good,
             faults=[self._fault(start, row) for row in range(start, stop) if self._rows[row].bad],
@@ -172,8 +171,8 @@ class _Partition:
             locate=lambda row: self._origin(start + row),
             position={"row": stop},
             event_ids=None if self._event_ids is None else self._event_ids[first:last],
+            partition=self._number,
         )
-        return PolledRows(self._number, rows)
 
     def _fault(self, start: int, row: int) -> RowFault:
         return RowFault(row - start, str(self._rows[row].bad), "made bad")

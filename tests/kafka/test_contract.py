@@ -76,9 +76,9 @@ class TestBrokerContract:
         assert whole.src() == list(range(300))
         for arrivals in (a for a in whole.arrivals if a.partition == 0):
             source = open_source(any_broker, topic)
-            rest = read(source, {**whole.positions, 0: arrivals.rows.position})
+            rest = read(source, {**whole.positions, 0: arrivals.position})
             source.close()
-            assert rest.src() == list(range(arrivals.rows.position["offset"], 300))
+            assert rest.src() == list(range(arrivals.position["offset"], 300))
 
     def test_the_end_is_settled_at_the_start(self, any_broker, topic):
         publish(any_broker, topic, edges(20))

@@ -112,7 +112,7 @@ def test_rows_of_a_record_are_resumed_through_a_broker(broker, topic):
     publish(broker, topic, [value, value], max_request_size=4 << 20)
     settings = {"codec": "arrow", "checks": Checks(max_record_bytes=4 << 20)}
     whole = read_all(broker, topic, **settings)
-    middle = next(a.rows.position for a in whole.arrivals if a.rows.position["row"])
+    middle = next(a.position for a in whole.arrivals if a.position["row"])
     source = open_source(broker, topic, **settings)
     rest = read(source, {0: middle})
     source.close()

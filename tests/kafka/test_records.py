@@ -93,7 +93,7 @@ def test_each_record_is_an_event_or_one_row_with_a_code_and_its_place(codec, cas
         for _, _, origin in reading.bad:
             assert origin.raw == text.encode()
             assert origin.place == {"topic": "edges", "partition": 0, "offset": 10, "row": 0}
-            assert len(reading.arrivals[0].rows.bad()[0].text) < 400
+            assert len(reading.arrivals[0].bad()[0].text) < 400
 
 
 @given(st.lists(st.sampled_from(list(JSON)), max_size=30))
@@ -136,8 +136,8 @@ def test_any_bytes_are_an_event_or_a_bad_row(value, codec):
 def test_labels_event_ids_and_text_ids(codec, value, text):
     settings = {"label": "kind", "event_id": "eid", "features": ()}
     [arrivals] = decode([value] * 2, codec, **settings).arrivals
-    assert arrivals.rows.events.label.tolist() == [8, 8]
-    ids = arrivals.rows.event_ids
+    assert arrivals.events.label.tolist() == [8, 8]
+    ids = arrivals.event_ids
     assert (ids.dtype, ids[0]) == (np.int64, ids[1])
     assert decode([text], codec, id_kind="string", features=()).rows[0] == [("ä", "b,c", 1)]
 
@@ -147,8 +147,8 @@ def test_event_ids_may_be_numbers_and_texts_in_one_topic():
     [rows] = decode(values, "json", event_id="id", features=()).arrivals
     texts = [edge(i, id=str(i)) for i in range(100)]
     [others] = decode(texts, "json", event_id="id", features=()).arrivals
-    assert rows.rows.event_ids.tolist() == others.rows.event_ids.tolist()
-    assert len(set(rows.rows.event_ids.tolist())) == 100
+    assert rows.event_ids.tolist() == others.event_ids.tolist()
+    assert len(set(rows.event_ids.tolist())) == 100
     assert decode([edge(1, id=1.5)], "json", event_id="id", features=()).codes == ["type"]
 
 
@@ -261,11 +261,11 @@ def test_large_arrow_records_are_split_and_resumed_in_their_middle():
     settings = {"features": (), "checks": Checks(max_record_bytes=16 << 20)}
     whole = decode(values, "arrow", **settings)
     assert len(whole.arrivals) == 2
-    position = whole.arrivals[0].rows.position
+    position = whole.arrivals[0].position
     assert (position["offset"], position["row"], position["anchor"]) == (10, MAX_ROWS, 10)
     rest = decode(values, "arrow", skip=Cursor.from_position(position).row, **settings)
     assert rest.src() == whole.src()[MAX_ROWS:]
     assert rest.codes == whole.codes == ["negative_id"]
     assert [o.place for _, _, o in rest.bad] == [o.place for _, _, o in whole.bad]
     where = {"topic": "edges", "partition": 0, "offset": 10, "row": MAX_ROWS}
-    assert rest.arrivals[0].rows.origin(0).place == where
+    assert rest.arrivals[0].origin(0).place == where

@@ -35,7 +35,7 @@ def test_a_resumed_run_ends_where_the_first_one_would_have(shared_broker, topic)
     source = open_source(shared_broker, topic)
     source.start({})
     polled = source.poll({0, 1}, 5.0)
-    positions = {a.partition: a.rows.position for a in polled if not a.rows.num_rows}
+    positions = {a.partition: a.position for a in polled if not a.num_rows}
     source.close()
     assert positions[1]["end"] == 0  # known before anything has come
     publish(shared_broker, topic, edges(50, 50))
@@ -92,18 +92,6 @@ def test_a_queue_full_of_what_nobody_wants_keeps_nobody_waiting(shared_broker, t
     read_on(source, reading)
     source.close()
     assert reading.src(0) == list(range(1000))
-
-
-def test_a_slow_reader_pauses_the_partitions(shared_broker, topic):
-    fill(shared_broker, topic, 2000, batch_size=2000)
-    source = open_source(shared_broker, topic, queue_records=200)
-    source.start({})
-    wait_for(lambda: source.counters()["paused_seconds"] > 0.1)
-    held = sum(source._poller._held.values())
-    reading = read_on(source, Reading())
-    source.close()
-    assert held < 2000
-    assert reading.src() == list(range(2000))
 
 
 @pytest.mark.parametrize("is_alone", [True, False])

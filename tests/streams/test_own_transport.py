@@ -19,7 +19,7 @@ from tgflow.ids import NodeIds
 from tgflow.streams import transports
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
-from tgflow.streams.rows.row_batch import EventColumns, PolledRows, RowBatch
+from tgflow.streams.rows.row_batch import EventColumns, RowBatch
 from tgflow.streams.transports import Transport, find_transport, scheme_of
 
 STEP = 100
@@ -66,7 +66,7 @@ class MadeSource:
         self.next += len(number)
         events = EventColumns(pa.array(number % 7), pa.array(number % 5), number, None, None)
         rows = RowBatch(events, num_rows=len(number), position={"next": self.next})
-        return [PolledRows(0, rows)] if len(number) else []
+        return [rows] if len(number) else []
 
     def ended(self):
         return {0} if self.next == self.num_events else set()
@@ -133,7 +133,7 @@ def test_the_command_line_opens_a_transport_of_its_own_and_resumes_it():
     source = open_partitioned(config)
     source.start({0: {"next": 230}})
     [polled] = source.poll({0}, 0.1)
-    assert polled.rows.events.t.tolist() == list(range(230, 250))
+    assert polled.events.t.tolist() == list(range(230, 250))
 
 
 def test_the_command_line_writes_to_a_transport_of_its_own(tmp_path, capsys, monkeypatch):

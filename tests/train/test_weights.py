@@ -105,7 +105,7 @@ def test_kafka_records_carry_weights(codec):
         "json": [b'{"src":5,"dst":6,"t":7,"w":0.5}', b'{"src":5,"dst":6,"t":8,"w":-1}'],
     }.get(codec) or [arrow([5], [6], [t], False, w=pa.array([w])) for t, w in ((7, 0.5), (8, -1.0))]
     reading = decode(values, codec, weight="w", features=())
-    assert np.concatenate([each.rows.events.weight for each in reading.arrivals]).tolist() == [0.5]
+    assert np.concatenate([each.events.weight for each in reading.arrivals]).tolist() == [0.5]
     assert reading.codes == ["range"]
 
 

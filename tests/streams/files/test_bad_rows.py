@@ -147,7 +147,7 @@ def test_each_bad_row_is_isolated_with_its_place_and_message(
     polls = read(open_files(path, **schema))
     events, bad = flat(polls)
     assert len(events) == num_good * len(rows) + 1
-    found = [row for poll in polls for row in poll.rows.bad()]
+    found = [row for poll in polls for row in poll.bad()]
     assert {row.origin.raw: (row.code, row.text) for row in found} == rows
     assert {row.origin.raw: row.origin.place["byte"] for row in found} == offsets
     lines = data.split(b"\n")
@@ -319,7 +319,7 @@ def test_a_record_just_at_the_limit_is_taken_whatever_the_block(tmp_path):
 def test_origin_gives_place_and_bytes_of_good_rows_too(tmp_path):
     path = tmp_path / "events.csv"
     path.write_bytes(b"\xef\xbb\xbfsrc,dst,t\r\n1,2,3\r\nx,2,3\r\n4,5,6")
-    origins = [p.rows.origin(i) for p in read(open_files(path)) for i in range(len(p.rows.events))]
+    origins = [p.origin(i) for p in read(open_files(path)) for i in range(len(p.events))]
     assert [origin.raw for origin in origins] == [b"1,2,3", b"4,5,6"]
     assert [origin.place["byte"] for origin in origins] == [14, 28]
     assert path.read_bytes()[28:] == b"4,5,6"

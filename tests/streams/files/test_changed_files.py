@@ -23,12 +23,12 @@ def half_read(tmp_path):
     path = tmp_path / "events.csv"
     path.write_bytes(b"src,dst,t\n" + csv_of(0, 30_000))
     polls = read(open_files(path, block_bytes=100_000))
-    return path, path.read_bytes(), polls[1].rows.position
+    return path, path.read_bytes(), polls[1].position
 
 
 def test_an_appended_file_goes_on(half_read):
     path, data, position = half_read
-    end = read(open_files(path))[-1].rows.position
+    end = read(open_files(path))[-1].position
     path.write_bytes(data + csv_of(30_000, 30_010))
     assert [row[1] for row in flat(read(open_files(path), end))[0]] == list(range(30_000, 30_010))
     rest = flat(read(open_files(path), position))[0]
@@ -41,11 +41,11 @@ def test_a_last_line_without_end_may_get_one_later(tmp_path, added):
     path.write_bytes(b"src,dst,t\n1,2,3\n4,5,6")
     poll = read(open_files(path))[-1]
     path.write_bytes(path.read_bytes() + added)
-    ((_, *event),), _ = flat(read(open_files(path), poll.rows.position))
+    ((_, *event),), _ = flat(read(open_files(path), poll.position))
     assert event == [7, 8, 9, ()]
     path.write_bytes(b"src,dst,t\n1,2,3\n4,5,67\n")
     with pytest.raises(SourceMismatch, match="line 3: the line was read while it was being writt"):
-        read(open_files(path), poll.rows.position)
+        read(open_files(path), poll.position)
 
 
 def test_a_changed_file_is_a_mismatch(half_read):
@@ -70,7 +70,7 @@ def test_a_compressed_file_that_changed_is_noticed(tmp_path):
     path = tmp_path / "events.csv.gz"
     data = b"src,dst,t\n" + csv_of(0, 30_000)
     path.write_bytes(gzip.compress(data, 0))
-    position = read(open_files(path, block_bytes=100_000))[1].rows.position
+    position = read(open_files(path, block_bytes=100_000))[1].position
     path.write_bytes(gzip.compress(data + csv_of(0, 5), 0))
     assert len(flat(read(open_files(path), position))[0]) > 10_000
     path.write_bytes(gzip.compress(data[:1000] + b"9" * (len(data) - 1000) + b"\n", 0))
@@ -86,7 +86,7 @@ def test_a_changed_binary_file_is_noticed(tmp_path, ending):
     path = tmp_path / f"events.{ending}"
     write = pa.parquet.write_table if ending == "parquet" else pa.feather.write_feather
     write(table_of(70_000), path)
-    position = read(open_files(path))[0].rows.position
+    position = read(open_files(path))[0].position
     write(table_of(70_000).slice(1), path)
     with pytest.raises((SourceMismatch, SourceTruncated)):
         open_files(path).start({0: position})
@@ -107,17 +107,17 @@ def test_a_folder_goes_on_with_files_that_sort_after(tmp_path):
     polls = read(open_files(folder))
     assert len(polls) == 3
     write_parts(folder, 10, 11)
-    late = flat(read(open_files(folder), polls[-1].rows.position))[0]
+    late = flat(read(open_files(folder), polls[-1].position))[0]
     assert [row[1] for row in late] == list(range(100, 120))
     (folder / "part-1.csv").unlink()
-    middle = flat(read(open_files(folder), polls[1].rows.position))[0]
+    middle = flat(read(open_files(folder), polls[1].position))[0]
     assert [row[1] for row in middle] == [*range(90, 120)]
 
 
 def test_files_that_are_gone_or_come_before_are_refused(tmp_path):
     folder = tmp_path / "parts"
     write_parts(folder, 1, 2)
-    position = read(open_files(folder))[-1].rows.position
+    position = read(open_files(folder))[-1].position
     write_parts(folder, 0)
     with pytest.raises(SourceMismatch, match=r"2 files come before 'part-2.csv', where 1 "):
         open_files(folder).start({0: position})

@@ -65,12 +65,12 @@ def test_any_block_size_and_resuming_at_any_block_give_the_same_rows(
     polls = read(open_files(path, **schema))
     assert flat(polls) == flat(whole)
     num_lines = len(text.removesuffix(b"\n").split(b"\n")) - 1
-    assert sum(poll.rows.num_rows for poll in whole) == num_lines
+    assert sum(poll.num_rows for poll in whole) == num_lines
     for _, _, place, raw in flat(whole)[1]:
         assert text[place["byte"] :].startswith(raw)
         assert text[: place["byte"]].count(b"\n") == place["line"] - 1
     for i in range(0, len(polls), 1 + len(polls) // 4):
-        position = json.loads(json.dumps(polls[i].rows.position))
+        position = json.loads(json.dumps(polls[i].position))
         assert flat(read(open_files(path, **schema), position)) == flat(polls[i + 1 :])
 
 
@@ -101,8 +101,8 @@ def test_an_event_id_that_is_no_column_or_no_id_is_an_error(tmp_path):
         open_files(path, event_id="key")
     table = {"src": [1], "dst": [2], "t": [3], "key": [0.5]}
     [arrivals] = read(open_files(table, event_id="key"))
-    [bad] = arrivals.rows.bad()
-    assert (bad.code, len(arrivals.rows.events)) == ("type", 0)
+    [bad] = arrivals.bad()
+    assert (bad.code, len(arrivals.events)) == ("type", 0)
     assert bad.text == "key is of type double; event ids are texts or integers"
 
 
@@ -122,16 +122,16 @@ def test_resume_binary_files_from_every_position(tmp_path, ending, monkeypatch):
     assert [row[3] for row in flat(polls)[0]] == list(range(1000))
     assert len(polls) > 5
     for i, poll in enumerate(polls):
-        rest = flat(read(open_files(path, format=kind), poll.rows.position))
+        rest = flat(read(open_files(path, format=kind), poll.position))
         assert rest == flat(polls[i + 1 :])
 
 
 def test_resume_a_table_in_memory():
     table = table_of(200_000)
     first, *rest = read(open_files(table))
-    assert flat(read(open_files(table), first.rows.position)) == flat(rest)
+    assert flat(read(open_files(table), first.position)) == flat(rest)
     with pytest.raises(SourceTruncated, match="it has 10 rows, but had 200000 when it was read"):
-        read(open_files(table_of(10)), first.rows.position)
+        read(open_files(table_of(10)), first.position)
 
 
 def test_closing_stops_the_thread(tmp_path):

@@ -28,7 +28,7 @@ def read_all(path, **schema):
         source.start({})
         try:
             while 0 not in source.ended():
-                for rows in (polled.rows for polled in source.poll({0}, 10)):
+                for rows in source.poll({0}, 10):
                     assert len(rows.events) + len(rows.faults) == rows.num_rows
                     assert {row.code for row in rows.faults} <= set(CODES)
                     assert all(row.text.isprintable() for row in rows.faults)

@@ -26,7 +26,7 @@ def times(source, count):
     found = []
     while len(found) < count:
         for polled in source.poll({0}, 5):
-            found += polled.rows.events.t.tolist()
+            found += polled.events.t.tolist()
     return found
 
 
@@ -109,7 +109,7 @@ def test_stdin_resumes_once_what_was_read_has_come_again(monkeypatch):
     stdin_of(monkeypatch, lines.encode())
     source = open_files("-", block_bytes=200)
     source.start({})
-    rows = source.poll({0}, 5)[0].rows
+    rows = source.poll({0}, 5)[0]
     source.close()
     done = len(rows.events)
     assert 0 < done < 100

@@ -141,7 +141,7 @@ def taken(path, **schema):
     """Return the events that tgflow takes, by the numbers of their rows, and how many are none."""
     source = open_files(path, id_kind="int", label="label", **schema)
     polls = read(source)
-    labels = [label for poll in polls for label in poll.rows.events.label.tolist()]
+    labels = [label for poll in polls for label in poll.events.label.tolist()]
     events, bad = flat(polls)
     assert len({row for row, *_ in bad} | {row for row, *_ in events}) == len(events) + len(bad)
     pairs = zip(events, labels, strict=True)

@@ -7,7 +7,7 @@ import numpy as np
 from tgflow.streams.ingest.accounting import RowAccounting, sums
 from tgflow.streams.ingest.admission import Admitted
 from tgflow.streams.ingest.ordering import no_rows, ranks
-from tgflow.streams.rows.row_batch import BadRow, Origin, PolledRows, RowBatch
+from tgflow.streams.rows.row_batch import BadRow, Origin, RowBatch
 
 
 def enter(accounting, partition, num_rows, *rejected, **polled):
@@ -15,8 +15,8 @@ def enter(accounting, partition, num_rows, *rejected, **polled):
         BadRow(i, code, text, Origin(place, b"")) for i, (code, place, text) in enumerate(rejected)
     ]
     none = no_rows("int", 0)
-    batch = RowBatch(none.events, num_rows=num_rows)
-    accounting.enter(PolledRows(partition, batch, **polled), Admitted(none, rows, num_duplicates=1))
+    batch = RowBatch(none.events, num_rows=num_rows, partition=partition, **polled)
+    accounting.enter(batch, Admitted(none, rows, num_duplicates=1))
 
 
 def counted():

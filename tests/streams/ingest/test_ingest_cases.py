@@ -132,11 +132,6 @@ def test_with_an_idle_timeout_others_go_on_and_a_replay_does_the_same():
     assert replayed(world.log, config, partitions) == world.learned
 
 
-def test_an_idle_timeout_needs_the_log():
-    with pytest.raises(ValueError, match="idle_timeout needs the log"):
-        Ingest(ListSource({}), OrderConfig(idle_timeout=1.0))
-
-
 def test_partitions_that_are_ahead_are_paused_when_the_buffer_is_full():
     partitions = {0: rows_at(range(2000)), 1: rows_at(range(2000)), 2: rows_at(range(2000))}
     source = ListSource(partitions, poll_sizes=(100, 1))
@@ -213,16 +208,6 @@ def test_a_state_that_is_none_is_refused():
             IngestState.from_json({k: v for k, v in meta.items() if k != key}, tensors)
     with pytest.raises(ValueError, match="no state of ingestion"):
         IngestState.from_json(meta, {"rows": torch.zeros(9, dtype=torch.uint8)})
-
-
-def test_the_source_hears_of_checkpoints():
-    source = ListSource({0: rows_at(range(50))}, poll_sizes=(10,))
-    ingest = Ingest(source, OrderConfig())
-    events = iter(ingest)
-    next(events)
-    ingest.committed(ingest.state_at(ingest.num_released))
-    next(events)
-    assert source.committed_positions == {0: {"row": 10}}
 
 
 # With the files of a real run

@@ -79,10 +79,10 @@ def test_reading_goes_on_with_the_same_numbers(tmp_path):
     words = [f"w{i * i % 7}" for i in range(60)]
     path = write_labels(tmp_path / "a.csv", words)
     expected = labels_of(open_stream(path, label="label"))
-    polled = [each.rows for each in read(open_files(path, label="label", block_bytes=90))]
+    polled = read(open_files(path, label="label", block_bytes=90))
     assert [x for rows in polled for x in rows.events.label.tolist()] == expected
     for i, rows in enumerate(polled[:-1]):
         again = open_files(path, label="label", block_bytes=300)
-        rest = [each.rows for each in read(again, rows.position)]
+        rest = read(again, rows.position)
         done = sum(len(rows.events) for rows in polled[: i + 1])
         assert [x for rows in rest for x in rows.events.label.tolist()] == expected[done:]
