@@ -102,7 +102,7 @@ BatchTable table_of(const char* name, bool is_read, const OptionalTensor& x, Row
   return {true, &rows};
 }
 
-/// As numbers: those of the batch, and seven of each block; see tgflow/plan/host.py.
+/// As numbers: those of the batch, and seven of each block; see tgflow/plan/plan.py.
 std::vector<int64_t> numbers(const BatchLayout& b) {
   std::vector<int64_t> all{b.num_events, b.num_new,  b.num_queries, b.num_fallbacks, b.eid,
                            b.t,          b.ends,     b.row,         b.counts,        b.num_nodes,

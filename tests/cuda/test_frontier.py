@@ -17,7 +17,7 @@ from tgflow.cuda.device import Device
 from tgflow.events import NO_NODE
 from tgflow.graph import Neighbors
 from tgflow.plan import _native
-from tgflow.plan.assembly import distinct_events
+from tgflow.plan.plan import distinct_events
 from tgflow.sampling import Frontier
 from tgflow.sampling.expand import distinct, expand
 

@@ -11,7 +11,7 @@ import torch
 
 import tgflow as tg
 from helpers.made_models import X_DIM, made_events, made_model
-from tgflow.inference.rw_lock import ReadWriteLock
+from tgflow.inference.engine import ReadWriteLock
 from tgflow.tables import FeatureTable
 
 STREAM = made_events(240)

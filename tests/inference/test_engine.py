@@ -106,11 +106,11 @@ def test_neighborhoods_too_wide_for_one_part_come_in_smaller_ones(monkeypatch):
     graph = graph_of(STREAM)
     src, dst, t = questions()
     expected = tg.Inference(model, graph, "all").score(src, dst, t)
-    monkeypatch.setattr("tgflow.inference.batches.MAX_SLOTS", 1500)
-    monkeypatch.setattr("tgflow.inference.batches._FEW", 2)
+    monkeypatch.setattr("tgflow.inference.engine.MAX_SLOTS", 1500)
+    monkeypatch.setattr("tgflow.inference.engine._FEW", 2)
     found = tg.Inference(model, graph, ("all", "all")).score(src, dst, t)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
-    monkeypatch.setattr("tgflow.inference.batches.MAX_SLOTS", 8)
+    monkeypatch.setattr("tgflow.inference.engine.MAX_SLOTS", 8)
     with pytest.raises(MemoryError, match="give a fan-out as a number"):
         tg.Inference(model, graph, "all").score(src, dst, t)
 

@@ -55,12 +55,8 @@ KNOW_ADDRESSES = [
     "tgflow.bench",
 ]
 NOT_BETWEEN_RANKS = r"dist\.(\w+_object|\w*reduce\w*)|torch\.(save|load)\b"
-# Imported within a function by what it is built on: `ContinualTrainer.save` writes a run directory;
-# and for type checkers alone: what a plan prepares its batches by names the type Plan.
-WITHIN = {
-    ("tgflow.train.continual", "tgflow.runtime.saved_run"),
-    *((f"tgflow.plan.{name}", "tgflow.plan.plan") for name in ("assembly", "host", "device")),
-}
+# Imported within a function by what it is built on: `ContinualTrainer.save` writes a run directory.
+WITHIN = {("tgflow.train.continual", "tgflow.runtime.saved_run")}
 
 
 def modules():

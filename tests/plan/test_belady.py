@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 
 import pytest
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tgflow.cache.contents import CacheSchedule
-from tgflow.plan.lookahead import BeladyPlanner, plan_all
+from tgflow.plan.loader import BeladyPlanner
 
 
 def most_hits(
@@ -62,6 +62,18 @@ Batches = list[list[int]]
 
 def tensors(batches: Batches) -> list[Tensor]:
     return [torch.tensor(batch, dtype=torch.int64) for batch in batches]
+
+
+def plan_all(
+    planner: BeladyPlanner, batches: Iterable[Tensor], lookahead: int | None = None
+) -> Iterator[CacheSchedule]:
+    """Yield a schedule for each of `batches`, knowing `lookahead` of them at a time; None: all."""
+    for ids in batches:
+        planner.observe(ids)
+        if len(planner) == lookahead:
+            yield planner.plan()
+    while len(planner) > 0:
+        yield planner.plan()
 
 
 def hits_of(

@@ -16,9 +16,9 @@ from helpers.processes import environment
 from tgflow.batch import Batch
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
-from tgflow.plan.device import DeviceBatches
 from tgflow.plan.in_order import BatchError, Task
 from tgflow.plan.loader import Loader
+from tgflow.plan.plan import DeviceBatches
 
 pytestmark = pytest.mark.timeout(20)
 

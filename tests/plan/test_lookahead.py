@@ -17,7 +17,7 @@ from helpers.made_streams import made_events, small_tgn
 from tgflow.cache import CachedTable, ScheduleMismatch, cached
 from tgflow.graph import TemporalGraph
 from tgflow.plan import BatchError, Loader, Plan
-from tgflow.plan import lookahead as planner
+from tgflow.plan import loader as planner
 from tgflow.tables import FeatureTable
 from tgflow.train.continual import ContinualTrainer
 

@@ -22,9 +22,8 @@ from tgflow.counts import Count
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.plan import NegativeSampler, Plan
-from tgflow.plan.assembly import assemble
-from tgflow.plan.host import host_preparer
 from tgflow.plan.loader import Loader
+from tgflow.plan.plan import assemble, host_preparer
 from tgflow.tables import FeatureTable
 
 pytestmark = pytest.mark.timeout(120)

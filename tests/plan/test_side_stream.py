@@ -19,9 +19,9 @@ from tgflow.batch import Batch
 from tgflow.cuda.clock import WorkClock
 from tgflow.graph import TemporalGraph
 from tgflow.plan import Loader
-from tgflow.plan.device import PinnedCopies
 from tgflow.plan.loader import SideStream
 from tgflow.plan.padding import shape_of
+from tgflow.plan.plan import PinnedCopies
 from tgflow.tables import FeatureTable
 
 pytestmark = pytest.mark.timeout(60)

@@ -11,7 +11,7 @@ from tgflow import _core
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.plan import Plan
-from tgflow.plan.host import KEPT_SLABS, HostPreparer, host_preparer
+from tgflow.plan.plan import KEPT_SLABS, HostPreparer, host_preparer
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -13,7 +13,7 @@ from tgflow.batch import Batch
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
 from tgflow.model import TemporalModel
-from tgflow.plan.device import DeviceBatches
+from tgflow.plan.plan import DeviceBatches
 from tgflow.train.config import ContinualConfig
 from tgflow.train.plans import PREDICT, MicroBatchPlans
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -12,21 +15,15 @@ from torch import Tensor
 from tgflow.batch import Batch
 from tgflow.choices import Strategy
 from tgflow.describe import described
-from tgflow.graph import TemporalGraph
-from tgflow.inference.batches import in_parts, query_batch
-from tgflow.inference.queries import (
-    Fanout,
-    checked_fanouts,
-    checked_nodes,
-    checked_positions,
-    checked_times,
-)
-from tgflow.inference.rw_lock import ReadWriteLock
+from tgflow.graph import Neighbors, TemporalGraph
 from tgflow.model import Scores, TemporalModel, device_of_model
 from tgflow.plan.negatives import NegativeSampler
-from tgflow.plan.plan import Plan
-from tgflow.sampler import SamplerFunction
+from tgflow.plan.plan import Plan, Roots, assemble, walk_of
+from tgflow.sampler import Sampler, SamplerFunction
+from tgflow.sampling.hops import HopQueries, answer_walk
+from tgflow.sampling.rows import sample_neighbors
 from tgflow.state import DeviceState, SpreadState
+from tgflow.units import INT64_MAX, INT64_MIN
 
 
 @described
@@ -363,3 +360,218 @@ class Inference:
             return
         with state.covering(self.graph.num_nodes):
             yield
+
+
+MAX_SLOTS = 1 << 23
+"""Slots of neighbors that a hop may have; each takes 37 bytes, and what a model makes of it."""
+_FEW = 16
+
+
+class TooManyNeighbors(MemoryError):
+    """A hop has more slots than it may: fewer queries at a time have fewer."""
+
+
+def all_neighbors(graph: TemporalGraph, sampler: Sampler, asked: HopQueries) -> Neighbors:
+    """Return all neighbors that the sampler might take of each query, newest first."""
+    size, k = len(asked.nodes), _FEW
+    while True:
+        if size * k > MAX_SLOTS and k > _FEW:
+            raise TooManyNeighbors(
+                f"all neighbors of {size:,} nodes, of some more than {k // 4:,}, are more than the "
+                f"{MAX_SLOTS:,} slots that a hop may have: give a fan-out as a number"
+            )
+        found = _sampled(graph, sampler, asked, k)
+        most = int(found.count.max()) if size else 0
+        if most < k:
+            return _narrowed(found, max(most, 1))
+        k *= 4
+
+
+def _sampled(graph: TemporalGraph, sampler: Sampler, asked: HopQueries, k: int) -> Neighbors:
+    return sample_neighbors(
+        graph, sampler, asked.nodes, asked.t, k,
+        key=asked.key, as_of=asked.as_of, params=asked.params,
+    )  # fmt: skip
+
+
+def _narrowed(found: Neighbors, k: int) -> Neighbors:
+    columns = {name: getattr(found, name)[:, :k].contiguous() for name in ("nodes", "t", "eid")}
+    return replace(found, **columns)
+
+
+def in_parts(size: int, at_once: int, make: Callable[[slice], Tensor]) -> Tensor:
+    """Return what `make` makes of all rows, ever fewer at a time where they see too many."""
+    parts: list[Tensor] = []
+    start = 0
+    while start < size or not parts:
+        rows = slice(start, min(start + at_once, size))
+        try:
+            parts.append(make(rows))
+        except TooManyNeighbors:
+            if rows.stop - rows.start <= 1:
+                raise
+            at_once = (rows.stop - rows.start) // 2
+            continue
+        start = rows.stop
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def query_batch(plan: Plan, fanouts: Sequence[Fanout], roots: Roots) -> Batch:
+    """Return the batch of some roots, where the graph is."""
+    if "all" not in fanouts:
+        return plan.of_roots(roots)
+    placed, left = plan.placed(roots), iter(fanouts)
+
+    def neighbors(asked: HopQueries) -> Neighbors:
+        fanout = next(left)
+        if fanout == "all":
+            return all_neighbors(plan.graph, plan.sampler, asked)
+        return _sampled(plan.graph, plan.sampler, asked, fanout)
+
+    hops = answer_walk(walk_of(plan, placed), neighbors)
+    return assemble(plan, placed, hops).gathered(plan.graph)
+
+
+Fanout = int | Literal["all"]
+"""Neighbors per query of a hop; "all": all that it sees."""
+
+
+def checked_fanouts(
+    model: TemporalModel, fanouts: Sequence[Fanout] | Literal["all"] | None
+) -> tuple[Fanout, ...]:
+    """Return the fan-outs of queries; None: the model's."""
+    if fanouts is None:
+        return tuple(model.fanouts)
+    whole: Sequence[Fanout] = ["all" for _ in model.fanouts]
+    wanted = tuple(whole if fanouts == "all" else fanouts)
+    for k in wanted:
+        if k != "all" and (not isinstance(k, int) or isinstance(k, bool)):
+            raise TypeError(f'fanouts must be whole numbers or "all", got {k!r} in {wanted}')
+        if k != "all" and k < 1:
+            raise ValueError(f"fanouts must be at least 1 neighbor each, got {wanted}")
+    model.check_fanouts(wanted)
+    return wanted
+
+
+def checked_nodes(name: str, nodes: Tensor, graph: TemporalGraph, *dims: int) -> Tensor:
+    """Return nodes on the CPU."""
+    _checked_tensor(name, nodes)
+    if nodes.dim() not in dims:
+        shapes = " or ".join("[B]" if dim == 1 else "[B, n]" for dim in dims)
+        raise ValueError(f"{name} must be int64 {shapes}, got {list(nodes.shape)}")
+    nodes, size = nodes.cpu(), graph.num_nodes
+    if nodes.numel() and not 0 <= int(nodes.min()) <= int(nodes.max()) < size:
+        wrong = nodes[(nodes < 0) | (nodes >= size)][0]
+        raise IndexError(
+            f"{name} has node {int(wrong)}, the graph has nodes 0 to {size - 1}: a node can be "
+            "asked about once an event with it, or with a later one, was appended"
+            if size
+            else f"{name} has node {int(wrong)}, the graph has no nodes yet"
+        )
+    return nodes
+
+
+def checked_times(t: Tensor | int, size: int) -> Tensor:
+    """Return ticks, one for each of `size` queries, int64 on the CPU."""
+    if isinstance(t, int) and not isinstance(t, bool):
+        if not INT64_MIN <= t <= INT64_MAX:
+            raise ValueError(f"t must be a tick of 64 bits, got {t}")
+        return torch.full((size,), t, dtype=torch.int64)
+    return _checked_column("t", t, size)
+
+
+def checked_positions(as_of: Tensor | int | None, size: int, num_events: int) -> Tensor:
+    """Return log positions, one for each of `size` queries, int64 on the CPU; None: all events."""
+    if as_of is None:
+        as_of = num_events
+    if isinstance(as_of, int) and not isinstance(as_of, bool):
+        _check_position(as_of, num_events)
+        return torch.full((size,), as_of, dtype=torch.int64)
+    positions = _checked_column("as_of", as_of, size)
+    if size:
+        _check_position(int(positions.min()), num_events)
+        _check_position(int(positions.max()), num_events)
+    return positions
+
+
+def _check_position(position: int, num_events: int) -> None:
+    if not 0 <= position <= num_events:
+        raise ValueError(
+            f"as_of must be log positions from 0 to {num_events}, the events that the graph has "
+            f"now, got {position}"
+        )
+
+
+def _checked_column(name: str, given: object, size: int) -> Tensor:
+    column = _checked_tensor(name, given)
+    if column.shape != (size,):
+        raise ValueError(f"{name} must be a number or int64 [{size}], got {list(column.shape)}")
+    return column.cpu().contiguous()
+
+
+def _checked_tensor(name: str, given: object) -> Tensor:
+    if not isinstance(given, Tensor):
+        raise TypeError(f"{name} must be a tensor of int64, got {type(given).__name__}")
+    if given.dtype != torch.int64:
+        raise ValueError(f"{name} must be int64, got {given.dtype}")
+    return given
+
+
+class ReadWriteLock:
+    """A readers-writer lock that serves threads in the order of their requests."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._queue: deque[object] = deque()
+        self._num_readers = 0
+        self._writer: int | None = None
+
+    @contextmanager
+    def read(self) -> Iterator[None]:
+        """Hold the lock together with other readers."""
+        with self._held(exclusive=False):
+            yield
+
+    @contextmanager
+    def write(self) -> Iterator[None]:
+        """Hold the lock alone."""
+        with self._held(exclusive=True):
+            yield
+
+    @contextmanager
+    def _held(self, *, exclusive: bool) -> Iterator[None]:
+        if self._writer == threading.get_ident():
+            yield
+            return
+        self._acquire(exclusive)
+        try:
+            yield
+        finally:
+            self._release(exclusive)
+
+    def _acquire(self, exclusive: bool) -> None:
+        request = object()
+        with self._changed:
+            self._queue.append(request)
+            try:
+                self._changed.wait_for(
+                    lambda: self._queue[0] is request and self._is_free(exclusive)
+                )
+            finally:  # also of a wait that was interrupted
+                self._queue.remove(request)
+                self._changed.notify_all()
+            if exclusive:
+                self._writer = threading.get_ident()
+            else:
+                self._num_readers += 1
+
+    def _is_free(self, exclusive: bool) -> bool:
+        return self._writer is None and not (exclusive and self._num_readers)
+
+    def _release(self, exclusive: bool) -> None:
+        with self._changed:
+            if exclusive:
+                self._writer = None
+            else:
+                self._num_readers -= 1
+            self._changed.notify_all()

@@ -1,35 +1,55 @@
-"""The plan: every batch as a pure function of (seed, epoch, index) and of a prefix of the log."""
+"""The plan: every batch as a pure function of (seed, epoch, index) and of a prefix of the log.
+
+Batches are made in host memory, whole ones by one call of the native core, or on a GPU: by kernels,
+by replays of CUDA graphs, or as copies.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self, get_args
+from itertools import accumulate
+from math import prod
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, get_args
 
 import torch
 from torch import Tensor
 
-from tgflow.batch import Batch, BatchSlice, HostEvents, Share
+from tgflow.batch import Batch, BatchSlice, Block, HostEvents, Share
+from tgflow.cache import CachedTable, cache_of
 from tgflow.choices import Strategy, Visibility
 from tgflow.counts import Count
+from tgflow.cuda import frontier
 from tgflow.cuda.clock import WorkClock
-from tgflow.cuda.device import Device
+from tgflow.cuda.device import CapturedWork, Device, StreamEvent
+from tgflow.cuda.pinned import PinnedPool
 from tgflow.describe import described
-from tgflow.events import NO_EVENT, EventBatch
+from tgflow.events import NO_EVENT, NO_NODE, EventBatch
 from tgflow.graph import TemporalGraph
+from tgflow.graph._native import NATIVE_STRATEGIES
+from tgflow.graph.host import HostGraph
 from tgflow.keys import KeyDomain, derive_key
-from tgflow.plan.assembly import PendingBatch, Roots, assemble, check_preparable, feature_inputs
+from tgflow.plan import _native
+from tgflow.plan._native import Preparer, Slab, SlabPool, unique_events
 from tgflow.plan.counts import CountHistory
-from tgflow.plan.device import CapturedBatches, CopiedBatches, DeviceBatches, DevicePreparer
-from tgflow.plan.host import HostPreparer, host_preparer
 from tgflow.plan.negatives import Negatives, NegativeSampler, NegativeSource, PairHistory
+from tgflow.plan.padding import Padding, paddings, shape_of
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.sampler import SamplerFunction
 from tgflow.sampling import Frontier, Sampler
+from tgflow.sampling.expand import distinct
+from tgflow.sampling.hops import Hops, HopWalk, hop_by_hop, walk_here
 from tgflow.sampling.rows import check_samplable
 from tgflow.schedule import rows_of_slice
+from tgflow.tables import FeatureTable
+from tgflow.tables.row_view import RowView
+from tgflow.tables.table import Table
+from tgflow.units import INT64_MAX
 
 if TYPE_CHECKING:
     from tgflow.model import TemporalModel
@@ -523,3 +543,957 @@ def _per_root(column: Tensor, m: int, own_sources: bool) -> Tensor:
     """Repeat a column of the events for the roots: sources, destinations and `m` negatives each."""
     repeated = column if m == 1 else column.repeat_interleave(m)
     return torch.cat([column, column, repeated] + ([] if own_sources else [repeated]))
+
+
+Feature = Literal["edge_x", "node_x"]
+"""A table of the graph whose rows a batch reads."""
+_NO_COUNTS = torch.empty(0, dtype=torch.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Roots:
+    """What a batch asks about: its events and negatives, drawn on the host; or copied to a GPU."""
+
+    epoch: int
+    index: int
+    key: int
+    """Of the batch's draws."""
+    num_new: int
+    host: HostEvents
+    negatives: Negatives
+    queries: Frontier
+    """The sources, the destinations and the negatives of all events; negatives' sources follow
+    where they are not the events' own. Not deduplicated."""
+    counts: Tensor = _NO_COUNTS
+    """int64 `[C * B * (1 + m)]`: the answers to the plan's counts; see `CountHistory.read`."""
+    slice: BatchSlice | None = None
+    """As `Batch.slice`."""
+    columns: Mapping[str, Tensor] | None = None
+    """The events' columns on a GPU; None: those of `host`."""
+    begin: Tensor | None = None
+    """On a GPU `host.begin`, int64 `[1]`."""
+    params: Tensor | None = None
+    """On a GPU int64 `[H, 3]`: what the samplers of each hop read, see `Descent.params`."""
+
+    @property
+    def events(self) -> Mapping[str, Tensor]:
+        """`eid`, `src`, `dst` and `t` of the events, where the batch is prepared."""
+        host = self.host
+        return self.columns or {"eid": host.eid, "src": host.src, "dst": host.dst, "t": host.t}
+
+    def split(self, column: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the parts of a column of `queries`, as views."""
+        num, m = self.negatives.dst.shape
+        src, dst, rest = column.tensor_split((num, 2 * num))
+        negative_dst = rest[: num * m].view(num, m)
+        if self.negatives.own_sources:
+            return src, dst, for_each_negative(src, m), negative_dst
+        return src, dst, rest[num * m :].view(num, m), negative_dst
+
+
+def for_each_negative(column: Tensor, m: int) -> Tensor:
+    """Return a value of each event for each of its negatives, `[B, m]`."""
+    return column.unsqueeze(1).expand(-1, m)
+
+
+def walk_of(plan: Plan, roots: Roots) -> HopWalk:
+    """Return the hops of a batch, as generators of `tgflow.sampling.hops` are."""
+    if plan.with_nodes:
+        top, rows = distinct(roots.queries, plan.gpu)
+    else:
+        rows = roots.queries.nodes.new_empty(0)
+        top = Frontier(rows, rows)
+    return hop_by_hop(
+        plan.graph.seconds_per_tick, plan.gpu, top, plan.fanouts, rows=rows, key=roots.key,
+        as_of=roots.host.end if plan.sees_all_before else None,
+        by_time=False, by_position=plan.with_memory, params=roots.params,
+    )  # fmt: skip
+
+
+def assemble(plan: Plan, roots: Roots, hops: Hops | None = None) -> PendingBatch:
+    """Return the batch of `roots` before its features are read. Does not synchronize."""
+    if hops is None:
+        hops = walk_here(plan.graph, walk_of(plan, roots), plan.sampler)
+    graph, inputs, events = plan.graph, hops.inputs, roots.events
+    if plan.with_nodes:
+        src_row, dst_row, negative_src_row, negative_dst_row = roots.split(hops.roots)
+        position = _positions(roots, inputs, plan.with_memory)
+    else:
+        assert roots.queries.position is not None
+        src_row = dst_row = hops.roots
+        negative_src_row = negative_dst_row = hops.roots.view(0, roots.negatives.dst.shape[1])
+        position = roots.queries.position[: len(roots.host.eid)]
+    batch = Batch(
+        epoch=roots.epoch,
+        index=roots.index,
+        num_new=roots.num_new,
+        seconds_per_tick=graph.seconds_per_tick,
+        eid=events["eid"],
+        src=events["src"],
+        dst=events["dst"],
+        t=events["t"],
+        host=roots.host,
+        x=None,
+        negative_src=roots.negatives.src,
+        negative_dst=roots.negatives.dst,
+        src_row=src_row,
+        dst_row=dst_row,
+        negative_src_row=negative_src_row,
+        negative_dst_row=negative_dst_row,
+        blocks=hops.blocks,
+        nodes=inputs.nodes if inputs.num_used is None else inputs.nodes.clamp(min=0),
+        position=position,
+        counts=plan.counts.read(roots.counts, 1 + roots.negatives.dst.shape[1]),
+        num_fallbacks=roots.negatives.num_fallbacks,
+        slice=roots.slice,
+    )
+    ids: dict[Feature, Tensor] = {}
+    own_row, num_in_blocks = None, 0
+    num_used = [each.num_used for each in hops.frontiers if each.num_used is not None]
+    num_edges = torch.zeros_like(num_used[0]) if num_used else None
+    if graph.edge_x is not None:
+        found = distinct_events([*(block.eid for block in batch.blocks), batch.eid], plan.gpu)
+        ids["edge_x"], (*rows, own_row), num_in_blocks, num_edges = found
+        blocks = zip(batch.blocks, rows, strict=True)
+        batch = replace(batch, blocks=tuple(replace(b, edge_row=row) for b, row in blocks))
+    if graph.node_x is not None:
+        ids["node_x"] = graph.node_rows(inputs.nodes)
+    if num_used and num_edges is not None:
+        batch = replace(batch, num_used=torch.stack([*num_used, num_edges]))
+    return PendingBatch(batch, ids, num_in_blocks, own_row)
+
+
+def _positions(roots: Roots, inputs: Frontier, with_memory: bool) -> Tensor:
+    """Return as of which log position each input row reads memory; padding as of `begin`."""
+    begin = roots.host.begin if roots.begin is None else roots.begin
+    if inputs.position is None or not with_memory:
+        if isinstance(begin, int):
+            return torch.full_like(inputs.nodes, begin)
+        return begin.expand_as(inputs.nodes).contiguous()
+    if inputs.num_used is None:
+        return inputs.position
+    return torch.where(inputs.nodes == NO_NODE, begin, inputs.position)
+
+
+def distinct_events(
+    eids: list[Tensor], gpu: Device | None
+) -> tuple[Tensor, list[Tensor], int, Tensor | None]:
+    """As `_native.unique_events`, wherever the events are; padding may be read by blocks too."""
+    if gpu is None:
+        return *_native.unique_events(eids), None
+    all_eids = torch.cat([eid.reshape(-1) for eid in eids])
+    found, row, num_used = frontier.unique_events(gpu, all_eids)
+    parts = zip(torch.split(row, [eid.numel() for eid in eids]), eids, strict=True)
+    return found, [part.view(eid.shape) for part, eid in parts], len(found), num_used
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingBatch:
+    """A batch without features, and which rows of them it needs."""
+
+    batch: Batch
+    """As it will be, but for `x`, `node_x` and the blocks' `edge_table`."""
+    ids: dict[Feature, Tensor]
+    """int64, of each table of the graph the rows to gather, in one call.
+
+    `edge_x`: -1 and then the distinct events, first the blocks', in order of first appearance, then
+    the batch's own; on a GPU as many more -1 as there could be events. `node_x`: the row of each of
+    `nodes`, -1 for those that have none.
+    """
+    num_in_blocks: int = 0
+    """How many rows of `edge_x`, from the first on, the blocks read; on a GPU all, as they may."""
+    own_row: Tensor | None = None
+    """int64 `[B]`: the row of each of the batch's own events among those of `edge_x`."""
+
+    def with_features(self, rows: Mapping[Feature, Tensor]) -> Batch:
+        """Return the batch with features, float32 `[len(ids), x_dim]` of each table given."""
+        node_x, edge_x = rows.get("node_x", self.batch.node_x), rows.get("edge_x")
+        if edge_x is None or self.own_row is None:
+            has_all = node_x is self.batch.node_x
+            return self.batch if has_all else replace(self.batch, node_x=node_x)
+        table, own_row = edge_x[: self.num_in_blocks], self.own_row
+        is_here = edge_x.is_cpu
+        return replace(
+            self.batch,
+            x=_native.gather_rows(edge_x, own_row) if is_here else edge_x.index_select(0, own_row),
+            node_x=node_x,
+            blocks=tuple(replace(block, edge_table=table) for block in self.batch.blocks),
+        )
+
+    def gathered(self, graph: TemporalGraph) -> Batch:
+        """Return the batch with the rows of all tables that are left, gathered where it is."""
+        tables = [each for each in feature_inputs(graph) if each.name in self.ids]
+        return self.with_features({each.name: each.gather(self) for each in tables})
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that its tensors take."""
+        columns = [*self.ids.values(), *self.batch.tensors()]
+        if self.own_row is not None:
+            columns.append(self.own_row)
+        return sum(column.nbytes for column in columns)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FeatureInput:
+    """A table of the graph."""
+
+    name: Feature
+    table: Table
+
+    def gather(self, batch: PendingBatch) -> Tensor:
+        """Return the rows that a batch needs of it."""
+        with self.error_context():
+            return self.table.gather(batch.ids[self.name])
+
+    def gather_base(self, ids: Tensor) -> Tensor:
+        """Return the rows of `base_ids`, on the device of these."""
+        with self.error_context():
+            return self.base_table.gather(ids)
+
+    def gather_all(self, batches: Sequence[PendingBatch]) -> Sequence[Tensor]:
+        """Return the rows that each of several batches needs of it, gathered in one call."""
+        ids = [batch.ids[self.name] for batch in batches]
+        with self.error_context():
+            rows = self.table.gather(torch.cat(ids))
+        return torch.split(rows, [len(each) for each in ids])
+
+    @contextmanager
+    def error_context(self) -> Iterator[None]:
+        """Name the table in a note of errors."""
+        try:
+            yield
+        except Exception as error:
+            error.add_note(f"{self.name} ({self.table.placement})")
+            raise
+
+    @property
+    def base_table(self) -> Table:
+        """What is behind selections of rows: a table or a cache."""
+        table = self.table
+        while isinstance(table, RowView):
+            table = table.table
+        return table
+
+    def base_ids(self, batch: PendingBatch) -> Tensor:
+        """Return the ids, also -1, by which a cache behind the table knows the rows of a batch."""
+        ids, table = batch.ids[self.name], self.table
+        while isinstance(table, RowView):
+            ids, table = table.ids_of(ids), table.table
+        return ids
+
+    def trace(self, batch: PendingBatch) -> Tensor:
+        """Return the distinct ones of `base_ids`, without -1, in order of first appearance."""
+        ids = self.base_ids(batch).cpu()
+        return ids[ids >= 0] if self.name == "edge_x" else unique_events([ids])[0][1:]
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Enclose the replay of a captured `gather`, which is not seen otherwise."""
+        base, cache = self.table.base, cache_of(self.base_table)
+        view = base.view if isinstance(base, FeatureTable) else None
+        turn = nullcontext() if cache is None else cache.reading()
+        with turn, nullcontext() if view is None else view.readers.reading():
+            yield
+
+    @property
+    def is_in_reach_of_a_gpu(self) -> bool:
+        """Whether kernels gather the rows by ids on a GPU, for which no host has to wait."""
+        cache = cache_of(self.base_table)
+        is_there = cache is None or cache.gpu is not None
+        return is_there and self.table.placement in ("device", "uva")
+
+    @property
+    def planned_cache(self) -> CachedTable | None:
+        """The cache through which the table is read, if its policy is "belady"."""
+        cache = cache_of(self.base_table)
+        return cache if cache is not None and cache.policy == "belady" else None
+
+
+def feature_inputs(graph: TemporalGraph) -> list[FeatureInput]:
+    """Return the tables that batches of `graph` read."""
+    named: tuple[tuple[Feature, Table | None], ...] = (
+        ("edge_x", graph.edge_x),
+        ("node_x", graph.node_x),
+    )
+    return [FeatureInput(name, table) for name, table in named if table is not None]
+
+
+def check_preparable(graph: TemporalGraph) -> None:
+    """Raise ValueError if a GPU cannot prepare the batches of a graph that is on it."""
+    for table in feature_inputs(graph):
+        if graph.gpu is not None and table.planned_cache is not None:
+            raise ValueError(
+                f'the cache of {table.name} has policy="belady", which is planned for on the host, '
+                f"and a GPU that samples tells no host what; the graph is on {graph.device}: use "
+                'policy="lru", or TemporalGraph(device="cpu"), whose batches are copied to the GPU'
+            )
+
+
+def check_unplanned(graph: TemporalGraph) -> None:
+    """Raise ValueError if features come through a cache that needs a future to plan for."""
+    for table in feature_inputs(graph):
+        if table.planned_cache is not None:
+            raise ValueError(
+                f'the cache of {table.name} has policy="belady", which plans for what comes next, '
+                'and a live stream has no future to know; use policy="lru"'
+            )
+
+
+class BlockPlaces(NamedTuple):
+    """Where the columns of a `Block` are, in bytes; -1: it has none."""
+
+    targets: int
+    """Its rows, padding included."""
+    target: int
+    neighbor: int
+    mask: int
+    dt: int
+    eid: int
+    edge_row: int
+
+
+class BatchPlaces(NamedTuple):
+    """Where the columns of a batch are, in bytes, and how long they are; -1: it has none."""
+
+    num_events: int
+    num_new: int
+    num_queries: int
+    num_fallbacks: int
+    eid: int
+    t: int
+    ends: int
+    """Sources, destinations, negatives' destinations and, if they have their own, sources."""
+    row: int
+    """Of each of those, in the top frontier."""
+    counts: int
+    num_nodes: int
+    nodes: int
+    position: int
+    num_edges: int
+    """Rows of the edge table, padding included; how many of them the blocks read."""
+    num_in_blocks: int
+    own_row: int
+    edge_ids: int
+    """Of the edge table, where its rows are gathered by others."""
+    edge_x: int
+    x: int
+    node_ids: int
+    node_x: int
+    counting_ns: int
+    """No place: of the thread, for which it counted the past."""
+
+    @property
+    def named(self) -> set[Feature]:
+        """The tables whose rows are not in the slab, but their ids."""
+        named: set[Feature] = {"edge_x"} if self.edge_ids >= 0 else set()
+        return named | {"node_x"} if self.node_ids >= 0 else named
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FilledSlab:
+    """A slab with a batch of a plan in it."""
+
+    epoch: int
+    index: int
+    memory: Tensor
+    """All that was written, uint8."""
+    host: HostEvents
+    """The batch's events: a copy."""
+    at: BatchPlaces
+    blocks: list[BlockPlaces]
+
+
+class _Piece:
+    """A piece of memory, uint8, seen as values of each type that batches have."""
+
+    def __init__(self, memory: Tensor) -> None:
+        self._words = memory.view(torch.int64)
+        self._floats = memory.view(torch.float32)
+        self._flags = memory.view(torch.bool)
+
+    def words(self, place: int, rows: int, width: int | None = None) -> Tensor:
+        """Return int64 `[rows]` or `[rows, width]` from byte `place` on, as a view."""
+        if width is None:
+            return self._words.as_strided((rows,), (1,), place // 8)
+        return self._words.as_strided((rows, width), (width, 1), place // 8)
+
+    def floats(self, place: int, rows: int, width: int) -> Tensor:
+        """Return float32 `[rows, width]` from byte `place` on, as a view."""
+        return self._floats.as_strided((rows, width), (width, 1), place // 4)
+
+    def features(self, place: int, rows: int, width: int) -> Tensor | None:
+        """As `floats`; None where there are none."""
+        return None if place < 0 else self.floats(place, rows, width)
+
+    def flags(self, place: int, rows: int, width: int) -> Tensor:
+        """Return bool `[rows, width]` from byte `place` on, as a view."""
+        return self._flags.as_strided((rows, width), (width, 1), place)
+
+    def ends(self, place: int, at: BatchPlaces, m: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return a column of sources, destinations, negatives' sources and destinations."""
+        num = at.num_events
+        src, dst = self.words(place, num), self.words(place + 8 * num, num)
+        negative_dst = self.words(place + 16 * num, num, m)
+        if at.num_queries == num * (2 + m):
+            return src, dst, for_each_negative(src, m), negative_dst
+        return src, dst, self.words(place + 8 * num * (2 + m), num, m), negative_dst
+
+
+KEPT_SLABS = 8
+"""Unused slabs that are kept: what a loader looks ahead, and a few threads and consumers hold."""
+
+
+def host_preparer(
+    plan: Plan, allocate: Callable[[int], Tensor] | None = None
+) -> HostPreparer | None:
+    """Return what prepares batches of `plan` by one call each, None where the core cannot."""
+    graph, negatives = plan.graph, plan.negatives
+    if not isinstance(graph.backend, HostGraph) or graph.shard.world > 1:
+        return None  # kernels sample where neighborhoods are; other ranks are asked at every hop
+    if not isinstance(negatives, NegativeSampler) or callable(plan.sampler.strategy):
+        return None  # negatives from elsewhere than the log; the core calls no Python
+    return HostPreparer(plan, graph.backend, negatives, allocate)
+
+
+class HostPreparer:
+    """Prepares whole batches of a plan in slabs: the same to the bit as hop by hop."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        backend: HostGraph,
+        negatives: NegativeSampler,
+        allocate: Callable[[int], Tensor] | None = None,
+    ) -> None:
+        self._plan, self._negatives = plan, negatives
+        self.pool = SlabPool(KEPT_SLABS, allocate)
+        """Of the slabs; has counts of them and of their allocations."""
+        self._native = Preparer(
+            graph=backend.native,
+            pairs=plan.pairs.upto(0).native,
+            counts=plan.counts.native if plan.counts.asked else None,
+            start=plan.start,
+            batch_size=plan.batch_size,
+            fanouts=list(plan.fanouts),
+            strategy=NATIVE_STRATEGIES[plan.sampler.native_strategy],
+            span=plan.sampler.span or 1,
+            sees_all_before=plan.sees_all_before,
+            with_memory=plan.with_memory,
+            with_nodes=plan.with_nodes,
+            seconds_per_tick=plan.graph.seconds_per_tick,
+            num_negatives=negatives.num,
+            draws_pairs=negatives.kind != "random",
+            cut=-1 if negatives.cut is None else negatives.cut,
+            pairs_from=negatives.pairs_from,
+            collide=negatives.collide,
+            replace=negatives.replace,
+            half_life=1.0 if plan.replay is None else plan.replay.half_life,
+        )
+
+    def batch(self, epoch: int, index: int) -> Batch:
+        """Return a batch of the plan, in host memory."""
+        tables = {each.name for each in feature_inputs(self._plan.graph)}
+        filled = self.fill(epoch, index, tables)
+        pending = self.view(filled, filled.memory, is_here=True)
+        return pending.gathered(self._plan.graph) if pending.ids else pending.batch
+
+    def pending(self, epoch: int, index: int) -> PendingBatch:
+        """Return a batch of the plan before its features are read."""
+        filled = self.fill(epoch, index, ())
+        return self.view(filled, filled.memory, is_here=True)
+
+    def fill(
+        self, epoch: int, index: int, gathered: Collection[Feature], *, is_padded: bool = False
+    ) -> FilledSlab:
+        """Prepare a batch in a slab."""
+        plan, graph = self._plan, self._plan.graph
+        begin, end = plan.span(index)
+        key = derive_key(plan.seed, epoch, index)
+        if plan.counts.asked:
+            plan.counts.check_deletions()
+        plan.pairs.upto(self._negatives.limit(end))
+        only = None if plan.only is None else plan.only[index * plan.batch_size :]
+        replay_begin, num_replay = begin, 0
+        if plan.replay is not None:
+            replay_begin, num_replay = plan.replay.begin(begin), plan.replay.num_events(end - begin)
+        rows = self._rows(gathered)  # after the span: those of its events are there
+        node_end = graph.node_x_end
+        slab = Slab(self.pool)
+        numbers = self._native.prepare(
+            slab,
+            negatives_key=derive_key(key, KeyDomain.NEGATIVES),
+            replay_key=derive_key(key, KeyDomain.REPLAY),
+            hop_keys=[derive_key(key, KeyDomain.HOP + hop) for hop in range(len(plan.fanouts))],
+            begin=begin,
+            end=end,
+            only=None if only is None else only[: plan.batch_size].contiguous(),
+            replay_begin=replay_begin,
+            num_replay=num_replay,
+            reads_edges=graph.edge_x is not None,
+            edge_x=rows.get("edge_x"),
+            reads_nodes=graph.node_x is not None,
+            node_x=rows.get("node_x"),
+            node_end=INT64_MAX if node_end is None else node_end,
+            is_padded=is_padded,
+        )
+        memory = torch.frombuffer(slab, dtype=torch.uint8)  # it and its views keep the slab
+        size, step = len(BatchPlaces._fields), len(BlockPlaces._fields)
+        at = BatchPlaces(*numbers[:size])
+        starts = range(size, len(numbers), step)
+        blocks = [BlockPlaces(*numbers[start : start + step]) for start in starts]
+        num = at.num_events
+        # a copy: events are kept longer than their batch, and would keep its slab
+        ends = memory[: at.ends + 16 * num].view(torch.int64).clone()
+        eid, t, src = (ends[place // 8 :][:num] for place in (at.eid, at.t, at.ends))
+        dst, weight = ends[at.ends // 8 + num :], graph.log.column("weight", eid)
+        host = HostEvents(eid, src, dst, t, begin, end, weight=weight)
+        return FilledSlab(epoch, index, memory, host, at, blocks)
+
+    def _rows(self, names: Collection[Feature]) -> dict[Feature, Tensor]:
+        """Return the rows of those of some tables that are in host memory, as views."""
+        found: dict[Feature, Tensor] = {}
+        for each in feature_inputs(self._plan.graph):
+            if each.name not in names:
+                continue
+            with each.error_context():
+                table = each.table
+                rows = table.in_memory if isinstance(table, FeatureTable) else None
+            if rows is not None:
+                found[each.name] = rows
+        return found
+
+    def view(self, filled: FilledSlab, memory: Tensor, *, is_here: bool) -> PendingBatch:
+        """Return the batch as views of `memory`, the slab or a copy of it on any device."""
+        plan, at, piece, host = self._plan, filled.at, _Piece(memory), filled.host
+        num, m = at.num_events, plan.negatives.num
+        src, dst, negative_src, negative_dst = piece.ends(at.ends, at, m)
+        if at.row >= 0:
+            src_row, dst_row, negative_src_row, negative_dst_row = piece.ends(at.row, at, m)
+        else:  # no frontier
+            src_row = dst_row = piece.words(0, 0)
+            negative_src_row = negative_dst_row = piece.words(0, 0, m)
+        eid, t = piece.words(at.eid, num), piece.words(at.t, num)
+        if is_here:
+            eid, src, dst, t = host.eid, host.src, host.dst, host.t
+        num_counts = plan.counts.num_rows * num * (1 + m)
+        widths = {each.name: each.table.dim for each in feature_inputs(plan.graph)}
+        edge_dim = widths.get("edge_x", 0)
+        batch = Batch(
+            epoch=filled.epoch,
+            index=filled.index,
+            num_new=at.num_new,
+            seconds_per_tick=plan.graph.seconds_per_tick,
+            eid=eid,
+            src=src,
+            dst=dst,
+            t=t,
+            host=host,
+            x=piece.features(at.x, num, edge_dim),
+            negative_src=negative_src,
+            negative_dst=negative_dst,
+            src_row=src_row,
+            dst_row=dst_row,
+            negative_src_row=negative_src_row,
+            negative_dst_row=negative_dst_row,
+            blocks=_blocks(filled, piece, plan.fanouts, edge_dim),
+            nodes=piece.words(at.nodes, at.num_nodes),
+            position=piece.words(at.position, at.num_nodes if plan.with_nodes else num),
+            node_x=piece.features(at.node_x, at.num_nodes, widths.get("node_x", 0)),
+            counts=plan.counts.read(piece.words(max(at.counts, 0), num_counts), 1 + m),
+            num_fallbacks=at.num_fallbacks,
+        )
+        ids: dict[Feature, Tensor] = {}
+        own_row = None
+        if "edge_x" in at.named:
+            ids["edge_x"] = piece.words(at.edge_ids, at.num_edges)
+            own_row = piece.words(at.own_row, num)
+        if "node_x" in at.named:
+            ids["node_x"] = piece.words(at.node_ids, at.num_nodes)
+        return PendingBatch(batch, ids, num_in_blocks=at.num_in_blocks, own_row=own_row)
+
+
+def _blocks(
+    filled: FilledSlab, piece: _Piece, fanouts: Sequence[int], width: int
+) -> tuple[Block, ...]:
+    table = piece.features(filled.at.edge_x, filled.at.num_in_blocks, width)
+    return tuple(
+        Block(
+            target=piece.words(of.target, of.targets),
+            neighbor=piece.words(of.neighbor, of.targets, k),
+            mask=piece.flags(of.mask, of.targets, k),
+            dt=piece.floats(of.dt, of.targets, k),
+            eid=piece.words(of.eid, of.targets, k),
+            edge_row=None if of.edge_row < 0 else piece.words(of.edge_row, of.targets, k),
+            edge_table=table,
+        )
+        for of, k in zip(filled.blocks, fanouts, strict=True)
+    )
+
+
+class DeviceBatches:
+    """Makes batches on a GPU for one pass. Any thread may make them, on its current stream."""
+
+    def __init__(self, prepare: Callable[..., Batch]) -> None:
+        self._prepare = prepare
+
+    def make(self, epoch: int, index: int, *part: Any) -> Batch:
+        """Return batch `index` of `epoch`, or a slice of it by its number."""
+        return self._prepare(epoch, index, *part)
+
+    def free(self, batch: Batch) -> None:
+        """Let the memory of a batch be used again, behind the current stream's work so far."""
+
+    def close(self) -> None:
+        """End the pass: free what was made and not freed, behind the current stream's work."""
+
+
+class BatchesByEpoch(DeviceBatches):
+    """Batches of one epoch from one source, and of all others from another."""
+
+    def __init__(self, epoch: int, of_epoch: DeviceBatches, of_others: DeviceBatches) -> None:
+        self._epoch, self._of_epoch, self._of_others = epoch, of_epoch, of_others
+
+    def make(self, epoch: int, index: int, *part: Any) -> Batch:
+        """Return batch `index` of `epoch`, or a slice of it."""
+        return self._of(epoch).make(epoch, index, *part)
+
+    def free(self, batch: Batch) -> None:
+        """Let the memory of a batch be used again."""
+        self._of(batch.epoch).free(batch)
+
+    def close(self) -> None:
+        """End the pass."""
+        self._of_epoch.close()
+        self._of_others.close()
+
+    def _of(self, epoch: int) -> DeviceBatches:
+        return self._of_epoch if epoch == self._epoch else self._of_others
+
+
+_PARAMS = 3
+"""Of a hop: the cut-off of all queries, the key of its draws and how many queries are in use."""
+_TWO_TO_63 = 1 << 63
+
+
+class RootLayout:
+    """Where the columns of roots are in int64 of `num_bytes`, for roots of the same sizes."""
+
+    def __init__(self, plan: Plan, roots: Roots) -> None:
+        self._plan = plan
+        num, num_queries = len(roots.host.eid), len(roots.queries)
+        num_params = _PARAMS * len(plan.fanouts)
+        self._sizes = [num, num, *[num_queries] * 3, len(roots.counts), 1, num_params]
+        self.num_bytes = 8 * sum(self._sizes)
+
+    def pack(self, roots: Roots, room: Tensor) -> None:
+        """Write the columns of roots to host memory, uint8."""
+        plan, host, queries = self._plan, roots.host, roots.queries
+        assert queries.position is not None
+        limit = host.end if plan.sees_all_before else INT64_MAX
+        keys = [derive_key(roots.key, KeyDomain.HOP + hop) for hop in range(len(plan.fanouts))]
+        signed = [key - 2 * _TWO_TO_63 if key >= _TWO_TO_63 else key for key in keys]
+        params = [word for key in signed for word in (limit, key, INT64_MAX)]
+        columns = [host.eid, host.t, queries.nodes, queries.t, queries.position, roots.counts]
+        words = torch.tensor([host.begin, *params])
+        torch.cat([*columns, words], out=room.view(torch.int64))
+
+    def unpack(self, roots: Roots, room: Tensor) -> Roots:
+        """Return `roots` with columns in a piece of memory, uint8, as views of it."""
+        words = torch.split(room.view(torch.int64), self._sizes)
+        eid, t, nodes, query_t, position, counts, begin, params = words
+        src, dst, negative_src, negative_dst = roots.split(nodes)
+        return replace(
+            roots,
+            columns={"eid": eid, "src": src, "dst": dst, "t": t},
+            negatives=replace(roots.negatives, src=negative_src, dst=negative_dst),
+            queries=Frontier(nodes, query_t, position),
+            counts=counts,
+            begin=begin,
+            params=params.view(-1, _PARAMS),
+        )
+
+
+_WARM_UPS = 3
+"""Batches prepared without a capture first: what is compiled or allocated once is so by then."""
+
+
+@dataclass(slots=True, eq=False)
+class _Captured:
+    """The preparation of batches of one shape, captured in memory that later batches reuse."""
+
+    node_x_end: int | None
+    """As the graph had it, whose rows of node features it decides."""
+    layout: RootLayout
+    roots: Tensor
+    """uint8 on the GPU: what each replay reads."""
+    batch: Batch
+    """Whose tensors each replay writes."""
+    work: CapturedWork
+    freed: StreamEvent | None = None
+    """From where on nothing reads the batch that was in it last."""
+
+
+class DevicePreparer:
+    """Prepares batches on a GPU, by kernels on the current stream; the host draws their roots.
+
+    Roots go over in one copy from pinned memory, and nothing waits: frontiers have as many rows as
+    they could come to, those not in use being padding. Batches of full size can be replays of CUDA
+    graphs, whose slabs outlive a pass.
+    """
+
+    def __init__(self, plan: Plan, gpu: Device) -> None:
+        self._plan, self._gpu = plan, gpu
+        self._pinned = PinnedPool(gpu)
+        self._free: deque[_Captured | None] = deque()
+        self._num_warm = 0
+
+    def placed(self, roots: Roots) -> Roots:
+        """Return the roots with columns on the GPU, which come in one copy."""
+        layout = RootLayout(self._plan, roots)
+        with self._pinned.lend(layout.num_bytes) as room:
+            layout.pack(roots, room)
+            return layout.unpack(roots, self._gpu.copy_from_host(room))
+
+    def batch(self, roots: Roots, clock: WorkClock | None = None) -> Batch:
+        """Return the batch of what was drawn; waits only for features that the host reads."""
+        graph = self._plan.graph
+        with nullcontext() if clock is None else clock.measuring():
+            pending = assemble(self._plan, self.placed(roots))
+            if all(each.is_in_reach_of_a_gpu for each in feature_inputs(graph)):
+                return pending.gathered(graph)
+        return pending.gathered(graph)
+
+    def is_warm(self, roots: Roots) -> bool:
+        """Return whether a batch can be captured: it is of full size, and others came before."""
+        if roots.slice is not None or len(roots.host.eid) != self._plan.full_size:
+            return False
+        self._num_warm += 1
+        return self._num_warm > _WARM_UPS
+
+    def take(self) -> _Captured | None:
+        """Return a slab that is free; None: there is none."""
+        try:
+            return self._free.popleft()
+        except IndexError:
+            return None
+
+    def replayed(self, roots: Roots, slab: _Captured | None, clock: WorkClock) -> _Captured:
+        """Return a slab that holds the batch of what was drawn; waits only while it captures."""
+        graph = self._plan.graph
+        if slab is not None and slab.freed is not None:
+            self._gpu.wait_event(slab.freed)
+        if slab is None or slab.node_x_end != graph.node_x_end:
+            slab = self._captured(roots)
+        tables = {id(each.table.base): each for each in feature_inputs(graph)}
+        with self._pinned.lend(slab.layout.num_bytes) as room:
+            slab.layout.pack(roots, room)
+            with clock.measuring(), ExitStack() as reading:
+                self._gpu.copy_from_host(room, out=slab.roots)
+                reading.enter_context(graph.backend.reading())
+                for each in tables.values():
+                    reading.enter_context(each.reading())
+                slab.work.replay()
+        slab.batch = replace(
+            slab.batch,
+            epoch=roots.epoch,
+            index=roots.index,
+            num_new=roots.num_new,
+            host=roots.host,
+            num_fallbacks=roots.negatives.num_fallbacks,
+        )
+        return slab
+
+    def _captured(self, roots: Roots) -> _Captured:
+        plan, layout = self._plan, RootLayout(self._plan, roots)
+        there = torch.zeros(layout.num_bytes, dtype=torch.uint8, device=self._gpu.device)
+        placed = layout.unpack(roots, there)
+        made: list[Batch] = []
+
+        def prepare() -> list[Tensor]:
+            made.append(assemble(plan, placed).gathered(plan.graph))
+            return made[-1].tensors()
+
+        node_x_end, work = plan.graph.node_x_end, self._gpu.capture(prepare)
+        return _Captured(node_x_end, layout, there, made[0], work)
+
+    def give_back(self, slab: _Captured) -> None:
+        """Use a slab again, behind the work of the current stream so far."""
+        slab.freed = self._gpu.record_event()
+        self._free.append(slab)
+
+
+class CapturedBatches(DeviceBatches):
+    """Batches of one pass, made in slabs; see `DeviceBatches`."""
+
+    def __init__(
+        self, preparer: DevicePreparer, plan: Plan, num_slabs: int, clock: WorkClock
+    ) -> None:
+        self._preparer, self._plan, self._most = preparer, plan, num_slabs
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._num_used = 0
+        self._lent: dict[int, _Captured] = {}
+
+    def make(self, epoch: int, index: int, *part: Any) -> Batch:
+        """Return a batch; a slice is never in a slab. Waits only while it captures."""
+        roots = self._plan.draw(epoch, index, *part)
+        with self._lock:
+            is_captured = self._num_used < self._most and self._preparer.is_warm(roots)
+            self._num_used += is_captured
+            slab = self._preparer.take() if is_captured else None
+        if not is_captured:
+            return self._preparer.batch(roots, self._clock)
+        slab = self._preparer.replayed(roots, slab, self._clock)
+        with self._lock:
+            self._lent[id(slab.batch.eid)] = slab
+        return slab.batch
+
+    def free(self, batch: Batch) -> None:
+        """Let the slab of a batch be used again, behind the current stream's work so far."""
+        with self._lock:
+            slab = self._lent.pop(id(batch.eid), None)
+            self._num_used -= slab is not None
+        if slab is not None:
+            self._preparer.give_back(slab)
+
+    def close(self) -> None:
+        """Free what was made and not freed, behind the current stream's work so far."""
+        with self._lock:
+            slabs = [*self._lent.values()]
+            self._lent.clear()
+        for slab in slabs:
+            self._preparer.give_back(slab)
+
+
+_ALIGNMENT = 256
+"""Of columns, in bytes: that of whatever torch allocates itself."""
+
+
+class PinnedCopies:
+    """Copies columns of the host to a GPU: one piece, by one copy on the current stream."""
+
+    def __init__(self, gpu: Device, clock: WorkClock) -> None:
+        self._gpu, self._clock = gpu, clock
+        self._pinned = PinnedPool(gpu)
+
+    def of(
+        self, columns: Sequence[Tensor], longer: Mapping[int, Padding] | None = None
+    ) -> dict[int, Tensor]:
+        """Return copies on the GPU by the `id` of each column, contiguous; does not synchronize."""
+        longer = {} if longer is None else longer
+        places, size = _laid_out(columns, longer)
+        with self._pinned.lend(size) as room:
+            for column, place in zip(columns, places, strict=True):
+                # numpy copies on this thread alone, where torch would start threads beside it
+                part = place.part_of(room).numpy()
+                part[: len(column)] = column.numpy()
+                if id(column) in longer:
+                    part[len(column) :] = longer[id(column)].fill
+            with self._clock.measuring():
+                there = self._gpu.copy_from_host(room)
+        pairs = zip(columns, places, strict=True)
+        return {id(column): place.part_of(there) for column, place in pairs}
+
+    def of_batch(self, batch: Batch) -> Batch:
+        """Return a copy of a batch, with padding up to a size; does not synchronize."""
+        copies = self.of(batch.tensors(), paddings(batch, shape_of(batch).rounded()))
+        return batch.map(lambda column: copies[id(column)])
+
+
+class _Place(NamedTuple):
+    """Where a column is in a piece of memory."""
+
+    begin: int
+    num_bytes: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    def part_of(self, piece: Tensor) -> Tensor:
+        """Return the column in `piece`, uint8."""
+        part = piece[self.begin : self.begin + self.num_bytes]
+        return part.view(self.dtype).view(self.shape)
+
+
+def _laid_out(columns: Sequence[Tensor], longer: Mapping[int, Padding]) -> tuple[list[_Place], int]:
+    """Return the place of each column, one behind the other, and how many bytes all take."""
+    shapes = [
+        (longer[id(column)].rows if id(column) in longer else len(column), *column.shape[1:])
+        for column in columns
+    ]
+    bytes_ = [c.element_size() * prod(shape) for c, shape in zip(columns, shapes, strict=True)]
+    begins = [0, *accumulate(-(-size // _ALIGNMENT) * _ALIGNMENT for size in bytes_)]
+    end = begins.pop()
+    dtypes = [column.dtype for column in columns]
+    return [*map(_Place, begins, bytes_, dtypes, shapes)], end
+
+
+class CopiedBatches(DeviceBatches):
+    """Prepares batches in host memory and copies them to a GPU, on the current stream.
+
+    Whole batches are prepared in slabs of pinned memory, not used again before their copies are
+    done. Slices, and batches with features on a disk, behind a cache of the host or of selected
+    rows, are laid out in pinned memory first. What the GPU can read it gathers itself.
+    """
+
+    def __init__(self, plan: Plan, gpu: Device, clock: WorkClock) -> None:
+        self._plan, self._gpu, self._clock = plan, gpu, clock
+        self._copies = PinnedCopies(gpu, clock)
+        inputs = feature_inputs(plan.graph)
+        self._there = {each.name: each for each in inputs if each.is_in_reach_of_a_gpu}
+        self._here = {each.name: each for each in inputs if not each.is_in_reach_of_a_gpu}
+        has_views = any(isinstance(each.table, RowView) for each in inputs)
+        self._slabs = None if has_views else host_preparer(plan, gpu.allocate_host)
+        self._lock = threading.Lock()
+        self._copied: deque[tuple[Tensor, StreamEvent]] = deque()
+        """Slabs, and when their copies are done."""
+
+    def make(self, epoch: int, index: int, *part: Any) -> Batch:
+        """Return a batch on the GPU, with padding up to a size; waits for tables at most."""
+        if part or self._slabs is None:
+            return self.of_pending(self._plan.pending(epoch, index, *part))
+        filled = self._slabs.fill(epoch, index, self._here, is_padded=True)
+        if filled.at.named & self._here.keys():  # rows that are not in memory, or no longer
+            return self.of_pending(assemble(self._plan, self._plan.draw(epoch, index)))
+        with self._lock:
+            while self._copied and self._copied[0][1].query():
+                self._copied.popleft()
+        with self._clock.measuring():
+            there = self._gpu.copy_from_host(filled.memory)
+        with self._lock:
+            self._copied.append((filled.memory, self._gpu.record_event()))
+        return self._completed(self._slabs.view(filled, there, is_here=False))
+
+    def of_pending(self, pending: PendingBatch) -> Batch:
+        """Return a batch of the host on the GPU; the host waits for features that it gathers."""
+        batch = pending.with_features({n: each.gather(pending) for n, each in self._here.items()})
+        ids = {name: each.base_ids(pending) for name, each in self._there.items()}
+        own_row = [] if pending.own_row is None else [pending.own_row]
+        longer, rows = _longer(pending, batch, ids)
+        copies = self._copies.of([*batch.tensors(), *ids.values(), *own_row], longer)
+        copied = PendingBatch(
+            batch.map(lambda column: copies[id(column)]),
+            {name: copies[id(column)] for name, column in ids.items()},
+            rows,
+            None if pending.own_row is None else copies[id(pending.own_row)],
+        )
+        return self._completed(copied)
+
+    def _completed(self, pending: PendingBatch) -> Batch:
+        if not pending.ids:
+            return pending.batch
+        with self._clock.measuring():
+            rows = {n: self._there[n].gather_base(ids) for n, ids in pending.ids.items()}
+            return pending.with_features(rows)
+
+
+def _longer(
+    pending: PendingBatch, batch: Batch, ids: Mapping[Feature, Tensor]
+) -> tuple[dict[int, Padding], int]:
+    """Return what columns get to have a size, and the rows of the edge table then."""
+    edges = pending.ids.get("edge_x", ())
+    shape = replace(shape_of(batch), edges=len(edges)).rounded()
+    longer = paddings(batch, shape)
+    for name, column in ids.items():
+        longer[id(column)] = Padding(shape.edges if name == "edge_x" else shape.nodes, -1)
+    return longer, shape.edges

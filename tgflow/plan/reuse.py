@@ -27,11 +27,17 @@ from tgflow.cuda.device import Device
 from tgflow.graph import Neighbors, TemporalGraph
 from tgflow.keys import KeyDomain, derive_key
 from tgflow.plan._native import ReuseMap
-from tgflow.plan.assembly import PendingBatch, Roots, assemble, walk_of
-from tgflow.plan.device import CopiedBatches, DeviceBatches
 from tgflow.plan.in_order import ordered_map, run_task
 from tgflow.plan.padding import rounded
-from tgflow.plan.plan import Plan
+from tgflow.plan.plan import (
+    CopiedBatches,
+    DeviceBatches,
+    PendingBatch,
+    Plan,
+    Roots,
+    assemble,
+    walk_of,
+)
 from tgflow.sampling import Frontier
 from tgflow.sampling.hops import HopQueries, Hops, SomeNeighbors
 from tgflow.sampling.rows import sample_neighbors

@@ -17,9 +17,8 @@ import torch
 from tgflow.batch import Batch, Share
 from tgflow.graph import TemporalGraph
 from tgflow.peers import PeerLost, Peers, RanksDisagree
-from tgflow.plan.assembly import Roots, assemble, feature_inputs, walk_of
 from tgflow.plan.in_order import Task, batch_error, ordered_map
-from tgflow.plan.plan import Plan
+from tgflow.plan.plan import Plan, Roots, assemble, feature_inputs, walk_of
 from tgflow.sampling import Frontier, Sampler
 from tgflow.sampling.hops import Hops, HopWalk, hop_by_hop, walk_here
 

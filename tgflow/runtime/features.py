@@ -14,7 +14,7 @@ from tgflow.cuda.requirements import CudaError
 from tgflow.graph import TemporalGraph
 from tgflow.graph.feature_scale import FREEZE_AT, FeatureScale
 from tgflow.ids import NodeIds
-from tgflow.plan.assembly import feature_inputs
+from tgflow.plan.plan import feature_inputs
 from tgflow.runtime.gpu import has_gpu_graph
 from tgflow.runtime.node_features import NodeFeatures
 from tgflow.tables import FeatureTable

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from tgflow.cache import CachedTable, cache_of
 from tgflow.graph import TemporalGraph
-from tgflow.plan.assembly import Feature, feature_inputs
-from tgflow.plan.plan import Plan
+from tgflow.plan.plan import Feature, Plan, feature_inputs
 
 
 def caches_of(graph: TemporalGraph) -> dict[Feature, CachedTable]:

@@ -17,10 +17,9 @@ from tgflow.graph import TemporalGraph
 from tgflow.keys import derive_key
 from tgflow.model import TemporalModel
 from tgflow.plan.counts import CountHistory
-from tgflow.plan.device import BatchesByEpoch, DeviceBatches
 from tgflow.plan.in_order import Task
 from tgflow.plan.negatives import NegativeSampler, NegativesOfBoth, NegativeSource
-from tgflow.plan.plan import Plan
+from tgflow.plan.plan import BatchesByEpoch, DeviceBatches, Plan
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.train.config import ContinualConfig, TrainingConfig
 

@@ -24,12 +24,11 @@ from tgflow.graph.node_rows import check_ids
 from tgflow.ids import NodeIds
 from tgflow.model import TemporalModel
 from tgflow.peers import Alone, Peers
-from tgflow.plan.assembly import check_unplanned
 from tgflow.plan.counts import CountHistory
 from tgflow.plan.in_order import Task
-from tgflow.plan.loader import BatchSource, Loader, joined_shares, sliced_tasks
-from tgflow.plan.lookahead import PREFETCH_BATCHES
+from tgflow.plan.loader import PREFETCH_BATCHES, BatchSource, Loader, joined_shares, sliced_tasks
 from tgflow.plan.negatives import PairHistory
+from tgflow.plan.plan import check_unplanned
 from tgflow.plan.turns import SharePreparer, TurnGate, Walk, shares_by_turns, walks_here
 from tgflow.schedule import SliceSchedule
 from tgflow.state import SpreadState
