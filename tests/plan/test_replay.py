@@ -21,30 +21,18 @@ from tgflow.plan.replay import ExperienceReplay
     ratio=st.floats(0, 3),
     horizon=st.integers(1, 300),
     half_life=st.floats(0.01, 1e6) | st.just(math.inf),
+    first=st.just(0) | st.integers(0, 600),
     before=st.integers(0, 500),
     draw_key=st.integers(0, 2**64 - 1),
 )
 def test_draws_are_distinct_ascending_and_within_the_horizon(
-    ratio: float, horizon: int, half_life: float, before: int, draw_key: int
+    ratio: float, horizon: int, half_life: float, first: int, before: int, draw_key: int
 ) -> None:
-    drawn = ExperienceReplay(ratio, horizon, half_life).draw(draw_key, before, 100).tolist()
-    assert len(drawn) == min(round(100 * ratio), horizon, before)
-    assert drawn == sorted(set(drawn))
-    assert all(max(0, before - horizon) <= eid < before for eid in drawn)
-
-
-@given(
-    first=st.integers(0, 600),
-    horizon=st.integers(1, 300),
-    before=st.integers(0, 500),
-    key=st.integers(0, 2**64 - 1),
-)
-def test_nothing_is_drawn_from_before_the_first(
-    first: int, horizon: int, before: int, key: int
-) -> None:
-    drawn = ExperienceReplay(1.0, horizon, first=first).draw(key, before, 50).tolist()
+    replay = ExperienceReplay(ratio, horizon, half_life, first)
+    drawn = replay.draw(draw_key, before, 100).tolist()
     begin = max(first, before - horizon)
-    assert len(drawn) == min(50, max(0, before - begin))
+    assert len(drawn) == min(round(100 * ratio), max(0, before - begin))
+    assert drawn == sorted(set(drawn))
     assert all(begin <= eid < before for eid in drawn)
 
 
