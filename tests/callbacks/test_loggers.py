@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import csv
-import sys
 from pathlib import Path
 
 import pytest
 
 import tgflow as tg
-from helpers.fake_loggers import fake_tensorboard, fake_wandb
+from helpers.fake_loggers import fake_wandb
 from helpers.made_streams import made_events, pieces
 from tgflow.callbacks.logger import numbers
 from tgflow.durable import fs
@@ -134,21 +133,6 @@ def test_a_file_of_somebody_else_is_not_written_over(tmp_path):
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
-def test_tensorboard_has_scalars_in_groups_and_each_step_once(tmp_path, monkeypatch):
-    shown = fake_tensorboard(monkeypatch).shown
-    folder = str(tmp_path / "board")
-    with tg.callbacks.TensorBoard(folder) as logger:
-        trained(logger)
-        logger.flush()
-    steps = [step for step, tag, _ in shown[folder] if tag == "running/ap"]
-    assert steps == [30, 60, 90]
-    before = [value for step, tag, value in shown[folder] if tag == "running/ap" and step <= 60]
-    with tg.callbacks.TensorBoard(folder, step=60) as logger:
-        logger.log(90, {"running.ap": 0.25})
-    values = [value for _, tag, value in shown[folder] if tag == "running/ap"]
-    assert values == [*before, 0.25]
-
-
 def test_weights_and_biases_is_offline_and_has_each_step_once(tmp_path, monkeypatch):
     runs = fake_wandb(monkeypatch)
     with tg.callbacks.WandB(tmp_path, project="pay") as logger:
@@ -167,15 +151,3 @@ def test_weights_and_biases_is_offline_and_has_each_step_once(tmp_path, monkeypa
     assert second.logged == [(120, {"loss": 0.5})]
     assert "running/ap" in first.logged[-1][1]
     assert all(run.is_finished for run in runs)
-
-
-@pytest.mark.parametrize(
-    ("kind", "module", "extra"),
-    [("TensorBoard", "torch.utils.tensorboard", "tensorboard"), ("WandB", "wandb", "wandb")],
-)
-def test_a_package_that_is_missing_is_named_with_the_way_out(
-    tmp_path, monkeypatch, kind, module, extra
-):
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ModuleNotFoundError, match=rf"needs .*; pip install .*\[{extra}\]"):
-        getattr(tg.callbacks, kind)(tmp_path)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import torch
 from torch import Tensor
@@ -41,10 +39,6 @@ def doubled(batch: Batch) -> Tensor:
     return 2 * batch.nodes
 
 
-def added(found: Tensor, batch: Batch) -> Tensor:
-    return batch.nodes + found
-
-
 def asked(calls: CapturedCalls, batch: Batch, name: str = "double") -> Tensor:
     return calls.call(name, batch, doubled, lambda out: [out])
 
@@ -66,24 +60,3 @@ def test_further_shapes_run_as_they_are_until_one_has_not_come_for_long() -> Non
     assert is_captured(calls, 40), "in the place of one of the others"
     asked(calls, batch_with(2))
     assert calls.was_replay, "that was in use"
-
-
-def test_a_call_that_follows_reads_what_the_latest_replay_has_left() -> None:
-    """Also while other functions and shapes, in the same memory, come in between."""
-    state = [torch.zeros(1)]
-    calls = CapturedCalls(EmulatedDevice(), lambda: list(state))
-    replayed = []
-    for value in range(40):
-        batch = batch_with(1 + value % 3, value)
-        asked(calls, batch_with(1 + value % 2, 77), "other")
-        found = asked(calls, batch)
-        if not calls.was_replay:
-            continue
-        if value == 30:
-            state[0] = torch.zeros(2)
-        add = partial(added, found)
-        then = calls.call("add", batch, add, lambda out: [out], follows=True)
-        assert then.unique().tolist() == [3 * value], value
-        replayed.append(value * calls.was_replay)
-    assert {*range(24, 30), *range(36, 40)} <= {*replayed}
-    assert 30 not in replayed, "made by a graph that is gone"

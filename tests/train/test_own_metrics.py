@@ -71,17 +71,6 @@ def test_continual_training_and_resume_measure_a_registered_metric():
     assert untimed(resumed.run(pieces(events[60:], 40))) == untimed(result)
 
 
-def test_offline_training_measures_a_registered_metric():
-    graph = tg.TemporalGraph(edge_x_dim=2)
-    graph.append(made_events(200))
-    recorder = Recorder()
-    config = tg.OfflineConfig(**SETTINGS, epochs=2, select="mrr")
-    result = tg.OfflineTrainer(small_tgn(), graph, config, recorder).fit()
-    assert_as_mrr(result, num=4)
-    for record in recorder.records:
-        assert_as_mrr(record, num=1)
-
-
 @pytest.mark.parametrize(
     ("metrics", "message"),
     [

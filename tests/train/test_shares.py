@@ -146,31 +146,6 @@ def half_of_a_run(peers: Any) -> Any:
     return trainer.checkpoint()
 
 
-@pytest.mark.parametrize("inductive", cases(["same_pass", "apart"], ["apart"]))
-@pytest.mark.parametrize("name", ["tgn", "edgebank-tw"])
-def test_offline_training_on_ranks_has_the_same_bits(name: str, inductive: Any) -> None:
-    """The same epoch, too, which rank 0 chooses: here not the last one that is trained."""
-    events = made_events(120)
-    config = OfflineConfig(
-        batch_size=20, epochs=6, patience=2, slices=3, mrr_negatives=2, inductive=inductive,
-        learning_rate=3e-2, collide=inductive == "apart",
-    )  # fmt: skip
-
-    def fitted(peers: Any = None) -> Any:
-        graph = TemporalGraph.from_events(events)
-        trainer = OfflineTrainer(model_of(name, peers), graph, config, peers=peers)
-        result = trainer.fit()
-        measured = {k: v for k, v in result.items() if k.split(".")[-1] in ("ap", "mrr", "auc")}
-        passes = result["best_epoch"], result["num_epochs"]
-        return trainer.checkpoint().sections, passes, measured
-
-    expected = fitted()
-    assert expected[2]["test.ap"] > 0
-    for rank, found in enumerate(in_threads(2, fitted)):
-        assert_same(found, expected)
-        assert found[2] == ({} if rank else expected[2])
-
-
 class Breaking(TemporalModel):
     """Has no finite score for one event, where it is predicted or where it is learned."""
 

@@ -10,12 +10,12 @@ from typing import Any, Literal, Protocol
 
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from tgflow.checkpoint import (
     Checkpoint,
     CheckpointError,
     CheckpointStore,
-    Tensors,
     UntrustedCheckpoint,
 )
 from tgflow.checkpoint.typed import read_as
@@ -127,7 +127,8 @@ class OfflineSaves:
             for each in self.trained
         ]
         for number, each in enumerate(self.trained):
-            checkpoint.put_sealed(_scores(number), partial(_rows_of, each))
+            rows = torch.from_numpy(each.rows)
+            checkpoint.put_sealed(_scores(number), partial(dict[str, Tensor], rows=rows))
         checkpoint.note("trainer", self._command)
         checkpoint.note("under_way", under_way)
         checkpoint.note("trained", noted)
@@ -138,26 +139,21 @@ class OfflineSaves:
 
 def _trained_of(checkpoint: Checkpoint) -> list[Trained]:
     """Return the finished entrants of a checkpoint."""
+    found = []
     notes = read_as(list[dict[str, Any]], checkpoint.meta.get("trained"), "trained")
-    return [_one_trained(checkpoint, number, noted) for number, noted in enumerate(notes)]
-
-
-def _one_trained(checkpoint: Checkpoint, number: int, noted: Mapping[str, Any]) -> Trained:
-    where, section = f"trained[{number}]", _scores(number)
-    rows = checkpoint.get(section)["rows"]
-    if rows.dtype != torch.float64 or rows.ndim != 2 or rows.shape[1] != 3:
-        raise UntrustedCheckpoint(f"{section} has {rows.dtype} {list(rows.shape)}, and no scores")
-    return Trained(
-        key=read_as(str, noted.get("key"), f"{where}.key"),
-        rows=rows.numpy(),
-        result=read_as(dict[str, Any], noted.get("result"), f"{where}.result"),
-        failure=read_as(dict[str, Any] | None, noted.get("failure"), f"{where}.failure"),
-    )
+    for number, noted in enumerate(notes):
+        where, section = f"trained[{number}]", _scores(number)
+        rows = checkpoint.get(section)["rows"]
+        if rows.dtype != torch.float64 or rows.ndim != 2 or rows.shape[1] != 3:
+            raise UntrustedCheckpoint(
+                f"{section} has {rows.dtype} {list(rows.shape)}, and no scores"
+            )
+        key = read_as(str, noted.get("key"), f"{where}.key")
+        result = read_as(dict[str, Any], noted.get("result"), f"{where}.result")
+        failure = read_as(dict[str, Any] | None, noted.get("failure"), f"{where}.failure")
+        found.append(Trained(key, rows.numpy(), result, failure))
+    return found
 
 
 def _scores(number: int) -> str:
     return f"c{number:03d}-scores"
-
-
-def _rows_of(trained: Trained) -> Tensors:
-    return {"rows": torch.from_numpy(trained.rows)}

@@ -83,9 +83,10 @@ class LabelFigures:
         num = {"num_positives": float(counts[1].sum())} if counts.sum() else {}
         if not counts.any(axis=1).all():
             return num
-        out = num | {"auc": auc_of(counts), "ap": ap_of(counts)}
+        out = num | {"auc": auc_of(counts), "ap": float(_aps(counts[:1], counts[1:])[0])}
         if with_intervals:
-            out["auc_low"], out["auc_high"] = auc_interval(counts)
+            half = NORMAL * auc_error(counts)
+            out |= {"auc_low": max(0.0, out["auc"] - half), "auc_high": min(1.0, out["auc"] + half)}
             out["ap_low"], out["ap_high"] = ap_interval(counts)
         return {name: value for name, value in out.items() if not np.isnan(value)}
 
@@ -163,11 +164,6 @@ def bin_scores(scores: NDArray[np.float64], is_positive: NDArray[np.bool_]) -> C
     return flat.reshape(2, -1).astype(np.int64)
 
 
-def ap_of(counts: Counts) -> float:
-    """Return the average precision, as scikit-learn defines it; equal scores form one step."""
-    return float(_aps(counts[:1], counts[1:])[0])
-
-
 def auc_of(counts: Counts) -> float:
     """Return the chance that a positive scores above a negative, ties counting one half."""
     negative, positive = counts
@@ -194,12 +190,6 @@ def _variance(values: NDArray[np.float64], counts: NDArray[np.float64]) -> float
     return float((counts * (values - mean) ** 2).sum() / (total - 1))
 
 
-def auc_interval(counts: Counts) -> tuple[float, float]:
-    """Return where the AUC is with 95 %, within [0, 1]; NaN as `auc_error`."""
-    auc, error = auc_of(counts), auc_error(counts)
-    return max(0.0, auc - NORMAL * error), min(1.0, auc + NORMAL * error)
-
-
 def ap_interval(counts: Counts, seed: int = 0) -> tuple[float, float]:
     """Return where 95 % of the APs of resampled positives and negatives are."""
     generator = np.random.default_rng(seed)
@@ -214,7 +204,7 @@ def ap_interval(counts: Counts, seed: int = 0) -> tuple[float, float]:
 
 
 def _aps(negative: Counts, positive: Counts) -> NDArray[np.float64]:
-    """Return the average precision of each row of counts, `[R, G]`."""
+    """Return the average precision of each row of counts, `[R, G]`, as scikit-learn defines it."""
     true = np.cumsum(positive[:, ::-1], axis=1)
     found = true + np.cumsum(negative[:, ::-1], axis=1)
     precision = true / np.maximum(found, 1)

@@ -387,7 +387,7 @@ class OfflineTrainer:
             self.model.settle()
             name = "test" if kind == self.config.negatives[0] else f"test.{kind}"
             plan = self._evaluation_plan("test", kind, self.config.mrr_negatives)
-            notify = partial(self._notify_scores, kind)
+            notify = partial(self._observer.on_test_scores, kind)
             out |= prefix_metrics(name, self._evaluate("test", best.epoch, plan, notify))
         return out | self.model.figures()
 
@@ -504,10 +504,6 @@ class OfflineTrainer:
         self._peers.broadcast(chosen, kind="epoch")
         return int(chosen) == epoch
 
-    def _notify_scores(self, kind: str, scored: Scored) -> None:
-        place, positive, negative, _ = scored
-        self._observer.on_test_scores(kind, place.host.eid, positive, negative)
-
     def _train(self, epoch: int) -> float:
         """Learn from all training events, from an empty state; return the mean loss."""
         if self.model.state is not None:
@@ -589,7 +585,7 @@ class OfflineTrainer:
         stage: Stage,
         epoch: int,
         plan: Plan,
-        on_scores: Callable[[Scored], None] | None = None,
+        on_scores: Callable[[Tensor, Tensor, Tensor], None] | None = None,
     ) -> dict[str, float]:
         apart = self._evaluate_apart(stage, plan) if self.config.inductive == "apart" else {}
         labels = self._labels.get(plan.graph)
@@ -599,7 +595,7 @@ class OfflineTrainer:
             if figures is not None:
                 figures.add(scored.place.host, scored.positive, scored.classes)
             if on_scores is not None:
-                on_scores(scored)
+                on_scores(scored.place.host.eid, scored.positive, scored.negative)
             self._notify(stage, epoch, len(plan), scored.place)
 
         found = self._measured(plan, on_batch)
