@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from rich.console import Console
@@ -32,6 +32,7 @@ from tgflow.events import EventBatch, concat
 from tgflow.graph import TemporalGraph
 from tgflow.graph.feature_scale import FREEZE_AT
 from tgflow.ids import NodeIds
+from tgflow.runtime.build import LiveInputs
 from tgflow.runtime.directory import RunDirectory, learn_again
 from tgflow.runtime.features import check_tables, scale_of
 from tgflow.runtime.gpu import describe_device, device_figures, use_device
@@ -268,17 +269,6 @@ def _training_part(
 def direction_of(config: Config, source: EventSource) -> Direction:
     """Return how events become edges: bipartite if the source's ids are."""
     return "bipartite" if source.ids.bipartite else config.graph.direction
-
-
-class LiveInputs(NamedTuple):
-    """Source, device and features of a run that learns from a stream."""
-
-    source: PartitionedSource
-    """Not started."""
-    direction: Direction
-    device: torch.device
-    threads: int
-    nodes: NodeFeatures | None
 
 
 def open_live(directory: RunDirectory) -> LiveInputs:

@@ -109,14 +109,10 @@ def _compare_continual(directory: RunDirectory) -> tuple[Analysis, Mapping[str, 
         choices = chosen(config, facts)
         x_dims = (live.source.x_dim, assemble.dim_of(live.nodes))
         inputs = RunInputs(
-            live.source,
-            live.direction,
+            live,
             list(_entrants(config, choices, x_dims, live.device, _freezing_point(config))),
-            live.threads,
-            live.device,
             title=f"{len(choices)} models",
             cut_at_steps=cuts_at_steps(config, facts),
-            nodes=live.nodes,
         )
         console = Console(stderr=True)
         preset = preset_line(config, facts, choices)

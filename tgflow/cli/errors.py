@@ -26,32 +26,23 @@ EXIT_CODES = {
 
 _CODES = {
     "ConfigError": USAGE,
-    "TooManyBadRecords": DATA,
-    "LateEvent": DATA,
     "SourceExpired": NO_INPUT,
     "SourceTruncated": NO_INPUT,
     "SourceMismatch": NO_INPUT,
     "SourceCorrupt": CORRUPT,
     "SourceUnavailable": UNAVAILABLE,
     "PeerLost": UNAVAILABLE,
-    "RanksDisagree": INTERNAL,
-    "Unbalanced": INTERNAL,
-    "TrainingDiverged": INTERNAL,
     "MemoryLimit": MEMORY,
     "MemoryError": MEMORY,
     "OutOfMemoryError": MEMORY,
     "StrictResume": USAGE,
     "WorldError": USAGE,
-    "NotShared": NO_INPUT,
     "NoTopicError": NO_INPUT,
     "UnknownNode": NO_INPUT,
     "ModuleNotFoundError": USAGE,
     "Locked": LOCKED,
-    "CheckpointNotCommitted": IO,
-    "CheckpointDurabilityUnknown": IO,
     "UntrustedCheckpoint": UNTRUSTED,
     "CheckpointError": CORRUPT,
-    "NoValidCheckpoint": CORRUPT,
     "LogCorrupt": CORRUPT,
     "ScoresLost": CORRUPT,
     "OutcomeDamaged": CORRUPT,
@@ -63,7 +54,7 @@ _CODES = {
     "OSError": IO,
     "ValueError": DATA,
 }
-"""By the names of classes, the nearest ancestor counting: to import them would take seconds."""
+"""By the names of classes, the nearest ancestor counting, else INTERNAL: imports take seconds."""
 _EXPLAINED = {"TrainingDiverged", "RanksDisagree"}
 """Of code 70, and no fault of ours."""
 
@@ -114,7 +105,8 @@ def explain(error: BaseException) -> str:
         text = f"the GPU has no memory left: {said}; {_GPU_WAY_OUT}"
     if exit_code(error) == UNTRUSTED:  # whose keys may have the names of settings
         return f"{text} ({_UNTRUSTED_WAY_OUT})"
-    if exit_code(error) == INTERNAL and not _is_explained(error):
+    is_explained = isinstance(error, CliError) or type(error).__name__ in _EXPLAINED
+    if exit_code(error) == INTERNAL and not is_explained:
         return f"{type(error).__name__}: {text} (a fault in tgflow; --traceback shows where)"
     return text if isinstance(error, CliError) else in_flags(text)
 
@@ -147,10 +139,6 @@ def report(error: BaseException) -> int:
 def table() -> str:
     """Return the exit codes as one sentence for a help text."""
     return ", ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
-
-
-def _is_explained(error: BaseException) -> bool:
-    return isinstance(error, CliError) or type(error).__name__ in _EXPLAINED
 
 
 def hint(text: str, style: str | None = None) -> None:

@@ -143,15 +143,8 @@ def _learn(
     if not directory.resumed:
         assemble.warn_of_first(config)
     ranks.check_rank_tables(config, x_dim, world)
-    inputs = build.RunInputs(
-        live.source,
-        live.direction,
-        make_model(config, config.continual, x_dim, live.device, node_x_dim=width),
-        live.threads,
-        live.device,
-        lead=lead,
-        nodes=live.nodes,
-    )
+    model = make_model(config, config.continual, x_dim, live.device, node_x_dim=width)
+    inputs = build.RunInputs(live, model, lead=lead)
     console = Console(stderr=True)
     with assemble.logged(directory, "run", console) as run_log:
         result = build.open_runner(directory, inputs, run_log, flow, console).run()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
@@ -37,7 +37,7 @@ from tgflow.runtime.checkpoints import (
 )
 from tgflow.runtime.directory import RunDirectory, learn_again
 from tgflow.runtime.features import HitRates, edge_file, features_report
-from tgflow.runtime.gpu import CPU, device_figures, graph_gpu
+from tgflow.runtime.gpu import device_figures, graph_gpu
 from tgflow.runtime.ingestion import (
     SavedIngest,
     Start,
@@ -63,19 +63,30 @@ from tgflow.train.stream_trainer import StreamTrainer
 from tgflow.units import parse_seconds
 
 
+class LiveInputs(NamedTuple):
+    """Source, device and features of a run that learns from a stream."""
+
+    source: PartitionedSource
+    """Not started."""
+    direction: Direction
+    device: torch.device
+    threads: int
+    nodes: NodeFeatures | None
+
+
 @dataclass(frozen=True, slots=True)
 class RunInputs:
     """Inputs of a run that are not in its directory."""
 
-    source: PartitionedSource
-    direction: Direction
+    live: LiveInputs
     model: TemporalModel | Lineup
-    threads: int
-    device: torch.device = CPU
+    """The model, its first parameters drawn by the seed; or the models to compare."""
     title: str | None = None
+    """Name of the models for people; None: the name of the model."""
     lead: Lead = field(default_factory=Lead)
+    """Briefs the other ranks, if there are any."""
     cut_at_steps: bool = False
-    nodes: NodeFeatures | None = None
+    """Whether micro-batches also end where the time changes."""
 
 
 def open_runner(
@@ -107,10 +118,10 @@ def _compose(
     opened: ExitStack,
 ) -> Runner:
     """Make the runner; `opened` closes what is open if a later part cannot be made."""
-    config, source, peers = directory.config, inputs.source, inputs.lead.peers
+    config, source, peers = directory.config, inputs.live.source, inputs.lead.peers
 
     # the state: checkpoints, log, trainer, ingestion at the trainer's position
-    build = current_build(inputs.threads, inputs.device)
+    build = current_build(inputs.live.threads, inputs.live.device)
     store, newest, start = open_newest(directory, build, run_log)
     changed = bool(directory.changed) or start.build != build
     directory.accept_settings()
@@ -205,8 +216,8 @@ def _make_trainer(
     run_log: RunLog,
 ) -> tuple[StreamTrainer, Start]:
     """Brief the other ranks, and return the trainer and where ingestion starts."""
-    config, source, peers = directory.config, inputs.source, inputs.lead.peers
-    node_x_dim = 0 if inputs.nodes is None else inputs.nodes.dim
+    config, source, peers = directory.config, inputs.live.source, inputs.lead.peers
+    node_x_dim = 0 if inputs.live.nodes is None else inputs.live.nodes.dim
     initial = find_initial(config, peers.world) if newest is None else None
     briefing = Briefing.of(
         directory,
@@ -214,10 +225,10 @@ def _make_trainer(
         unit=source.unit,
         x_dim=source.x_dim,
         node_x_dim=node_x_dim,
-        direction=inputs.direction,
+        direction=inputs.live.direction,
     )
     inputs.lead.brief(briefing)
-    gpu, direction = graph_gpu(config, inputs.device), inputs.direction
+    gpu, direction = graph_gpu(config, inputs.live.device), inputs.live.direction
     trainer = make_trainer(
         directory, inputs.model, source, direction, node_x_dim, newest, gpu, peers, run_log, initial
     )
@@ -261,7 +272,9 @@ def _cut(
         )
     if inputs.cut_at_steps:
         cut = SteppedStream(cut)
-    return cut if inputs.nodes is None else inputs.nodes.along(cut, trainer.graph, ids=ids)
+    return (
+        cut if inputs.live.nodes is None else inputs.live.nodes.along(cut, trainer.graph, ids=ids)
+    )
 
 
 class RunFigures(Component):
@@ -276,7 +289,7 @@ class RunFigures(Component):
         ids: NodeIds,
     ) -> None:
         self._graph, self._settings, self._stream = trainer.graph, settings, stream
-        self._device, self._nodes, self._ids = inputs.device, inputs.nodes, ids
+        self._device, self._nodes, self._ids = inputs.live.device, inputs.live.nodes, ids
         self._rates = HitRates(trainer.graph)
 
     def figures(self, step: StepRecord) -> Mapping[str, Any]:
