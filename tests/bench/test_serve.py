@@ -5,9 +5,9 @@ import math
 import pytest
 
 from benchmarks import serve
+from benchmarks.own import Task
 from helpers.made_streams import made_events
 from tgflow.bench.setup import Options
-from tgflow.bench.train import Task
 
 pytest.importorskip("fastapi", reason="fastapi is not installed")
 

@@ -8,13 +8,14 @@ import torch
 
 import benchmarks.train
 from benchmarks import peers, reuse, threads, train_device, train_models
+from benchmarks.own import Task, own_tgat, own_tgn, task_of
 from benchmarks.race import Laps, link_loss, race
 from helpers.effort import slow
 from helpers.emulator.device import EmulatedDevice
 from helpers.made_streams import made_events
-from tgflow.bench import setup, train
+from tgflow.bench import train
 from tgflow.bench.setup import Options
-from tgflow.bench.train import Task, graph_on, own_tgat, own_tgn
+from tgflow.bench.train import graph_on
 from tgflow.events import EventBatch
 
 
@@ -133,7 +134,8 @@ def test_user_benchmark_has_a_row_per_model():
 
 
 def test_task_numbers_destinations_after_sources():
-    task = train.task_of(setup.wikipedia()[:500])
+    _, events = train.training_events(Options(events=500))
+    task = task_of(events)
     assert int(task.events.src.max()) < int(task.events.dst.min())
     assert task.train_stop == 425
     assert task.events.x_dim == train.X_DIM

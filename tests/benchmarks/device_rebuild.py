@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tgflow.bench.graph import CALL, MICRO, GrowingGraph, K
-from tgflow.bench.row import Row
+from tgflow.bench.row import Params, Row
 from tgflow.bench.setup import Options, PowerLaw, seconds_of
 from tgflow.cuda.device import Device
 from tgflow.events import EventBatch
@@ -75,6 +75,6 @@ def rebuild_rows(options: Options, device: str | Device) -> Iterator[Row]:
             if not torch.equal(column, expected):
                 raise RuntimeError("the device's own rebuild gives other neighbors")
     name = "update, then sample, over the device's own rebuild"
-    params = {"stream": "power law", "entries": size, "device": growing.device, "k": K}
+    params: Params = {"stream": "power law", "entries": size, "device": growing.device, "k": K}
     own_us, sort_us = (1e6 * median(each) for each in (ours, sorts))
     yield Row(name, own_us, "us/step", params, None, sort_us, TARGET)

@@ -34,6 +34,7 @@ LOOP = "update, then sample"
 LOOP_TARGET = 50.0
 """How many times faster than a rebuild an update is at `LOOP_SIZE` entries."""
 PEER_BATCH = 200
+HOP_TARGETS = {1: 20e6, 2: 2e6}
 
 
 def store(options: Options) -> list[Row]:
@@ -110,6 +111,8 @@ def sample(options: Options) -> list[Row]:
             rows = [_with_turn(row, params, turns) for row in rows]
             if params["stream"] == "power law":
                 rows += loop_rows(growing, csr, params, options)
+        for name, events in options.streams().items():
+            rows += ordered_rows(name, events, options)
         name, events = options.wikipedia()
         options.say(f"sample: {name}, beside the peers")
         return [*rows, *hop_rows(name, events, options), *reference_rows(events, options)]
@@ -189,6 +192,30 @@ def reference_rows(events: EventBatch, options: Options) -> Iterator[Row]:
     slow_s = bench.best_seconds(slow_calls, 1)
     params: Params = {"k": K, "threads": 1}
     yield Row("recent vs plain Python", slow_s / fast_s, "x", params, target=20)
+
+
+def ordered_rows(name: str, events: EventBatch, options: Options) -> Iterator[Row]:
+    """Measure one hop and two for the events of a stream in order."""
+    graph = TemporalGraph.from_events(events)
+    _core.set_num_threads(2)
+    batches = bench.chronological(events)
+    params: Params = {"stream": name, "entries": graph.stats().num_entries, "device": "cpu"}
+    for hops, every in ((1, 1), (2, 4)):
+        some = batches[:8:every] if options.quick else batches[::every]
+        calls = [partial(recent_hops, graph, *each, hops) for each in some]
+        speed = sum(len(nodes) for nodes, _ in some) / bench.best_seconds(calls, options.rounds)
+        sized = params | {"k": K, "roots": ROOTS, "threads": 2}
+        target = HOP_TARGETS[hops] if name.startswith("wikipedia") else None
+        what = "1 hop" if hops == 1 else "2 hops"
+        yield Row(f"recent, {what}", speed, "roots/s", sized, target)
+
+
+def recent_hops(graph: TemporalGraph, nodes: Tensor, t: Tensor, hops: int) -> Neighbors:
+    """Sample the last of `hops` hops."""
+    found = recent_neighbors(graph, nodes, t, K)
+    for _ in range(hops - 1):
+        found = recent_neighbors(graph, found.nodes.view(-1), found.t.view(-1), K)
+    return found
 
 
 class OwnSampler:

@@ -15,9 +15,10 @@ from statistics import median
 import torch
 
 from benchmarks import serve_clients
+from benchmarks.own import Task, named_task, tgn_of
 from tgflow.bench.row import Params, Row
 from tgflow.bench.setup import Options, restored_threads
-from tgflow.bench.train import THREADS, Task, graph_on, named_task, set_threads, tgn_of
+from tgflow.bench.train import THREADS, graph_on, set_threads
 from tgflow.config.schema import ServeConfig
 from tgflow.config.stream import StreamConfig
 from tgflow.events import EventBatch

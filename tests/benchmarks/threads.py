@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from benchmarks.own import Own, Task, own_tgat, own_tgn, task_of
 from benchmarks.race import Laps
 from tgflow import _core
 from tgflow.bench.row import Params, Row
 from tgflow.bench.setup import Options, restored_threads
-from tgflow.bench.train import QUICK_EVENTS, TURN, Own, Task, own_tgat, own_tgn, task_of
+from tgflow.bench.train import TURN, training_events
 from tgflow.runtime.machine import num_cores
 
 EVENTS = 30_000
@@ -44,8 +45,8 @@ class OnThreads:
 
 def run(options: Options) -> list[Row]:
     """Train TGN and TGAT on one thread and on all, in turns."""
-    name, events = options.wikipedia()
-    task = task_of(events[: options.events or (QUICK_EVENTS if options.quick else EVENTS)])
+    name, events = training_events(options, EVENTS)
+    task = task_of(events)
     params: Params = {"stream": name, "events": len(task.events)}
     rows: list[Row] = []
     for model, make in (("TGN", own_tgn), ("TGAT", own_tgat)):

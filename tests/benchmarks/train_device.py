@@ -11,9 +11,10 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 
+from benchmarks.own import Own, Task, own_tgat, own_tgn, tgn_of
 from tgflow.bench.row import Params, Row
 from tgflow.bench.setup import Options, seconds_of
-from tgflow.bench.train import Own, Task, graph_on, own_tgat, own_tgn, tgn_of
+from tgflow.bench.train import graph_on
 from tgflow.cuda.device import Device
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph

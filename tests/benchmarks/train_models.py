@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from benchmarks import peers
+from benchmarks.own import Own, Task, model_of, named_task, own_tgn, tgn_of
 from benchmarks.peers import Peer
 from benchmarks.race import Laps, race
 from benchmarks.train import OWN, contenders, speed_rows, times_rows
 from tgflow.bench.row import Params, Row
 from tgflow.bench.setup import Options, restored_threads
-from tgflow.bench.train import TURN, Own, Task, model_of, named_task, own_tgn, set_threads, tgn_of
+from tgflow.bench.train import TURN, set_threads
 from tgflow.models import JODIE, DyGFormer, GraphMixer, TPNet
 
 JODIE_TIMES_TGN, WITH_PAIRS_TIMES_TGN = 2.0, 1 / 1.1

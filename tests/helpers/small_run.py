@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 import tgflow as tg
+from benchmarks.own import Task, own_tgat, own_tgn
 from tgflow import _core
-from tgflow.bench.train import Task, own_tgat, own_tgn
 from tgflow.cuda import sources
 from tgflow.cuda.device import Device, device_of
 from tgflow.cuda.row_lists import row_lists

@@ -30,7 +30,6 @@ MAIN_SIZE = 50_000_000
 """Entries of the graph that the targets of queries and memory apply to."""
 BULK_TARGET, MICRO_TARGET, BYTES_TARGET, SLACK_TARGET = 4e6, 1.5e6, 24.0, 0.10
 QUERY_TARGETS = {"recent": 4e6, "uniform": 3e6}
-HOP_TARGETS = {1: 20e6, 2: 2e6}
 
 Queries = Sequence[tuple[Tensor, Tensor]]
 Sample = Callable[[TemporalGraph, Tensor, Tensor], Neighbors]
@@ -89,10 +88,14 @@ def grown_graphs(
         yield growing, params | {"device": growing.device, "threads": 1}
     for name, events in options.streams().items() if device == "cpu" else ():
         options.say(name)
-        growing = GrowingGraph(lambda start, stop, events=events: events[start:stop])
+        growing = GrowingGraph(partial(_between, events))
         growing.grow_to(max(len(events) - num_left, len(events) // 2))
         num_entries = growing.graph.stats().num_entries
         yield growing, {"stream": name, "entries": num_entries, "device": "cpu", "threads": 1}
+
+
+def _between(events: EventBatch, start: int, stop: int) -> EventBatch:
+    return events[start:stop]
 
 
 def store(options: Options) -> list[Row]:
@@ -145,8 +148,6 @@ def sample(options: Options) -> list[Row]:
             for growing, params in grown_graphs(options, device)
             for row in query_rows(growing.graph, params, options)
         ]
-        for name, events in {} if options.only_device else options.streams().items():
-            rows += hop_rows(name, events, options)
         name, events = options.wikipedia()
         return rows + [sample_hops_row(name, events, device) for device in options.devices]
 
@@ -197,30 +198,6 @@ def best_seconds(calls: Sequence[Callable[[], object]], rounds: int, device: str
     for _ in range(rounds):
         best = [min(old, seconds_of(call, device)) for old, call in zip(best, calls, strict=True)]
     return sum(best)
-
-
-def hop_rows(name: str, events: EventBatch, options: Options) -> Iterator[Row]:
-    """Measure one hop and two for the events of a stream in order."""
-    graph = TemporalGraph.from_events(events)
-    _core.set_num_threads(2)
-    batches = chronological(events)
-    params: Params = {"stream": name, "entries": graph.stats().num_entries, "device": "cpu"}
-    for hops, every in ((1, 1), (2, 4)):
-        some = batches[:8:every] if options.quick else batches[::every]
-        calls = [partial(recent_hops, graph, *each, hops) for each in some]
-        speed = sum(len(nodes) for nodes, _ in some) / best_seconds(calls, options.rounds)
-        sized = params | {"k": K, "roots": ROOTS, "threads": 2}
-        target = HOP_TARGETS[hops] if name.startswith("wikipedia") else None
-        what = "1 hop" if hops == 1 else "2 hops"
-        yield Row(f"recent, {what}", speed, "roots/s", sized, target)
-
-
-def recent_hops(graph: TemporalGraph, nodes: Tensor, t: Tensor, hops: int) -> Neighbors:
-    """Sample the last of `hops` hops."""
-    found = recent_neighbors(graph, nodes, t, K)
-    for _ in range(hops - 1):
-        found = recent_neighbors(graph, found.nodes.view(-1), found.t.view(-1), K)
-    return found
 
 
 def sample_hops_row(name: str, events: EventBatch, device: str | Device = "cpu") -> Row:

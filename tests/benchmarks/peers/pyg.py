@@ -13,9 +13,9 @@ from torch_geometric.loader import TemporalDataLoader
 from torch_geometric.nn import TGNMemory, TransformerConv
 from torch_geometric.nn.models.tgn import IdentityMessage, LastAggregator, LastNeighborLoader
 
+from benchmarks.own import Task
 from benchmarks.peers.decoder import PairDecoder
 from benchmarks.race import link_loss
-from tgflow.bench.train import Task
 
 
 class PygTgn:

@@ -17,9 +17,9 @@ import torch
 from tglite.nn import TemporalAttnLayer, TimeEncode
 from torch import Tensor, nn
 
+from benchmarks.own import Task
 from benchmarks.peers.decoder import PairDecoder
 from benchmarks.race import link_loss
-from tgflow.bench.train import Task
 
 
 class _Tglite:

@@ -27,8 +27,8 @@ from tgm.nn.encoder.tgn import GraphAttentionEmbedding, IdentityMessage, LastAgg
 from tgm.nn.modules import MLPMixer
 from torch import Tensor, nn
 
+from benchmarks.own import Task
 from benchmarks.race import link_loss
-from tgflow.bench.train import Task
 
 
 class Tgm:

@@ -13,8 +13,8 @@ from tgm.nn.encoder.dygformer import DyGFormer
 from tgm.nn.encoder.tpnet import RandomProjectionModule, TPNet
 from torch import Tensor, nn
 
+from benchmarks.own import Task
 from benchmarks.peers.tgm import Tgm
-from tgflow.bench.train import Task
 from tgflow.models import DyGFormerConfig, TPNetConfig
 
 

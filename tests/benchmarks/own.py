@@ -1,0 +1,170 @@
+"""Models of tgflow on a task of link prediction, as contenders of benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from tgflow.bench.row import Params
+from tgflow.bench.setup import Options
+from tgflow.bench.train import BATCH_SIZE, THREADS, graph_on, training_events
+from tgflow.cuda.device import Device
+from tgflow.events import EventBatch
+from tgflow.model import TemporalModel
+from tgflow.models import TGAT, TGN
+from tgflow.plan.loader import Loader
+from tgflow.plan.plan import Plan
+from tgflow.train.step import TrainStep
+
+TRAIN_SHARE = 0.85
+
+M = TypeVar("M", bound=TemporalModel)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """Link prediction on a bipartite stream in seconds: train on a prefix, score the rest.
+
+    Destinations are numbered after all sources, so that random negatives come from one range.
+    """
+
+    events: EventBatch
+    train_stop: int
+    """The log position where training ends and the held-out events begin."""
+    seed: int = 0
+    batch_size: int = BATCH_SIZE
+    dim: int = 100
+    """Width of memory, embedding and time encoding."""
+    neighbors: int = 10
+    """Most recent neighbors per node and hop."""
+    heads: int = 2
+    dropout: float = 0.1
+    lr: float = 1e-4
+
+    @property
+    def num_nodes(self) -> int:
+        """Sources and destinations."""
+        return int(self.events.dst.max()) + 1
+
+    @property
+    def num_batches(self) -> int:
+        """Training batches, including a last partial one."""
+        return -(-self.train_stop // self.batch_size)
+
+
+def task_of(events: EventBatch) -> Task:
+    """Return the task on a stream with edge features."""
+    src = torch.unique(events.src, return_inverse=True)[1]
+    dst = torch.unique(events.dst, return_inverse=True)[1] + int(src.max()) + 1
+    return Task(EventBatch(src, dst, events.t, events.x), int(TRAIN_SHARE * len(events)))
+
+
+def named_task(options: Options) -> tuple[Task, Params]:
+    """Return the task on the standard stream, and the parameters of its rows."""
+    name, events = training_events(options)
+    task = task_of(events)
+    return task, {"stream": name, "events": len(task.events), "threads": THREADS}
+
+
+class Own:
+    """A tgflow model on a task, with neighborhoods as of the batch's start.
+
+    Args:
+        task: The task.
+        model: Model to train.
+        num_threads: Threads that prepare batches beside the training thread; 0 for none.
+        device: Device of graph, features and model.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        model: TemporalModel,
+        num_threads: int = 1,
+        device: str | Device = "cpu",
+    ) -> None:
+        self.task, self.num_threads = task, num_threads
+        graph = graph_on(device, task.events.x_dim)
+        graph.append(task.events)
+        self.plan = Plan.for_model(
+            model, graph, batch_size=task.batch_size, seed=task.seed, visibility="batch"
+        )
+        self.learner = TrainStep(
+            model.to(graph.device),
+            seed=task.seed,
+            learning_rate=task.lr,
+            num_nodes=lambda: graph.num_nodes,
+        )
+        self._next = 0
+
+    def train(self, num_batches: int) -> list[float]:
+        """Train on the next batches and return their losses; synchronizes once."""
+        losses = list(self.steps(min(self._next + num_batches, self.task.num_batches)))
+        return torch.stack(losses).tolist() if losses else []
+
+    def steps(self, stop: int) -> Iterator[Tensor]:
+        """Train on the batches up to `stop`, one at a time, and yield their losses.
+
+        Does not synchronize.
+        """
+        for batch in self._load(self._next, stop):
+            step = self.learner.learn(batch)
+            self.learner.commit(batch, step.scores)
+            self._next += 1
+            yield 2 * step.loss  # a mean over both kinds of events
+
+    def rewind(self) -> None:
+        """Go back to the first batch and reset the memory; parameters are kept."""
+        self._next = 0
+        state = self.learner.model.state
+        if state is not None:
+            state.reset()
+
+    def evaluate(self) -> tuple[Tensor, Tensor]:
+        """Score the held-out events, storing each batch after it is scored."""
+        scores = []
+        for batch in self._load(self._next, len(self.plan)):
+            scores.append(self.learner.predict(batch))
+            self.learner.commit(batch, scores[-1])
+        return torch.cat([s.positive for s in scores]), torch.cat([s.negative for s in scores])
+
+    def _load(self, start: int, stop: int) -> Loader:
+        captures = self.plan.gpu is not None
+        batches = range(start, stop)
+        return Loader(self.plan, 0, batches, num_threads=self.num_threads, captures=captures)
+
+
+def model_of(task: Task, kind: type[M], **settings: Any) -> M:
+    """Return a model with the task's features, time encoding and dropout, and other settings."""
+    torch.manual_seed(task.seed)
+    widths = {"edge_x_dim": task.events.x_dim, "time_dim": task.dim}
+    make: Callable[[Any], M] = kind
+    return make(kind.config_type(**widths, dropout=task.dropout, **settings))
+
+
+def tgn_of(task: Task, pair_features: bool = False) -> TGN:
+    """Return tgflow's TGN with the task's widths."""
+    return model_of(
+        task,
+        TGN,
+        memory_dim=task.dim,
+        embedding_dim=task.dim,
+        heads=task.heads,
+        neighbors=task.neighbors,
+        pair_features=pair_features,
+    )
+
+
+def own_tgn(task: Task, num_threads: int = 1, device: str | Device = "cpu") -> Own:
+    """Return tgflow's TGN on a task."""
+    return Own(task, tgn_of(task), num_threads, device)
+
+
+def own_tgat(task: Task, num_threads: int = 1, device: str | Device = "cpu") -> Own:
+    """Return tgflow's TGAT on a task, on two hops of recent neighbors."""
+    widths = {"embedding_dim": task.dim, "heads": task.heads, "neighbors": task.neighbors}
+    return Own(task, model_of(task, TGAT, **widths, strategy="recent"), num_threads, device)
