@@ -9,7 +9,7 @@ from torch import Tensor
 from tgflow.events import NO_NODE, EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.sampling import Hops, sample_hops, to_blocks, to_dgl, to_pyg
-from tgflow.sampling.to_dgl import import_dgl
+from tgflow.sampling.blocks import import_dgl
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of DGL's sources
 DIM = 6

@@ -11,20 +11,18 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Self
 
+import safetensors.torch
 import torch
 from torch import Tensor
 
 from tgflow.distributed.control import STREAM
-from tgflow.distributed.parcel import Layout, Spec, specs_of
 from tgflow.events import COLUMNS, MICRO_BATCH_END, EventBatch, NewNodes, concat
 from tgflow.peers import PeerLost, Peers, RanksDisagree
 
 MOST_BATCHES = 8
 """Micro-batches of one segment, which ranks that must ask each other prepare together: what waits
 for the slowest rank is bounded by it."""
-_HEADER_WORDS = 8
 _MOST_TEXT = 4_000
-_NO_FEATURES = -1
 
 
 class What(IntEnum):
@@ -106,18 +104,18 @@ def segments(stream: Iterable[EventBatch], batch_size: int) -> Iterator[EventBat
 def send(peers: Peers, number: int, message: Message) -> None:
     """Send message `number` to all other ranks, from rank 0: a broadcast, or two."""
     what, contents = _contents(message)
-    header = torch.tensor([number, what, *_sizes(message)])
-    peers.broadcast(header, kind=STREAM, group="feed")
-    if contents:
-        packed = Layout(STREAM, specs_of(contents)).pack(number, contents)
+    data = safetensors.torch.save(contents) if contents else b""
+    peers.broadcast(torch.tensor([number, what, len(data)]), kind=STREAM, group="feed")
+    if data:
+        packed = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         peers.broadcast(packed, kind=STREAM, group="feed")
 
 
 def receive(peers: Peers, number: int) -> Message:
     """Return message `number` of rank 0, on any other rank; waits for it."""
-    header = torch.zeros(_HEADER_WORDS, dtype=torch.int64)
+    header = torch.zeros(3, dtype=torch.int64)
     peers.broadcast(header, kind=STREAM, group="feed")
-    sent, what, *sizes = header.tolist()
+    sent, what, size = header.tolist()
     if sent != number or what not in list(What):
         raise RanksDisagree(
             f"rank 0 sent message {sent} of kind {what} of its stream, and message {number} was due"
@@ -126,14 +124,14 @@ def receive(peers: Peers, number: int) -> Message:
         return MICRO_BATCH_END
     if what not in (What.EVENTS, What.FAILURE):
         return What(what)
-    layout = Layout(STREAM, _specs(What(what), *sizes))
-    packed = torch.zeros(layout.num_bytes, dtype=torch.uint8)
+    packed = torch.zeros(size, dtype=torch.uint8)
     peers.broadcast(packed, kind=STREAM, group="feed")
-    contents = layout.unpack(number, packed, sender=0)
+    contents = safetensors.torch.load(packed.numpy().tobytes())
     if what == What.FAILURE:
         return Cause.from_tensor(contents["text"])
-    node_x = contents.pop("node_x", None)
-    new_nodes = None if node_x is None else NewNodes(sizes[-1], node_x)
+    new_nodes = None
+    if "node_x" in contents:
+        new_nodes = NewNodes(int(contents.pop("node_start")), contents.pop("node_x"))
     return EventBatch.checked(**contents, new_nodes=new_nodes)
 
 
@@ -145,34 +143,13 @@ def _contents(message: Message) -> tuple[What, dict[str, Tensor]]:
     if message is MICRO_BATCH_END:
         return What.MICRO_BATCH_END, {}
     columns = {name: getattr(message, name) for name in COLUMNS}
-    columns["node_x"] = None if message.new_nodes is None else message.new_nodes.x
-    return What.EVENTS, {name: column for name, column in columns.items() if column is not None}
-
-
-def _sizes(message: Message) -> tuple[int, ...]:
-    """Return what `_specs` needs, and the first of the nodes whose features come with events."""
-    if not isinstance(message, EventBatch):
-        size = len(message.to_tensor()) if isinstance(message, Cause) else 0
-        return size, 0, 0, 0, _NO_FEATURES, 0
-    present = sum(1 << i for i, name in enumerate(COLUMNS) if getattr(message, name) is not None)
-    new = message.new_nodes
-    nodes = (0, _NO_FEATURES, 0) if new is None else (*new.x.shape, new.start)
-    return len(message), message.x_dim, present, *nodes
-
-
-def _specs(
-    what: What, size: int, width: int, present: int, num_nodes: int, node_width: int, _: int
-) -> dict[str, Spec]:
-    """Return dtype and shape of each tensor of a message, in the order of `_contents`."""
-    if what == What.FAILURE:
-        return {"text": (torch.uint8, (size,))}
-    specs: dict[str, Spec] = {}
-    for i, (name, column) in enumerate(COLUMNS.items()):
-        if present >> i & 1:
-            specs[name] = (column.dtype, (size, width) if name == "x" else (size,))
-    if node_width != _NO_FEATURES:
-        specs["node_x"] = (torch.float32, (num_nodes, node_width))
-    return specs
+    if (new := message.new_nodes) is not None:
+        columns |= {"node_x": new.x, "node_start": torch.tensor(new.start)}
+    # copied, as safetensors refuses columns that share memory
+    there = {name: column for name, column in columns.items() if column is not None}
+    return What.EVENTS, {
+        name: column.clone(memory_format=torch.contiguous_format) for name, column in there.items()
+    }
 
 
 def with_new_nodes_once(segments: Iterable[EventBatch]) -> Iterator[EventBatch]:

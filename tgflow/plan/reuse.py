@@ -2,7 +2,7 @@
 
 The reuse of embeddings under bounded staleness of NeutronOrch (PVLDB 17, 2024), for temporal
 graphs: below the roots a layer's row of (node, time) is made of what happened before that time,
-which does not change once the log has reached it (`tgflow.sampling.settled`). What ages is the
+which does not change once the log has reached it (`find_settled`). What ages is the
 parameters alone, by a step a batch.
 
 Which rows are taken is a function of the plan's own batches in their order, not of what a cache
@@ -39,9 +39,9 @@ from tgflow.plan.plan import (
     walk_of,
 )
 from tgflow.sampling import Frontier
+from tgflow.sampling.expand import find_settled
 from tgflow.sampling.hops import HopQueries, Hops, SomeNeighbors
 from tgflow.sampling.rows import sample_neighbors
-from tgflow.sampling.settled import find_settled
 
 WINDOW = 32
 """Batches after which it is decided whether reuse is worth its while."""

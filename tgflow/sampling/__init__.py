@@ -3,7 +3,7 @@
 from tgflow.choices import Strategy
 from tgflow.graph import Neighbors
 from tgflow.sampler import STRATEGIES, Sampler
-from tgflow.sampling.blocks import BipartiteBlock, to_blocks
+from tgflow.sampling.blocks import BipartiteBlock, to_blocks, to_dgl, to_pyg
 from tgflow.sampling.expand import Frontier
 from tgflow.sampling.hops import Hops, sample_hops
 from tgflow.sampling.neighbors import (
@@ -13,8 +13,6 @@ from tgflow.sampling.neighbors import (
     window_neighbors,
 )
 from tgflow.sampling.rows import sample_neighbors
-from tgflow.sampling.to_dgl import to_dgl
-from tgflow.sampling.to_pyg import to_pyg
 
 __all__ = [
     "STRATEGIES",
