@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 from tgflow.distributed.launch import MEETING_VARIABLE
@@ -37,16 +37,11 @@ class RankProcesses:
             for rank in range(self._nproc):
                 self._children.append(self._start(rank))
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.signal(signal.SIGKILL)
         for child in self._children:
             child.wait()

@@ -8,7 +8,6 @@ import os
 import socket
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 
 from tgflow.durable.errors import Locked
 
@@ -54,12 +53,7 @@ class RunLock:
     def __enter__(self) -> RunLock:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()
 
 
