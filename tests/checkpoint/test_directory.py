@@ -5,6 +5,7 @@ import os
 import pytest
 import torch
 
+from helpers.devices import apart, cuda, place_of
 from helpers.forged import sign_manifest
 from tgflow import checkpoint as ckpt
 from tgflow.checkpoint import (
@@ -12,6 +13,7 @@ from tgflow.checkpoint import (
     CheckpointDamaged,
     CheckpointVersion,
     UntrustedCheckpoint,
+    tensors,
 )
 
 
@@ -96,3 +98,13 @@ def test_odd_manifests_are_refused(tmp_path, change, error, message):
     forge(path, change)
     with pytest.raises(error, match=message):
         ckpt.load(path)
+
+
+@pytest.mark.parametrize("device", ["cpu", apart, cuda])
+def test_a_section_has_the_same_bytes_from_any_device(device, monkeypatch):
+    monkeypatch.setattr(tensors, "CHUNK_BYTES", 1 << 10)
+    section = {"long": torch.randn(40, 13), "flag": torch.tensor(True), "none": torch.zeros(0, 4)}
+    there = {name: x.to(place_of(device)) for name, x in section.items()}
+    expected, found = tensors.encode(section), tensors.encode(there)
+    assert b"".join(map(bytes, found.chunks())) == b"".join(map(bytes, expected.chunks()))
+    assert found.num_bytes == sum(map(len, expected.chunks()))

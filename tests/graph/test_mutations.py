@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from helpers.devices import needs_cuda, on_cpu, opened
 from helpers.effort import tries
-from helpers.strategies import samplers, skewed_events
+from helpers.strategies import graph_events, samplers, skewed_events
 from tgflow.choices import Direction
 from tgflow.events import EventBatch, empty_events
 from tgflow.graph import TemporalGraph, rebuild
@@ -300,3 +300,22 @@ def test_cycles_of_forgetting_leave_a_short_record(limits):
             for each in (graph, again)
         )
         assert torch.equal(mine.eid, yours.eid)
+
+
+def test_the_last_change_is_one_object_until_the_next() -> None:
+    graph = TemporalGraph.from_events(graph_events((0, 1, 5), (1, 2, 9)))
+    assert graph.last_change is None
+    graph.append(graph_events((0, 2, 9)))
+    assert graph.last_change is None
+    graph.append(graph_events((0, 3, 6), (0, 3, 7)), allow_late=True)
+    late = graph.last_change
+    assert late is not None
+    assert (late.kind, late.position, late.stop) == ("append_late", 3, 5)
+    graph.append(graph_events((0, 1, 10)))
+    assert graph.last_change is late
+    for _ in range(4):  # the record of equal cycles is cut short, the last change is another
+        before = graph.last_change
+        graph.retain(max_count=1)
+        graph.compact()
+        assert graph.last_change is graph.mutations[-1] is not before
+    assert graph.last_change.stop == 6

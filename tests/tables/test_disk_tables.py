@@ -7,14 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import torch
 
 import tgflow as tg
+from helpers.forged import flip_bit
 from tgflow import _core
-from tgflow.tables import FeatureTable
+from tgflow.tables import DamagedFile, FeatureTable
 
 
 def some_rows(size: int, dim: int = 3) -> torch.Tensor:
@@ -121,7 +123,7 @@ def test_a_sync_that_fails_is_never_taken_for_one_that_did_not(path):
 
 KILLED = """
 import sys, torch
-from tgflow.tables import FeatureTable
+from tgflow.tables import DamagedFile, FeatureTable
 table = FeatureTable(64, torch.int64, "disk", path=sys.argv[1])
 while True:
     table.append(torch.arange(len(table), len(table) + 500).unsqueeze(1).expand(-1, 64))
@@ -174,3 +176,18 @@ def test_auto_goes_on_in_a_file(path):
     table.truncate(5_500)
     table.close()
     assert torch.equal(FeatureTable(8, path=path).read(0, 5_500), rows[:5_500])
+
+
+def test_any_changed_bit_is_an_error_or_changes_nothing(path):
+    rows, page = some_rows(6), 8 * 4096
+    with closing(on_disk(path)) as table:
+        table.append(rows)
+        table.sync()
+    good = path.read_bytes()
+    for bit in (*range(0, 1_000, 13), *range(page, min(8 * len(good), page + 1_000), 7)):
+        path.write_bytes(flip_bit(good, bit))
+        try:
+            with closing(on_disk(path)) as table:
+                assert torch.equal(table[torch.arange(len(table))], rows), bit
+        except DamagedFile:
+            continue
