@@ -13,8 +13,8 @@ from tgflow.checkpoint import (
     CheckpointDamaged,
     CheckpointVersion,
     UntrustedCheckpoint,
-    tensors,
 )
+from tgflow.checkpoint import tensors as encoding
 
 
 def example():
@@ -102,9 +102,9 @@ def test_odd_manifests_are_refused(tmp_path, change, error, message):
 
 @pytest.mark.parametrize("device", ["cpu", apart, cuda])
 def test_a_section_has_the_same_bytes_from_any_device(device, monkeypatch):
-    monkeypatch.setattr(tensors, "CHUNK_BYTES", 1 << 10)
+    monkeypatch.setattr(encoding, "CHUNK_BYTES", 1 << 10)
     section = {"long": torch.randn(40, 13), "flag": torch.tensor(True), "none": torch.zeros(0, 4)}
     there = {name: x.to(place_of(device)) for name, x in section.items()}
-    expected, found = tensors.encode(section), tensors.encode(there)
+    expected, found = encoding.encode(section), encoding.encode(there)
     assert b"".join(map(bytes, found.chunks())) == b"".join(map(bytes, expected.chunks()))
     assert found.num_bytes == sum(map(len, expected.chunks()))
