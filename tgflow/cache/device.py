@@ -275,17 +275,7 @@ class DeviceCache:
     def counters(self) -> CacheCounters:
         """Return what was counted since the last reset. Synchronizes."""
         with self.changing():
-            hits, misses, admitted, evicted, bypassed, preloaded, written = self._counts.tolist()
-            return CacheCounters(
-                hits=hits,
-                misses=misses,
-                admitted=admitted,
-                evicted=evicted,
-                bypassed=bypassed,
-                preloaded=preloaded,
-                written=written,
-                row_bytes=self._row_bytes,
-            )
+            return CacheCounters(*self._counts.tolist(), self._row_bytes)
 
     def reset_counters(self) -> None:
         """Count from 0."""

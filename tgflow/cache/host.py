@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 
 import torch
 from torch import Tensor
@@ -125,16 +126,9 @@ class HostCache:
     def counters(self) -> CacheCounters:
         """Return what was counted since the last reset."""
         counts = self._rows.counts()
-        return CacheCounters(
-            hits=counts.hits,
-            misses=counts.misses,
-            admitted=counts.admitted,
-            evicted=counts.evicted,
-            bypassed=counts.bypassed,
-            preloaded=counts.preloaded,
-            written=counts.written,
-            row_bytes=self._row_bytes,
-        )
+        names = [each.name for each in fields(CacheCounters) if each.name != "row_bytes"]
+        found = {name: getattr(counts, name) for name in names}
+        return CacheCounters(**found, row_bytes=self._row_bytes)
 
     def reset_counters(self) -> None:
         """Count from 0."""
