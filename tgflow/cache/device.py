@@ -275,7 +275,7 @@ class DeviceCache:
     def counters(self) -> CacheCounters:
         """Return what was counted since the last reset. Synchronizes."""
         with self.changing():
-            return CacheCounters(*self._counts.tolist(), row_bytes=self._row_bytes)
+            return CacheCounters(*[*self._counts.tolist(), self._row_bytes])
 
     def reset_counters(self) -> None:
         """Count from 0."""
