@@ -54,7 +54,7 @@ KNOW_ADDRESSES = [
     *("tgflow.tables.host", "tgflow.tables.table"),
     "tgflow.bench",
 ]
-NOT_BETWEEN_RANKS = r"dist\.(\w+_object|\w*reduce\w*)|torch\.(save|load)\b"
+NOT_BETWEEN_RANKS = r"dist\.(\w+_object|\w*reduce\w*)|(?<!safetensors\.)torch\.(save|load)\b"
 # Imported within a function by what it is built on: `ContinualTrainer.save` writes a run directory.
 WITHIN = {("tgflow.train.continual", "tgflow.runtime.saved_run")}
 
@@ -168,7 +168,7 @@ def test_ranks_need_torch_alone_and_send_nothing_that_is_run_or_added_in_another
             known = imports(name, path)
             assert not known & strange, f"{name} imports {known & strange}"
             roots = {module.partition(".")[0] for module in known}
-            assert roots <= {*sys.stdlib_module_names, "torch", "tgflow"}, name
+            assert roots <= {*sys.stdlib_module_names, "safetensors", "torch", "tgflow"}, name
             assert not re.search(NOT_BETWEEN_RANKS, path.read_text()), name
 
 
