@@ -70,14 +70,7 @@ class MemoryDeadLetters:
 
 @dataclass
 class World:
-    """A run that is killed and goes on.
-
-    Args:
-        config: Of the order.
-        log: The log, or None without one.
-        letters: The dead letters.
-        learned: What the trainer has stored, with the stream's own ids.
-    """
+    """A run that is killed and goes on."""
 
     config: object
     log: MemoryLog | None = None

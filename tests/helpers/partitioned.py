@@ -25,17 +25,7 @@ POLL_SIZES = (1, 2, 7, 50, 500)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a partition, good or bad.
-
-    Args:
-        src: Source, an integer or a string as the stream's ids are.
-        dst: Destination.
-        t: Time in ticks.
-        x: Edge features.
-        label: Label, in all rows or in none.
-        event_id: Tells duplicates, in all rows or in none.
-        bad: The code of what is wrong with it; None if it is an event.
-    """
+    """One row of a partition, good or bad."""
 
     src: int | str
     dst: int | str
@@ -49,13 +39,8 @@ class Row:
 class ListSource:
     """Partitions held in memory. Which of them a poll serves, and how far, is drawn by `seed`.
 
-    Args:
-        partitions: Rows of each partition.
-        seed: Seeds the draws of the polls.
-        poll_sizes: How many rows a poll may take of a partition.
-        joins: Partitions that are there only from so many calls of `look_for_partitions` on.
-        silent: Partitions that never end and hand out only so many rows.
-        bipartite: Whether sources and destinations are separate name spaces.
+    `joins` are there only from so many calls of `look_for_partitions` on; those that are `silent`
+    never end, and hand out only so many rows.
     """
 
     def __init__(
