@@ -113,6 +113,19 @@ def test_a_killed_rank_ends_the_others_and_all_resume_with_the_same_bits(events,
     same_run(one, two)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", ["auto", "log"])
+def test_features_are_scaled_on_ranks_to_the_bits_of_one_process(tmp_path, scale):
+    stream = write_features(tmp_path / "made.csv", 300, nodes=60)
+    flags = ("--features", "f*", "--feature-scale", scale, "-m", "tgat")
+    assert main(arguments(stream, tmp_path / "one", "--slices", 2, *flags)) == 0
+    ends = run_ranks(tmp_path, 2, arguments(stream, tmp_path / "two", *flags))
+    assert codes(ends) == [0, 0], ends
+    same_run(tmp_path / "one", tmp_path / "two")
+    said = json.loads((tmp_path / "two/metrics.json").read_text())["features"]["scale"]
+    assert "all to mean 0 and deviation 1 by the first 300 events" in said
+
+
 # Settings that are refused
 
 

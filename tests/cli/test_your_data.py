@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import random
 import re
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from helpers.effort import slow
 from helpers.live_runs import SMALL
+from tgflow.cli import main
 from tgflow.cli.assemble import time_guard
 from tgflow.config import load_config
 
@@ -75,6 +78,44 @@ def test_features_are_scaled_and_reported(tgflow, plain):
     ran = tgflow("train", *flags, "--feature-scale", "standard", "--epochs", 1)
     assert ran.code == 0, ran.err
     assert ran.json["features"]["scale"].endswith("by the first 84 events (frozen)")
+
+
+def mean_mrr(tmp_path, *flags):
+    """Return the mean MRR of some seeds over the last part of a run."""
+    small = ("--dim", 16, "--lr", 3e-3, "--updates", 4, "--batch-size", 50, "--threads", 1)
+    found = []
+    for seed in range(2):
+        out = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+        run = ("run", "-s", tmp_path / "pay.csv", "-o", out, "--seed", seed, *small, *flags)
+        assert main([str(x) for x in run]) == 0
+        found.append(json.loads((out / "metrics.json").read_text())["test.mrr"])
+    return sum(found) / len(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("decides", "least"), [(False, -0.02), (True, 0.05)])
+@pytest.mark.parametrize("model", ["tgn", "tgat"])
+def test_amounts_as_features_help_where_they_decide_and_else_do_no_harm(
+    tmp_path, model, decides, least
+):
+    """Amounts from cents to hundreds of thousands, of 30 accounts at 8 shops.
+
+    Where they decide, each shop has prices of its own, and an account mostly goes from a shop to
+    the next dearer one. Otherwise it mostly stays with a shop, and amounts are drawn at random.
+    """
+    rng, shops, last = random.Random(11), 8, [i % 8 for i in range(30)]
+    lines = ["src,dst,t,amount"]
+    for i in range(3_000):
+        account = rng.randrange(30)
+        usual = (last[account] + 1) % shops if decides else last[account]
+        last[account] = shop = usual if rng.random() < 0.8 else rng.randrange(shops)
+        amount = 10.0 ** ((shop if decides else rng.uniform(0, 7)) - 2) * rng.uniform(0.9, 1.1)
+        lines.append(f"{account},{30 + shop},{60 * i},{amount:.4f}")
+    (tmp_path / "pay.csv").write_text("\n".join(lines) + "\n")
+    without = mean_mrr(tmp_path, "-m", model)
+    assert decides or without > 0.7
+    amount = ("--features", "amount", "--feature-scale", "auto")
+    assert mean_mrr(tmp_path, "-m", model, *amount) > without + least
 
 
 def test_info_shows_classes_of_labels(tgflow, tmp_path):
