@@ -21,7 +21,7 @@ from tgflow.cuda.row_lists import row_lists
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.nn import NodeMemory, aggregate
-from tgflow.nn._native import KernelBackend
+from tgflow.nn._native import KernelBackend, gru_step
 from tgflow.sampling import Sampler, sample_neighbors
 
 SAMPLERS = [
@@ -147,19 +147,30 @@ def compute_models(device: str | Device) -> None:
                 filled = {key: torch.zeros(x, device=place) for key, x in out.items()}
                 getattr(backend, name)(**moved, **filled)
                 found += [x.cpu() for x in filled.values()]
-            results.append(found)
+            results.append(found + step_gru(place, width))
         for one, other in zip(*results, strict=True):
             torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
         compare_sums(gpu, width)
 
 
+def some(*shape: int) -> Tensor:
+    return torch.linspace(-1, 1, math.prod(shape)).sin().view(shape).contiguous()
+
+
+def step_gru(place: torch.device | str, width: int) -> list[Tensor]:
+    """Return the memory after a step of a GRU, and the gradients of its gates and input."""
+    gates = some(40, 3 * width).to(place).requires_grad_()
+    own, memory = some(40, width).to(place).requires_grad_(), some(40, width).to(place)
+    out = gru_step(gates + 0, own, memory)  # a kernel overwrites the gates that it is given
+    out.backward(some(40, width).to(place))
+    assert gates.grad is not None
+    assert own.grad is not None
+    return [out.detach().cpu(), gates.grad.cpu(), own.grad.cpu()]
+
+
 def model_calls(width: int) -> list[tuple[str, dict[str, Any], dict[str, tuple[int, ...]]]]:
     """Name, arguments and shapes of results of each call; a row of neighbors is everybody's."""
     n, k, heads = 40, 3, 2
-
-    def some(*shape: int) -> Tensor:
-        return torch.linspace(-1, 1, math.prod(shape)).sin().view(shape).contiguous()
-
     rows = torch.zeros(n, k, dtype=torch.int64)
     inputs = {
         "query": some(heads, n, 3 * width), "below": some(4, width), "neighbor": rows,
@@ -167,7 +178,6 @@ def model_calls(width: int) -> list[tuple[str, dict[str, Any], dict[str, tuple[i
         "dt": some(n, k) * 40, "frequency": some(width), "keep": some(heads, n, k),
     }  # fmt: skip
     per_head, weight = {"grad_total": some(heads, n)}, some(heads, n, k).abs()
-    gru = {"memory": some(n, width), "own": some(n, width), "gates": some(n, 3 * width)}
     return [
         ("keep_factors", {"key": rows[0, :1], "rate": 0.5}, {"out": (heads, n)}),
         (
@@ -179,12 +189,6 @@ def model_calls(width: int) -> list[tuple[str, dict[str, Any], dict[str, tuple[i
             "attend_backward",
             {**inputs, **per_head, "weight": weight, "grad_inputs": some(heads, n, 3 * width)},
             {"grad_query": (heads, n, 3 * width), "grad_below": (4, width)},
-        ),
-        ("gru_forward", gru, {"out": (n, width)}),
-        (
-            "gru_backward",
-            {**gru, "grad_out": some(n, width)},
-            {"grad_gates": (n, 3 * width), "grad_own": (n, width)},
         ),
     ]  # fmt: skip
 
