@@ -108,7 +108,8 @@ def start(contender: RankContender) -> list[WorkFigures]:
     Raises:
         RuntimeError: If one fails, or takes half an hour.
     """
-    environ = {**os.environ, "OMP_NUM_THREADS": str(contender.work.threads)}
+    threads = {"OMP_NUM_THREADS": str(contender.work.threads)}
+    environ = {**os.environ, **threads, "PYTHONPATH": os.pathsep.join(sys.path)}
     with ExitStack() as opened:
         folders = [
             Path(opened.enter_context(tempfile.TemporaryDirectory()))
