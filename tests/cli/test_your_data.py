@@ -93,8 +93,15 @@ def mean_mrr(tmp_path, *flags):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("decides", "least"), [(False, -0.02), (True, 0.05)])
-@pytest.mark.parametrize("model", ["tgn", "tgat"])
+@pytest.mark.parametrize(
+    ("model", "decides", "least"),
+    [
+        ("tgn+pairs", False, -0.02),
+        ("tgat+pairs", False, -0.02),
+        ("tgn", True, 0.05),
+        ("tgat", True, 0.05),
+    ],
+)
 def test_amounts_as_features_help_where_they_decide_and_else_do_no_harm(
     tmp_path, model, decides, least
 ):
