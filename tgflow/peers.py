@@ -1,19 +1,18 @@
-"""The ranks that learn together, as plans, trainers and models know them; and what each one owns.
+"""Ranks that learn together, and which ids each of them owns.
 
-A *rank* is a process of a *world*. Here is the protocol that they send tensors by, the world of one
-process, which sends nothing, and the arithmetic of ownership. `tgflow.distributed` joins worlds of
-more.
+A *rank* is a process of a *world*. `Peers` is the world of one process, which sends nothing, and
+the base class of larger worlds, which `tgflow.distributed` joins.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 from tgflow.describe import described
 
-if TYPE_CHECKING:  # whoever supervises ranks needs no torch
+if TYPE_CHECKING:  # the launcher of ranks needs no torch
     from torch import Tensor
 
 PARTS = 64
@@ -138,12 +137,14 @@ class Traffic:
         return sum(flow.seconds for flow in [*self.flows.values()])
 
 
-class Peers(Protocol):
-    """The ranks of a world, and this one among them. All of it waits for the other ranks.
+@described
+class Peers:
+    """The ranks of a world, and this one among them; this class is the world of one process.
 
-    Every rank calls the same collectives of a group in the same order, and knows the sizes of what
-    it receives: sizes that differ between ranks may end the process. Tensors are on the CPU, or all
-    on this rank's device; what comes from a device is sent from there.
+    Every rank calls the same collectives of a group in the same order, and has the sizes of what it
+    receives: sizes that differ between ranks may end the process. Tensors are on the CPU, or all on
+    this rank's device; what comes from a device is sent from there. Collectives wait for the other
+    ranks; in a world of one nothing is sent, and nothing is counted.
 
     Every call raises:
         PeerLost: If another rank is gone or hangs, at once after the first such call.
@@ -155,28 +156,22 @@ class Peers(Protocol):
         (0, 1)
     """
 
-    @property
-    def rank(self) -> int:
-        """Which rank this is; rank 0 leads."""
-
-    @property
-    def world(self) -> int:
-        """How many ranks there are."""
-
-    @property
-    def shard(self) -> Shard:
+    def __init__(self, shard: Shard | None = None) -> None:
+        self.shard = Shard() if shard is None else shard
         """What this rank owns."""
-
-    @property
-    def traffic(self) -> Traffic:
+        self.rank, self.world = self.shard.rank, self.shard.world
+        """Which rank this is, rank 0 being the leader, and how many there are."""
+        self.traffic = Traffic()
         """What was sent and waited so far."""
-
-    @property
-    def failure(self) -> PeerLost | None:
+        self.failure: PeerLost | None = None
         """Why nothing can be sent any more; None while it can."""
+
+    def _facts(self) -> dict[str, object]:
+        return {"rank": self.rank, "world": self.world}
 
     def is_gone(self, rank: int) -> bool:
         """Return at once whether the process of a rank has ended; False where it cannot be seen."""
+        return False
 
     def exchange(
         self,
@@ -194,6 +189,8 @@ class Peers(Protocol):
             kind: What it is counted as in `traffic`.
             group: Whose order it is part of.
         """
+        check_buffers(self, sends, receives)
+        receives[0].copy_(sends[0])
 
     def gather(
         self, mine: Tensor, sizes: Sequence[int], *, kind: str, group: Group = "train"
@@ -209,6 +206,8 @@ class Peers(Protocol):
         Returns:
             `[sum(sizes)]` of the dtype and device of `mine`.
         """
+        check_chunks(self, mine, sizes)
+        return mine.clone()
 
     def broadcast(self, tensor: Tensor, *, kind: str, group: Group = "train") -> None:
         """Overwrite `tensor`, contiguous, by that of rank 0.
@@ -221,51 +220,6 @@ class Peers(Protocol):
 
     def close(self) -> None:
         """Leave the world; does not wait, and nothing can be sent afterwards."""
-
-
-@described
-class Alone:
-    """The world of one process: nothing is sent, and nothing is counted."""
-
-    rank = 0
-    world = 1
-    shard = Shard()
-    failure: PeerLost | None = None
-
-    def __init__(self) -> None:
-        self.traffic = Traffic()
-
-    def _facts(self) -> dict[str, object]:
-        return {"rank": self.rank, "world": self.world}
-
-    def is_gone(self, rank: int) -> bool:
-        """Return False: there is nobody else."""
-        return False
-
-    def exchange(
-        self,
-        sends: Sequence[Tensor],
-        receives: Sequence[Tensor],
-        *,
-        kind: str,
-        group: Group = "train",
-    ) -> None:
-        """Copy what is sent to what is received. See `Peers.exchange`."""
-        check_buffers(self, sends, receives)
-        receives[0].copy_(sends[0])
-
-    def gather(
-        self, mine: Tensor, sizes: Sequence[int], *, kind: str, group: Group = "train"
-    ) -> Tensor:
-        """Return `mine`, copied. See `Peers.gather`."""
-        check_chunks(self, mine, sizes)
-        return mine.clone()
-
-    def broadcast(self, tensor: Tensor, *, kind: str, group: Group = "train") -> None:
-        """Leave `tensor` as it is. See `Peers.broadcast`."""
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 def check_buffers(peers: Peers, sends: Sequence[Tensor], receives: Sequence[Tensor]) -> None:

@@ -17,7 +17,7 @@ from tgflow.distributed.join import join
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.models import TGAT, TGN
-from tgflow.peers import Alone, Flow, Peers
+from tgflow.peers import Flow, Peers
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
 
@@ -92,7 +92,7 @@ def _model(work: Work) -> TemporalModel:
 
 if __name__ == "__main__":
     folder, work, how = sys.argv[1:]
-    ranks: Peers = join() if how == "joined" else Alone()
+    ranks: Peers = join() if how == "joined" else Peers()
     figures = measure(Work(**json.loads(work)), ranks)
     name = f"{ranks.rank}.json"
     ranks.close()

@@ -23,7 +23,7 @@ from tgflow.messages import Messages, NewEvents
 from tgflow.nn.history import NODE, SINCE
 from tgflow.nn.mail import Aggregator, store_mail
 from tgflow.nn.memory import NodeMemory
-from tgflow.peers import Alone, Peers
+from tgflow.peers import Peers
 from tgflow.schedule import SliceSchedule
 
 DIM, MAIL_DIM = 2, 3
@@ -191,11 +191,11 @@ def test_sharded_and_replicated_read_as_one(stream, world, turn):
 
 
 def test_what_was_not_fetched_is_refused():
-    memory = sharded(Alone(), 0)
+    memory = sharded(Peers(), 0)
     nodes, position = torch.tensor([STRIDE]), torch.tensor([0])
     with pytest.raises(ValueError, match="must be fetched before each micro-batch"):
         memory.read(nodes, position)
-    memory.fetch(ask_rows(Alone(), [STREAM.queries(0, 0)])[0])
+    memory.fetch(ask_rows(Peers(), [STREAM.queries(0, 0)])[0])
     with pytest.raises(ValueError, match="node 999 is with rank 0, which was not asked for it"):
         memory.read(torch.tensor([999]), position)
     share = STREAM.share(0)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tgflow.distributed.parcel import Layout, exchange_parcels, specs_of
-from tgflow.peers import Alone, RanksDisagree
+from tgflow.peers import Peers, RanksDisagree
 
 DTYPES = [torch.float32, torch.int64, torch.bool, torch.uint8, torch.bfloat16, torch.float64]
 
@@ -26,7 +26,7 @@ def tensors(draw):
 
 @given(sent=tensors(), step=st.integers(0, 2**62))
 def test_what_was_packed_is_unpacked(sent, step):
-    [found] = exchange_parcels(Alone(), "step", step, [sent], [specs_of(sent)])
+    [found] = exchange_parcels(Peers(), "step", step, [sent], [specs_of(sent)])
     assert list(found) == list(sent)
     for name, tensor in sent.items():
         assert found[name].dtype == tensor.dtype

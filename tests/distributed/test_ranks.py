@@ -13,7 +13,7 @@ import torch
 from helpers.effort import cases
 from helpers.worlds import in_world, run_apart
 from tgflow.distributed.ranks import Ranks
-from tgflow.peers import Alone, Flow, PeerLost, WorldError
+from tgflow.peers import Flow, PeerLost, Peers, WorldError
 
 WORLDS = cases([1, 2, 3, 4], quick=[3])
 
@@ -179,4 +179,4 @@ def buffer(*values):
 )
 def test_buffers_that_do_not_fit_are_refused(sends, receives, text):
     with pytest.raises(ValueError, match=text):
-        Alone().exchange(sends, receives, kind="rows")
+        Peers().exchange(sends, receives, kind="rows")

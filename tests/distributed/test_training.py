@@ -20,7 +20,7 @@ from helpers.shards import (
 from helpers.worlds import in_world
 from tgflow.distributed.control import Order
 from tgflow.graph import TemporalGraph
-from tgflow.peers import Alone
+from tgflow.peers import Peers
 from tgflow.train import (
     ContinualConfig,
     ContinualTrainer,
@@ -126,7 +126,7 @@ def test_n_ranks_learn_what_one_does(world, name, updates, sharded):
     """Parameters, Adam, memory, every score and every metric, with dropout and replay."""
     tasks = tasks_of(name, updates, sharded)
     ranks = in_world(world, learn_all, tasks)
-    for number, expected in enumerate(learn_all(Alone(), tasks)):
+    for number, expected in enumerate(learn_all(Peers(), tasks)):
         assert_ranks_learned([results[number] for results in ranks], expected)
 
 
@@ -240,7 +240,7 @@ def test_offline_training_chooses_the_same_epoch(world, name, epochs):
         batch_size=20, epochs=epochs, patience=2, slices=4, mrr_negatives=2, learning_rate=3e-2,
         negatives=("random", "historical"), new_node_ratio=0.2,
     )  # fmt: skip
-    state, result = fit(Alone(), name, config)
+    state, result = fit(Peers(), name, config)
     for rank, (found, said) in enumerate(in_world(world, fit, name, config)):
         assert_same_state(found, state)
         assert said["best_epoch"] == result["best_epoch"]

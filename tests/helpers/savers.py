@@ -13,7 +13,7 @@ from tgflow.checkpoint.checkpoint import part_section
 from tgflow.checkpoint.parts import put_pieces
 from tgflow.checkpoint.ranks import FollowingStore, LeadingStore, Notices
 from tgflow.durable.fs import RealFs
-from tgflow.peers import PARTS, Alone, Shard
+from tgflow.peers import PARTS, Peers, Shard
 
 PIECE = 4
 
@@ -74,12 +74,11 @@ class TableStore:
             return self.table.pop(key, None) is not None
 
 
-class Saver(Alone):
+class Saver(Peers):
     """A rank that sends nothing: it saves."""
 
     def __init__(self, rank: int, world: int) -> None:
-        super().__init__()
-        self.rank, self.world, self.shard = rank, world, Shard(rank, world)
+        super().__init__(Shard(rank, world))
         self.gone: set[int] = set()
 
     def is_gone(self, rank: int) -> bool:

@@ -11,7 +11,7 @@ from typing import TypeVar, get_args
 import torch
 from torch import Tensor
 
-from tgflow.peers import Alone, Group, PeerLost, Shard, check_buffers, check_chunks
+from tgflow.peers import Group, PeerLost, Peers, Shard, check_buffers, check_chunks
 
 Answer = TypeVar("Answer")
 _PATIENCE = 20.0
@@ -31,13 +31,11 @@ class _Table:
             raise PeerLost("another rank has raised, or hangs") from None
 
 
-class ThreadPeers(Alone):
+class ThreadPeers(Peers):
     """A rank of `in_threads`."""
 
     def __init__(self, rank: int, world: int, tables: Mapping[Group, _Table]) -> None:
-        super().__init__()
-        self.rank, self.world = rank, world
-        self.shard = Shard(rank, world)
+        super().__init__(Shard(rank, world))
         self._tables = tables
 
     def exchange(

@@ -8,7 +8,7 @@ import torch
 import tgflow as tg
 from helpers.made_models import made_events, made_model, plan_for
 from helpers.shards import with_sharded_memory
-from tgflow.peers import Alone
+from tgflow.peers import Peers
 from tgflow.train.step import TrainStep
 
 NODES = torch.tensor([1, 2])
@@ -88,7 +88,7 @@ def test_wrong_rankings(engine):
 
 
 def test_sharded_memory_is_refused():
-    model = with_sharded_memory(made_model("tgn"), Alone())
+    model = with_sharded_memory(made_model("tgn"), Peers())
     with pytest.raises(ValueError, match="the model's memory is sharded over ranks"):
         tg.Inference(model, plan_for(made_model("tgn"), made_events(30)).graph)
 

@@ -15,7 +15,7 @@ from tgflow.cli.errors import exit_code, explain, in_flags, mark_reported
 from tgflow.config import Config, ConfigError, fields, flag_of, plain, replaced
 from tgflow.distributed.feed import LeaderFailed
 from tgflow.distributed.launch import read_launch
-from tgflow.peers import Alone, PeerLost, Peers
+from tgflow.peers import PeerLost, Peers
 from tgflow.runtime.briefing import RANKS, hear
 from tgflow.runtime.directory import ResumeOptions
 from tgflow.runtime.features import FILED, placement_of
@@ -44,7 +44,7 @@ def join_ranks(
     """
     launch = read_launch(os.environ)
     if launch is None:
-        yield Alone()
+        yield Peers()
         return
     with report_as_rank(launch.rank) if launch.rank else nullcontext():
         peers = _join(config, learning, _compared(config, options, learning, flags))

@@ -36,7 +36,7 @@ from tgflow.distributed.facts import (
 from tgflow.distributed.launch import Launch, choose_interface, read_launch
 from tgflow.distributed.ranks import Ranks
 from tgflow.durable.fs import replacing
-from tgflow.peers import Alone, PeerLost, Peers, WorldError
+from tgflow.peers import PeerLost, Peers, WorldError
 
 Found = TypeVar("Found")
 
@@ -57,7 +57,7 @@ def join(
 ) -> Peers:
     """Join the ranks that were started with this one, by torchrun or `--nproc`; waits for them.
 
-    Without them it returns `Alone`, and waits for nobody. Rank 0 opens a store on an interface of
+    Without them it returns `Peers`, and waits for nobody. Rank 0 opens a store on an interface of
     its own choice, the others find it, and all compare what they are. Works after any restart,
     whatever dead ranks left behind. Neither the store nor what follows authenticates or encrypts:
     use a network that strangers cannot reach.
@@ -85,13 +85,13 @@ def join(
         >>> peers = tg.join()
         >>> graph = tg.TemporalGraph(shard=peers.shard)
         >>> peers
-        Alone(rank=0, world=1)
+        Peers(rank=0, world=1)
     """
     if not timeout > 0:
         raise ValueError(f"timeout must be above 0, got {timeout}")
     launch = read_launch(os.environ)
     if launch is None:
-        return Alone()
+        return Peers()
     name, host = choose_interface(interface, one_host=launch.one_host)
     facts = Facts.here(launch, settings or {}, torch.device(device))
     deadline = time.monotonic() + timeout

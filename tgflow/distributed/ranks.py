@@ -18,8 +18,8 @@ from tgflow.distributed.facts import Member, find_lost
 from tgflow.peers import (
     Group,
     PeerLost,
+    Peers,
     Shard,
-    Traffic,
     WorldError,
     check_buffers,
     check_chunks,
@@ -29,7 +29,7 @@ _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 @described
-class Ranks:
+class Ranks(Peers):
     """This rank among others. `tgflow.join` makes it; see `tgflow.peers.Peers` for its methods.
 
     Everything goes over gloo, what is on a device by way of host memory; but what the group "train"
@@ -65,19 +65,12 @@ class Ranks:
         nccl: bool = False,
         members: Sequence[Member] = (),
     ) -> None:
-        self.shard = Shard(rank, world)
-        self.rank = rank
-        self.world = world
+        super().__init__(Shard(rank, world))
         self.store = store
         """Keys and values that all ranks see; for what is not in step, from any thread."""
-        self.traffic = Traffic()
-        self.failure: PeerLost | None = None
         self._others = [member for member in members if member.rank != rank]
         self._nccl = nccl
         self._groups = self._open(timedelta(seconds=timeout), interface)
-
-    def _facts(self) -> dict[str, object]:
-        return {"rank": self.rank, "world": self.world}
 
     def _open(
         self, timeout: timedelta, interface: str | None

@@ -22,7 +22,7 @@ from tgflow.choices import Direction
 from tgflow.config import Config, flat, replaced
 from tgflow.distributed.feed import Cause, LeaderFailed
 from tgflow.distributed.parcel import broadcast_json
-from tgflow.peers import Alone, PeerLost, Peers
+from tgflow.peers import PeerLost, Peers
 from tgflow.runtime.directory import RunDirectory, SettingChange
 from tgflow.runtime.files import RunFiles
 
@@ -100,7 +100,7 @@ class Lead:
     """Context of rank 0 until the other ranks know the run; an error in it is sent to them."""
 
     def __init__(self, peers: Peers | None = None) -> None:
-        self.peers: Peers = Alone() if peers is None else peers
+        self.peers: Peers = Peers() if peers is None else peers
         self._is_over = False
 
     def __enter__(self) -> Self:

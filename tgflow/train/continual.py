@@ -17,7 +17,7 @@ from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel, device_of_model
-from tgflow.peers import Alone, Peers, Shard
+from tgflow.peers import Peers, Shard
 from tgflow.plan.counts import CountHistory
 from tgflow.plan.in_order import Task
 from tgflow.plan.loader import BatchSource
@@ -112,7 +112,7 @@ class ContinualTrainer(StreamTrainer):
                     "a task learns whole batches in one process: leave slices at 1 (--slices 1, "
                     "without --nproc)"
                 )
-        peers, device = Alone() if peers is None else peers, device_of_model(model)
+        peers, device = Peers() if peers is None else peers, device_of_model(model)
         self.control: RankControl = RankControl(peers, lambda: self._learner.compute_seconds)
         reducer = reducer_of(peers, config.slices, model, device, self.control)
         super().__init__(graph, config, execution, device, reducer, peers)

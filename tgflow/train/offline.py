@@ -25,7 +25,7 @@ from tgflow.ids import NodeIds
 from tgflow.keys import derive_key
 from tgflow.metrics import find_metrics
 from tgflow.model import TemporalModel, device_of_model
-from tgflow.peers import Alone, Peers
+from tgflow.peers import Peers
 from tgflow.plan.counts import CountHistory
 from tgflow.plan.in_order import Task
 from tgflow.plan.loader import (
@@ -197,7 +197,7 @@ class OfflineTrainer:
         self.config = c = OfflineConfig() if config is None else config
         _check(model, c, task)
         self._select = None if task is None else task.select
-        self._peers = peers = Alone() if peers is None else peers
+        self._peers = peers = Peers() if peers is None else peers
         control = RankControl(peers, lambda: self._learner.compute_seconds)
         execution = ExecutionConfig() if execution is None else execution
         self.model, self.graph, self._ids = model, graph, ids

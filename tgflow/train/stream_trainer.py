@@ -23,7 +23,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.graph.node_rows import check_ids
 from tgflow.ids import NodeIds
 from tgflow.model import TemporalModel
-from tgflow.peers import Alone, Peers
+from tgflow.peers import Peers
 from tgflow.plan.counts import CountHistory
 from tgflow.plan.in_order import Task
 from tgflow.plan.loader import PREFETCH_BATCHES, BatchSource, Loader, joined_shares, sliced_tasks
@@ -63,7 +63,7 @@ class StreamTrainer(ABC):
     ) -> None:
         check_unplanned(graph)
         _check_spread(graph, device)
-        self._peers: Peers = Alone() if peers is None else peers
+        self._peers: Peers = Peers() if peers is None else peers
         self.config = ContinualConfig() if config is None else config
         self.execution = ExecutionConfig() if execution is None else execution
         reducer = SliceReducer() if reducer is None else reducer
