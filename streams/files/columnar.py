@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import zipfile
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -37,62 +36,108 @@ MAX_BYTES = 1 << 30
 """Bytes that a compressed file's array may have whatever its size; beyond, `MAX_RATIO` counts."""
 MAX_RATIO = 200
 _ARROW_MAGIC = b"ARROW1"
+_DAMAGE = (pa.ArrowException, OSError, ValueError, zipfile.BadZipFile, EOFError)
 
 
 class ColumnarDecoder(Decoder):
-    """Typed columns, read in batches of at most `BATCH_ROWS` rows."""
+    """Typed columns of a file, or of a table in memory, read in batches.
 
-    def __init__(self, name: str, size: int, names: Sequence[str], num_events: int | None) -> None:
+    Args:
+        name: What messages call it.
+        names: The names of the columns.
+        num_events: How many rows there are, None if that is not known.
+        load: Yields some columns in batches of any size.
+        path: The file; None for a table in memory.
+        may_grow: Whether rows may be appended to the file.
+        features: The feature columns of a stream that declares none.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        names: Sequence[str],
+        num_events: int | None,
+        load: Callable[[Sequence[str]], Iterable[pa.RecordBatch]],
+        *,
+        path: Path | None = None,
+        may_grow: bool = False,
+        features: Sequence[str] = (),
+    ) -> None:
+        size = (num_events or 0) if path is None else path.stat().st_size
         super().__init__(name, size, num_events, f"{name}, row 0")
-        self._names = names
+        self._names, self._load, self._features = names, load, features
+        self._path, self._may_grow = path, may_grow
         self._num_read = 0
-
-    @abstractmethod
-    def batches(
-        self, names: Sequence[str], num_rows: int, first: int = 0
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the columns `names` from row `first` on, at most `num_rows` rows at a time."""
-
-    @abstractmethod
-    def anchor(self) -> dict[str, int | str]:
-        """Return what it is recognized by: its `size` and, of a file, its `sha256`."""
-
-    @abstractmethod
-    def check(self, start: Position) -> None:
-        """Raise `SourceTruncated` or `SourceMismatch` if it is not what gave `start`."""
 
     def names(self) -> Sequence[str]:
         """Return the names of the columns."""
         return self._names
 
+    def default_features(self) -> Sequence[str]:
+        """Return what was named when it was made."""
+        return self._features
+
+    def batches(
+        self, names: Sequence[str], num_rows: int, first: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the columns `names` from row `first` on, at most `num_rows` rows at a time.
+
+        Raises:
+            SourceCorrupt: If the file is damaged.
+        """
+        done = 0
+        try:
+            for batch in self._load(names):
+                for start in range(min(max(first - done, 0), len(batch)), len(batch), num_rows):
+                    yield batch.slice(start, num_rows)
+                done += len(batch)
+        except _DAMAGE as error:
+            where, text = f"{self.name}, from row {done} on", f"the data is damaged ({error})"
+            raise SourceCorrupt(where, "syntax", f"{text}; fetch the file again") from error
+
     def samples(self, columns: Columns) -> Sequence[Mapping[str, Any]]:
         """Return some of the first rows, by column name, without those that cannot be read."""
         for batch in self.batches(columns.names, SAMPLES):
-            if len(batch):
-                rows = (_values(batch, row) for row in range(len(batch)))
-                return [row for row, is_whole in rows if is_whole]
+            rows = (_values(batch, row) for row in range(len(batch)))
+            return [row for row, is_whole in rows if is_whole]
         return []
 
     def read(self, schema: RowSchema, start: Position | None) -> Iterator[RowBatch]:
         """Return the rows; what type a column has is judged when it is converted."""
-        first = 0
         if start is not None:
-            self.check(start)
-            first = int(start["row"] or 0)
-        return self._rows(schema, first)
+            self._check(start)
+        return self._rows(schema, 0 if start is None else int(start["row"] or 0))
+
+    def progress(self) -> float:
+        """Return which share of the rows the latest `read` has yielded, 0 if that is unknown."""
+        return min(1.0, self._num_read / self.num_events) if self.num_events else 0.0
 
     def _rows(self, schema: RowSchema, first: int) -> Iterator[RowBatch]:
         self._num_read = first
-        anchor = self.anchor()
+        anchor: Position = {"size": self.size}
+        if self._path is not None:  # the end of most files is their table of contents
+            size = self._path.stat().st_size
+            anchor = {"size": size, "sha256": digest(tail(self._path, size))}
         for batch in self.batches(schema.columns.names, BATCH_ROWS, first):
             locate = partial(_origin, self.name, self._num_read, batch)
             self._num_read += len(batch)
             position: Position = {"row": self._num_read, **anchor}
             yield validate(batch, schema, locate=locate, position=position)
 
-    def progress(self) -> float:
-        """Return which share of the rows the latest `read` has yielded, 0 if that is unknown."""
-        return min(1.0, self._num_read / self.num_events) if self.num_events else 0.0
+    def _check(self, start: Position) -> None:
+        """Raise `SourceTruncated` or `SourceMismatch` if it is not what gave `start`."""
+        before = int(start["size"] or 0)
+        if self._path is None:
+            if self.size < before:
+                text = f"it has {self.size} rows, but had {before} when it was read"
+                raise SourceTruncated(self.name, "schema", f"{text}; pass the same table")
+            return
+        size = self._path.stat().st_size
+        check_size(self.name, size, start)
+        check_digest(self.name, tail(self._path, before), start, f"byte {before}")
+        if size > before and not self._may_grow:
+            text = f"it has {size} bytes, but had {before} when it was read; put the old file back"
+            raise SourceMismatch(self.name, "schema", text)
 
 
 def _origin(name: str, first: int, batch: pa.RecordBatch, row: int) -> Origin:
@@ -113,171 +158,79 @@ def _values(batch: pa.RecordBatch, row: int) -> tuple[dict[str, Any], bool]:
     return values, is_whole
 
 
-class TableDecoder(ColumnarDecoder):
-    """A table in memory."""
+def table_decoder(table: pa.Table, features: Sequence[str] = ()) -> ColumnarDecoder:
+    """Open a table in memory."""
 
-    def __init__(self, table: pa.Table, features: Sequence[str] = ()) -> None:
-        super().__init__("table", len(table), table.schema.names, len(table))
-        self._table = table
-        self._features = features
+    def load(names: Sequence[str]) -> Iterable[pa.RecordBatch]:
+        batches: list[pa.RecordBatch] = table.select(list(names)).to_batches()
+        return batches
 
-    def default_features(self) -> Sequence[str]:
-        """Return what was named when it was made."""
-        return self._features
-
-    def batches(
-        self, names: Sequence[str], num_rows: int, first: int = 0
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield views of the table."""
-        yield from self._table.select(list(names)).slice(first).to_batches(num_rows)
-
-    def anchor(self) -> dict[str, int | str]:
-        """Return its number of rows."""
-        return {"size": len(self._table)}
-
-    def check(self, start: Position) -> None:
-        """Raise `SourceTruncated` if it has fewer rows than it had."""
-        if len(self._table) < int(start["size"] or 0):
-            text = f"it has {len(self._table)} rows, but had {start['size']} when it was read"
-            raise SourceTruncated(self.name, "schema", f"{text}; pass the same table")
+    return ColumnarDecoder("table", table.schema.names, len(table), load, features=features)
 
 
-class BinaryDecoder(ColumnarDecoder):
-    """A file of typed columns."""
+def parquet_decoder(path: Path) -> ColumnarDecoder:
+    """Open a Parquet file."""
 
-    def __init__(
-        self, path: Path, names: Sequence[str], num_events: int | None, may_grow: bool = False
-    ) -> None:
-        super().__init__(str(path), path.stat().st_size, names, num_events)
-        self._path = path
-        self._may_grow = may_grow
+    def load(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        with pq.ParquetFile(path) as file:
+            yield from file.iter_batches(BATCH_ROWS, columns=list(names))
 
-    def anchor(self) -> dict[str, int | str]:
-        """Return its size, and the digest of its end: of most formats its table of contents."""
-        size = self._path.stat().st_size
-        return {"size": size, "sha256": digest(tail(self._path, size))}
-
-    def check(self, start: Position) -> None:
-        """Raise `SourceTruncated` or `SourceMismatch` if it is not the file that gave `start`."""
-        size, before = self._path.stat().st_size, int(start["size"] or 0)
-        check_size(self.name, size, start)
-        check_digest(self.name, tail(self._path, before), start, f"byte {before}")
-        if size > before and not self._may_grow:
-            text = f"it has {size} bytes, but had {before} when it was read; put the old file back"
-            raise SourceMismatch(self.name, "schema", text)
-
-    def damaged(self, num_read: int, error: Exception) -> SourceCorrupt:
-        """Return the error of a file that cannot be read from row `num_read` on."""
-        where = f"{self.name}, from row {num_read} on"
-        text = f"the data is damaged ({error}); fetch the file again"
-        return SourceCorrupt(where, "syntax", text)
+    try:
+        with pq.ParquetFile(path) as file:
+            names, num_rows = file.schema_arrow.names, file.metadata.num_rows
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise StreamError(str(path), "syntax", f"no readable Parquet file: {error}") from error
+    return ColumnarDecoder(str(path), names, num_rows, load, path=path)
 
 
-class ParquetDecoder(BinaryDecoder):
-    """A Parquet file, read row group after row group."""
-
-    def __init__(self, path: Path) -> None:
-        try:
-            with pq.ParquetFile(path) as file:
-                names, num_rows = file.schema_arrow.names, file.metadata.num_rows
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise StreamError(str(path), "syntax", f"no readable Parquet file: {error}") from error
-        super().__init__(path, names, num_rows)
-
-    def batches(
-        self, names: Sequence[str], num_rows: int, first: int = 0
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows; damage found on the way is `SourceCorrupt`."""
-        num_read, group, skip = first, 0, first
-        try:
-            with pq.ParquetFile(self._path) as file:
-                about = file.metadata
-                while group < about.num_row_groups and skip >= about.row_group(group).num_rows:
-                    skip -= about.row_group(group).num_rows
-                    group += 1
-                groups = list(range(group, about.num_row_groups))
-                for batch in file.iter_batches(num_rows, row_groups=groups, columns=list(names)):
-                    if skip >= len(batch):
-                        skip -= len(batch)
-                        continue
-                    yield batch.slice(skip)
-                    num_read += len(batch) - skip
-                    skip = 0
-        except (pa.ArrowException, OSError) as error:
-            raise self.damaged(num_read, error) from error
-
-
-class ArrowDecoder(BinaryDecoder):
-    """An Arrow IPC file (Feather version 2 is the same), mapped into memory, or an IPC stream."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        with path.open("rb") as file:
-            self._is_file = file.read(len(_ARROW_MAGIC)) == _ARROW_MAGIC
-        try:
-            with self._reader() as reader:
-                names = reader.schema.names
-                num_rows = reader.count_rows() if self._is_file else None
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise StreamError(str(path), "syntax", f"no readable Arrow file: {error}") from error
-        super().__init__(path, names, num_rows, may_grow=not self._is_file)
-
-    def batches(
-        self, names: Sequence[str], num_rows: int, first: int = 0
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows; damage found on the way is `SourceCorrupt`."""
-        num_read = 0
-        try:
-            with self._reader() as reader:
-                stored = reader
-                if self._is_file:
-                    stored = map(reader.get_batch, range(reader.num_record_batches))
-                for batch in stored:
-                    skip = min(max(first - num_read, 0), len(batch))
-                    wanted = batch.select(list(names))
-                    for start in range(skip, len(batch), num_rows):
-                        yield wanted.slice(start, num_rows)
-                    num_read += len(batch)
-        except (pa.ArrowException, OSError) as error:
-            raise self.damaged(num_read, error) from error
+def arrow_decoder(path: Path) -> ColumnarDecoder:
+    """Open an Arrow IPC file (Feather version 2 is the same), mapped into memory, or a stream."""
+    with path.open("rb") as file:
+        is_file = file.read(len(_ARROW_MAGIC)) == _ARROW_MAGIC
 
     @contextmanager
-    def _reader(self) -> Iterator[Any]:
-        with pa.memory_map(str(self._path)) as file:
-            yield pa.ipc.open_file(file) if self._is_file else pa.ipc.open_stream(file)
+    def reading() -> Iterator[Any]:
+        with pa.memory_map(str(path)) as file:
+            yield pa.ipc.open_file(file) if is_file else pa.ipc.open_stream(file)
+
+    def load(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        with reading() as reader:
+            stored = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
+            for batch in stored:
+                yield batch.select(list(names))
+
+    try:
+        with reading() as reader:
+            names = reader.schema.names
+            num_rows = reader.count_rows() if is_file else None
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise StreamError(str(path), "syntax", f"no readable Arrow file: {error}") from error
+    return ColumnarDecoder(str(path), names, num_rows, load, path=path, may_grow=not is_file)
 
 
-class ArraysDecoder(BinaryDecoder):
-    """Named arrays of one length: of one dimension, or of two, whose rows are lists."""
+def _arrays_decoder(
+    path: Path,
+    shapes: Mapping[str, Sequence[int]],
+    arrays: Callable[[Sequence[str]], Mapping[str, Any]],
+) -> ColumnarDecoder:
+    """Open named arrays of one length: of one dimension, or of two, whose rows are lists."""
+    columns = {name: shape for name, shape in shapes.items() if len(shape) in (1, 2)}
+    lengths = {shape[0] for shape in columns.values()}
+    if len(lengths) > 1:
+        text = ", ".join(f"{name} {list(shape)}" for name, shape in columns.items())
+        raise StreamError(str(path), "schema", f"its arrays differ in length: {text:.200}")
+    num_rows = next(iter(lengths), 0)
 
-    def __init__(
-        self,
-        path: Path,
-        shapes: Mapping[str, Sequence[int]],
-        load: Callable[[Sequence[str]], Mapping[str, Any]],
-    ) -> None:
-        columns = {name: shape for name, shape in shapes.items() if len(shape) in (1, 2)}
-        lengths = {shape[0] for shape in columns.values()}
-        if len(lengths) > 1:
-            text = ", ".join(f"{name} {list(shape)}" for name, shape in columns.items())
-            raise StreamError(str(path), "schema", f"its arrays differ in length: {text:.200}")
-        super().__init__(path, list(columns), next(iter(lengths), 0))
-        self._load = load
-
-    def batches(
-        self, names: Sequence[str], num_rows: int, first: int = 0
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows; damage found on the way is `SourceCorrupt`."""
-        try:
-            columns = self._load(names)
-        except (ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
-            raise self.damaged(first, error) from error
-        for start in range(first, self.num_events or 0, num_rows):
-            part = {name: array_of(x[start : start + num_rows]) for name, x in columns.items()}
+    def load(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        found = arrays(names)
+        for start in range(0, num_rows, BATCH_ROWS):
+            part = {name: array_of(x[start : start + BATCH_ROWS]) for name, x in found.items()}
             yield pa.RecordBatch.from_pydict(part)
 
+    return ColumnarDecoder(str(path), list(columns), num_rows, load, path=path)
 
-def npz_decoder(path: Path) -> ArraysDecoder:
+
+def npz_decoder(path: Path) -> ColumnarDecoder:
     """Open a file of `numpy.savez`; arrays of objects, which would be unpickled, are refused."""
     try:
         with zipfile.ZipFile(path) as file:
@@ -290,11 +243,11 @@ def npz_decoder(path: Path) -> ArraysDecoder:
         text = f"no readable .npz file: {error!s:.100}"
         raise StreamError(str(path), "syntax", text) from None
 
-    def load(names: Sequence[str]) -> Mapping[str, Any]:
+    def arrays(names: Sequence[str]) -> Mapping[str, Any]:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in names}
 
-    return ArraysDecoder(path, shapes, load)
+    return _arrays_decoder(path, shapes, arrays)
 
 
 def _shape(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[int, ...]:
@@ -312,7 +265,7 @@ def _shape(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def tensors_decoder(path: Path) -> ArraysDecoder:
+def tensors_decoder(path: Path) -> ColumnarDecoder:
     """Open a dict of tensors that `torch.save` wrote, such as `TemporalData.to_dict()`.
 
     It is read with `weights_only=True`, so that nothing in it is run; a `TemporalData` that was
@@ -330,7 +283,7 @@ def tensors_decoder(path: Path) -> ArraysDecoder:
         raise StreamError(str(path), "syntax", text)
     tensors = {str(name): x for name, x in found.items() if isinstance(x, torch.Tensor)}
     shapes = {name: x.shape for name, x in tensors.items()}
-    return ArraysDecoder(
+    return _arrays_decoder(
         path, shapes, lambda names: {name: tensors[name].numpy() for name in names}
     )
 

@@ -15,11 +15,11 @@ import pyarrow.json
 from tgflow.streams.errors import StreamError
 from tgflow.streams.files.columnar import (
     BATCH_ROWS,
-    ArrowDecoder,
     ColumnarDecoder,
-    ParquetDecoder,
+    arrow_decoder,
     as_table,
     npz_decoder,
+    parquet_decoder,
     tensors_decoder,
 )
 from tgflow.streams.files.csv import (
@@ -59,8 +59,8 @@ class Format:
 FORMATS = {
     "csv": Format(CsvDecoder, (".csv",), Dialect(",")),
     "tsv": Format(CsvDecoder, (".tsv",), Dialect("\t")),
-    "parquet": Format(ParquetDecoder, (".parquet", ".pq"), is_text=False),
-    "arrow": Format(ArrowDecoder, (".arrow", ".feather", ".ipc"), is_text=False),
+    "parquet": Format(parquet_decoder, (".parquet", ".pq"), is_text=False),
+    "arrow": Format(arrow_decoder, (".arrow", ".feather", ".ipc"), is_text=False),
     "jsonl": Format(JsonlDecoder, (".jsonl", ".ndjson")),
     "jodie": Format(JodieDecoder),
     "dyglib": Format(DyglibDecoder),

@@ -17,7 +17,7 @@ from typing import IO, Any, TypeGuard
 from tgflow.ids import NodeIds
 from tgflow.iso import iso_seconds
 from tgflow.streams.errors import SourceExpired, SourceMismatch, StreamError, shown
-from tgflow.streams.files.columnar import TableDecoder, as_table
+from tgflow.streams.files.columnar import as_table, table_decoder
 from tgflow.streams.files.csv import SNAP, names_of
 from tgflow.streams.files.decoder import Decoder
 from tgflow.streams.files.formats import EXTENSIONS, FORMATS, decoder_for, format_of
@@ -236,7 +236,7 @@ def find_files(
     if follow:
         raise ValueError("follow=True is for files and folders; a table does not grow")
     features = ("x",) if isinstance(source, tuple) and len(source) == 4 else ()
-    return Files([TableDecoder(table, features)], ["table"])
+    return Files([table_decoder(table, features)], ["table"])
 
 
 def _is_path(source: object) -> TypeGuard[str | os.PathLike[str]]:
