@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tgflow.streams.errors import MAX_MESSAGE
+from tgflow.streams.errors import MAX_MESSAGE, TooManyBadRecords
 from tgflow.streams.ingest.admission import Admitted
 from tgflow.streams.ingest.ordering import per_partition
 from tgflow.streams.rows.row_batch import BadRow, Int64s, RowBatch
 from tgflow.text import printable
 
 NUM_EXAMPLES = 3
+WINDOW = 10_000
+"""Rows of a partition among which the bad ones are counted."""
+FIRST = 1_000
+"""Rows of a partition of which, at its beginning, one must be good."""
 
 Counts = Mapping[str, Mapping[str, Any]]
 """By partition (as text, as JSON has it): the rows `read`, `accepted` as events and dropped as
 `duplicate`; how often its watermark was `forced` on; `refused`, by code: the count of rows, the
 place of the first and the last, three examples; `other` things met, such as tombstones, by name;
-and `gaps` that the source skipped, `[begin, end)` in its own numbers."""
+`gaps` that the source skipped, `[begin, end)` in its own numbers; and `recent_bad`, the numbers of
+the bad rows among the last 10,000."""
 
 
 class Unbalanced(RuntimeError):
@@ -26,49 +31,105 @@ class Unbalanced(RuntimeError):
 
 
 class RowAccounting:
-    """Counts of all rows; `read = accepted + late + malformed + duplicate + buffered`."""
+    """Counts of all rows; `read = accepted + late + malformed + duplicate + buffered`.
 
-    def __init__(self) -> None:
+    It is also the circuit breaker, as a high share of bad rows means a wrong schema, not bad data.
+    It trips where more than `max_bad_ratio` x 10,000 of the last 10,000 rows of a partition are
+    bad, or the first 1,000 all are; and at the end if more than `max_bad_ratio` of all rows were.
+    That is judged row by row, so how many rows come at a time does not matter.
+
+    Args:
+        name: Name of the source, for messages.
+        max_bad_ratio: Share of bad rows to put up with, 0 to 1; 0 allows none, None any.
+    """
+
+    def __init__(self, name: str, max_bad_ratio: float | None = None) -> None:
         self.counts: defaultdict[str, dict[str, Any]] = defaultdict(_none)
+        self._name, self._max_bad_ratio = name, max_bad_ratio
         self._changed: set[str] = set()
 
     def enter(self, polled: RowBatch, admitted: Admitted) -> None:
-        """Account for rows that were polled."""
+        """Account for rows that were polled.
+
+        Raises:
+            TooManyBadRecords: If the breaker trips.
+        """
         counts = self._changing(polled.partition)
+        bad = [row for row in admitted.rejected if row.code != "late"]
+        if bad and self._max_bad_ratio is not None:
+            self._break(counts, bad)
         counts["read"] += polled.num_rows
         counts["duplicate"] += admitted.num_duplicates
         counts["forced"] += admitted.forced
         counts["other"] = dict(Counter(counts["other"]) + Counter(polled.counts))
         counts["gaps"] = [*counts["gaps"], *map(list, polled.gaps)]
         for row in admitted.rejected:
-            counts["refused"] |= {row.code: _with_one_more(counts["refused"].get(row.code), row)}
+            seen = _with_one_more(counts["refused"].get(row.code), row)
+            counts["refused"] = {**counts["refused"], row.code: seen}
 
     def accept(self, rank: Int64s) -> None:
         """Account for events handed on, by their `ranks`."""
         for partition, num_rows, _ in per_partition(rank):
             self._changing(partition)["accepted"] += num_rows
 
+    def check_share(self) -> None:
+        """Raise `TooManyBadRecords` if too many of all rows were bad."""
+        found = sums(self.counts, 0)
+        num_bad, num_rows = found["malformed"], found["read"]
+        if not self._allows(num_bad, num_rows):
+            total = f" {num_rows:,}" if num_bad < num_rows else ""
+            raise self._broken(f"{num_bad:,} of all{total} rows are bad{self._limit}")
+
     def changes(self) -> dict[str, Any]:
         """Return the counts of the partitions that have changed since the last call."""
-        changed = {
-            p: self.counts[p] | {"refused": {**self.counts[p]["refused"]}} for p in self._changed
-        }
+        changed = {partition: dict(self.counts[partition]) for partition in self._changed}
         self._changed.clear()
         return changed
 
     def restore(self, counts: Counts) -> None:
         """Continue from earlier counts."""
-        for partition, entry in counts.items():
-            self.counts[partition] = {**entry, "refused": {**entry["refused"]}}
+        self.counts.update((partition, dict(entry)) for partition, entry in counts.items())
 
     def _changing(self, partition: int) -> dict[str, Any]:
         self._changed.add(str(partition))
         return self.counts[str(partition)]
 
+    def _break(self, counts: dict[str, Any], bad: Sequence[BadRow]) -> None:
+        """Note the bad rows that follow the `counts` of a partition, and trip if they are many."""
+        recent, start = list(counts["recent_bad"]), 0
+        for row in bad:
+            number = counts["read"] + row.index
+            recent.append(number)
+            while recent[start] <= number - WINDOW:
+                start += 1
+            num_bad = len(recent) - start
+            if not self._allows(num_bad, WINDOW):
+                rows = f"the last {min(number + 1, WINDOW):,} rows are bad"
+                raise self._broken(f"{num_bad:,} of {rows}{self._limit}", bad)
+            if num_bad == number + 1 == FIRST:
+                raise self._broken(f"the first {FIRST:,} rows are all bad", bad)
+        counts["recent_bad"] = recent[start:]
+
+    def _allows(self, num_bad: int, num_rows: int) -> bool:
+        ratio = self._max_bad_ratio
+        return ratio is None or num_bad <= ratio * num_rows + 1e-9
+
+    @property
+    def _limit(self) -> str:
+        return f", more than max_bad_ratio={self._max_bad_ratio:g}"
+
+    def _broken(self, text: str, bad: Sequence[BadRow] = ()) -> TooManyBadRecords:
+        if bad:
+            code, _ = Counter(row.code for row in bad).most_common(1)[0]
+            example = printable(next(row.text for row in bad if row.code == code), MAX_MESSAGE)
+            text += f", most of them lately by {code!r} (as: {example})"
+        way_out = "is the schema right? the dead letters hold the rows; else raise max_bad_ratio"
+        return TooManyBadRecords(self._name, "schema", f"{text}; {way_out}")
+
 
 def _none() -> dict[str, Any]:
     numbers = dict.fromkeys(("read", "accepted", "duplicate", "forced"), 0)
-    return {**numbers, "refused": {}, "other": {}, "gaps": []}
+    return {**numbers, "refused": {}, "other": {}, "gaps": [], "recent_bad": []}
 
 
 def _with_one_more(seen: Mapping[str, Any] | None, row: BadRow) -> dict[str, Any]:

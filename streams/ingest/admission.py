@@ -6,9 +6,9 @@ All of it is decided row by row: how rows are cut into polls makes no difference
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -123,15 +123,6 @@ class PartitionState:
         """Return the time that its next event must have at least."""
         return max(self.floor, self.max_t - allowed_lateness, BEFORE_ALL)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return what `from_json` reads."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> PartitionState:
-        """Return the state that gave `to_json()`."""
-        return cls(**value)
-
 
 class BoundedWindow:
     """Times and bytes of a partition's events at or after its watermark, up to a bound of both."""
@@ -145,23 +136,23 @@ class BoundedWindow:
     def __len__(self) -> int:
         return len(self._heap)
 
-    def add(self, t: int, size: int) -> None:
-        """Add an event."""
+    def add(self, t: int, size: int, watermark: int) -> int | None:
+        """Add an event, and remove those before the watermark and the earliest while too many.
+
+        Returns the watermark that the latter takes; None if they are not too many.
+        """
         heapq.heappush(self._heap, (t, size))
         self.num_bytes += size
+        self._leave(watermark)
+        forced = None
+        while len(self._heap) > self.most_rows or self.num_bytes > self.most_bytes:
+            forced = self._heap[0][0] + 1
+            self._leave(forced)
+        return forced
 
-    def leave(self, watermark: int) -> None:
-        """Remove those before the watermark."""
+    def _leave(self, watermark: int) -> None:
         while self._heap and self._heap[0][0] < watermark:
             self.num_bytes -= heapq.heappop(self._heap)[1]
-
-    def force(self) -> int | None:
-        """Remove the earliest while they are too many; return the watermark that takes, or None."""
-        watermark = None
-        while len(self._heap) > self.most_rows or self.num_bytes > self.most_bytes:
-            watermark = self._heap[0][0] + 1
-            self.leave(watermark)
-        return watermark
 
 
 def _sized(t: Int64s, sizes: int | Int64s) -> Iterable[tuple[int, int]]:
@@ -193,26 +184,22 @@ def classify(
     All before `released` has been released already. If the events at or after the watermark could
     become too many, `window` has those before, and gets these, of the `sizes` in bytes.
     """
-    max_t, floor, jump, lateness = state.max_t, state.floor, config.jump, config.allowed_lateness
+    jump, lateness = config.jump, config.allowed_lateness
     if not len(t):
-        return Classified(max_t, floor, [])
-    is_in_range = int(t.min()) >= config.first_t and int(t.max()) <= config.last_t
-    if window is not None or not is_in_range:
+        return Classified(state.max_t, state.floor, [])
+    before = np.maximum.accumulate(np.concatenate([np.array([state.max_t]), t[:-1]]))
+    is_odd = (t < config.first_t) | (t > config.last_t)
+    if jump is not None:  # the first event of all cannot be judged
+        is_odd |= (before != BEFORE_ALL) & (t > before) & (_distance(t, before) > jump)
+    if window is not None or is_odd.any():
         return _classify_each(t, state, config, released, window, sizes)
-    least = max(floor, released)
-    if jump is None and t[0] >= max(least, max_t) and (t[:-1] <= t[1:]).all():
-        return Classified(int(t[-1]), floor, [])
-    before = np.maximum.accumulate(np.concatenate([np.array([max_t]), t[:-1]]))
-    if jump is not None:
-        is_beyond = (t > before) & (_distance(t, before) > jump)
-        if is_beyond[max_t == BEFORE_ALL :].any():  # the first event of all cannot be judged
-            return _classify_each(t, state, config, released, None, sizes)
+    least = max(state.floor, released)
     late = (t < least) | ((t < before) & (_distance(before, t) > lateness))
     rejected = [
         _late(row, int(t[row]), max(least, int(before[row]) - lateness), lateness)
         for row in np.flatnonzero(late).tolist()
     ]
-    return Classified(max(int(before[-1]), int(t[-1])), floor, rejected)
+    return Classified(max(int(before[-1]), int(t[-1])), state.floor, rejected)
 
 
 def _distance(later: Int64s, earlier: Int64s) -> npt.NDArray[np.uint64]:
@@ -231,12 +218,8 @@ def _classify_each(
     """Judge one event after the other."""
     rejected: list[RowFault] = []
     max_t, floor, forced = state.max_t, state.floor, 0
-    first, last, jump, lateness = (
-        config.first_t,
-        config.last_t,
-        config.jump,
-        config.allowed_lateness,
-    )
+    first, last = config.first_t, config.last_t
+    jump, lateness = config.jump, config.allowed_lateness
     for row, (at, size) in enumerate(_sized(t, sizes)):
         watermark = max(floor, max_t - lateness, released)
         if not first <= at <= last:
@@ -248,11 +231,7 @@ def _classify_each(
             rejected.append(_late(row, at, watermark, lateness))
         else:
             max_t = max(max_t, at)
-            if window is None:
-                continue
-            window.add(at, size)
-            window.leave(max_t - lateness)
-            if (to := window.force()) is not None:
+            if window is not None and (to := window.add(at, size, max_t - lateness)) is not None:
                 floor, forced = to, forced + 1
     return Classified(max_t, floor, rejected, forced)
 

@@ -7,15 +7,14 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from tgflow.durable.fs import RealFs
 from tgflow.streams.errors import MAX_MESSAGE
-from tgflow.streams.rows.row_batch import BadRow, Location
+from tgflow.streams.rows.row_batch import BadRow
 from tgflow.text import printable
 
 _log = logging.getLogger(__name__)
@@ -25,35 +24,6 @@ MAX_RAW_BYTES = 4096
 Length: TypeAlias = dict[str, int]
 """How much has been written: {"segment": 0, "byte": 1234}."""
 NO_LETTERS: Length = {"segment": 0, "byte": 0}
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """A row that was not accepted."""
-
-    source: str
-    place: Location
-    code: str
-    text: str
-    raw: bytes
-
-    @classmethod
-    def of(cls, source: str, row: BadRow) -> DeadLetter:
-        """Return the letter of a bad row."""
-        return cls(source, row.origin.place, row.code, row.text, row.origin.raw)
-
-    def line(self) -> bytes:
-        """Return it as a line of JSON, ASCII only, so that no terminal acts on what it holds."""
-        entry = {
-            "source": self.source,
-            "place": dict(self.place),
-            "code": self.code,
-            "message": printable(self.text, MAX_MESSAGE),
-            "num_bytes": len(self.raw),
-            "sha256": hashlib.sha256(self.raw).hexdigest(),
-            "raw": base64.b64encode(self.raw[:MAX_RAW_BYTES]).decode(),
-        }
-        return f"{json.dumps(entry)}\n".encode()
 
 
 class DeadLetterFiles:
@@ -98,7 +68,6 @@ class DeadLetterFiles:
         self._segment = segments[-1] if segments else 0
         self._byte = self._path(self._segment).stat().st_size if segments else 0
         self._fd: int | None = None
-        self._is_synced = True
         self._failure: OSError | None = None
 
     @property
@@ -106,26 +75,25 @@ class DeadLetterFiles:
         """How much has been written, all of it on the disk after `sync`."""
         return {"segment": self._segment, "byte": self._byte}
 
-    def write(self, letters: Iterable[DeadLetter]) -> None:
-        """Append letters; `sync` puts them on the disk, and makes the topic take them."""
-        lines = [(letter, letter.line()) for letter in letters]
-        if not lines:
+    def write(self, source: str, rows: Sequence[BadRow]) -> None:
+        """Append rows of a source; `sync` puts them on the disk, and makes the topic take them."""
+        if not rows:
             return
+        lines = [letter_of(source, row) for row in rows]
+        data = b"".join(lines)
         with self._failing():
-            fd = self._open()
-            self._is_synced = False
-            data = b"".join(line for _, line in lines)
-            self._fs.write(fd, data)
+            self._fs.write(self._open(), data)
             self._byte += len(data)
-        for letter, line in lines if self._topic is not None else ():
-            self._topic.send(line, None, ":".join(map(str, letter.place.values())).encode())
+        if self._topic is not None:
+            for row, line in zip(rows, lines, strict=True):
+                key = ":".join(map(str, row.origin.place.values()))
+                self._topic.send(line, None, key.encode())
 
     def sync(self) -> None:
         """Return once all letters are on the disk, and with the broker."""
         with self._failing():
-            if not self._is_synced and self._fd is not None:
+            if self._fd is not None:
                 self._fs.sync(self._fd)
-                self._is_synced = True
         if self._topic is not None:
             self._topic.flush()
 
@@ -166,8 +134,8 @@ class DeadLetterFiles:
 
     def _segments(self) -> list[int]:
         """Return the numbers of the files there are, in order."""
-        names = (path.name for path in self._directory.iterdir() if path.suffix == ".jsonl")
-        return sorted(int(name[:-6]) for name in names if name[:-6].isdecimal())
+        names = (path.stem for path in self._directory.iterdir() if path.suffix == ".jsonl")
+        return sorted(int(name) for name in names if name.isdecimal())
 
     def _path(self, segment: int) -> Path:
         return self._directory / f"{segment:06}.jsonl"
@@ -190,7 +158,7 @@ class DeadLetterFiles:
     def _close(self) -> None:
         if self._fd is not None:
             self._fs.close(self._fd)
-        self._fd, self._is_synced = None, True
+        self._fd = None
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
@@ -204,3 +172,18 @@ class DeadLetterFiles:
         except OSError as error:
             self._failure = error
             raise
+
+
+def letter_of(source: str, row: BadRow) -> bytes:
+    """Return a row as a line of JSON, ASCII only, so that no terminal acts on what it holds."""
+    raw = row.origin.raw
+    entry = {
+        "source": source,
+        "place": dict(row.origin.place),
+        "code": row.code,
+        "message": printable(row.text, MAX_MESSAGE),
+        "num_bytes": len(raw),
+        "sha256": hashlib.sha256(raw).hexdigest(),
+        "raw": base64.b64encode(raw[:MAX_RAW_BYTES]).decode(),
+    }
+    return f"{json.dumps(entry)}\n".encode()

@@ -12,8 +12,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,9 +27,8 @@ from tgflow.ids import NodeIds
 from tgflow.streams.errors import LateEvent, StreamError
 from tgflow.streams.ingest.accounting import RowAccounting, Unbalanced, check_balance, sums
 from tgflow.streams.ingest.admission import Admission, Admitted, PartitionState, Seen
-from tgflow.streams.ingest.breaker import CircuitBreaker
 from tgflow.streams.ingest.config import AFTER_ALL, OrderConfig
-from tgflow.streams.ingest.dead_letters import NO_LETTERS, DeadLetter, DeadLetterFiles
+from tgflow.streams.ingest.dead_letters import NO_LETTERS, DeadLetterFiles
 from tgflow.streams.ingest.ordering import (
     ReorderBuffer,
     Rows,
@@ -38,10 +37,9 @@ from tgflow.streams.ingest.ordering import (
     partitions,
     sequence,
 )
-from tgflow.streams.ingest.state import IngestState, StateHistory
+from tgflow.streams.ingest.state import IngestState
 from tgflow.streams.rows.row_batch import (
     BadRow,
-    EventColumns,
     PartitionedSource,
     RowBatch,
     to_batch,
@@ -58,8 +56,8 @@ REFRESH_SECONDS = 1.0
 """How old the source's lag and counters may be in a report."""
 WARN_SECONDS = 60.0
 """After which a warning names a silent partition that the others wait for."""
-MANY_ROWS = 4096
-"""Frames of this many rows are written by a thread of their own."""
+MAX_STATES = 64
+"""States kept for checkpoints."""
 
 _log = logging.getLogger("tgflow.streams")
 
@@ -89,7 +87,7 @@ class Ingest:
             empty, or hold the ids of the first `skip_to` events.
         config: Which rows are taken and how long they are held back.
         letters: Takes the rows that are rejected; None drops them, counted.
-        breaker: Stops at too many bad rows; None never does.
+        max_bad_ratio: Share of bad rows from which on it stops (`RowAccounting`); None never does.
         log: Where accepted rows are written before they are handed on; None writes none. Then after
             a crash the source is read again.
         state: Where to resume; None at the beginning.
@@ -111,7 +109,7 @@ class Ingest:
         config: OrderConfig,
         *,
         letters: DeadLetterFiles | None = None,
-        breaker: CircuitBreaker | None = None,
+        max_bad_ratio: float | None = None,
         log: DurableLog | None = None,
         state: IngestState | None = None,
         skip_to: int | None = None,
@@ -125,13 +123,13 @@ class Ingest:
                 "idle_timeout needs the log, which remembers when it passed; switch the log on"
             )
         self.source = source
-        self.accounting = RowAccounting()
+        self.accounting = RowAccounting(source.name, max_bad_ratio)
         self._config = config
         self._letters = letters
-        self._breaker = breaker
         self._log = log
         self._state = self._first = IngestState() if state is None else state
-        self._history = StateHistory(self._state)
+        self._states = [self._state]
+        self._states_lock = threading.Lock()
         self._skip_to = self._state.num_released if skip_to is None else skip_to
         self._stop = stop
         self._clock = clock
@@ -160,7 +158,7 @@ class Ingest:
 
         Raises:
             LateEvent: If one comes too late and that is an error.
-            TooManyBadRecords: If the breaker breaks.
+            TooManyBadRecords: If more rows are bad than `max_bad_ratio` allows.
             StreamError: What the source raises.
             LogCorrupt: If the log cannot be read.
             OSError: If log or dead letters cannot be written.
@@ -183,8 +181,9 @@ class Ingest:
             Unbalanced: If a row is not accounted for.
             OSError: If log or dead letters cannot be put on the disk.
         """
-        state = self._history.at(position)
-        state.check()
+        self.forget_before(position)
+        state = self._states[0]
+        check_balance(state.counts, state.num_held)
         if self._log is not None:
             self._log.sync()
         self._looks_for_partitions = True
@@ -192,7 +191,12 @@ class Ingest:
 
     def forget_before(self, position: int) -> None:
         """Release state older than `position`. Idempotent."""
-        self._history.at(position)
+        with self._states_lock:
+            kept = [i for i, s in enumerate(self._states) if s.num_released <= position]
+            if not kept:
+                first = self._states[0].num_released
+                raise ValueError(f"there is no state at {position}: the oldest kept is at {first}")
+            del self._states[: kept[-1]]
 
     def event_ids(self, start: int, stop: int) -> pa.Array:
         """Return the ids of the events `[start, stop)`, which were handed on, as text.
@@ -263,6 +267,10 @@ class Ingest:
         """Return a JSON-serializable report as of the last poll that brought anything."""
         state, lateness = self._state, self._config.allowed_lateness
         totals = sums(state.counts, state.num_held)
+        partitions = {
+            p: {name: value for name, value in entry.items() if name != "recent_bad"}
+            for p, entry in state.counts.items()
+        }
         return {
             "source": self.source.name,
             "num_released": state.num_released,
@@ -271,7 +279,7 @@ class Ingest:
             "watermarks": {str(p): s.watermark(lateness) for p, s in state.partitions.items()},
             "idle": sorted(p for p, s in state.partitions.items() if s.is_idle),
             "lag": {str(p): lag for p, lag in self.lag.items()},
-            "counts": totals | {"partitions": dict(state.counts)},
+            "counts": totals | {"partitions": partitions},
             "counters": dict(self._counters),
         }
 
@@ -304,7 +312,7 @@ class Ingest:
         taken = self._take(polled)
         admission.ended |= self.source.ended() & admission.partitions.keys()
         if admission.ended == admission.partitions.keys():
-            self._check_ratio()
+            self.accounting.check_share()
         if self._clock() - self._refreshed >= REFRESH_SECONDS:
             self._refreshed = self._clock()
             self.lag, self._counters = self.source.lag(), self.source.counters()
@@ -364,13 +372,10 @@ class Ingest:
                     column.extend(more.tolist())
             pairs.append((rows, admitted))
         if self._letters is not None and rejected:
-            self._letters.write(DeadLetter.of(self.source.name, row) for row in rejected)
+            self._letters.write(self.source.name, rejected)
             self._letters.sync()
         for rows, admitted in pairs:
             self.accounting.enter(rows, admitted)
-            if self._breaker is not None:
-                bad = [row for row in admitted.rejected if row.code != "late"]
-                self._breaker.see(rows.partition, rows.num_rows, bad)
         return taken
 
     def _until_rejected(self, batch: RowBatch, admitted: Admitted) -> tuple[StreamError, Admitted]:
@@ -387,13 +392,6 @@ class Ingest:
         first = self._admission.partitions[batch.partition].seq - batch.num_rows
         kept = np.flatnonzero(sequence(admitted.rows.rank) < first + row.index)
         return error, Admitted(admitted.rows.take(kept))
-
-    def _check_ratio(self) -> None:
-        """Raise `TooManyBadRecords` if of all partitions together more were bad than may be."""
-        totals, breaker = sums(self.accounting.counts, 0), self._breaker
-        if breaker is not None and not breaker.allows(totals["malformed"], totals["read"]):
-            for partition in self.accounting.counts:
-                breaker.end(int(partition))
 
     def _idle(self, heard: set[int]) -> list[int]:
         """Return the partitions that hold the others back and have been silent for too long.
@@ -436,37 +434,27 @@ class Ingest:
         released = self._buffer.release(AFTER_ALL if at_once else admission.released)
         for rows in released:
             self.accounting.accept(rows.rank)
-        footer = self._footer(taken, first + sum(map(len, released)))
-        place: LogPosition | None = None
-        writing: Future[LogPosition] | None = None
-        if self._log is not None:  # empty polls too: a footer holds only the changes since the last
-            none = no_rows(self.source.id_kind, self.source.x_dim)
-            frame = (concat(taken.rows) if taken.rows else none).to_batch()
-            if len(frame) < MANY_ROWS:
-                place = self._append(frame, footer)
-            else:
-                writing = self._writer.submit(self._append, frame, footer)
-        batches = map(self._batch, self._cut(released, first))
-        ready = list(itertools.islice(batches, 2))
-        self._advance(footer, released, place if writing is None else writing.result())
-        yield from ready
-        yield from batches
-
-    def _footer(self, taken: _Taken, num_released: int) -> dict[str, Any]:
-        admission, counts = self._admission, self.accounting.changes()
-        breaker = {} if self._breaker is None else self._breaker.to_json()
-        return {
+        footer = {
             "watermark": admission.released,
-            "num_released": num_released,
+            "num_released": first + sum(map(len, released)),
             "num_buffered": len(self._buffer),
-            "partitions": {
-                str(p): admission.partitions[p].to_json() for p in sorted(taken.partitions)
-            },
-            "counts": counts,
-            "breaker": {p: breaker[p] for p in counts if p in breaker},
+            "partitions": {str(p): asdict(admission.partitions[p]) for p in taken.partitions},
+            "counts": self.accounting.changes(),
             "letters": NO_LETTERS if self._letters is None else self._letters.length,
             "seen": taken.unlogged,
         }
+        batches = self._batches(released, first)
+        if self._log is None:
+            ready: list[EventBatch] = []
+            self._advance(footer, released, None)
+        else:  # empty polls too: a footer holds only the changes since the last
+            none = no_rows(self.source.id_kind, self.source.x_dim)
+            frame = (concat(taken.rows) if taken.rows else none).to_batch()
+            writing = self._writer.submit(self._append, frame, footer)
+            ready = list(itertools.islice(batches, 2))
+            self._advance(footer, released, writing.result())
+        yield from ready
+        yield from batches
 
     def _append(self, frame: pa.RecordBatch, footer: Mapping[str, Any]) -> LogPosition:
         """Add a frame to the log and return the place after it; wait while the disk is full."""
@@ -484,7 +472,11 @@ class Ingest:
     def _advance(
         self, footer: Mapping[str, Any], released: Sequence[Rows], log: LogPosition | None
     ) -> None:
-        """Keep the state after a frame, or what would be one."""
+        """Keep the state after a frame, or what would be one.
+
+        Of many states some are left out: an older one costs a checkpoint a longer way back to where
+        the trainer was.
+        """
         old, admission = self._state, self._admission
         self._state = IngestState(
             num_released=footer["num_released"],
@@ -494,27 +486,28 @@ class Ingest:
             held=self._buffer.held(),
             windows={p: recent.window() for p, recent in admission.recent.items()},
             counts={**old.counts, **footer["counts"]},
-            breaker={**old.breaker, **footer["breaker"]},
             letters=footer["letters"],
             log=log,
         )
-        self._history.add(self._state)
+        with self._states_lock:
+            if self._states[-1].num_released == self._state.num_released:
+                self._states.pop()
+            self._states.append(self._state)
+            if len(self._states) > MAX_STATES:
+                del self._states[1:-1:2]
 
-    def _cut(self, released: Iterable[Rows], first: int) -> Iterator[EventColumns]:
-        """Yield events in parts of at most `MAX_BATCH`, but for those handed on before."""
+    def _batches(self, released: Iterable[Rows], first: int) -> Iterator[EventBatch]:
+        """Yield events, the first of which is number `first`, but for those handed on before."""
         for rows in released:
             start = max(0, self._skip_to - first)
-            for at in range(start, len(rows), MAX_BATCH):
-                yield rows.events.take(slice(at, at + MAX_BATCH))
             first += len(rows)
-
-    def _batch(self, events: EventColumns) -> EventBatch:
-        """Return events as they are handed on."""
-        if self._keep_event_ids:
-            with self._id_lock:
-                self._id_parts.append((self._id_stop, events.event_id))
-                self._id_stop += len(events)
-        return to_batch(events, self.source.ids)
+            for at in range(start, len(rows), MAX_BATCH):
+                events = rows.events.take(slice(at, at + MAX_BATCH))
+                if self._keep_event_ids:
+                    with self._id_lock:
+                        self._id_parts.append((self._id_stop, events.event_id))
+                        self._id_stop += len(events)
+                yield to_batch(events, self.source.ids)
 
     # Resuming
 
@@ -530,7 +523,7 @@ class Ingest:
         for frame, footer, end in () if self._log is None else self._log.read(state.log):
             first = self.num_released
             released = self._apply(frame, footer, end)
-            yield from map(self._batch, self._cut(released, first))
+            yield from self._batches(released, first)
 
     def _apply(
         self, frame: pa.RecordBatch, footer: Mapping[str, Any], end: LogPosition
@@ -547,7 +540,7 @@ class Ingest:
         for p, columns in footer["seen"].items():
             admission.remember(int(p), Seen(*(np.array(column, np.int64) for column in columns)))
         for p, value in footer["partitions"].items():
-            admission.partitions[int(p)] = PartitionState.from_json(value)
+            admission.partitions[int(p)] = PartitionState(**value)
         admission.released = footer["watermark"]
         released = self._buffer.release(admission.released)
         num_released = self.num_released + sum(map(len, released))
@@ -564,8 +557,6 @@ class Ingest:
         """Put dead letters and accounting where the state is, and start the source."""
         state, admission = self._state, self._admission
         self.accounting.restore(state.counts)
-        if self._breaker is not None:
-            self._breaker.restore(state.breaker)
         if self._letters is not None:
             self._letters.rewind(NO_LETTERS if state.letters is None else state.letters)
         if admission.released == AFTER_ALL:  # all had ended; should there be more now, it resumes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -173,11 +173,6 @@ class SortedRun:
     def __len__(self) -> int:
         return len(self.rows)
 
-    @property
-    def level(self) -> int:
-        """Number of base-8 digits of its length."""
-        return len(self).bit_length() // FANOUT_BITS
-
     def tail(self, size: int) -> SortedRun:
         """Return all but the first `size` rows; a copy if few are left, to free the others."""
         if 4 * (len(self) - size) < self.room:
@@ -208,16 +203,17 @@ class ReorderBuffer:
         if not len(rows):
             return
         self._count(rows, 1)
-        self._runs.add(SortedRun(_sorted(rows), len(rows)))
+        self._runs.add(SortedRun(merged([rows]), len(rows)))
         while True:  # merge 8 runs of about one length, so that there are few
-            levels = Counter(run.level for run in self._runs)
-            full = [level for level, count in levels.items() if count >= 1 << FANOUT_BITS]
+            alike: defaultdict[int, list[SortedRun]] = defaultdict(list)
+            for run in self._runs:
+                alike[len(run).bit_length() // FANOUT_BITS].append(run)
+            full = [runs for runs in alike.values() if len(runs) >= 1 << FANOUT_BITS]
             if not full:
                 return
-            alike = [run for run in self._runs if run.level == full[0]]
-            for run in alike:
+            for run in full[0]:
                 self._runs.remove(run)
-            whole = merged([run.rows for run in alike])
+            whole = merged([run.rows for run in full[0]])
             self._runs.add(SortedRun(whole, len(whole)))
 
     def release(self, watermark: int) -> list[Rows]:
@@ -273,40 +269,9 @@ def _in_sequence(parts: Sequence[Rows]) -> list[Rows]:
 
 
 def merged(parts: Sequence[Rows]) -> Rows:
-    """Return at least one sorted part as one."""
-    if len(parts) == 1:
-        return parts[0]
+    """Return at least one part as one, sorted by (t, rank)."""
     rows = concat(sorted(parts, key=lambda part: _key(part, 0)))
-    if _is_sorted(rows):
-        return rows
-    return rows.take(_settled(np.argsort(rows.t, kind="stable"), rows.t, rows.rank))
-
-
-def _sorted(rows: Rows) -> Rows:
-    if _is_sorted(rows):
-        return rows
-    order = np.argsort(rows.t)  # the fastest, but not stable
-    t = rows.t[order]
-    if (t[:-1] == t[1:]).any():
-        order = _settled(np.argsort(rows.t, kind="stable"), rows.t, rows.rank)
-    return rows.take(order)
-
-
-def _is_sorted(rows: Rows) -> bool:
     t, rank = rows.t, rows.rank
-    before, after = t[:-1], t[1:]
-    return bool(((before < after) | ((before == after) & (rank[:-1] < rank[1:]))).all())
-
-
-def _settled(order: Int64s, t: Int64s, rank: Int64s) -> Int64s:
-    """Return an order by `t` in which ties stand by rank."""
-    t_there, rank_there = t[order], rank[order]
-    tied = t_there[:-1] == t_there[1:]
-    if not (tied & (rank_there[:-1] > rank_there[1:])).any():
-        return order
-    some = np.zeros(len(order), bool)
-    some[1:] |= tied
-    some[:-1] |= tied
-    rows = order[some]
-    order[some] = rows[np.lexsort((rank[rows], t[rows]))]
-    return order
+    if ((t[:-1] < t[1:]) | ((t[:-1] == t[1:]) & (rank[:-1] < rank[1:]))).all():
+        return rows
+    return rows.take(np.lexsort((rank, t)))

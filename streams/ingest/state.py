@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,14 +12,12 @@ import torch
 from torch import Tensor
 
 from tgflow.durable.segments import LogPosition
-from tgflow.streams.ingest.accounting import Counts, check_balance
+from tgflow.streams.ingest.accounting import Counts
 from tgflow.streams.ingest.admission import DedupWindow, PartitionState, Seen
 from tgflow.streams.ingest.config import BEFORE_ALL
 from tgflow.streams.ingest.dead_letters import Length
 from tgflow.streams.ingest.ordering import ReorderBuffer, Rows, SortedRun, merged
 from tgflow.streams.rows.row_batch import Position
-
-MAX_MARKS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +32,6 @@ class IngestState:
         held: Events held back.
         windows: Event ids remembered, by partition.
         counts: The rows of each partition; see `Counts`.
-        breaker: `CircuitBreaker.to_json()`.
         letters: Length of the dead letters.
         log: The place in the log after all that came before.
     """
@@ -47,7 +43,6 @@ class IngestState:
     held: tuple[SortedRun, ...] = ()
     windows: Mapping[int, DedupWindow] = field(default_factory=dict)
     counts: Counts = field(default_factory=dict)
-    breaker: Mapping[str, Any] = field(default_factory=dict)
     letters: Length | None = None
     log: LogPosition | None = None
 
@@ -61,10 +56,6 @@ class IngestState:
     def num_held(self) -> int:
         """Events held back."""
         return sum(map(len, self.held))
-
-    def check(self) -> None:
-        """Make sure that every row read is accounted for."""
-        check_balance(self.counts, self.num_held)
 
     def held_rows(self) -> Rows | None:
         """Return the events held back in their order, None if there are none."""
@@ -95,9 +86,8 @@ class IngestState:
             "num_released": self.num_released,
             "watermark": self.watermark,
             "last_t": self.last_t,
-            "partitions": {str(p): state.to_json() for p, state in self.partitions.items()},
+            "partitions": {str(p): asdict(state) for p, state in self.partitions.items()},
             "counts": dict(self.counts),
-            "breaker": dict(self.breaker),
             "letters": self.letters,
             "log": None if self.log is None else self.log.to_json(),
         }
@@ -121,11 +111,10 @@ class IngestState:
                 num_released=meta["num_released"],
                 watermark=meta["watermark"],
                 last_t=meta["last_t"],
-                partitions={int(p): PartitionState.from_json(value) for p, value in partitions},
+                partitions={int(p): PartitionState(**value) for p, value in partitions},
                 held=buffer.held(),
                 windows=_windows(tensors["seen"]) if "seen" in tensors else {},
                 counts=meta["counts"],
-                breaker=meta["breaker"],
                 letters=meta["letters"],
                 log=None if meta["log"] is None else LogPosition.from_json(meta["log"]),
             )
@@ -140,34 +129,3 @@ def _windows(tensor: Tensor) -> dict[int, DedupWindow]:
         own = partition == p
         windows[p] = DedupWindow([Seen(seq[own], ids[own])], 1, int(seq[own][0]))
     return windows
-
-
-class StateHistory:
-    """The latest states, from which checkpoints take the newest that is not too new.
-
-    It thins out what it keeps where it is seldom asked: an older state costs a longer way back to
-    where the trainer was. Thread-safe.
-    """
-
-    def __init__(self, first: IngestState) -> None:
-        self._lock = threading.Lock()
-        self._states = [first]
-
-    def add(self, state: IngestState) -> None:
-        """Keep the newest state."""
-        with self._lock:
-            if self._states[-1].num_released == state.num_released:
-                self._states.pop()
-            self._states.append(state)
-            if len(self._states) > MAX_MARKS:
-                del self._states[1:-1:2]
-
-    def at(self, position: int) -> IngestState:
-        """Return the newest state with `num_released <= position` and forget those before it."""
-        with self._lock:
-            kept = [i for i, s in enumerate(self._states) if s.num_released <= position]
-            if not kept:
-                first = self._states[0].num_released
-                raise ValueError(f"there is no state at {position}: the oldest kept is at {first}")
-            del self._states[: kept[-1]]
-            return self._states[0]

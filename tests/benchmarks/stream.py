@@ -17,7 +17,6 @@ from tgflow.bench.row import Params, Row
 from tgflow.bench.setup import Options
 from tgflow.durable.log import DurableLog
 from tgflow.streams import open_files
-from tgflow.streams.ingest.breaker import CircuitBreaker
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.dead_letters import DeadLetterFiles
 from tgflow.streams.ingest.ingest import Ingest
@@ -94,8 +93,7 @@ def into_log(path: Path, directory: Path) -> int:
         letters = DeadLetterFiles(Path(run_directory) / "dead-letters")
         with DurableLog(Path(run_directory) / "log") as log:
             source = open_files(path, features="f")
-            breaker = CircuitBreaker(source.name)
-            ingest = Ingest(source, OrderConfig(), letters=letters, breaker=breaker, log=log)
+            ingest = Ingest(source, OrderConfig(), letters=letters, max_bad_ratio=0.05, log=log)
             num_events = sum(len(events) for events in ingest)
         letters.close()
     return num_events

@@ -4,11 +4,12 @@ import json
 
 from helpers.crash_checks import Quick, explore
 from helpers.crash_states import RecordingFs
-from tgflow.streams.ingest.dead_letters import DeadLetter, DeadLetterFiles
+from tgflow.streams.ingest.dead_letters import DeadLetterFiles
+from tgflow.streams.rows.row_batch import BadRow, Origin
 
 
 def letter(i):
-    return DeadLetter("edges", {"file": "a.csv", "byte": i}, "nan", f"row {i}", b"x" * (i % 7))
+    return BadRow(i, "nan", f"row {i}", Origin({"file": "a.csv", "byte": i}, b"x" * (i % 7)))
 
 
 def check(state, directory):
@@ -21,14 +22,14 @@ def check(state, directory):
     files = sorted(directory.iterdir())
     found = [json.loads(line) for file in files for line in file.read_bytes().splitlines()]
     assert [entry["message"] for entry in found] == [f"row {i}" for i in range(promised["count"])]
-    letters.write([letter(promised["count"])])
+    letters.write("edges", [letter(promised["count"])])
     letters.close()
 
 
 def write(fs, polls, segment_bytes):
     letters, count = DeadLetterFiles(fs.root, fs=fs, segment_bytes=segment_bytes), 0
     for size in polls:
-        letters.write([letter(i) for i in range(count, count + size)])
+        letters.write("edges", [letter(i) for i in range(count, count + size)])
         letters.sync()
         count += size
         fs.note(json.dumps({"length": letters.length, "count": count}))

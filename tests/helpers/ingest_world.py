@@ -11,7 +11,6 @@ from helpers.partitioned import ListSource, Row
 from tgflow.durable.segments import LogPosition
 from tgflow.events import concat
 from tgflow.ids import NodeIds
-from tgflow.streams.ingest.breaker import CircuitBreaker
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.state import IngestState
 
@@ -54,8 +53,8 @@ class MemoryDeadLetters:
     def length(self):
         return {"segment": 0, "byte": len(self.letters)}
 
-    def write(self, letters):
-        self.letters += letters
+    def write(self, source, rows):
+        self.letters += rows
 
     def sync(self):
         pass
@@ -65,7 +64,7 @@ class MemoryDeadLetters:
         del self.letters[length["byte"] :]
 
     def places(self):
-        return [(letter.place["partition"], letter.place["row"]) for letter in self.letters]
+        return [tuple(row.origin.place.values()) for row in self.letters]
 
 
 @dataclass
@@ -93,7 +92,7 @@ class World:
             source,
             self.config,
             letters=self.letters,
-            breaker=CircuitBreaker("list", max_bad_ratio),
+            max_bad_ratio=max_bad_ratio,
             log=self.log,
             state=state,
             skip_to=position,
@@ -107,7 +106,6 @@ class World:
     def save(self, position):
         ids = self.ingest.ids
         state = self.ingest.state_at(position)
-        state.check()
         dense = {name: node for node, name in enumerate(ids.decode(torch.arange(len(ids))))}
         named = [dense[name] for event in self.learned[:position] for name in event[:2]]
         ids_state = ids.state_dict(max(named, default=-1) + 1)

@@ -16,7 +16,7 @@ from tgflow.cli import main
 from tgflow.events import EventBatch
 from tgflow.ids import NodeIds
 from tgflow.streams.ingest.config import OrderConfig
-from tgflow.streams.ingest.dead_letters import DeadLetter, DeadLetterFiles
+from tgflow.streams.ingest.dead_letters import DeadLetterFiles
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.kafka.publish import Publisher, PublishError, Topic
 from tgflow.streams.open import open_stream
@@ -121,7 +121,7 @@ def test_dead_letters_go_to_files_and_a_topic(shared_broker, topic, tmp_path):
     options = {"api_version": shared_broker.api_version, "fetch_max_wait_ms": 50}
     sender = Topic(shared_broker.url(topic), options)
     letters = DeadLetterFiles(tmp_path / "dead-letters", topic=sender)
-    letters.write([DeadLetter.of("topic edges", row)])
+    letters.write("topic edges", [row])
     letters.sync()
     length = letters.length
     letters.close()

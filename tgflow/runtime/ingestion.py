@@ -22,7 +22,6 @@ from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.files import DamagedJson
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.stream import FlowControl
-from tgflow.streams.ingest.breaker import CircuitBreaker
 from tgflow.streams.ingest.dead_letters import DeadLetterFiles
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.state import IngestState
@@ -41,7 +40,6 @@ _NOTES: Mapping[str, Any] = {
     "last_t": int,
     "partitions": dict[str, dict[str, Any]],
     "counts": dict[str, dict[str, Any]],
-    "breaker": dict[str, dict[str, Any]],
     "letters": dict[str, int] | None,
     "log": dict[str, int] | None,
 }
@@ -129,7 +127,7 @@ def open_ingest(
         source,
         order,
         letters=letters,
-        breaker=CircuitBreaker(source.name, config.checks.max_bad_ratio),
+        max_bad_ratio=config.checks.max_bad_ratio,
         log=log,
         state=start.state,
         skip_to=position,

@@ -11,11 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import faults
-from tgflow.streams.ingest.dead_letters import DeadLetter, DeadLetterFiles
+from tgflow.streams.ingest.dead_letters import DeadLetterFiles, letter_of
+from tgflow.streams.rows.row_batch import BadRow, Origin
 
 
-def letter(i, raw=b"1,x,3"):
-    return DeadLetter("events.csv", {"file": "events.csv", "byte": i}, "type", f"row {i}", raw)
+def bad_row(i):
+    return BadRow(i, "type", f"row {i}", Origin({"file": "events.csv", "byte": i}, b"1,x,3"))
+
+
+def write(letters, *numbers):
+    letters.write("events.csv", [bad_row(i) for i in numbers])
 
 
 def entries(directory):
@@ -36,7 +41,8 @@ def _disarm():
 def test_a_letter_holds_all_that_is_needed_to_find_and_judge_the_row(tmp_path):
     raw = bytes(range(256)) * 40
     letters = DeadLetterFiles(tmp_path / "letters")
-    letters.write([DeadLetter("s", {"topic": "a", "offset": 7}, "type", "x" * 500, raw)])
+    origin = Origin({"topic": "a", "offset": 7}, raw)
+    letters.write("s", [BadRow(0, "type", "x" * 500, origin)])
     letters.close()
     (entry,) = entries(tmp_path / "letters")
     assert entry == {
@@ -53,7 +59,8 @@ def test_a_letter_holds_all_that_is_needed_to_find_and_judge_the_row(tmp_path):
 def test_no_control_character_reaches_the_file(tmp_path):
     text = "\x1b[2J\x07\r\n\u202eevil\ud800é"
     letters = DeadLetterFiles(tmp_path / "letters")
-    letters.write([DeadLetter(text, {"file": text}, "type", text, text.encode(errors="replace"))])
+    origin = Origin({"file": text}, text.encode(errors="replace"))
+    letters.write(text, [BadRow(0, "type", text, origin)])
     letters.close()
     data = (tmp_path / "letters" / "000000.jsonl").read_bytes()
     assert all(32 <= byte < 127 for byte in data.removesuffix(b"\n"))
@@ -78,7 +85,7 @@ def test_after_any_crash_each_letter_stands_there_once(tmp_path_factory, steps, 
             letters.rewind(mark)
             written = marked
         else:
-            letters.write(letter(written + i) for i in range(step))
+            write(letters, *range(written, written + step))
             written += step
     letters.close()
     assert places(directory) == list(range(written))
@@ -91,7 +98,7 @@ POINTS = ["before_write", "after_write", "before_sync", "after_sync"]
 @pytest.mark.parametrize("point", POINTS)
 def test_a_sink_that_fails_says_so_and_stays_failed(tmp_path, point, kind):
     letters = DeadLetterFiles(tmp_path / "letters")
-    letters.write([letter(0)])
+    write(letters, 0)
     letters.sync()
     before = letters.length
     faults.arm(f"letters.{point}:1:{kind}")
@@ -108,7 +115,7 @@ def test_a_sink_that_fails_says_so_and_stays_failed(tmp_path, point, kind):
 
 
 def write_one(letters):
-    letters.write([letter(1)])
+    write(letters, 1)
     letters.sync()
 
 
@@ -122,12 +129,12 @@ def test_a_place_that_cannot_be_written_is_an_os_error(tmp_path):
 
 def test_missing_letters_are_told_and_a_new_file_begun(tmp_path, caplog):
     letters = DeadLetterFiles(tmp_path / "letters")
-    letters.write([letter(0), letter(1)])
+    write(letters, 0, 1)
     letters.close()
     length = letters.length
     file = tmp_path / "letters" / "000000.jsonl"
     for size, kept in ((length["byte"] - 1, 1), (0, 0)):
-        file.write_bytes((letter(0).line() + letter(1).line())[:size])
+        file.write_bytes(b"".join(letter_of("events.csv", bad_row(i)) for i in (0, 1))[:size])
         letters = DeadLetterFiles(tmp_path / "letters")
         letters.rewind(length)
         assert "dead letters are missing" in caplog.text

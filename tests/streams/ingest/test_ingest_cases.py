@@ -23,7 +23,6 @@ from tgflow.durable.log import DurableLog
 from tgflow.streams.errors import TooManyBadRecords
 from tgflow.streams.ingest import ingest as ingest_module
 from tgflow.streams.ingest.accounting import Unbalanced
-from tgflow.streams.ingest.breaker import CircuitBreaker
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.dead_letters import DeadLetterFiles
 from tgflow.streams.ingest.ingest import Ingest
@@ -54,7 +53,7 @@ def test_the_breaker_breaks_after_the_letters_are_written():
     letters = MemoryDeadLetters()
     source = ListSource({0: rows_at(range(2000), bad="type")}, poll_sizes=(500,))
     with pytest.raises(TooManyBadRecords):
-        list(Ingest(source, OrderConfig(), letters=letters, breaker=CircuitBreaker("list")))
+        list(Ingest(source, OrderConfig(), letters=letters, max_bad_ratio=0.05))
     assert len(letters.letters) >= 1000
     assert source.is_closed
 
