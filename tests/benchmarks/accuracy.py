@@ -20,8 +20,7 @@ from typing import Any, TypeAlias
 
 from benchmarks.results import FOLDER, Result, commit, load, record
 from tgflow.bench.row import Row
-from tgflow.config import Config, flag_of, load_config
-from tgflow.config.model import model_settings, validate_model
+from tgflow.config import Config, flag_of, load_config, model_settings, validate_model
 from tgflow.config.schema import ModelConfig
 from tgflow.models import MODELS
 from tgflow.train.config import ContinualConfig, OfflineConfig

@@ -19,8 +19,8 @@ from benchmarks.own import Task, named_task, tgn_of
 from tgflow.bench.row import Params, Row
 from tgflow.bench.setup import Options, restored_threads
 from tgflow.bench.train import THREADS, graph_on, set_threads
+from tgflow.config import StreamConfig
 from tgflow.config.schema import ServeConfig
-from tgflow.config.stream import StreamConfig
 from tgflow.events import EventBatch
 from tgflow.ids import NodeIds
 from tgflow.inference import Inference

@@ -13,9 +13,9 @@ import torch
 from helpers.live_runs import write_events
 from helpers.records import untimed
 from tgflow.cli import main
-from tgflow.cli.comparing import AUTO, chosen, preset_line
+from tgflow.cli.comparing import chosen, preset_line
 from tgflow.compare.outcome import Outcome
-from tgflow.config import ConfigError, load_config
+from tgflow.config import load_config
 from tgflow.events import EventBatch
 from tgflow.models import MODELS
 from tgflow.presets import Family, measure, settings_of
@@ -114,22 +114,6 @@ def settings(models, **flags):
     return load_config(flags={"compare.models": models, **flags})
 
 
-@pytest.mark.parametrize(
-    ("models", "more", "message"),
-    [
-        ("nothing", {}, "there is no model 'nothing'"),
-        ("tpnet+pairs", {}, "there is no model 'tpnet\\+pairs'"),
-        ("tgn,tgn", {}, "tgn is there twice; give one a label of its own: other=tgn"),
-        (" , ", {}, "--models: which"),
-        ("tgn", {"model.settings": {"tgat.dim": 3}}, "tgat does not take part"),
-        ("tgn", {"model.settings": {"color": 3}}, "none of the models has a setting 'color'"),
-    ],
-)
-def test_wrong_models_are_named_with_the_way_out(models, more, message):
-    with pytest.raises(ConfigError, match=message):
-        chosen(settings(models, **more), None)
-
-
 def test_each_model_gets_the_settings_that_it_has():
     config = settings(
         "tgn,small=tgn+pairs,craft",
@@ -139,12 +123,6 @@ def test_each_model_gets_the_settings_that_it_has():
     assert tgn.settings == dict.fromkeys(("memory_dim", "time_dim", "embedding_dim"), 8)
     assert small.settings["memory_dim"] == 4
     assert craft.settings == {"embedding_dim": 8, "table_size": 64}
-
-
-def test_auto_is_a_line_up_of_what_there_is():
-    names = [choice.label for choice in chosen(settings("auto"), None)]
-    assert names == [name for name in AUTO if name in MODELS]
-    assert "tgn+pairs" in names
 
 
 def stream(src, dst, t):

@@ -3,21 +3,12 @@
 import pytest
 import torch
 
-from tgflow.config import ConfigError, load_config
-from tgflow.runtime import directory, gpu
-from tgflow.runtime.restore import current_build
+from tgflow.config import load_config
+from tgflow.runtime import gpu
 
 
 def config(**flags):
     return load_config(None, {"stream.path": "events.csv", **flags})
-
-
-@pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "CPU", ""])
-def test_other_devices_are_refused(name):
-    with pytest.raises(
-        ConfigError, match=r"--device: run\.device must be cpu, cuda or cuda:N, got"
-    ):
-        config(**{"run.device": name})
 
 
 @pytest.mark.parametrize(
@@ -44,24 +35,6 @@ def test_a_rank_has_the_device_of_its_number_on_the_host(monkeypatch, name, loca
     found = gpu.use_device(config(**{"run.device": name}))
     assert found == torch.device(expected)
     assert used == ([] if name == "cpu" else [found])
-
-
-def test_a_budget_needs_a_device():
-    with pytest.raises(ConfigError, match=r"--device-budget requires --device cuda"):
-        gpu.use_device(config(**{"graph.device_budget": "8GB"}))
-    with pytest.raises(ConfigError, match="--device-budget"):
-        config(**{"graph.device_budget": "much"})
-
-
-def test_a_plain_resume_may_change_the_device_and_a_strict_one_may_not(monkeypatch):
-    before, after = config(), config(**{"run.device": "cuda", "graph.device_budget": "8GB"})
-    changed = directory.changes(before, after)
-    assert [change.key for change in changed] == ["graph.device_budget", "run.device"]
-    assert directory.gravest(changed) == "any_time"
-    on_cpu = current_build(2, torch.device("cpu"))
-    monkeypatch.setattr("tgflow.runtime.restore.describe_device", lambda device: {"gpu": "H200"})
-    on_gpu = current_build(2, torch.device("cuda"))
-    assert directory.differences(on_cpu, on_gpu) == ["device was cpu, is H200"]
 
 
 @pytest.mark.gpu

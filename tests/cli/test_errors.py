@@ -108,6 +108,15 @@ USAGE = [
     (f"{TGAT} --reuse-staleness -1", "--reuse-staleness: reuse.staleness must be"),
     ("compare -s made.csv --models recency --protocol dyglib/1 --frozen-at 0.5",
      "--frozen-at: --protocol dyglib/1 trains offline"),
+    ("compare -s made.csv --models nothing", "there is no model 'nothing'"),
+    ("compare -s made.csv --models tgn,tgn", "tgn is there twice; give one a label of its own: "
+     "other=tgn"),
+    ("compare -s made.csv --models ,", "--models: which"),
+    ("compare -s made.csv --models tgn --model-set tgat.dim=3", "tgat does not take part"),
+    ("compare -s made.csv --models tgn --model-set color=3", "none of the models has a setting "
+     "'color'"),
+    ("run made.csv --device cuda:x", "--device: run.device must be cpu, cuda or cuda:N, got"),
+    ("run made.csv --device-budget 8GB", "--device-budget requires --device cuda"),
     # Ranks
     ("plan --data made.csv --world 65", "a world has 1 to 64 ranks, got 65"),
     ("plan --data made.csv --world 0", "a world has 1 to 64 ranks, got 0"),

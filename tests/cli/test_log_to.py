@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 
 import pytest
 
@@ -80,14 +79,3 @@ def test_a_training_logs_each_epoch_once_though_it_is_killed(
     assert [row["step"] for row in found] == ["1", "2", "3"]
     val = [record["val.ap"] for record in records(tmp_path / "out")]
     assert [float(row["val.ap"]) for row in found] == val
-
-
-@pytest.mark.parametrize("command", ["run", "train"])
-def test_a_missing_package_is_reported_before_anything_is_made(
-    tgflow, events_csv, tmp_path, monkeypatch, command
-):
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    ran = tgflow(command, "-s", events_csv, "-o", "out", *SMALL, "--log-to", "wandb")
-    assert ran.code == 2
-    assert "logging to wandb needs wandb; pip install 'tgflow-learn[wandb]'" in ran.err
-    assert not (tmp_path / "out").exists()

@@ -76,20 +76,6 @@ def rows_of(path):
     return list(csv.DictReader(text.splitlines()))
 
 
-def test_rows_with_other_columns_go_to_another_file(tgflow, payments):
-    flags = ("-s", payments, *FRAUD[:2], "--label", "is_fraud", "-o", "out", *SMALL)
-    assert tgflow("run", *flags, "--limit", 200, "--scores", "s.csv").code == 0
-    task = (*FRAUD[2:], "--allow-config-change", "--resume")
-    ran = tgflow("run", *flags, *task)
-    assert ran.code == 2
-    assert "--scores: the rows in" in ran.err
-    assert "name another file" in ran.err
-    assert "label_probability" not in Path("s.csv").read_text()
-    assert tgflow("run", *flags, *task, "--scores", "t.csv").code == 0
-    for row in rows_of("t.csv"):
-        assert row["predicted_label"] == str(int(float(row["label_probability"]) > 0.5))
-
-
 @pytest.mark.slow
 def test_static_labels_of_nodes_are_predicted_from_embeddings(tgflow, payments, tmp_path):
     rows = [f"a{i},{'mule' if i % 3 == 0 else 'fine'}" for i in range(20)] + ["nobody,fine"]

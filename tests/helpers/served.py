@@ -7,8 +7,8 @@ from typing import Any
 
 import tgflow as tg
 from helpers.made_models import X_DIM, made_events, made_model
+from tgflow.config import StreamConfig
 from tgflow.config.schema import ServeConfig
-from tgflow.config.stream import StreamConfig
 from tgflow.ids import NodeIds
 from tgflow.serve.endpoint import Endpoint
 from tgflow.serve.predictor import Predictor

@@ -13,8 +13,8 @@ import pytest
 
 from tgflow.cli import main
 from tgflow.cli.assemble import open_partitioned
+from tgflow.config import StreamConfig
 from tgflow.config.schema import Config
-from tgflow.config.stream import StreamConfig
 from tgflow.ids import NodeIds
 from tgflow.streams import transports
 from tgflow.streams.ingest.config import OrderConfig

@@ -23,10 +23,9 @@ from tgflow.cli.errors import (
     exit_code,
     explain,
     hint,
-    in_flags,
     mark_reported,
 )
-from tgflow.config import Config, ConfigError, replaced
+from tgflow.config import Config, ConfigError, in_flags, replaced
 from tgflow.cuda.device import Device
 from tgflow.events import EventBatch, concat
 from tgflow.graph import TemporalGraph

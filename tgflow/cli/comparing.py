@@ -21,8 +21,8 @@ from tgflow.compare.lineup import LEARNING, Entrant
 from tgflow.compare.offline import compare_offline
 from tgflow.compare.outcome import SUMMARY, Outcome, OutcomeDamaged
 from tgflow.compare.page import comparison_page
-from tgflow.config import Config, ConfigError, replaced
-from tgflow.config.model import WIDTHS, model_settings
+from tgflow.config import Config, ConfigError, model_settings, replaced
+from tgflow.config.load import WIDTHS
 from tgflow.events import concat
 from tgflow.graph import TemporalGraph
 from tgflow.models import MODELS

@@ -108,13 +108,11 @@ def explain(error: BaseException) -> str:
     is_explained = isinstance(error, CliError) or type(error).__name__ in _EXPLAINED
     if exit_code(error) == INTERNAL and not is_explained:
         return f"{type(error).__name__}: {text} (a fault in tgflow; --traceback shows where)"
-    return text if isinstance(error, CliError) else in_flags(text)
+    if isinstance(error, CliError):
+        return text
+    from tgflow.config import in_flags
 
-
-def in_flags(text: str) -> str:
-    from tgflow.config import flags
-
-    return flags.in_flags(text)
+    return in_flags(text)
 
 
 def _cause_of(error: BaseException) -> BaseException:

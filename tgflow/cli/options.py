@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +15,6 @@ import typer
 from typer.core import TyperCommand
 
 from tgflow.config import ConfigError, Field, fields, is_unset, load_config, stated_settings
-from tgflow.config.model import parse_value
 from tgflow.setting import alternatives
 
 STREAM_OF_FILES, RANKS_IN_STEP = (
@@ -116,17 +117,14 @@ class LongCommand(TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help, with uncommon options only after `--help-all`."""
-        shown = {key.replace(".", "_") for key in COMMON} | {FILE, "help_all", "help"}
-        is_whole = ctx.meta.get(HELP_ALL, False)
-        hidden = [] if is_whole else [x for x in self.params if x.name not in shown]
-        changed = [x for x in hidden if not getattr(x, "hidden", False)]
-        for each in changed:
-            each.hidden = True  # type: ignore[attr-defined]
+        every = self.params
+        if not ctx.meta.get(HELP_ALL):
+            shown = {key.replace(".", "_") for key in COMMON} | {FILE, "help_all"}
+            self.params = [each for each in every if each.name in shown]
         try:
             super().format_help(ctx, formatter)
         finally:
-            for each in changed:
-                each.hidden = False  # type: ignore[attr-defined]
+            self.params = every
 
 
 def _show_all(context: typer.Context, wanted: bool) -> None:
@@ -154,39 +152,28 @@ def _parameter(name: str, annotation: Any, default: Any = None) -> inspect.Param
 
 def _option(field: Field, *, is_argument: bool) -> inspect.Parameter:
     """Return the command's parameter for one setting; its value is None where it is not given."""
-    if is_argument:
-        argument = typer.Argument(metavar="PATH", help=field.help.rstrip("."))
-        annotation: Any = Annotated[str, argument]
-        return _parameter(_name(field), annotation, inspect.Parameter.empty)
-    kinds = [kind for kind, _ in alternatives(field.hint)]
-    if len(kinds) > 1:  # a number or a word
-        plain: Any = str
-    else:
-        is_many = typing.get_origin(kinds[0]) in (list, tuple, Mapping)
-        plain = list[str] if is_many else kinds[0]
-    names = list(field.flags)
-    if plain is bool:
-        names = [f"{name}/--no-{name.removeprefix('--')}" for name in names]
-    metavar = "KEY=VALUE" if _is_mapping(field) else None
-    info = typer.Option(
-        *names,
-        help=_help(field),
-        show_default=False,
-        rich_help_panel=field.section.title,
-        metavar="N,N" if _is_list_of_numbers(field) else metavar,
-    )
-    if plain is str and int in kinds:
-        info.parser = _number_or_word
-    annotation = Annotated[plain | None, info]
-    return _parameter(_name(field), annotation)
-
-
-def _help(field: Field) -> str:
     text, default = field.help.rstrip("."), field.default
-    if is_unset(default) or default in (False, "", {}):
-        return text
-    shown = ", ".join(default) if isinstance(default, tuple) else f"{default}".removesuffix(".0")
-    return f"{text} [dim]({shown})[/dim]"
+    if is_argument:
+        argument = Annotated[str, typer.Argument(metavar="PATH", help=text)]
+        return _parameter(_name(field), argument, inspect.Parameter.empty)
+    if not (is_unset(default) or default in (False, "", {})):
+        given = ", ".join(default) if isinstance(default, tuple) else f"{default}"
+        text += f" [dim]({given.removesuffix('.0')})[/dim]"
+    kinds = [kind for kind, _ in alternatives(field.hint)]
+    kind: Any = kinds[0] if len(kinds) == 1 else str  # a number or a word
+    metavar = None
+    if (origin := typing.get_origin(kind)) in (list, tuple, Mapping):
+        kind = list[str]
+        metavar = "KEY=VALUE" if origin is Mapping else "N,N" if _has_numbers(field) else None
+    names = list(field.flags)
+    if kind is bool:
+        names = [f"{name}/--no-{name.removeprefix('--')}" for name in names]
+    info = typer.Option(
+        *names, help=text, show_default=False, rich_help_panel=field.section.title, metavar=metavar
+    )
+    if kind is str and int in kinds:
+        info.parser = _number_or_word
+    return _parameter(_name(field), Annotated[kind | None, info])
 
 
 def _given(field: Field, value: Any) -> Any:
@@ -195,24 +182,22 @@ def _given(field: Field, value: Any) -> Any:
         return value
     if not value:
         return None
-    if _is_list_of_numbers(field):
+    if _has_numbers(field):
         return [_number_or_word(part) for text in value for part in text.split(",")]
-    if not _is_mapping(field):
+    if not any(typing.get_origin(kind) is Mapping for kind, _ in alternatives(field.hint)):
         return value
-    pairs = {}
+    pairs: dict[str, Any] = {}
     for text in value:
         key, equals, found = text.partition("=")
         if not (equals and key.strip()):
             raise ConfigError(f"{field.flags[0]}: {text!r} is not of the form KEY=VALUE")
-        pairs[key.strip()] = parse_value(found.strip())  # JSON where it can be
+        pairs[key.strip()] = found.strip()
+        with suppress(ValueError):  # text that is not JSON stays text
+            pairs[key.strip()] = json.loads(found)
     return pairs
 
 
-def _is_mapping(field: Field) -> bool:
-    return any(typing.get_origin(kind) is Mapping for kind, _ in alternatives(field.hint))
-
-
-def _is_list_of_numbers(field: Field) -> bool:
+def _has_numbers(field: Field) -> bool:
     lists = [kind for kind, _ in alternatives(field.hint) if typing.get_origin(kind) is tuple]
     return any(each is int for kind in lists for each, _ in alternatives(typing.get_args(kind)[0]))
 

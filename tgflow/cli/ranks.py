@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tgflow.cli import assemble
-from tgflow.cli.errors import exit_code, explain, in_flags, mark_reported
-from tgflow.config import Config, ConfigError, fields, flag_of, plain, replaced
+from tgflow.cli.errors import exit_code, explain, mark_reported
+from tgflow.config import Config, ConfigError, fields, flag_of, in_flags, plain, replaced
 from tgflow.distributed.feed import LeaderFailed
 from tgflow.distributed.launch import read_launch
 from tgflow.peers import PeerLost, Peers

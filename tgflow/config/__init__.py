@@ -1,20 +1,18 @@
-"""One typed schema for everything that can be set, by a TOML file or by flags.
+"""Typed schema of all settings: `load_config` reads TOML and flags, `to_toml` writes it back."""
 
-Read it with `load_config`, write it with `to_toml`, which reads back to the same.
-"""
-
-from tgflow.config.fields import Field, fields, flag_of, is_unset, to_toml
+from tgflow.config.fields import Field, fields, flag_of, in_flags, is_unset, to_toml
 from tgflow.config.load import (
     ConfigError,
     flat,
     load_config,
+    model_settings,
     plain,
     quote_json,
     replaced,
     stated_settings,
+    validate_model,
 )
-from tgflow.config.schema import Config
-from tgflow.config.stream import StreamConfig
+from tgflow.config.schema import Config, StreamConfig
 
 __all__ = [
     "Config",
@@ -24,11 +22,14 @@ __all__ = [
     "fields",
     "flag_of",
     "flat",
+    "in_flags",
     "is_unset",
     "load_config",
+    "model_settings",
     "plain",
     "quote_json",
     "replaced",
     "stated_settings",
     "to_toml",
+    "validate_model",
 ]

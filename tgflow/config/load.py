@@ -1,4 +1,4 @@
-"""Settings from a file and flags, checked, and the messages about wrong ones."""
+"""Read and check settings from a file and flags, and those of models."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from tgflow.config.fields import by_key, describe_type, fields, flag_of, sections
-from tgflow.config.schema import Config
+from tgflow.config.schema import Config, ModelConfig
+from tgflow.setting import field_hints
 from tgflow.text import shortened
 from tgflow.train.protocols import PROTOCOLS
 
+Settings = TypeVar("Settings")
+WIDTHS = ("memory_dim", "time_dim", "embedding_dim")
+"""Settings of a model that `dim` sets."""
 DEDUP_WINDOW = 100_000
 """Default number of event ids to remember."""
 
@@ -177,8 +181,9 @@ def _validate(table: dict[str, Any], file: Path | None, flags: Mapping[str, Any]
 
 
 def _explain(error: ValidationError, file: Path | None, flags: Mapping[str, Any]) -> str:
-    """Say of the first problem which key it is, what arrived and what is allowed."""
-    problem = error.errors()[0]
+    """Return a message about the first problem: its key, the value received and what is allowed."""
+    problems = error.errors()
+    problem = problems[0]
     path = [str(part) for part in problem["loc"]]
     key = ".".join(path[:2])
     origin = flag_of(key) if key in flags else str(file or "configuration")
@@ -188,7 +193,7 @@ def _explain(error: ValidationError, file: Path | None, flags: Mapping[str, Any]
         return _explain_value(path, str(problem["ctx"]["error"]), file, flags)
     if len(path) == 1:
         return f"{origin}: [{key}] must be a section, got {quote_json(problem['input'])}"
-    more = len({error["loc"][:2] for error in error.errors()}) - 1
+    more = len({each["loc"][:2] for each in problems}) - 1
     also = f" ({more} more like this)" if more else ""
     allowed = describe_type(by_key()[key].hint)
     return f"{origin}: {key} must be {allowed}, got {quote_json(problem['input'])}{also}"
@@ -205,23 +210,74 @@ def _explain_value(path: list[str], text: str, file: Path | None, flags: Mapping
 
 
 def _unknown_key(path: list[str]) -> str:
-    """Say that the key at `path` does not exist, and which one may have been meant."""
-    known = [field.key for field in fields()]
     if len(path) == 1:
-        choices = list(sections())
-        what, allowed = f"unknown section [{path[0]}]", f"sections are {', '.join(choices)}"
+        names = list(sections())
+        meant = difflib.get_close_matches(path[0], names, n=1)
+        what, allowed = f"unknown section [{path[0]}]", f"sections are {', '.join(names)}"
     else:
-        choices = [key.split(".")[1] for key in known if key.startswith(f"{path[0]}.")]
-        what, allowed = f"unknown key {path[0]}.{path[1]}", f"[{path[0]}] has {', '.join(choices)}"
-    elsewhere = [key for key in known if key.split(".")[1] == path[-1]]
-    meant = difflib.get_close_matches(path[-1], choices, n=1) or elsewhere
-    hint = f"; did you mean {meant[0]}?" if meant else ""
-    return f"{what}{hint} ({allowed})"
+        section, name = path[:2]
+        names = [field.name for field in fields() if field.key.startswith(f"{section}.")]
+        meant = difflib.get_close_matches(name, names, n=1)
+        meant = meant or [field.key for field in fields() if field.name == name]
+        what, allowed = f"unknown key {section}.{name}", f"[{section}] has {', '.join(names)}"
+    return f"{what}{_did_you_mean(meant)} ({allowed})"
+
+
+def _did_you_mean(names: list[str]) -> str:
+    return f"; did you mean {names[0]}?" if names else ""
 
 
 def quote_json(value: object, most: int = 60) -> str:
     """Return a value as JSON of at most `most` characters, for a message; "not set" for None."""
     if value is None:
         return "not set"
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return shortened(text, most)
+    return shortened(json.dumps(value, ensure_ascii=False, default=str), most)
+
+
+def model_settings(model: ModelConfig) -> dict[str, Any]:
+    """Return the settings of [model] that are set, `dim` as the widths that it sets."""
+    shared = ("heads", "neighbors", "layers", "dropout")
+    found = {name: getattr(model, name) for name in shared if getattr(model, name) is not None}
+    if model.dim is not None:
+        found |= dict.fromkeys(WIDTHS, model.dim)
+    return found | dict(model.settings)
+
+
+def validate_model(
+    kind: type[Settings], name: str, stated: Mapping[str, Any], derived: Mapping[str, Any]
+) -> Settings:
+    """Return a model's settings as the dataclass `kind` that it is configured with.
+
+    Args:
+        kind: A dataclass; its fields are the settings that there are.
+        name: Name of the model.
+        stated: Settings of [model], see `model_settings`. `dim` sets the widths that there are.
+        derived: Settings of the stream, such as `edge_x_dim`; those without a field are left out.
+
+    Raises:
+        ConfigError: If a setting is unknown, of another type, or does not fit the others.
+    """
+    known = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    for key in stated:
+        if key not in known and key not in WIDTHS:
+            choices = sorted(known - set(derived))
+            meant = _did_you_mean(difflib.get_close_matches(key, choices, n=1))
+            names = ", ".join(map(repr, choices))
+            raise ConfigError(f"[model] {name} has no setting {key!r}{meant} (it has {names})")
+    # `kind` takes on the strictness of the dataclass that holds it.
+    strict = {"__pydantic_config__": ConfigDict(extra="forbid", strict=True)}
+    holder: Any = dataclasses.make_dataclass("Holder", [("model", kind)], namespace=strict)
+    values = {k: v for k, v in {**derived, **stated}.items() if k in known}
+    try:
+        text = json.dumps({"model": values}, default=str)
+        settings: Settings = TypeAdapter(holder).validate_json(text).model
+    except ValidationError as error:
+        problem = error.errors()[0]
+        if problem["type"] == "value_error":
+            text = f"{name} does not fit together: {problem['ctx']['error']}"
+        else:
+            wrong = str(problem["loc"][1])
+            allowed = describe_type(field_hints(kind)[wrong])
+            text = f"{wrong} must be {allowed}, got {quote_json(problem['input'])}"
+        raise ConfigError(f"[model] {text}") from None
+    return settings

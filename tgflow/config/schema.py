@@ -1,7 +1,7 @@
-"""The sections of the settings: the library's own dataclasses where there are some.
+"""Sections of the settings: the library's own dataclasses where there are some.
 
-Neither torch nor pyarrow is needed to read this, as the command line's help is made of it. What a
-model can be set to is known to the model alone (see `tgflow.config.model`).
+Imports neither torch nor pyarrow, as the command line's help is made of it. A model's own settings
+are the dataclass of that model (see `validate_model`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,44 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict
 
 from tgflow.choices import Direction, Precision, Preset
-from tgflow.config.stream import StreamConfig
 from tgflow.setting import Checked, Duration, Effect, Setting, Size, check_ranges, check_size
 from tgflow.streams.ingest.config import OrderConfig
-from tgflow.streams.kafka.config import KafkaClientConfig
+from tgflow.streams.kafka.config import CodecName, KafkaClientConfig
+from tgflow.streams.options import StreamOptions
 from tgflow.streams.rows.schema import Checks
 from tgflow.tasks.config import TaskConfig
 from tgflow.train.config import ContinualConfig, OfflineConfig, Reuse
 from tgflow.units import parse_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Address:
+    path: Annotated[str, Setting(flags=("--stream", "--data", "-s"), resume="from_now")] = ""
+    """File or folder (CSV, Parquet, Arrow, JSONL; .gz), - for stdin, or kafka://HOST/TOPIC."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamConfig(StreamOptions, _Address):
+    """Where the events come from and how they are read."""
+
+    columns: str | None = None
+    features: list[str] | None = None
+    sort: bool = False
+    """Read all events first and sort them by time."""
+    follow: Annotated[bool, Setting(live=True, resume="any_time")] = False
+    """Read on as the file grows, or as files are moved to the folder, until the run is stopped."""
+    limit: Annotated[int, Ge(1), Setting(resume="any_time")] | None = None
+    """Stop after this many events."""
+    speed: Annotated[float, Gt(0), Setting(resume="any_time")] | None = None
+    """Play at this multiple of real time; unset: at full speed."""
+    event_id: Annotated[str | None, Setting(live=True, resume="from_now")] = None
+    """Column of an id by which an event that comes twice is dropped."""
+    codec: Annotated[CodecName, Setting(live=True)] = "json"
+    """Kafka: how records are written; arrow holds many edges per record."""
+    until_end: Annotated[bool, Setting(live=True, resume="any_time")] = False
+    """Kafka: stop at the end that the topic has when the run starts, also after a crash and a
+    resume; resuming a run that stopped there reads to the end of that moment."""
+
 
 ScaleKind = Literal["auto", "standard", "log", "none"]
 

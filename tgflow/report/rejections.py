@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tgflow.config.flags import in_flags
+from tgflow.config import in_flags
 from tgflow.text import printable
 
 

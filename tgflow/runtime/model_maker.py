@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from tgflow.config import Config, ConfigError
-from tgflow.config.model import WIDTHS, model_settings, validate_model
+from tgflow.config import Config, ConfigError, model_settings, validate_model
+from tgflow.config.load import WIDTHS
 from tgflow.lazy import import_named
 from tgflow.metrics import find_metrics
 from tgflow.model import TemporalModel

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tgflow.choices import Side
-from tgflow.config.stream import StreamConfig
+from tgflow.config import StreamConfig
 from tgflow.describe import described
 from tgflow.graph import TemporalGraph
 from tgflow.graph.log import NodeCount
