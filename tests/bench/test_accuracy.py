@@ -4,23 +4,8 @@ import json
 
 import pytest
 
-from benchmarks.accuracy import headline_table, merged, rows_of_run, with_targets
-from benchmarks.results import Result
+from benchmarks.accuracy import rows_of_run, with_targets
 from tgflow.bench.row import Row
-
-
-def test_row_of_a_run_says_what_was_typed(tmp_path):
-    found = {"stream": "data/enron.csv.gz", "model": "counts", "num_seeds": 1, "test.ap": 0.93}
-    (tmp_path / "metrics.json").write_text(json.dumps(found | {"num_parameters": 9}))
-    model = '[model]\nname = "counts"\nhidden = 16\nboth = true\n'
-    learning = "[offline]\nlearning_rate = 0.01\nepochs = 5\n"
-    (tmp_path / "config.toml").write_text(model + learning)
-    [row] = with_targets(rows_of_run(tmp_path))[:1]
-    assert (
-        row.params["settings"]
-        == "--learning-rate 0.01 --epochs 5 --model-set both=true --model-set hidden=16"
-    )
-    assert (row.value, row.target, row.params["stream"]) == (0.93, 0.929, "enron")
 
 
 @pytest.mark.parametrize(
@@ -41,29 +26,6 @@ def test_settings_are_a_rows_however_they_were_typed(tmp_path, training, model):
         "--batch-size 100 --learning-rate 0.0003 --epochs 5 "
         "--model-set half_life=10000000.0 --model-set window=true"
     )
-
-
-def test_row_of_a_continual_run_is_prequential(tmp_path):
-    found = {"stream": "data/enron.csv.gz", "model": "tgn+pairs", "num_events": 125_235}
-    (tmp_path / "metrics.json").write_text(json.dumps(found | {"prequential.ap": 0.95}))
-    (tmp_path / "config.toml").write_text('[stream]\ntime_unit = "d"\n')
-    [row] = rows_of_run(tmp_path)
-    assert (row.name, row.value) == ("prequential AP", 0.95)
-    assert row.params["settings"] == "--time-unit d"
-
-
-def test_each_kind_of_negatives_has_a_row(tmp_path):
-    found = {"stream": "enron.csv", "model": "recency", "num_seeds": 3, "num_parameters": 0}
-    figures = {"test.ap": 0.88, "test.ap_std": 0.01, "test.inductive.ap": 0.8}
-    (tmp_path / "metrics.json").write_text(json.dumps(found | figures))
-    offline = 'protocol = "dyglib/1"\nnegatives = ["historical", "inductive"]\n'
-    (tmp_path / "config.toml").write_text(f"[offline]\n{offline}")
-    first, second = rows_of_run(tmp_path)
-    assert (first.name, first.value) == ("test AP, historical", 0.88)
-    assert (second.name, second.value) == ("test AP, inductive", 0.8)
-    assert (first.params["spread"], second.params["spread"]) == (0.01, "")
-    settings = "--protocol dyglib/1 --negatives historical --negatives inductive"
-    assert first.params["settings"] == second.params["settings"] == settings
 
 
 def row_of(name, model, value, stream="collegemsg", settings="", **params):
@@ -101,20 +63,3 @@ def test_the_default_is_to_reach_the_better_of_tgn_and_the_rules():
     targets = [row.target for row in with_targets(rows)]
     assert targets[0] == pytest.approx(0.907)
     assert targets[1:] == [0.96, None, None, None, None, None]
-
-
-def test_the_readme_has_what_was_measured_and_nothing_else():
-    rows = (row_of("test AP", "tpnet", 0.96), row_of("test AP", "recency", 0.955, "enron"))
-    assert list(headline_table({"accuracy": Result("", "", "", "", rows)}))[2:] == [
-        "| the best of all models | 0.960 (tpnet) | 0.955 (recency) |  |",
-        "| the best rule without parameters |  | 0.955 (recency) |  |",
-    ]
-
-
-def test_newer_rows_take_the_place_of_older_ones():
-    def row(value, settings):
-        params = {"stream": "enron", "model": "counts", "settings": settings}
-        return Row("test AP", value, "", params)
-
-    old = [row(0.1, "a"), row(0.2, "b")]
-    assert [each.value for each in merged(old, [row(0.3, "a")])] == [0.3, 0.2]

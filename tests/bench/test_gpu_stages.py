@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from benchmarks.gpu_goals import GOALS, Goal, goal_table, keep, measured
+from benchmarks.gpu_goals import GOALS
 from benchmarks.results import load
 from helpers import gpu_stages
 from helpers.gpu_stages import BENCHES, MOST_SECONDS, STAGES, TRAININGS, Step, main, run
@@ -47,15 +47,6 @@ def test_step_and_its_processes_end_at_its_limit(tmp_path):
     assert not mark.exists()
 
 
-def test_build_without_its_backend_names_what_is_missing(tmp_path, monkeypatch):
-    monkeypatch.setattr(gpu_stages, "BUILT", tmp_path / "gpu")
-    monkeypatch.setattr(gpu_stages, "BACKEND", {"no_such_module": "no-such>=1", "sys": "sys"})
-    (tmp_path / "a.whl").touch()
-    wheels, core = STAGES["build"](tmp_path)
-    assert wheels.command[-1] == tmp_path / "a.whl"
-    assert core.status.startswith("not possible without no-such>=1: install them")
-
-
 def test_every_stage_is_done_in_eight_minutes(monkeypatch):
     monkeypatch.setattr(gpu_stages.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(gpu_stages.shutil, "rmtree", lambda *_, **__: None)
@@ -77,25 +68,3 @@ def test_rows_come_back_with_the_logs(tmp_path, monkeypatch, capsys):
         assert load(folder / "gpu-train.json").rows[0].value == 3e9
     assert "figures" in (tmp_path / "out" / "summary.txt").read_text()
     assert f"| {goal.what} | **3G** | " in capsys.readouterr().out
-
-
-def test_figures_are_kept_and_stand_beside_their_goals(tmp_path, monkeypatch):
-    goals = (Goal("a race", "race", "speed", 5, "x"), Goal("a walk", "walk", "speed", 5, "x"))
-    monkeypatch.setattr("benchmarks.gpu_goals.GOALS", goals)
-    rows = [
-        Row("speed", 4.0, "events/s", {"batch": 200}, baseline=2.0),
-        Row("speed", float("nan"), "events/s", {"batch": 600}),
-    ]
-    for number, part in enumerate(rows):
-        (tmp_path / f"{number}-race.json").write_text(json.dumps([part.to_json()]))
-    (tmp_path / "2-race.json").write_text("[{")  # ended by its limit
-    (tmp_path / "3-other.json").write_text("")
-    found = keep(tmp_path, tmp_path / "results")
-    assert list(found) == ["race"]
-    assert [row.to_json() for row in found["race"].rows] == [row.to_json() for row in rows]
-    lines = list(goal_table(found))
-    assert "**4**: short |" in lines[2]
-    assert "| a walk | not measured | 5 x |" in lines[3]
-    assert list(goal_table({}))[-1] == "Measured on: no GPU."
-    assert measured(Goal("", "race", "speed", 5, "", {"batch": 200}, "", True), rows) == 2
-    assert measured(Goal("", "race", "speed", 5, "", {"batch": 600}), rows) is None

@@ -1,7 +1,6 @@
 """The benches of the store and the samplers: rows are complete, baselines are true."""
 
 import json
-import math
 
 import pytest
 import torch
@@ -12,14 +11,12 @@ import benchmarks.graph
 from benchmarks import peers
 from benchmarks.device_rebuild import rebuild_rows
 from benchmarks.graph import OWN, check_equal, library_rows, samplers, share_equal
-from benchmarks.race import take_turns
 from benchmarks.results import skipped
 from benchmarks.static_csr import StaticCsr
 from helpers.devices import opened
-from tgflow import _core
 from tgflow.bench import graph
 from tgflow.bench.row import Row
-from tgflow.bench.setup import Options, PowerLaw, read, wikipedia
+from tgflow.bench.setup import Options, PowerLaw, wikipedia
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.sampling import recent_neighbors, uniform_neighbors
@@ -44,7 +41,7 @@ def options(tmp_path_factory):
             benchmarks.graph.store,
             ("insert, bulk", "insert, micro-batches beside a merge"),
         ),
-        (benchmarks.graph.sample, ("recent, cold", "update, then sample beside a merge")),
+        (benchmarks.graph.sample, ("recent, cold", "uniform, cold")),
     ],
 )
 def test_rows_are_complete_and_have_baselines(run, beside, options):
@@ -58,13 +55,6 @@ def test_rows_are_complete_and_have_baselines(run, beside, options):
         made = [row for row in rows if row.name == name and row.params["stream"] == "power law"]
         assert {row.params["entries"] for row in made} == set(SIZES)
         assert all(row.baseline is not None and row.baseline > 0 for row in made)
-
-
-def test_core_without_the_csr_is_measured_without_it(monkeypatch, options):
-    monkeypatch.delattr(_core, "StaticCsr")
-    rows = benchmarks.graph.store(options)
-    assert {row.name for row in rows} >= {"insert, bulk"}
-    assert all(row.baseline is None for row in rows if row.name == "insert, bulk")
 
 
 def test_graph_on_a_gpu_is_measured_as_one_on_the_cpu():
@@ -93,38 +83,6 @@ def test_ratio_and_targets_of_a_row():
     assert Row("rate", 6.0, "events/s", target_ratio=2.0).reached is None
     none = skipped("rate", "events/s", {}, "not installed")
     assert (none.ratio, none.reached) == (None, None)
-
-
-def test_power_law_stream_is_the_same_in_any_pieces():
-    stream = PowerLaw(100, seed=3)
-    edge = PowerLaw.CHUNK
-    whole = PowerLaw(100, seed=3).read(edge - 30, edge + 30)
-    parts = [stream.read(at, at + 20) for at in range(edge - 30, edge + 30, 20)]
-    for column in ("src", "dst", "t"):
-        pieces = torch.cat([getattr(part, column) for part in parts])
-        assert torch.equal(pieces, getattr(whole, column))
-    assert not torch.equal(PowerLaw(100, seed=4).read(0, 60).src, stream.read(0, 60).src)
-
-
-def test_streams_are_read_from_the_files(tmp_path):
-    paths = [tmp_path / "made.csv", tmp_path / "wikipedia.csv"]
-    for i, path in enumerate(paths):
-        path.write_text(f"src,dst,t\n{i},5,1\n2,3,4\n", encoding="utf-8")
-    assert read(paths[0]).src.tolist() == [0, 2]
-    options = Options(data=paths)
-    assert list(options.streams()) == ["made", "wikipedia"]
-    name, events = options.wikipedia()
-    assert (name, events.src.tolist()) == ("wikipedia", [1, 2])
-    assert Options(data=paths[:1]).wikipedia()[0] == "made"
-    assert Options().wikipedia()[0] == "wikipedia-shaped"
-
-
-def test_turns_alternate_and_keep_the_best_of_each_call():
-    order = []
-    calls = {name: lambda i, name=name: order.append((name, i)) for name in "ab"}
-    seconds = take_turns(calls, num_calls=2, rounds=2)
-    assert [f"{name}{i}" for name, i in order] == ["a0", "b0", "b1", "a1"] * 2
-    assert all(len(each) == 2 and math.isfinite(float(each.sum())) for each in seconds.values())
 
 
 @pytest.mark.parametrize("peer", peers.SAMPLERS, ids=lambda peer: peer.library)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import math
 
-import pytest
-import torch
-
 from benchmarks import stream, table
 from helpers.emulator.device import EmulatedDevice
 from tgflow.bench.setup import Options
@@ -14,33 +11,17 @@ from tgflow.bench.setup import Options
 QUICK = Options(quick=True, device="cpu")
 
 
-def test_placements_on_the_cpu_are_measured(monkeypatch):
-    monkeypatch.setattr(table, "WIDTHS", (100,))
+def test_placements_are_measured_beside_what_they_replace(monkeypatch):
+    for name, value in {"WIDTHS": (100,), "GPU_CALL": 50, "SMALL_CALL": 20}.items():
+        monkeypatch.setattr(table, name, value)
     rows = table.run(QUICK)
-    assert {row.params["placement"] for row in rows} == {"host"}
     assert [row.params["beside"] for row in rows] == ["index_select", "indexing"]
-    assert all(row.value > 0 for row in rows)
-
-
-def test_gpu_is_measured_beside_what_it_replaces(monkeypatch):
-    monkeypatch.setattr(table, "GPU_CALL", 50)
-    monkeypatch.setattr(table, "SMALL_CALL", 20)
-    rows = list(table.gpu_rows(128, EmulatedDevice(), QUICK))
-    cache = "gather through a cache on the GPU", "gather through a cache, over plain uva"
-    assert [row.name for row in rows] == [
-        *("gather rows", "gather rows", "bus in use"),
-        *(*cache, *cache),
-        "memory bandwidth in use",
-    ]
-    assert [row.params["ids"] for row in rows[3:7]] == [20, 20, 50, 50]
-    assert 0.8 < rows[5].params["hit rate"] < 1
+    rows += table.gpu_rows(128, EmulatedDevice(), QUICK)
+    cache = "gather through a cache, over plain uva"
+    assert [row.name for row in rows[2:]] == ["bus in use", cache, cache, "memory bandwidth in use"]
+    assert [row.params["ids"] for row in rows[3:5]] == [20, 50]
+    assert 0.8 < rows[4].params["hit rate"] < 1
     assert all(row.value > 0 and math.isfinite(row.value) for row in rows)
-
-
-def test_different_rows_are_an_error():
-    out = torch.zeros(3)
-    with pytest.raises(RuntimeError, match="wrong gives other rows"):
-        table.check_alike({"wrong": lambda i: None}, out, torch.ones(3))
 
 
 def test_all_rows_of_files_but_the_bad_ones_reach_the_log(tmp_path, monkeypatch):
@@ -51,5 +32,5 @@ def test_all_rows_of_files_but_the_bad_ones_reach_the_log(tmp_path, monkeypatch)
     assert [stream.read_bare(tmp_path / name) for name in names] == [2000] * 3
     monkeypatch.setattr(stream, "NUM_ROWS", 20_000)
     rows = stream.run(Options(quick=True))
-    assert [row.target for row in rows[1::2]] == [3e6, 2.5e6, 10e6]
+    assert [row.target for row in rows] == [3e6, 2.5e6, 10e6]
     assert all(row.value > 0 and row.baseline for row in rows)

@@ -1,21 +1,18 @@
 """The benches of training at tiny sizes: rows are complete, peers optional, turns fair."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 
 import benchmarks.train
 from benchmarks import peers, reuse, threads, train_device, train_models
-from benchmarks.own import Task, own_tgat, own_tgn, task_of
-from benchmarks.race import Laps, link_loss, race
+from benchmarks.own import Task, own_tgat, own_tgn
 from helpers.effort import slow
 from helpers.emulator.device import EmulatedDevice
 from helpers.made_streams import made_events
 from tgflow.bench import train
 from tgflow.bench.setup import Options
-from tgflow.bench.train import graph_on
 from tgflow.events import EventBatch
 
 
@@ -25,45 +22,6 @@ def made_task() -> Task:
     x = torch.randn(120, 6, generator=draw)
     events = EventBatch(src, 8 + src % 3, torch.arange(120) * 5, x)
     return Task(events, 100, batch_size=10, dim=8, neighbors=3, lr=1e-2)
-
-
-class Counting:
-    """A contender that notes its turns."""
-
-    def __init__(self, name: str, turns: list[str], num_batches: int) -> None:
-        self.name, self.turns, self.left = name, turns, num_batches
-
-    def train(self, num_batches: int) -> list[float]:
-        self.turns.append(self.name)
-        size = min(num_batches, self.left)
-        self.left -= size
-        return [float(self.left)] * size
-
-    def evaluate(self) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.tensor([1.0]), torch.tensor([0.0])
-
-
-def test_contenders_take_turns_and_the_slow_one_gets_fewer_batches():
-    turns: list[str] = []
-    laps = {
-        "fast": Laps(Counting("fast", turns, 10), 4, 10),
-        "slow": Laps(Counting("slow", turns, 10), 1, 10),
-    }
-    race(laps, 10, Options())
-    laps["fast"].evaluate()
-    assert turns == ["fast", "slow"] * 3
-    assert [len(laps["fast"].losses), len(laps["slow"].losses)] == [10, 3]
-    assert laps["fast"].held_out_ap == 1.0
-    assert laps["fast"].losses == [6.0] * 4 + [2.0] * 4 + [0.0] * 2
-
-
-def test_first_turn_warms_up_unless_it_is_the_only_one():
-    assert Laps(Counting("", [], 0), 1, 1, turns=[1.0, 5.0, 7.0]).median == 6
-    assert Laps(Counting("", [], 0), 1, 1, turns=[1.0]).median == 1
-
-
-def test_link_loss_of_equal_scores_is_twice_log_two():
-    assert float(link_loss(torch.zeros(3), torch.zeros(3))) == pytest.approx(2 * math.log(2))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +81,6 @@ def test_rows_without_peers_have_the_way_to_install_them(monkeypatch):
     assert "TGN training, times the faster peer" not in measured
     assert measured["JODIE training, times TGN"].target == 2
     assert measured["TGN+pairs training, times TGN"].target == pytest.approx(10 / 11)
-    assert 0 <= measured["TGN training step, share in torch"].value < 1
     assert all(math.isfinite(row.value) for row in measured.values())
 
 
@@ -131,14 +88,6 @@ def test_user_benchmark_has_a_row_per_model():
     rows = train.train(Options(quick=True, events=2_000, device="cpu"))
     assert [row.name for row in rows] == ["TGN training", "TGAT training"]
     assert all(row.value > 0 for row in rows)
-
-
-def test_task_numbers_destinations_after_sources():
-    _, events = train.training_events(Options(events=500))
-    task = task_of(events)
-    assert int(task.events.src.max()) < int(task.events.dst.min())
-    assert task.train_stop == 425
-    assert task.events.x_dim == train.X_DIM
 
 
 def test_training_on_a_device_is_measured_for_each_batch_size(monkeypatch):
@@ -156,24 +105,6 @@ def test_training_on_a_device_is_measured_for_each_batch_size(monkeypatch):
     ]
     assert all(row.value > 0 for row in [live, *rows])
     assert beside.params["appended/s"] > 0
-
-
-def test_rewound_pass_begins_where_training_began():
-    own = own_tgn(made_task())
-    own.learner.optimizer.param_groups[0]["lr"] = 0.0
-    first = float(next(own.steps(10)))
-    list(own.steps(10))
-    own.rewind()
-    assert float(next(own.steps(10))) == first
-
-
-def test_appends_beside_training_raise_their_errors():
-    graph = graph_on("cpu", 6)
-    with (
-        pytest.raises(ValueError, match="x"),
-        train_device.appending(graph, replace(made_task().events, x=None)),
-    ):
-        pass
 
 
 @pytest.mark.parametrize(("cores", "num_rows"), [(2, 2), (1, 1)])
@@ -198,12 +129,3 @@ def test_each_staleness_is_measured_beside_none_on_the_same_batches(monkeypatch)
     assert speeds[1].params["rows of a batch"] < speeds[0].params["rows of a batch"]
     assert len({row.params["without reuse"] for row in speeds}) == 1
     assert len(rows) == 4
-
-
-def test_precision_is_measured_with_and_without_reuse(monkeypatch):
-    monkeypatch.setattr(reuse, "NEIGHBORS", 2)
-    given = made_events(240, x_dim=0), (0, 8), {"stream": "made"}, Options(quick=True)
-    plain, _, lost = rows = list(reuse.precision_rows(*given))
-    assert [row.name for row in rows] == [plain.name, plain.name, f"{plain.name} lost"]
-    assert all(math.isfinite(row.value) for row in rows)
-    assert lost.reached == (lost.value <= 0.5)

@@ -25,7 +25,7 @@ from torch import Tensor
 from benchmarks.results import skipped
 from tgflow.bench.row import Params, Row
 from tgflow.bench.setup import Options, PowerLaw
-from tgflow.cache import CachedTable, cached
+from tgflow.cache import cached
 from tgflow.graph import TemporalGraph
 from tgflow.plan import Loader, NegativeSampler, Plan
 from tgflow.tables import FeatureTable
@@ -66,7 +66,6 @@ class Pass:
     """When to stop."""
     group: str | None = None
     """Folder of the memory cgroup to enter, if there is one."""
-    is_v2: bool = False
 
 
 @dataclass(slots=True)
@@ -77,10 +76,6 @@ class PassTimes:
     """When each batch was there; as many as there was time for."""
     rows: list[int]
     """Rows that had been read by then."""
-    hits: int = 0
-    misses: int = 0
-    bytes: int | None = None
-    """Peak beyond what was held before the pass; None without a limit."""
 
 
 def run(options: Options) -> list[Row]:
@@ -109,7 +104,7 @@ def rows_of(dim: int, options: Options) -> list[Row]:
         "batch": batch,
         "batches of an epoch": -(-num_read // batch),
     }
-    return list(compared(taken, params, BUDGET))
+    return list(compared(taken, params))
 
 
 def write_table(path: Path, num_rows: int, dim: int) -> None:
@@ -126,30 +121,24 @@ def measured(task: Pass) -> PassTimes | None:
     file = os.open(task.path, os.O_RDONLY)  # the page cache of one process serves the next
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
     os.close(file)
-    try:
-        with memory_group(f"tgflow-bench-{os.getpid()}") as group:
-            return _child(replace(task, group=str(group.path), is_v2=group.is_v2))
-    except NoLimit:
-        return None if task.method == "mmap" else _child(task)
-
-
-def _child(task: Pass) -> PassTimes:
-    ran = subprocess.run(
-        [sys.executable, "-m", "benchmarks.disk", json.dumps(asdict(task))],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if ran.returncode != 0:
-        raise RuntimeError(
-            f"the pass with {task.method} failed with {ran.returncode}:\n{ran.stderr}"
+    with memory_group(f"tgflow-bench-{os.getpid()}") as group:
+        if group is None and task.method == "mmap":
+            return None
+        task = replace(task, group=None if group is None else str(group))
+        ran = subprocess.run(
+            [sys.executable, "-m", "benchmarks.disk", json.dumps(asdict(task))],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=False,
         )
+    if ran.returncode != 0:
+        raise RuntimeError(f"the pass with {task.method} failed:\n{ran.stderr}")
     return PassTimes(**json.loads(ran.stdout.splitlines()[-1]))
 
 
-def compared(taken: dict[str, PassTimes | None], params: Params, budget: int) -> Iterator[Row]:
-    """Yield the speed of the planned cache beside the others, their misses and their memory."""
+def compared(taken: dict[str, PassTimes | None], params: Params) -> Iterator[Row]:
+    """Yield the speed of the planned cache beside the others, in the batches that both read."""
     belady = taken["belady"]
     assert belady is not None
     for name, ratio in TARGETS.items():
@@ -159,82 +148,45 @@ def compared(taken: dict[str, PassTimes | None], params: Params, budget: int) ->
             yield skipped("table on disk", "rows/s", named, reason)
             continue
         num = min(len(belady.rows), len(other.rows))
-        rows, seconds = belady.rows[num - 1], (belady.seconds[num - 1], other.seconds[num - 1])
+        ours, theirs = (belady.rows[num - 1] / each.seconds[num - 1] for each in (belady, other))
         named["batches"] = num
-        yield Row(
-            "table on disk", rows / seconds[0], "rows/s", named, None, rows / seconds[1], ratio
-        )
-    for name, each in taken.items():
-        named = {**params, "policy": name}
-        if each is not None and each.misses:
-            share = each.misses / (each.hits + each.misses)
-            yield Row("table on disk: misses", share, "of the rows", named)
-        if each is not None and each.bytes is not None:
-            yield Row("table on disk: memory", each.bytes / budget, "of the budget", named, 1.1)
-
-
-class NoLimit(RuntimeError):
-    """The system lets this process limit no memory; the message has the reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryGroup:
-    """A memory cgroup (version 1 or 2) beneath that of this process."""
-
-    path: Path
-    is_v2: bool
-
-    def enter(self) -> None:
-        """Move this process in."""
-        self._write("cgroup.procs", os.getpid())
-
-    def limit(self, num_bytes: int) -> None:
-        """Limit the group's memory, page cache included."""
-        self._write("memory.max" if self.is_v2 else "memory.limit_in_bytes", num_bytes)
-
-    def settle(self) -> int:
-        """Drop the page cache, begin a new peak, and return the bytes held."""
-        if not self.is_v2:
-            self._write("memory.force_empty", 0)
-            self._write("memory.max_usage_in_bytes", 0)
-        return self._read("memory.current" if self.is_v2 else "memory.usage_in_bytes")
-
-    @property
-    def peak(self) -> int:
-        """The most bytes that the group has held."""
-        return self._read("memory.peak" if self.is_v2 else "memory.max_usage_in_bytes")
-
-    def _write(self, name: str, value: int) -> None:
-        (self.path / name).write_text(str(value), encoding="ascii")
-
-    def _read(self, name: str) -> int:
-        return int((self.path / name).read_text(encoding="ascii"))
+        yield Row("table on disk", ours, "rows/s", named, None, theirs, ratio)
 
 
 @contextmanager
-def memory_group(name: str) -> Iterator[MemoryGroup]:
-    """Make a group beneath that of this process, and remove it when its processes have ended.
-
-    Raises:
-        NoLimit: If there is no memory controller, or this process may not use it.
-    """
-    group = None
+def memory_group(name: str) -> Iterator[Path | None]:
+    """Make a memory cgroup (version 1 or 2) beneath that of this process; None if it may not."""
+    found = None
     lines = Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines()
     for number, controllers, path in (line.split(":", 2) for line in lines):
         if "memory" in controllers.split(","):
-            group = MemoryGroup(CGROUPS / "memory" / path.lstrip("/") / name, is_v2=False)
+            found = CGROUPS / "memory" / path.lstrip("/") / name
         elif number == "0" and (CGROUPS / "cgroup.controllers").exists():
-            group = group or MemoryGroup(CGROUPS / path.lstrip("/") / name, is_v2=True)
-    if group is None:
-        raise NoLimit("this system has no memory cgroups")
+            found = found or CGROUPS / path.lstrip("/") / name
     try:
-        group.path.mkdir()
-    except OSError as error:
-        raise NoLimit(f"no memory cgroup can be made: {error.strerror}") from error
+        if found is not None:
+            found.mkdir()
+    except OSError:
+        found = None
     try:
-        yield group
+        yield found
     finally:
-        group.path.rmdir()
+        if found is not None:
+            found.rmdir()
+
+
+def limit_memory(group: Path, num_bytes: int) -> None:
+    """Let a group hold so many bytes more than now, the page cache included."""
+    is_v2 = (group / "memory.max").exists()
+    if not is_v2:
+        (group / "memory.force_empty").write_text("0", encoding="ascii")
+    usage, limit = (
+        ("memory.current", "memory.max")
+        if is_v2
+        else ("memory.usage_in_bytes", "memory.limit_in_bytes")
+    )
+    held = int((group / usage).read_text(encoding="ascii"))
+    (group / limit).write_text(str(held + num_bytes), encoding="ascii")
 
 
 class MappedRows:
@@ -259,9 +211,9 @@ class MappedRows:
 
 def take(task: Pass) -> PassTimes:
     """Prepare the batches of a pass once, as a TGN reads them: one hop of 10."""
-    group = None if task.group is None else MemoryGroup(Path(task.group), task.is_v2)
+    group = None if task.group is None else Path(task.group)
     if group is not None:
-        group.enter()
+        (group / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
     graph = TemporalGraph.from_events(PowerLaw(task.num_events // 10).read(0, task.num_events))
     plan = Plan(
         graph,
@@ -275,12 +227,9 @@ def take(task: Pass) -> PassTimes:
         with_memory=True,
     )
     plan.pending(0, 0)
-    held = 0
     if group is not None:
-        held = group.settle()
-        group.limit(held + int(HEADROOM * task.budget))
-    table = open_table(task)
-    graph.edge_x = table  # type: ignore[assignment]  # a plan only gathers from a mapped file
+        limit_memory(group, int(HEADROOM * task.budget))
+    graph.edge_x = open_table(task)  # type: ignore[assignment]  # only gathers from a mapped file
     taken, started, num_rows = PassTimes([], []), time.perf_counter(), 0
     for batch in Loader(plan):
         assert batch.x is not None
@@ -290,9 +239,6 @@ def take(task: Pass) -> PassTimes:
         taken.seconds.append(time.perf_counter() - started)
         if taken.seconds[-1] > task.limit_s:
             break
-    if isinstance(table, CachedTable):
-        taken.hits, taken.misses = table.counters.hits, table.counters.misses
-    taken.bytes = None if group is None else group.peak - held
     return taken
 
 

@@ -1,4 +1,4 @@
-"""The store and the samplers beside a static CSR, the stores of other libraries, and a reference.
+"""The store and the samplers beside a static CSR and the stores of other libraries.
 
 The CSR and what is measured on the CPU use one thread unless a row's parameters differ.
 """
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import peers
-from benchmarks.device_rebuild import LOOP_SIZE, rebuild_rows
+from benchmarks.device_rebuild import rebuild_rows
 from benchmarks.race import take_turns
 from benchmarks.results import skipped
 from benchmarks.static_csr import StaticCsr, static_csr
@@ -27,12 +27,8 @@ from tgflow.bench.setup import Options, restored_threads, seconds_of
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.sampling import Neighbors, recent_neighbors
-from tgflow.testing import reference
 
 OWN = "tgflow"
-LOOP = "update, then sample"
-LOOP_TARGET = 50.0
-"""How many times faster than a rebuild an update is at `LOOP_SIZE` entries."""
 PEER_BATCH = 200
 HOP_TARGETS = {1: 20e6, 2: 2e6}
 
@@ -97,7 +93,7 @@ def with_speeds(row: Row, speeds: Mapping[Any, tuple[float, float]]) -> Iterator
 
 
 def sample(options: Options) -> list[Row]:
-    """Run `tgflow bench sample`, beside the CSR; then the peers and the reference."""
+    """Run `tgflow bench sample`, beside the CSR; then the peers."""
     rows = bench.sample(options)
     with restored_threads():
         for device in options.devices:
@@ -109,13 +105,11 @@ def sample(options: Options) -> list[Row]:
         for growing, params, csr in csr_graphs(options):
             turns = turn_speeds(growing.graph, csr, options)
             rows = [_with_turn(row, params, turns) for row in rows]
-            if params["stream"] == "power law":
-                rows += loop_rows(growing, csr, params, options)
         for name, events in options.streams().items():
             rows += ordered_rows(name, events, options)
         name, events = options.wikipedia()
         options.say(f"sample: {name}, beside the peers")
-        return [*rows, *hop_rows(name, events, options), *reference_rows(events, options)]
+        return [*rows, *hop_rows(name, events, options)]
 
 
 def turn_speeds(
@@ -148,50 +142,11 @@ def _with_turn(row: Row, params: Params, turns: Mapping[str, tuple[float, float]
     return replace(row, value=speed, baseline=baseline)
 
 
-def loop_rows(
-    growing: GrowingGraph, csr: StaticCsr, params: Params, options: Options
-) -> Iterator[Row]:
-    """Append 1,000 events and sample 3,000 queries; the CSR is rebuilt, or merges the events."""
-    ours, rebuilt, merged = [], [], []
-    for step in range(2 if options.quick else 30):
-        events = growing.read(MICRO)
-        nodes = torch.cat([events.src, events.dst, events.src])
-        t = torch.full_like(nodes, growing.graph.num_events + MICRO)
-        own = partial(STRATEGIES["recent"], growing.graph, nodes, t)
-        other = partial(csr.recent, nodes, t, K)
-        ours.append(growing.append(events) + seconds_of(own))
-        merged.append(seconds_of(partial(csr.insert, events)) + seconds_of(other))
-        check_equal(LOOP, own(), other())
-        if step < 3:
-            build = partial(csr.build, growing.graph.log)
-            rebuilt.append(seconds_of(build) + seconds_of(other))
-    own_us, rebuild_us, merge_us = (1e6 * median(each) for each in (ours, rebuilt, merged))
-    least = LOOP_TARGET if params["entries"] == LOOP_SIZE else None
-    sized = params | {"inserted": MICRO, "queries": CALL}
-    yield Row(LOOP, own_us, "us/step", sized, None, rebuild_us, least)
-    yield Row(f"{LOOP} beside a merge", own_us, "us/step", sized, None, merge_us)
-
-
 def check_equal(what: str, ours: Neighbors, other: Neighbors) -> None:
     """Raise RuntimeError unless two answers are equal, bit for bit."""
     for column in ("nodes", "t", "eid", "count"):
         if not torch.equal(getattr(ours, column).cpu(), getattr(other, column)):
             raise RuntimeError(f"{what}: the answers differ in {column!r}")
-
-
-def reference_rows(events: EventBatch, options: Options) -> Iterator[Row]:
-    """Compare with the plain-Python reference on one thread; the answers are compared too."""
-    graph, slow = TemporalGraph.from_events(events), reference.ReferenceGraph(events)
-    queries = bench.chronological(events)[:: 200 if options.quick else 50]
-    fast_calls = [partial(recent_neighbors, graph, *each, K) for each in queries]
-    slow_calls = [partial(reference.recent_neighbors, slow, *each, K) for each in queries]
-    for ours, other in zip(fast_calls, slow_calls, strict=True):
-        check_equal("recent", ours(), other())
-    _core.set_num_threads(1)
-    fast_s = bench.best_seconds(fast_calls, options.rounds)
-    slow_s = bench.best_seconds(slow_calls, 1)
-    params: Params = {"k": K, "threads": 1}
-    yield Row("recent vs plain Python", slow_s / fast_s, "x", params, target=20)
 
 
 def ordered_rows(name: str, events: EventBatch, options: Options) -> Iterator[Row]:

@@ -49,7 +49,7 @@ def run(options: Options) -> list[Row]:
 
 
 def codec_rows(codec: CodecName, options: Options) -> Iterator[Row]:
-    """One topic, read by kafka-python alone, by the source, and into the log, in turns."""
+    """One topic, read by kafka-python alone and into the log, in turns."""
     per_partition = EVENTS[codec] // (10 if options.quick else 1)
     options.say(f"stream: Kafka, {codec}")
     with MockBroker() as broker:
@@ -58,7 +58,6 @@ def codec_rows(codec: CodecName, options: Options) -> Iterator[Row]:
         total = per_partition * PARTITIONS
         ways: dict[str, Callable[[], int]] = {
             "bare": lambda: read_bare(broker, codec, total),
-            "source": lambda: read_source(broker, codec),
             "log": lambda: read_to_log(broker, codec),
         }
         best = dict.fromkeys(ways, 0.0)
@@ -68,7 +67,6 @@ def codec_rows(codec: CodecName, options: Options) -> Iterator[Row]:
     rows_each = 1 if codec == "json" else ROWS
     params: Params = {"events": total, "partitions": PARTITIONS, "edges a record": rows_each}
     yield Row(NAMES[codec], best["log"], "events/s", params, TARGETS[codec], best["bare"])
-    yield Row(f"Kafka decoded, {codec}", best["source"], "events/s", params, None, best["bare"])
 
 
 def speed(way: Callable[[], int], total: int) -> float:
@@ -157,18 +155,6 @@ def source(broker: MockBroker, codec: CodecName) -> KafkaSource:
     options = {"api_version": broker.api_version, "fetch_max_wait_ms": 50}
     config = KafkaConfig(url=broker.url("edges"), codec=codec, until_end=True, options=options)
     return KafkaSource(config)
-
-
-def read_source(broker: MockBroker, codec: CodecName) -> int:
-    """Read all events as the source gives them: decoded and checked."""
-    topic = source(broker, codec)
-    topic.start({})
-    count = 0
-    everything = set(topic.partitions())
-    while topic.ended() < everything:
-        count += sum(len(arrivals.events) for arrivals in topic.poll(everything, 0.5))
-    topic.close()
-    return count
 
 
 def read_to_log(broker: MockBroker, codec: CodecName) -> int:

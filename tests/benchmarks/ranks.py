@@ -1,157 +1,227 @@
 """What ranks cost and bring: processes that learn a stream together, beside one, in turns.
 
 Each contender is a set of new processes, a thread each unless its row says more, so that nothing is
-warm for one and not for another. The control is two processes that know nothing of each other, with
-half of each micro-batch: what two ranks could reach if they sent nothing.
+warm for one and not for another. The control is two independent processes, with half of each
+micro-batch: what two ranks could reach if they sent nothing.
+
+A process of a contender is `python -m benchmarks.ranks FILE WORK (alone|joined)`, see `measure`.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
-from benchmarks import rank_restart
-from benchmarks.rank_work import Work, WorkFigures
+import torch
+
 from benchmarks.results import skipped
+from tgflow import _core
+from tgflow.bench import setup
 from tgflow.bench.row import Params, Row
 from tgflow.bench.setup import Options
+from tgflow.distributed.join import join
 from tgflow.distributed.supervise import RankProcesses
+from tgflow.graph import TemporalGraph
+from tgflow.models import TGAT, TGN
+from tgflow.peers import Alone, Peers
+from tgflow.train.config import ContinualConfig
+from tgflow.train.continual import ContinualTrainer
 
 ROUNDS = 3
-WARM_UP = 10
-MEASURED = 40
-QUICK = 4
-"""Micro-batches of both with `quick`."""
+WARM_UP, MEASURED, QUICK = 10, 40, 4
+"""Micro-batches before the clock starts, and measured ones; of both with `quick`."""
 LIMIT_SECONDS = 1800.0
 CONTROL_SHARE = 0.9
 """Of the control, where it does not reach `CONTROL_SPEED` times one process."""
 CONTROL_SPEED = 1.8
 SPEEDS = {("tgn", 1000): 1.5, ("tgat", 1000): 1.4, ("tgn", 200): 1.1}
 """Times the better of one process with one thread and two, by model and micro-batch."""
-_TOGETHER = "2 ranks"
-_CONTROL = "2 processes, half batches"
-_ALONE = "1 process"
-_ALONE_2 = "1 process, 2 threads"
+KILL_NAME, KILL_SECONDS, KILLS = "ranks, kill -9 to learning again", 15.0, 3
+BATCHES = 25
+"""Micro-batches between checkpoints, and from one kill's recovery to the next kill."""
+KILL_LIMIT_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class RankContender:
-    """Processes that do some work at the same time."""
+class Work:
+    """What each process of a contender does, and how many processes there are."""
 
-    work: Work
-    world: int = 1
-    """Ranks that it is shared by; or 0: one process that joins nobody."""
+    model: str
+    """tgn or tgat."""
+    batch: int
+    """Events of a micro-batch."""
+    warm_up: int = WARM_UP
+    batches: int = MEASURED
+    data: str | None = None
+    """A file of events; None: a made stream."""
+    threads: int = 1
+    dim: int = 100
+    world: int = 0
+    """Ranks that share the work; 0: one process by itself."""
     copies: int = 1
     """Worlds beside each other."""
 
 
 def run(options: Options) -> list[Row]:
-    """Measure two ranks in turns with independent processes."""
+    """Measure two ranks in turns with independent processes, then restarts."""
+    data = options.data[0] if options.data else None
+    sizes = {"warm_up": QUICK, "batches": QUICK} if options.quick else {}
     rows = []
     for (model, batch), wanted in SPEEDS.items():
-        rows += speed_rows(_work(options, model, batch), wanted, options)
-    return [*rows, _restart_row(options)]
+        work = Work(model, batch, data=None if data is None else str(data), **sizes)
+        rows += speed_rows(work, wanted, options)
+    if data is None:
+        return [*rows, skipped(KILL_NAME, "s", {}, "needs a file: --data")]
+    options.say("ranks: kill -9 to learning again")
+    seconds = median(recoveries(data, 1 if options.quick else KILLS))
+    params: Params = {"stream": data.name.split(".")[0], "ranks": 2}
+    return [*rows, Row(KILL_NAME, seconds, "s", params, KILL_SECONDS)]
 
 
 def speed_rows(work: Work, wanted: float, options: Options) -> list[Row]:
     """Return events per second of two ranks, one process and the control."""
-    half = replace(work, batch=work.batch // 2)
-    found = take_rounds(
-        {
-            _TOGETHER: RankContender(replace(work, slices=2), world=2),
-            _ALONE: RankContender(work, world=0),
-            _ALONE_2: RankContender(replace(work, threads=2), world=0),
-            _CONTROL: RankContender(half, world=0, copies=2),
-        },
-        options,
-    )
-    events = work.batch * work.batches
-    speeds = {name: median(events / _slowest(each) for each in found[name]) for name in found}
-    best = max(speeds[_ALONE], speeds[_ALONE_2])
-    name, params = f"ranks, {work.model.upper()}", _params(work, options)
-    goal = {"baseline": best, "target_ratio": wanted}
-    if speeds[_CONTROL] < CONTROL_SPEED * best:
-        goal = {"baseline": speeds[_CONTROL], "target_ratio": CONTROL_SHARE}
-    rows = [Row(name, speeds[_TOGETHER], "events/s", {**params, "by": _TOGETHER}, **goal)]
-    rows += [
-        Row(name, speeds[each], "events/s", {**params, "by": each})
-        for each in (_ALONE, _ALONE_2, _CONTROL)
-    ]
-    return rows
-
-
-def take_rounds(
-    contenders: Mapping[str, RankContender], options: Options
-) -> dict[str, list[list[WorkFigures]]]:
-    """Return the figures of all processes of each contender, round by round, in turns."""
-    found: dict[str, list[list[WorkFigures]]] = {name: [] for name in contenders}
+    together, alone, alone_2, control = (
+        "2 ranks", "1 process", "1 process, 2 threads", "2 processes, half batches"
+    )  # fmt: skip
+    contenders = {
+        together: replace(work, world=2),
+        alone: work,
+        alone_2: replace(work, threads=2),
+        control: replace(work, batch=work.batch // 2, copies=2),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
     order = [*contenders]
     for _ in range(1 if options.quick else ROUNDS):
         for name in order:
-            work = contenders[name].work
             options.say(f"ranks: {work.model}, micro-batches of {work.batch}: {name}")
-            found[name].append(start(contenders[name]))
+            seconds[name].append(max(start(contenders[name])))
         order.reverse()
-    return found
+    events = work.batch * work.batches
+    speeds = {name: median(events / each for each in took) for name, took in seconds.items()}
+    best = max(speeds[alone], speeds[alone_2])
+    goal = {"baseline": best, "target_ratio": wanted}
+    if speeds[control] < CONTROL_SPEED * best:
+        goal = {"baseline": speeds[control], "target_ratio": CONTROL_SHARE}
+    stream = Path(work.data).name.split(".")[0] if work.data else "wikipedia-shaped"
+    params: Params = {"stream": stream, "model": work.model, "batch": work.batch}
+    return [
+        Row(
+            f"ranks, {work.model.upper()}",
+            speed,
+            "events/s",
+            {**params, "by": name},
+            **(goal if name == together else {}),
+        )
+        for name, speed in speeds.items()
+    ]
 
 
-def start(contender: RankContender) -> list[WorkFigures]:
-    """Run a contender's processes, all at the same time; return the figures of each.
+def start(work: Work) -> list[float]:
+    """Run the processes of a contender at the same time; return the seconds of each.
 
     Raises:
         RuntimeError: If one fails, or takes half an hour.
     """
-    threads = {"OMP_NUM_THREADS": str(contender.work.threads)}
+    threads = {"OMP_NUM_THREADS": str(work.threads)}
     environ = {**os.environ, **threads, "PYTHONPATH": os.pathsep.join(sys.path)}
+    how = "joined" if work.world else "alone"
+    command = [sys.executable, "-m", "benchmarks.ranks"]
     with ExitStack() as opened:
-        folders = [
-            Path(opened.enter_context(tempfile.TemporaryDirectory()))
-            for _ in range(contender.copies)
-        ]
-        worlds = [
-            opened.enter_context(_processes(contender, folder, environ)) for folder in folders
-        ]
+        folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
+        worlds = []
+        for number in range(work.copies):
+            own = [*command, str(folder / str(number)), json.dumps(asdict(work)), how]
+            worlds.append(opened.enter_context(RankProcesses(own, max(work.world, 1), environ)))
         for world in worlds:
             if not world.wait(LIMIT_SECONDS) or any(world.codes):
                 raise RuntimeError(f"ranks of the benchmark ended with {world.codes}")
-        files = [path for folder in folders for path in sorted(folder.glob("*.json"))]
-        return [WorkFigures(**json.loads(path.read_text(encoding="utf-8"))) for path in files]
+        return [float(path.read_text(encoding="ascii")) for path in folder.iterdir()]
 
 
-def _processes(contender: RankContender, folder: Path, environ: Mapping[str, str]) -> RankProcesses:
-    how = "alone" if contender.world == 0 else "joined"
-    work = json.dumps(asdict(contender.work))
-    command = [sys.executable, "-m", "benchmarks.rank_work", str(folder), work, how]
-    return RankProcesses(command, max(contender.world, 1), environ)
+def measure(work: Work, peers: Peers) -> float:
+    """Learn with these ranks; return the seconds after the warm-up."""
+    torch.set_num_threads(work.threads)
+    _core.set_num_threads(work.threads)
+    events = setup.wikipedia() if work.data is None else setup.read(Path(work.data))
+    events = events[: (work.warm_up + work.batches) * work.batch]
+    torch.manual_seed(0)
+    widths: dict[str, Any] = {"time_dim": work.dim, "embedding_dim": work.dim, "neighbors": 10}
+    widths["pair_features"] = False
+    model = (
+        TGAT(**widths, strategy="recent")
+        if work.model == "tgat"
+        else TGN(**widths, memory_dim=work.dim)
+    )
+    slices = max(work.world, 1)
+    config = ContinualConfig(batch_size=work.batch, slices=slices, mrr_negatives=1)
+    steps = ContinualTrainer(model, TemporalGraph(), config, peers=peers).steps([events])
+    for _ in range(work.warm_up):
+        next(steps)
+    began = time.perf_counter()
+    for _ in steps:
+        pass
+    return time.perf_counter() - began
 
 
-def _slowest(processes: list[WorkFigures]) -> float:
-    return max(each.seconds for each in processes)
+def recoveries(data: Path, kills: int) -> Iterator[float]:
+    """Yield seconds from each kill to the first record past those that there were.
+
+    Two ranks run over a file with `--nproc 2`, at full rate; the one that started last is killed.
+
+    Raises:
+        RuntimeError: If the run ends before, or takes minutes.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        how = ["--nproc", "2", "--threads", "1", "--checkpoint-batches", str(BATCHES)]
+        command = [sys.executable, "-m", "tgflow", "run", "--stream", str(data), "--out", str(out)]
+        with subprocess.Popen([*command, *how], stdout=subprocess.DEVNULL) as runner:
+            try:
+                for _ in range(kills):
+                    _wait(runner, out, records(out) + BATCHES)
+                    before, began = records(out), time.perf_counter()
+                    os.kill(ranks_of(runner.pid)[-1], signal.SIGKILL)
+                    _wait(runner, out, before + 1)
+                    yield time.perf_counter() - began
+            finally:
+                runner.terminate()
 
 
-def _work(options: Options, model: str, batch: int) -> Work:
-    data = next((path for path in options.data), None)
-    num = (QUICK, QUICK) if options.quick else (WARM_UP, MEASURED)
-    return Work(model, batch, 1, *num, data=None if data is None else str(data))
+def records(run: Path) -> int:
+    """Return how many micro-batches a run has a record of."""
+    path = run / "metrics.jsonl"
+    *lines, _ = path.read_text(encoding="utf-8").split("\n") if path.exists() else [""]
+    return 1 + int(json.loads(lines[-1])["index"]) if lines else 0
 
 
-def _params(work: Work, options: Options) -> Params:
-    name = Path(work.data).name.split(".")[0] if work.data else "wikipedia-shaped"
-    return {"stream": name, "model": work.model, "batch": work.batch}
+def ranks_of(pid: int) -> list[int]:
+    """Return the processes that a process has started, in order."""
+    return sorted(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()))
 
 
-def _restart_row(options: Options) -> Row:
-    """Return how long ranks take to learn on, where there is a file for them to run over."""
-    if not options.data:
-        return skipped(rank_restart.NAME, "s", {}, "needs a file: --data")
-    options.say("ranks: kill -9 to learning again")
-    data = options.data[0]
-    kills = 1 if options.quick else rank_restart.KILLS
-    return rank_restart.restart_row(data, kills, {"stream": data.name.split(".")[0]})
+def _wait(runner: subprocess.Popen[bytes], run: Path, due: int) -> None:
+    limit = time.monotonic() + KILL_LIMIT_SECONDS
+    while records(run) < due:
+        if runner.poll() is not None or time.monotonic() > limit:
+            raise RuntimeError(f"ranks that run over {run} did not get to micro-batch {due}")
+        time.sleep(0.005)
+
+
+if __name__ == "__main__":
+    to, work, how = sys.argv[1:]
+    ranks = join() if how == "joined" else Alone()
+    seconds = measure(Work(**json.loads(work)), ranks)
+    rank = ranks.rank
+    ranks.close()
+    Path(f"{to}-{rank}").write_text(str(seconds), encoding="ascii")

@@ -48,16 +48,6 @@ ROWS: dict[tuple[str, str], tuple[str, Params, str, float | None]] = {
 ODD_KILLS, QUICK_ODD_KILLS = 500, 5
 ODD_CAMPAIGN = "runtime/test_odd_kills.py"
 BY_KIND = "kill -9 at random on an odd machine, final state the same bits"
-BY_MACHINE = "what these runs went through"
-_MACHINES = {
-    "kills, ordinary": ("killed", "an ordinary one"),
-    "kills, clock": ("killed", "a clock that jumps by months"),
-    "kills, full": ("killed", "a disk that is full now and then"),
-    "kills, read-only": ("killed", "a disk that becomes read-only"),
-    "ends, full": ("ended with exit 74", "a disk that is full now and then"),
-    "ends, read-only": ("ended with exit 74", "a disk that becomes read-only"),
-    "second runs": ("a second run refused", "any"),
-}
 
 
 def run(options: Options) -> list[Row]:
@@ -77,18 +67,14 @@ def kills(options: Options) -> list[Row]:
 
 
 def odd_rows(properties: Counter[tuple[str, str]], wanted: int) -> list[Row]:
-    """Return a row for each kind of run, one for all of them, and one for each machine."""
+    """Return a row for each kind of run, and one for all of them."""
     by_kind = {
         test.partition("[")[2].removesuffix("]"): count
         for (test, name), count in properties.items()
         if name == "kills"
     }
     rows = [Row(BY_KIND, count, "kills", {"of": kind}) for kind, count in by_kind.items()]
-    rows.append(Row(BY_KIND, sum(by_kind.values()), "kills", {"of": "all"}, wanted))
-    for name, (what, machine) in _MACHINES.items():
-        count = sum(n for (_, which), n in properties.items() if which == name)
-        rows.append(Row(BY_MACHINE, count, "times", {"what": what, "machine": machine}))
-    return rows
+    return [*rows, Row(BY_KIND, sum(by_kind.values()), "kills", {"of": "all"}, wanted)]
 
 
 def campaign_properties(

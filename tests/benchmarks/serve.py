@@ -7,8 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
@@ -59,49 +58,27 @@ def run(options: Options) -> list[Row]:
         seconds = QUICK_SECONDS if options.quick else SECONDS
         params = {"stream": params["stream"], "threads": THREADS, "seconds": seconds}
         with Learning(task) as learning:
-            return list(_rows(learning, params, seconds, options))
+            return list(rows_of(learning, params, seconds, options))
 
 
-def _rows(learning: Learning, params: Params, seconds: float, options: Options) -> Iterator[Row]:
-    """Yield the rows."""
+def rows_of(learning: Learning, params: Params, seconds: float, options: Options) -> Iterator[Row]:
+    """Yield the latency of answers by the number of clients, and how much they slow learning."""
     for num in CLIENTS:
         options.say(f"serve: {num} clients")
-        asked = learning.asked(num, seconds)
-        params_of = params | {"clients": num, "answers/s": round(asked.rate)}
-        for name, share in (("p50", 0.50), ("p99", 0.99)):
-            yield Row(f"serve, {name} beside learning", asked.quantile(share), "ms", params_of)
-    slowed: list[float] = []
-    alone: list[float] = []
-    reached: list[float] = []
+        _, answers = learning.asked(num, seconds)
+        rate = round(len(answers) / (seconds + MARGIN))
+        p99 = 1e3 * float(torch.tensor(answers, dtype=torch.float64).quantile(0.99))
+        params_of = params | {"clients": num, "answers/s": rate}
+        yield Row("serve, p99 beside learning", p99, "ms", params_of)
+    slowed, alone, reached = [], [], []
     for number in range(options.rounds):
         options.say(f"serve: {RATE} requests/s, round {number + 1}")
         alone.append(learning.alone(seconds))
-        asked = learning.asked(RATE_CLIENTS, seconds, RATE)
-        slowed.append(100 * (1 - 2 * asked.speed / (alone[-1] + learning.alone(seconds))))
-        reached.append(asked.rate)
+        speed, answers = learning.asked(RATE_CLIENTS, seconds, RATE)
+        slowed.append(100 * (1 - 2 * speed / (alone[-1] + learning.alone(seconds))))
+        reached.append(len(answers) / (seconds + MARGIN))
     params |= {"answers/s": round(median(reached)), "events/s alone": round(median(alone))}
     yield Row("serve, learning is", median(slowed), "% slower", params, MOST_SLOWED)
-
-
-@dataclass(frozen=True, slots=True)
-class AskedWindow:
-    """What became of a window in which clients asked."""
-
-    speed: float
-    """Events learned a second."""
-    lasting: float
-    """Seconds in which clients asked."""
-    answers: Sequence[float]
-    """Seconds of each."""
-
-    @property
-    def rate(self) -> float:
-        """Answers a second."""
-        return len(self.answers) / self.lasting
-
-    def quantile(self, share: float) -> float:
-        """Return how many milliseconds a share of the answers took at most."""
-        return 1e3 * float(torch.tensor(self.answers, dtype=torch.float64).quantile(share))
 
 
 class Learning:
@@ -112,6 +89,8 @@ class Learning:
     """
 
     def __init__(self, task: Task) -> None:
+        from prometheus_client import CollectorRegistry
+
         ids, events = NodeIds(), task.events
         src, dst = ids.encode(events.src, events.dst)
         self._events = EventBatch(src, dst, events.t, events.x)
@@ -122,7 +101,16 @@ class Learning:
         predictor.follow(self._trainer, engine)
         pairs = zip(ids.decode(src[:QUESTIONS]), ids.decode(dst[:QUESTIONS]), strict=True)
         self._questions = "\n".join(json.dumps({"src": [a], "dst": [b]}) for a, b in pairs)
-        self._server = _served(predictor)
+        self._server = Server(
+            predictor,
+            Endpoint("127.0.0.1", 0),
+            None,
+            ServeConfig(),
+            "bench",
+            registry=CollectorRegistry(),
+            state=lambda: "running",
+            warn=lambda text: print(text, file=sys.stderr),
+        )
         self._ends, self._thread = False, threading.Thread(target=self._learn)
 
     def __enter__(self) -> Learning:
@@ -145,15 +133,17 @@ class Learning:
         after, end = self._completed()
         return (after - before) / (end - begin)
 
-    def asked(self, clients: int, seconds: float, rate: float = 0) -> AskedWindow:
+    def asked(self, clients: int, seconds: float, rate: float = 0) -> tuple[float, list[float]]:
         """Have clients ask for some seconds, all together at `rate` a second if it is not 0.
+
+        Returns:
+            Events learned a second, and the seconds of each answer.
 
         Raises:
             RuntimeError: If they did not get their answers.
         """
         at = self._server.endpoint
-        lasting = seconds + MARGIN
-        words = [f"{at.host}:{at.port}", clients, lasting, rate]
+        words = [f"{at.host}:{at.port}", clients, seconds + MARGIN, rate]
         command = [sys.executable, str(Path(serve_clients.__file__)), *map(str, words)]
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -164,10 +154,10 @@ class Learning:
             process.stdin.close()
             process.stdout.readline()
             speed = self.alone(seconds)
-            answers = json.loads(process.stdout.read())
+            answers: list[float] = json.loads(process.stdout.read())
         if not answers:
             raise RuntimeError("no client had an answer")
-        return AskedWindow(speed, lasting, answers)
+        return speed, answers
 
     def _completed(self) -> tuple[int, float]:
         """Return how many events are learned when the next micro-batch is complete, and when."""
@@ -187,18 +177,3 @@ class Learning:
         while True:
             yield events
             events = EventBatch(events.src, events.dst, events.t + lap, events.x)
-
-
-def _served(predictor: Predictor) -> Server:
-    from prometheus_client import CollectorRegistry
-
-    return Server(
-        predictor,
-        Endpoint("127.0.0.1", 0),
-        None,
-        ServeConfig(),
-        "bench",
-        registry=CollectorRegistry(),
-        state=lambda: "running",
-        warn=lambda text: print(text, file=sys.stderr),
-    )

@@ -40,7 +40,6 @@ def _rows(directory: Path, options: Options) -> Iterator[Row]:
         options.say(f"files: {name}")
         path = directory / name
         calls: dict[str, Callable[[], int]] = {
-            "read": partial(read, path),
             "log": partial(into_log, path, directory),
             "bare": partial(read_bare, path),
         }
@@ -48,7 +47,6 @@ def _rows(directory: Path, options: Options) -> Iterator[Row]:
         seconds = take_turns(methods, 1, options.rounds)
         speed = {method: num_rows / float(taken[0]) for method, taken in seconds.items()}
         params: Params = {"file": name, "rows": num_rows, "features": 4}
-        yield Row("files, read", speed["read"], "rows/s", params, None, speed["bare"])
         target = TARGETS[name]
         yield Row("files, to the log", speed["log"], "rows/s", params, target, speed["bare"])
 
@@ -74,17 +72,6 @@ def write_files(directory: Path, num_rows: int) -> list[str]:
         lines[(i * num_rows + num_rows // 2) // NUM_BAD] = BAD_LINE
     (directory / "bad.csv").write_bytes(b"\n".join(lines))
     return list(TARGETS)
-
-
-def read(path: Path) -> int:
-    """Read a file as `Ingest` does; returns the number of rows."""
-    source = open_files(path, features="f")
-    source.start({})
-    num_rows = 0
-    while 0 not in source.ended():
-        num_rows += sum(polled.num_rows for polled in source.poll({0}, 1.0))
-    source.close()
-    return num_rows
 
 
 def into_log(path: Path, directory: Path) -> int:

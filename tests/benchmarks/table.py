@@ -19,17 +19,12 @@ if TYPE_CHECKING:
     from tgflow.cuda.device import Device
 
 WIDTHS = (100, 172)
-CALL = 12_000
-"""Rows of a gather on the CPU: those of a batch of two hops."""
-GPU_CALL = 60_000
-GPU_BYTES = 8 << 30
-SMALL_CALL = 4_000
-"""Rows of a gather for a small batch."""
-HIT_RATE, TIMES_THREE = 0.9, 3.0
+CALL, GPU_CALL, SMALL_CALL = 12_000, 60_000, 4_000
+"""Rows of a gather: of a batch of two hops on the CPU and on a GPU, and of a small batch."""
+HIT_RATE = 0.9
 CACHED = 1_000_000
 """Rows that the cache holds, at most a tenth of the table."""
 NUM_ROWS = 1_000_000
-COPIED = 1 << 28
 
 Gather = Callable[[int], object]
 
@@ -51,7 +46,7 @@ def run(options: Options) -> list[Row]:
 
 
 def host_rows(dim: int, options: Options) -> Iterator[Row]:
-    """Random rows beside torch's two ways, in turns."""
+    """Gather random rows beside torch's two ways, in turns."""
     x = torch.rand(NUM_ROWS // 10 if options.quick else NUM_ROWS, dim)
     ours, out = FeatureTable.from_tensor(x), torch.empty(CALL, dim)
     calls = 3 if options.quick else 20
@@ -76,64 +71,20 @@ def random_ids(num_rows: int, size: int, calls: int) -> list[Tensor]:
 
 
 def gpu_rows(dim: int, gpu: Device, options: Options) -> Iterator[Row]:
-    """Random rows of a table in host memory, to a GPU: read in place, staged, and by torch."""
-    uva = large_table(dim, gpu, 1 << 20 if options.quick else GPU_BYTES)
-    x, device, calls = uva.read(0, len(uva)), gpu.device, 3 if options.quick else 20
-    ids = random_ids(len(uva), GPU_CALL, calls)
-    there = [each.to(device) for each in ids]
-    out = torch.empty(GPU_CALL, dim, device=device)
-    pinned = torch.empty(GPU_CALL, dim, pin_memory=out.is_cuda)
-
-    def staged(i: int) -> None:
-        _core.gather_rows(x, dim * 4, len(x), ids[i], pinned)
-        out.copy_(pinned, non_blocking=True)
-
-    methods: dict[str, Gather] = {
-        "uva": lambda i: uva.gather(there[i], out),
-        "staged": staged,
-        "indexing": lambda i: x[ids[i]].to(device),
-    }
-    check_alike(methods, out, x[ids[0]])
-    seconds = take_turns(methods, calls, options.rounds, device.type)
-    speeds = {name: GPU_CALL * calls / float(s.sum()) for name, s in seconds.items()}
-    size = f"{x.nbytes / 1e9:.0f} GB"
-    params: Params = {"placement": "uva", "dim": dim, "ids": GPU_CALL, "table": size}
-    goals = {"staged": 1.3, "indexing": 4.0}
-    for name in list(methods)[1:]:
-        sized = {**params, "beside": name}
-        yield Row("gather rows", speeds["uva"], "rows/s", sized, None, speeds[name], goals[name])
-    share = speeds["uva"] * dim * 4 / copy_speed(device, options.quick)
-    yield Row("bus in use", share, "of pinned copy", params, 0.6)
+    """Gather from host memory beside a copy over the bus, through a cache, and on the GPU."""
+    uva = large_table(dim, gpu, 1 << 20 if options.quick else 8 << 30)
+    yield share_of_copy("bus in use", "of pinned copy", 0.6, uva, gpu, options)
     for call in (SMALL_CALL, GPU_CALL):
-        yield from cached_rows(uva, gpu, options, call)
+        yield cached_row(uva, gpu, options, call)
     uva.close()
-    yield bandwidth_row(dim, gpu, options)
-
-
-def bandwidth_row(dim: int, gpu: Device, options: Options) -> Row:
-    """What a gather from the GPU's own memory makes of its bandwidth, which a copy has all of."""
     rows = torch.rand((1 << 20 if options.quick else 1 << 30) // (4 * dim), dim)
     table = FeatureTable.from_tensor(rows, placement="device", device=gpu)
-    calls = 3 if options.quick else 20
-    there = [ids.to(gpu.device) for ids in random_ids(len(table), GPU_CALL, calls)]
-    out = torch.empty(GPU_CALL, dim, device=gpu.device)
-    whole = table.gather(torch.arange(len(table), device=gpu.device))
-    twin = torch.empty_like(whole)  # larger than any cache
-    methods: dict[str, Gather] = {
-        "device": lambda i: table.gather(there[i], out),
-        "copy": lambda i: twin.copy_(whole),
-    }
-    check_alike({"device": methods["device"]}, out, rows[there[0].cpu()])
-    seconds = take_turns(methods, calls, options.rounds, gpu.device.type)
+    yield share_of_copy("memory bandwidth in use", "of a copy", 0.8, table, gpu, options)
     table.close()
-    copied_s = float(seconds["copy"].min()) / len(whole) * GPU_CALL
-    share = copied_s / float(seconds["device"].median())
-    params: Params = {"placement": "device", "dim": dim, "ids": GPU_CALL}
-    return Row("memory bandwidth in use", share, "of a copy", params, 0.8)
 
 
 def large_table(dim: int, gpu: Device, num_bytes: int) -> FeatureTable:
-    """Return a table of so many bytes, read in place."""
+    """Return a table in pinned host memory of about `num_bytes`."""
     made = FeatureTable(dim, placement="uva", device=gpu)
     part = torch.rand(min(num_bytes, 1 << 28) // (4 * dim), dim)
     while len(made) * dim * 4 < num_bytes:
@@ -141,29 +92,44 @@ def large_table(dim: int, gpu: Device, num_bytes: int) -> FeatureTable:
     return made
 
 
-def check_alike(methods: dict[str, Gather], out: Tensor, expected: Tensor) -> None:
-    """Compare the rows that each method gives; it returns them or leaves them in `out`."""
-    for name, method in methods.items():
-        given = method(0)
-        found = given if isinstance(given, Tensor) else out
-        if not torch.equal(found.cpu(), expected):
-            raise RuntimeError(f"{name} gives other rows")
+def share_of_copy(
+    name: str, unit: str, target: float, table: FeatureTable, gpu: Device, options: Options
+) -> Row:
+    """Return the speed of gathering random rows, as a share of copying them in order."""
+    calls, dim = 3 if options.quick else 20, table.dim
+    there = [ids.to(gpu.device) for ids in random_ids(len(table), GPU_CALL, calls)]
+    source = torch.rand((1 << 20 if options.quick else 1 << 28) // (4 * dim), dim)
+    source = source.to(gpu.device) if table.placement == "device" else pinned(source, gpu)
+    out, target_of_copy = (
+        torch.empty(size, dim, device=gpu.device) for size in (GPU_CALL, len(source))
+    )
+    methods: dict[str, Gather] = {
+        "gather": lambda i: table.gather(there[i], out),
+        "copy": lambda i: target_of_copy.copy_(source, non_blocking=True),
+    }
+    methods["gather"](0)
+    check_alike(name, out, table.read(0, len(table))[there[0].cpu()])
+    seconds = take_turns(methods, calls, options.rounds, gpu.device.type)
+    copied_s = float(seconds["copy"].min()) / len(source) * GPU_CALL
+    params: Params = {"placement": table.placement, "dim": dim, "ids": GPU_CALL}
+    return Row(name, copied_s / float(seconds["gather"].median()), unit, params, target)
 
 
-def copy_speed(device: torch.device, quick: bool) -> float:
-    """Return bytes a second of copies from pinned memory."""
-    source = torch.empty(COPIED >> (8 if quick else 0), dtype=torch.uint8)
-    if device.type == "cuda":
-        source = source.pin_memory()
-    target = torch.empty_like(source, device=device)
-    copy: dict[str, Gather] = {"copy": lambda _: target.copy_(source, non_blocking=True)}
-    return len(source) / float(take_turns(copy, 5, 2, device.type)["copy"].min())
+def pinned(x: Tensor, gpu: Device) -> Tensor:
+    """Return a tensor in pinned memory, if there is a real GPU."""
+    return x.pin_memory() if gpu.device.type == "cuda" else x
 
 
-def cached_rows(table: FeatureTable, gpu: Device, options: Options, call: int) -> Iterator[Row]:
+def check_alike(name: str, found: Tensor, expected: Tensor) -> None:
+    """Raise RuntimeError unless rows are equal."""
+    if not torch.equal(found.cpu(), expected.cpu()):
+        raise RuntimeError(f"{name} gives other rows")
+
+
+def cached_row(table: FeatureTable, gpu: Device, options: Options, call: int) -> Row:
     """Gather rows of `table`, in pinned memory, through a cache that has nine in ten of them.
 
-    Each call has its own ids. The CPU gathers to a pinned buffer, which is copied to the GPU.
+    Each call has its own ids.
     """
     device, size = gpu.device, len(table)
     cache = cached(table, rows=min(CACHED, size // 10), device=gpu)
@@ -173,20 +139,13 @@ def cached_rows(table: FeatureTable, gpu: Device, options: Options, call: int) -
     cache.preload(torch.arange(cache.capacity, device=device))
     cache.preload(hot.to(device))
     out = torch.empty(call, table.dim, device=device)
-    staging = torch.empty(call, table.dim, pin_memory=out.is_cuda)
-
-    def uncached(i: int) -> Tensor:
-        table.gather(ids[i], staging)
-        return out.copy_(staging, non_blocking=True)
-
-    check_alike({"the cache": lambda i: cache.gather(there[i])}, out, table.gather(ids[0]))
+    check_alike("the cache", cache.gather(there[0]), table.gather(ids[0]))
     for each in there[calls:]:  # contents as they are after a while
         cache.gather(each, out)
     cache.reset_counters()
-    methods = {
+    methods: dict[str, Gather] = {
         "cached": lambda i: cache.gather(there[i], out),
         "uva": lambda i: table.gather(there[i], out),
-        "host": uncached,
     }
     seconds = take_turns(methods, calls, 1, device.type)
     speeds = {name: call / float(each.median()) for name, each in seconds.items()}
@@ -197,10 +156,8 @@ def cached_rows(table: FeatureTable, gpu: Device, options: Options, call: int) -
         "table rows": size,
         "hit rate": round(cache.counters.hit_rate, 3),
     }
-    name = "gather through a cache on the GPU"
-    yield Row(name, speeds["cached"], "rows/s", params, None, speeds["host"], TIMES_THREE)
     name = "gather through a cache, over plain uva"
-    yield Row(name, speeds["cached"], "rows/s", params, None, speeds["uva"], 1.0)
+    return Row(name, speeds["cached"], "rows/s", params, None, speeds["uva"], 1.0)
 
 
 def ids_of_calls(num: int, capacity: int, size: int, num_ids: int) -> tuple[Tensor, list[Tensor]]:

@@ -21,28 +21,6 @@ OVER_ONE = 1.7
 TRAINING = "threads, training"
 
 
-class OnThreads:
-    """A contender that trains on a number of threads, torch's and the core's alike.
-
-    Args:
-        own: What trains.
-        threads: How many.
-    """
-
-    def __init__(self, own: Own, threads: int) -> None:
-        self._own, self._threads = own, threads
-
-    def train(self, num_batches: int) -> list[float]:
-        """Train on the next batches."""
-        torch.set_num_threads(self._threads)
-        _core.set_num_threads(self._threads)
-        return self._own.train(num_batches)
-
-    def evaluate(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Score the held-out events."""
-        return self._own.evaluate()
-
-
 def run(options: Options) -> list[Row]:
     """Train TGN and TGAT on one thread and on all, in turns."""
     name, events = training_events(options, EVENTS)
@@ -59,10 +37,12 @@ def training_rows(
 ) -> Iterator[Row]:
     """Yield the speed on one thread and on as many as there are cores, turn by turn."""
     cores = num_cores()
-    laps = {n: Laps(OnThreads(make(task), n), TURN, task.batch_size) for n in (1, cores)}
+    laps = {n: Laps(make(task), TURN, task.batch_size) for n in (1, cores)}
     with restored_threads():
         while len(laps[1].losses) < task.num_batches:
-            for each in laps.values():
+            for num, each in laps.items():
+                torch.set_num_threads(num)
+                _core.set_num_threads(num)
                 each.run()
             options.say(f"{params['model']}: batch {len(laps[1].losses):,}")
     one = laps.pop(1).median

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-
-import torch
+from collections.abc import Sequence
 
 from benchmarks import peers
 from benchmarks.own import Own, Task, named_task, own_tgat, own_tgn
@@ -18,8 +15,7 @@ from tgflow.bench.setup import Options, restored_threads
 from tgflow.bench.train import TURN, set_threads
 
 OWN = "tgflow"
-TGN_TIMES_FASTER, TORCH_SHARE_TARGET, TGAT_TARGET = 3.0, 0.85, 6000.0
-CURVE_POINTS = 5
+TGN_TIMES_FASTER, TGAT_TARGET = 3.0, 6000.0
 
 
 def run(options: Options) -> list[Row]:
@@ -40,37 +36,17 @@ def run(options: Options) -> list[Row]:
 
 
 def tgn_rows(task: Task, params: Params, options: Options) -> list[Row]:
-    """TGN against all peers, batch by batch on the same events: speed, losses, held-out AP."""
+    """TGN against all peers, batch by batch on the same events: speed and held-out AP."""
     laps, absent = contenders(own_tgn(task), peers.TGN, TURN)
     race(laps, task.num_batches, options)
     for each in laps.values():
         each.evaluate()
     rows = speed_rows("TGN training", laps, absent, params)
     rows += times_rows("TGN training, times the faster peer", laps, params, TGN_TIMES_FASTER)
-    rows.append(share_row(task, params))
-    for library, each in laps.items():
-        rows += quality_rows(each, params | {"library": library})
-    return rows
-
-
-def share_row(task: Task, params: Params) -> Row:
-    """Return the share of a step in torch's forward, backward and optimizer, without prefetch."""
-    own = own_tgn(task, num_threads=0)
-    own.train(TURN)
-    begin, computed = time.perf_counter(), own.learner.compute_seconds
-    own.train(2 * TURN)
-    elapsed = time.perf_counter() - begin
-    share = (own.learner.compute_seconds - computed) / elapsed
-    return Row("TGN training step, share in torch", share, "", params, TORCH_SHARE_TARGET)
-
-
-def quality_rows(laps: Laps, params: Params) -> Iterator[Row]:
-    """Return mean losses by fifths of the batches, and the average precision of held-out events."""
-    parts = torch.tensor(laps.losses, dtype=torch.float64).tensor_split(CURVE_POINTS)
-    for point, part in enumerate(parts, 1):
-        named = params | {"part": f"{point}/{CURVE_POINTS}"}
-        yield Row("TGN loss", float(part.mean()), "nats", named)
-    yield Row("TGN held-out AP", laps.held_out_ap, "", params)
+    return rows + [
+        Row("TGN held-out AP", each.held_out_ap, "", params | {"library": library})
+        for library, each in laps.items()
+    ]
 
 
 def tgat_rows(task: Task, params: Params, options: Options) -> list[Row]:
