@@ -95,12 +95,6 @@ def written(outcome, directory):
     return directory
 
 
-def test_files_bring_all_back(outcome, tmp_path):
-    found = Outcome.read(written(outcome, tmp_path))
-    assert found.summary == outcome.summary
-    assert_same(found, outcome)
-
-
 def assert_same(found, outcome):
     assert found.facts.keys() == outcome.facts.keys()
     for name, column in outcome.facts.items():
@@ -120,23 +114,6 @@ def test_a_changed_bit_of_a_file_is_found_or_changes_nothing(outcome, tmp_path, 
         except OutcomeDamaged:
             num_found += 1
     assert num_found > 10
-
-
-def test_one_that_dropped_out_takes_no_events_from_the_others(analysis):
-    assert analysis.num_events == SIZE
-    assert list(analysis.keys) == ["good", "bad", "good frozen"]
-    assert list(analysis.failures()) == ["<b>lost</b>/0"]
-
-
-def test_the_better_one_leads_and_is_told_apart(analysis):
-    assert list(analysis.mrr.means) == ["good", "good frozen", "bad"]
-    assert list(analysis.ap.means) == ["good", "good frozen", "bad"]
-    assert analysis.mrr.p_of_best("good") is None
-    assert analysis.mrr.p_of_best("bad") < 0.05
-
-
-def test_who_is_better_than_all_that_cost_no_more(analysis):
-    assert analysis.pareto() == ["bad", "good frozen", "good"]
 
 
 def test_average_precision_is_that_of_scikit_learn_batch_by_batch():
@@ -161,18 +138,6 @@ def test_slices_part_the_events(analysis):
     whole = analysis.slices[0]
     assert whole.mrr["good"].mean == pytest.approx(analysis.mrr.means["good"].mean)
     assert whole.mrr["good"].low < whole.mrr["good"].mean < whole.mrr["good"].high
-
-
-def test_drift_is_by_windows_of_as_many_events(analysis):
-    sizes = [window.stop - window.start for window in analysis.windows()]
-    assert len(sizes) == 20
-    assert sum(sizes) == SIZE
-    assert max(sizes) - min(sizes) <= 1
-    drift = analysis.drift(1.0)
-    assert drift["repeats"][0] < drift["repeats"][-1]
-    assert drift["new nodes"][0] > 0
-    assert all(0 <= share <= 1 for share in drift["shift"][1:])
-    assert analysis.by_window("good").shape == (2, 20)
 
 
 def test_the_page_holds_what_it_promises(analysis):

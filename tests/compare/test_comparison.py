@@ -15,7 +15,6 @@ from tgflow.compare.comparison import Comparison
 from tgflow.compare.lineup import Entrant
 from tgflow.graph import TemporalGraph
 from tgflow.model import Scores
-from tgflow.models import EdgeBank, Recency
 from tgflow.models.tgn import TGN
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
@@ -97,21 +96,6 @@ def test_models_with_the_same_needs_share_batches():
     assert all(microseconds[name] > 0 for name in ("compute", "commit", "preparation"))
     parts = ("compute", "commit", "preparation")
     assert microseconds["all"] == pytest.approx(sum(microseconds[name] for name in parts))
-
-
-def test_nothing_is_prepared_for_models_that_learn_nothing():
-    found = compared(Entrant("recency", 0, Recency()), Entrant("edgebank", 0, EdgeBank()), tgn(0))
-    assert found.num_batches == 1 + 1 + 2
-    for key, model in (("recency/0", Recency()), ("edgebank/0", EdgeBank())):
-        own = replace(CONFIG, seed=0, data_seed=7)
-        alone = ContinualTrainer(model, TemporalGraph("undirected", 2), own)
-        result = alone.run(pieces(EVENTS, 50))
-        assert figures(found)[key]["prequential.mrr"] == result["prequential.mrr"]
-        assert rows(found)[key].dtype == torch.float64
-    scores = rows(found)["tgn/0"]
-    assert (scores.shape, bool(scores.isfinite().all())) == ((130, 3), True)
-    mrr = figures(found)["tgn/0"]["prequential.mrr"]
-    assert float(scores[:, 0].double().mean()) == pytest.approx(mrr, abs=1e-6)
 
 
 class Diverging(TGN):

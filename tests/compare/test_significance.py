@@ -8,7 +8,6 @@ import pytest
 from helpers.effort import slow
 from helpers.wandering import wandering
 from tgflow.compare.significance import compare_means, holm
-from tgflow.resampling import Resampling
 
 
 def test_two_copies_of_a_model_differ_by_exactly_nothing():
@@ -59,14 +58,6 @@ def coverage(runs, size, num_resamples):
 )
 def test_the_interval_holds_the_difference_as_often_as_it_claims(size, least, most):
     assert least <= coverage(*size) <= most
-
-
-def test_what_has_no_weight_does_not_count():
-    values = np.stack([np.arange(100.0)])
-    weights = (np.arange(100) < 50).astype(float)
-    drawn = Resampling(100, 1, 200).means(values, weights)
-    assert drawn.max() < 50
-    assert drawn.mean() == pytest.approx(24.5, abs=1)
 
 
 def test_holm_by_hand():

@@ -31,15 +31,6 @@ def outcome_of(gains, *, seeds=None, copied=None, frozen_at=0):
     return Outcome({"eid": np.arange(size)}, scores, {"participants": participants})
 
 
-def test_the_worth_is_that_of_the_events_since_the_copy_was_made():
-    gains = np.concatenate([np.zeros(400), np.full(600, 0.25)])[None]
-    [worth] = Analysis(outcome_of(gains, frozen_at=400), 50, num_resamples=50).worths
-    assert (worth.origin, worth.copy, worth.num_events) == ("model", "model frozen", 600)
-    assert worth.since.mean == pytest.approx(0.25)
-    assert worth.since.low == pytest.approx(worth.since.high)
-    assert worth.chance == 1.0
-
-
 def test_a_model_and_its_copy_are_paired_by_seed():
     gains = np.random.default_rng(0).random((3, 600))
     whole = outcome_of(gains, seeds=[0, 1, 2], copied=[2, 1])  # the copy of seed 0 dropped out

@@ -13,7 +13,7 @@ from helpers.strategies import samplers
 from helpers.thread_peers import ThreadPeers, in_threads
 from tgflow.distributed.asking import AskingSampler
 from tgflow.graph import TemporalGraph
-from tgflow.peers import Peers, RanksDisagree, Shard
+from tgflow.peers import RanksDisagree
 from tgflow.sampling import Frontier, Sampler
 from tgflow.sampling.expand import distinct
 from tgflow.sampling.hops import Hops, descend, hop_by_hop
@@ -96,8 +96,3 @@ def test_an_owner_that_is_behind_says_so():
 
     with pytest.raises(RanksDisagree, match=r"rank 0 asks as of 89 events, and rank 1 has .* 69;"):
         in_threads(2, work)
-
-
-def test_another_ranks_shard_is_refused():
-    with pytest.raises(ValueError, match=r"TemporalGraph\(shard=peers.shard\)"):
-        AskingSampler(GROWTH.shard(Shard(1, 2)), Peers(), Sampler.recent())

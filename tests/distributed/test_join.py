@@ -72,11 +72,6 @@ def test_one_process_is_alone_and_waits_for_nobody(monkeypatch):
         tgflow.join(timeout=0)
 
 
-def test_ranks_of_one_host_meet_in_a_directory(tmp_path):
-    environs = [in_directory(tmp_path, rank, 3) for rank in range(3)]
-    assert outcomes_of(environs) == [[0, 1, 2]] * 3
-
-
 def test_rank_0_opens_the_address_that_all_were_given():
     port = free_port()
     environs = [
@@ -153,11 +148,6 @@ def test_a_missing_rank_is_named_by_all(tmp_path):
     environs = [in_directory(tmp_path, rank, 4) for rank in (0, 1, 3)]
     text = "PeerLost: 3 of 4 ranks joined within 1.5 s; missing: 2"
     assert outcomes_of(environs, [{"timeout": 1.5}] * 3) == [text] * 3
-
-
-def test_without_rank_0_the_others_give_up(tmp_path):
-    [text] = outcomes_of([in_directory(tmp_path, 1, 2)], [{"timeout": 0.5}])
-    assert text.startswith("PeerLost: rank 1 found no rank 0 to join within 0.5 s")
 
 
 def join_while_rank_0_stops(rank, folder, name):

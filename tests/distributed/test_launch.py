@@ -18,11 +18,6 @@ TORCHRUN = {
 }
 
 
-def test_without_ranks_a_process_is_alone():
-    assert read_launch({"MASTER_ADDR": "h1"}) is None
-    assert read_launch(TORCHRUN | {"RANK": "0", "WORLD_SIZE": "1"}) is None
-
-
 @pytest.mark.parametrize(
     ("changes", "text"),
     [

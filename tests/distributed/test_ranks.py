@@ -13,7 +13,7 @@ import torch
 from helpers.effort import cases
 from helpers.worlds import in_world, run_apart
 from tgflow.distributed.ranks import Ranks
-from tgflow.peers import Flow, PeerLost, Peers, WorldError
+from tgflow.peers import Flow, PeerLost, WorldError
 
 WORLDS = cases([1, 2, 3, 4], quick=[3])
 
@@ -39,40 +39,6 @@ def exchange_all(peers):
 @pytest.mark.parametrize("world", WORLDS)
 def test_each_rank_gets_what_each_sends_of_any_length(world):
     in_world(world, exchange_all)
-
-
-def gather_all(peers):
-    for dtype in (torch.float32, torch.int64, torch.bool, torch.bfloat16):
-        chunks = [torch.arange(rank * 2, rank * 5).to(dtype) for rank in range(peers.world)]
-        sizes = [len(chunk) for chunk in chunks]
-        before = peers.traffic.bytes
-        gathered = peers.gather(chunks[peers.rank], sizes, kind="gradient", group="plan")
-        assert torch.equal(gathered, torch.cat(chunks))
-        sent = sizes[peers.rank] * dtype.itemsize * (peers.world - 1)
-        assert peers.traffic.bytes - before == sent
-
-
-@pytest.mark.parametrize("world", WORLDS)
-def test_all_ranks_get_the_chunks_of_all_in_order(world):
-    in_world(world, gather_all)
-
-
-def broadcast_all(peers):
-    for values in (torch.tensor(7), torch.rand(2, 3), torch.ones(5, dtype=torch.bool)):
-        torch.manual_seed(0)
-        wanted = torch.rand(values.shape).mul(9).to(values.dtype)
-        tensor = wanted.clone() if peers.rank == 0 else torch.zeros_like(wanted)
-        peers.broadcast(tensor, kind="feed", group="feed")
-        assert torch.equal(tensor, wanted)
-    peers.broadcast(torch.empty(0), kind="feed", group="feed")
-    with pytest.raises(ValueError, match="tensor must be contiguous"):
-        peers.broadcast(torch.rand(3, 2).T, kind="feed", group="feed")
-    return peers.traffic.flows["feed"]
-
-
-def test_all_ranks_get_what_rank_0_has():
-    flows = in_world(3, broadcast_all)
-    assert [(flow.calls, flow.bytes) for flow in flows] == [(3, 2 * (8 + 24 + 5)), (3, 0), (3, 0)]
 
 
 def use_groups_at_once(peers):
@@ -162,21 +128,3 @@ def test_a_rank_that_hangs_is_named_after_the_timeout():
     assert 2 < seconds < 8
     assert text.startswith("rank 0 lost another one: rank 1 (process ")
     assert " is stopped" in text
-
-
-def buffer(*values):
-    return torch.tensor(values, dtype=torch.uint8)
-
-
-@pytest.mark.parametrize(
-    ("sends", "receives", "text"),
-    [
-        ([], [buffer()], "sends must have one buffer for each of 1 ranks, got 0"),
-        ([buffer()], [buffer()] * 2, "receives must have one buffer for each of 1 ranks, got 2"),
-        ([torch.zeros(2)], [buffer(1)], r"sends\[0\] must be a contiguous uint8 \[n\], got torch"),
-        ([buffer(1, 2)], [buffer(1)], "rank 0 sends itself 2 bytes and receives 1"),
-    ],
-)
-def test_buffers_that_do_not_fit_are_refused(sends, receives, text):
-    with pytest.raises(ValueError, match=text):
-        Peers().exchange(sends, receives, kind="rows")

@@ -98,15 +98,6 @@ def test_what_another_try_may_mend_is_restarted(run, tmp_path, code):
     assert [starts(tmp_path, rank) for rank in range(2)] == [2, 2]
 
 
-@pytest.mark.parametrize("code", cases([1, 2, 65, 66, 70, 73, 76, 77], [2, 70]))
-def test_other_codes_end_all_at_once_and_are_passed_on(run, tmp_path, code):
-    lines = []
-    script = f"sys.exit({code} if rank == 1 else 75)"
-    assert run(script, say=lines.append) == code
-    assert starts(tmp_path) == 1
-    assert lines == [f"rank 1 ended with {code}"]
-
-
 def test_the_rank_that_was_killed_is_named_and_not_those_that_lost_it(run):
     lines = []
     script = "if rank == 1: os.kill(os.getpid(), 9)\nsys.exit(75)"

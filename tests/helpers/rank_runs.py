@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -46,7 +46,6 @@ def run_ranks(
     world: int,
     argv: Sequence[str] | Sequence[Sequence[str]],
     prepare: Callable[[int], None] | None = None,
-    absent: Collection[int] = (),
 ) -> list[End]:
     """Return how each rank of a run has ended.
 
@@ -55,11 +54,10 @@ def run_ranks(
         world: How many ranks.
         argv: The arguments; a tuple has those of each rank.
         prepare: Called in each process, with its rank, before anything else; it can be pickled.
-        absent: Ranks that never come.
     """
     meeting = tmp_path / f"meeting-{time.monotonic_ns():020}"
     meeting.mkdir()
-    found = run_apart(world, _rank_of_run, world, meeting, argv, prepare, absent)
+    found = run_apart(world, _rank_of_run, world, meeting, argv, prepare)
     return [End(*each.result) if each.result is not None else End(each.code) for each in found]
 
 
@@ -90,11 +88,6 @@ def raise_at(rank: int, position: int, error: Exception) -> Callable[[int], None
     return partial(_prepare, rank, position, partial(_raise, error))
 
 
-def call_at(rank: int, position: int, act: Callable[..., None]) -> Callable[[int], None]:
-    """Have a rank call `act(runner)`, once it has learned so many events."""
-    return partial(_prepare, rank, position, act)
-
-
 def signal_in(
     rank: int, point: str, count: int, number: int, after: float = 0.0
 ) -> Callable[[int], None]:
@@ -110,10 +103,8 @@ def signal_in(
     return partial(_prepare_point, rank, point, count, number, after)
 
 
-def _rank_of_run(rank, world, meeting, argv, prepare, absent):
+def _rank_of_run(rank, world, meeting, argv, prepare):
     """Be one rank of a run, and return its `End`."""
-    if rank in absent:
-        return tuple(End(None))
     os.environ |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),

@@ -11,7 +11,6 @@ import torch
 
 import tgflow as tg
 from helpers.made_models import X_DIM, made_events, made_model
-from tgflow.inference.engine import ReadWriteLock
 from tgflow.tables import FeatureTable
 
 STREAM = made_events(240)
@@ -102,39 +101,3 @@ def test_a_run_that_is_asked_ends_with_the_bits_of_one_that_is_not(name):
     assert asked_ap == ap
     assert asked.keys() == parts.keys()
     assert all(torch.equal(asked[part], parts[part]) for part in parts)
-
-
-def test_the_lock_serves_requests_in_order():
-    lock, order = ReadWriteLock(), []
-
-    def take(name, alone):
-        with lock.write() if alone else lock.read():
-            order.append(name)
-
-    threads = []
-    with lock.read():
-        for name, alone in (("trainer", True), ("asker", False)):
-            before = len(lock._queue)
-            threads.append(threading.Thread(target=take, args=(name, alone)))
-            threads[-1].start()
-            while len(lock._queue) == before:
-                pass
-        assert order == []  # the asker could share, but the trainer came first
-    for thread in threads:
-        thread.join()
-    assert order == ["trainer", "asker"]
-
-
-def test_readers_share_and_the_writer_reenters():
-    lock, met = ReadWriteLock(), threading.Barrier(2, timeout=30)
-
-    def share():
-        with lock.read():
-            met.wait()
-
-    other = threading.Thread(target=share)
-    other.start()
-    share()
-    other.join()
-    with lock.write(), lock.read(), lock.write():
-        assert lock._num_readers == 0

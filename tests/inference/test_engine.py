@@ -76,18 +76,6 @@ def test_an_answer_as_of_a_position_reads_nothing_after_it(name):
     assert torch.equal(found, then.score(src, dst, t))
 
 
-@for_each_kind
-def test_parts_change_nothing_but_last_bits(name):
-    model, (src, dst, t) = made_model(name), questions(7)
-    plan = plan_for(model, STREAM)
-    see(model, plan, 3)
-    many = dst.unsqueeze(1).expand(-1, 5)
-    whole = tg.Inference(model, plan.graph).score(src, many, t)
-    for max_pairs in (3, 10):
-        parts = tg.Inference(model, plan.graph, max_pairs=max_pairs).score(src, many, t)
-        torch.testing.assert_close(parts, whole, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize(("name", "hops"), [("tgn", 1), ("tgat", 2)])
 def test_all_neighbors_are_as_many_as_there_are(name, hops):
     model = made_model(name)

@@ -9,7 +9,7 @@ import pytest
 
 from tgflow.config import load_config
 from tgflow.report.chart import MAX_POINTS, Chart, Line
-from tgflow.report.page import continual_report, offline_report
+from tgflow.report.page import continual_report
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 
@@ -94,37 +94,11 @@ def test_any_number_of_records_makes_a_page(size):
     assert ("Nothing was measured." in page) == (size == 0)
 
 
-def test_what_was_not_measured_is_left_out():
-    some = [record | {"loss": None} for record in records(4)]
-    page = continual_report(some, {"num_events": 800}, config())
-    Page(page)
-    assert page.count("Nothing was measured.") == 1
-    assert "MRR</dt>" not in page
-
-
 def test_names_cannot_break_the_page():
     evil = "<script>alert(1)</script>&'\"</style>.csv"
     page = continual_report(records(3), METRICS, config(f"a/{evil}"))
     Page(page)
     assert "<script>alert" not in page
-
-
-def test_offline_page_has_a_line_a_seed():
-    history = [
-        {"seed": s, "epoch": e, "loss": 1.0, "val.ap": 0.8, "seconds": 2.0}
-        for s in (0, 1)
-        for e in range(5)
-    ]
-    metrics = {
-        "test.ap": 0.92,
-        "test.ap_std": 0.01,
-        "seeds": [0, 1],
-        "protocol": "offline 70/15/15",
-    }
-    page = Page(offline_report(history, metrics, config()))
-    text = " ".join(page.texts)
-    for part in ("seed 0", "seed 1", "0.9200", "± 0.0100 over seeds", "Validation AP"):
-        assert part in text
 
 
 def test_a_thinned_line_keeps_means_and_ends_of_the_axis():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 import torch
 
@@ -57,28 +55,6 @@ def test_events_that_wait_in_the_graph_are_not_known_yet():
     for _ in steps:
         pass
     assert predictor.score("n0", "n11").dst == ["n11"]
-
-
-def test_questions_within_holding_see_one_position():
-    predictor, trainer = live_predictor("tgn")
-    steps = trainer.steps(batches())
-    next(steps)
-    seen = []
-
-    def learn():
-        for step in steps:
-            seen.append(step.stop)
-
-    thread = threading.Thread(target=learn)
-    with predictor.holding():
-        before = predictor.position
-        thread.start()
-        first = predictor.score(SRC, DST)
-        again = predictor.score(SRC, DST)
-        assert predictor.position == before
-    thread.join()
-    assert torch.equal(first.logit, again.logit)
-    assert seen[-1] == predictor.position == len(EVENTS)
 
 
 def test_a_ranking_of_too_many_pairs_is_refused_before_it_is_made():
