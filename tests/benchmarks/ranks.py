@@ -34,7 +34,7 @@ from tgflow.distributed.join import join
 from tgflow.distributed.supervise import RankProcesses
 from tgflow.graph import TemporalGraph
 from tgflow.models import TGAT, TGN
-from tgflow.peers import Alone, Peers
+from tgflow.peers import Peers
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
 
@@ -220,7 +220,7 @@ def _wait(runner: subprocess.Popen[bytes], run: Path, due: int) -> None:
 
 if __name__ == "__main__":
     to, work, how = sys.argv[1:]
-    ranks = join() if how == "joined" else Alone()
+    ranks = join() if how == "joined" else Peers()
     seconds = measure(Work(**json.loads(work)), ranks)
     rank = ranks.rank
     ranks.close()
