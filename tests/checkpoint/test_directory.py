@@ -29,32 +29,23 @@ def example():
     )
 
 
-def test_everything_comes_back(tmp_path):
-    path = ckpt.save(tmp_path / "runs" / "ckpt-1", example())
-    loaded = ckpt.load(path)
-    assert loaded.meta == example().meta
-    assert ckpt.read_manifest(path)["meta"] == example().meta
-    for section, tensors in example().sections.items():
-        assert loaded.sections[section].keys() == tensors.keys()
-        for name, tensor in tensors.items():
-            assert torch.equal(loaded.sections[section][name], tensor)
-            assert loaded.sections[section][name].dtype == tensor.dtype
-
-
-def test_parts_and_sealed_sections_are_read_when_they_are_asked_for(tmp_path):
+def test_everything_comes_back_and_parts_are_read_when_they_are_asked_for(tmp_path):
     """And found right before, or then alone; a copy of what was loaded is the same."""
     saved = example()
     saved.put_part("memory", 7, lambda: {"x": torch.arange(3)})
     saved.put_sealed("events-2-000000", lambda: {"x": torch.arange(2)})
-    path = ckpt.save(tmp_path / "a", saved)
+    path = ckpt.save(tmp_path / "runs" / "a", saved)
     loaded = ckpt.load(path)
+    assert loaded.meta == example().meta == ckpt.read_manifest(path)["meta"]
     assert loaded.sections.keys() == example().sections.keys()
+    for section, tensors in example().sections.items():
+        assert loaded.sections[section].keys() == tensors.keys()
+        for name, tensor in tensors.items():
+            assert torch.equal(loaded.sections[section][name], tensor)
     assert loaded.get("memory-p07")["x"].tolist() == [0, 1, 2]
-    digests = [
-        ckpt.read_manifest(each)["state_sha256"]
-        for each in (path, ckpt.save(tmp_path / "b", loaded))
-    ]
-    assert digests[0] == digests[1]
+    copy = ckpt.save(tmp_path / "b", loaded)
+    first, second = (ckpt.read_manifest(each)["state_sha256"] for each in (path, copy))
+    assert first == second
     for name in ("memory-p07", "events-2-000000"):
         ckpt.save(path, saved)
         (path / f"{name}.safetensors").write_bytes(b"no tensors")
@@ -78,24 +69,17 @@ def test_what_cannot_be_saved_is_refused(tmp_path, sections, meta, message):
     assert os.listdir(tmp_path) == []
 
 
-def forge(path, change):
-    """Give the checkpoint `path` another manifest, with its digest right."""
-    manifest = ckpt.read_manifest(path) | change
-    (path / "manifest.json").write_bytes(sign_manifest(manifest))
-
-
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
         ({"format": 3}, CheckpointVersion, "has format 3, this tgflow reads 2"),
-        ({"format": 1}, CheckpointVersion, "has format 1"),
         ({"format": True}, CheckpointVersion, "has format True"),
-        ({"files": None}, UntrustedCheckpoint, "lacks files or meta"),
+        ({"files": None}, UntrustedCheckpoint, "files is None, and no dict"),
     ],
 )
 def test_odd_manifests_are_refused(tmp_path, change, error, message):
     path = ckpt.save(tmp_path / "c", example())
-    forge(path, change)
+    (path / "manifest.json").write_bytes(sign_manifest(ckpt.read_manifest(path) | change))
     with pytest.raises(error, match=message):
         ckpt.load(path)
 

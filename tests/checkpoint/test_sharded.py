@@ -89,7 +89,7 @@ def test_every_rank_writes_its_share_and_links_what_is_there(tmp_path):
     check(CheckpointStore(tmp_path).newest(), 21)
 
 
-@pytest.mark.parametrize("when", ["make_directory", "create", "rename", "sync_directory"])
+@pytest.mark.parametrize("when", ["create", "rename"])
 def test_what_fails_at_rank_0_is_counted_at_all(tmp_path, when):
     class Refusing(RealFs):
         refuses = False

@@ -1,6 +1,5 @@
 """The store of checkpoints: the newest valid one is found, and what it needs is kept, no more."""
 
-import errno
 import os
 import shutil
 import threading
@@ -8,17 +7,12 @@ import threading
 import pytest
 import torch
 
-from helpers import faults
 from tgflow.checkpoint import (
     Checkpoint,
-    CheckpointDurabilityUnknown,
-    CheckpointNotCommitted,
     CheckpointStore,
     CheckpointWriter,
     NoValidCheckpoint,
 )
-from tgflow.durable.errors import DiskFull
-from tgflow.durable.fs import RealFs
 
 PIECE = 4
 
@@ -178,88 +172,3 @@ def test_the_writer_saves_beside_the_training(tmp_path):
     assert [entry.step for entry in store.entries()] == [5, 7]
     assert stats.num_bytes > 0
     assert stats.last_path == store.entries()[-1].path
-
-
-def written(writer, step, spec=""):
-    faults.arm(spec)
-    writer.submit(step, at(step))
-    return writer.wait()
-
-
-def test_the_writer_gives_up_after_three_failures_in_a_row(tmp_path):
-    writer = CheckpointWriter(CheckpointStore(tmp_path))
-    try:
-        written(writer, 5)
-        for step in (6, 7):
-            with pytest.warns(RuntimeWarning, match=f"no checkpoint at step {step}"):
-                stats = written(writer, step, "checkpoint.before_manifest:1:enospc")
-            assert stats.failures_in_a_row == step - 5
-        assert written(writer, 8).failures_in_a_row == 0
-        for step in (9, 10):
-            with pytest.warns(RuntimeWarning):
-                written(writer, step, "checkpoint.before_rename:1:eio")
-        with pytest.raises(CheckpointNotCommitted):
-            written(writer, 11, "checkpoint.before_rename:1:eio")
-    finally:
-        faults.arm("")
-    assert writer.stats.failures == 5
-    check(8, CheckpointStore(tmp_path).newest())
-
-
-class Failing(RealFs):
-    """Fails the `when`-th call of an operation, counted from 1."""
-
-    def __init__(self, name, when, code=5):
-        self.left, self.calls = when, []
-        inner = getattr(RealFs, name)
-
-        def call(*args):
-            self.left -= 1
-            if self.left == 0:
-                raise OSError(code, os.strerror(code))
-            return inner(self, *args)
-
-        setattr(self, name, call)
-
-    def create(self, path):
-        self.calls.append(path.name)
-        return super().create(path)
-
-
-@pytest.mark.parametrize("code", [5, 28, 122])
-@pytest.mark.parametrize("name", ["make_directory", "create", "rename", "sync_directory"])
-def test_what_is_not_committed_changes_nothing(tmp_path, name, code):
-    CheckpointStore(tmp_path).save(5, at(5))
-    store = CheckpointStore(tmp_path, fs=Failing(name, 1, code))
-    if name == "create" and code == 5:
-        check(9, (9, store.save(9, at(9)) and store.newest()[1]))
-        return
-    with pytest.raises(CheckpointNotCommitted if code == 5 else DiskFull):
-        store.save(9, at(9))
-    assert names(tmp_path) == ["ckpt-000000000005"]
-    store.save(10, at(10))
-    check(10, CheckpointStore(tmp_path).newest())
-
-
-def test_until_it_is_durable_nothing_older_is_removed(tmp_path):
-    CheckpointStore(tmp_path).save(5, at(5))
-    store = CheckpointStore(tmp_path, keep=1, fs=Failing("sync_directory", 2))
-    with pytest.raises(CheckpointDurabilityUnknown, match="may not outlive a crash"):
-        store.save(6, at(6))
-    assert len(store.entries()) == 2
-    store.save(7, at(7))
-    assert [entry.step for entry in store.entries()][-1] == 7
-
-
-def test_what_lies_outside_is_made_durable_before_a_checkpoint_is_complete(tmp_path):
-    checkpoint = at(2)
-
-    def fail():
-        [unfinished] = tmp_path.glob(".tmp-*")
-        assert not (unfinished / "manifest.json").exists()
-        raise OSError(errno.EIO, "no")
-
-    checkpoint.outside.append(fail)
-    with pytest.raises(CheckpointNotCommitted):
-        CheckpointStore(tmp_path).save(2, checkpoint)
-    assert names(tmp_path) == []

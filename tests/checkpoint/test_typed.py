@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 
@@ -18,52 +18,34 @@ class Pair:
 
 
 @pytest.mark.parametrize(
-    ("kind", "value"),
-    [
-        (int, 3),
-        (int, -(2**63)),
-        (bool, True),
-        (float, 1.5),
-        (str, ""),
-        (int | None, None),
-        (Literal["a", 1], 1),
-        (list[int], [1, 2]),
-        (tuple[str, ...], ()),
-        (tuple[str, ...], ("a", "b", "c")),
-        (dict[str, list[str]], {"a": ["b"]}),
-        (Any, [{}]),
-    ],
-)
-def test_what_fits_comes_back_as_it_is(kind, value):
-    assert read_as(kind, value, "key") == value
-
-
-@pytest.mark.parametrize(
     ("kind", "value", "text"),
     [
         (int, True, "key is True, and no int"),
-        (int, 1.0, "key is 1.0, and no int"),
         (int, 2**70, "and no int"),
-        (float, "1", "key is '1', and no float"),
         (float, True, "and no float"),
         (float, float("nan"), "key is nan, and no float"),
         (Literal["a", 1], True, "key is True"),
-        (str, None, "key is None"),
         (list[int], [1, "x"], r"key\[1\] is 'x', and no int"),
         (dict[str, int], {"a": None}, r"key\.a is None"),
-        (dict[str, int], [], r"key is \[\]"),
         (tuple[int, int], [1], r"key is \[1\]"),
         (tuple[int, ...], [1, "x"], r"key\[1\] is 'x', and no int"),
         (Pair, {"first": 1}, "key lacks 'rest'"),
         (Pair, {"first": 1, "rest": None, "more": 2}, "key has an unknown 'more'"),
         (Pair, {"first": 1, "rest": {"a": [1]}}, "key.rest"),
-        (Pair, 5, "key is 5, and no Pair"),
         (Pair | None, 5, "key is 5"),
     ],
 )
 def test_what_does_not_is_refused_by_its_key(kind, value, text):
     with pytest.raises(UntrustedCheckpoint, match=text):
         read_as(kind, value, "key")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [(int, -(2**63)), (int | None, None), (Literal["a", 1], 1), (tuple[str, ...], ("a", "b"))],
+)
+def test_what_fits_comes_back_as_it_is(kind, value):
+    assert read_as(kind, value, "key") == value
 
 
 def test_a_count_is_not_negative():

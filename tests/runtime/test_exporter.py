@@ -6,11 +6,12 @@ import json
 import re
 import urllib.error
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tgflow.runtime.metrics import METRICS, Exporter, RunCollector
+from tgflow.runtime.metrics import METRICS, RunCollector, open_exporter
 
 prometheus = pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
 PROCESS = {
@@ -24,21 +25,24 @@ PROCESS = {
 DASHBOARD = Path(__file__).resolve().parents[2] / "examples" / "grafana" / "tgflow.json"
 
 
-def scrape(exporter):
-    with urllib.request.urlopen(f"http://127.0.0.1:{exporter.port}/metrics", timeout=5) as answer:
+def scrape(port):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
         return answer.read().decode()
 
 
-@pytest.fixture
-def exported():
-    """Return the page of a run that knows all of its figures."""
+def page_of(figures, labels):
+    with ExitStack() as opened:
+        port = open_exporter(RunCollector(lambda: figures, labels), 0, "127.0.0.1", opened)
+        page = scrape(port)
+    with pytest.raises(urllib.error.URLError):
+        scrape(port)
+    return page
+
+
+def test_every_metric_is_exported_under_its_name():
+    """Of a run that has all of its figures."""
     figures = {m.key: 3.5 if m.label is None else {'a\n"b': 1, 2: 2} for m in METRICS}
-    exporter = Exporter(RunCollector(lambda: figures, {"model": "tgn"}), 0)
-    yield scrape(exporter)
-    exporter.close()
-
-
-def test_every_metric_is_exported_under_its_name(exported):
+    exported = page_of(figures, {"model": "tgn"})
     for metric in METRICS:
         assert re.search(rf"^{metric.exported}(\{{.*\}})? ", exported, re.M), metric.name
         assert f"# HELP {metric.exported} " in exported or f"# HELP {metric.name} " in exported
@@ -49,13 +53,9 @@ def test_every_metric_is_exported_under_its_name(exported):
 
 
 def test_what_is_not_known_is_left_out():
-    exporter = Exporter(RunCollector(lambda: {"position": 12, "source_lag": {}}, {}), 0)
-    page = scrape(exporter)
-    exporter.close()
+    page = page_of({"position": 12, "source_lag": {}}, {})
     assert "tgflow_events_learned_total 12.0" in page
     assert "tgflow_checkpoint_age_seconds" not in page
-    with pytest.raises(urllib.error.URLError):
-        scrape(exporter)
 
 
 def expressions(panel):

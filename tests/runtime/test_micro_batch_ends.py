@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -36,7 +37,7 @@ def spans(stream):
 
 
 def timed(stream, ends, position=0, max_wait=NEVER):
-    return TimedStream(stream, ends, position=position, batch_size=10, max_wait=max_wait)
+    return TimedStream(stream, ends, position, 10, max_wait)
 
 
 def test_one_that_waits_too_long_ends_before_anything_else_comes(tmp_path):
@@ -102,7 +103,8 @@ def test_ends_that_no_checkpoint_needs_are_given_back_in_bulk(tmp_path, monkeypa
     """Whatever was given back, what is found from the oldest checkpoint on is what was there."""
     monkeypatch.setattr(checkpoints, "MANY", 100)
     path, oldest, largest = tmp_path / "ends.txt", None, 0
-    ends = MicroBatchEnds(path, 0, oldest=lambda: oldest)
+    store = SimpleNamespace(oldest_kept=lambda: oldest and {"position": oldest})
+    ends = MicroBatchEnds(path, 0, store=store)
     for number in range(1, 1001):
         ends.add(3 * number)
         if number % 10 == 0:

@@ -8,46 +8,31 @@ into place; reading checks every digest before anything is parsed. Nothing in it
 the files of one checkpoint, `store.py` the checkpoints of a run, `ranks.py` those of many ranks.
 """
 
-from tgflow.checkpoint.checkpoint import (
-    Checkpoint,
-    CheckpointDamaged,
-    CheckpointDurabilityUnknown,
-    CheckpointError,
-    CheckpointNotCommitted,
-    CheckpointVersion,
-    NoValidCheckpoint,
-    RowsLost,
-    Tensors,
-    UntrustedCheckpoint,
-)
-from tgflow.checkpoint.directory import load, read_manifest, save
-from tgflow.checkpoint.store import (
-    CheckpointStore,
-    CheckpointWriter,
-    Entry,
-    WriterStats,
-    list_checkpoints,
-)
-from tgflow.checkpoint.tensors import check_like
+from __future__ import annotations
 
-__all__ = [
-    "Checkpoint",
-    "CheckpointDamaged",
-    "CheckpointDurabilityUnknown",
-    "CheckpointError",
-    "CheckpointNotCommitted",
-    "CheckpointStore",
-    "CheckpointVersion",
-    "CheckpointWriter",
-    "Entry",
-    "NoValidCheckpoint",
-    "RowsLost",
-    "Tensors",
-    "UntrustedCheckpoint",
-    "WriterStats",
-    "check_like",
-    "list_checkpoints",
-    "load",
-    "read_manifest",
-    "save",
-]
+from typing import TYPE_CHECKING
+
+from tgflow.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from tgflow.checkpoint.checkpoint import Checkpoint as Checkpoint
+    from tgflow.checkpoint.checkpoint import Tensors as Tensors
+    from tgflow.checkpoint.directory import load as load
+    from tgflow.checkpoint.directory import read_manifest as read_manifest
+    from tgflow.checkpoint.directory import save as save
+    from tgflow.checkpoint.names import CheckpointDamaged as CheckpointDamaged
+    from tgflow.checkpoint.names import CheckpointDurabilityUnknown as CheckpointDurabilityUnknown
+    from tgflow.checkpoint.names import CheckpointError as CheckpointError
+    from tgflow.checkpoint.names import CheckpointNotCommitted as CheckpointNotCommitted
+    from tgflow.checkpoint.names import CheckpointVersion as CheckpointVersion
+    from tgflow.checkpoint.names import Entry as Entry
+    from tgflow.checkpoint.names import NoValidCheckpoint as NoValidCheckpoint
+    from tgflow.checkpoint.names import RowsLost as RowsLost
+    from tgflow.checkpoint.names import UntrustedCheckpoint as UntrustedCheckpoint
+    from tgflow.checkpoint.names import list_checkpoints as list_checkpoints
+    from tgflow.checkpoint.store import CheckpointStore as CheckpointStore
+    from tgflow.checkpoint.store import CheckpointWriter as CheckpointWriter
+    from tgflow.checkpoint.store import WriterStats as WriterStats
+    from tgflow.checkpoint.tensors import check_like as check_like
+
+__all__, __getattr__, __dir__ = lazy_names(__name__)

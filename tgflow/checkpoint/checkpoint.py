@@ -1,4 +1,4 @@
-"""The contents of a checkpoint, and the errors of reading and writing one."""
+"""The contents of a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,53 +12,16 @@ from torch import Tensor
 from tgflow.describe import described
 from tgflow.peers import Shard
 
-
-class CheckpointError(RuntimeError):
-    """A checkpoint that cannot be used. The message says why, and the way out."""
-
-
-class CheckpointDamaged(CheckpointError):
-    """It is missing, incomplete, or not what was written."""
-
-
-class CheckpointVersion(CheckpointError):
-    """Its format is not one this tgflow reads; most likely a newer one wrote it."""
-
-
-class UntrustedCheckpoint(CheckpointError):
-    """It holds what tgflow never writes: someone made it so. Nothing of it was used."""
-
-
-class NoValidCheckpoint(CheckpointError):
-    """There are checkpoints, but all are damaged; to start afresh is for a person to decide."""
-
-
-class RowsLost(CheckpointError):
-    """A file of rows that it refers to does not have what it had; nothing in it was changed."""
-
-
-class CheckpointNotCommitted(OSError):
-    """The disk refused; everything is as it was."""
-
-
-class CheckpointDurabilityUnknown(OSError):
-    """The checkpoint is in place, but a crash of the machine may undo that."""
-
-
 Tensors = dict[str, Tensor]
 
 
-_OF_PART = re.compile(r".+-p\d\d")
+OF_PART = re.compile(r".+-p\d\d")
+"""Names of sections of parts of ids."""
 
 
 def part_section(name: str, part: int) -> str:
     """Return the name of the section that has what `name` is of a part of ids."""
     return f"{name}-p{part:02d}"
-
-
-def is_of_part(section: str) -> bool:
-    """Return whether `part_section` gives such a name."""
-    return _OF_PART.fullmatch(section) is not None
 
 
 @described

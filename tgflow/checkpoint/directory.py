@@ -20,15 +20,15 @@ from typing import Any, TypeVar
 import torch
 
 from tgflow.checkpoint import tensors
-from tgflow.checkpoint.checkpoint import (
-    Checkpoint,
+from tgflow.checkpoint.checkpoint import OF_PART, Checkpoint
+from tgflow.checkpoint.names import (
     CheckpointDamaged,
     CheckpointDurabilityUnknown,
     CheckpointNotCommitted,
     CheckpointVersion,
     UntrustedCheckpoint,
-    is_of_part,
 )
+from tgflow.checkpoint.typed import read_as
 from tgflow.durable.errors import FULL, DiskFull
 from tgflow.durable.fs import RealFs, make_directories
 
@@ -39,98 +39,28 @@ MAX_ELEMENTS = 1 << 18
 """Commas: parsed, small values take many times the bytes they have in the file."""
 SECTION = re.compile(r"[a-z0-9][a-z0-9_-]{0,50}")
 SUFFIX = ".safetensors"
+TEMPORARY = ".tmp-"
 _START, _AFTER = b'{"sha256": "', b'",'
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+_REAL_FS = RealFs()
 
 Manifest = dict[str, Any]
 Files = dict[str, dict[str, Any]]
+"""Files of a checkpoint: name, and the fields of a `FileEntry`."""
+Announce = Callable[[Path, Path | None], Callable[[], Files]]
+"""Has other processes write files to a directory, linked from another one where they are the same.
 
-
-def make_manifest(checkpoint: Checkpoint, files: Files, **more: Any) -> bytes:
-    """Return the bytes of the manifest of `checkpoint`, written as `files`."""
-    manifest = {
-        "format": FORMAT,
-        "versions": {
-            "tgflow": version("tgflow-learn"),
-            "torch": torch.__version__,
-            "numpy": version("numpy"),
-        },
-        **more,
-        "state_sha256": state_sha256(files, checkpoint),
-        "files": files,
-        "meta": checkpoint.meta,
-    }
-    rest = json.dumps(manifest, indent=1, allow_nan=False)[1:].encode()
-    data = _START + hashlib.sha256(rest).hexdigest().encode() + _AFTER + rest
-    if len(data) > MAX_MANIFEST_BYTES or data.count(b",") > MAX_ELEMENTS:
-        raise ValueError(
-            f"meta makes a manifest of {len(data)} bytes and {data.count(b',')} values, at most "
-            f"{MAX_MANIFEST_BYTES} and {MAX_ELEMENTS} are read; keep large tables as tensors"
-        )
-    return data
-
-
-def state_sha256(files: Files, checkpoint: Checkpoint) -> str:
-    """Return one digest of all sections that are a function of the data alone."""
-    digest = hashlib.sha256()
-    for name in sorted(files):
-        if name.removesuffix(SUFFIX) not in checkpoint.volatile:
-            digest.update(f"{name} {files[name]['sha256']}\n".encode())
-    return digest.hexdigest()
-
-
-def parse_manifest(what: str, data: bytes) -> Manifest:
-    """Return the manifest in `data`."""
-    after = len(_START) + 64
-    sealed = data.startswith(_START) and data[after : after + len(_AFTER)] == _AFTER
-    digest = hashlib.sha256(memoryview(data)[after + len(_AFTER) :]).hexdigest()
-    if sealed and data[len(_START) : after] != digest.encode():
-        raise CheckpointDamaged(f"{what} is not what was written; use an older checkpoint")
-    if len(data) > MAX_MANIFEST_BYTES or data.count(b",") > MAX_ELEMENTS:
-        raise UntrustedCheckpoint(
-            f"{what} has {len(data)} bytes and {data.count(b',')} values, at most "
-            f"{MAX_MANIFEST_BYTES} and {MAX_ELEMENTS} are read"
-        )
-    try:
-        manifest = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointDamaged(f"{what} is not JSON: {error}") from None
-    found = manifest.get("format") if isinstance(manifest, dict) else None
-    if type(found) is not int or found != FORMAT:
-        raise CheckpointVersion(
-            f"{what} has format {found!r}, this tgflow reads {FORMAT}; use the tgflow that wrote it"
-        )
-    if not sealed:
-        raise CheckpointDamaged(f"{what} lacks its own digest; use an older checkpoint")
-    _check_manifest(what, manifest)
-    return manifest  # type: ignore[no-any-return]
-
-
-def _check_manifest(what: str, manifest: Manifest) -> None:
-    files, meta = manifest.get("files"), manifest.get("meta")
-    if not isinstance(files, dict) or not isinstance(meta, dict):
-        raise UntrustedCheckpoint(f"{what} lacks files or meta")
-    for name, entry in files.items():
-        section = name.removesuffix(SUFFIX)
-        if not SECTION.fullmatch(section) or name == section:
-            raise UntrustedCheckpoint(f"{what} names a file {name!r:.80} that no checkpoint has")
-        if not (
-            isinstance(entry, dict)
-            and type(entry.get("bytes")) is int
-            and entry["bytes"] >= 0
-            and isinstance(entry.get("sha256"), str)
-            and _DIGEST.fullmatch(entry["sha256"])
-            and type(entry.get("sealed")) is bool
-        ):
-            raise UntrustedCheckpoint(f"{what} lacks size or digest of {name}")
-
-
-TEMPORARY = ".tmp-"
-ROOM = 1.2
-"""A disk must have this many times the bytes that are to be written."""
-_REAL_FS = RealFs()
-
+It returns what waits for them and returns their files, or raises OSError if one has failed.
+"""
 Content = TypeVar("Content")
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """What a manifest holds of a file."""
+
+    bytes: int
+    sha256: str
+    sealed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,20 +69,6 @@ class Written:
 
     path: Path
     manifest: Manifest
-
-
-class OtherWriters:
-    """Other processes that write files of a checkpoint that this one commits; here none."""
-
-    def announce(self, directory: Path, linkable: Path | None) -> None:
-        """Start them; sealed files are linked from `linkable`."""
-
-    def wait(self) -> None:
-        """Return once none of them writes, or after a timeout."""
-
-    def files(self, directory: Path) -> Files:
-        """Return their files, all of them on the disk; OSError if one has failed."""
-        return {}
 
 
 def save(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Path:
@@ -229,7 +145,8 @@ def read(
     """Return what `load` does, and the manifest."""
     manifest = read_manifest(path)
     total = sum(entry["bytes"] for entry in manifest["files"].values())
-    limit = _memory_bytes() if max_bytes is None else max_bytes
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = memory if max_bytes is None else max_bytes
     if total > limit:
         raise UntrustedCheckpoint(
             f"{path} has {total} bytes, at most {limit} are read; if it is yours, raise "
@@ -238,7 +155,7 @@ def read(
     checkpoint = Checkpoint({}, manifest["meta"])
     for name, entry in manifest["files"].items():
         section, file = name.removesuffix(SUFFIX), path / name
-        if entry["sealed"] or is_of_part(section):
+        if entry["sealed"] or OF_PART.fullmatch(section):
             if check_all:
                 _read_section(file, entry, tensors.check)
             later = checkpoint.sealed if entry["sealed"] else checkpoint.unread
@@ -253,7 +170,7 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Returns:
         `format`, `versions`, `meta`, `state_sha256` and `files` (`{name: {bytes, sha256,
-        sealed}}`), whichever format it was written in.
+        sealed}}`).
 
     Raises:
         CheckpointDamaged: If it is missing, or not what was written.
@@ -261,11 +178,65 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
         UntrustedCheckpoint: If it is what was written, but not by tgflow.
     """
     file = Path(path) / MANIFEST
-    with open_plain_file(file) as (descriptor, size):
+    with _open_plain_file(file) as (descriptor, size):
         if size > MAX_MANIFEST_BYTES:
             raise UntrustedCheckpoint(f"{file} has {size} bytes, at most {MAX_MANIFEST_BYTES} fit")
         data = os.pread(descriptor, MAX_MANIFEST_BYTES, 0)
-    return parse_manifest(str(file), data)
+    after = len(_START) + 64
+    sealed = data.startswith(_START) and data[after : after + len(_AFTER)] == _AFTER
+    digest = hashlib.sha256(data[after + len(_AFTER) :]).hexdigest()
+    if sealed and data[len(_START) : after] != digest.encode():
+        raise CheckpointDamaged(f"{file} is not what was written; use an older checkpoint")
+    if (commas := data.count(b",")) > MAX_ELEMENTS:
+        raise UntrustedCheckpoint(f"{file} has {commas} values, at most {MAX_ELEMENTS} are read")
+    try:
+        manifest = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointDamaged(f"{file} is not JSON: {error}") from None
+    found = manifest.get("format") if isinstance(manifest, dict) else None
+    if type(found) is not int or found != FORMAT:
+        raise CheckpointVersion(
+            f"{file} has format {found!r}, this tgflow reads {FORMAT}; use the tgflow that wrote it"
+        )
+    if not sealed:
+        raise CheckpointDamaged(f"{file} lacks its own digest; use an older checkpoint")
+    read_as(dict[str, Any], manifest.get("meta"), f"{file}: meta")
+    for key in ("generation", "age"):
+        read_as(int | None, manifest.get(key), f"{file}: {key}")
+    files = read_as(dict[str, FileEntry], manifest.get("files"), f"{file}: files")
+    for name, entry in files.items():
+        section = name.removesuffix(SUFFIX)
+        if not SECTION.fullmatch(section) or name == section or entry.bytes < 0:
+            raise UntrustedCheckpoint(f"{file} names a file {name!r:.80} that no checkpoint has")
+    return manifest  # type: ignore[no-any-return]
+
+
+def make_manifest(checkpoint: Checkpoint, files: Files, **more: Any) -> bytes:
+    """Return the bytes of the manifest of `checkpoint`, written as `files`."""
+    state = hashlib.sha256()  # of the sections that are a function of the data alone
+    for name in sorted(files):
+        if name.removesuffix(SUFFIX) not in checkpoint.volatile:
+            state.update(f"{name} {files[name]['sha256']}\n".encode())
+    manifest = {
+        "format": FORMAT,
+        "versions": {
+            "tgflow": version("tgflow-learn"),
+            "torch": torch.__version__,
+            "numpy": version("numpy"),
+        },
+        **more,
+        "state_sha256": state.hexdigest(),
+        "files": files,
+        "meta": checkpoint.meta,
+    }
+    rest = json.dumps(manifest, indent=1, allow_nan=False)[1:].encode()
+    data = _START + hashlib.sha256(rest).hexdigest().encode() + _AFTER + rest
+    if len(data) > MAX_MANIFEST_BYTES or data.count(b",") > MAX_ELEMENTS:
+        raise ValueError(
+            f"meta makes a manifest of {len(data)} bytes and {data.count(b',')} values, at most "
+            f"{MAX_MANIFEST_BYTES} and {MAX_ELEMENTS} are read; keep large tables as tensors"
+        )
+    return data
 
 
 @contextmanager
@@ -274,26 +245,25 @@ def prepared(
     path: Path,
     checkpoint: Checkpoint,
     linkable: Written | None = None,
-    others: OtherWriters | None = None,
+    announce: Announce | None = None,
     **more: Any,
 ) -> Iterator[Path]:
-    """Yield a directory beside `path`, complete and on the disk, that is to be renamed to it."""
-    others = OtherWriters() if others is None else others
+    """Yield a directory beside `path`, complete and on the disk, which the caller renames to it."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}-{uuid.uuid4().hex[:8]}")
+    collect: Callable[[], Files] = dict
     with _failing_as_uncommitted(path):
         try:
             fs.make_directory(temporary)
-            others.announce(temporary, None if linkable is None else linkable.path)
-            files = _write_sections(fs, temporary, checkpoint, linkable)
-            others.wait()
-            files |= others.files(temporary)
+            if announce is not None:
+                collect = announce(temporary, None if linkable is None else linkable.path)
+            files = _write_sections(fs, temporary, checkpoint, linkable) | collect()
             data = make_manifest(checkpoint, files, **more)
-            _write_file(fs, temporary / MANIFEST, lambda: [data])
+            _write_file(fs, temporary / MANIFEST, [data])
             fs.sync_directory(temporary)
             yield temporary
         except BaseException:
-            with suppress(Exception):
-                others.wait()
+            with suppress(Exception):  # others must not write where this is removed
+                collect()
             with suppress(OSError):
                 fs.remove_directory(temporary)
             raise
@@ -302,7 +272,7 @@ def prepared(
 def write_share(
     fs: RealFs, directory: Path, checkpoint: Checkpoint, linkable: Written | None = None
 ) -> Files:
-    """Write the sections of `checkpoint` into a directory that is another's."""
+    """Write the sections of `checkpoint` into a directory that another process has made."""
     with _failing_as_uncommitted(directory):
         files = _write_sections(fs, directory, checkpoint, linkable)
         fs.sync_directory(directory)
@@ -311,7 +281,6 @@ def write_share(
 
 @contextmanager
 def _failing_as_uncommitted(path: Path) -> Iterator[None]:
-    """Enclose what writes a checkpoint: failures of the disk say that there is none."""
     try:
         yield
     except DiskFull:
@@ -335,50 +304,27 @@ def sync_names(fs: RealFs, path: Path) -> None:
 def _write_sections(
     fs: RealFs, directory: Path, checkpoint: Checkpoint, linkable: Written | None
 ) -> Files:
-    sections = checkpoint.sections | {name: read() for name, read in checkpoint.unread.items()}
-    for section in (*sections, *checkpoint.sealed):
+    now = {name: lambda x=x: x for name, x in checkpoint.sections.items()} | checkpoint.unread
+    for section in (*now, *checkpoint.sealed):
         if not SECTION.fullmatch(section):
             raise ValueError(f"section {section!r} must match {SECTION.pattern}")
-    if twice := sections.keys() & checkpoint.sealed.keys():
+    if twice := now.keys() & checkpoint.sealed.keys():
         raise ValueError(f"sections {sorted(twice)} are sealed and not sealed")
-    encoded = {name: tensors.encode(value) for name, value in sections.items()}
-    _require_room(directory, sum(each.num_bytes for each in encoded.values()))
     files = {}
-    for section, content in encoded.items():
-        name = section + SUFFIX
-        files[name] = _write_tensors(fs, directory / name, content, sealed=False)
-    for section, make in checkpoint.sealed.items():
-        name = section + SUFFIX
-        entry = None if linkable is None else _link(fs, linkable, directory / name)
+    for section, make in (now | checkpoint.sealed).items():
+        file, sealed = directory / (section + SUFFIX), section in checkpoint.sealed
+        entry = _link(fs, linkable, file) if sealed and linkable is not None else None
         if entry is None:
             content = tensors.encode(make())
-            _require_room(directory, content.num_bytes)
-            entry = _write_tensors(fs, directory / name, content, sealed=True)
-        files[name] = entry
+            digest = _write_file(fs, file, content.chunks())
+            entry = {"bytes": content.num_bytes, "sha256": digest, "sealed": sealed}
+        files[file.name] = entry
     for make_durable in checkpoint.outside:
         make_durable()
     return files
 
 
-def _write_tensors(
-    fs: RealFs, file: Path, content: tensors.Encoded, *, sealed: bool
-) -> dict[str, Any]:
-    digest = _write_file(fs, file, content.chunks)
-    return {"bytes": content.num_bytes, "sha256": digest, "sealed": sealed}
-
-
-def _write_file(fs: RealFs, file: Path, chunks: Callable[[], Iterable[bytes | memoryview]]) -> str:
-    try:
-        return _try_to_write(fs, file, chunks())
-    except OSError as error:
-        if error.errno in FULL:
-            raise
-        with suppress(FileNotFoundError):
-            fs.unlink(file)
-        return _try_to_write(fs, file, chunks())
-
-
-def _try_to_write(fs: RealFs, file: Path, chunks: Iterable[bytes | memoryview]) -> str:
+def _write_file(fs: RealFs, file: Path, chunks: Iterable[bytes | memoryview]) -> str:
     digest = hashlib.sha256()
     fd = fs.create(file)
     try:
@@ -409,19 +355,8 @@ def _link(fs: RealFs, written: Written, file: Path) -> dict[str, Any] | None:
     return entry
 
 
-def _require_room(directory: Path, num_bytes: int) -> None:
-    found = os.statvfs(directory)
-    free = found.f_bavail * found.f_frsize
-    if free < ROOM * num_bytes:
-        raise DiskFull(
-            f"a checkpoint's {num_bytes} bytes need {ROOM} times as many free, and there are {free}"
-            "; make room, or keep fewer checkpoints",
-            directory.parent,
-        )
-
-
 @contextmanager
-def open_plain_file(file: Path) -> Iterator[tuple[int, int]]:
+def _open_plain_file(file: Path) -> Iterator[tuple[int, int]]:
     """Open a plain file of a checkpoint, never a link or a device; yields descriptor and size."""
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -449,25 +384,15 @@ def _read_section(
     file: Path, entry: dict[str, Any], read: Callable[[str, int, int], Content]
 ) -> Content:
     """Return what `read` makes of a file, once its size and digest are found right."""
-    with open_plain_file(file) as (descriptor, size):
-        if size == entry["bytes"] and _sha256(descriptor) == entry["sha256"]:
-            return read(str(file), descriptor, size)
+    with _open_plain_file(file) as (descriptor, size):
+        if size == entry["bytes"]:
+            with open(descriptor, "rb", closefd=False) as content:
+                digest = hashlib.file_digest(content, "sha256").hexdigest()
+            if digest == entry["sha256"]:
+                return read(str(file), descriptor, size)
     raise CheckpointDamaged(
         f"{file} is not what was written (size or SHA-256 differ); use an older checkpoint"
     )
-
-
-def _sha256(descriptor: int) -> str:
-    digest, offset = hashlib.sha256(), 0
-    buffer = memoryview(bytearray(tensors.CHUNK_BYTES))
-    while count := os.preadv(descriptor, [buffer], offset):
-        digest.update(buffer[:count])
-        offset += count
-    return digest.hexdigest()
-
-
-def _memory_bytes() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _old(path: Path) -> Path:

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from tgflow.checkpoint.checkpoint import Checkpoint, Tensors, UntrustedCheckpoint, part_section
+from tgflow.checkpoint.checkpoint import Checkpoint, Tensors, part_section
+from tgflow.checkpoint.names import UntrustedCheckpoint
 from tgflow.checkpoint.tensors import check_like
 from tgflow.checkpoint.typed import read_as
 from tgflow.ids import NodeIds

@@ -5,26 +5,25 @@ from __future__ import annotations
 import errno
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tgflow.checkpoint import directory as directories
-from tgflow.checkpoint.checkpoint import (
-    Checkpoint,
+from tgflow.checkpoint.checkpoint import Checkpoint
+from tgflow.checkpoint.directory import SUFFIX, Files, Written, read_manifest, write_share
+from tgflow.checkpoint.names import (
     CheckpointDurabilityUnknown,
     CheckpointError,
     CheckpointNotCommitted,
 )
-from tgflow.checkpoint.directory import SUFFIX, Files, OtherWriters, Written
 from tgflow.checkpoint.store import CheckpointStore
 from tgflow.durable.errors import DiskFull
 from tgflow.durable.fs import RealFs
 from tgflow.peers import PeerLost, Peers, RanksDisagree
 
 _SHORTEST, _LONGEST = 0.002, 0.1
-"""Seconds between two looks. A look is short, since it holds up whoever else uses the store."""
+"""Seconds between two looks into the store; a look is short, since others wait for it."""
 
 
 class Notices:
@@ -75,7 +74,7 @@ class Notices:
         return PeerLost(f"rank {self.peers.rank} cannot reach the store of the ranks: {first}")
 
 
-class Shares(OtherWriters):
+class Shares:
     """The files that the other ranks write of one checkpoint, for rank 0."""
 
     def __init__(
@@ -84,42 +83,43 @@ class Shares(OtherWriters):
         self._notices, self._attempt, self._step = notices, attempt, step
         self._expected, self._timeout = expected, timeout
         self._until: float | None = None
-        self._is_announced = False
         self._found: dict[int, Any] = {}
 
     @property
     def are_complete(self) -> bool:
-        """Whether every rank has said what it has written, or why not."""
+        """Whether every rank has posted what it has written, or why not."""
         return len(self._found) == self._notices.peers.world - 1
 
-    def announce(self, directory: Path, linkable: Path | None) -> None:
-        """Have all ranks begin."""
+    def announce(self, directory: Path, linkable: Path | None) -> Callable[[], Files]:
+        """Have all ranks begin; return what waits for them and returns their files."""
         name = None if linkable is None else linkable.name
         word = {"step": self._step, "directory": directory.name, "linkable": name}
         self._notices.post(f"{self._attempt}/place", word)
-        self._is_announced = True
+        return lambda: self._collect(directory)
 
-    def wait(self) -> None:
-        """Return once all ranks have said how it went, or some have not in time."""
-        if not self._is_announced:
-            return
+    def _collect(self, directory: Path) -> Files:
         if self._until is None:
             self._until = time.monotonic() + self._timeout
-        for rank in range(1, self._notices.peers.world):
+        ranks = range(1, self._notices.peers.world)
+        for rank in ranks:
             if rank not in self._found:
                 word = self._notices.find(f"{self._attempt}/{rank}", by=rank, until=self._until)
                 if word is not None:
                     self._found[rank] = word
-
-    def files(self, directory: Path) -> Files:
-        """Return the files of all other ranks."""
         files: Files = {}
-        for rank in range(1, self._notices.peers.world):
+        for rank in ranks:
             word = self._found.get(rank, _SILENT)
             if "files" not in word:
                 raise failure_of(word, directory.parent, f"rank {rank}: ")
             for name, entry in word["files"].items():
-                _check_file(directory / name, entry["bytes"], rank)
+                file, num_bytes = directory / name, entry["bytes"]
+                found = file.lstat().st_size if file.exists() else "no such file"
+                if found != num_bytes:
+                    text = (
+                        f"the checkpoint was not written: rank {rank} has written {num_bytes} "
+                        f"bytes to {name}, and rank 0 sees {found}"
+                    )
+                    raise CheckpointNotCommitted(errno.EIO, text, str(directory.parent))
             files |= word["files"]
         names = {name.removesuffix(SUFFIX) for name in files}
         if names != self._expected:
@@ -134,22 +134,6 @@ _SILENT = {
     "errno": errno.ETIMEDOUT,
     "text": "the checkpoint was not written: nothing was heard of it in time",
 }
-
-
-def _check_file(file: Path, num_bytes: int, rank: int) -> None:
-    """Raise unless this rank sees a file as another one has written it."""
-    try:
-        found = file.lstat().st_size
-    except FileNotFoundError:
-        found = None
-    if found != num_bytes:
-        text = (
-            f"the checkpoint was not written: rank {rank} has written {num_bytes} bytes to "
-            f"{file.name}, and rank 0 sees {'no such file' if found is None else found}"
-        )
-        raise CheckpointNotCommitted(errno.EIO, text, str(file.parent.parent))
-
-
 _KINDS = {kind.__name__: kind for kind in (CheckpointNotCommitted, CheckpointDurabilityUnknown)}
 
 
@@ -203,26 +187,22 @@ class LeadingStore:
         with suppress(OSError):  # of an attempt that a rank was too slow for
             self._store.remove_unfinished()
         try:
-            path = self._store.save(step, checkpoint, shares)
+            path = self._store.save(step, checkpoint, shares.announce)
         except BaseException as error:
             self._notices.post(end, describe(error))
             raise
         finally:
-            self._tidy(shares)
+            if shares.are_complete:  # all ranks have come to this attempt
+                self._notices.remove(self._posted)
+                self._posted = []
+            keys = ("place", "end", *range(1, self._notices.peers.world))
+            self._posted += [f"{self._attempt}/{key}" for key in keys]
         self._notices.post(end, {"name": path.name})
         return path
 
     def size_of(self, path: Path) -> int:
         """Return the size in bytes of a checkpoint that `save` has written, all of it."""
         return self._store.size_of(path)
-
-    def _tidy(self, shares: Shares) -> None:
-        """Take down what all ranks have read: they have come to this attempt."""
-        if shares.are_complete:
-            self._notices.remove(self._posted)
-            self._posted = []
-        keys = ("place", "end", *range(1, self._notices.peers.world))
-        self._posted += [f"{self._attempt}/{key}" for key in keys]
 
 
 class FollowingStore:
@@ -257,8 +237,12 @@ class FollowingStore:
             if place["step"] != step:
                 raise RanksDisagree(f"rank 0 saves step {place['step']}, rank {rank} step {step}")
             directory = self._directory / Path(place["directory"]).name
-            linkable = self._linkable(place["linkable"])
-            files = directories.write_share(self._fs, directory, checkpoint, linkable)
+            linkable = None
+            if place["linkable"] is not None:
+                path = self._directory / Path(place["linkable"]).name
+                with suppress(CheckpointError, OSError):  # then all files are written
+                    linkable = Written(path, read_manifest(path))
+            files = write_share(self._fs, directory, checkpoint, linkable)
         except BaseException as error:
             self._notices.post(key, describe(error))
             if not isinstance(error, OSError):
@@ -266,11 +250,3 @@ class FollowingStore:
         else:
             self._num_bytes = sum(entry["bytes"] for entry in files.values())
             self._notices.post(key, {"files": files})
-
-    def _linkable(self, name: str | None) -> Written | None:
-        """Return the checkpoint whose sealed files are shared; None if it cannot be read here."""
-        if name is not None:
-            path = self._directory / Path(name).name
-            with suppress(CheckpointError, OSError):
-                return Written(path, directories.read_manifest(path))
-        return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 import warnings
@@ -12,50 +11,20 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tgflow.checkpoint import directory as directories
-from tgflow.checkpoint.checkpoint import (
-    Checkpoint,
+from tgflow.checkpoint.checkpoint import Checkpoint
+from tgflow.checkpoint.directory import Announce, Manifest, Written, read_manifest
+from tgflow.checkpoint.names import (
     CheckpointDamaged,
     CheckpointError,
     CheckpointVersion,
+    Entry,
     NoValidCheckpoint,
-    UntrustedCheckpoint,
+    checkpoint_name,
+    list_checkpoints,
 )
-from tgflow.checkpoint.directory import Manifest, OtherWriters, Written
 from tgflow.durable.fs import RealFs, make_directories
 
 CORRUPT = "corrupt-"
-_NAME = re.compile(r"ckpt-(\d{12})(?:-(\d{1,6}))?")
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Entry:
-    """A checkpoint's directory, by its name."""
-
-    step: int
-    attempt: int
-    path: Path
-
-
-def checkpoint_name(step: int, attempt: int = 0) -> str:
-    """Return the name of a checkpoint's directory."""
-    return f"ckpt-{step:012d}" + (f"-{attempt}" if attempt else "")
-
-
-def list_checkpoints(directory: Path) -> list[Entry]:
-    """Return the checkpoints in a directory, oldest first, valid or not; none if it is missing.
-
-    Raises:
-        UntrustedCheckpoint: If one is a link, or not a directory.
-    """
-    found = []
-    for path in directory.iterdir() if directory.is_dir() else ():
-        name = _NAME.fullmatch(path.name)
-        if name is None:
-            continue
-        if path.is_symlink() or not path.is_dir():
-            raise UntrustedCheckpoint(f"{path} is a link, or no directory")
-        found.append(Entry(int(name[1]), int(name[2] or 0), path))
-    return sorted(found)
 
 
 class CheckpointStore:
@@ -90,11 +59,10 @@ class CheckpointStore:
         self._keep, self._keep_every, self._max_bytes = keep, keep_every, max_bytes
         self._fs: RealFs = RealFs() if fs is None else fs
         self._last: Written | None = None
-        self._manifests: dict[Path, Manifest] = {}
         make_directories(self._fs, self.directory)
         self.remove_unfinished()
 
-    def save(self, step: int, checkpoint: Checkpoint, others: OtherWriters | None = None) -> Path:
+    def save(self, step: int, checkpoint: Checkpoint, announce: Announce | None = None) -> Path:
         """Write a checkpoint, then remove those no longer kept; returns its directory.
 
         One of this step that is there already stays if it is the same, and otherwise until the new
@@ -103,7 +71,7 @@ class CheckpointStore:
         Args:
             step: What it is found by; the largest is the newest.
             checkpoint: What to write.
-            others: Other processes that write files of it.
+            announce: Has other processes write files of it.
 
         Raises:
             DiskFull: If there is no room; nothing was changed.
@@ -111,25 +79,25 @@ class CheckpointStore:
             CheckpointDurabilityUnknown: If it is in place, but a crash may undo that.
             ValueError: If a section's name is not usable, or `meta` is not JSON.
         """
-        previous = self._linkable()
-        lineage = {"generation": step, "age": 0}
+        previous, generation, age = self._last, None, None
         if previous is not None:
-            old = previous.manifest["lineage"]
-            lineage = {"generation": old["generation"], "age": old["age"] + 1}
+            generation, age = (previous.manifest.get(key) for key in ("generation", "age"))
+        if generation is None or age is None or age + 1 >= self._keep_every:
+            previous, generation, age = None, step, -1
         target = self.directory / checkpoint_name(step)
         with directories.prepared(
-            self._fs, target, checkpoint, previous, others, step=step, lineage=lineage
+            self._fs, target, checkpoint, previous, announce, generation=generation, age=age + 1
         ) as temporary:
-            manifest = directories.read_manifest(temporary)
+            manifest = read_manifest(temporary)
             same = self._same(step, manifest)
             if same is not None:
                 self._fs.remove_directory(temporary)
-                self._last = Written(same, self._manifest(same))
-                return same
-            target = self._free_name(step)
+                self._last = same
+                return same.path
+            attempts = [entry.attempt for entry in self.entries() if entry.step == step]
+            target = self.directory / checkpoint_name(step, max(attempts, default=-1) + 1)
             self._fs.rename(temporary, target)
         directories.sync_names(self._fs, target)
-        self._manifests[target] = manifest
         self._last = Written(target, manifest)
         self._prune()
         return target
@@ -151,7 +119,6 @@ class CheckpointStore:
                 self._set_aside(entry.path, error)
                 continue
             self._last = Written(entry.path, manifest)
-            self._manifests[entry.path] = manifest
             return entry.step, checkpoint
         corrupt = sorted(path.name for path in self.directory.glob(f"{CORRUPT}*"))
         if corrupt:
@@ -172,29 +139,21 @@ class CheckpointStore:
         """
         for entry in self.entries():
             with suppress(CheckpointError):
-                meta: dict[str, Any] = self._manifest(entry.path)["meta"]
+                meta: dict[str, Any] = read_manifest(entry.path)["meta"]
                 return meta
         return None
 
     def size_of(self, path: Path) -> int:
         """Return the bytes of a checkpoint's tensors, linked files included."""
-        return sum(entry["bytes"] for entry in self._manifest(path)["files"].values())
+        return sum(entry["bytes"] for entry in read_manifest(path)["files"].values())
 
     def remove_unfinished(self) -> None:
-        """Remove what nobody writes any more, and was never a checkpoint."""
+        """Remove what is no longer written, and was never a checkpoint."""
         for path in self.directory.glob(f"{directories.TEMPORARY}*"):
             self._fs.remove_directory(path)
 
-    def _linkable(self) -> Written | None:
-        """Return the checkpoint whose sealed files the next one shares; None to write it whole."""
-        last = self._last
-        lineage = None if last is None else last.manifest.get("lineage")
-        if lineage is None or lineage["age"] + 1 >= self._keep_every:
-            return None
-        return last
-
-    def _same(self, step: int, manifest: Manifest) -> Path | None:
-        """Return a checkpoint of this step that is valid and says the same as `manifest`."""
+    def _same(self, step: int, manifest: Manifest) -> Written | None:
+        """Return a valid checkpoint of this step with the content of `manifest`."""
         for entry in self.entries():
             if entry.step != step:
                 continue
@@ -206,43 +165,24 @@ class CheckpointStore:
                 self._set_aside(entry.path, error)
                 continue
             if _content(found) == _content(manifest):
-                self._manifests[entry.path] = found
-                return entry.path
+                return Written(entry.path, found)
         return None
-
-    def _free_name(self, step: int) -> Path:
-        attempts = [entry.attempt for entry in self.entries() if entry.step == step]
-        return self.directory / checkpoint_name(step, max(attempts, default=-1) + 1)
-
-    def _manifest(self, path: Path) -> Manifest:
-        if path not in self._manifests:
-            self._manifests[path] = directories.read_manifest(path)
-        return self._manifests[path]
 
     def _prune(self) -> None:
         """Remove what need not be kept; that it fails is a problem, but not the checkpoint's."""
         entries = self.entries()
-        newest = {entry.step: entry for entry in entries}  # the last attempt of each step
-        kept = list(newest.values())[-self._keep :]
-        generations = {self._generation(entry) for entry in kept}
-        for entry in reversed(list(newest.values())[: -self._keep]):
-            if len(generations) == 1 and self._generation(entry) not in {None, *generations}:
-                generations.add(self._generation(entry))
-                kept.append(entry)
+        newest = [*{entry.step: entry for entry in entries}.values()]  # the last of each step
+        kept = newest[-self._keep :]
+        generations = {_generation(entry) for entry in kept}
+        older = [each for each in newest if _generation(each) not in {None, *generations}]
+        if len(generations) == 1:
+            kept += older[-1:]
         for entry in entries:
             if entry not in kept:
                 self._remove(entry.path)
         corrupt = sorted(self.directory.glob(f"{CORRUPT}*"), key=lambda path: path.stat().st_mtime)
         for path in corrupt[: -self._keep]:
             self._remove(path)
-
-    def _generation(self, entry: Entry) -> int | None:
-        """Return which checkpoints share files with `entry`; None if that cannot be read."""
-        try:
-            lineage = self._manifest(entry.path).get("lineage")
-        except CheckpointError:
-            return None
-        return None if lineage is None else int(lineage["generation"])
 
     def _remove(self, path: Path) -> None:
         """Remove a directory so that a crash never leaves half of it under its name."""
@@ -253,7 +193,6 @@ class CheckpointStore:
             self._fs.remove_directory(gone)
         except OSError as error:
             self.problems.append(f"{path.name} could not be removed: {error}")
-        self._manifests.pop(path, None)
 
     def _set_aside(self, path: Path, error: CheckpointError) -> None:
         target, number = self.directory / f"{CORRUPT}{path.name}", 1
@@ -261,8 +200,16 @@ class CheckpointStore:
             target, number = self.directory / f"{CORRUPT}{path.name}.{number}", number + 1
         self._fs.rename(path, target)
         self._fs.sync_directory(self.directory)
-        self._manifests.pop(path, None)
         self.problems.append(f"{path.name} was set aside as {target.name}: {error}.")
+
+
+def _generation(entry: Entry) -> int | None:
+    """Return which checkpoints share files with `entry`; None if that cannot be read."""
+    try:
+        generation: int | None = read_manifest(entry.path).get("generation")
+    except CheckpointError:
+        return None
+    return generation
 
 
 def _content(manifest: Manifest) -> dict[str, Any]:

@@ -12,7 +12,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from tgflow.checkpoint.checkpoint import CheckpointDamaged, Tensors, UntrustedCheckpoint
+from tgflow.checkpoint.checkpoint import Tensors
+from tgflow.checkpoint.names import CheckpointDamaged, UntrustedCheckpoint
 
 
 def pages(flat: Tensor, num_bytes: int) -> Iterator[memoryview]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from tgflow.checkpoint.checkpoint import UntrustedCheckpoint
+from tgflow.checkpoint.names import UntrustedCheckpoint
 from tgflow.units import INT64_MAX
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from tgflow.checkpoint.names import list_checkpoints
 from tgflow.config import Config
 from tgflow.distributed.launch import MEETING_VARIABLE
 from tgflow.distributed.supervise import supervise
@@ -58,8 +59,8 @@ def run_ranks(
         return [sys.executable, "-m", "tgflow", *arguments, *place, *again]
 
     def newest_checkpoint() -> str | None:
-        folder = Path(out or "") / "checkpoints"
-        return max((entry.name for entry in folder.glob("ckpt-*")), default=None) if out else None
+        entries = [] if out is None else list_checkpoints(Path(out) / "checkpoints")
+        return entries[-1].path.name if entries else None
 
     _warn_of_cores(nproc)
     max_restarts = 0 if config.stream.path == "-" else max_restarts

@@ -39,6 +39,7 @@ from tgflow.runtime.directory import RunDirectory, learn_again
 from tgflow.runtime.features import HitRates, edge_file, features_report
 from tgflow.runtime.gpu import device_figures, graph_gpu
 from tgflow.runtime.ingestion import (
+    DEAD_LETTERS,
     SavedIngest,
     Start,
     close_quietly,
@@ -48,7 +49,7 @@ from tgflow.runtime.ingestion import (
 from tgflow.runtime.log import RunLog, library_messages
 from tgflow.runtime.loggers import RunLoggers
 from tgflow.runtime.machine import rss_bytes
-from tgflow.runtime.metrics import RankMetrics, RunCollector, RunMetrics, open_exporter
+from tgflow.runtime.metrics import RunCollector, RunMetrics, open_exporter, rank_report
 from tgflow.runtime.node_features import NodeFeatures
 from tgflow.runtime.ranks import Board, RankGuard, joined, make_writer
 from tgflow.runtime.restore import current_build, make_trainer, open_newest
@@ -59,6 +60,7 @@ from tgflow.runtime.serving import serve_answers
 from tgflow.runtime.stream import FlowControl, MemoryGuard, PacedStream, SteppedStream
 from tgflow.streams.rows.row_batch import PartitionedSource
 from tgflow.train.observe import StepRecord
+from tgflow.train.rank_reducer import RankControl
 from tgflow.train.stream_trainer import StreamTrainer
 from tgflow.units import parse_seconds
 
@@ -118,21 +120,22 @@ def _compose(
     opened: ExitStack,
 ) -> Runner:
     """Make the runner; `opened` closes what is open if a later part cannot be made."""
-    config, source, peers = directory.config, inputs.live.source, inputs.lead.peers
+    config, path, live, peers = directory.config, directory.path, inputs.live, inputs.lead.peers
+    source, name = live.source, inputs.title or config.model.name
 
     # the state: checkpoints, log, trainer, ingestion at the trainer's position
-    build = current_build(inputs.live.threads, inputs.live.device)
+    build = current_build(live.threads, live.device)
     store, newest, start = open_newest(directory, build, run_log)
     changed = bool(directory.changed) or start.build != build
     directory.accept_settings()
     log = None
     if config.checkpoint.log:
-        log = open_log(directory.path / "log", start.state, config.order.idle_timeout, run_log)
+        log = open_log(path / "log", start.state, config.order.idle_timeout, run_log)
         opened.callback(log.close)
     trainer, start = _make_trainer(directory, inputs, store, newest, start, run_log)
     if trainer.graph.edge_x is not None:
         opened.callback(close_quietly, trainer.graph.edge_x)
-    position = trainer.position
+    position, control = trainer.position, trainer.control if peers.world > 1 else None
     ingest = open_ingest(directory, source, start, position, log, flow, opened)
     stream = PacedStream(ingest, flow, config.stream, learned=position - start.history)
 
@@ -140,25 +143,34 @@ def _compose(
     settings = SavedSettings(
         directory, build, source.name, elapsed=start.elapsed, history=start.history, changed=changed
     )
-    title = f"{inputs.title or config.model.name.upper()} learning from {config.stream.path}"
-    shown = watch.Shown(config, title, stream.num_events, console, run_log)
-    ends = _open_ends(directory, position, store)
-    control = trainer.control if peers.world > 1 else None
-    ranks = None if control is None else RankMetrics(control)
-    parts: list[Component | None] = [
+    what = f"{inputs.title or config.model.name.upper()} learning from {config.stream.path}"
+    shown = watch.Shown(config, what, stream.num_events, console, run_log)
+    components: list[Component] = [
         settings,
         SavedRecords(directory.files, newest),
         SavedIngest(ingest, trainer, start.state, directory, store, log, run_log),
-        open_scores(directory, ingest, trainer, newest),
-        RunLoggers(config.operate.log_to, directory.path, position),
-        ends,
-        RunFigures(trainer, settings, stream, inputs, ingest.ids),
+        RunLoggers(config.operate.log_to, path, position),
+        RunFigures(trainer, settings, stream, live, ingest.ids, control),
         shown,
-        ranks,
     ]
-    components = [part for part in parts if part is not None]
-    for part in components:
-        opened.callback(close_quietly, part)
+    if (scores := open_scores(directory, ingest, trainer, newest)) is not None:
+        components.append(scores)
+
+    # the stream: cut into micro-batches, with features of nodes
+    batches: Iterable[EventBatch] = stream
+    if config.scores.max_wait is not None:
+        keep = directory.effect == "any_time"  # ends of other settings are not repeated
+        ends = MicroBatchEnds(path / ENDS_FILE, position, keep=keep, store=store)
+        components.append(ends)
+        max_wait = parse_seconds(config.scores.max_wait)
+        batches = TimedStream(batches, ends, position, trainer.config.batch_size, max_wait)
+    if inputs.cut_at_steps:
+        batches = SteppedStream(batches)
+    if live.nodes is not None:
+        batches = live.nodes.along(batches, trainer.graph, ids=ingest.ids)
+
+    for component in components:
+        opened.callback(close_quietly, component)
     checkpoints = Checkpoints(
         trainer,
         store,
@@ -172,25 +184,38 @@ def _compose(
     )
     opened.enter_context(checkpoints)
     opened.enter_context(stream)
-    batches = _cut(stream, ends, trainer, config.scores.max_wait, inputs, ingest.ids)
 
     # what watches the run
-    status, limit = RunStatus(), config.operate.memory_bytes
-    metrics = RunMetrics(status, flow, trainer, ingest, checkpoints, directory, log, ranks)
-    labels = {"model": inputs.title or config.model.name, "stream": source.name}
-    collector = RunCollector(metrics.metrics, {**labels, "run": str(directory.path)})
-    open_exporter(config.operate, collector, run_log, opened)
+    status, operate = RunStatus(), config.operate
+    metrics = RunMetrics(
+        status,
+        flow,
+        trainer,
+        ingest,
+        checkpoints,
+        dead_letters=path / DEAD_LETTERS,
+        memory_limit=operate.memory_bytes,
+        log=log,
+        control=control,
+    )
+    labels = {"model": name, "stream": source.name, "run": str(path)}
+    collector = RunCollector(metrics.metrics, labels)
+    if operate.metrics_port is not None:
+        port = open_exporter(collector, operate.metrics_port, operate.metrics_host, opened)
+        at = f"http://{operate.metrics_host}:{port}/metrics"
+        run_log.info("metrics", f"metrics at {at}", port=port)
     serve_answers(directory, trainer, ingest.ids, metrics, collector, run_log, console, opened)
-    guard, feeds = MemoryGuard(limit, watch.GRACE_SECONDS), []
-    if ranks is not None:
-        guard = RankGuard(limit, watch.GRACE_SECONDS, Board(joined(peers)), flow)
+    guard, feeds = MemoryGuard(operate.memory_bytes, watch.GRACE_SECONDS), []
+    if control is not None:
+        board = Board(joined(peers))
+        guard = RankGuard(operate.memory_bytes, watch.GRACE_SECONDS, board, flow)
         heartbeat, size = heartbeat_of(config.ranks.timeout), trainer.config.batch_size
         batches = feed = Feed(peers, batches, size, lost=flow.stop, heartbeat=heartbeat)
         feeds = [feed]
-    watchdog = watch.Watchdog(directory.path / "health.json", metrics, guard, flow, run_log)
+    watchdog = watch.watchdog(path / "health.json", metrics, guard, flow, run_log)
 
-    what = f"resumes at event {position:,}" if directory.resumed else "starts"
-    text = f"{config.model.name} {what}, stream {source.name}"
+    begins = f"resumes at event {position:,}" if directory.resumed else "starts"
+    text = f"{config.model.name} {begins}, stream {source.name}"
     run_log.info("start", text, position=position, **build)
     return Runner(
         trainer,
@@ -216,80 +241,49 @@ def _make_trainer(
     run_log: RunLog,
 ) -> tuple[StreamTrainer, Start]:
     """Brief the other ranks, and return the trainer and where ingestion starts."""
-    config, source, peers = directory.config, inputs.live.source, inputs.lead.peers
-    node_x_dim = 0 if inputs.live.nodes is None else inputs.live.nodes.dim
+    config, live, peers = directory.config, inputs.live, inputs.lead.peers
+    node_x_dim = 0 if live.nodes is None else live.nodes.dim
     initial = find_initial(config, peers.world) if newest is None else None
     briefing = Briefing.of(
         directory,
         None if newest is None else store.entries()[-1].path,
-        unit=source.unit,
-        x_dim=source.x_dim,
+        unit=live.source.unit,
+        x_dim=live.source.x_dim,
         node_x_dim=node_x_dim,
-        direction=inputs.live.direction,
+        direction=live.direction,
     )
     inputs.lead.brief(briefing)
-    gpu, direction = graph_gpu(config, inputs.live.device), inputs.live.direction
     trainer = make_trainer(
-        directory, inputs.model, source, direction, node_x_dim, newest, gpu, peers, run_log, initial
+        directory,
+        inputs.model,
+        live.source,
+        live.direction,
+        node_x_dim,
+        newest,
+        graph_gpu(config, live.device),
+        peers,
+        run_log,
+        initial,
     )
     if initial is not None:
-        start = start_of(initial, trainer.graph, direction)
+        start = start_of(initial, trainer.graph, live.direction)
     return trainer, start
 
 
-def _open_ends(
-    directory: RunDirectory, position: int, store: CheckpointStore
-) -> MicroBatchEnds | None:
-    """Return the ends of micro-batches; None if no clock ends them."""
-    if directory.config.scores.max_wait is None:
-        return None
-
-    def oldest() -> int | None:
-        meta = store.oldest_kept()
-        return None if meta is None else int(meta["position"])
-
-    keep = directory.effect == "any_time"  # ends that other settings have made are not repeated
-    return MicroBatchEnds(directory.path / ENDS_FILE, position, keep=keep, oldest=oldest)
-
-
-def _cut(
-    stream: PacedStream,
-    ends: MicroBatchEnds | None,
-    trainer: StreamTrainer,
-    max_wait: float | str | None,
-    inputs: RunInputs,
-    ids: NodeIds,
-) -> Iterable[EventBatch]:
-    """Return the stream cut into micro-batches, with features of nodes."""
-    cut: Iterable[EventBatch] = stream
-    if ends is not None and max_wait is not None:
-        cut = TimedStream(
-            stream,
-            ends,
-            position=trainer.position,
-            batch_size=trainer.config.batch_size,
-            max_wait=parse_seconds(max_wait),
-        )
-    if inputs.cut_at_steps:
-        cut = SteppedStream(cut)
-    return (
-        cut if inputs.live.nodes is None else inputs.live.nodes.along(cut, trainer.graph, ids=ids)
-    )
-
-
 class RunFigures(Component):
-    """Adds hit rates, elapsed time, memory and progress to records, and reports on features."""
+    """Adds hit rates, elapsed time, memory and progress to records; reports features and ranks."""
 
     def __init__(
         self,
         trainer: StreamTrainer,
         settings: SavedSettings,
         stream: PacedStream,
-        inputs: RunInputs,
+        live: LiveInputs,
         ids: NodeIds,
+        control: RankControl | None,
     ) -> None:
         self._graph, self._settings, self._stream = trainer.graph, settings, stream
-        self._device, self._nodes, self._ids = inputs.live.device, inputs.live.nodes, ids
+        self._live, self._ids, self._control = live, ids, control
         self._rates = HitRates(trainer.graph)
 
     def figures(self, step: StepRecord) -> Mapping[str, Any]:
@@ -298,9 +292,10 @@ class RunFigures(Component):
             **self._rates.lately(),
             "elapsed": self._settings.elapsed,
             "rss_bytes": rss_bytes(),
-            **device_figures(self._device),
+            **device_figures(self._live.device),
             **({} if share is None else {"progress": share}),
         }
 
     def report(self) -> Mapping[str, Mapping[str, Any]]:
-        return {"features": features_report(self._graph, self._nodes, self._ids)}
+        features = features_report(self._graph, self._live.nodes, self._ids)
+        return {"features": features, **rank_report(self._control)}

@@ -90,7 +90,6 @@ class Checkpoints:
         self._taken_at = time.monotonic()
         self._batches = 0
         self._is_pending = False
-        self._failures = 0
         self.saved = saved
         """Events in the newest checkpoint that is known to be on the disk; None without one."""
         self._saved_at: float | None = None
@@ -121,8 +120,7 @@ class Checkpoints:
         self._settle()
         every, every_batches = self._config.checkpoint_every, self._config.checkpoint_batches
         by_time = every and time.monotonic() - self._taken_at >= every
-        by_batches = every_batches and self._batches >= every_batches
-        if not (by_time or by_batches):
+        if not (by_time or (every_batches and self._batches >= every_batches)):
             return False
         if self._trainer.num_pending:  # every micro-batch learned must have its record
             self._trainer.catch_up()
@@ -140,13 +138,11 @@ class Checkpoints:
         if self._announce is not None:
             self._announce(is_due)
         if is_due:
-            failures = self.stats.failures
             # the other ranks do not take part unless it was announced
             self._take(Shard() if self._announce is None else self._shard)
-            stats = self._writer.wait()
-            self._settle()
-            if stats.failures > failures:
-                raise OSError(f"the last checkpoint could not be written: {stats.last_error}")
+            self._writer.wait()
+            if not self._settle():
+                raise OSError(f"the last checkpoint could not be written: {self.stats.last_error}")
         digest = read_manifest(self._store.entries()[-1].path)["state_sha256"]
         return None if digest is None else str(digest)
 
@@ -164,16 +160,16 @@ class Checkpoints:
         self._taken_at, self._batches, self._is_pending = start, 0, True
         self._writer.submit(self._trainer.position, checkpoint)
 
-    def _settle(self) -> None:
-        """Follow up on the checkpoint that was under way."""
-        stats = self.stats
-        if stats.failures > self._failures:
-            self._failures, self._is_pending = stats.failures, False
+    def _settle(self) -> bool:
+        """Follow up on the checkpoint that was under way; return False if it was not written."""
+        stats, is_pending = self.stats, self._is_pending
+        self._is_pending = False
+        if not is_pending:
+            return True
+        if stats.failures_in_a_row:
             text = f"no checkpoint was written, training continues: {stats.last_error}"
             self._run_log.warning("checkpoint", text)
-        if not self._is_pending:
-            return
-        self._is_pending = False
+            return False
         self.saved, self._saved_at = stats.last_step, self._taken_at
         for part in self._parts:
             part.saved()
@@ -185,6 +181,7 @@ class Checkpoints:
             seconds=round(stats.seconds, 3),
             copy_seconds=round(self.copy_seconds, 3),
         )
+        return True
 
 
 class SavedSettings(Component):
@@ -231,21 +228,14 @@ class SavedSettings(Component):
         self._directory.commit_settings()
 
 
-MOST_LINES = 1 << 53
-"""Of metrics.jsonl, more than any run writes."""
-
-
 class SavedRecords(Component):
-    """The lines of metrics.jsonl, of which checkpoints note the number.
-
-    Those that are newer than the checkpoint are cut off.
-    """
+    """The lines of metrics.jsonl: checkpoints note their number, and newer ones are cut off."""
 
     def __init__(self, files: RunFiles, newest: Checkpoint | None) -> None:
         self._files, lines = files, 0
         if newest is not None:
             noted = read_as(dict[str, int], newest.meta.get("records"), "records")
-            lines = read_natural(noted, "lines", most=MOST_LINES)
+            lines = read_natural(noted, "lines")
         files.record_file.rewind(lines)
 
     def on_step(self, record: Mapping[str, Any]) -> None:
@@ -274,7 +264,8 @@ class MicroBatchEnds(Component):
     """A file of the log positions at which the micro-batches of a run have ended, a line each.
 
     Behind each stands the CRC-32 of its digits. Ends beyond the newest checkpoint are those that a
-    resumed run repeats; those before the oldest that is kept are removed in bulk.
+    resumed run repeats, unless `keep` is False; those before the oldest checkpoint in `store` are
+    removed in bulk.
     """
 
     def __init__(
@@ -283,16 +274,25 @@ class MicroBatchEnds(Component):
         position: int,
         *,
         keep: bool = True,
-        oldest: Callable[[], int | None] = lambda: None,
+        store: CheckpointStore | None = None,
     ) -> None:
-        self._file, self._oldest = AppendedFile(path), oldest
+        self._file, self._store = AppendedFile(path), store
         self._writing = threading.Lock()
         lines = _lines(path)
         start = _first_beyond(lines, position)
-        ends = _ends(path, lines, start, position) if keep else []
-        self.to_repeat = deque(ends)
+        self.to_repeat: deque[int] = deque()
         """The ends beyond the position, in order."""
-        self._file.rewind(sum(map(len, lines[: start + len(ends)])))
+        for number, line in enumerate(lines[start:] if keep else [], start + 1):
+            end = _end_of(line)
+            if end is not None:
+                self.to_repeat.append(end)
+            elif number < len(lines) or not _TORN.fullmatch(line):
+                raise EndsDamaged(
+                    f"{path} is damaged in line {number}, so where micro-batches have ended after "
+                    f"event {position:,} is not known; without this file they end by the clock "
+                    "again"
+                )
+        self._file.rewind(sum(map(len, lines[: start + len(self.to_repeat)])))
 
     def add(self, position: int) -> None:
         """Write that a micro-batch ends here, before it is learned. Thread-safe."""
@@ -306,12 +306,14 @@ class MicroBatchEnds(Component):
 
     def saved(self) -> None:
         """Remove the ends that no checkpoint needs any more, once they are many."""
-        oldest = self._oldest() if self._file.size >= MANY else None
+        if self._store is None or self._file.size < MANY:
+            return
+        oldest = self._store.oldest_kept()
         if oldest is None:
             return
         with self._writing, suppress(OSError):  # a full disk is reported where it matters
             lines = _lines(self._file.path)
-            needed = lines[_first_beyond(lines, oldest) :]
+            needed = lines[_first_beyond(lines, oldest["position"]) :]
             if 2 * len(needed) <= len(lines):
                 self._file.replace(needed)
 
@@ -341,24 +343,9 @@ def _lines(path: Path) -> list[bytes]:
 def _first_beyond(lines: Sequence[bytes], position: int) -> int:
     """Return the index of the line after the last whose end is not beyond `position`."""
     ends = (_end_of(line) for line in lines)
-    upto = (i for i, end in enumerate(ends, 1) if end is not None and end <= position)
-    return max(upto, default=0)
-
-
-def _ends(path: Path, lines: Sequence[bytes], start: int, position: int) -> list[int]:
-    """Return the ends of the lines from `start` on; of one that a crash cut off, none."""
-    found: list[int] = []
-    for number, line in enumerate(lines[start:], start + 1):
-        end = _end_of(line)
-        if end is None and number == len(lines) and _TORN.fullmatch(line):
-            break
-        if end is None:
-            raise EndsDamaged(
-                f"{path} is damaged in line {number}, so where micro-batches have ended after "
-                f"event {position:,} is not known; without this file they end by the clock again"
-            )
-        found.append(end)
-    return found
+    return max(
+        (i for i, end in enumerate(ends, 1) if end is not None and end <= position), default=0
+    )
 
 
 class TimedStream:
@@ -368,13 +355,12 @@ class TimedStream:
         self,
         stream: Iterable[EventBatch],
         ends: MicroBatchEnds,
-        *,
         position: int,
         batch_size: int,
         max_wait: float,
     ) -> None:
         self.unit = getattr(stream, "unit", None)
-        """What a tick is, if the stream says so."""
+        """What a tick is, if the stream has a unit."""
         self._stream, self._ends = stream, ends
         self._start = self._at = position
         self._batch_size, self._max_wait = batch_size, max_wait

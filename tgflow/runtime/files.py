@@ -50,7 +50,9 @@ class RecordFile:
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append a record, which strict JSON can hold; at once readable by others."""
-        self._file.write(checked_line({**record, NUMBER: self._next}).encode() + b"\n")
+        text = _compact({**record, NUMBER: self._next})
+        crc = zlib.crc32(text.encode())
+        self._file.write(f'{text[:-1]},"{KEY}":{crc}}}\n'.encode())
         self._numbers.append(self._next)
         self._next += 1
         if self._next % STEP == 0 and self._next > LATEST:
@@ -107,18 +109,9 @@ class DamagedJson(ValueError):
     """A text is not JSON, or not what was written."""
 
 
-def checked_line(value: Mapping[str, Any]) -> str:
-    """Return `value`, which strict JSON can hold and has a key, with its checksum, on a line."""
-    text = _compact(value)
-    return f'{text[:-1]},"{KEY}":{zlib.crc32(text.encode())}}}'
-
-
-def checked_text(value: Mapping[str, Any]) -> str:
-    """Return the same with an entry a line, as people read it."""
-    entries = [_compact({key: item})[1:-1] for key, item in value.items()]
-    crc = zlib.crc32(f"{{{','.join(entries)}}}".encode())
-    lines = ",\n".join([*entries, f'"{KEY}":{crc}'])
-    return f"{{\n{lines}\n}}"
+def checksum(value: Mapping[str, Any]) -> int:
+    """Return the CRC-32 of a value that strict JSON can hold."""
+    return zlib.crc32(_compact(value).encode())
 
 
 def read_checked(text: str | bytes) -> dict[str, Any]:
@@ -127,10 +120,7 @@ def read_checked(text: str | bytes) -> dict[str, Any]:
         value = json.loads(text)
     except ValueError as error:  # of JSON, or of UTF-8
         raise DamagedJson(f"it is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise DamagedJson("its checksum differs")
-    found = value.pop(KEY, None)
-    if found != zlib.crc32(_compact(value).encode()):
+    if not isinstance(value, dict) or value.pop(KEY, None) != checksum(value):
         raise DamagedJson("its checksum differs")
     return value
 
@@ -206,7 +196,8 @@ class RunFiles:
         self.record_file.write(finite(record))
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
-        self._write(name, checked_text(finite(value)) + "\n")
+        value = finite(value)
+        self._write(name, json.dumps({**value, KEY: checksum(value)}, indent=1) + "\n")
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         return read_figures(self.path / name)
@@ -264,33 +255,30 @@ def _is_free(path: Path) -> bool:
     if not path.exists():
         return True
     names = {_whole(entry.name) for entry in path.iterdir()} - OWN
-    return names <= BEFORE_LEARNING and not _has_learned(path)
+    records = path / "metrics.jsonl"
+    if not names <= BEFORE_LEARNING or (records.exists() and records.stat().st_size > 0):
+        return False
+    from tgflow.checkpoint import CheckpointError, list_checkpoints, read_manifest
+    from tgflow.checkpoint.typed import read_as, read_natural  # the help needs no torch
+
+    try:
+        metas = [
+            read_manifest(each.path)["meta"] for each in list_checkpoints(path / "checkpoints")
+        ]
+        for meta in metas:
+            run = read_as(dict[str, Any], meta.get("run", {}), "run")
+            history: int = read_as(int, run.get("history", 0), "run.history")
+            if read_natural(meta, "position") > history:
+                return False
+    except (CheckpointError, OSError):  # a damaged one may be of more
+        return False
+    return True
 
 
 def _whole(name: str) -> str:
     """Return the name of a file, of one that was to become it too."""
     found = _PARTIAL.fullmatch(name)
     return name if found is None else found[1]
-
-
-def _has_learned(path: Path) -> bool:
-    """Return whether a run has records, or a checkpoint of more than its beginning."""
-    records = path / "metrics.jsonl"
-    if records.exists() and records.stat().st_size > 0:
-        return True
-    from tgflow.checkpoint import CheckpointError, list_checkpoints, read_manifest
-    from tgflow.checkpoint.typed import read_as, read_natural  # the help needs no torch
-
-    for entry in list_checkpoints(path / "checkpoints"):
-        try:
-            meta = read_manifest(entry.path)["meta"]
-            run = read_as(dict[str, Any], meta.get("run", {}), "run")
-            history: int = read_as(int, run.get("history", 0), "run.history")
-            if read_natural(meta, "position") > history:
-                return True
-        except (CheckpointError, OSError):  # a damaged one may be of more
-            return True
-    return False
 
 
 def finite(value: Any) -> Any:

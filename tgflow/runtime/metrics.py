@@ -6,18 +6,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from operator import itemgetter
+from pathlib import Path
 from typing import Any, Literal
 
-from tgflow.config.schema import OperateConfig
-from tgflow.distributed.control import RankFigures
 from tgflow.durable.log import DurableLog
-from tgflow.runtime.checkpoints import Checkpoints, Component
-from tgflow.runtime.directory import RunDirectory
+from tgflow.runtime.checkpoints import Checkpoints
 from tgflow.runtime.features import table_figures
 from tgflow.runtime.files import STATES, State
 from tgflow.runtime.gpu import device_figures
-from tgflow.runtime.ingestion import DEAD_LETTERS
-from tgflow.runtime.log import RunLog
 from tgflow.runtime.machine import rss_bytes
 from tgflow.runtime.runner import RunStatus
 from tgflow.runtime.stream import FlowControl
@@ -176,76 +173,39 @@ class RunCollector:
         return registry
 
 
-class Exporter:
-    """Serves `METRICS` over HTTP until it is closed."""
-
-    def __init__(self, collector: RunCollector, port: int, host: str = "127.0.0.1") -> None:
-        try:
-            import prometheus_client as prometheus
-        except ModuleNotFoundError:
-            raise ModuleNotFoundError(
-                "--metrics-port needs prometheus-client; pip install 'tgflow-learn[metrics]'"
-            ) from None
-        registry = collector.registry()
-        self._server, self._thread = prometheus.start_http_server(port, host, registry)
-        self.port: int = self._server.server_port
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(timeout=2)
-
-
-def open_exporter(
-    config: OperateConfig, collector: RunCollector, run_log: RunLog, opened: ExitStack
-) -> None:
-    """Export metrics over HTTP until `opened` is closed, if the settings name a port."""
-    if config.metrics_port is None:
-        return
-    exporter = Exporter(collector, config.metrics_port, config.metrics_host)
-    opened.callback(exporter.close)
-    at = f"http://{config.metrics_host}:{exporter.port}/metrics"
-    run_log.info("metrics", f"metrics at {at}", port=exporter.port)
+def open_exporter(collector: RunCollector, port: int, host: str, opened: ExitStack) -> int:
+    """Serve `METRICS` over HTTP until `opened` is closed; returns the port."""
+    try:
+        import prometheus_client as prometheus
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "--metrics-port needs prometheus-client; pip install 'tgflow-learn[metrics]'"
+        ) from None
+    server, thread = prometheus.start_http_server(port, host, collector.registry())
+    opened.callback(thread.join, timeout=2)
+    opened.callback(server.server_close)
+    opened.callback(server.shutdown)
+    return int(server.server_port)
 
 
 KINDS = {"gradient": "gradient", "rows": "rows", "queries": "query", "other": "other"}
 """Kinds of what ranks send, and their names in `RankFigures`."""
+_OF_RANK = ("compute_seconds", "wait_seconds", "memory_bytes")
 
 
-class RankMetrics(Component):
-    """Figures of all ranks for health, metrics and report, on rank 0."""
-
-    def __init__(self, control: RankControl) -> None:
-        self._control = control
-
-    def report(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return `ranks`: the figures of each by its number, as of the latest micro-batch."""
-        names = ("compute_seconds", "wait_seconds", "memory_bytes")
-        return {
-            "ranks": {
-                str(rank): {
-                    **{name: getattr(figures, name) for name in names},
-                    "sent_bytes": _sent(figures),
-                }
-                for rank, figures in enumerate(self._control.figures)
+def rank_report(control: RankControl | None) -> dict[str, Any]:
+    """Return `ranks`: the figures of each by its number; nothing of a single process."""
+    if control is None:
+        return {}
+    return {
+        "ranks": {
+            str(rank): {
+                **{name: getattr(figures, name) for name in _OF_RANK},
+                "sent_bytes": {kind: getattr(figures, f"{x}_bytes") for kind, x in KINDS.items()},
             }
+            for rank, figures in enumerate(control.figures)
         }
-
-    def metrics(self) -> dict[str, Any]:
-        """Return values of `METRICS` by rank."""
-        ranks = self.report()["ranks"]
-        sent = {rank: each["sent_bytes"] for rank, each in ranks.items()}
-        return {
-            f"rank.{name}": {rank: each[name] for rank, each in ranks.items()}
-            for name in ("compute_seconds", "wait_seconds", "memory_bytes")
-        } | {
-            "rank.sent_bytes": {rank: sum(by.values()) for rank, by in sent.items()},
-            "sent_bytes": {kind: sum(by[kind] for by in sent.values()) for kind in KINDS},
-        }
-
-
-def _sent(figures: RankFigures) -> dict[str, int]:
-    return {kind: getattr(figures, f"{name}_bytes") for kind, name in KINDS.items()}
+    }
 
 
 UNIX_SINCE = 631_152_000
@@ -263,14 +223,15 @@ class RunMetrics:
         trainer: StreamTrainer,
         ingest: Ingest,
         checkpoints: Checkpoints,
-        directory: RunDirectory,
+        *,
+        dead_letters: Path,
+        memory_limit: int | None,
         log: DurableLog | None,
-        ranks: RankMetrics | None,
+        control: RankControl | None,
     ) -> None:
         self._status, self._flow, self._trainer, self._ingest = status, flow, trainer, ingest
-        self._checkpoints, self._log, self._ranks = checkpoints, log, ranks
-        self._dead_letters = directory.path / DEAD_LETTERS
-        self._memory_limit = directory.config.operate.memory_bytes
+        self._checkpoints, self._log, self._control = checkpoints, log, control
+        self._dead_letters, self._memory_limit = dead_letters, memory_limit
         self._started = time.monotonic()
 
     @property
@@ -287,25 +248,21 @@ class RunMetrics:
             return state
         if flow.paused:
             return "paused"
-        if self.num_waiting >= self._trainer.config.batch_size:
-            return state
         silent = time.monotonic() - self._status.stepped_at
-        return "waiting" if silent > WAITING_SECONDS else state
+        if self.num_waiting < self._trainer.config.batch_size and silent > WAITING_SECONDS:
+            return "waiting"
+        return state
 
     def health(self) -> dict[str, Any]:
         """Return the contents of health.json except the state."""
         now, record, stats = time.monotonic(), self._status.record, self._checkpoints.stats
+        prequential = {"ap": None} | _group(record, "prequential")
         return {
             "reason": self._status.reason or self._flow.signal,
             "uptime_seconds": now - self._started,
             "seconds_since_step": now - self._status.stepped_at,
             "events_per_second": record.get("events_per_second"),
-            "prequential_ap": record.get("prequential.ap"),
-            **{
-                f"prequential_{name}": value
-                for name, value in _group(record, "prequential").items()
-                if name.isidentifier()
-            },
+            **{f"prequential_{k}": v for k, v in prequential.items() if k.isidentifier()},
             "position": self._trainer.position,
             "tables": table_figures(self._trainer.graph),
             "checkpoint": {
@@ -322,68 +279,59 @@ class RunMetrics:
             },
             "rss_bytes": rss_bytes(),
             "memory_limit": self._memory_limit,
-            **({} if self._ranks is None else self._ranks.report()),
+            **rank_report(self._control),
         }
 
     def metrics(self) -> dict[str, Any]:
         """Return the values of `METRICS` by key; None where there is none."""
-        record, trainer = self._status.record, self._trainer
-        named = ("events_per_second", "freshness_seconds", "forgetting")
-        return {
-            "state": {name: float(name == self.state) for name in STATES},
-            **{key: record.get(key) for key in named},
-            **{group: _group(record, group) for group in ("prequential", "running")},
-            "position": trainer.position,
-            "num_skipped": trainer.progress.num_skipped,
-            "num_nodes": trainer.graph.num_nodes,
-            "memory_rows": trainer.memory_rows,
-            **device_figures(trainer.device),
-            **self._graph(),
-            **self._on_disk(),
-            **self._rows(),
-            "memory_limit": self._memory_limit,
-            "paused_seconds": self._flow.paused_seconds,
-            **({} if self._ranks is None else self._ranks.metrics()),
-        }
-
-    def _graph(self) -> dict[str, Any]:
-        """Return figures of the block store, of edge features and of how busy the trainer is."""
-        stats, progress = self._trainer.graph.stats(), self._trainer.progress
+        record, trainer, stats = self._status.record, self._trainer, self._checkpoints.stats
+        store, progress = trainer.graph.stats(), trainer.progress
+        edges: dict[str, Any] = table_figures(trainer.graph).get("edge_x", {})
         busy = {"training": 1 - progress.overhead_share()}
         if (preparation := progress.preparation_share()) is not None:
             busy["preparation"] = preparation
         out: dict[str, Any] = {
+            "state": {name: float(name == self.state) for name in STATES},
+            **{key: record.get(key) for key in _RECORDED},
+            **{group: _group(record, group) for group in ("prequential", "running")},
+            "position": trainer.position,
+            "num_skipped": progress.num_skipped,
+            "num_nodes": trainer.graph.num_nodes,
+            "memory_rows": trainer.memory_rows,
+            **device_figures(trainer.device),
             "busy": busy,
-            "store.entries": stats.num_entries,
-            "store.bytes": stats.bytes,
-            "store.tier_bytes": {tier.name: tier.bytes for tier in stats.tiers},
-            "store.blocks": stats.num_blocks,
-            "store.slack": stats.slack,
-            "store.hit_rate": {tier.name: tier.hit_rate for tier in stats.tiers},
-        }
-        edges = table_figures(self._trainer.graph).get("edge_x")
-        if edges is not None:
-            out["edge.rows"] = {edges.get("placement", "host"): edges["rows"]}
-            out["edge.bytes"] = edges.get("memory_bytes")
-            out |= {f"edge_cache.{name}": x for name, x in edges.get("cache", {}).items()}
-        return out
-
-    def _on_disk(self) -> dict[str, Any]:
-        """Return sizes, times and failures of checkpoints, the log and dead letters."""
-        stats = self._checkpoints.stats
-        sizes = (file.stat().st_size for file in self._dead_letters.glob("*.jsonl"))
-        out: dict[str, Any] = {
+            "store.entries": store.num_entries,
+            "store.bytes": store.bytes,
+            "store.tier_bytes": {tier.name: tier.bytes for tier in store.tiers},
+            "store.blocks": store.num_blocks,
+            "store.slack": store.slack,
+            "store.hit_rate": {tier.name: tier.hit_rate for tier in store.tiers},
+            "edge.bytes": edges.get("memory_bytes"),
+            **{f"edge_cache.{name}": x for name, x in edges.get("cache", {}).items()},
             "checkpoint.written": stats.saved,
             "checkpoint.failures": stats.failures,
             "checkpoint.age": self._checkpoints.age,
             "log_bytes": None if self._log is None else self._log.num_bytes,
-            "dead_letter_bytes": sum(sizes),
+            "dead_letter_bytes": sum(
+                file.stat().st_size for file in self._dead_letters.glob("*.jsonl")
+            ),
+            "memory_limit": self._memory_limit,
+            "paused_seconds": self._flow.paused_seconds,
+            **self._rows(),
         }
+        if edges:
+            out["edge.rows"] = {edges.get("placement", "host"): edges["rows"]}
         if stats.last_step is not None:
             out["checkpoint.position"] = stats.last_step
             out["checkpoint.bytes"] = stats.num_bytes
             out["checkpoint.seconds"] = stats.seconds
             out["checkpoint.copy_seconds"] = self._checkpoints.copy_seconds
+        if ranks := rank_report(self._control).get("ranks"):
+            sent = {rank: each["sent_bytes"] for rank, each in ranks.items()}
+            for name in _OF_RANK:
+                out[f"rank.{name}"] = {rank: each[name] for rank, each in ranks.items()}
+            out["rank.sent_bytes"] = {rank: sum(by.values()) for rank, by in sent.items()}
+            out["sent_bytes"] = {kind: sum(by[kind] for by in sent.values()) for kind in KINDS}
         return out
 
     def _rows(self) -> dict[str, Any]:
@@ -395,12 +343,9 @@ class RunMetrics:
             "late": lambda of: int(of["refused"].get("late", {"count": 0})["count"]),
             "tombstone": lambda of: int(of["other"].get("tombstone", 0)),
             "gaps": lambda of: len(of["gaps"]),
+            **{name: itemgetter(name) for name in ("read", "accepted", "duplicate", "forced")},
         }
         out: dict[str, Any] = {
-            **{
-                name: {p: of[name] for p, of in partitions.items()}
-                for name in ("read", "accepted", "duplicate", "forced")
-            },
             **{
                 name: {p: count(of) for p, of in partitions.items()}
                 for name, count in by_partition.items()
@@ -418,6 +363,9 @@ class RunMetrics:
             if unit != "tick" and seconds > UNIX_SINCE:
                 out["watermark_age"] = time.time() - seconds
         return out
+
+
+_RECORDED = ("events_per_second", "freshness_seconds", "forgetting")
 
 
 def _group(record: Mapping[str, Any], group: str) -> dict[str, Any]:

@@ -6,12 +6,11 @@ display or report, and writes its own shard of each checkpoint.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Self
 
 from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter
 from tgflow.checkpoint.ranks import FollowingStore, LeadingStore, Notices
@@ -34,8 +33,6 @@ from tgflow.train.stream_trainer import StreamTrainer
 if TYPE_CHECKING:
     from tgflow.distributed.ranks import Ranks
 
-_TICK = 0.25
-_GRACE = 1.0
 _PAUSE = 0.01
 
 
@@ -69,43 +66,29 @@ class Board:
         }
 
 
-class RankWatch:
-    """Thread of any rank but 0 that asks rank 0 to pause, or to stop all ranks together."""
+def asking(
+    board: Board, guard: MemoryGuard, flow: FlowControl, run_log: RunLog
+) -> AbstractContextManager[None]:
+    """Return a context in which any rank but 0 asks it to pause, or to stop all ranks together."""
+    asked, is_over = Order.NONE, False
 
-    def __init__(
-        self, board: Board, guard: MemoryGuard, flow: FlowControl, run_log: RunLog
-    ) -> None:
-        self._board, self._guard, self._flow, self._run_log = board, guard, flow, run_log
-        self._is_short = False
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tgflow-watch", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._end.set()
-        self._thread.join(_GRACE)
-
-    def _run(self) -> None:
-        asked = Order.NONE
-        with suppress(RuntimeError):  # rank 0 is gone, which the training notices
-            while not self._end.wait(_TICK):
-                if (asks := self._asks()) != asked:
-                    self._board.ask(asks)
-                    asked = asks
-
-    def _asks(self) -> Order:
-        asks = Order.STOP if self._flow.stopped else Order.NONE
+    def ask() -> None:
+        nonlocal asked, is_over
+        asks = Order.STOP if flow.stopped else Order.NONE
         try:
-            if not self._is_short:
-                verdict = self._guard.judge(rss_bytes())
-                return asks | Order.HOLD if verdict == "pause" else asks
+            if not is_over and guard.is_short(rss_bytes()):
+                asks |= Order.HOLD
         except MemoryLimit as error:
-            self._is_short = True
-            self._run_log.error("memory", str(error))
-        return asks | Order.STOP_FOR_MEMORY
+            is_over = True
+            run_log.error("memory", str(error))
+        if is_over:
+            asks |= Order.STOP_FOR_MEMORY
+        if asks != asked:
+            with suppress(RuntimeError):  # rank 0 is gone, which the training notices
+                board.ask(asks)
+            asked = asks
+
+    return watch.repeating(ask)
 
 
 class RankGuard(MemoryGuard):
@@ -115,8 +98,8 @@ class RankGuard(MemoryGuard):
         super().__init__(limit, grace)
         self._board, self._flow = board, flow
 
-    def judge(self, rss: int) -> Literal["pause", "resume", "none"]:
-        """Return what to do with the stream; raises MemoryLimit if any rank is at its limit."""
+    def is_short(self, rss: int) -> bool:
+        """Return whether the stream must pause; raises MemoryLimit if any rank is at its limit."""
         asked: dict[int, Order] = {}
         with suppress(RuntimeError):  # this rank leaves the others
             asked = self._board.read()
@@ -125,10 +108,7 @@ class RankGuard(MemoryGuard):
                 raise MemoryLimit(f"rank {rank} is at its memory_limit; its own log says more")
             if Order.STOP in asks:
                 self._flow.stop_for(f"a signal to rank {rank}")
-        own = super().judge(rss)
-        if any(Order.HOLD in asks for asks in asked.values()):
-            return "pause"
-        return "resume" if own == "none" else own
+        return super().is_short(rss) or any(Order.HOLD in asks for asks in asked.values())
 
 
 def _notices(peers: Peers) -> Notices:
@@ -253,7 +233,7 @@ def open_follower(
             library_messages(run_log),
             saves,
             followed,
-            RankWatch(Board(joined(peers)), guard, flow, run_log),
+            asking(Board(joined(peers)), guard, flow, run_log),
         ],
         warn=lambda text: run_log.warning("checkpoint", text),
     )

@@ -36,20 +36,6 @@ class Saves(Protocol):
     def finish(self) -> str | None: ...
 
 
-def agree(control: RankControl | None, wanted: Order) -> Order:
-    """Return what all ranks do after this micro-batch; without `control`, what is wanted.
-
-    Sends nothing itself: what this rank wants, and the memory that it holds, travel with the next
-    micro-batch; all ranks do it after that, or one later if rank 0 has to be asked first.
-    """
-    if control is None:
-        return wanted
-    order = control.order
-    control.memory_bytes = rss_bytes()
-    control.asks = wanted & ~order
-    return order
-
-
 @dataclass(slots=True)
 class RunStatus:
     """State of a run, written by its runner and read by any thread."""
@@ -130,19 +116,28 @@ class Runner:
         try:
             for step in self.trainer.steps(self.stream):
                 self._record(step)
-                self._obey(agree(self.control, self._wanted()))
+                self._obey(self._order())
         except Stopped:
             self._drain()
             return True
         return False
 
-    def _wanted(self) -> Order:
-        """Return the order that this rank requests after a micro-batch."""
+    def _order(self) -> Order:
+        """Return what all ranks do after this micro-batch.
+
+        What this rank wants, and the memory that it holds, travel with the next micro-batch; all
+        ranks do it after that, or one later if rank 0 has to be asked first.
+        """
         wanted = Order.CHECKPOINT if self.checkpoints.after_step() else Order.NONE
         if self.flow.stopped:
             is_short = isinstance(self.flow.error, MemoryLimit)
             wanted |= Order.STOP_FOR_MEMORY if is_short else Order.STOP
-        return wanted
+        if self.control is None:
+            return wanted
+        order = self.control.order
+        self.control.memory_bytes = rss_bytes()
+        self.control.asks = wanted & ~order
+        return order
 
     def _obey(self, order: Order) -> None:
         """Execute the order of all ranks; raises what stops the stream, if that is ordered."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from torch import Tensor
 from tgflow._id_columns import list_array
 from tgflow.batch import HostEvents
 from tgflow.checkpoint import Checkpoint
-from tgflow.checkpoint.typed import read_as, read_natural
+from tgflow.checkpoint.typed import read_as
 from tgflow.config import Config, ConfigError
 from tgflow.durable.fs import AppendedFile
 from tgflow.runtime.checkpoints import Component
@@ -52,86 +52,76 @@ class ScoreMark:
 
     num_rows: int = 0
     num_bytes: int = 0
-    crc32: int | None = None
+    crc32: int = 0
 
 
-class TextScores:
-    """Rows at the end of a text file of `kind` "csv", "tsv" or "jsonl"."""
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    to: str
+    columns: list[str]
+    mark: ScoreMark
 
-    crc32: int | None = None
 
-    def __init__(self, path: Path, kind: str) -> None:
-        self._file, self._kind = AppendedFile(path), kind
+class FileScores:
+    """Rows at the end of a file of `kind` "csv", "tsv", "jsonl" or "parquet".
+
+    A Parquet file ends in its index, so it is written whenever a run ends. Until then its rows are
+    in the file `rows`, as an Arrow stream, which can be cut back.
+    """
+
+    def __init__(self, path: Path, rows: Path) -> None:
+        self._path, self._kind = path, str(format_of(path))
+        self._is_parquet = self._kind == "parquet"
+        self._file, self.crc32 = AppendedFile(rows if self._is_parquet else path), 0
 
     @property
     def num_bytes(self) -> int:
         return self._file.size
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Append rows, which others can read at once; the first ones after a header."""
-        self._file.write(encode_rows(rows, self._kind, header=not self._file.size))
+        """Append rows, which others can read at once; the first ones after a header or schema."""
+        is_first = not self._file.size
+        if self._is_parquet:
+            schema = rows.schema.serialize().to_pybytes() if is_first else b""
+            data = schema + rows.serialize().to_pybytes()
+        else:
+            data = encode_rows(rows, self._kind, header=is_first)
+        self._file.write(data)
+        self.crc32 = zlib.crc32(data, self.crc32)
 
     def sync(self) -> None:
         self._file.sync()
 
     def rewind(self, mark: ScoreMark) -> None:
-        """Cut off what was written after `mark`; the file exists afterwards, even if empty."""
+        """Cut off what was written after `mark`, and check the rest; an empty file is made."""
         file = self._file
+        way_out = "bring the file back from a copy, or name another one for those to come: --scores"
         if file.size < mark.num_bytes:
             raise ScoresLost(
                 f"{file.path} has {file.size:,} bytes, and the run has written {mark.num_bytes:,}: "
-                "rows of scores are missing; bring the file back from a copy, or name another one: "
-                "--scores"
+                f"rows of scores are missing; {way_out}"
             )
         file.rewind(mark.num_bytes)
         file.write(b"")
-
-    def finish(self) -> None:
-        """Make the file that readers want of all rows so far."""
-
-    def close(self) -> None:
-        self._file.close()
-
-
-class ParquetScores(TextScores):
-    """A Parquet file, which ends in its index, so it is written whenever a run ends.
-
-    Until then rows are in the file `rows`, as an Arrow stream, which can be cut back.
-    """
-
-    crc32: int
-
-    def __init__(self, path: Path, rows: Path) -> None:
-        super().__init__(rows, "arrow")
-        self._path, self.crc32 = path, 0
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        """Append rows as a message of the stream, which their schema begins."""
-        schema = [] if self._file.size else [rows.schema.serialize()]
-        for message in [*schema, rows.serialize()]:
-            data = message.to_pybytes()
-            self._file.write(data)
-            self.crc32 = zlib.crc32(data, self.crc32)
-
-    def rewind(self, mark: ScoreMark) -> None:
-        """Cut off what was written after `mark`, and check the rest."""
-        super().rewind(mark)
         self.crc32 = 0
-        with self._file.path.open("rb") as file:
-            while data := file.read(1 << 20):
+        with file.path.open("rb") as written:
+            while data := written.read(1 << 20):
                 self.crc32 = zlib.crc32(data, self.crc32)
-        if mark.crc32 not in (None, self.crc32):
+        if mark.crc32 != self.crc32:
             raise ScoresLost(
-                f"{self._file.path} is damaged: its checksum differs, so rows of scores are lost; "
-                "bring the file back from a copy, or name another one for those to come: --scores"
+                f"{file.path} is damaged: its checksum differs, so rows of scores are lost; "
+                f"{way_out}"
             )
 
     def finish(self) -> None:
         """Write the Parquet file, which replaces an earlier one once it is complete."""
-        if not self._file.size:
+        if not self._is_parquet or not self._file.size:
             return
         with pa.memory_map(str(self._file.path)) as source, pa.ipc.open_stream(source) as stream:
             write_rows(self._path, _joined(stream), stream.schema)
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def _joined(stream: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
@@ -152,25 +142,23 @@ class TopicScores:
     A resumed run sends those after its checkpoint again: a topic cannot be cut back.
     """
 
-    num_bytes, crc32 = 0, None
+    num_bytes = crc32 = 0
 
     def __init__(self, topic: Any) -> None:
         self._topic = topic
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Send rows soon."""
         for row in rows.to_pylist():
             self._topic.send(json.dumps(row).encode(), None, str(row["position"]).encode())
 
     def sync(self) -> None:
+        """Return once the broker has all rows."""
         self._topic.flush()
+
+    finish = sync
 
     def rewind(self, mark: ScoreMark) -> None:
         """Do nothing."""
-
-    def finish(self) -> None:
-        """Return once the broker has all rows."""
-        self._topic.flush()
 
     def close(self) -> None:
         self._topic.close()
@@ -205,10 +193,8 @@ class ScoreRows:
         }
         if self._has_event_ids:
             columns["event_id"] = self._ingest.event_ids(events.begin, events.end)
-        columns |= {
-            name: _array(getattr(scores, name).double())
-            for name in ("logit", "probability", "rank", "anomaly")
-        }
+        for name in ("logit", "probability", "rank", "anomaly"):
+            columns[name] = _array(getattr(scores, name).double())
         position = pa.scalar(scores.model_position, pa.int64())
         columns["model_position"] = pa.repeat(position, len(events.eid))
         if scores.predicted_label is not None and scores.label_probability is not None:
@@ -242,7 +228,7 @@ class SavedScores(Component):
     def __init__(
         self,
         to: str,
-        sink: TextScores | TopicScores,
+        sink: FileScores | TopicScores,
         rows: ScoreRows,
         trainer: StreamTrainer,
         mark: ScoreMark,
@@ -262,13 +248,13 @@ class SavedScores(Component):
     def save(self, writer: Checkpoint) -> None:
         """Note how many rows are of learned events; they are on the disk when this returns."""
         self._sink.sync()
-        noted = {"to": self._to, "columns": self._rows.columns, "mark": asdict(self._learned())}
-        writer.note(_NOTE, noted)
+        writer.note(_NOTE, asdict(_Noted(self._to, self._rows.columns, self._learned())))
 
     def report(self) -> Mapping[str, Mapping[str, Any]]:
         """Complete the file with the rows of all learned events, and no others."""
-        self._mark = self._learned()
-        self._sink.rewind(self._mark)
+        if self._mark != self._learned():
+            self._mark = self._learned()
+            self._sink.rewind(self._mark)
         self._sink.finish()
         return {"scores": {"to": self._to, "num_rows": self._mark.num_rows}}
 
@@ -315,85 +301,51 @@ def open_scores(
     other columns, and FileExistsError if the file has rows that the checkpoint does not count, or
     was left complete when the run continued with another file.
     """
-    to = directory.config.scores.to
+    config, to = directory.config, directory.config.scores.to
     if not isinstance(trainer, ContinualTrainer) or trainer.scorer is None or to is None:
         return None
-    rows = ScoreRows(ingest, directory.config, has_labels=trainer.scorer.says_labels)
-    is_file = scheme_of(to) is None
+    rows = ScoreRows(ingest, config, has_labels=trainer.scorer.says_labels)
+    noted, owner = None, {}
+    if checkpoint is not None and _NOTE in checkpoint.meta:
+        noted = read_as(_Noted, checkpoint.meta[_NOTE], _NOTE)
+    with suppress(DamagedJson):
+        owner = directory.files.read_json(OWNER) or {}
+    arrows, is_file = directory.path / ROWS, scheme_of(to) is None
     to = str(Path(to).absolute()) if is_file else to
-    noted_to, counted, columns = _noted(checkpoint)
-    owner = _owner(directory).get("to", noted_to)
-    if owner is not None and owner == noted_to != to and scheme_of(owner) is None:
+    owned = owner.get("to", None if noted is None else noted.to)
+    if noted is not None and owned == noted.to != to and scheme_of(noted.to) is None:
         # the file that the rows went to before gets all rows that the checkpoint counts
-        before = _file(Path(owner), directory)
-        try:
-            with suppress(ScoresLost):  # a user who names another file may have removed this one
-                before.rewind(counted)
-                before.finish()
-        finally:
-            before.close()
-    mark = counted if noted_to == to else None
-    if mark is not None and mark.num_rows and columns not in (None, rows.columns):
+        with closing(FileScores(Path(noted.to), arrows)) as before, suppress(ScoresLost):
+            before.rewind(noted.mark)  # lost where a user has removed it
+            before.finish()
+    is_counted = noted is not None and noted.to == to
+    mark = noted.mark if noted is not None and is_counted else ScoreMark()
+    if noted is not None and mark.num_rows and noted.columns != rows.columns:
         raise ConfigError(
-            f"--scores: the rows in {to} have the columns {', '.join(columns or ())}, and "
+            f"--scores: the rows in {to} have the columns {', '.join(noted.columns)}, and "
             f"those to come {', '.join(rows.columns)}: name another file"
         )
-    if is_file and mark is not None and owner != to:
+    if is_file and is_counted and owned != to:
         raise FileExistsError(
-            f"{to} was left complete when the run was to go on with {owner}; name that one, or a "
+            f"{to} was left complete when the run was to go on with {owned}; name that one, or a "
             "third: --scores"
         )
-    if is_file and mark is None:
-        _claim(directory, Path(to), trainer.position)
-    sink = _file(Path(to), directory) if is_file else _topic(to, directory.config)
-    saved = SavedScores(to, sink, rows, trainer, mark or ScoreMark())
+    if is_file and not is_counted:
+        is_own = owner.get("to") == to and trainer.position <= owner["from"]
+        if Path(to).exists() and not is_own:
+            raise FileExistsError(
+                f"{to} is there already, with other rows than this run is going to write; remove "
+                "it, or name another file: --scores"
+            )
+        directory.files.write_json(OWNER, {"to": to, "from": trainer.position})
+    sink: FileScores | TopicScores
+    if is_file:
+        sink = FileScores(Path(to), arrows)
+    else:
+        transport = find_transport(to)
+        assert transport is not None
+        assert transport.topic is not None
+        sink = TopicScores(transport.topic(to, section_of(config, to).options))
+    saved = SavedScores(to, sink, rows, trainer, mark)
     trainer.scorer.hear = saved.write
     return saved
-
-
-def _noted(checkpoint: Checkpoint | None) -> tuple[str | None, ScoreMark, list[str] | None]:
-    """Return the place, number and columns of the rows that a checkpoint counts."""
-    if checkpoint is None or _NOTE not in checkpoint.meta:
-        return None, ScoreMark(), None
-    noted = read_as(dict[str, Any], checkpoint.meta[_NOTE], _NOTE)
-    mark = read_as(dict[str, int | None], noted.get("mark"), f"{_NOTE}.mark")
-    num_rows, num_bytes = (read_natural(mark, key) for key in ("num_rows", "num_bytes"))
-    return (
-        read_as(str, noted.get("to"), f"{_NOTE}.to"),
-        ScoreMark(num_rows, num_bytes, mark.get("crc32")),
-        read_as(list[str] | None, noted.get("columns"), f"{_NOTE}.columns"),
-    )
-
-
-def _claim(directory: RunDirectory, path: Path, position: int) -> None:
-    """Note that a file begins with the scores of this run from `position` on."""
-    owner = _owner(directory)
-    is_own = owner.get("to") == str(path) and position <= owner["from"]
-    if path.exists() and not is_own:
-        raise FileExistsError(
-            f"{path} is there already, with other rows than this run is going to write; remove it, "
-            "or name another file: --scores"
-        )
-    directory.files.write_json(OWNER, {"to": str(path), "from": position})
-
-
-def _owner(directory: RunDirectory) -> dict[str, Any]:
-    """Return the file that the rows in the directory are of, and its first position, if known."""
-    with suppress(DamagedJson):
-        return directory.files.read_json(OWNER) or {}
-    return {}
-
-
-def _file(path: Path, directory: RunDirectory) -> TextScores:
-    kind = format_of(path)
-    assert kind is not None
-    return (
-        ParquetScores(path, directory.path / ROWS) if kind == "parquet" else TextScores(path, kind)
-    )
-
-
-def _topic(to: str, config: Config) -> TopicScores:
-    transport = find_transport(to)
-    assert transport is not None
-    assert transport.topic is not None
-    return TopicScores(transport.topic(to, section_of(config, to).options))

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from types import FrameType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from torch import OutOfMemoryError
 
@@ -218,11 +218,11 @@ class MemoryGuard:
         self._full_since: float | None = None
         self._paused_since: float | None = None
 
-    def judge(self, rss: int) -> Literal["pause", "resume", "none"]:
-        """Return what to do with the stream, given that `rss` bytes are held."""
+    def is_short(self, rss: int) -> bool:
+        """Return whether the stream must pause, as `rss` bytes are held; or raise MemoryLimit."""
         limit, now = self._limit, time.monotonic()
         if limit is None:
-            return "none"
+            return False
         if rss < limit:
             self._full_since = None
         elif self._full_since is None:
@@ -231,14 +231,12 @@ class MemoryGuard:
             self._paused_since = None
         elif rss >= PAUSE_SHARE * limit and self._paused_since is None:
             self._paused_since = now
-        for since, seconds in (
-            (self._full_since, self._grace),
-            (self._paused_since, 2 * self._grace),
-        ):
+        grace = self._grace
+        for since, seconds in ((self._full_since, grace), (self._paused_since, 2 * grace)):
             if since is not None and now - since >= seconds:
                 raise MemoryLimit(
                     f"the process holds {num_bytes(rss)} of memory_limit = {num_bytes(limit)}, "
-                    f"also after {self._grace:g} s without new events; give it more, or a smaller "
+                    f"also after {grace:g} s without new events; give it more, or a smaller "
                     "buffer, replay_horizon or batch"
                 )
-        return "resume" if self._paused_since is None else "pause"
+        return self._paused_since is not None

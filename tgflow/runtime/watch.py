@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,6 +24,7 @@ from tgflow.runtime.stream import FlowControl, MemoryGuard, MemoryLimit
 GRACE_SECONDS = 30.0
 """At the memory limit, before the run stops."""
 TICK_SECONDS = 0.25
+JOIN_SECONDS = 5.0
 
 
 class Shown(Component):
@@ -57,56 +59,63 @@ class Shown(Component):
             self._run_log.progress(text, **record)
 
 
-class Watchdog:
-    """Thread that writes health.json, and pauses the stream while memory is short."""
+@contextmanager
+def repeating(act: Callable[[], None]) -> Iterator[None]:
+    """Call `act` in a thread, at once and every quarter of a second, while entered."""
+    end = threading.Event()
 
-    def __init__(
-        self,
-        path: Path,
-        metrics: RunMetrics,
-        memory: MemoryGuard,
-        flow: FlowControl,
-        run_log: RunLog,
-    ) -> None:
-        self._path, self._metrics, self._memory = path, metrics, memory
-        self._flow, self._run_log = flow, run_log
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tgflow-watch", daemon=True)
+    def run() -> None:
+        act()
+        while not end.wait(TICK_SECONDS):
+            act()
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+    thread = threading.Thread(target=run, name="tgflow-watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join(JOIN_SECONDS)
 
-    def __exit__(self, *error: object) -> None:
-        self._end.set()
-        self._thread.join()
-        write_health(self._path, self._metrics.state, self._metrics.health())
 
-    def _run(self) -> None:
-        written: State | None = None
-        written_at = 0.0
-        while not self._end.wait(TICK_SECONDS if written else 0.0):
-            try:
-                self._watch_memory()
-                state = self._metrics.state
-                if state != written or time.monotonic() - written_at >= HEALTH_SECONDS:
-                    write_health(self._path, state, self._metrics.health())
-                    written, written_at = state, time.monotonic()
-            except Exception as error:  # a watchdog must not end before what it watches
-                self._run_log.warning("watchdog", f"health could not be written: {error!r}")
-                written, written_at = written or "running", time.monotonic() + HEALTH_SECONDS
+@contextmanager
+def watchdog(
+    path: Path, metrics: RunMetrics, memory: MemoryGuard, flow: FlowControl, run_log: RunLog
+) -> Iterator[None]:
+    """Write health.json to `path` while entered, and pause the stream while memory is short."""
+    written: State | None = None
+    written_at = 0.0
 
-    def _watch_memory(self) -> None:
-        if self._flow.stopped:
-            return
+    def watch() -> None:
+        nonlocal written, written_at
         try:
-            verdict = self._memory.judge(rss_bytes())
-        except MemoryLimit as error:
-            self._flow.stop(error)
-            return
-        if verdict == "pause" and not self._flow.paused:
-            self._flow.pause()
-            self._run_log.warning("memory", "memory is short: the stream is paused")
-        elif verdict == "resume" and self._flow.paused:
-            self._flow.resume()
-            self._run_log.info("memory", "there is memory again: the stream flows")
+            _watch_memory(memory, flow, run_log)
+            state = metrics.state
+            if state != written or time.monotonic() - written_at >= HEALTH_SECONDS:
+                write_health(path, state, metrics.health())
+                written, written_at = state, time.monotonic()
+        except Exception as error:  # a watchdog must not end before what it watches
+            run_log.warning("watchdog", f"health could not be written: {error!r}")
+            written, written_at = written or "running", time.monotonic() + HEALTH_SECONDS
+
+    try:
+        with repeating(watch):
+            yield
+    finally:
+        write_health(path, metrics.state, metrics.health())
+
+
+def _watch_memory(memory: MemoryGuard, flow: FlowControl, run_log: RunLog) -> None:
+    if flow.stopped:
+        return
+    try:
+        is_short = memory.is_short(rss_bytes())
+    except MemoryLimit as error:
+        flow.stop(error)
+        return
+    if is_short and not flow.paused:
+        flow.pause()
+        run_log.warning("memory", "memory is short: the stream is paused")
+    elif flow.paused and not is_short:
+        flow.resume()
+        run_log.info("memory", "there is memory again: the stream flows")
