@@ -120,17 +120,6 @@ def test_ends_that_no_checkpoint_needs_are_given_back_in_bulk(tmp_path, monkeypa
     assert 100 <= largest <= 2 * 30 * len(line_of(3000)) + 200
 
 
-def test_what_the_stream_raises_comes_after_its_events(tmp_path):
-    def stream():
-        yield events(0, 3)
-        raise RuntimeError("gone")
-
-    batches = iter(timed(stream(), MicroBatchEnds(tmp_path / "ends.txt", 0)))
-    assert spans([next(batches)]) == [(0, 3)]
-    with pytest.raises(RuntimeError, match="gone"):
-        next(batches)
-
-
 SIZES = [3, 25, 1, 20, 7]
 TIMES = torch.repeat_interleave(torch.arange(5) * 10, torch.tensor(SIZES))
 
@@ -152,7 +141,7 @@ def parts(stream):
     return found
 
 
-@pytest.mark.parametrize("size", [1, 4, 200])
+@pytest.mark.parametrize("size", [4, 200])
 def test_there_is_an_end_between_any_two_times_and_nowhere_else(size):
     found = parts(SteppedStream(pieces(steps(), size)))
     assert found == [[10 * step] * num for step, num in enumerate(SIZES)]

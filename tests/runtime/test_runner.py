@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -12,15 +10,13 @@ from tgflow.checkpoint import CheckpointStore, CheckpointWriter
 from tgflow.cli.errors import MEMORY, exit_code
 from tgflow.config import load_config, replaced
 from tgflow.graph import TemporalGraph
-from tgflow.models.tgn import TGN
 from tgflow.plan import BatchError, Plan
 from tgflow.runtime.checkpoints import Checkpoints, Component
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.model_maker import make_model
 from tgflow.runtime.runner import Runner
-from tgflow.runtime.stream import FlowControl, Stopped, is_out_of_memory
+from tgflow.runtime.stream import is_out_of_memory
 from tgflow.streams import open_stream
-from tgflow.streams.errors import SourceUnavailable
 from tgflow.train import step
 from tgflow.train.continual import ContinualTrainer
 
@@ -128,21 +124,6 @@ def test_parts_add_to_each_record_and_are_left_in_reverse(config, tmp_path):
     assert seen == ["+a", "+b", "+display", *steps, "-display", "report", "-b", "-a"]
 
 
-def test_what_was_learned_before_the_stream_failed_is_saved(config, tmp_path):
-    [events] = list(open_stream(config.stream.path))
-
-    def failing():
-        yield events[:150]
-        raise SourceUnavailable("edges", "unavailable", "gone")
-
-    runner = plain_runner(config, failing(), tmp_path / "run")
-    with pytest.raises(SourceUnavailable, match="gone"):
-        runner.run()
-    assert runner.status.state == "failed"
-    assert "gone" in str(runner.status.reason)
-    assert newest(tmp_path / "run") == 150
-
-
 def fails_at(monkeypatch, owner, name, number, error):
     """Let a call of a function fail: the one with this number, from 1."""
     plain, calls = getattr(owner, name), []
@@ -163,10 +144,8 @@ NO_MEMORY = torch.OutOfMemoryError("CUDA out of memory")
     ("owner", "name", "error", "kept", "said"),
     [
         (step.TrainStep, "backward", NO_MEMORY, 100, None),
-        (step.TrainStep, "backward", MemoryError("asked"), 100, None),
         (Plan, "batch", NO_MEMORY, 50, None),
         (torch.optim.Adam, "step", NO_MEMORY, None, "has changed the model in part"),
-        (TGN, "commit", NO_MEMORY, None, "has changed the model in part"),
     ],
 )
 def test_memory_that_ends_leaves_whole_micro_batches_or_says_what_stands(
@@ -187,31 +166,3 @@ def test_memory_that_ends_leaves_whole_micro_batches_or_says_what_stands(
     else:
         assert newest(tmp_path / "run") == kept
         assert not warnings
-
-
-def test_a_checkpoint_that_finds_no_memory_either_leaves_the_one_before(
-    config, tmp_path, monkeypatch
-):
-    warnings = []
-    runner = plain_runner(
-        config, open_stream(config.stream.path), tmp_path / "run", warn=warnings.append
-    )
-    fails_at(monkeypatch, step.TrainStep, "backward", 4, NO_MEMORY)
-    fails_at(monkeypatch, ContinualTrainer, "save_to", 2, MemoryError("no room"))
-    with pytest.raises(torch.OutOfMemoryError):
-        runner.run()
-    assert "saved: no room; the newest checkpoint has 100 events" in warnings[0]
-    assert newest(tmp_path / "run") == 100
-
-
-def test_flow_that_is_stopped_before_the_run_starts_learns_one_micro_batch_at_most(
-    config, tmp_path
-):
-    flow = FlowControl()
-    flow.stop_for("SIGTERM")
-    with pytest.raises(Stopped):
-        flow.wait()
-    stream = open_stream(config.stream.path)
-    runner = plain_runner(config, stream, Path(tmp_path / "run"), flow=flow)
-    assert runner.run().stopped
-    assert newest(tmp_path / "run") == 50

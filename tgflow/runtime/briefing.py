@@ -78,7 +78,7 @@ class Briefing:
         """Return the run's directory, which rank 0 has taken."""
         changed = [SettingChange(*change) for change in self.changed]
         files = RunFiles(Path(self.path), resumed=True)
-        return RunDirectory(files, self.config, changed, self.resumed, lock=None)
+        return RunDirectory(files, self.config, changed, resumed=self.resumed)
 
     def load_checkpoint(self) -> Checkpoint | None:
         """Return the checkpoint to resume from, as this rank sees it; None without one."""
@@ -112,7 +112,6 @@ class Lead:
                 broadcast_json(self.peers, {"failure": asdict(Cause.of(error))})
 
     def brief(self, briefing: Briefing) -> None:
-        """Send the run to all other ranks."""
         if self.peers.world == 1:
             return
         briefing.mark_file.parent.mkdir(exist_ok=True)

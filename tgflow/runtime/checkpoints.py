@@ -210,7 +210,6 @@ class SavedSettings(Component):
         return self._changed
 
     def save(self, writer: Checkpoint) -> None:
-        """Note `model` and `run`."""
         config = self._directory.config
         writer.note("model", plain(config)["model"])
         run = {
@@ -300,7 +299,6 @@ class MicroBatchEnds(Component):
             self._file.write(line_of(position))
 
     def save(self, writer: Checkpoint) -> None:
-        """Return once all ends are on the disk."""
         with self._writing:
             self._file.sync()
 
@@ -322,7 +320,6 @@ class MicroBatchEnds(Component):
 
 
 def line_of(position: int) -> bytes:
-    """Return the line of an end."""
     number = b"%d" % position
     return b"%s %08x\n" % (number, zlib.crc32(number))
 
@@ -368,7 +365,6 @@ class TimedStream:
         """When the first event of the micro-batch that fills up was received."""
 
     def __iter__(self) -> Iterator[EventBatch]:
-        """Yield the stream's batches, and `MICRO_BATCH_END` where one ends early."""
         ahead = Prefetcher(iter(self._stream), _AHEAD)
         try:
             while True:

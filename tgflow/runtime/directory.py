@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -48,10 +48,13 @@ class SettingChange:
 def changes(saved: Config, wanted: Config) -> list[SettingChange]:
     """Return the settings in which `wanted` differs from `saved`, in the schema's order."""
     old, new = flat(saved), flat(wanted)
+    is_named = bool(saved.stream.path)  # else a trainer whose stream was in memory
     return [
         SettingChange(field.key, field.effect, old[field.key], new[field.key])
         for field in fields()
-        if old[field.key] != new[field.key] and field.key != "run.out"
+        if old[field.key] != new[field.key]
+        and field.key != "run.out"
+        and (is_named or not field.key.startswith("stream."))
     ]
 
 
@@ -69,33 +72,7 @@ def saved_settings(meta: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def gravest(changed: Sequence[SettingChange]) -> Effect:
-    """Return the gravest effect among `changed`, "any_time" if there is none."""
     return max((each.effect for each in changed), key=[*EFFECTS].index, default="any_time")
-
-
-def changes_table(changed: Sequence[SettingChange], *, with_effects: bool) -> list[str]:
-    """Return a line for each change that counts: flag, old and new value, perhaps its effect."""
-    rows = [
-        (
-            flag_of(change.key),
-            f"{quote_json(change.old, most=40)} -> {quote_json(change.new, most=40)}",
-            EFFECTS[change.effect] if with_effects else "",
-        )
-        for change in changed
-        if change.effect != "any_time"
-    ]
-    widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
-    lines = (f"  {flag:<{widths[0]}}  {values:<{widths[1]}}  {what}" for flag, values, what in rows)
-    return [line.rstrip() for line in lines]
-
-
-def differences(saved: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
-    """Return how the machine and build `found` differ from those in `saved`."""
-    return [
-        f"{name} was {saved[name]}, is {found[name]}"
-        for name in found
-        if name in saved and saved[name] != found[name]
-    ]
 
 
 LOCK, SETTINGS = ".lock", "config.toml"
@@ -117,9 +94,10 @@ class RunDirectory:
         self,
         files: RunFiles,
         config: Config,
-        changed: list[SettingChange],
-        resumed: bool,
-        lock: RunLock | None,
+        changed: Sequence[SettingChange] = (),
+        *,
+        resumed: bool = False,
+        lock: RunLock | None = None,
         saved: Config | None = None,
         options: ResumeOptions | None = None,
         unknown: Sequence[str] = (),
@@ -140,9 +118,10 @@ class RunDirectory:
             raise ConfigError("--resume needs the run's directory: --resume --out runs/NAME")
         path = Path(config.run.out or "")
         if not options.resume or not (path / SETTINGS).exists():
-            return cls(RunFiles.choose(config.run.out, name), config, [], False, None)
-        lock = RunLock(path / LOCK)
-        try:
+            return cls(RunFiles.choose(config.run.out, name), config)
+        with ExitStack() as opened:
+            lock = RunLock(path / LOCK)
+            opened.callback(lock.release)
             unknown: list[str] = []
             saved = _saved(path, saved_settings(_newest_meta(path)), unknown)
             stated = {**(options.stated or {}), "run.out": config.run.out}
@@ -151,11 +130,17 @@ class RunDirectory:
                 unused = {"tables.edge_budget": None, "tables.edge_path": None}
                 wanted = replaced(saved, unused | stated)
             changed = _changes(path, saved, wanted, options)
-        except BaseException:
-            lock.release()
-            raise
-        files = RunFiles(path, resumed=True)
-        return cls(files, wanted, changed, True, lock, saved, options, unknown)
+            opened.pop_all()
+        return cls(
+            RunFiles(path, resumed=True),
+            wanted,
+            changed,
+            resumed=True,
+            lock=lock,
+            saved=saved,
+            options=options,
+            unknown=unknown,
+        )
 
     @property
     def path(self) -> Path:
@@ -196,10 +181,8 @@ class RunDirectory:
         return _newest_meta(self.path)
 
     def compare(self, counting: Mapping[str, Any]) -> None:
-        """Record the settings of the checkpoint being resumed."""
-        saved = _saved(self.path, counting)
-        self.changed = _changes(self.path, saved, self.config, self._options)
-        self._saved, self._is_committed = saved, False
+        self._saved, self._is_committed = _saved(self.path, counting), False
+        self.changed = _changes(self.path, self._saved, self.config, self._options)
 
     def accept_settings(self) -> None:
         """Write config.toml with the changed settings that do not count: the run goes on.
@@ -219,14 +202,14 @@ class RunDirectory:
 
 def _newest_meta(path: Path) -> dict[str, Any]:
     for entry in reversed(list_checkpoints(path / "checkpoints")):
-        with suppress(CheckpointError, OSError, LookupError):
+        with suppress(CheckpointError, OSError):
             found: dict[str, Any] = read_manifest(entry.path)["meta"]
             return found
     return {}
 
 
 def _saved(path: Path, counting: Mapping[str, Any], unknown: list[str] | None = None) -> Config:
-    """Return the settings of a run: what counts as a checkpoint says, the rest by config.toml."""
+    """Return the settings of a run: what counts as a checkpoint has it, the rest by config.toml."""
     view = load_config(path / SETTINGS, unknown=[] if unknown is None else unknown)
     return replaced(view, counting)
 
@@ -234,19 +217,28 @@ def _saved(path: Path, counting: Mapping[str, Any], unknown: list[str] | None = 
 def _changes(
     path: Path, saved: Config, wanted: Config, options: ResumeOptions
 ) -> list[SettingChange]:
-    """Return in what `wanted` differs from the settings of the run."""
+    """Return `changes`; ConfigError if they are more than is allowed."""
     changed = changes(saved, wanted)
-    if not saved.stream.path:  # a trainer whose stream was in memory: now it has a name
-        changed = [each for each in changed if not each.key.startswith("stream.")]
     effect = gravest(changed)
     if effect == "any_time" or (options.allow_change and effect != "fixed"):
         return changed
     may_allow = options.allow_change is not None
-    lines = "\n".join(changes_table(changed, with_effects=may_allow))
+    rows = [
+        (
+            flag_of(each.key),
+            f"{quote_json(each.old, most=40)} -> {quote_json(each.new, most=40)}",
+            EFFECTS[each.effect] if may_allow else "",
+        )
+        for each in changed
+        if each.effect != "any_time"
+    ]
+    widths = [max(len(row[i]) for row in rows) for i in range(2)]
+    lines = [f"  {flag:<{widths[0]}}  {values:<{widths[1]}}  {what}" for flag, values, what in rows]
     way_out = "leave them out to resume as it was, or give another --out"
     if may_allow and effect != "fixed":
         way_out += "; or pass --allow-config-change to do what is said on the right"
-    raise ConfigError(f"{path} was started with other settings:\n{lines}\n{way_out}")
+    text = "\n".join(line.rstrip() for line in lines)
+    raise ConfigError(f"{path} was started with other settings:\n{text}\n{way_out}")
 
 
 def learn_again(run: Path, rows: Path | str | None) -> str:

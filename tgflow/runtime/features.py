@@ -106,7 +106,6 @@ def check_tables(config: Config, x_dim: int, *, live: bool) -> None:
 
 
 def scale_of(kind: ScaleKind, x_dim: int, freeze_at: int = FREEZE_AT) -> FeatureScale | None:
-    """Return a new scale of features, None where they stay as they are."""
     return None if kind == "none" or x_dim == 0 else FeatureScale(kind, freeze_at)
 
 
@@ -133,7 +132,6 @@ def edge_file(config: Config, directory: Path) -> Path | None:
 
 
 def check_unused(config: Config) -> None:
-    """Refuse a file of features that is another run's."""
     path = config.tables.edge_path
     if path is not None and Path(path).exists():
         raise ConfigError(
@@ -197,7 +195,6 @@ class HitRates:
         self._before: dict[str, tuple[int, int]] = {}
 
     def lately(self) -> dict[str, float]:
-        """Return the share of hits since the last call, as "TABLE.hit_rate", where rows were."""
         out = {}
         for name, cache in self._caches.items():
             hits, misses = self._before.get(name, (0, 0))

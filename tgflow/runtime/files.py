@@ -110,7 +110,6 @@ class DamagedJson(ValueError):
 
 
 def checksum(value: Mapping[str, Any]) -> int:
-    """Return the CRC-32 of a value that strict JSON can hold."""
     return zlib.crc32(_compact(value).encode())
 
 
@@ -213,7 +212,6 @@ class RunFiles:
 
 
 def to_json(value: Mapping[str, Any], indent: int | None = None) -> str:
-    """Return `value` as strict JSON: what is not finite becomes null."""
     return json.dumps(finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
@@ -276,7 +274,6 @@ def _is_free(path: Path) -> bool:
 
 
 def _whole(name: str) -> str:
-    """Return the name of a file, of one that was to become it too."""
     found = _PARTIAL.fullmatch(name)
     return name if found is None else found[1]
 

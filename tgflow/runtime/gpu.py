@@ -51,12 +51,10 @@ def graph_gpu(config: Config, device: torch.device) -> Device | None:
 
 
 def execution_config(config: Config) -> ExecutionConfig:
-    """Return how the run's trainer uses a GPU."""
     return ExecutionConfig(precision=config.model.precision, capture=config.run.capture)
 
 
 def describe_device(device: torch.device) -> dict[str, Any]:
-    """Return the GPU, its driver and the version of CUDA; nothing of the CPU."""
     if device.type != "cuda":
         return {}
     properties = torch.cuda.get_device_properties(device)

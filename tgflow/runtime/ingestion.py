@@ -47,13 +47,11 @@ _NOTES: Mapping[str, Any] = {
 
 
 def save_ingest(state: IngestState, writer: Checkpoint) -> None:
-    """Add section `reorder`, and note `ingest`."""
     writer.put("reorder", state.state_dict(), volatile=True)
     writer.note("ingest", state.to_json())
 
 
 def load_ingest(reader: Checkpoint) -> IngestState:
-    """Return what `save_ingest` saved."""
     noted = read_as(dict[str, Any], reader.meta.get("ingest"), "ingest")
     for key, kind in _NOTES.items():
         read_as(kind, noted.get(key), f"ingest.{key}")
@@ -137,7 +135,6 @@ def open_ingest(
 
 
 def keeps_event_ids(config: Config) -> bool:
-    """Whether rows of scores have the stream's event ids."""
     return config.scores.to is not None and config.stream.event_id is not None
 
 
@@ -210,7 +207,6 @@ class SavedIngest(Component):
         self._pending: IngestState | None = None
 
     def on_step(self, record: Mapping[str, Any]) -> None:
-        """Release what only earlier positions need."""
         self._ingest.forget_before(self._trainer.position)
 
     def changed(self) -> bool:

@@ -46,7 +46,6 @@ class RunLog:
         self._write("warning", event, text, fields)
 
     def error(self, event: str, text: str, **fields: Any) -> None:
-        """Log the error that ends the run."""
         self._write("error", event, text, fields)
 
     def progress(self, text: str, **fields: Any) -> None:

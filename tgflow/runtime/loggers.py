@@ -43,7 +43,6 @@ class RunLoggers(Component):
             each.log(step, record)
 
     def on_step(self, record: Mapping[str, Any]) -> None:
-        """Log the record of a micro-batch, by the events learned so far."""
         self.log(record["stop"], record)
 
     def flush(self) -> None:

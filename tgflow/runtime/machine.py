@@ -24,13 +24,11 @@ def rss_bytes() -> int:
 
 
 def peak_rss_bytes() -> int:
-    """Return the most memory that the process has held."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
 def num_cores() -> int:
-    """Return the CPU cores that the process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

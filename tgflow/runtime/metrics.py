@@ -37,7 +37,6 @@ class Metric:
 
     @property
     def exported(self) -> str:
-        """The name that a query uses."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 
@@ -147,7 +146,6 @@ class RunCollector:
         return []
 
     def collect(self) -> Iterator[Any]:
-        """Yield the metrics that have a value now."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 
         yield InfoMetricFamily("tgflow_run", "The run.", dict(self._labels))
@@ -240,7 +238,6 @@ class RunMetrics:
 
     @property
     def state(self) -> State:
-        """State of the run now."""
         state, flow = self._status.state, self._flow
         if flow.signal and state in ("starting", "recovering", "running"):
             return "stopping"
@@ -369,6 +366,5 @@ _RECORDED = ("events_per_second", "freshness_seconds", "forgetting")
 
 
 def _group(record: Mapping[str, Any], group: str) -> dict[str, Any]:
-    """Return the figures of a record that are named `group.NAME`, by name."""
     prefix = f"{group}."
     return {k.removeprefix(prefix): v for k, v in record.items() if k.startswith(prefix)}

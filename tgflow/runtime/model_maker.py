@@ -79,7 +79,6 @@ def make_model(
 
 @contextmanager
 def _refusing(text: str) -> Iterator[None]:
-    """Raise ValueErrors as ConfigErrors, within `text`."""
     try:
         yield
     except ConfigError:
@@ -105,6 +104,5 @@ def _build(kind: Any, name: str, stated: dict[str, Any], derived: dict[str, Any]
 
 
 def own_model(name: str) -> Any:
-    """Import `module:Class` from the working directory or the path."""
     with _refusing(f"cannot build model {name!r}: {{}}"):
         return import_named(name)

@@ -257,7 +257,6 @@ class NodeFeatures:
         return x
 
     def _refuse(self, ids: NodeIds, nodes: Tensor) -> NoReturn:
-        """Raise StreamError for nodes without a row, of which it names some."""
         shown = ", ".join(map(repr, ids.decode(nodes[:_NAMED])))
         more = f" and {len(nodes) - _NAMED:,} more" if len(nodes) > _NAMED else ""
         what = "node" if len(nodes) == 1 else "nodes"
@@ -268,7 +267,6 @@ class NodeFeatures:
         raise StreamError(self.name, "null", text)
 
     def _first(self, ids: NodeIds, num: int) -> Tensor:
-        """Return the features of the first nodes, float32 `[num, dim]`."""
         nodes = torch.arange(num)
         found = self._find(ids, nodes, _sides(ids, num))
         if self.fill_missing is None and len(lost := nodes[found < 0]):
@@ -330,7 +328,6 @@ class NodeFeatures:
         return chosen
 
     def _features(self, table: pa.Table, ids: pa.ChunkedArray) -> Tensor:
-        """Return the features of all rows, float32 `[N, dim]`."""
         batch = table.select(self.columns).combine_chunks().to_batches()[0]
         widths = [_width(column) for column in batch.columns]
         try:

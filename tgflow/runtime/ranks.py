@@ -112,7 +112,6 @@ class RankGuard(MemoryGuard):
 
 
 def _notices(peers: Peers) -> Notices:
-    """Return the board on which ranks post their shares of checkpoints."""
     return Notices(joined(peers).store, peers, "checkpoint/")
 
 
@@ -142,7 +141,6 @@ class FollowedSaves:
             self._wait()
 
     def after_step(self) -> bool:
-        """Return False: rank 0 decides."""
         return False
 
     def take(self) -> None:

@@ -22,7 +22,7 @@ from tgflow.model import TemporalModel
 from tgflow.nn import NodeMemory
 from tgflow.peers import Peers
 from tgflow.runtime.checkpoints import Component, SavedSettings
-from tgflow.runtime.directory import RunDirectory, differences, saved_settings
+from tgflow.runtime.directory import RunDirectory, saved_settings
 from tgflow.runtime.features import check_unused, edge_file, open_edge_table, scale_of, with_cache
 from tgflow.runtime.gpu import describe_device, execution_config
 from tgflow.runtime.ingestion import Start
@@ -69,8 +69,10 @@ def open_newest(
     if newest is not None:
         directory.compare(saved_settings(newest.meta))
     start = Start.of(newest, has_stream=has_stream)
-    if differing := differences(start.build or {}, build):
-        reasons = "; ".join(differing)
+    before = start.build or {}
+    differing = [name for name in build if before.get(name, build[name]) != build[name]]
+    if differing:
+        reasons = "; ".join(f"{name} was {before[name]}, is {build[name]}" for name in differing)
         text = f"{reasons}: results may differ in their last bits from an undisturbed run"
         if c.strict_resume:
             raise StrictResume(f"{text}, and strict_resume is set; resume as it was, or unset it")
@@ -154,7 +156,6 @@ def make_trainer(
 
 
 def _check_node_width(checkpoint: Checkpoint, node_x_dim: int) -> None:
-    """Make sure that node features are as wide as those of the checkpoint."""
     noted = read_as(dict[str, Any], checkpoint.meta.get("node_x", {}), "node_x")
     there = read_as(int, noted.get("dim", 0), "node_x.dim")
     if there != node_x_dim:
@@ -165,7 +166,6 @@ def _check_node_width(checkpoint: Checkpoint, node_x_dim: int) -> None:
 
 
 def _check_features(graph: TemporalGraph, config: Config, node_x_dim: int) -> None:
-    """Make sure that features are as in the run to begin with."""
     there = 0 if graph.node_x is None else graph.node_x.dim
     if there != node_x_dim:
         raise ConfigError(
@@ -250,7 +250,6 @@ class SavedEvents(Component):
             )
 
     def save(self, writer: Checkpoint) -> None:
-        """Note the number of events, and the digests."""
         writer.note("position", self._num)
         writer.note("events_sha256", self._digest)
         writer.note("node_x_sha256", self._of_nodes)

@@ -305,7 +305,6 @@ def _newest(home: Path) -> Checkpoint:
 
 
 def saved_model(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the settings of a checkpoint's model, by "model.key"."""
     settings = read_as(dict[str, Any], checkpoint.meta.get("model", {}), "model")
     return {f"model.{name}": value for name, value in settings.items()}
 

@@ -114,7 +114,6 @@ class FileScores:
             )
 
     def finish(self) -> None:
-        """Write the Parquet file, which replaces an earlier one once it is complete."""
         if not self._is_parquet or not self._file.size:
             return
         with pa.memory_map(str(self._file.path)) as source, pa.ipc.open_stream(source) as stream:
@@ -204,7 +203,6 @@ class ScoreRows:
         return pa.RecordBatch.from_pydict(columns)
 
     def _labels(self, label: Tensor) -> pa.Array:
-        """Return labels as the stream has them; null for none."""
         names: Sequence[str] | None = self._ingest.label_classes if self._has_names else None
         if names is None:
             return pa.array(label.numpy(), mask=(label == NO_LABEL).numpy())

@@ -44,7 +44,6 @@ def serve_answers(
     console: Console,
     opened: ExitStack,
 ) -> None:
-    """Answer over HTTP until `opened` is closed, if the settings say where."""
     config = directory.config
     where = check_serving(config.serve)
     if where is None or not isinstance(trainer, ContinualTrainer):

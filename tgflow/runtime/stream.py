@@ -59,7 +59,6 @@ class FlowControl:
         self.stop()
 
     def pause(self) -> None:
-        """Let nothing more through."""
         if self._paused_since is None:
             self._paused_since = time.monotonic()
 
@@ -75,7 +74,6 @@ class FlowControl:
         self.check()
 
     def check(self) -> None:
-        """Raise `Stopped`, or the error that stops the stream, if it must stop."""
         if self.stopped:
             raise self.error or Stopped
 
@@ -105,7 +103,6 @@ class PacedStream:
         """How many events there will be from the very first on, None if that is not known."""
 
     def __iter__(self) -> Iterator[EventBatch]:
-        """Yield the stream's batches."""
         while True:
             with self._busy:
                 self._flow.wait()
