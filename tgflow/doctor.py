@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -117,11 +118,10 @@ def _vectors() -> _Found:
 
 def _memory() -> _Found:
     path = Path("/proc/meminfo")
-    rows = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-    kilobytes = [int(row[1]) for row in rows if row[0] == "MemAvailable:"]
-    if not kilobytes:  # not Linux
+    found = re.search(r"MemAvailable: *(\d+)", path.read_text()) if path.exists() else None
+    if found is None:  # not Linux
         return "this system does not say how much is available"
-    available = 1024 * kilobytes[0]
+    available = 1024 * int(found[1])
     detail = f"{available / _GB:.1f} GB available"
     if available < 2 * _GB:
         return "warn", detail, "close other programs, or use a smaller stream"
@@ -149,11 +149,11 @@ def _row_files(folder: Path) -> _Found:
 
 
 def _compiler() -> _Found:
-    found = shutil.which(os.environ.get("CXX", "c++"))
-    if found is None:
+    found = _version_lines(os.environ.get("CXX", "c++"))
+    if not found:
         advice = "only needed to build tgflow from source: install g++ or clang++, or set CXX"
         return "warn", "no C++ compiler", advice
-    return _version_lines(found)[0]
+    return found[0]
 
 
 def _cuda_device() -> _Found:
@@ -178,13 +178,15 @@ def _cupy() -> _Found:
 
 
 def _nvcc() -> _Found:
-    found = shutil.which("nvcc")
-    if found is None:
-        return "not found, and not needed: kernels are compiled at first use"
-    return _version_lines(found)[-1]
+    unneeded = "not found, and not needed: kernels are compiled at first use"
+    return [unneeded, *_version_lines("nvcc")][-1]
 
 
-def _version_lines(program: str) -> list[str]:
+def _version_lines(name: str) -> list[str]:
+    """Return what a program prints of its version; nothing without the program."""
+    program = shutil.which(name)
+    if program is None:
+        return []
     run = [program, "--version"]
     done = subprocess.run(run, capture_output=True, text=True, timeout=10, check=False)
     return done.stdout.strip().splitlines() or [program]

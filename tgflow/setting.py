@@ -41,18 +41,17 @@ class Setting:
     live: bool = False
 
 
-class ByteSize:
-    """Marks a size in bytes: a whole number, or text such as "256MiB"."""
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """Marks a number or text that a function reads, which raises ValueError if it cannot."""
+
+    parse: Callable[[Any], object]
 
 
-Size: TypeAlias = Annotated[int | str, ByteSize()]
-
-
-class TimeSpan:
-    """Marks a span of wall time: a number of seconds, or text such as "500ms"."""
-
-
-Duration: TypeAlias = Annotated[float | str, TimeSpan()]
+Size: TypeAlias = Annotated[int | str, Parsed(parse_bytes)]
+"""A size in bytes: a whole number, or text such as "256MiB"."""
+Duration: TypeAlias = Annotated[float | str, Parsed(parse_seconds)]
+"""A span of wall time: a number of seconds, or text such as "500ms"."""
 
 _BOUNDS: Mapping[type, tuple[str, str, Callable[[Any, Any], bool]]] = {
     Ge: ("ge", "at least", operator.ge),
@@ -60,7 +59,6 @@ _BOUNDS: Mapping[type, tuple[str, str, Callable[[Any, Any], bool]]] = {
     Le: ("le", "at most", operator.le),
     Lt: ("lt", "less than", operator.lt),
 }
-_NO_BOUND = ("", "", lambda value, bound: True)
 
 
 def check_ranges(config: object) -> None:
@@ -70,20 +68,24 @@ def check_ranges(config: object) -> None:
         ValueError: If one is out of its range, or none of its choices.
     """
     kind: Any = type(config)  # mypy takes a type for unhashable
-    for name, allowed_types in _allowed_types(kind).items():
+    for name, allowed in _allowed_types(kind).items():
         value = getattr(config, name)
-        _check_choices(name, value, [each for each, _ in allowed_types])
-        for allowed, metadata in allowed_types:
-            if any(isinstance(each, ByteSize) for each in metadata) and value is not None:
-                check_size(name, value)
-            if any(isinstance(each, TimeSpan) for each in metadata) and value is not None:
-                _check_text(name, value, parse_seconds)
-            if not isinstance(value, int | float) or allowed not in (int, float):
-                continue
-            for bound in metadata:
-                attribute, _, holds = _BOUNDS.get(type(bound), _NO_BOUND)
-                if not holds(value, getattr(bound, attribute, None)):
-                    raise ValueError(f"{name} must be {describe_bounds(metadata)}, got {value}")
+        if value is None:
+            continue
+        if all(get_origin(each) is Literal for each, _ in allowed):
+            choices = [choice for each, _ in allowed for choice in get_args(each)]
+            if value not in choices:
+                names = ", ".join(map(str, choices))
+                raise ValueError(f"{name} must be one of {names}, got {value!r}")
+        for each, metadata in allowed:
+            is_number = isinstance(value, int | float) and each in (int, float)
+            for mark in metadata:
+                if isinstance(mark, Parsed):
+                    check_text(name, value, mark.parse)
+                elif is_number and type(mark) in _BOUNDS:
+                    attribute, _, holds = _BOUNDS[type(mark)]
+                    if not holds(value, getattr(mark, attribute)):
+                        raise ValueError(f"{name} must be {describe_bounds(metadata)}, got {value}")
 
 
 class Checked:
@@ -98,21 +100,8 @@ def _allowed_types(kind: type) -> Mapping[str, Sequence[tuple[Any, tuple[Any, ..
     return {name: tuple(alternatives(hint)) for name, hint in field_hints(kind).items()}
 
 
-def _check_choices(name: str, value: object, kinds: Sequence[Any]) -> None:
-    """Refuse what is none of the choices, where an annotation allows nothing else."""
-    if value is None or not all(get_origin(kind) is Literal for kind in kinds):
-        return
-    choices = [choice for kind in kinds for choice in get_args(kind)]
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}, got {value!r}")
-
-
-def check_size(name: str, value: int | str) -> None:
-    """Raise `ValueError` unless `value` is a size in bytes."""
-    _check_text(name, value, parse_bytes)
-
-
-def _check_text(name: str, value: Any, parse: Callable[[Any], object]) -> None:
+def check_text(name: str, value: Any, parse: Callable[[Any], object]) -> None:
+    """Raise `ValueError` that names a setting unless `parse` reads its value."""
     try:
         parse(value)
     except ValueError as error:

@@ -57,8 +57,11 @@ def test_version(tgflow):
     assert re.fullmatch(r"tgflow \d+\.\d+\.\d+\S*\n", ran.out)
 
 
-def test_help_needs_no_torch():
-    script = "import sys; from tgflow.cli import main; main(['run', '--help']); print(*sys.modules)"
+@pytest.mark.parametrize(
+    "code", ["import tgflow", "from tgflow.cli import main; main(['run', '-h'])"]
+)
+def test_importing_and_help_need_no_torch(code):
+    script = f"import sys; {code}; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from helpers.live_runs import write_events
-from helpers.records import untimed
 from tgflow.cli import main
 from tgflow.cli.comparing import chosen, preset_line
 from tgflow.compare.outcome import Outcome
@@ -59,15 +58,6 @@ def test_it_leaves_figures_scores_and_a_page(compared):
     assert "6 models on made" in page
     assert "ahead of its frozen copy by, in MRR" in page
     assert "preset" in metrics["preset_line"]
-
-
-def test_a_model_has_the_figures_of_its_run(compared, tgflow):
-    path = str(compared.parent / "made.csv")
-    tgflow("run", "-s", path, "-m", "tgn+pairs", *SMALL[:-2], "-o", "alone")
-    alone = untimed(metrics_of(Path("alone")))
-    mine = untimed(metrics_of(compared)["participants"]["tgn+pairs/0"])
-    for name in ("prequential.ap", "prequential.auc", "prequential.mrr", "test.ap", "running.ap"):
-        assert mine[name] == alone[name], name
 
 
 def test_the_page_is_drawn_again(compared, tgflow):

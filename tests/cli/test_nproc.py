@@ -12,7 +12,7 @@ import time
 import pytest
 import torch
 
-from helpers.live_runs import SHARDED, SMALL, same_run, write_events, write_features
+from helpers.live_runs import SMALL, same_run, write_events
 from helpers.processes import environment
 from helpers.rank_campaign import rank_pids
 from tgflow.cli import main
@@ -57,22 +57,6 @@ def wait_until_learned(runner, run, num_events):
         if lines and json.loads(lines[-1]).get("stop", EVENTS) >= num_events:
             return
         time.sleep(0.01)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("rank", "sharded"), [(0, ()), (1, ()), (1, SHARDED)])
-def test_a_run_survives_the_end_of_any_rank_with_the_bits_of_one_process(tmp_path, rank, sharded):
-    events = write_features(tmp_path / "features.csv", EVENTS, nodes=90)
-    options = ("--stream", events, "--features", "f*", *SMALL, "--checkpoint-batches", 3)
-    one, two = tmp_path / "one", tmp_path / "two"
-    assert program("run", *options, "--out", one, "--nproc", 1, "--slices", 2).wait() == 0
-    runner = program("run", *options, "--out", two, "--nproc", 2, "--speed", 60 * 60, *sharded)
-    wait_until_learned(runner, two, EVENTS // 3)
-    os.kill(rank_pids(runner.pid)[rank], signal.SIGKILL)
-    _, said = runner.communicate()
-    assert runner.returncode == 0, said
-    assert f"rank {rank} was killed by SIGKILL; all ranks restart in 1 s (1 of 10)" in said
-    same_run(one, two)
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from helpers.rank_runs import (
 )
 from tgflow.cli import main
 from tgflow.cli.errors import DATA, INTERNAL, MEMORY, NO_INPUT, UNAVAILABLE, USAGE
-from tgflow.cli.ranks import check_ranks, check_training_ranks, with_slices
+from tgflow.cli.ranks import check_ranks, with_slices
 from tgflow.config import ConfigError, load_config
 from tgflow.models.tgn import TGN
 from tgflow.runtime import briefing, watch
@@ -184,16 +184,17 @@ def test_ranks_with_other_settings_are_refused(tmp_path, command, flag, values):
 
 @pytest.mark.parametrize("what", ["graph", "memory"])
 def test_settings_that_do_not_fit_ranks_are_refused(what):
-    flags = {"stream.path": "x.csv", f"ranks.{what}": "sharded"}
+    slices = {"continual.slices": 2, "offline.slices": 2}
+    flags = {"stream.path": "x.csv", f"ranks.{what}": "sharded", **slices}
     config = load_config(flags=flags | {"run.device": "cuda"})
     with pytest.raises(ConfigError, match=f"--rank-{what}: sharded is for mod"):
-        check_ranks(config, 2, 2)
+        check_ranks(config, "continual", 2, 0)
     with pytest.raises(ConfigError, match=f'{what} = "sharded": offline training has all of it'):
-        check_training_ranks(config, 2)
-    check_ranks(config, 2, 1)
-    plain = load_config(flags={"stream.path": "x.csv"})
+        check_ranks(config, "offline", 2, 0)
+    check_ranks(config, "continual", 1, 0)
+    plain = load_config(flags={"stream.path": "x.csv", **slices})
     with pytest.raises(ConfigError, match="start 2, or pass --slices 3 --allow-config-change"):
-        check_ranks(plain, 2, 3, resumed=True)
+        check_ranks(plain, "continual", 3, 0, resumed=True)
 
 
 @pytest.mark.parametrize(

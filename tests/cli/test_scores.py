@@ -60,22 +60,6 @@ def test_an_event_has_a_row_in_the_ids_and_units_of_the_stream(run, tgflow, tmp_
         assert re.search(rf"{name} +\S+ .?B, \S+ .B a day so far", said)
 
 
-def test_damaged_rows_of_scores_are_refused(run, resume):
-    assert run("--scores", "s.parquet", "--limit", 100).code == 0
-    first, rows = Path("s.parquet").read_bytes(), Path("out/scores.arrows")
-    data = bytearray(rows.read_bytes())
-    data[len(data) // 2] ^= 4
-    rows.write_bytes(data)
-    ran = resume("--limit", 200)
-    assert ran.code == 76
-    assert "out/scores.arrows is damaged: its checksum differs" in ran.err
-    assert "name another one for those to come: --scores" in ran.err
-    assert Path("s.parquet").read_bytes() == first
-    ran = resume("--limit", 200, "--scores", "t.parquet")
-    assert ran.code == 0, ran.err
-    assert pq.read_table("t.parquet")["position"].to_pylist() == [*range(100, 200)]
-
-
 def test_a_file_that_lost_rows_is_refused(run, resume):
     assert run("--scores", "s.csv", "--limit", 100).code == 0
     whole = Path("s.csv").read_bytes()

@@ -110,23 +110,6 @@ def test_a_stream_that_cannot_be_read_leaves_no_table(tgflow, tmp_path):
     assert [path.name for path in Path("out").iterdir()] == [".lock"]
 
 
-@pytest.mark.parametrize(
-    ("first", "then"),
-    [
-        (DISK[:2], ("--edge-table", "host")),
-        slow((), DISK),
-        slow(DISK, ("--edge-path", "elsewhere.rows", "--cache-policy", "fifo")),
-        slow(("--edge-table", "auto", "--edge-budget", "1KiB"), ()),
-        slow(DISK, ("--edge-cache", "8KiB")),
-    ],
-)
-def test_rows_can_go_elsewhere_between_two_parts_of_a_run(run, resume, made, first, then):
-    assert run("--limit", 150, *first).code == 0
-    ran = resume("--limit", 400, *then)
-    assert ran.code == 0, ran.err
-    same_as_whole(made)
-
-
 @pytest.mark.parametrize("number", [errno.ENOSPC, slow(errno.EIO)])
 def test_a_disk_that_takes_no_more_rows_ends_the_run_with_all_before_kept(
     run, resume, made, number

@@ -47,6 +47,7 @@ ROOMS = {
     ),
 }
 MOST_FLOORS = 10
+BINARY = {".gz", ".npy", ".png", ".parquet", ".arrow", ".safetensors", ".log"}
 # Kernels take structs of addresses; a host table's memory is registered with a GPU by its address,
 # and ids must not lie in what a gather fills.
 KNOW_ADDRESSES = [
@@ -57,6 +58,13 @@ KNOW_ADDRESSES = [
 NOT_BETWEEN_RANKS = r"dist\.(\w+_object|\w*reduce\w*)|(?<!safetensors\.)torch\.(save|load)\b"
 # Imported within a function by what it is built on: `ContinualTrainer.save` writes a run directory.
 WITHIN = {("tgflow.train.continual", "tgflow.runtime.saved_run")}
+
+
+ONLY_IN = {
+    "torch.distributed": ["tgflow.distributed"],
+    "tgflow.cli": ["tgflow.cli", "tgflow.__main__"],
+    "typer": ["tgflow.cli"],
+}
 
 
 def modules():
@@ -153,11 +161,12 @@ ROOM_OF = {name: room for room, (names, _) in ROOMS.items() for name in names.sp
 ROOM_OF["tgflow"] = ""  # names what is public, and imports it when it is asked for
 
 
-def test_only_ranks_import_process_groups():
+@pytest.mark.parametrize("package", ONLY_IN)
+def test_some_packages_are_imported_by_few_modules_alone(package):
     for _, name, path in modules():
-        if not within(name, ["tgflow.distributed"]):
-            groups = {m for m in imports(name, path) if within(m, ["torch.distributed"])}
-            assert not groups, f"{name} imports {groups}"
+        if not within(name, ONLY_IN[package]):
+            found = {m for m in imports(name, path) if within(m, [package])}
+            assert not found, f"{name} imports {found}"
 
 
 def test_ranks_need_torch_alone_and_send_nothing_that_is_run_or_added_in_another_order():
@@ -170,13 +179,6 @@ def test_ranks_need_torch_alone_and_send_nothing_that_is_run_or_added_in_another
             roots = {module.partition(".")[0] for module in known}
             assert roots <= {*sys.stdlib_module_names, "safetensors", "torch", "tgflow"}, name
             assert not re.search(NOT_BETWEEN_RANKS, path.read_text()), name
-
-
-def test_nothing_but_the_command_line_imports_the_command_line():
-    for _, name, path in modules():
-        if not within(name, ["tgflow.cli", "tgflow.__main__"]):
-            wrong = {m for m in imports(name, path) if within(m, ["tgflow.cli", "typer"])}
-            assert not wrong, f"{name} imports {wrong}"
 
 
 def test_a_room_meets_the_core_in_its_native_module_only():
@@ -202,30 +204,26 @@ def test_no_file_names_a_machine_or_a_package_host():
     folder = re.compile(r"/(?<![\w.$)}]/)(?:work|root|home|opt|Users)/")
     for name in filter(None, git.stdout.decode().split("\0")):
         path = ROOT / name
-        if path == Path(__file__) or path.suffix in {
-            ".gz",
-            ".npy",
-            ".png",
-            ".parquet",
-            ".arrow",
-            ".safetensors",
-            ".log",
-        }:
+        if path == Path(__file__) or path.suffix in BINARY or not path.is_file():
             continue
-        text = path.read_text() if path.is_file() else ""
+        text = path.read_text()
         found = [host for host in hosts if host in text] + folder.findall(text)
         assert not found, f"{name} names {found}"
 
 
+def printed(code, env=None):
+    """Return the words that a new Python prints."""
+    command = [sys.executable, "-c", code]
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    return ran.stdout.split()
+
+
 def test_import_is_quick_and_light():
-    script = (
+    seconds, *loaded = printed(
         "import sys, time, torch, numpy, pyarrow; start = time.process_time()\n"
         "import tgflow, tgflow.models\n"
         "print(time.process_time() - start, *sys.modules)"
     )
-    command = [sys.executable, "-c", script]
-    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    seconds, *loaded = out.split()
     assert float(seconds) < 1.5
     heavy = {"matplotlib", "typer", "rich", "pandas", "scipy", "sklearn", "hypothesis", "pytest"}
     assert not heavy & set(loaded)
@@ -237,13 +235,11 @@ def test_idle_threads_of_torch_soon_sleep_unless_somebody_has_said_otherwise(giv
     settings = {k: v for k, v in os.environ.items() if k != "GOMP_SPINCOUNT"}
     settings |= {} if given is None else {"GOMP_SPINCOUNT": given}
     code = "import tgflow, os; print(os.environ['GOMP_SPINCOUNT'])"
-    command = [sys.executable, "-c", code]
-    ran = subprocess.run(command, env=settings, capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == expected
+    assert printed(code, settings) == [expected]
 
 
 def test_a_model_needs_fewer_than_50_modules():
-    code = "import sys, tgflow.models.tgn; print(*(m for m in sys.modules if m[:6] == 'tgflow'))"
-    command = [sys.executable, "-c", code]
-    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    found = printed(
+        "import sys, tgflow.models.tgn; print(*(m for m in sys.modules if m[:6] == 'tgflow'))"
+    )
     assert len(found) < 50, found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -112,16 +111,6 @@ def test_the_installed_wheel_works_away_from_the_repository(installed):
     answer, files = run(script).split("\n", 1)
     assert answer == "1"
     assert files.count(str(site)) == 3, files
-
-
-@pytest.mark.parametrize("bench", ["store", "sample"])
-def test_benches_of_the_installed_wheel_need_no_baseline(installed, bench):
-    _, run = installed
-    args = ["bench", bench, "--quick", "--entries", "1e4,6e4", "--json"]
-    script = f"import sys; from tgflow.cli import main; sys.exit(main({args!r}))"
-    rows = json.loads(run(script))
-    assert all(row["value"] > 0 for row in rows)
-    assert {row["name"] for row in rows if row["baseline"]} <= {"memory"}
 
 
 def test_the_source_archive_holds_all_that_a_build_needs(tmp_path):

@@ -284,6 +284,18 @@ def open_live(directory: RunDirectory) -> LiveInputs:
     return LiveInputs(source, direction, device, threads, open_node_features(config, source.ids))
 
 
+def open_offline(
+    directory: RunDirectory, slices: int = 1
+) -> tuple[EventSource, NodeFeatures | None, torch.device, int]:
+    """Open the inputs of an offline training: stream, features of nodes, device and threads."""
+    config = directory.config
+    device, threads = use_device(config), use_threads(config, slices)
+    source = open_source(config)
+    directory.config = config = settle_units(config, source)
+    check_tables(config, source.x_dim, live=False)
+    return source, open_node_features(config, source.ids), device, threads
+
+
 def use_threads(config: Config, slices: int = 1) -> int:
     """Set the CPU threads of torch and the core to those of `config`, and return how many.
 
@@ -345,6 +357,8 @@ HUGE = 1_000.0
 UNEQUAL = 3
 """Times that one side has as many ids as the other, as users and items have."""
 OTHER_UNITS = ("s", "ms", "us", "ns")
+FIRST_SECOND, LAST_SECOND = (86_400.0 * (day.toordinal() - 719_163) for day in YEARS)
+"""From 1970; a first time that is not between them is likely misread."""
 
 
 def warn_of_first(config: Config) -> None:
@@ -376,23 +390,17 @@ def warn(config: Config, events: EventBatch, source: EventSource) -> None:
 
 def time_guard(first: int, unit: str) -> str | None:
     """Return a warning of a first time in ticks that is before 1980 or after 2100 and not 0."""
-    if unit == "tick" or first == 0:
+
+    def is_recent(unit: str) -> bool:
+        return FIRST_SECOND <= first * seconds_per_tick(unit) < LAST_SECOND
+
+    if unit == "tick" or first == 0 or is_recent(unit):
         return None
-    seconds = first * seconds_per_tick(unit)
-    if _is_recent(seconds):
-        return None
-    others = (u for u in OTHER_UNITS if u != unit and _is_recent(first * seconds_per_tick(u)))
+    others = (u for u in OTHER_UNITS if u != unit and is_recent(u))
     meant = next((f"--time-unit {u}?" for u in others), "is --t the right column?")
-    side = "before 1980" if seconds < 0 or seconds < _second_of(0) else "after 2100"
+    is_early = first * seconds_per_tick(unit) < FIRST_SECOND
+    side = "before 1980" if is_early else "after 2100"
     return f"the first time, {first:,} {unit}, is {side} if it counts from 1970: {meant}"
-
-
-def _is_recent(seconds: float) -> bool:
-    return _second_of(0) <= seconds < _second_of(1)
-
-
-def _second_of(end: int) -> float:
-    return (YEARS[end].toordinal() - 719_163) * 86_400.0
 
 
 def sides_guard(src: Tensor, dst: Tensor) -> str | None:
@@ -429,7 +437,7 @@ def huge_guard(x: Tensor, names: Sequence[str]) -> str | None:
 
 def constant_guard(x: Tensor, names: Sequence[str]) -> str | None:
     found = (x == x[:1]).all(0).nonzero().flatten().tolist()
-    if not found or len(found) == x.shape[1] == 0:
+    if not found:
         return None
     way_out = "name others with --features" if len(found) < x.shape[1] else "leave out --features"
     return f"{_listed(found, names)} the same in all {len(x):,} events looked at: {way_out}"

@@ -1,4 +1,4 @@
-"""Implementation of `tgflow compare`: presets, models, one pass or offline, and output."""
+"""Implementation of `tgflow compare`: models and presets, one pass or offline, and output."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from tgflow.report.formatting import compact, score
 from tgflow.report.table_text import print_stream, print_summary
 from tgflow.runtime.build import RunInputs, open_runner
 from tgflow.runtime.directory import ResumeOptions, RunDirectory
-from tgflow.runtime.features import check_tables, features_report
+from tgflow.runtime.features import features_report
 from tgflow.runtime.files import DamagedJson, RunFiles, read_figures, run_name, to_json
-from tgflow.runtime.gpu import execution_config, graph_gpu, use_device
+from tgflow.runtime.gpu import execution_config, graph_gpu
 from tgflow.runtime.model_maker import make_model, own_model
 from tgflow.runtime.restore import current_build, open_saves
 from tgflow.runtime.stream import FlowControl, StopSignals
@@ -41,28 +41,21 @@ from tgflow.streams import playback
 from tgflow.train.config import TrainingConfig
 from tgflow.units import seconds_per_tick
 
-
-def stream_facts(config: Config) -> StreamFacts | None:
-    """Return statistics of the stream for a preset; None with --preset none."""
-    if config.compare.preset == "none":
-        return None
-    source = assemble.open_source(config)
-    events = concat(list(playback(source, limit=MEASURED)))
-    return measure(events, seconds_per_tick(source.unit))
-
-
-def family_of(config: Config, facts: StreamFacts | None) -> Family | None:
-    """Return the kind of stream whose preset applies; None with --preset none."""
-    if facts is None:
-        return None
-    wanted = config.compare.preset
-    return facts.family if wanted == "auto" else wanted  # type: ignore[return-value]
-
-
-def cuts_at_steps(config: Config, facts: StreamFacts | None) -> bool:
-    """Return whether micro-batches end where the time changes."""
-    own = config.compare.cut_at_steps
-    return family_of(config, facts) == "discrete" if own is None else own
+QUICK = ("edgebank-tw", "poptrack", "recency", "counts")
+LINEUPS = {
+    "quick": QUICK,
+    "auto": (*QUICK, "jodie", "tgn", "tgn+pairs", "graphmixer", "tpnet"),
+}
+"""Line-ups by name."""
+PAIRS = "+pairs"
+FROZEN = " frozen"
+"""Behind the label of a copy that learns no more."""
+FILES = {
+    "report.html": "who is ahead, and is it chance; open it in a browser",
+    "metrics.json": "all figures",
+    "scores.arrow": "every event by every model",
+    "config.toml": "these settings, for --config",
+}
 
 
 def compare_stream(config: Config, options: ResumeOptions, *, quick: bool, as_json: bool) -> None:
@@ -101,36 +94,31 @@ def _is_offline(config: Config) -> bool:
 
 def _compare_continual(directory: RunDirectory) -> tuple[Analysis, Mapping[str, Any]]:
     """Compare models in one pass; return the analysis, and the report of the stream."""
-    flow = FlowControl()
+    flow, console = FlowControl(), Console(stderr=True)
     with StopSignals(flow.stop_for):
         live = assemble.open_live(directory)
         config = directory.config
         facts = stream_facts(config)
-        choices = chosen(config, facts)
+        choices, cut = chosen(config, facts), cuts_at_steps(config, facts)
         x_dims = (live.source.x_dim, assemble.dim_of(live.nodes))
-        inputs = RunInputs(
-            live,
-            list(_entrants(config, choices, x_dims, live.device, _freezing_point(config))),
-            title=f"{len(choices)} models",
-            cut_at_steps=cuts_at_steps(config, facts),
-        )
-        console = Console(stderr=True)
-        preset = preset_line(config, facts, choices)
+        entrants = [*_entrants(config, choices, x_dims, live.device, _freezing_point(config))]
+        title = f"{len(choices)} models"
+        inputs = RunInputs(live, entrants, title=title, cut_at_steps=cut)
         with assemble.logged(directory, "compare", console) as run_log:
+            preset = preset_line(config, facts, choices)
             run_log.info("preset", preset)
             console.print(preset, markup=False, highlight=False, soft_wrap=True)
             runner = open_runner(directory, inputs, run_log, flow, console)
             result, trainer = runner.run(), runner.trainer
             assert isinstance(trainer, Comparison)
-            line = result.metrics["protocol_line"]
+            protocol = result.metrics["protocol_line"]
             stream, said = result.reports["stream"], result.reports["features"]
             summary = {
-                **_common_figures(config, trainer.graph, preset),
+                **_common_figures(config, config.continual, trainer.graph, preset),
                 **assemble.machine_figures(live.threads, live.device),
                 **result.metrics,
-                "cut_at_steps": inputs.cut_at_steps,
-                "protocol_line": line
-                + (", micro-batches end with their time" if inputs.cut_at_steps else ""),
+                "cut_at_steps": cut,
+                "protocol_line": protocol + ", micro-batches end with their time" * cut,
                 "batch_size": config.continual.batch_size,
                 "interrupted": result.stopped,
                 "state_sha256": result.state_sha256,
@@ -150,25 +138,23 @@ def _compare_continual(directory: RunDirectory) -> tuple[Analysis, Mapping[str, 
 
 def _compare_offline(directory: RunDirectory) -> tuple[Analysis, None]:
     """Train models offline, compare them on the test, and return the analysis."""
-    config = replaced(directory.config, {"compare.cut_at_steps": False})
+    config = directory.config
     for flag, is_set in (
         ("--frozen-at", config.compare.frozen_at is not None),
-        ("--cut-at-steps", directory.config.compare.cut_at_steps),
+        ("--cut-at-steps", config.compare.cut_at_steps),
     ):
         if is_set:
             raise ConfigError(
                 f"{flag}: --protocol {config.compare.protocol} trains offline; leave one out"
             )
-    device, threads = use_device(config), assemble.use_threads(config)
-    source = assemble.open_source(config)
-    directory.config = config = assemble.settle_units(config, source)
-    check_tables(config, source.x_dim, live=False)
-    nodes = assemble.open_node_features(config, source.ids)
+    directory.config = replaced(config, {"compare.cut_at_steps": False})
+    source, nodes, device, threads = assemble.open_offline(directory)
+    config = directory.config
     facts = stream_facts(config)
     choices = chosen(config, facts)
     graph = assemble.read_graph(config, source, gpu=graph_gpu(config, device), nodes=nodes)
-    console = Console(stderr=True)
     preset = preset_line(config, facts, choices)
+    console = Console(stderr=True)
     console.print(preset, markup=False, highlight=False, soft_wrap=True)
     seeded = replace(config, continual=replace(config.continual, seed=config.offline.seed))
     x_dims = (source.x_dim, assemble.dim_of(nodes))
@@ -189,7 +175,7 @@ def _compare_offline(directory: RunDirectory) -> tuple[Analysis, None]:
         )
         said = features_report(graph, nodes, source.ids)
         summary = {
-            **_common_figures(config, graph, preset),
+            **_common_figures(config, config.offline, graph, preset),
             **assemble.machine_figures(threads, device),
             **({"features": said} if said else {}),
             **outcome.summary,
@@ -200,8 +186,9 @@ def _compare_offline(directory: RunDirectory) -> tuple[Analysis, None]:
     return analysis, None
 
 
-def _common_figures(config: Config, graph: TemporalGraph, preset: str) -> dict[str, Any]:
-    training = config.offline if _is_offline(config) else config.continual
+def _common_figures(
+    config: Config, training: TrainingConfig, graph: TemporalGraph, preset: str
+) -> dict[str, Any]:
     return {
         "command": "compare",
         "stream": config.stream.path,
@@ -240,15 +227,6 @@ def draw_again(path: Path) -> None:
     Console(soft_wrap=True, highlight=False).print(f"{path / 'report.html'} is drawn", markup=False)
 
 
-QUICK = ("edgebank-tw", "poptrack", "recency", "counts")
-AUTO = (*QUICK, "jodie", "tgn", "tgn+pairs", "graphmixer", "tpnet")
-LINEUPS = {"auto": AUTO, "quick": QUICK}
-"""Line-ups by name, of the models that there are."""
-PAIRS = "+pairs"
-FROZEN = " frozen"
-"""Behind the label of a copy that learns no more."""
-
-
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
     """A model as it is named on the command line, with all of its settings."""
@@ -260,78 +238,103 @@ class ModelChoice:
     """Those of its settings that the preset has set."""
 
 
+def stream_facts(config: Config) -> StreamFacts | None:
+    """Return statistics of the stream for a preset; None with --preset none."""
+    if config.compare.preset == "none":
+        return None
+    source = assemble.open_source(config)
+    events = concat(list(playback(source, limit=MEASURED)))
+    return measure(events, seconds_per_tick(source.unit))
+
+
+def family_of(config: Config, facts: StreamFacts | None) -> Family | None:
+    """Return the kind of stream whose preset applies; None with --preset none."""
+    if facts is None:
+        return None
+    wanted = config.compare.preset
+    return facts.family if wanted == "auto" else wanted  # type: ignore[return-value]
+
+
+def cuts_at_steps(config: Config, facts: StreamFacts | None) -> bool:
+    """Return whether micro-batches end where the time changes."""
+    own = config.compare.cut_at_steps
+    return family_of(config, facts) == "discrete" if own is None else own
+
+
 def chosen(config: Config, facts: StreamFacts | None) -> list[ModelChoice]:
     """Return the models to compare, with their settings; `facts` of the stream choose a preset."""
-    stated = _stated(config)
-    if not stated:
+    models: dict[str, str] = {}
+    for text in _named_models(config, facts)[0]:
+        label, equals, name = text.partition("=")
+        name, label = name if equals else label, label.rpartition(":")[2]
+        if ":" not in name and name not in MODELS:
+            raise ConfigError(
+                f"--models: there is no model {name!r}; there are {', '.join(MODELS)}, and your "
+                "own as module:Class"
+            )
+        if label in models:
+            raise ConfigError(
+                f"--models: {label} is there twice; give one a label of its own: other={label}"
+            )
+        models[label] = name
+    if not models:
         raise ConfigError("--models: which? name some, such as --models recency,tgn,tgn+pairs")
-    without = left_out(config, facts)
-    found = []
-    for text in stated:
-        known = [name for name in LINEUPS.get(text, ()) if name in MODELS and name not in without]
-        found += [_named(name) for name in (known if text in LINEUPS else [text])]
-    labels = [choice.label for choice in found]
-    if twice := sorted({label for label in labels if labels.count(label) > 1}):
-        raise ConfigError(
-            f"--models: {twice[0]} is there twice; give one a label of its own: other={twice[0]}"
-        )
-    own: dict[str, dict[str, Any]] = {label: {} for label in labels}
+    known = {label: _settings_of_model(name) for label, name in models.items()}
+    own: dict[str, dict[str, Any]] = {label: {} for label in models}
     common: dict[str, Any] = {}
     for key, value in model_settings(config.model).items():  # of one, as tgn.memory_dim, or of all
         label, dot, name = key.rpartition(".")
-        if dot and label not in own:
+        if dot and label not in models:
             raise ConfigError(
-                f"--model-set: {label} does not take part; there are {', '.join(labels)}"
+                f"--model-set: {label} does not take part; there are {', '.join(models)}"
             )
+        if not dot and key not in set(WIDTHS).union(*known.values()):
+            raise ConfigError(f"--model-set: none of the models has a setting {key!r}")
         (own[label] if dot else common)[name] = value
-    known_settings = set(WIDTHS).union(*(_known(choice.name) for choice in found))
-    if unused := [key for key in common if key not in known_settings]:
-        raise ConfigError(f"--model-set: none of the models has a setting {unused[0]!r}")
     family = family_of(config, facts)
-    preset = settings_of(family, facts) if family is not None and facts is not None else {}
-    chosen = []
-    for choice in found:
-        taken = _known(choice.name) | set(LEARNING)
-        settings = {k: v for k, v in common.items() if k in taken} | own[choice.label]
-        of_preset = preset.get(choice.name.removesuffix(PAIRS), {})
-        left = {key: value for key, value in of_preset.items() if key not in settings}
-        chosen.append(replace(choice, settings=left | settings, preset=left))
-    return chosen
+    presets = settings_of(family, facts) if family is not None and facts is not None else {}
+    found = []
+    for label, name in models.items():
+        given = {k: v for k, v in common.items() if k in known[label] | LEARNING} | own[label]
+        preset = presets.get(name.removesuffix(PAIRS), {})
+        preset = {key: value for key, value in preset.items() if key not in given}
+        found.append(ModelChoice(label, name, preset | given, preset))
+    return found
 
 
-def left_out(config: Config, facts: StreamFacts | None) -> list[str]:
-    """Return the models that the preset leaves out of a named line-up."""
-    if family_of(config, facts) != "sparse":
-        return []
-    return [
-        name
-        for text in _stated(config)
-        for name in LINEUPS.get(text, ())
-        if name.endswith(PAIRS)  # where pairs hardly come again, their history says little
-    ]
+def _named_models(config: Config, facts: StreamFacts | None) -> tuple[list[str], list[str]]:
+    """Return what --models names, line-ups by their models, and what the preset leaves out."""
+    taken, left_out = [], []
+    # Where pairs hardly come again, models that read their history are not in a line-up.
+    is_sparse = family_of(config, facts) == "sparse"
+    for text in filter(None, map(str.strip, config.compare.models.split(","))):
+        for name in LINEUPS.get(text, (text,)):
+            is_left_out = is_sparse and text in LINEUPS and name.endswith(PAIRS)
+            (left_out if is_left_out else taken).append(name)
+    return taken, left_out
 
 
-def _stated(config: Config) -> list[str]:
-    return [text.strip() for text in config.compare.models.split(",") if text.strip()]
-
-
-def _named(text: str) -> ModelChoice:
-    label, equals, name = text.partition("=")
-    name = name if equals else label
-    if ":" not in name and name not in MODELS:
-        raise ConfigError(
-            f"--models: there is no model {name!r}; there are {', '.join(MODELS)}, and your own as "
-            "module:Class"
-        )
-    return ModelChoice(label.rpartition(":")[2], name)
-
-
-def _known(name: str) -> set[str]:
+def _settings_of_model(name: str) -> set[str]:
     """Return the names of a model's settings; for an own model, the fields of its dataclass."""
-    kind = MODELS[name].config if name in MODELS else None
-    if kind is None:
-        kind = getattr(own_model(name), "config_type", None)
+    kind = MODELS[name].config if name in MODELS else getattr(own_model(name), "config_type", None)
     return {each.name for each in fields(kind)} if is_dataclass(kind) else set()
+
+
+def preset_line(config: Config, facts: StreamFacts | None, choices: list[ModelChoice]) -> str:
+    """Return one line with the settings of the preset and the statistics that chose it."""
+    wanted, family = config.compare.preset, family_of(config, facts)
+    if family is None and wanted == "none":
+        return "no preset"
+    sets = [
+        f"{choice.label}.{key}={float(f'{value:.4g}') if isinstance(value, float) else value}"
+        for choice in choices
+        for key, value in choice.preset.items()
+    ]
+    if config.compare.cut_at_steps is None and cuts_at_steps(config, facts):
+        sets.append("cut_at_steps=True")
+    measured = "" if facts is None else f" (stream measured: {facts.line()})"
+    without = "".join(f"; leaves out {name}" for name in _named_models(config, facts)[1])
+    return f"preset {family or wanted}{measured} sets {', '.join(sets) or 'nothing'}{without}"
 
 
 def _freezing_point(config: Config) -> int | None:
@@ -374,31 +377,6 @@ def _entrants(
                     frozen_of=choice.label,
                     frozen_at=frozen_at,
                 )
-
-
-FILES = {
-    "report.html": "who is ahead, and is it chance; open it in a browser",
-    "metrics.json": "all figures",
-    "scores.arrow": "every event by every model",
-    "config.toml": "these settings, for --config",
-}
-
-
-def preset_line(config: Config, facts: StreamFacts | None, choices: list[ModelChoice]) -> str:
-    """Return one line with the settings of the preset and the statistics that chose it."""
-    wanted, family = config.compare.preset, family_of(config, facts)
-    if family is None and wanted == "none":
-        return "no preset"
-    sets = [
-        f"{choice.label}.{key}={float(f'{value:.4g}') if isinstance(value, float) else value}"
-        for choice in choices
-        for key, value in choice.preset.items()
-    ]
-    if config.compare.cut_at_steps is None and cuts_at_steps(config, facts):
-        sets.append("cut_at_steps=True")
-    measured = "" if facts is None else f" (stream measured: {facts.line()})"
-    without = "".join(f"; leaves out {name}" for name in left_out(config, facts))
-    return f"preset {family or wanted}{measured} sets {', '.join(sets) or 'nothing'}{without}"
 
 
 def _print_leaders(analysis: Analysis, path: Path) -> None:

@@ -162,20 +162,16 @@ def _bytes_on_disk(path: Path) -> int:
 
 
 def _rows(path: Path, found: Mapping[str, Any]) -> list[tuple[str, str]]:
-    metrics = found["metrics"] or {}
-    rows = _health_rows(found["health"])
-    rows += [(key, _shown(metrics[key])) for key in HEADLINES if metrics.get(key) is not None]
-    rows += [
-        (key, _shown(metrics[key]))
-        for own in found["own_metrics"]
-        for part in ("prequential", "val", "test")
-        if (key := f"{part}.{own}") in metrics
-    ]
+    metrics, health = found["metrics"] or {}, found["health"] or {}
+    rows = _health_rows(health) if health else []
+    parts = ("prequential", "val", "test")
+    keys = [*HEADLINES, *(f"{part}.{own}" for own in found["own_metrics"] for part in parts)]
+    rows += [(key, _shown(metrics[key])) for key in keys if metrics.get(key) is not None]
     if found["checkpoint"]:
         rows.append(("checkpoint", num_bytes(found["checkpoint"]["bytes"])))
-    tables = metrics.get("tables") or (found["health"] or {}).get("tables") or {}
+    tables = metrics.get("tables") or health.get("tables") or {}
     rows += [(TITLES[name], printable(describe_table(figures))) for name, figures in tables.items()]
-    ranks = (found["health"] or {}).get("ranks") or {}
+    ranks = health.get("ranks") or {}
     rows += [(f"rank {rank}", rank_line(figures)) for rank, figures in ranks.items()]
     if found["log"]:
         log = found["log"]
@@ -196,10 +192,7 @@ def _growth_text(found: Mapping[str, Any]) -> str:
     return text if not a_day else f"{text}, {num_bytes(int(a_day))} a day so far"
 
 
-def _health_rows(health: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Return how the run is: of one whose process died, that it did."""
-    if health is None:
-        return []
+def _health_rows(health: Mapping[str, Any]) -> list[tuple[str, str]]:
     state, age = str(health.get("state")), time.time() - health["updated"]
     if health["alive"]:
         text = f"{state}, process {health.get('pid')}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Sequence
@@ -49,14 +50,12 @@ def run_ranks(
     out = config.run.out
     if not resume:
         out = str(RunFiles.choose(out, run_name(config)).path)
-    place = [] if out is None else ["--out", out]
-    starts = 0
+    words = [*arguments, *([] if out is None else ["--out", out])]
+    starts = itertools.count()
 
     def command() -> list[str]:
-        nonlocal starts
-        starts += 1
-        again = ["--resume"] if starts > 1 and not resume else []
-        return [sys.executable, "-m", "tgflow", *arguments, *place, *again]
+        is_restart = next(starts) > 0
+        return _command([*words, *(["--resume"] if is_restart and not resume else [])])
 
     def newest_checkpoint() -> str | None:
         entries = [] if out is None else list_checkpoints(Path(out) / "checkpoints")
@@ -71,12 +70,12 @@ def run_ranks(
 
 def train_ranks(arguments: Sequence[str], nproc: int) -> int:
     """Run `tgflow train` as ranks, without restarts, and return the exit code."""
-
-    def command() -> list[str]:
-        return [sys.executable, "-m", "tgflow", *arguments]
-
     _warn_of_cores(nproc)
-    return supervise(command, nproc, max_restarts=0, keeps=False, say=_say)
+    return supervise(lambda: _command(arguments), nproc, max_restarts=0, keeps=False, say=_say)
+
+
+def _command(arguments: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "tgflow", *arguments]
 
 
 def _warn_of_cores(nproc: int) -> None:

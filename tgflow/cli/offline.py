@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from math import nan
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -20,13 +20,11 @@ from rich.console import Console
 from tgflow.checkpoint import Checkpoint, save
 from tgflow.checkpoint.parts import Ids
 from tgflow.checkpoint.typed import read_natural
-from tgflow.choices import METRIC_TITLES
+from tgflow.choices import METRIC_TITLES, Injection
 from tgflow.cli import assemble
 from tgflow.cli.errors import hint
 from tgflow.cli.ranks import (
-    check_rank_tables,
     check_ranks,
-    check_training_ranks,
     join_ranks,
     report_as_rank,
     with_slices,
@@ -48,7 +46,6 @@ from tgflow.runtime.checkpoints import Component, SavedRecords
 from tgflow.runtime.directory import ResumeOptions, RunDirectory
 from tgflow.runtime.features import (
     HitRates,
-    check_tables,
     check_unused,
     edge_file,
     features_report,
@@ -72,7 +69,7 @@ from tgflow.train.node_property import (
     asked_at_times,
     node_property_figures,
 )
-from tgflow.train.observe import BatchRecord, Callback, EpochRecord
+from tgflow.train.observe import Callback, EpochRecord
 from tgflow.train.offline import OfflineTrainer
 from tgflow.train.split import chronological_split
 from tgflow.units import ticks_per_unit
@@ -120,7 +117,19 @@ def _follow(peers: Peers, num_seeds: int) -> None:
         if table is not None:
             graph.edge_x = with_cache(config, table, "lru", gpu)
         for seed in range(config.offline.seed, config.offline.seed + num_seeds):
-            _trainer(config, seed, graph, None, device, peers).fit(progress=False)
+            _trainer(config, seed, graph, device, peers).fit(progress=False)
+
+
+class _Inputs(NamedTuple):
+    """What all seeds are trained on."""
+
+    graph: TemporalGraph
+    ids: NodeIds
+    labels: LabeledNodes | PropertyLabels | None
+    device: torch.device
+    threads: int
+    features: dict[str, str]
+    """A sentence each about features of edges and nodes."""
 
 
 def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[str, Any]:
@@ -135,13 +144,13 @@ def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[s
     metrics = directory.files.read_json("metrics.json") if directory.resumed else None
     if metrics is not None:
         return metrics
-    source, graph, device, threads, said = _read(directory, lead)
-    console = Console(stderr=True)
+    inputs = _read(directory, lead)
+    graph, console = inputs.graph, Console(stderr=True)
     with assemble.logged(directory, COMMAND, console) as run_log:
         config, peers = directory.config, lead.peers
         saves, seeds = OfflineSaves(), _SavedSeeds(num_seeds)
         if peers.world == 1:
-            build = current_build(threads, device)
+            build = current_build(inputs.threads, inputs.device)
 
             def parts(newest: Checkpoint | None) -> list[Component]:
                 seeds.load(newest)
@@ -149,40 +158,36 @@ def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[s
 
             saves = open_saves(directory, graph, COMMAND, build, run_log, parts)
         results = []
-        with EpochProgress(console, config, directory.files, HitRates(graph)) as progress:
-            for number in range(seeds.num):
-                progress.seed = config.offline.seed + number
-                done = saves.find(number, str(progress.seed))
-                if done is None:
-                    trainer = _trainer(
-                        config, progress.seed, graph, progress, device, peers, source.ids
-                    )
-                    result = _fit(trainer, saves, directory, source.ids, progress, seeds.num > 1)
-                    done = Trained(str(progress.seed), np.empty((0, 3)), result)
-                    saves.add(done)
-                results.append(done.result)
+        epochs = EpochLog(console, config, directory.files, HitRates(graph))
+        for number in range(seeds.num):
+            epochs.seed = config.offline.seed + number
+            done = saves.find(number, str(epochs.seed))
+            if done is None:
+                folder = Path(str(epochs.seed) if seeds.num > 1 else "")
+                result = _fit(directory, inputs, peers, saves, epochs, folder)
+                done = Trained(str(epochs.seed), np.empty((0, 3)), result)
+                saves.add(done)
+            results.append(done.result)
         metrics = {
             "command": COMMAND,
             "stream": config.stream.path,
             "model": config.model.name,
             **average(results),
-            **({"features": said} if said else {}),
+            **({"features": inputs.features} if inputs.features else {}),
             "tables": table_figures(graph),
-            **assemble.machine_figures(threads, device),
+            **assemble.machine_figures(inputs.threads, inputs.device),
         }
         if graph.edge_x is not None:
             graph.edge_x.close()
-        directory.files.write_report(offline_report(progress.records, metrics, config))
+        directory.files.write_report(offline_report(epochs.records, metrics, config))
         directory.files.write_json("metrics.json", metrics)
         shutil.rmtree(directory.path / "checkpoints", ignore_errors=True)
         run_log.info("end", "done", exit_code=0)
     return metrics
 
 
-def _read(
-    directory: RunDirectory, lead: Lead
-) -> tuple[EventSource, TemporalGraph, torch.device, int, dict[str, str]]:
-    """Check the settings, read all events, and return them with what was found of features."""
+def _read(directory: RunDirectory, lead: Lead) -> _Inputs:
+    """Check the settings, and read all events and labels."""
     config, world = directory.config, lead.peers.world
     path = edge_file(config, directory.path)
     if not directory.resumed:
@@ -195,17 +200,11 @@ def _read(
     elif path is not None:
         path.unlink(missing_ok=True)  # it is made again
     check_loggers(config.operate.log_to)
-    device = use_device(config)
-    check_ranks(config, config.offline.slices, world)
-    check_training_ranks(config, world)
-    source = assemble.open_source(config)
-    directory.config = config = assemble.settle_units(config, source)
+    source, nodes, device, threads = assemble.open_offline(directory, config.offline.slices)
+    config = directory.config
     if not directory.resumed:
         assemble.warn_of_first(config)
-    check_tables(config, source.x_dim, live=False)
-    check_rank_tables(config, source.x_dim, world)
-    threads = assemble.use_threads(config, config.offline.slices)
-    nodes = assemble.open_node_features(config, source.ids)
+    check_ranks(config, "offline", world, source.x_dim)
     directory.take()
     gpu = graph_gpu(config, device)
     with ExitStack() as undo:  # no features are left on the disk if events cannot be read
@@ -217,8 +216,15 @@ def _read(
     if table is not None:
         plans = gpu is None and world == 1
         graph.edge_x = with_cache(config, table, "belady" if plans else "lru", gpu)
-    directory.config, graph = _with_labels(config, graph, source.ids, directory.path)
-    return source, graph, device, threads, features_report(graph, nodes, source.ids)
+    labels = None
+    if config.task.has_decoder and config.task.classes is None:
+        directory.config = replaced(config, {"task.classes": count_classes(graph)})
+    elif config.task.node_labels is not None:
+        labels = _read_labels(config, config.task.node_labels, graph, source.ids)
+    if config.task.inject is not None:
+        graph = _with_anomalies(config, config.task.inject, graph, directory.path)
+    features = features_report(graph, nodes, source.ids)
+    return _Inputs(graph, source.ids, labels, device, threads, features)
 
 
 def _shared_graph(
@@ -248,16 +254,20 @@ def _shared_graph(
         return assemble.grow_graph(config, source, direction, feed, table, gpu, width)
 
 
-def _with_labels(
-    config: Config, graph: TemporalGraph, ids: NodeIds, folder: Path
-) -> tuple[Config, TemporalGraph]:
-    """Return settings with the number of classes, and a graph with injected anomalies."""
-    task, c = config.task, config.offline
-    if task.has_decoder and task.classes is None:
-        return replaced(config, {"task.classes": count_classes(graph)}), graph
-    _read_labels(config, graph, ids)
-    if task.inject is None:
-        return config, graph
+def _read_labels(
+    config: Config, path: str, graph: TemporalGraph, ids: NodeIds
+) -> LabeledNodes | PropertyLabels:
+    if config.task.kind == "node":
+        return LabeledNodes.of(read_table(path), ids, path)
+    per_unit = ticks_per_unit(config.stream.unit, graph.time_unit)
+    return PropertyLabels.of(read_table(path), ids, per_unit.numerator, path)
+
+
+def _with_anomalies(
+    config: Config, kind: Injection, graph: TemporalGraph, folder: Path
+) -> TemporalGraph:
+    """Return a graph with anomalies in its test part, whose places are written to a file."""
+    c = config.offline
     split = chronological_split(
         graph.log.read(0, graph.num_events),
         val_ratio=c.val_ratio,
@@ -265,34 +275,20 @@ def _with_labels(
         new_node_ratio=c.new_node_ratio,
         seed=c.data_seed,
     )
-    made, places = inject(
-        graph, task.inject, task.inject_share, start=split.test_start, seed=c.data_seed
-    )
+    share, start = config.task.inject_share, split.test_start
+    made, places = inject(graph, kind, share, start=start, seed=c.data_seed)
     lines = ["position", *map(str, places.tolist())]
     (folder / "injected.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return config, made
-
-
-def _read_labels(
-    config: Config, graph: TemporalGraph, ids: NodeIds
-) -> LabeledNodes | PropertyLabels | None:
-    """Return the labels of nodes that the settings name; None if they name none."""
-    path = config.task.node_labels
-    if path is None:
-        return None
-    if config.task.kind == "node":
-        return LabeledNodes.of(read_table(path), ids, path)
-    per_unit = ticks_per_unit(config.stream.unit, graph.time_unit)
-    return PropertyLabels.of(read_table(path), ids, per_unit.numerator, path)
+    return made
 
 
 def _trainer(
     config: Config,
     seed: int,
     graph: TemporalGraph,
-    observer: Callback | None,
     device: torch.device,
     peers: Peers,
+    observer: Callback | None = None,
     ids: NodeIds | None = None,
 ) -> OfflineTrainer:
     settings = replace(config.offline, seed=seed)
@@ -310,50 +306,46 @@ def _trainer(
 
 
 def _fit(
-    trainer: OfflineTrainer,
-    saves: OfflineSaves,
     directory: RunDirectory,
-    ids: NodeIds,
-    progress: EpochProgress,
-    is_one_of_several: bool,
+    inputs: _Inputs,
+    peers: Peers,
+    saves: OfflineSaves,
+    epochs: EpochLog,
+    folder: Path,
 ) -> dict[str, Any]:
-    """Train from the newest epoch that was saved, write the model, and return the figures."""
-    config, seed = directory.config, str(progress.seed)
-    target, logs = directory.path / "checkpoint", directory.path
-    if is_one_of_several:
-        target, logs = target / seed, logs / SEEDS / seed
+    """Train one seed from the newest epoch that was saved; write the model, return the figures."""
+    config, path = directory.config, directory.path
+    trainer = _trainer(config, epochs.seed, inputs.graph, inputs.device, peers, epochs, inputs.ids)
+    model = trainer.model
     if not saves.resume(trainer) and config.task.freeze:  # links are learned before labels alone
-        trainer.model.requires_grad_(True)
-        links = OfflineTrainer(
-            trainer.model,
-            trainer.graph,
-            trainer.config,
-            progress,
-            execution=execution_config(config),
-        )
-        links.fit(progress=False)
-        freeze(trainer.model)
-    with closing(RunLoggers(config.operate.log_to, logs, trainer.num_epochs)) as progress.loggers:
-        result = trainer.fit(partial(saves.after_epoch, trainer), progress=False)
-    progress.loggers = None
-    result |= _node_figures(config, trainer, ids)
+        model.requires_grad_(True)
+        execution = execution_config(config)
+        links = OfflineTrainer(model, inputs.graph, trainer.config, epochs, execution=execution)
+        links.fit()
+        freeze(model)
+    logs = path / SEEDS / folder if folder.name else path
+    with closing(RunLoggers(config.operate.log_to, logs, trainer.num_epochs)) as epochs.loggers:
+        result = trainer.fit(partial(saves.after_epoch, trainer))
+    epochs.loggers = None
+    result |= _node_figures(trainer, inputs.labels)
     checkpoint = trainer.checkpoint()
-    Ids(ids).save(checkpoint)
+    Ids(inputs.ids).save(checkpoint)
     checkpoint.note("model", plain(config)["model"])
-    save(target, checkpoint)
+    save(path / "checkpoint" / folder, checkpoint)
     return result
 
 
-def _node_figures(config: Config, trainer: OfflineTrainer, ids: NodeIds) -> dict[str, float]:
+def _node_figures(
+    trainer: OfflineTrainer, labels: LabeledNodes | PropertyLabels | None
+) -> dict[str, float]:
     """Return metrics of predicted labels of nodes, `test.node.*` or `test.property.*`, if any."""
-    found, c = _read_labels(config, trainer.graph, ids), trainer.config
-    figures: dict[str, float] = {}
-    if isinstance(found, PropertyLabels):
-        asked = asked_at_times(trainer.model, trainer.graph, c, trainer.split, found)
-        figures = node_property_figures([*asked], found.num_items, seed=c.seed)
-    elif found is not None:
-        figures = node_label_figures(trainer.model, trainer.graph, found, c.data_seed)
-        figures["node.num_unknown"] = found.num_unknown
+    c, figures = trainer.config, dict[str, float]()
+    if isinstance(labels, PropertyLabels):
+        asked = asked_at_times(trainer.model, trainer.graph, c, trainer.split, labels)
+        figures = node_property_figures([*asked], labels.num_items, seed=c.seed)
+    elif labels is not None:
+        figures = node_label_figures(trainer.model, trainer.graph, labels, c.data_seed)
+        figures["node.num_unknown"] = labels.num_unknown
     return {f"test.{name}": value for name, value in figures.items()}
 
 
@@ -378,34 +370,17 @@ class _SavedSeeds(Component):
             )
 
 
-class EpochProgress(Callback):
-    """Prints and records each epoch, and shows the batch in between on a terminal."""
+class EpochLog(Callback):
+    """Prints and records each epoch."""
 
     def __init__(self, console: Console, config: Config, files: RunFiles, rates: HitRates) -> None:
         self._console, self._epochs = console, config.offline.epochs
         self._files, self._rates = files, rates
-        self._status = console.status("reading") if console.is_terminal else None
         self.seed = 0
         self.records = read_records(files.records).kept
         """Of all epochs, also of those before a resume."""
         self.loggers: RunLoggers | None = None
         """Get each epoch; None: what is learned is printed and not recorded."""
-
-    def __enter__(self) -> Self:
-        if self._status is not None:
-            self._status.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._status is not None:
-            self._status.stop()
-
-    def on_batch(self, record: BatchRecord) -> None:
-        if self._status is not None:
-            self._status.update(
-                f"seed {self.seed}  epoch {record.epoch + 1}/{self._epochs}  {record.stage}"
-                f"  batch {record.index + 1}/{record.num_batches}"
-            )
 
     def on_epoch(self, record: EpochRecord) -> None:
         if self.loggers is not None:

@@ -7,14 +7,14 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tgflow.cli.errors import USAGE, CliError
 from tgflow.cli.options import with_config
@@ -72,15 +72,20 @@ def playback(
       tgflow playback wikipedia.csv --format jodie --limit 1000 --to small.jsonl
     """
     from tgflow.streams.transports import find_transport
+    from tgflow.streams.write import write_events
 
+    console = Console(stderr=True, highlight=False)
     with _naming_the_output():
         transport = find_transport(to)
     if transport is not None:
-        _publish(config, transport, to, records, partition_by)
+        _publish(config, transport, to, records, partition_by, console)
     elif to == "-":
         _write_to_stdout(_PlayedSource(config))
     else:
-        _write_to_file(_PlayedSource(config), to)
+        source = _PlayedSource(config)
+        with _naming_the_output():
+            count = write_events(Path(to), source)
+        console.print(f"wrote {count:,} events to {to}")
 
 
 @contextmanager
@@ -109,14 +114,6 @@ class _PlayedSource:
         return playback(self._source, self._stream.speed, limit=self._stream.limit)
 
 
-def _write_to_file(source: _PlayedSource, path: str) -> None:
-    from tgflow.streams.write import write_events
-
-    with _naming_the_output():
-        count = write_events(Path(path), source)
-    Console(stderr=True, highlight=False).print(f"wrote {count:,} events to {path}")
-
-
 def _write_to_stdout(source: _PlayedSource) -> None:
     """Write CSV with a header, flushed after each batch; a closed pipe ends it in silence."""
     out = csv.writer(sys.stdout, lineterminator="\n")
@@ -132,14 +129,20 @@ def _write_to_stdout(source: _PlayedSource) -> None:
 
 
 def _publish(
-    config: Config, transport: Transport, url: str, records: int | None, partition_by: str
+    config: Config,
+    transport: Transport,
+    url: str,
+    records: int | None,
+    partition_by: str,
+    console: Console,
 ) -> None:
     """Write a stream to an address of a transport, and print the command that reads it."""
     from tgflow.runtime.ingestion import section_of
     from tgflow.streams.transports import scheme_of
 
+    scheme = scheme_of(url)
     if transport.publish is None:
-        raise CliError(f"--to: {scheme_of(url)}:// can be read, but not written to", USAGE)
+        raise CliError(f"--to: {scheme}:// can be read, but not written to", USAGE)
     source = _PlayedSource(config)
     options = getattr(section_of(config, url), "options", {})
     with _naming_the_output():
@@ -151,36 +154,22 @@ def _publish(
             partition_by=partition_by,
             options=options,
         )
-    console = Console(stderr=True, highlight=False)
-    with publisher, _progress(console, source.num_events) as (progress, task):
-        done = 0
+    columns = (
+        TextColumn("publishing {task.completed:,.0f} events"), BarColumn(), TimeElapsedColumn()
+    )  # fmt: skip
+    with publisher, Progress(*columns, console=console, transient=True) as progress:
+        task, done = progress.add_task("", total=source.num_events), 0
         for batch in source:
             publisher.send(batch)
             if publisher.num_events - done >= FLUSH_EVENTS or config.stream.speed is not None:
                 publisher.flush()
                 done = publisher.num_events
             progress.update(task, completed=publisher.num_events)
-    scheme = scheme_of(url)
-    assert scheme is not None  # the transport was found by it
     console.print(f"published {publisher.num_events:,} events in {publisher.describe()}")
     settings = {**publisher.how_to_read(), "time_unit": source.unit}
-    command = _command_to_read(settings, scheme, url, options)
-    console.print(f"read them by: {command}", soft_wrap=True, markup=False)
-
-
-def _command_to_read(
-    settings: Mapping[str, str], scheme: str, url: str, options: Mapping[str, Any]
-) -> str:
     flags = [part for key, value in settings.items() for part in (flag_of(f"stream.{key}"), value)]
     for key, value in options.items():
         text = value if isinstance(value, str) else json.dumps(value)
         flags += [flag_of(f"{scheme}.options"), f"{key}={text}"]
-    return shlex.join(["tgflow", "run", "--stream", url, *flags, "--max-time-jump", "none"])
-
-
-@contextmanager
-def _progress(console: Console, total: int | None) -> Iterator[tuple[Progress, TaskID]]:
-    count = TextColumn("{task.completed:,.0f} events")
-    columns = (TextColumn("publishing"), BarColumn(), count, TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        yield progress, progress.add_task("publishing", total=total)
+    words = ["tgflow", "run", "--stream", url, *flags, "--max-time-jump", "none"]
+    console.print(f"read them by: {shlex.join(words)}", soft_wrap=True, markup=False)

@@ -184,31 +184,10 @@ def _checked_time(text: str | None) -> str | None:
 
 def _read_pairs(path: Path, run: Run) -> pa.Table:
     """Return the columns of a file of pairs; ids of text files are of the run's kind."""
-    import pyarrow as pa
-    import pyarrow.csv
-    import pyarrow.json
-    import pyarrow.parquet
+    from tgflow.streams.files.formats import read_table
 
-    from tgflow.streams.files.formats import format_of
-
-    c, kind = run.config.stream, format_of(path)
-    text = isinstance(_ids(run, ["0"])[0], str)
-    ids = dict.fromkeys((c.src, c.dst), pa.string() if text else pa.int64())
-    if kind in ("csv", "tsv"):
-        parse = pa.csv.ParseOptions(delimiter="\t" if kind == "tsv" else ",")
-        convert = pa.csv.ConvertOptions(column_types=ids, strings_can_be_null=False)
-        return pa.csv.read_csv(path, parse_options=parse, convert_options=convert)
-    if kind == "jsonl":
-        return pa.json.read_json(path)
-    if kind == "parquet":
-        return pa.parquet.read_table(path)
-    if kind == "arrow":
-        with pa.memory_map(str(path)) as file:
-            return pa.ipc.open_file(file).read_all()
-    raise CliError(
-        f"--pairs: {str(path)!r} has no known ending; use .csv, .tsv, .jsonl, .parquet or .arrow",
-        USAGE,
-    )
+    c, has_texts = run.config.stream, isinstance(_ids(run, ["0"])[0], str)
+    return read_table(path, (c.src, c.dst) if has_texts else ())[1]
 
 
 def _write(path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:

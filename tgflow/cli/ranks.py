@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tgflow.cli import assemble
 from tgflow.cli.errors import exit_code, explain, mark_reported
-from tgflow.config import Config, ConfigError, fields, flag_of, in_flags, plain, replaced
+from tgflow.config import Config, ConfigError, flag_of, flat, in_flags, replaced
 from tgflow.distributed.feed import LeaderFailed
 from tgflow.distributed.launch import read_launch
 from tgflow.peers import PeerLost, Peers
@@ -83,13 +83,11 @@ def _compared(
     config: Config, options: ResumeOptions, learning: Learning, flags: Mapping[str, object]
 ) -> dict[str, Any]:
     """Return what all ranks must have alike, by their flags."""
-    settings = plain(config)
     unused = {"continual", "offline", "compare"} - {learning}
     found = {
-        flag_of(field.key): settings[section][name]
-        for field in fields()
-        for section, _, name in [field.key.partition(".")]
-        if field.key not in OF_A_HOST and section not in unused
+        flag_of(key): value
+        for key, value in flat(config).items()
+        if key not in OF_A_HOST and key.partition(".")[0] not in unused
     }
     asked = {"resume": options.resume, "allow-config-change": options.allow_change, **flags}
     return found | {f"--{name}": value for name, value in asked.items()}
@@ -103,10 +101,13 @@ def with_slices(config: Config, stated: Mapping[str, Any], learning: Learning) -
     return replaced(config, {f"{learning}.slices": launch.world})
 
 
-def check_ranks(config: Config, slices: int, world: int, *, resumed: bool = False) -> None:
-    """Refuse settings of a run that do not go with more than one rank."""
+def check_ranks(
+    config: Config, learning: Learning, world: int, x_dim: int, *, resumed: bool = False
+) -> None:
+    """Refuse settings, or edge features of width `x_dim`, that need a single process."""
     if world == 1:
         return
+    slices, r = getattr(config, learning).slices, config.ranks
     if config.serve.at is not None:
         raise ConfigError(
             "--serve: answers come from a process that has all of the model; leave out --nproc, or "
@@ -120,41 +121,27 @@ def check_ranks(config: Config, slices: int, world: int, *, resumed: bool = Fals
         )
     if config.tables.cache_policy == "belady":
         raise ConfigError("--cache-policy: belady plans for one process; use lru with more ranks")
-    r = config.ranks
-    for flag, held in (("graph", r.graph), ("memory", r.memory)):
-        if held == "sharded" and config.run.device != "cpu":
-            raise ConfigError(
-                f"--rank-{flag}: sharded is for models on the CPU, and --device is "
-                f"{config.run.device}; use replicated"
-            )
-
-
-def check_rank_tables(config: Config, x_dim: int, world: int) -> None:
-    """Refuse edge features of width `x_dim` that more than one rank cannot have."""
-    if world == 1 or not x_dim:
-        return
-    if placement_of(config) in FILED:
-        raise ConfigError(
-            f"--edge-table: {world} ranks would share one file of edge features; use host, or "
-            "device on a GPU"
-        )
-
-
-def check_training_ranks(config: Config, world: int) -> None:
-    """Refuse settings of offline training that do not go with more than one rank."""
-    if world == 1:
-        return
-    if config.offline.fixed_negatives is not None:
+    if learning == "offline" and config.offline.fixed_negatives is not None:
         raise ConfigError(
             "--fixed-negatives: they go by the names of nodes, which rank 0 alone has; leave out "
             "--nproc"
         )
-    for key in ("graph", "memory"):
-        if getattr(config.ranks, key) == "sharded":
+    for name, held in (("graph", r.graph), ("memory", r.memory)):
+        if held == "sharded" and learning == "offline":
             raise ConfigError(
-                f'[ranks] {key} = "sharded": offline training has all of it on every rank; leave '
+                f'[ranks] {name} = "sharded": offline training has all of it on every rank; leave '
                 "it out of the file, or learn by tgflow run"
             )
+        if held == "sharded" and config.run.device != "cpu":
+            raise ConfigError(
+                f"--rank-{name}: sharded is for models on the CPU, and --device is "
+                f"{config.run.device}; use replicated"
+            )
+    if x_dim and placement_of(config) in FILED:
+        raise ConfigError(
+            f"--edge-table: {world} ranks would share one file of edge features; use host, or "
+            "device on a GPU"
+        )
 
 
 def follow(peers: Peers, flow: FlowControl) -> None:

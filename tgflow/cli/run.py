@@ -136,13 +136,11 @@ def _learn(
     from tgflow.runtime import build
     from tgflow.runtime.model_maker import make_model
 
-    world, slices = lead.peers.world, directory.config.continual.slices
-    ranks.check_ranks(directory.config, slices, world, resumed=directory.resumed)
     live = assemble.open_live(directory)
     config, x_dim, width = directory.config, live.source.x_dim, assemble.dim_of(live.nodes)
     if not directory.resumed:
         assemble.warn_of_first(config)
-    ranks.check_rank_tables(config, x_dim, world)
+    ranks.check_ranks(config, "continual", lead.peers.world, x_dim, resumed=directory.resumed)
     model = make_model(config, config.continual, x_dim, live.device, node_x_dim=width)
     inputs = build.RunInputs(live, model, lead=lead)
     console = Console(stderr=True)

@@ -15,7 +15,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict
 
 from tgflow.choices import Direction, Precision, Preset
-from tgflow.setting import Checked, Duration, Effect, Setting, Size, check_ranges, check_size
+from tgflow.setting import Checked, Duration, Effect, Setting, Size, check_ranges, check_text
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.kafka.config import CodecName, KafkaClientConfig
 from tgflow.streams.options import StreamOptions
@@ -127,7 +127,7 @@ class TablesConfig:
         check_ranges(self)
         size = self.edge_cache
         if size is not None and not size.endswith("%"):
-            check_size("edge_cache", size)
+            check_text("edge_cache", size, parse_bytes)
         elif size is not None:
             share = float(size[:-1]) if re.fullmatch(r"\d*\.?\d+%", size) else 0.0
             if not 0 < share <= 100:
