@@ -4,11 +4,9 @@ from tgflow import _core
 from tgflow._core import (
     IntIdMap,
     StringIdMap,
-    compare_scores,
     mix64,
     num_threads,
     probe_reads,
-    rank_scores,
     set_num_threads,
     simd_level,
 )
@@ -17,11 +15,9 @@ __all__ = [
     "CORE_FILE",
     "IntIdMap",
     "StringIdMap",
-    "compare_scores",
     "mix64",
     "num_threads",
     "probe_reads",
-    "rank_scores",
     "set_num_threads",
     "simd_level",
 ]

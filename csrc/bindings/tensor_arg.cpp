@@ -169,11 +169,10 @@ int64_t TensorArg::numel() const {
   return count;
 }
 
-bool TensorArg::is_packed(std::size_t num_packed) const {
-  const int first = num_packed >= static_cast<std::size_t>(ndim_) ? 0 : ndim_ - static_cast<int>(num_packed);
+bool TensorArg::is_packed() const {
   if (numel() == 0) return true;
   int64_t expected = 1;
-  for (int dim = ndim_ - 1; dim >= first; --dim) {
+  for (int dim = ndim_ - 1; dim >= 0; --dim) {
     if (shape_[dim] != 1 && strides_[dim] != expected) return false;
     expected *= shape_[dim];
   }
@@ -191,18 +190,17 @@ void TensorArg::check_memory(const char* name, bool writes) const {
   if (data_ == nullptr && numel() > 0) throw std::invalid_argument(who + " is a tensor without memory");
 }
 
-void TensorArg::check(const char* name, DataType dtype, Shape shape, std::size_t num_packed,
-                      bool writes) const {
+void TensorArg::check(const char* name, DataType dtype, Shape shape, bool any_shape, bool writes) const {
   bool fits = kind_ != Kind::kOther && same(dtype_, dtype);
-  if (num_packed != kAnyDims) {
+  if (!any_shape) {
     fits = fits && static_cast<std::size_t>(ndim_) == shape.size();
     int dim = 0;
     for (const Dim& wanted : shape) fits = fits && wanted.fits(shape_[dim++]);
   }
   const bool has_memory = fits && (data_ != nullptr || numel() == 0) && !(writes && kind_ != Kind::kDense);
-  if (has_memory && is_packed(num_packed)) return;
+  if (has_memory && is_packed()) return;
   check_memory(name, writes);
-  const char* how = !fits ? "" : num_packed == 1 && shape.size() > 1 ? "of contiguous rows " : "contiguous ";
+  const char* how = fits ? "contiguous " : "";
   throw std::invalid_argument(std::string(name) + " must be " + how + text_of(dtype) + " " + text_of(shape) +
                               ", got " + text());
 }
@@ -213,7 +211,7 @@ void TensorArg::check_bytes(const char* name, int64_t num_bytes, bool writes) co
     throw std::invalid_argument(std::string(name) + " must hold " + std::to_string(num_bytes) +
                                 " bytes, got " + text() + " of " + std::to_string(nbytes()) + " bytes");
   }
-  if (!is_packed(kAnyDims)) {
+  if (!is_packed()) {
     throw std::invalid_argument(std::string(name) + " must be contiguous, got " + text());
   }
 }
@@ -222,7 +220,7 @@ std::string TensorArg::text() const {
   std::string text = text_of(dtype_) + " [";
   for (int dim = 0; dim < ndim_; ++dim) text += (dim > 0 ? ", " : "") + std::to_string(shape_[dim]);
   text += "]";
-  if (is_packed(kAnyDims)) return text;
+  if (is_packed()) return text;
   text += " with strides [";
   for (int dim = 0; dim < ndim_; ++dim) text += (dim > 0 ? ", " : "") + std::to_string(strides_[dim]);
   return text + "]";

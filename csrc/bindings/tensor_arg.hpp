@@ -43,14 +43,6 @@ struct Span {
   int64_t size;
 };
 
-template <typename T>
-struct Matrix {
-  T* data;
-  int64_t rows;
-  int64_t width;
-  int64_t stride;  ///< Elements from one row to the next.
-};
-
 /// A length that a dimension must have, or the letter of one that may be any.
 class Dim {
  public:
@@ -80,7 +72,6 @@ constexpr dlpack::DataType dtype_of() {
 class TensorArg {
  public:
   static constexpr int kMaxDims = 8;
-  static constexpr std::size_t kAnyDims = ~std::size_t{0};
   using Shape = std::initializer_list<Dim>;
 
   TensorArg() = default;
@@ -90,7 +81,7 @@ class TensorArg {
   /// The elements of a contiguous tensor of this shape.
   template <typename T>
   T* data(const char* name, Shape shape) const {
-    check(name, dtype_of<T>(), shape, shape.size(), !std::is_const_v<T>);
+    check(name, dtype_of<T>(), shape, false, !std::is_const_v<T>);
     return static_cast<T*>(data_);
   }
 
@@ -100,17 +91,10 @@ class TensorArg {
     return {data<T>(name, {"N"}), shape_[0]};
   }
 
-  /// A tensor of two dimensions in which each row is contiguous.
-  template <typename T>
-  Matrix<T> matrix(const char* name, Dim rows = "R", Dim width = "D") const {
-    check(name, dtype_of<T>(), {rows, width}, 1, !std::is_const_v<T>);
-    return {static_cast<T*>(data_), shape_[0], shape_[1], strides_[0]};
-  }
-
   /// The elements of a contiguous tensor of any shape, in row-major order.
   template <typename T>
   Span<T> elements(const char* name) const {
-    check(name, dtype_of<T>(), {"..."}, kAnyDims, !std::is_const_v<T>);
+    check(name, dtype_of<T>(), {"..."}, true, !std::is_const_v<T>);
     return {static_cast<T*>(data_), numel()};
   }
 
@@ -144,13 +128,11 @@ class TensorArg {
   /// Takes it for a dense tensor, unless it has too many dimensions.
   void set_dense(void* data, dlpack::DataType dtype, int32_t ndim, Kind kind);
 
-  /// Raises unless it is such a tensor, whose last `num_packed` dimensions are contiguous; of any shape if
-  /// that is `kAnyDims`.
-  void check(const char* name, dlpack::DataType dtype, Shape shape, std::size_t num_packed,
-             bool writes) const;
+  /// Raises unless it is such a contiguous tensor.
+  void check(const char* name, dlpack::DataType dtype, Shape shape, bool any_shape, bool writes) const;
   void check_bytes(const char* name, int64_t num_bytes, bool writes) const;
   void check_memory(const char* name, bool writes) const;
-  bool is_packed(std::size_t num_packed) const;
+  bool is_packed() const;
   std::string text() const;
 
   void* data_ = nullptr;

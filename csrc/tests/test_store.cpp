@@ -2,14 +2,11 @@
 #include <chrono>
 #include <cstdint>
 #include <random>
-#include <set>
 #include <thread>
-#include <utility>
 
 #include "check.hpp"
 #include "graph_of.hpp"
 #include "tgflow/detail/sample_row.hpp"
-#include "tgflow/radix_sort.hpp"
 
 namespace tgflow {
 namespace {
@@ -36,52 +33,10 @@ void check_recent(const Expected& expected, const Asked& asked) {
   }
 }
 
-void check_uniform(const Expected& expected, const Asked& asked) {
-  for (size_t i = 0; i < asked.node.size(); ++i) {
-    const auto all = expected.recent(asked.node[i], asked.t[i], asked.before[i], INT64_MAX);
-    std::set<std::pair<eid_t, node_t>> known;
-    for (const auto& item : all) known.insert({item.eid, item.nbr});
-    CHECK(asked.count[i] == std::min<int64_t>(asked.k, static_cast<int64_t>(all.size())));
-    for (size_t j = 0; j < static_cast<size_t>(asked.count[i]); ++j) {
-      const size_t slot = i * static_cast<size_t>(asked.k) + j;
-      CHECK(known.count({asked.out_eid[slot], asked.out_node[slot]}) == 1);
-      CHECK(j == 0 || asked.out_eid[slot] < asked.out_eid[slot - 1]);
-    }
-  }
-}
-
 StoreMemory with_budget(int64_t bytes) {
   StoreMemory memory;
   memory.device_budget = bytes;
   return memory;
-}
-
-TEST(samplers_match_brute_force_for_any_batching) {
-  const int64_t size = 3000;
-  const node_t num_nodes = 30;
-  const Columns columns = made_events(size, num_nodes, 1);
-  std::vector<eid_t> eids(static_cast<size_t>(size));
-  for (size_t i = 0; i < eids.size(); ++i) eids[i] = static_cast<eid_t>(i);
-  for (const Direction direction : {Direction::kUndirected, Direction::kDirected}) {
-    const Expected expected(columns, direction, eids);
-    for (const int64_t batch : {int64_t{1}, int64_t{7}, int64_t{333}, size}) {
-      const bool two_tiers = batch != 333;
-      TemporalGraph graph(direction, two_tiers ? with_budget(16 << 10) : StoreMemory{});
-      for (int64_t at = 0; at < size; at += batch) {
-        CHECK(graph.append(columns.slice(at, std::min(size, at + batch))) == at);
-      }
-      for (const int64_t k : {1, 10, 200}) {
-        Asked asked(500, k);
-        ask_at_random(asked, num_nodes, columns.t.back(), size, static_cast<uint64_t>(k));
-        sample_neighbors(graph.store(), asked.queries(), {}, asked.rows());
-        check_recent(expected, asked);
-        sample_neighbors(graph.store(), asked.queries(), {Strategy::kUniform, 9}, asked.rows());
-        check_uniform(expected, asked);
-      }
-      CHECK((graph.stats().tiers[1].num_blocks > 0) == two_tiers);
-      CHECK(!two_tiers || graph.stats().tiers[0].bytes <= 16 << 10);
-    }
-  }
 }
 
 TEST(positions_past_32_bits_start_a_block_with_its_own_base) {
@@ -193,18 +148,6 @@ TEST(a_reader_does_not_empty_the_device_tier) {
   graph.append(columns.slice(columns.size() - 1, columns.size()));
   CHECK(graph.stats().tiers[0].bytes <= 64 << 10);
   CHECK(graph.stats().tiers[0].bytes > 48 << 10);
-}
-
-TEST(radix_sort_is_stable) {
-  std::mt19937 random(5);
-  std::vector<std::pair<uint32_t, int>> items;
-  for (int i = 0; i < 5000; ++i) items.push_back({random() >> (random() % 32), i});
-  auto expected = items;
-  std::stable_sort(expected.begin(), expected.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<std::pair<uint32_t, int>> scratch;
-  radix_sort(items, scratch, [](const auto& item) { return item.first; });
-  CHECK(items == expected);
 }
 
 }  // namespace

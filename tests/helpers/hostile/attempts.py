@@ -41,8 +41,6 @@ class Call:
     """Tensors that are taken by their elements, whatever their shape."""
     any_width: set[str] = field(default_factory=set)
     """Matrices of which nothing else depends on the width."""
-    any_stride: set[str] = field(default_factory=set)
-    """Tensors whose rows may lie apart."""
 
 
 def entries() -> set[str]:
@@ -109,7 +107,7 @@ def _wrong_tensors(call: Call, name: str, good: Tensor) -> Iterator[tuple[str, A
     for dtype in (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool):
         if dtype != good.dtype and name not in call.any_type:
             yield f"of {dtype}", good.to(dtype)
-    if good.numel() > 1 and name not in call.any_stride:
+    if good.numel() > 1:
         yield "every other element", torch.stack([good, good], -1)[..., 0]
         yield "one element, expanded", good.flatten()[0].expand(good.shape)
     if name not in call.any_length:

@@ -1,4 +1,4 @@
-"""Calls of rankings, tables, files, caches and the planner."""
+"""Calls of tables, files, caches and the planner."""
 
 from __future__ import annotations
 
@@ -10,21 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.hostile.attempts import INT64_MAX, NUM, ROWS, WIDTH, Call, K, ids, simple
+from helpers.hostile.attempts import INT64_MAX, NUM, ROWS, WIDTH, Call, ids, simple
 from tgflow import _core
-
-
-def ranking(function: Callable[..., object], pooled: bool = False, **more: object) -> Call:
-    """A function of scores, whose rows may lie apart; each has one true score unless `pooled`."""
-    arguments = {"positive": torch.ones(NUM).double(), **more}
-    negative = {"negative"}
-    return Call(
-        function,
-        arguments,
-        any_stride=negative,
-        any_width=set() if pooled else negative,
-        any_length=negative if pooled else set(),
-    )
 
 
 def rows_of(size: int) -> Tensor:
@@ -194,19 +181,6 @@ def new_planner() -> Call:
 
 
 CASES: dict[str, Callable[[], Call]] = {
-    "rank_scores": lambda: ranking(
-        _core.rank_scores,
-        negative=torch.ones(NUM, K).double(),
-        tolerance=0.0,
-        out=torch.ones(NUM).double(),
-    ),
-    "compare_scores": lambda: ranking(
-        _core.compare_scores,
-        pooled=True,
-        negative=torch.ones(ROWS, 1).double(),
-        tolerance=0.0,
-        gained=torch.ones(NUM).double(),
-    ),
     "gather_rows": gather_rows,
     "scatter_rows": scatter_rows,
     "RowFile.__init__": open_file,
