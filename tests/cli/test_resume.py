@@ -15,7 +15,7 @@ import pytest
 import tgflow as tg
 from helpers import faults
 from helpers.effort import cases
-from helpers.live_runs import SMALL, Killed, same_run, signal_at, write_events
+from helpers.live_runs import SMALL, Killed, same_run, write_events
 from tgflow.cli import assemble, main
 from tgflow.report import page
 from tgflow.runtime import build, checkpoints, ingestion, runner
@@ -233,12 +233,6 @@ def test_damaged_figures_and_missing_letters_are_reported_and_left_out(run, resu
 
 
 # Signals and space
-
-
-def test_a_paced_stream_is_woken_up_by_a_signal(run, monkeypatch):
-    signal_at(monkeypatch, 50, signal.SIGTERM)
-    assert run("--speed", 1000).code == 0  # 50 events are 1.5 s
-    assert json.loads(Path("out/metrics.json").read_text())["num_events"] == 50
 
 
 @pytest.mark.parametrize(

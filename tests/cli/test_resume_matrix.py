@@ -11,11 +11,8 @@ import csv
 import json
 import random
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,9 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from helpers import faults
-from helpers.campaign import ENVIRONMENT
-from helpers.live_runs import SMALL, Killed, figures, signal_at, write_events
-from helpers.processes import environment
+from helpers.live_runs import SMALL, Killed, figures, signal_at
 from helpers.records import untimed
 from tgflow.cli import main
 from tgflow.compare.outcome import Outcome
@@ -232,33 +227,6 @@ def test_resume_after_an_end_anywhere_matches_the_undisturbed_run(
     ran = tgflow(case.command, "--resume", "-o", out)
     assert ran.code == 0, ran.err
     assert left_by(out, case) == left_by(expected, case)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["train", "compare offline"])
-def test_an_offline_command_killed_at_each_checkpoint_matches_the_undisturbed_run(tmp_path, name):
-    stream = write_events(tmp_path / "long.csv", 2000)
-    case = replace(CASES[name], stream=stream, flags=(*CASES[name].flags, "--epochs", 4))
-
-    def start(out):
-        words = [sys.executable, "-m", "tgflow", *case.words(out), "--resume"]
-        return subprocess.Popen([str(word) for word in words], env=environment() | ENVIRONMENT)
-
-    assert start(tmp_path / "whole").wait(300) == 0
-    kills, newest = 0, ""
-    while True:
-        child = start(tmp_path / "out")
-        while child.poll() is None:
-            saved = [path.name for path in (tmp_path / "out").glob("checkpoints/ckpt-*")]
-            if max(saved, default="") > newest:
-                child.send_signal(signal.SIGKILL)
-            time.sleep(0.002)
-        if child.returncode == 0:
-            break
-        assert child.returncode == -signal.SIGKILL
-        kills, newest = kills + 1, max(saved)
-    assert kills > 1
-    assert left_by(tmp_path / "out", case) == left_by(tmp_path / "whole", case)
 
 
 def left_by(out, case):

@@ -33,25 +33,24 @@ from helpers.kafka_io import records_of
 from tgflow.runtime.checkpoints import MicroBatchEnds
 
 LABELED = ["--task", "edge", "--target", "f1", "--classes", "31"]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600 + 30 * KILLS)]
 
 
-def disturb(campaign, kills, record_property):
+def killed(record_property, tmp_path, kills, flags, more=()):
+    """Kill a run as often; compare it with an undisturbed one, which has no `more` flags."""
+    reference = undisturbed_with_bad_rows(tmp_path, flags)
+    campaign = Campaign(tmp_path / "killed", [*flags, *more], SEED)
     while campaign.kills < kills and campaign.kill_once():
         pass
     campaign.finish()
     assert campaign.kills >= min(kills, 1), campaign
     record_property("kills", campaign.kills)
+    compare(reference, campaign)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600 + 30 * KILLS)
 def test_killed_over_kafka(record_property, tmp_path):
     with topic_of_rows(BATCH * 6 * KILLS) as topic:
-        flags = [*topic, *SMALL, *KEPT]
-        reference = undisturbed_with_bad_rows(tmp_path, flags)
-        campaign = Campaign(tmp_path / "killed", flags, SEED)
-        disturb(campaign, KILLS, record_property)
-        compare(reference, campaign)
+        killed(record_property, tmp_path, KILLS, [*topic, *SMALL, *KEPT])
 
 
 def read_rows(path):
@@ -62,25 +61,19 @@ def read_rows(path):
     return list(csv.DictReader(whole.splitlines()))
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600 + 30 * KILLS)
-@pytest.mark.parametrize(("ending", "task"), [("csv", ()), ("parquet", ()), ("csv", LABELED)])
+@pytest.mark.parametrize(("ending", "task"), [("parquet", ()), ("csv", LABELED)])
 def test_scores_are_there_exactly_once(record_property, tmp_path, ending, task):
     kills = max(1, KILLS // 2)
     stream = write_rows(tmp_path / "made.csv", BATCH * 8 * kills)
-    flags = ["-s", str(stream), *LATE, *SMALL, *KEPT, *task, "--scores"]
-    reference = undisturbed(tmp_path, [*flags, str(tmp_path / f"whole.{ending}")])
-    campaign = Campaign(tmp_path / "killed", [*flags, str(tmp_path / f"killed.{ending}")], SEED)
-    disturb(campaign, kills, record_property)
-    compare(reference, campaign)
-    rows = read_rows(tmp_path / f"killed.{ending}")
-    assert rows == read_rows(tmp_path / f"whole.{ending}")
+    whole, other = (tmp_path / f"{name}.{ending}" for name in ("whole", "killed"))
+    flags = ["-s", str(stream), *LATE, *SMALL, *KEPT, *task, "--scores", str(whole)]
+    killed(record_property, tmp_path, kills, flags, ["--scores", str(other)])
+    rows = read_rows(other)
+    assert rows == read_rows(whole)
     assert ("predicted_label" in rows[0]) == bool(task)
     assert [int(row["position"]) for row in rows] == list(range(len(rows)))
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600 + 30 * KILLS)
 def test_a_topic_has_the_scores_of_each_event_at_least_once(record_property, tmp_path):
     kills = max(1, KILLS // 4)
     stream = write_rows(tmp_path / "made.csv", BATCH * 8 * kills)
@@ -88,10 +81,8 @@ def test_a_topic_has_the_scores_of_each_event_at_least_once(record_property, tmp
         broker.create("scores", 1)
         version = f"api_version={json.dumps(list(broker.api_version))}"
         flags = ["-s", str(stream), *LATE, *SMALL, *KEPT, "--kafka-option", version]
-        reference = undisturbed(tmp_path, [*flags, "--scores", str(tmp_path / "whole.csv")])
-        campaign = Campaign(tmp_path / "killed", [*flags, "--scores", broker.url("scores")], SEED)
-        disturb(campaign, kills, record_property)
-        compare(reference, campaign)
+        flags += ["--scores", str(tmp_path / "whole.csv")]
+        killed(record_property, tmp_path, kills, flags, ["--scores", broker.url("scores")])
         records = records_of(broker, "scores")
     rows = read_rows(tmp_path / "whole.csv")
     last = {}
@@ -101,8 +92,6 @@ def test_a_topic_has_the_scores_of_each_event_at_least_once(record_property, tmp
     assert [last[i]["logit"] for i in range(len(rows))] == [float(row["logit"]) for row in rows]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600 + 30 * KILLS)
 def test_what_the_clock_has_decided_is_decided_again(record_property, tmp_path):
     stream = write_rows(tmp_path / "made.csv", BATCH * 20)
     scores = tmp_path / "scores.csv"
@@ -121,13 +110,9 @@ def test_what_the_clock_has_decided_is_decided_again(record_property, tmp_path):
     assert all(stop - start <= BATCH for start, stop in pairwise([0, *ends]))
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_second_signal_ends_it_at_once_and_nothing_is_lost(tmp_path):
-    stream = tmp_path / "made.csv"
-    lines = [f"{i % 9},{10 + i % 7},{i}" for i in range(BATCH * 20)]
-    stream.write_text("src,dst,t\n" + "\n".join(lines) + "\n")
-    flags = ["-s", str(stream), *SMALL, "--checkpoint-batches", "1000"]
+    stream = write_rows(tmp_path / "made.csv", BATCH * 20)
+    flags = ["-s", str(stream), *LATE, *SMALL, "--checkpoint-batches", "1000"]
     reference = undisturbed(tmp_path, flags)
     campaign = Campaign(tmp_path / "stopped", flags)
     campaign.faults = "checkpoint.before_rename:1:delay=20"  # the last one takes its time
