@@ -26,8 +26,8 @@ from tgflow.cli.errors import DATA, INTERNAL, MEMORY, NO_INPUT, UNAVAILABLE, USA
 from tgflow.cli.ranks import check_ranks, with_slices
 from tgflow.config import ConfigError, load_config
 from tgflow.models.tgn import TGN
-from tgflow.runtime import briefing, watch
 from tgflow.runtime import ranks as rank_parts
+from tgflow.runtime import watch
 from tgflow.runtime.files import read_health
 
 EVENTS = 400
@@ -212,9 +212,9 @@ def test_a_run_begins_with_a_slice_for_each_rank(monkeypatch, world, stated, sli
 
 def see_other_files(folder, rank):
     """Be on a host with other files, if this is rank 1."""
-    briefing.SEEN_WITHIN = 0.2
+    rank_parts.SEEN_WITHIN = 0.2
     if rank == 1:
-        briefing.Briefing.mark_file = property(lambda _: folder / "elsewhere")
+        rank_parts.Briefing.mark_file = property(lambda _: folder / "elsewhere")
 
 
 def diverge(rank):

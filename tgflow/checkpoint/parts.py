@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch
@@ -87,27 +86,20 @@ class Optimizer:
         for name, tensor in found.items():
             index, _, key = name.partition(".")
             state.setdefault(int(index) if index.isdecimal() else -1, {})[key] = tensor
-        check_like(self.name, found, self._expected(state, found))
-        groups = self._optimizer.state_dict()["param_groups"]
-        self._optimizer.load_state_dict({"state": state, "param_groups": groups})
-
-    def _expected(self, state: Mapping[int, Tensors], found: Tensors) -> Tensors:
-        """Return what the optimizer keeps of each parameter in `state`, by its section name."""
+        is_adam, expected = isinstance(self._optimizer, torch.optim.Adam), {}
         groups = self._optimizer.param_groups
-        parameters = [each for group in groups for each in group["params"]]
-        is_adam = isinstance(self._optimizer, torch.optim.Adam)
-        return {
-            f"{i}.{key}": torch.empty((), dtype=torch.float32) if key == "step" else parameter
-            for i, parameter in enumerate(parameters)
-            if i in state
-            for key in (self._adam_keys(i) if is_adam else state[i])
-        }
-
-    def _adam_keys(self, number: int) -> tuple[str, ...]:
-        sizes = [len(group["params"]) for group in self._optimizer.param_groups]
-        group = next(i for i, stop in enumerate(itertools.accumulate(sizes)) if number < stop)
-        amsgrad = self._optimizer.param_groups[group]["amsgrad"]
-        return "step", "exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if amsgrad else ())
+        owned = [(each, group) for group in groups for each in group["params"]]
+        for i, (parameter, group) in enumerate(owned):
+            keys = {*state.get(i, {})}
+            if keys and is_adam:
+                maximum = {"max_exp_avg_sq"} if group["amsgrad"] else set()
+                keys = {"step", "exp_avg", "exp_avg_sq"} | maximum
+            for key in keys:
+                step = torch.empty((), dtype=torch.float32)
+                expected[f"{i}.{key}"] = step if key == "step" else parameter
+        check_like(self.name, found, expected)
+        settings = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({"state": state, "param_groups": settings})
 
 
 class Schedule:

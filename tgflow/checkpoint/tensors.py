@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,14 +13,6 @@ from torch import Tensor
 
 from tgflow.checkpoint.checkpoint import Tensors
 from tgflow.checkpoint.names import CheckpointDamaged, UntrustedCheckpoint
-
-
-def pages(flat: Tensor, num_bytes: int) -> Iterator[memoryview]:
-    """Yield a flat tensor's bytes in pieces of at most `num_bytes`, wherever the tensor is."""
-    step = num_bytes // flat.element_size()
-    for i in range(0, len(flat), step):
-        yield flat[i : i + step].cpu().view(torch.uint8).numpy().data
-
 
 DTYPES = {
     "F64": torch.float64,
@@ -46,8 +37,6 @@ MAX_TENSORS = 1 << 14
 MAX_DIMS = 16
 CHUNK_BYTES = 8 << 20
 
-_Entry = tuple[str, torch.dtype, list[int], int]
-
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
@@ -67,12 +56,12 @@ class Encoded:
         small = bytearray(self.header)
         for x in self.data:
             if x.nbytes < CHUNK_BYTES:
-                for page in pages(x, CHUNK_BYTES):
-                    small += page
+                small += x.cpu().view(torch.uint8).numpy().data
             else:
                 yield bytes(small)
                 small.clear()
-                yield from pages(x, CHUNK_BYTES)
+                for part in torch.split(x, CHUNK_BYTES // x.element_size()):
+                    yield part.cpu().view(torch.uint8).numpy().data
             if len(small) >= CHUNK_BYTES:
                 yield bytes(small)
                 small.clear()
@@ -99,18 +88,27 @@ def encode(tensors: Tensors) -> Encoded:
 
 def read(what: str, descriptor: int, size: int) -> Tensors:
     """Return the tensors of an open file, each in memory of its own."""
-    start, entries = check(what, descriptor, size)
-    tensors = {}
-    for name, dtype, shape, begin in entries:
-        x = tensors[name] = torch.empty(shape, dtype=dtype)
-        if x.numel():
-            _fill(what, descriptor, x.reshape(-1).view(torch.uint8).numpy().data, start + begin)
+    offset, tensors = check(what, descriptor, size)
+    for x in tensors.values():
+        data = x.reshape(-1).view(torch.uint8).numpy().data if x.numel() else memoryview(b"")
+        done = 0
+        while done < len(data):
+            count = os.preadv(descriptor, [data[done:]], offset + done)
+            if count == 0:
+                raise CheckpointDamaged(f"{what} got shorter while it was read")
+            done += count
+        offset += len(data)
     return tensors
 
 
-def check(what: str, descriptor: int, size: int) -> tuple[int, list[_Entry]]:
-    """Return where the data of an open file begins, and its entries; as `read`, which see."""
-    start = 8 + _header_bytes(what, os.pread(descriptor, 8, 0), size)
+def check(what: str, descriptor: int, size: int) -> tuple[int, Tensors]:
+    """Return where the data of an open file begins, and its tensors, not read yet, in order."""
+    start = os.pread(descriptor, 8, 0)
+    length = int.from_bytes(start, "little")
+    if len(start) < 8 or length > min(MAX_HEADER_BYTES, size - 8):
+        raise UntrustedCheckpoint(
+            f"{what} is no safetensors file: it claims a header of {length} bytes"
+        )
     try:
         with safe_open(f"/dev/fd/{descriptor}", framework="np") as file:
             described = [(name, file.get_slice(name)) for name in file.offset_keys()]
@@ -121,7 +119,12 @@ def check(what: str, descriptor: int, size: int) -> tuple[int, list[_Entry]]:
         raise UntrustedCheckpoint(
             f"{what} has {len(kinds)} tensors, at most {MAX_TENSORS} are read"
         )
-    return start, list(_entries(what, kinds))
+    for name, kind, shape in kinds:
+        if kind not in DTYPES or len(shape) > MAX_DIMS:
+            raise UntrustedCheckpoint(
+                f"{what}: tensor {name!r:.80} is {kind} of {len(shape)} dimensions, no tgflow's"
+            )
+    return 8 + length, {name: torch.empty(shape, dtype=DTYPES[kind]) for name, kind, shape in kinds}
 
 
 def check_like(what: str, found: Tensors, expected: Tensors) -> None:
@@ -145,33 +148,3 @@ def check_like(what: str, found: Tensors, expected: Tensors) -> None:
                 f"{what}: {name} is {y.dtype} {tuple(y.shape)}, the configuration asks for "
                 f"{x.dtype} {tuple(x.shape)}"
             )
-
-
-def _header_bytes(what: str, start: bytes, size: int) -> int:
-    length = int.from_bytes(start, "little")
-    if len(start) < 8 or length > min(MAX_HEADER_BYTES, size - 8):
-        raise UntrustedCheckpoint(
-            f"{what} is no safetensors file: it claims a header of {length} bytes"
-        )
-    return length
-
-
-def _entries(what: str, kinds: list[tuple[str, str, list[int]]]) -> Iterator[_Entry]:
-    """Yield name, dtype, shape and begin of each tensor: they lie one behind the other."""
-    begin = 0
-    for name, kind, shape in kinds:
-        if kind not in DTYPES or len(shape) > MAX_DIMS:
-            raise UntrustedCheckpoint(
-                f"{what}: tensor {name!r:.80} is {kind} of {len(shape)} dimensions, no tgflow's"
-            )
-        yield name, DTYPES[kind], shape, begin
-        begin += math.prod(shape) * DTYPES[kind].itemsize
-
-
-def _fill(what: str, descriptor: int, view: memoryview, offset: int) -> None:
-    done = 0
-    while done < len(view):
-        count = os.preadv(descriptor, [view[done:]], offset + done)
-        if count == 0:
-            raise CheckpointDamaged(f"{what} got shorter while it was read")
-        done += count

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from rich.console import Console
@@ -40,7 +40,7 @@ from tgflow.runtime.log import RunLog
 from tgflow.runtime.loggers import check_loggers
 from tgflow.runtime.machine import describe, num_cores, peak_rss_bytes
 from tgflow.runtime.node_features import NodeFeatures
-from tgflow.runtime.restore import EventShape, check_own
+from tgflow.runtime.restore import check_own
 from tgflow.runtime.scores import check_scores
 from tgflow.runtime.serving import check_serving
 from tgflow.streams import EventSource, StreamError, StreamOptions, open_stream, playback
@@ -215,6 +215,16 @@ def play_source(
 
 def dim_of(nodes: NodeFeatures | None) -> int:
     return 0 if nodes is None else nodes.dim
+
+
+class EventShape(Protocol):
+    """Unit and width of a stream's events: of a source, or of rank 0's."""
+
+    @property
+    def unit(self) -> str: ...
+
+    @property
+    def x_dim(self) -> int: ...
 
 
 def grow_graph(

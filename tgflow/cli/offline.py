@@ -41,7 +41,6 @@ from tgflow.report.formatting import compact, duration, reuse_line, score
 from tgflow.report.label_figures import label_score
 from tgflow.report.page import offline_report
 from tgflow.report.table_text import print_feature_tables, print_labels, print_summary
-from tgflow.runtime.briefing import Lead, hear_words
 from tgflow.runtime.checkpoints import Component, SavedRecords
 from tgflow.runtime.directory import ResumeOptions, RunDirectory
 from tgflow.runtime.features import (
@@ -58,6 +57,7 @@ from tgflow.runtime.gpu import execution_config, graph_gpu, use_device
 from tgflow.runtime.loggers import RunLoggers, check_loggers
 from tgflow.runtime.model_maker import make_model
 from tgflow.runtime.node_features import NodeFeatures
+from tgflow.runtime.ranks import Lead, hear_words
 from tgflow.runtime.restore import current_build, open_saves
 from tgflow.streams import EventSource
 from tgflow.tables import FeatureTable

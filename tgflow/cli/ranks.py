@@ -16,13 +16,13 @@ from tgflow.config import Config, ConfigError, flag_of, flat, in_flags, replaced
 from tgflow.distributed.feed import LeaderFailed
 from tgflow.distributed.launch import read_launch
 from tgflow.peers import PeerLost, Peers
-from tgflow.runtime.briefing import RANKS, hear
+from tgflow.runtime.build import open_follower
 from tgflow.runtime.directory import ResumeOptions
 from tgflow.runtime.features import FILED, placement_of
 from tgflow.runtime.gpu import graph_gpu, use_device
 from tgflow.runtime.log import Level, RunLog
 from tgflow.runtime.model_maker import make_model
-from tgflow.runtime.ranks import open_follower
+from tgflow.runtime.ranks import RANKS, hear
 from tgflow.runtime.stream import FlowControl
 
 if TYPE_CHECKING:

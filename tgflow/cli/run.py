@@ -30,9 +30,9 @@ from tgflow.runtime.files import RunFiles, read_records, run_name, to_json
 
 if TYPE_CHECKING:
     from tgflow.peers import Peers
-    from tgflow.runtime.briefing import Lead
     from tgflow.runtime.directory import ResumeOptions, RunDirectory
     from tgflow.runtime.log import RunLog
+    from tgflow.runtime.ranks import Lead
     from tgflow.runtime.runner import RunResult
     from tgflow.runtime.stream import FlowControl
 
@@ -113,8 +113,8 @@ def _lead(
     config: Config, options: ResumeOptions, flow: FlowControl, peers: Peers, *, as_json: bool
 ) -> None:
     """Learn as the only process, or as rank 0."""
-    from tgflow.runtime.briefing import Lead
     from tgflow.runtime.directory import RunDirectory
+    from tgflow.runtime.ranks import Lead
 
     with Lead(peers) as lead:
         directory = RunDirectory.find(config, run_name(config), options)

@@ -18,14 +18,15 @@ from rich.console import Console
 from tgflow.checkpoint import Checkpoint, CheckpointStore, NoValidCheckpoint, RowsLost
 from tgflow.choices import Direction
 from tgflow.compare.lineup import Lineup
-from tgflow.distributed.feed import Feed, heartbeat_of
+from tgflow.cuda.device import Device
+from tgflow.distributed.feed import Feed, Followed, heartbeat_of
 from tgflow.distributed.parcel import broadcast_json
 from tgflow.durable.errors import LogCorrupt
 from tgflow.events import EventBatch
 from tgflow.ids import NodeIds
 from tgflow.model import TemporalModel
+from tgflow.peers import Peers
 from tgflow.runtime import watch
-from tgflow.runtime.briefing import Briefing, Lead
 from tgflow.runtime.checkpoints import (
     ENDS_FILE,
     Checkpoints,
@@ -51,7 +52,17 @@ from tgflow.runtime.loggers import RunLoggers
 from tgflow.runtime.machine import rss_bytes
 from tgflow.runtime.metrics import RunCollector, RunMetrics, open_exporter, rank_report
 from tgflow.runtime.node_features import NodeFeatures
-from tgflow.runtime.ranks import Board, RankGuard, joined, make_writer
+from tgflow.runtime.ranks import (
+    Board,
+    Briefing,
+    FollowedSaves,
+    FollowedStream,
+    Lead,
+    RankGuard,
+    asking,
+    joined,
+    make_writer,
+)
 from tgflow.runtime.restore import current_build, make_trainer, open_newest
 from tgflow.runtime.runner import Runner, RunStatus
 from tgflow.runtime.saved_run import find_initial, start_of
@@ -242,32 +253,49 @@ def _make_trainer(
 ) -> tuple[StreamTrainer, Start]:
     """Brief the other ranks, and return the trainer and where ingestion starts."""
     config, live, peers = directory.config, inputs.live, inputs.lead.peers
-    node_x_dim = 0 if live.nodes is None else live.nodes.dim
     initial = find_initial(config, peers.world) if newest is None else None
     briefing = Briefing.of(
         directory,
         None if newest is None else store.entries()[-1].path,
         unit=live.source.unit,
         x_dim=live.source.x_dim,
-        node_x_dim=node_x_dim,
+        node_x_dim=0 if live.nodes is None else live.nodes.dim,
         direction=live.direction,
     )
     inputs.lead.brief(briefing)
-    trainer = make_trainer(
-        directory,
-        inputs.model,
-        live.source,
-        live.direction,
-        node_x_dim,
-        newest,
-        graph_gpu(config, live.device),
-        peers,
-        run_log,
-        initial,
-    )
+    gpu = graph_gpu(config, live.device)
+    trainer = make_trainer(directory, inputs.model, briefing, newest, gpu, peers, run_log, initial)
     if initial is not None:
         start = start_of(initial, trainer.graph, live.direction)
     return trainer, start
+
+
+def open_follower(
+    briefing: Briefing,
+    peers: Peers,
+    model: TemporalModel,
+    flow: FlowControl,
+    run_log: RunLog,
+    gpu: Device | None = None,
+) -> Runner:
+    """Return the runner of a rank other than 0, which learns what rank 0 does."""
+    directory, newest = briefing.directory(), briefing.load_checkpoint()
+    followed = Followed(peers, briefing.unit, briefing.x_dim)
+    trainer = make_trainer(directory, model, briefing, newest, gpu, peers, run_log)
+    config = directory.config
+    guard = MemoryGuard(config.operate.memory_bytes, watch.GRACE_SECONDS)
+    saves = FollowedSaves(peers, trainer, directory.path / "checkpoints", config.ranks.timeout)
+    asks = asking(Board(joined(peers)), guard, flow, run_log)
+    run_log.info("start", f"rank {peers.rank} follows at event {trainer.position:,}")
+    return Runner(
+        trainer,
+        FollowedStream(followed),
+        saves,
+        resumed=directory.resumed,
+        control=trainer.control,
+        services=[library_messages(run_log), saves, followed, asks],
+        warn=lambda text: run_log.warning("checkpoint", text),
+    )
 
 
 class RunFigures(Component):

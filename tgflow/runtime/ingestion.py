@@ -115,7 +115,12 @@ def open_ingest(
             buffer_events=INT64_MAX,
             buffer_bytes=INT64_MAX,
         )
-    letters = _dead_letters(directory)
+    address, topic = config.stream.path, None
+    section, transport = section_of(config, address), find_transport(address)
+    name = getattr(section, "dead_letter_topic", None)
+    if name is not None and transport is not None and transport.topic is not None:
+        topic = transport.topic(f"{address.rpartition('/')[0]}/{name}", section.options)
+    letters = DeadLetterFiles(directory.path / DEAD_LETTERS, topic=topic)
     opened.callback(close_quietly, letters)
     if start.ids is not None:
         source.ids = start.ids
@@ -144,16 +149,6 @@ def close_quietly(part: Any) -> None:
         part.close()
 
 
-def _dead_letters(directory: RunDirectory) -> DeadLetterFiles:
-    """Return files of dead letters, and a topic beside them if one is named."""
-    address = directory.config.stream.path
-    section, transport = section_of(directory.config, address), find_transport(address)
-    name, topic = getattr(section, "dead_letter_topic", None), None
-    if name is not None and transport is not None and transport.topic is not None:
-        topic = transport.topic(f"{address.rpartition('/')[0]}/{name}", section.options)
-    return DeadLetterFiles(directory.path / DEAD_LETTERS, topic=topic)
-
-
 def open_log(
     path: Path, state: IngestState | None, idle_timeout: float | None, run_log: RunLog
 ) -> DurableLog:
@@ -168,10 +163,10 @@ def open_log(
             raise LogCorrupt(f"{path} is gone, and only it knew which partitions were idle")
         text = f"{path} is gone; what came after the checkpoint is read from the source again"
         run_log.warning("log", text)
-    log = DurableLog(  # checked here, not in the thread that reads it
-        path, segment_bytes=SEGMENT_BYTES, needed=needed, check=True
-    )
-    try:
+    with ExitStack() as opened:
+        # checked here, not in the thread that reads it
+        log = DurableLog(path, segment_bytes=SEGMENT_BYTES, needed=needed, check=True)
+        opened.callback(log.close)
         for problem in log.problems:
             run_log.warning("log", problem)
         if needed is None and not log.is_whole:
@@ -180,9 +175,7 @@ def open_log(
             )
         if needed is not None:
             log.locate(needed)
-    except BaseException:
-        log.close()
-        raise
+        opened.pop_all()
     return log
 
 

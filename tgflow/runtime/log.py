@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
@@ -38,15 +39,9 @@ class RunLog:
         self._speaker, self._says = speaker, says
         self._say = say or _to_stderr
         self._file: TextIO | None = None
-
-    def info(self, event: str, text: str, **fields: Any) -> None:
-        self._write("info", event, text, fields)
-
-    def warning(self, event: str, text: str, **fields: Any) -> None:
-        self._write("warning", event, text, fields)
-
-    def error(self, event: str, text: str, **fields: Any) -> None:
-        self._write("error", event, text, fields)
+        self.info = partial(self._write, "info")
+        self.warning = partial(self._write, "warning")
+        self.error = partial(self._write, "error")
 
     def progress(self, text: str, **fields: Any) -> None:
         """Write progress to stderr, in JSON mode only."""
@@ -59,29 +54,27 @@ class RunLog:
             self._file.close()
         self._file, self._path = None, None
 
-    def _write(self, level: Level, event: str, text: str, fields: dict[str, Any]) -> None:
+    def _write(self, level: Level, event: str, text: str, **fields: Any) -> None:
         line = _line(level, event, text, fields)
         if level in self._says:
             if self._format == "json":
                 self._say(line)
             elif level != "info":
                 self._say(f"{self._speaker}: {printable(text)}")
-        if self._path is None:
+        path = self._path
+        if path is None:
             return
         try:
-            self._append(self._path, line)
+            if self._file is not None and self._file.tell() > MAX_BYTES:
+                self._file.close()
+                path.replace(path.with_name(f"{path.name}.1"))
+                self._file = None
+            if self._file is None:
+                self._file = path.open("a", encoding="ascii")
+            self._file.write(line + "\n")
+            self._file.flush()
         except OSError:  # a full disk must not end a run that can continue
             self._file = None
-
-    def _append(self, path: Path, line: str) -> None:
-        if self._file is None:
-            self._file = path.open("a", encoding="ascii")
-        elif self._file.tell() > MAX_BYTES:
-            self._file.close()
-            path.replace(path.with_name(f"{path.name}.1"))
-            self._file = path.open("a", encoding="ascii")
-        self._file.write(line + "\n")
-        self._file.flush()
 
 
 def _line(level: Level, event: str, text: str, fields: dict[str, Any]) -> str:
@@ -98,8 +91,14 @@ def _to_stderr(line: str) -> None:
 @contextmanager
 def library_messages(run_log: RunLog) -> Iterator[None]:
     """Let what tgflow's rooms log reach `run_log`; failed checkpoints are logged anyway."""
-    library = logging.getLogger("tgflow")
-    handler = _Forward(run_log)
+
+    def emit(record: logging.LogRecord) -> None:
+        event = record.name.rpartition(".")[2]
+        write = run_log.warning if record.levelno >= logging.WARNING else run_log.info
+        write(event, record.getMessage())
+
+    library, handler = logging.getLogger("tgflow"), logging.Handler(logging.INFO)
+    handler.emit = emit  # type: ignore[method-assign]
     propagate, library.propagate = library.propagate, False
     library.addHandler(handler)
     try:
@@ -109,16 +108,3 @@ def library_messages(run_log: RunLog) -> Iterator[None]:
     finally:
         library.removeHandler(handler)
         library.propagate = propagate
-
-
-class _Forward(logging.Handler):
-    def __init__(self, run_log: RunLog) -> None:
-        super().__init__(logging.INFO)
-        self._run_log = run_log
-
-    def emit(self, record: logging.LogRecord) -> None:
-        event = record.name.rpartition(".")[2]
-        if record.levelno >= logging.WARNING:
-            self._run_log.warning(event, record.getMessage())
-        else:
-            self._run_log.info(event, record.getMessage())

@@ -78,32 +78,27 @@ class NodeFeatures:
         side: str | None = None,
         fill_missing: float | None = None,
     ) -> None:
-        by_number = isinstance(table, Tensor | np.ndarray) and table.ndim == 2
-        if by_number:
+        self._by_number = isinstance(table, Tensor | np.ndarray) and table.ndim == 2
+        if self._by_number:
             x = torch.as_tensor(table).detach().cpu()
             table = {id: np.arange(len(x)), "x": x.numpy()}
-        sides = [] if side is None else [side]
-        self.name, found = read_table(table, [id, *sides])
-        for column in (id, *sides):
-            self._require(found, column, "id" if column == id else "side")
+        roles = {"id": id} if side is None else {"id": id, "side": side}
+        self.name, found = read_table(table, [*roles.values()])
+        for role, column in roles.items():
+            self._require(found, column, role)
         self.fill_missing = fill_missing
         """Value of missing features."""
-        self.columns = self._chosen(found, columns, {id, *sides})
+        self.columns = self._chosen(found, columns, {*roles.values()})
         """The columns of the features."""
-        self._by_number = by_number
         self._column = _plain(found[id])
-        self._is_dst = None
-        if side is not None:
-            self._is_dst = self._destinations(_plain(found[side]).cast(pa.string()))
+        self._is_dst = None if side is None else self._destinations(_plain(found[side]))
         if self._column.null_count:
             row = self._column.is_null().index(True).as_py()
             raise StreamError(f"{self.name}, row {row}", "null", "the id is missing")
         kind = self._column.type
-        self._kind: type = str if is_text(kind) else int
-        if self._kind is int and not pa.types.is_integer(kind):
-            text = f"ids are numbers without decimals or texts, got {kind}"
-            raise StreamError(self.name, "type", text)
-        self._build(self._column)
+        if not (is_text(kind) or pa.types.is_integer(kind)):
+            raise self._error("type", f"ids are numbers without decimals or texts, got {kind}")
+        self._build(self._column, str if is_text(kind) else int)
         self._x = self._features(found, found[id])
 
     def __len__(self) -> int:
@@ -179,18 +174,21 @@ class NodeFeatures:
         Raises:
             StreamError: If not.
         """
-        if bipartite == (self._is_dst is not None):
-            return
-        text = (
-            "sides are given, and the stream's sources and destinations have one kind of ids: "
-            "leave out side=..."
-        )
-        if bipartite:
+        if bipartite and self._is_dst is None:
             text = (
                 "sources and destinations of the stream have ids of their own, so a row must say "
                 'whose it is: name a column of "src" and "dst", side=...'
             )
-        raise StreamError(self.name, "schema", text)
+            raise self._error("schema", text)
+        if self._is_dst is not None and not bipartite:
+            text = (
+                "sides are given, and the stream's sources and destinations have one kind of ids: "
+                "leave out side=..."
+            )
+            raise self._error("schema", text)
+
+    def _error(self, code: str, text: str) -> StreamError:
+        return StreamError(self.name, code, text)
 
     def _find(self, ids: NodeIds, nodes: Tensor, is_dst: Tensor | None) -> Tensor:
         """Return the row of each node, int64 `[N]`; -1 for one that has none.
@@ -217,18 +215,18 @@ class NodeFeatures:
                 f"the stream's ids are texts such as {example!r}, and row i of an array is of the "
                 'node whose id is the number i; give ids, too: NodeFeatures({"id": ids, "x": x})'
             )
-            raise StreamError(self.name, "type", text)
+            raise self._error("type", text)
         try:
             column = self._column.cast(pa.string() if kind is str else pa.int64())
         except pa.ArrowInvalid as error:
             text = f"the stream's ids are numbers such as {example}, and here one is none: {error}"
-            raise StreamError(self.name, "type", text) from None
-        self._kind = kind
-        self._build(column)
+            raise self._error("type", text) from None
+        self._build(column, kind)
 
-    def _build(self, column: pa.Array) -> None:
+    def _build(self, column: pa.Array, kind: type) -> None:
         """Map ids to rows, those of sources and of destinations apart if there are sides."""
         rows, is_dst = torch.arange(len(column)), self._is_dst
+        self._kind = kind
         self._maps: list[tuple[NodeIds, Tensor]] = []
         for part in [rows] if is_dst is None else [rows[~is_dst], rows[is_dst]]:
             ids, own = NodeIds(), column.take(pa.array(part.numpy()))
@@ -238,10 +236,11 @@ class NodeFeatures:
                 again = int(twice[0])
                 first, second = int(part[int(dense[again])]), int(part[again])
                 text = f"id {own[again].as_py()!r} has two rows, {first} and {second}; leave one"
-                raise StreamError(self.name, "schema", text)
+                raise self._error("schema", text)
             self._maps.append((ids, part))
 
     def _destinations(self, side: pa.Array) -> Tensor:
+        side = side.cast(pa.string())
         known = pc.is_in(side, pa.array(("src", "dst")))
         if not pc.all(known).as_py():
             row = known.index(False).as_py()
@@ -264,7 +263,7 @@ class NodeFeatures:
             f"there is no row for {what} {shown}{more} of the stream; add what is missing, or name "
             "a number that stands for it: fill_missing=0"
         )
-        raise StreamError(self.name, "null", text)
+        raise self._error("null", text)
 
     def _first(self, ids: NodeIds, num: int) -> Tensor:
         nodes = torch.arange(num)
@@ -305,7 +304,7 @@ class NodeFeatures:
         if table.column_names.count(column) != 1:
             names = listed(table.column_names)
             text = f"there is no column {column!r}; the columns are {names}: choose with {role}=..."
-            raise StreamError(self.name, "schema", text)
+            raise self._error("schema", text)
 
     def _chosen(self, table: pa.Table, columns: Sequence[str] | None, used: set[str]) -> list[str]:
         """Return the columns of the features: numbers, or lists of numbers."""
@@ -324,7 +323,7 @@ class NodeFeatures:
         if wrong or not chosen:
             what = f"column {wrong[0]!r} holds no numbers" if wrong else "there are no features"
             text = f"{what}; the columns are {listed(others)}: choose numbers with columns=..."
-            raise StreamError(self.name, "schema", text)
+            raise self._error("schema", text)
         return chosen
 
     def _features(self, table: pa.Table, ids: pa.ChunkedArray) -> Tensor:
@@ -394,11 +393,10 @@ def _sides(ids: NodeIds, num: int) -> Tensor | None:
 
 
 def _holds_numbers(kind: pa.DataType) -> bool:
-    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+    types = pa.types
+    if types.is_list(kind) or types.is_fixed_size_list(kind):
         kind = kind.value_type
-    return bool(
-        pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)
-    )
+    return bool(types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind))
 
 
 def _width(column: pa.Array) -> int:

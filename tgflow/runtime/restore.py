@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 
 from tgflow.checkpoint import Checkpoint, CheckpointStore, RowsLost
 from tgflow.checkpoint.typed import read_as, read_natural
-from tgflow.choices import Direction
 from tgflow.compare.comparison import Comparison
 from tgflow.compare.lineup import Lineup
 from tgflow.compare.offline_saves import OfflineSaves
-from tgflow.config import Config, ConfigError
+from tgflow.config import ConfigError
 from tgflow.cuda.device import Device
 from tgflow.distributed.memory import ShardedMemory
 from tgflow.graph import TemporalGraph
@@ -28,6 +27,7 @@ from tgflow.runtime.gpu import describe_device, execution_config
 from tgflow.runtime.ingestion import Start
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.machine import describe
+from tgflow.runtime.ranks import Briefing
 from tgflow.streams.errors import SourceMismatch
 from tgflow.tables import DamagedFile, FeatureTable
 from tgflow.tables.table import Table
@@ -80,22 +80,10 @@ def open_newest(
     return store, newest, start
 
 
-class EventShape(Protocol):
-    """Unit and width of a stream's events: of a source, or of rank 0's."""
-
-    @property
-    def unit(self) -> str: ...
-
-    @property
-    def x_dim(self) -> int: ...
-
-
 def make_trainer(
     directory: RunDirectory,
     model: TemporalModel | Lineup,
-    source: EventShape,
-    direction: Direction,
-    node_x_dim: int,
+    shape: Briefing,
     checkpoint: Checkpoint | None,
     gpu: Device | None,
     peers: Peers,
@@ -103,22 +91,30 @@ def make_trainer(
     initial: Checkpoint | None = None,
 ) -> StreamTrainer:
     """Return the trainer of a run, as `checkpoint` has it."""
-    config = directory.config
-    shard = None
+    config, node_x_dim, shard = directory.config, shape.node_x_dim, None
     if peers.world > 1 and isinstance(model, TemporalModel):
         if config.ranks.memory == "sharded" and isinstance(model.state, NodeMemory):
             model.state = ShardedMemory(model.state, peers)
         shard = peers.shard if config.ranks.graph == "sharded" else None
-    device, budget = "cpu" if gpu is None else gpu, config.graph.device_budget
-    table = _open_table(directory, source.x_dim, checkpoint, gpu)
-    where: dict[str, Any] = {"device": device, "device_budget": budget, "edge_x": table}
+    where: dict[str, Any] = {
+        "device": "cpu" if gpu is None else gpu,
+        "device_budget": config.graph.device_budget,
+        "edge_x": _open_table(directory, shape.x_dim, checkpoint, gpu),
+    }
     learning: dict[str, Any] = {"execution": execution_config(config)}
     if isinstance(model, TemporalModel):
         scores, task = config.scores.to is not None, make_task(config.task)
         learning |= {"peers": peers, "scores": scores, "task": task}
-    trainer: StreamTrainer
+    kind = config.graph.feature_scale
     if checkpoint is not None:
-        _check_node_width(checkpoint, node_x_dim)
+        noted = read_as(dict[str, Any], checkpoint.meta.get("node_x", {}), "node_x")
+        there = read_as(int, noted.get("dim", 0), "node_x.dim")
+        if there != node_x_dim:
+            raise ConfigError(
+                f"--node-features: those of the run have width {there}, and now {node_x_dim}; give "
+                "the file and the --node-columns that it was started with"
+            )
+        trainer: StreamTrainer
         if isinstance(model, TemporalModel):
             keep_model = directory.effect != "fixed_model"
             if not keep_model:
@@ -132,20 +128,29 @@ def make_trainer(
             trainer = Comparison.from_checkpoint(
                 model, checkpoint, config.continual, **learning, **where
             )
-        trainer.graph.check_time_unit(source)
+        trainer.graph.check_time_unit(shape)
         return trainer
     if initial is not None:
         graph = graph_of(initial, shard=shard, **where)
-        graph.check_time_unit(source)
-        _check_features(graph, config, node_x_dim)
+        graph.check_time_unit(shape)
+        there = 0 if graph.node_x is None else graph.node_x.dim
+        if there != node_x_dim:
+            raise ConfigError(
+                f"--init-from: that run has node features of width {there}, this one of "
+                f"{node_x_dim}; give the same --node-features"
+            )
+        found = "none" if graph.feature_scale is None else graph.feature_scale.kind
+        if (graph.edge_x is not None or there) and found != kind:
+            raise ConfigError(
+                f"--init-from: that run has --feature-scale {found}, this one {kind}; give the same"
+            )
     else:
-        kind = config.graph.feature_scale
         graph = TemporalGraph(
-            direction,
-            time_unit=source.unit,
+            shape.direction,
+            time_unit=shape.unit,
             node_x=FeatureTable(node_x_dim) if node_x_dim else None,
             shard=shard,
-            feature_scale=scale_of(kind, source.x_dim + node_x_dim),
+            feature_scale=scale_of(kind, shape.x_dim + node_x_dim),
             **where,
         )
     if not isinstance(model, TemporalModel):
@@ -153,31 +158,6 @@ def make_trainer(
     if initial is not None:
         load_model_before_labels(model, initial)
     return ContinualTrainer(model, graph, config.continual, **learning)
-
-
-def _check_node_width(checkpoint: Checkpoint, node_x_dim: int) -> None:
-    noted = read_as(dict[str, Any], checkpoint.meta.get("node_x", {}), "node_x")
-    there = read_as(int, noted.get("dim", 0), "node_x.dim")
-    if there != node_x_dim:
-        raise ConfigError(
-            f"--node-features: those of the run have width {there}, and now {node_x_dim}; give the "
-            "file and the --node-columns that it was started with"
-        )
-
-
-def _check_features(graph: TemporalGraph, config: Config, node_x_dim: int) -> None:
-    there = 0 if graph.node_x is None else graph.node_x.dim
-    if there != node_x_dim:
-        raise ConfigError(
-            f"--init-from: that run has node features of width {there}, this one of {node_x_dim}; "
-            "give the same --node-features"
-        )
-    scale, wanted = graph.feature_scale, config.graph.feature_scale
-    found = "none" if scale is None else scale.kind
-    if (graph.edge_x is not None or there) and found != wanted:
-        raise ConfigError(
-            f"--init-from: that run has --feature-scale {found}, this one {wanted}; give the same"
-        )
 
 
 def _open_table(
@@ -209,9 +189,8 @@ def check_own(directory: RunDirectory) -> None:
     A run resumes with a file that the settings did not name before if its checkpoint counts rows in
     a file: they are looked for there, and nothing is changed if they are others.
     """
-    if directory.resumed and not any(
-        change.key == "tables.edge_path" for change in directory.changed
-    ):
+    is_new = any(change.key == "tables.edge_path" for change in directory.changed)
+    if directory.resumed and not is_new:
         return
     if file_of(directory.newest_meta(), "edge_x") is None:
         check_unused(directory.config)
