@@ -107,8 +107,7 @@ std::vector<int64_t> numbers(const BatchLayout& b) {
   std::vector<int64_t> all{b.num_events, b.num_new,  b.num_queries, b.num_fallbacks, b.eid,
                            b.t,          b.ends,     b.row,         b.counts,        b.num_nodes,
                            b.nodes,      b.position, b.num_edges,   b.num_in_blocks, b.own_row,
-                           b.edge_ids,   b.edge_x,   b.x,           b.node_ids,      b.node_x,
-                           b.counting_ns};
+                           b.edge_ids,   b.edge_x,   b.x,           b.node_ids,      b.node_x};
   for (const BatchLayout::Block& block : b.blocks) {
     all.insert(all.end(), {block.targets, block.target, block.neighbor, block.mask, block.dt, block.eid,
                            block.edge_row});

@@ -1,7 +1,5 @@
 #include "tgflow/preparer.hpp"
 
-#include <time.h>
-
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -25,13 +23,6 @@ int64_t rows_of(int64_t a, int64_t b) {
   if (!__builtin_mul_overflow(a, b, &rows) && rows < kMostRows) return rows;
   throw std::length_error("a batch of " + std::to_string(a) + " x " + std::to_string(b) +
                           " rows is too large: fewer events, negatives or neighbors each would do");
-}
-
-/// What this thread has computed for, in nanoseconds.
-int64_t thread_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
 }
 
 /// Room for values, which is kept; what is in it is lost when it grows.
@@ -195,7 +186,6 @@ void Preparer::Preparation::draw_negatives() {
 void Preparer::Preparation::count_past() {
   EventCounts* const counts = plan_.counts_;
   if (counts == nullptr) return;
-  const int64_t begin = thread_ns();
   const auto num_rows = 2 * static_cast<int64_t>(counts->counts().size()) + counts->num_decaying();
   out_.counts = slab_.add<int64_t>(rows_of(num_rows, rows_of(num(), 1 + m())));
   const eid_t* limit = rules_.sees_all_before ? slab_.at<eid_t>(out_.eid) : work_.start.of(num());
@@ -203,7 +193,6 @@ void Preparer::Preparation::count_past() {
   counts->read_upto(std::max(ask_.end, last == limit + num() ? 0 : *last));
   counts->answer({src(), dst(), negative_src(), negative_dst(), slab_.at<tick_t>(out_.t), limit, num(), m()},
                  slab_.at<int64_t>(out_.counts));
-  out_.counting_ns = thread_ns() - begin;
 }
 
 /// The distinct queries of all roots, in `work_.above`; returns how many.

@@ -69,7 +69,6 @@ struct BatchLayout {
   int64_t num_edges = 0, num_in_blocks = 0;  ///< Rows of the edge table, and how many of them blocks read.
   int64_t own_row = -1, edge_ids = -1, edge_x = -1, x = -1;
   int64_t node_ids = -1, node_x = -1;
-  int64_t counting_ns = 0;  ///< Of the thread, for which it counted the past.
 };
 
 /// The size that a number of rows, at most 2^60, are padded to: 32, 48, 64, 96, 128, ... See
