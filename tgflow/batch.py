@@ -188,7 +188,7 @@ class Batch:
     """int64 `[B]`: ticks."""
     host: HostEvents
     """The same four columns in host memory, and the span of the new events. On the CPU they are
-    the batch's own tensors; `to` and `pin` leave them as they are."""
+    the batch's own tensors; `to` leaves them as they are."""
     x: Tensor | None
     """float32 `[B, x_dim]`: the events' own features: to be stored, never to score with."""
     negative_src: Tensor
@@ -273,14 +273,6 @@ class Batch:
                 the current CUDA stream; otherwise this synchronizes.
         """
         return self.map(lambda column: column.to(device, non_blocking=non_blocking))
-
-    def pin(self) -> Batch:
-        """Return a copy in pinned host memory, which `to(device, non_blocking=True)` can follow.
-
-        Raises:
-            RuntimeError: If there is no CUDA device to pin memory for.
-        """
-        return self.map(Tensor.pin_memory)
 
     def tensors(self) -> list[Tensor]:
         """Return its tensors, each once also where fields share it; those of `host` are not its."""

@@ -16,7 +16,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.peers import RanksDisagree
 from tgflow.sampling import Frontier, Sampler
 from tgflow.sampling.expand import distinct
-from tgflow.sampling.hops import Hops, descend, hop_by_hop
+from tgflow.sampling.hops import Hops, hop_by_hop, walk_here
 
 GROWTH = Growth("undirected", [("append", 60), ("append_late", 9), ("append", 20)], 4)
 
@@ -75,10 +75,10 @@ def test_owners_answer_as_one_graph(
     for rank, batches in enumerate(in_threads(world, work)):
         assert len(batches) == turn
         for batch, found in enumerate(batches):
-            expected = descend(
-                whole, roots(rank, batch), fanouts, sampler=sampler, types=types, **hows[batch]
+            walk = hop_by_hop(
+                whole.seconds_per_tick, None, roots(rank, batch), fanouts, **hows[batch]
             )
-            assert_equal(found, expected)
+            assert_equal(found, walk_here(whole, walk, sampler, types))
 
 
 def asked_by(peers, graph, sizes, fanouts=(3,), sampler=None):

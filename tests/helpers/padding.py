@@ -10,11 +10,7 @@ from tgflow.plan.padding import BatchShape, paddings
 
 
 def pad(batch: Batch, shape: BatchShape) -> Batch:
-    """Return `batch` with padding up to `shape`; what it has is not changed.
-
-    Raises:
-        ValueError: If the batch has more rows than `shape`, or another number of blocks.
-    """
+    """Return `batch` with padding up to `shape`; what it has is not changed."""
     found = paddings(batch, shape)
 
     def longer(column: Tensor) -> Tensor:

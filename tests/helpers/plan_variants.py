@@ -78,11 +78,12 @@ def plans(draw: st.DrawFn) -> tuple[EventBatch, dict[str, Any]]:
         ),
         "start": draw(st.integers(0, size - 1)),
     }
+    changes["with_nodes"] = bool(changes["fanouts"]) or draw(st.booleans())
     return EventBatch(torch.tensor(src), torch.tensor(dst), t, x), changes
 
 
 def spec_of(plan: Plan) -> PlanSpec:
     return PlanSpec(
         plan.batch_size, plan.fanouts, plan.visibility, plan.with_memory, plan.start,
-        plan.graph.seconds_per_tick,
+        plan.graph.seconds_per_tick, plan.with_nodes,
     )  # fmt: skip

@@ -19,11 +19,7 @@ from tgflow.plan.loader import BeladyPlanner
 def most_hits(
     batches: Sequence[Sequence[int]], num_slots: int, contents: Iterable[int] = ()
 ) -> int:
-    """Return the most hits that any replacement reaches, by dynamic programming over contents.
-
-    A batch finds what of its rows is cached; then any of the rows cached before or just read may
-    be cached. It takes time in proportion to the subsets of all ids.
-    """
+    """Return the most hits that any replacement reaches, by dynamic programming over contents."""
     reached = {frozenset(contents): 0}
     for batch in batches:
         asked = frozenset(batch)
@@ -38,11 +34,7 @@ def most_hits(
 
 
 def apply(schedules: Iterable[CacheSchedule], contents: list[int]) -> int:
-    """Make the moves of `schedules` on `contents`, the id per slot; return the hits.
-
-    Raises:
-        AssertionError: If a schedule calls a hit what is not there, or a miss what is.
-    """
+    """Make the moves of `schedules` on `contents`, the id per slot; return the hits."""
     total = 0
     for schedule in schedules:
         ids, hit, admit = (part.tolist() for part in (schedule.ids, schedule.hit, schedule.admit))
@@ -151,12 +143,10 @@ def test_ids_that_cannot_be_planned_are_refused(batch: list[int], message: str) 
     for each in (planner, other):
         list(plan_all(each, tensors([[7], [8]])))
         each.observe(torch.tensor([8, 1]))
-    before = planner.nbytes
     with pytest.raises(ValueError, match=message):
         planner.observe(torch.tensor(batch))
     assert planner.contents().tolist() == [7, 8]
     assert planner.num_accesses == 2
-    assert planner.nbytes <= before + 4 * len(batch) * 9  # room for rows is kept
     after = tensors([[4, 2], [7, 4], [1]])
     for one, another in zip(plan_all(planner, after), plan_all(other, after), strict=True):
         assert torch.equal(one.hit, another.hit)

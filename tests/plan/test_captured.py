@@ -6,8 +6,6 @@ value then, and not read from device memory, shows in the next batch.
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -23,6 +21,7 @@ from tgflow.cuda.device import Device
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.plan import Plan
+from tgflow.plan.plan import MakeBatch
 from tgflow.tables import FeatureTable
 
 pytestmark = pytest.mark.timeout(120)
@@ -44,7 +43,7 @@ def graph_here(num_rows: int = 9) -> TemporalGraph:
     return TemporalGraph(edge_x_dim=2, node_x=node_x)
 
 
-def of_plan(plan: Plan, num_slabs: int = 3) -> Any:
+def of_plan(plan: Plan, num_slabs: int) -> MakeBatch:
     assert plan.gpu is not None
     return plan.batches_on(plan.gpu, num_slabs, WorkClock())
 
@@ -61,32 +60,32 @@ def test_a_batch_stays_until_it_is_freed(gpu: str) -> None:
     for g in (graph, here):
         g.append(EVENTS)
     plan, expected = plan_of(graph), plan_of(here)
-    batches = of_plan(plan, 2)
-    kept = [batches.make(0, index) for index in range(9)]
-    for index, batch in enumerate(kept):
-        assert_same_but_for_padding(copy_of(batch), expected.batch(0, index))
-    assert len({id(batch.eid) for batch in kept}) == 9
-    batches.free(kept[3])
-    again = batches.make(0, 20)
-    assert again.eid is kept[3].eid
+    make = of_plan(plan, 2)
+    kept = [make(0, index) for index in range(9)]
+    for index, lent in enumerate(kept):
+        assert_same_but_for_padding(copy_of(lent.batch), expected.batch(0, index))
+    assert len({id(lent.batch.eid) for lent in kept}) == 9
+    kept[3].free()
+    again = make(0, 20).batch
+    assert again.eid is kept[3].batch.eid
     assert_same_but_for_padding(copy_of(again), expected.batch(0, 20))
-    assert_same_but_for_padding(copy_of(kept[4]), expected.batch(0, 4))
+    assert_same_but_for_padding(copy_of(kept[4].batch), expected.batch(0, 4))
 
 
 def test_a_slab_is_written_behind_whoever_reads_its_last_batch() -> None:
     gpu = EmulatedDevice()
     graph = graph_on(gpu)
     graph.append(EVENTS)
-    batches = of_plan(plan_of(graph), 1)
+    make = of_plan(plan_of(graph), 1)
     for index in range(3):
-        batches.make(0, index)  # warms up
+        make(0, index)  # warms up
     gpu.current = 7
-    first = batches.make(0, 3)
+    first = make(0, 3)
     gpu.current = 9  # where it is learned from
-    batches.free(first)
+    first.free()
     gpu.current = 7
     gpu.waits.clear()
-    assert batches.make(0, 4).eid is first.eid
+    assert make(0, 4).batch.eid is first.batch.eid
     assert (7, 9) in gpu.waits
 
 
@@ -98,14 +97,14 @@ def test_nodes_without_features_that_come_later_have_zeros(gpu: str) -> None:
     few = EventBatch(EVENTS.src % 3, 3 + EVENTS.dst % 3, EVENTS.t, EVENTS.x)[:70]
     many = EventBatch(EVENTS.src, EVENTS.dst, EVENTS.t + int(EVENTS.t[-1]), EVENTS.x)[:60]
     plans = [plan_of(graph) for graph in (there, here)]
-    batches, index = of_plan(plans[0], 1), 0
+    make, index = of_plan(plans[0], 1), 0
     for events in (few, many):
         for graph in (there, here):
             graph.append(events)
         while (index + 1) * 10 <= here.num_events:
-            batch = batches.make(0, index)
-            assert_same_but_for_padding(copy_of(batch), plans[1].batch(0, index))
-            batches.free(batch)
+            lent = make(0, index)
+            assert_same_but_for_padding(copy_of(lent.batch), plans[1].batch(0, index))
+            lent.free()
             index += 1
     assert here.node_x_end == there.node_x_end == 6
 
@@ -115,10 +114,10 @@ def test_a_replay_comes_behind_what_was_published_before() -> None:
     gpu = EmulatedDevice()
     graph = graph_on(gpu)
     graph.append(EVENTS[:200])
-    batches = of_plan(plan_of(graph), 1)
+    make = of_plan(plan_of(graph), 1)
     gpu.current = 7
     for index in range(4):
-        batches.free(batches.make(0, index))
+        make(0, index).free()
     gpu.current = 0
     graph.append(EVENTS[200:])
     gpu.current = 7
@@ -132,7 +131,7 @@ def test_a_replay_comes_behind_what_was_published_before() -> None:
     gpu.waits.clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(EmulatedGraph, "replay", watched)
-        batches.make(0, 21)
+        make(0, 21)
     assert len([wait for wait in waits if wait[0] == 7 != wait[1]]) >= 2  # the store, a table
 
 
@@ -140,10 +139,10 @@ def test_the_host_waits_for_no_replay() -> None:
     device = device_of("apart")
     graph = graph_on(device)
     graph.append(EVENTS)
-    batches = of_plan(plan_of(graph), 1)
+    make = of_plan(plan_of(graph), 1)
     for index in range(4):
-        batches.free(batches.make(0, index))
+        make(0, index).free()
     with watching() as watch:
         for index in range(4, 8):
-            batches.free(batches.make(0, index))
+            make(0, index).free()
     assert watch.waits == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from typing import get_args
@@ -12,13 +13,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.count_reference import count_events
 from helpers.effort import tries
 from helpers.made_plans import plan_of
 from helpers.strategies import event_lists, graph_events, skewed_events
 from tgflow.choices import CountOf, Visibility
 from tgflow.counts import Count
-from tgflow.events import EventBatch
+from tgflow.events import NO_NODE, EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.plan import ExperienceReplay, NegativeSampler
 from tgflow.plan.counts import CountHistory
@@ -39,7 +39,71 @@ IN_MS = [
     else count
     for count in EVERY_LIST
 ]
+
 Answer = tuple[int, int, float]
+"""How many events, the age of the last one or -1, and the decayed sum: 0.0 without a half-life."""
+
+
+def count_events(
+    events: EventBatch,
+    count: Count,
+    src: int,
+    dst: int,
+    t: int,
+    limit: int,
+    *,
+    seconds_per_tick: float = 1.0,
+    window_depth: int = 1,
+) -> Answer:
+    """Return the answer to `count` about a pair, of what is before `limit`, by a scan."""
+    rows = list(zip(events.src.tolist(), events.dst.tolist(), events.t.tolist(), strict=True))
+    clock, cut = -(2**63), 0
+    while cut < limit and (clock := max(clock, rows[cut][2])) < t:
+        cut += 1
+    past = rows[:cut]
+    eids = list(_counted(past, count, src, dst, window_depth))
+    if not eids:
+        return 0, -1, 0.0
+    decayed = 0.0
+    if count.half_life is not None:
+        for eid in eids:
+            age = cut - eid if count.clock == "events" else (t - past[eid][2]) * seconds_per_tick
+            decayed += 2.0 ** (-age / count.half_life)
+    return len(eids), t - past[eids[-1]][2], decayed
+
+
+def _counted(
+    past: list[tuple[int, int, int]], count: Count, src: int, dst: int, window_depth: int
+) -> Iterator[int]:
+    """Yield the position of each event that counts, as often as it does."""
+    before: dict[int, list[int]] = {}
+    for u, v, _ in past:
+        before.setdefault(u, []).append(v)
+    last = before.get(src, [])
+    p = last[-count.depth] if len(last) >= count.depth else NO_NODE
+    before, seen = {}, set()
+    for eid, (u, v, _) in enumerate(past):
+        theirs = before.setdefault(u, [])
+        followed = theirs[-1] if theirs else None
+        is_new = followed is not None and (followed, v) not in seen
+        seen.add((followed, v))
+        times = {
+            "pair": (u, v) == (src, dst),
+            "reverse": (u, v) == (dst, src),
+            "src": u == src,
+            "dst": v == dst,
+            "src_as_dst": v == src,
+            "dst_as_src": u == dst,
+            "transition": p != NO_NODE and (followed, v) == (p, dst),
+            "transition_row": p != NO_NODE and followed == p,
+            "window": theirs[-window_depth:].count(p) * (v == dst),
+            "window_row": theirs[-window_depth:].count(p),
+            "continuation": is_new and v == dst,
+            "continuation_all": is_new,
+            "all": True,
+        }
+        theirs.append(v)
+        yield from [eid] * int(times[count.of])
 
 
 def answers(history: CountHistory, pairs: EventBatch, limit: int) -> list[list[Answer]]:

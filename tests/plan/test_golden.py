@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from tgflow.batch import Batch
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
+from tgflow.keys import derive_key
 from tgflow.plan import ExperienceReplay, NegativeSampler, Plan
 from tgflow.tables import FeatureTable
 
@@ -69,6 +71,14 @@ def digest(batch: Batch) -> str:
         else:
             found.update(str(value).encode())
     return found.hexdigest()[:16]
+
+
+def test_keys_of_different_words_differ_and_never_change() -> None:
+    words = [word for n in (2, 3) for word in itertools.product((0, 1, 2, 2**63), repeat=n)]
+    words += [(), (0,), (-1,)]
+    assert len({derive_key(*word) for word in words}) == len(words)
+    assert all(0 <= derive_key(seed, 0, 0) < 2**64 for seed in (-1, 0, 2**64, 2**200))
+    assert derive_key(0, 0, 0) == 6084141021458535187
 
 
 @pytest.mark.parametrize("name", PLANS)

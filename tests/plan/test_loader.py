@@ -18,7 +18,7 @@ from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
 from tgflow.plan.in_order import BatchError, Task
 from tgflow.plan.loader import Loader
-from tgflow.plan.plan import DeviceBatches
+from tgflow.plan.plan import LentBatch, MakeBatch
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -49,8 +49,8 @@ class FakePlan:
             raise ValueError("no such thing")
         return cast(Batch, (epoch, index))
 
-    def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> DeviceBatches:
-        return DeviceBatches(self.batch)
+    def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> MakeBatch:
+        return lambda *task: LentBatch(self.batch(*task))
 
 
 def loader_threads() -> list[threading.Thread]:

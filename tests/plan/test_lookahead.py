@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch
 
 from helpers.effort import cases
 from helpers.made_plans import plan_of
@@ -23,7 +22,6 @@ from tgflow.train.continual import ContinualTrainer
 
 pytestmark = pytest.mark.timeout(60)
 EVENTS = made_events(400)
-NODE_X = torch.randn(32, 3, generator=torch.Generator().manual_seed(1))
 
 
 @pytest.fixture(autouse=True)
@@ -39,38 +37,6 @@ def _no_thread_is_left() -> Iterator[None]:
 def graph_with(rows: int) -> tuple[TemporalGraph, CachedTable]:
     cache = cached(FeatureTable(2), rows=rows, policy="belady")
     return TemporalGraph.from_events(EVENTS, edge_x=cache), cache
-
-
-def graph_with_both(
-    edges: tuple[int, Any] | None, nodes: tuple[int, Any] | None
-) -> tuple[TemporalGraph, dict[str, CachedTable]]:
-    """A graph with edge and node features, each behind a cache of (rows, policy) or none."""
-    edge_x, node_x = FeatureTable(2), FeatureTable.from_tensor(NODE_X)
-    caches = {}
-    if edges is not None:
-        caches["edge_x"] = cached(edge_x, rows=edges[0], policy=edges[1])
-    if nodes is not None:
-        caches["node_x"] = cached(node_x, rows=nodes[0], policy=nodes[1])
-    return TemporalGraph.from_events(
-        EVENTS, **{"edge_x": edge_x, "node_x": node_x} | caches
-    ), caches
-
-
-@pytest.mark.parametrize("edges", [(50, "lru"), (50, "belady")])
-def test_edges_and_nodes_have_caches_of_their_own(edges: Any) -> None:
-    """Each is planned, or not, as if the other were not there."""
-    nodes = (9, "belady")
-    graph, caches = graph_with_both(edges, nodes)
-    list(Loader(plan_of(graph), num_threads=2, lookahead=7))
-    for name, cache in caches.items():
-        if cache.policy == "lru":
-            continue  # the order of threads decides
-        alone, only = graph_with_both(
-            edges if name == "edge_x" else None, nodes if name == "node_x" else None
-        )
-        list(Loader(plan_of(alone), num_threads=0, lookahead=7))
-        assert cache.counters == only[name].counters
-        assert torch.equal(cache.contents(), only[name].contents())
 
 
 @pytest.fixture

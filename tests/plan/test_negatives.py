@@ -78,28 +78,6 @@ def test_random_negatives_are_known_destinations_and_never_the_positive(
     assert negatives.num_fallbacks == fallbacks
 
 
-@settings(max_examples=tries(100), deadline=None)
-@given(pairs=pair_lists, data=st.data(), draw_key=st.integers(0, 2**64 - 1))
-@pytest.mark.parametrize("kind", ["historical", "inductive"])
-def test_pair_negatives_are_pairs_of_the_past_and_not_of_the_batch(
-    kind: str, pairs: Pairs, data: st.DataObject, draw_key: int
-) -> None:
-    begin, end = spans(pairs, data)
-    since = data.draw(st.integers(0, len(pairs))) if kind == "inductive" else 0
-    if len(nodes_of(pairs[:end])) == 1:
-        return
-    sampler = NegativeSampler(kind, 2, since=since)  # type: ignore[arg-type]
-    negatives = draw(sampler, pairs, begin, end, draw_key)
-    eligible = set(pairs[:begin]) - set(pairs[:since]) - set(pairs[begin:end])
-    if eligible:
-        assert {pair for row in rows(negatives) for pair in row} <= eligible
-        assert negatives.num_fallbacks == 0
-        return
-    assert negatives.num_fallbacks == 2 * (end - begin)
-    for (src, dst), row in zip(pairs[begin:end], rows(negatives), strict=True):
-        assert all(pair[0] == src and pair[1] != dst for pair in row)
-
-
 def assert_uniform(drawn: list[object], support: set[object]) -> None:
     counts = Counter(drawn)
     assert set(counts) == support
@@ -130,23 +108,30 @@ def test_pair_negatives_are_uniform_over_distinct_pairs(kind: str, support: set[
 
 
 @settings(max_examples=tries(100), deadline=None)
-@given(pairs=pair_lists, data=st.data(), draw_key=st.integers(0, 2**64 - 1))
+@given(
+    pairs=pair_lists,
+    data=st.data(),
+    replace=st.booleans(),
+    draw_key=st.integers(0, 2**64 - 1),
+)
 @pytest.mark.parametrize("kind", ["historical", "inductive"])
-def test_without_replacement_each_column_uses_every_pair_once_before_it_falls_back(
-    kind: str, pairs: Pairs, data: st.DataObject, draw_key: int
+def test_pair_negatives_are_pairs_of_the_past_and_not_of_the_batch(
+    kind: str, pairs: Pairs, data: st.DataObject, replace: bool, draw_key: int
 ) -> None:
+    """Without replacement each column uses every pair once before it falls back."""
     begin, end = spans(pairs, data)
     since = data.draw(st.integers(0, len(pairs))) if kind == "inductive" else 0
     if len(nodes_of(pairs[:end])) == 1:
         return
-    sampler = NegativeSampler(kind, 2, since=since, replace=False)  # type: ignore[arg-type]
+    sampler = NegativeSampler(kind, 2, since=since, replace=replace)  # type: ignore[arg-type]
     negatives = draw(sampler, pairs, begin, end, draw_key)
     eligible = set(pairs[:begin]) - set(pairs[:since]) - set(pairs[begin:end])
-    num_used = min(len(eligible), end - begin)
-    assert negatives.num_fallbacks == 2 * (end - begin - num_used)
+    size = end - begin
+    num_used = (size if eligible else 0) if replace else min(len(eligible), size)
+    assert negatives.num_fallbacks == 2 * (size - num_used)
     for column in zip(*rows(negatives), strict=True):
         first, rest = column[:num_used], column[num_used:]
-        assert len({*first}) == num_used
+        assert replace or len({*first}) == num_used
         assert {*first} <= eligible
         for (src, dst), pair in zip(pairs[begin + num_used : end], rest, strict=True):
             assert pair[0] == src

@@ -48,7 +48,6 @@ def assert_columns(batch: Batch, events: EventBatch) -> None:
         assert torch.equal(getattr(batch, name), getattr(events, name)[batch.eid])
     if events.x is None:
         assert batch.x is None
-        assert all(block.edge_x is None for block in batch.blocks)
         return
     assert batch.x is not None
     assert torch.equal(batch.x, events.x[batch.eid])
@@ -187,6 +186,7 @@ def test_a_batch_that_is_not_there_is_an_error() -> None:
         ({"strategy": "window"}, "strategy window needs a span: its width in ticks"),
         ({"span": 5}, "strategy recent takes no span, got 5"),
         ({"visibility": "all"}, "event or batch, got 'all'"),
+        ({"with_nodes": False}, r"fanouts are neighbors of nodes, got \(3,\)"),
         ({"start": -1}, "got start=-1"),
         ({"start": 5, "stop": 4}, "got start=5, stop=4"),
     ],

@@ -51,7 +51,6 @@ def any_plans(draw: st.DrawFn) -> PlanOn:
     if draw(st.booleans()):
         only = draw(st.lists(st.integers(0, size - 1), min_size=1, unique=True))
         changes |= {"only": torch.tensor(sorted(only)), "start": 0, "replay": None}
-    changes["with_nodes"] = bool(changes["fanouts"]) or draw(st.booleans())
     changes["counts"] = draw(st.sampled_from(COUNTS))
     node_rows = draw(st.none() | st.integers(0, 9).map(lambda rows: torch.rand(rows, 3)))
     changes["slices"] = draw(st.integers(1, 3))

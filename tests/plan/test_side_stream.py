@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers.devices import device_of, needs_cuda
 from helpers.emulator.device import EmulatedDevice
 from helpers.made_plans import plan_of
 from helpers.made_streams import made_events
@@ -21,8 +20,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.plan import Loader
 from tgflow.plan.loader import SideStream
 from tgflow.plan.padding import shape_of
-from tgflow.plan.plan import PinnedCopies
-from tgflow.tables import FeatureTable
+from tgflow.plan.plan import LentBatch, PinnedCopies
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -85,7 +83,7 @@ def test_the_stream_that_takes_a_batch_waits_for_the_one_that_made_it() -> None:
     gpu = EmulatedDevice()
     side, plan = SideStream(gpu), plan_of(TemporalGraph.from_events(EVENTS, device=gpu))
     gpu.waits.clear()
-    made = [side.make(lambda index: plan.batch(0, index), index) for index in range(3)]
+    made = [side.make(lambda index: LentBatch(plan.batch(0, index)), index) for index in range(3)]
     assert gpu.current_stream() == 0
     assert [ready.done.stream for ready in made] == [1000] * 3  # type: ignore[attr-defined]
     gpu.current = 7
@@ -123,19 +121,3 @@ def test_a_loader_names_the_device_that_it_cannot_deliver_to() -> None:
     for device in (other, other.device):
         with pytest.raises(ValueError, match="batches are made on cpu, and asked for on meta"):
             Loader(plan, device=device)
-
-
-@pytest.mark.parametrize("gpu", [pytest.param("cuda", marks=needs_cuda)])
-@pytest.mark.parametrize("is_made_there", [False, True])
-def test_the_host_waits_for_no_batch(gpu: str, is_made_there: bool) -> None:
-    device = device_of(gpu)
-    table = FeatureTable(2, placement="device", device=device) if is_made_there else None
-    where = {"device": device, "edge_x": table} if is_made_there else {}
-    plan = plan_of(TemporalGraph.from_events(EVENTS, **where))
-    list(Loader(plan, device=device))  # compiles
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        for batch in Loader(plan, 1, num_threads=0, device=device):
-            batch.nodes.sum()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")

@@ -41,10 +41,10 @@ def hops(request) -> Hops:
 
 
 def features(nodes: Tensor) -> Tensor:
-    """A row per node, with gradients; zeros for padding."""
+    """A row per node; zeros for padding."""
     table = torch.randn(500, DIM, generator=torch.Generator().manual_seed(1))
     table[400:] = 0
-    return table[nodes].clone().requires_grad_()
+    return table[nodes]
 
 
 def sums(hops: Hops) -> Tensor:
@@ -56,18 +56,13 @@ def sums(hops: Hops) -> Tensor:
     return h[hops.roots]
 
 
-def passed(hops: Hops, x: Tensor) -> Tensor:
-    """The same on the blocks, from features of the lowest one's nodes."""
-    h = x
-    for block in to_blocks(hops):
-        messages = torch.zeros(block.num_targets, DIM).index_add(0, block.target, h[block.source])
-        h = h[: block.num_targets] + messages
-    return h[hops.roots]
-
-
 def test_layers_are_the_hops_without_padding(hops):
     blocks = to_blocks(hops)
-    torch.testing.assert_close(passed(hops, features(blocks[0].nodes)), sums(hops))
+    h = features(blocks[0].nodes)
+    for block in blocks:
+        messages = torch.zeros(block.num_targets, DIM).index_add(0, block.target, h[block.source])
+        h = h[: block.num_targets] + messages
+    torch.testing.assert_close(h[hops.roots], sums(hops))
     for block in blocks:
         assert (block.dt > 0).all()
         assert (block.dt == block.t[block.target] - block.edge_t).all()
@@ -75,22 +70,17 @@ def test_layers_are_the_hops_without_padding(hops):
         assert (block.nodes == NO_NODE).sum() == 1  # the query
 
 
-def test_dgl_passes_messages_forward_and_backward(hops, dgl):
+def test_dgl_passes_messages(hops, dgl):
     from dgl import function as fn
 
     blocks = to_dgl(hops)
-    x = features(blocks[0].srcdata[dgl.NID])
-    h = x
+    h = features(blocks[0].srcdata[dgl.NID])
     for block in blocks:
         with block.local_scope():
             block.srcdata["h"] = h
             block.update_all(fn.copy_u("h", "m"), fn.sum("m", "sum"))
             h = h[: block.num_dst_nodes()] + block.dstdata["sum"]
     torch.testing.assert_close(h[hops.roots], sums(hops))
-    h[hops.roots].sum().backward()
-    own = features(to_blocks(hops)[0].nodes)
-    passed(hops, own).sum().backward()
-    torch.testing.assert_close(x.grad, own.grad)
 
 
 def test_a_missing_dgl_is_named(monkeypatch):
@@ -99,21 +89,13 @@ def test_a_missing_dgl_is_named(monkeypatch):
         import_dgl()
 
 
-def test_pyg_convolves_forward_and_backward(hops, pyg):
-    from torch_geometric.nn import GATConv, SimpleConv
+def test_pyg_convolves(hops, pyg):
+    from torch_geometric.nn import SimpleConv
 
     blocks = to_pyg(hops)
-    h = x = features(blocks[0].n_id)
+    h = features(blocks[0].n_id)
     add = SimpleConv(aggr="sum")
     for data in blocks:
         assert data.validate()
         h = h[: data.num_targets] + add((h, h[: data.num_targets]), data.edge_index)
     torch.testing.assert_close(h[hops.roots], sums(hops))
-    torch.manual_seed(0)
-    h = x
-    for data in blocks:
-        conv = GATConv(DIM, DIM, add_self_loops=False, edge_dim=1)
-        h = conv((h, h[: data.num_targets]), data.edge_index, data.dt.unsqueeze(1).float())
-    h.pow(2).sum().backward()
-    assert x.grad.isfinite().all()
-    assert x.grad.abs().sum() > 0

@@ -1,5 +1,6 @@
 """Every sampler, with and without a filter on types, against plain Python; and its errors."""
 
+import threading
 from functools import cache
 
 import pytest
@@ -23,7 +24,7 @@ from tgflow.sampling import (
     uniform_neighbors,
     window_neighbors,
 )
-from tgflow.testing import reference
+from tgflow.testing import draws, reference
 from tgflow.testing.reference import ReferenceGraph
 
 ALL = [
@@ -53,14 +54,55 @@ def labeled(*rows: tuple[int, int, int, int]) -> TemporalGraph:
     types=st.none() | st.sets(st.sampled_from(TYPES)),
     k=st.integers(1, 5),
     key=st.integers(0, 2**64 - 1),
-    as_of=st.none() | st.integers(0, 40),
+    as_of=st.none() | st.integers(0, 40) | st.just("each"),
 )
 def test_every_sampler_matches_reference(device, events, sampler, types, k, key, as_of):
     graph = TemporalGraph.from_events(events, device=opened(device))
     nodes, t = every_query(events)
+    if as_of == "each":
+        generator = torch.Generator().manual_seed(key % 100)
+        as_of = torch.randint(0, len(events) + 2, nodes.shape, generator=generator)
     options = {"key": key, "as_of": as_of, "types": types}
     expected = reference.sample_neighbors(ReferenceGraph(events), sampler, nodes, t, k, **options)
     assert_equal(sample_neighbors(graph, sampler, nodes, t, k, **options), expected)
+
+
+def test_an_example_by_hand():
+    """Ties are ordered by position, and are not seen at their own time."""
+    graph = TemporalGraph.from_events(graph_events((0, 1, 5), (0, 2, 5), (0, 3, 5), (0, 4, 6)))
+    nodes, t = torch.tensor([0, 0, 1]), torch.tensor([6, 5, 5])
+    found = recent_neighbors(graph, nodes, t, 2)
+    assert found.nodes.tolist() == [[3, 2], [-1, -1], [-1, -1]]
+    assert found.count.tolist() == [2, 0, 0]
+
+
+def test_sampling_while_inserting_sees_whole_batches_only():
+    """Readers see the events below their snapshot, whatever is being inserted meanwhile."""
+    generator = torch.Generator().manual_seed(0)
+    size, batch = 20_000, 100
+    src = torch.randint(0, 50, (size,), generator=generator)
+    dst = torch.randint(0, 2000, (size,), generator=generator)
+    events = EventBatch(src, dst, torch.arange(size) // 3)
+    graph = TemporalGraph()
+    seen: list[tuple[int, Neighbors]] = []
+    nodes = torch.arange(50)
+    t = torch.full_like(nodes, size)
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            before = graph.num_events
+            seen.append((before, recent_neighbors(graph, nodes, t, 8, before)))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for start in range(0, size, batch):
+        graph.append(events[start : start + batch])
+    done.set()
+    reader.join()
+    for before, neighbors in seen[:: max(1, len(seen) // 50)]:
+        assert before % batch == 0
+        assert_equal(neighbors, recent_neighbors(graph, nodes, t, 8, before))
 
 
 @cache
@@ -144,6 +186,17 @@ def test_spans_do_not_overflow(clock):
 def test_mistakes_are_named():
     graph = TemporalGraph.from_events(graph_events((0, 1, 1)))
     query = torch.tensor([0]), torch.tensor([5])
+    expected = r"t must be int64 \[1\] on the CPU, got torch."
+    with pytest.raises(ValueError, match=expected + r"float32 \[1\]"):
+        recent_neighbors(graph, query[0], query[1].float(), 1)
+    with pytest.raises(ValueError, match=expected + r"int64 \[0\]"):
+        recent_neighbors(graph, query[0], query[1][:0], 1)
+    with pytest.raises(ValueError, match="k must be at least 1, got 0"):
+        recent_neighbors(graph, *query, 0)
+    with pytest.raises(ValueError, match=r"as_of must be int64 \[1\]"):
+        recent_neighbors(graph, *query, 1, as_of=torch.tensor([1, 2]))
+    with pytest.raises(ValueError, match=r"key must be in \[0, 2\*\*64\), got -1"):
+        uniform_neighbors(graph, *query, 1, key=-1)
     with pytest.raises(ValueError, match="the graph's events have no labels"):
         recent_neighbors(graph, *query, 1, types=[0])
     with pytest.raises(ValueError, match="event 1 has a label outside"):
@@ -171,10 +224,12 @@ def test_every_strategy_is_known_wherever_strategies_are_told_apart():
     assert set(KERNELS) == set(STRATEGIES)
     assert set(_core.Strategy.__members__) == set(STRATEGIES)
     assert {sampler.strategy for sampler in ALL} == set(STRATEGIES)
-    made = {
-        Sampler.recent(),
-        Sampler.uniform(),
-        Sampler.window(width=9),
-        Sampler.decayed(half_life=9),
-    }
-    assert {sampler.strategy for sampler in made} == set(STRATEGIES)
+
+
+def test_philox_matches_the_published_vectors():
+    """Known answers of Random123's kat_vectors, philox4x32 with 10 rounds."""
+    ones = 2**32 - 1
+    assert draws.philox(0, (0, 0, 0, 0)) == (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
+    assert draws.philox(2**64 - 1, (ones,) * 4) == (
+        0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD,
+    )  # fmt: skip

@@ -13,7 +13,7 @@ from tgflow.batch import Batch
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
 from tgflow.model import TemporalModel
-from tgflow.plan.plan import DeviceBatches
+from tgflow.plan.plan import LentBatch, MakeBatch
 from tgflow.train.config import ContinualConfig
 from tgflow.train.plans import PREDICT, MicroBatchPlans
 
@@ -68,11 +68,16 @@ class GroupPlans:
         with self.watches[group].preparing(epoch):
             return self.groups[group].batch(epoch, index, number)
 
-    def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> DeviceBatches:
+    def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> MakeBatch:
         """Return what makes the same batches on a GPU; see `tgflow.Plan.batches_on`."""
-        return _GroupBatches(
-            self, [plans.batches_on(gpu, num_slabs, clock) for plans in self.groups]
-        )
+        makes = [plans.batches_on(gpu, num_slabs, clock) for plans in self.groups]
+
+        def make(epoch: int, index: int, *part: Any) -> LentBatch:
+            group, epoch = self._which(epoch, index)
+            with self.watches[group].preparing(epoch):
+                return makes[group](epoch, index, *part)
+
+        return make
 
     def _which(self, epoch: int, index: int) -> tuple[int, int]:
         for group in turns(len(self.groups), index):
@@ -85,29 +90,3 @@ class GroupPlans:
 def turns(num: int, index: int) -> list[int]:
     """Return the order of groups or models in micro-batch `index`: rotated, for fair caches."""
     return [(turn + index) % num for turn in range(num)]
-
-
-class _GroupBatches(DeviceBatches):
-    """The batches of groups on a GPU."""
-
-    def __init__(self, plans: GroupPlans, made: Sequence[DeviceBatches]) -> None:
-        self._plans, self._made = plans, made
-        self._out: dict[int, DeviceBatches] = {}
-
-    def make(self, epoch: int, index: int, *part: Any) -> Batch:
-        """Return a batch of the group whose turn it is, or a slice of it."""
-        group, epoch = self._plans._which(epoch, index)
-        with self._plans.watches[group].preparing(epoch):
-            batch = self._made[group].make(epoch, index, *part)
-        self._out[id(batch.host)] = self._made[group]
-        return batch
-
-    def free(self, batch: Batch) -> None:
-        """Let the memory of a batch be used again."""
-        self._out.pop(id(batch.host)).free(batch)
-
-    def close(self) -> None:
-        """End the pass."""
-        self._out.clear()
-        for made in self._made:
-            made.close()

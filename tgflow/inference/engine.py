@@ -21,7 +21,6 @@ from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan, Roots, assemble, walk_of
 from tgflow.sampler import Sampler, SamplerFunction
 from tgflow.sampling.hops import HopQueries, answer_walk
-from tgflow.sampling.rows import sample_neighbors
 from tgflow.state import DeviceState, SpreadState
 from tgflow.units import INT64_MAX, INT64_MIN
 
@@ -380,18 +379,11 @@ def all_neighbors(graph: TemporalGraph, sampler: Sampler, asked: HopQueries) -> 
                 f"all neighbors of {size:,} nodes, of some more than {k // 4:,}, are more than the "
                 f"{MAX_SLOTS:,} slots that a hop may have: give a fan-out as a number"
             )
-        found = _sampled(graph, sampler, asked, k)
+        found = replace(asked, k=k).sampled(graph, sampler)
         most = int(found.count.max()) if size else 0
         if most < k:
             return _narrowed(found, max(most, 1))
         k *= 4
-
-
-def _sampled(graph: TemporalGraph, sampler: Sampler, asked: HopQueries, k: int) -> Neighbors:
-    return sample_neighbors(
-        graph, sampler, asked.nodes, asked.t, k,
-        key=asked.key, as_of=asked.as_of, params=asked.params,
-    )  # fmt: skip
 
 
 def _narrowed(found: Neighbors, k: int) -> Neighbors:
@@ -426,7 +418,7 @@ def query_batch(plan: Plan, fanouts: Sequence[Fanout], roots: Roots) -> Batch:
         fanout = next(left)
         if fanout == "all":
             return all_neighbors(plan.graph, plan.sampler, asked)
-        return _sampled(plan.graph, plan.sampler, asked, fanout)
+        return replace(asked, k=fanout).sampled(plan.graph, plan.sampler)
 
     hops = answer_walk(walk_of(plan, placed), neighbors)
     return assemble(plan, placed, hops).gathered(plan.graph)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
-from functools import partial
-from typing import Any, Generic, TypeVar
-from weakref import WeakSet
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import TypeVar
 
 Task = tuple[int, int] | tuple[int, int, object]
 """Which batch to prepare: (epoch, index); (epoch, index, number) for a slice of it; or with what
 was decided of it before, see `tgflow.plan.reuse`."""
+Item = TypeVar("Item")
+T = TypeVar("T")
 
 
 class BatchError(RuntimeError):
@@ -39,10 +41,8 @@ def task_name(task: Task) -> str:
     return f"{slices}batch {index} of epoch {epoch}"
 
 
-Item = TypeVar("Item")
-T = TypeVar("T")
-
-_STREAM_GRACE_SECONDS = 1.0
+_GRACE_SECONDS = 1.0
+_RUNNING: set[Callable[[], None]] = set()
 
 
 def ordered_map(
@@ -53,145 +53,81 @@ def ordered_map(
     lookahead: int = 1,
     may_wait: bool = False,
 ) -> Generator[T]:
-    """Yield `make(item)` for each item, in their order."""
+    """Yield `make(item)` for each item, in their order; raise what fails in its place.
+
+    Args:
+        make: Called on the threads.
+        items: Pulled by one thread at a time, as they may be a stream that waits for more.
+        num_threads: Threads; 0 makes each when it is asked for.
+        lookahead: Items that may be pulled and not yet taken.
+        may_wait: Whether a thread may wait in `make`, too, for longer than the end of the generator
+            is to take. One that waits in `items` is never waited for longer than a second.
+    """
     if num_threads == 0:
         for item in items:
             yield make(item)
         return
-    work = _Work(make, iter(items), lookahead, may_wait)
-    try:
-        work.start(num_threads)
-        yield from work.results()
-    finally:
-        work.end()
+    iterator = iter(items)
+    room, turn = threading.Semaphore(lookahead), threading.Semaphore()
+    made: SimpleQueue[Future[T] | None] = SimpleQueue()  # in the order of items; None: no more
+    has_ended = threading.Event()
+    pulling: list[threading.Thread] = []
 
-
-def until_failure(items: Iterator[Item], failures: list[BaseException]) -> Generator[Item]:
-    """Yield `items` up to the first failure, which is added to `failures` and not raised."""
-    try:
-        yield from items
-    except GeneratorExit:
-        raise
-    except BaseException as error:
-        failures.append(error)
-
-
-class _Work(Generic[Item, T]):
-    """Tickets between the threads that make things and the one that takes them, in order."""
-
-    def __init__(
-        self, make: Callable[[Item], T], items: Iterator[Item], lookahead: int, may_wait: bool
-    ) -> None:
-        self._threads: list[threading.Thread] = []
-        self._may_wait = may_wait
-        self._make = make
-        self._items = items
-        self._lookahead = lookahead
-        self._changed = threading.Condition()
-        self._done: dict[int, Callable[[], T]] = {}
-        """By ticket, what returns what was made, or raises what failed."""
-        self._num_pulled = 0
-        self._num_taken = 0
-        self._puller: threading.Thread | None = None
-        self._ended = False
-
-    def start(self, num_threads: int) -> None:
-        _RUNNING.add(self)
-        for i in range(num_threads):
-            thread = threading.Thread(target=self._do, name=f"tgflow-loader-{i}", daemon=True)
-            thread.start()
-            self._threads.append(thread)
-
-    def _do(self) -> None:
-        while self._may_pull():
-            ticket = -1
-            try:
-                try:
-                    item = next(self._items)
-                except StopIteration:
-                    self._pulled(ended=True)
-                    return
-                ticket = self._pulled(ended=False)
-                made = self._make(item)
-                result: Callable[[], T] = partial(_returned, made)
-            except BaseException as error:  # whatever it is, it is raised in the consumer
-                if ticket < 0:  # raised by the iterator of items: nothing can follow
-                    ticket = self._pulled(ended=False)
-                    self._ended = True
-                result = partial(_raised, error)
-            with self._changed:
-                self._done[ticket] = result
-                self._changed.notify_all()
-
-    def _may_pull(self) -> bool:
-        """Wait for room and for one's turn at the items; False when they have ended."""
-        with self._changed:
-            self._changed.wait_for(
-                lambda: (
-                    self._ended
-                    or (
-                        self._puller is None
-                        and self._num_pulled - self._num_taken < self._lookahead
-                    )
-                )
-            )
-            if not self._ended:
-                self._puller = threading.current_thread()
-            return not self._ended
-
-    def _pulled(self, ended: bool) -> int:
-        """Return the ticket of the item just pulled, if they have not ended."""
-        with self._changed:
-            self._puller = None
-            self._ended |= ended
-            self._num_pulled += not ended
-            self._changed.notify_all()
-            return self._num_pulled - 1
-
-    def results(self) -> Iterator[T]:
-        """Yield what was made, in order; raises what failed in its place."""
-
-        def is_next() -> bool:
-            has_ended = self._ended and self._puller is None
-            return self._num_taken in self._done or (
-                has_ended and self._num_taken == self._num_pulled
-            )
-
+    def work() -> None:
         while True:
-            with self._changed:
-                self._changed.wait_for(is_next)
-                if self._num_taken not in self._done:
-                    return
-                result = self._done.pop(self._num_taken)
-                self._num_taken += 1
-                self._changed.notify_all()
-            yield result()
+            room.acquire()
+            slot: Future[T] = Future()
+            with turn:
+                if has_ended.is_set():
+                    break
+                pulling.append(threading.current_thread())
+                try:
+                    item = next(iterator)
+                except BaseException as error:  # nothing can follow
+                    has_ended.set()
+                    if not isinstance(error, StopIteration):
+                        slot.set_exception(error)
+                        made.put(slot)
+                    made.put(None)
+                    break
+                finally:
+                    pulling.clear()
+                made.put(slot)
+            try:
+                slot.set_result(make(item))
+            except BaseException as error:  # whatever it is, it is raised in the consumer
+                slot.set_exception(error)
+        room.release()  # for the next thread to end
 
-    def end(self) -> None:
-        """End the threads; one that waits inside the iterator of items ends when that returns."""
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
-            waiting = self._puller
-        for thread in self._threads:
-            is_short = self._may_wait or thread is waiting
-            thread.join(timeout=_STREAM_GRACE_SECONDS if is_short else None)
-        _RUNNING.discard(self)
+    threads = [
+        threading.Thread(target=work, name=f"tgflow-loader-{i}", daemon=True)
+        for i in range(num_threads)
+    ]
 
+    def end() -> None:
+        has_ended.set()
+        room.release()
+        turn.release()  # those behind one that waits for an item
+        for thread in threads:
+            thread.join(_GRACE_SECONDS)
+            while thread.is_alive() and not may_wait and thread not in pulling:
+                thread.join(_GRACE_SECONDS)
 
-def _returned(made: T) -> T:
-    return made
-
-
-def _raised(error: BaseException) -> Any:
-    raise error
-
-
-_RUNNING: WeakSet[_Work[Any, Any]] = WeakSet()
+    _RUNNING.add(end)
+    try:
+        for thread in threads:
+            thread.start()
+        while (slot := made.get()) is not None:
+            result = slot.result()
+            room.release()
+            yield result
+    finally:
+        end()
+        _RUNNING.discard(end)
 
 
 @atexit.register
 def _end_all() -> None:
     """End what was not closed: threads in the core at exit would abort the process."""
-    for work in [*_RUNNING]:
-        work.end()
+    for end in [*_RUNNING]:
+        end()

@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -32,13 +32,12 @@ from tgflow.plan.in_order import (
     ordered_map,
     run_task,
     task_name,
-    until_failure,
 )
 from tgflow.plan.padding import BatchShape, cut
 from tgflow.plan.plan import (
-    DeviceBatches,
     Feature,
-    FeatureInput,
+    LentBatch,
+    MakeBatch,
     PendingBatch,
     PinnedCopies,
     Plan,
@@ -49,10 +48,11 @@ from tgflow.tables.table import PendingGather
 from tgflow.units import INT64_MAX
 
 
-class ReadyBatch(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadyBatch:
     """A batch on a GPU, or on its way there."""
 
-    batch: Batch
+    lent: LentBatch
     done: StreamEvent
     num_used: Tensor | None
     """Those of the batch in pinned memory, once `done`; None if it has none."""
@@ -66,13 +66,18 @@ class SideStream:
         self._stream = gpu.open_stream()
         self._rooms: deque[Tensor] = deque()
         """Pinned memory for `num_used` of batches, which is free."""
+        self._out: set[ReadyBatch] = set()
+        """Those that are not freed."""
 
-    def make(self, prepare: Callable[[T], Batch], item: T) -> ReadyBatch:
+    def make(self, prepare: Callable[[T], LentBatch], item: T) -> ReadyBatch:
         """Return `prepare(item)`, whose work is queued on this stream. For any thread."""
         with self._gpu.on(self._stream):
-            batch = prepare(item)
-            num_used = None if batch.num_used is None else self._on_host(batch.num_used)
-            return ReadyBatch(batch, self._gpu.record_event(), num_used)
+            lent = prepare(item)
+            num_used = lent.batch.num_used
+            on_host = None if num_used is None else self._on_host(num_used)
+            ready = ReadyBatch(lent, self._gpu.record_event(), on_host)
+        self._out.add(ready)
+        return ready
 
     def take(self, ready: ReadyBatch) -> Batch:
         """Return a batch for the current stream, whose later work waits until it is there."""
@@ -82,11 +87,18 @@ class SideStream:
             self._gpu.keep_for_current_stream(column)
         return batch
 
-    def join(self) -> None:
-        """Have the current stream wait for all that was queued on this one."""
+    def free(self, ready: ReadyBatch) -> None:
+        """Let the memory of a batch be used again, behind the current stream's work so far."""
+        self._out.discard(ready)
+        ready.lent.free()
+
+    def end(self) -> None:
+        """Have the current stream wait for all that was queued on this one, and free it."""
         with self._gpu.on(self._stream):
             done = self._gpu.record_event()
         self._gpu.wait_event(done)
+        for ready in [*self._out]:
+            self.free(ready)
 
     def _on_host(self, num_used: Tensor) -> Tensor:
         """Return what will hold `num_used` when the current stream's work so far is done."""
@@ -98,12 +110,12 @@ class SideStream:
 
     def _cut(self, ready: ReadyBatch) -> Batch:
         if ready.num_used is None:
-            return ready.batch
+            return ready.lent.batch
         if not ready.done.query():
             ready.done.synchronize()
         shape = BatchShape.of_used(ready.num_used.tolist())
         self._rooms.append(ready.num_used)
-        return cut(ready.batch, shape.rounded())
+        return cut(ready.lent.batch, shape.rounded())
 
 
 def sliced_tasks(tasks: Iterable[Task], wanted: range) -> Iterator[Task]:
@@ -132,7 +144,7 @@ class BatchSource(Protocol):
         """Return batch `index` of `epoch`; of tasks of slices, take a slice's number, too."""
         ...
 
-    def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> DeviceBatches:
+    def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> MakeBatch:
         """Return what makes the same batches on a GPU, see `Plan.batches_on`."""
         ...
 
@@ -230,7 +242,9 @@ class Loader:
             indices = range(len(plan)) if self._indices is None else self._indices
             tasks = ((self._epoch, index) for index in indices)
         planned: Iterator[Batch] | None = None
-        if isinstance(plan, Plan | ReusingPlan) and is_planned(plan):
+        if isinstance(plan, Plan | ReusingPlan) and any(
+            table.planned_cache is not None for table in feature_inputs(plan.graph)
+        ):
             planned = planned_batches(
                 plan, tasks, lookahead=self._lookahead, num_threads=self._num_threads
             )
@@ -238,12 +252,11 @@ class Loader:
             return planned or self._made(partial(run_task, plan.batch), tasks)
         side, clock = SideStream(gpu), WorkClock() if self._clock is None else self._clock
         if planned is not None:
-            batches = DeviceBatches(plan.batch)
-            ready = self._made(partial(side.make, PinnedCopies(gpu, clock).of_batch), planned)
-        else:
-            batches = plan.batches_on(gpu, self._ahead + 1 if self._captures else 0, clock)
-            ready = self._made(partial(side.make, partial(run_task, batches.make)), tasks)
-        return _taken(side, batches, ready)
+            copies = PinnedCopies(gpu, clock)
+            copied = partial(side.make, lambda batch: LentBatch(copies.of_batch(batch)))
+            return _taken(side, self._made(copied, planned))
+        make = plan.batches_on(gpu, self._ahead + 1 if self._captures else 0, clock)
+        return _taken(side, self._made(partial(side.make, partial(run_task, make)), tasks))
 
     @property
     def _ahead(self) -> int:
@@ -267,19 +280,15 @@ def _delivery_gpu(plan: BatchSource, device: torch.device | Device | None) -> De
     return device
 
 
-def _taken(
-    side: SideStream, batches: DeviceBatches, made: Generator[ReadyBatch]
-) -> Generator[Batch]:
+def _taken(side: SideStream, made: Generator[ReadyBatch]) -> Generator[Batch]:
     """Yield each batch to the current stream, and free it when the next one is asked for."""
     try:
         with closing(made):
             for ready in made:
-                batch = side.take(ready)
-                yield batch
-                batches.free(batch)
+                yield side.take(ready)
+                side.free(ready)
     finally:
-        side.join()  # what was made and is not taken
-        batches.close()
+        side.end()
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,11 +316,16 @@ class PartedPlan:
 
     def __init__(self, plan: Plan, max_pairs: int, *, with_storing: bool) -> None:
         self._plan = plan
-        size = max(1, max_pairs // (1 + plan.negatives.num))
-        self.parts = [
-            part for index in range(len(plan)) for part in _parts(plan, index, size, with_storing)
-        ]
+        self.parts: list[BatchPart] = []
         """In order."""
+        size = max(1, max_pairs // (1 + plan.negatives.num))
+        for index in range(len(plan)):
+            begin, end = plan.span(index)
+            for start in range(0, end - begin, size):
+                stop = min(start + size, end - begin)
+                self.parts.append(BatchPart(index, slice(start, stop), stop == end - begin))
+            if with_storing:
+                self.parts.append(BatchPart(index, slice(0, end - begin), False, True))
 
     @property
     def gpu(self) -> Device | None:
@@ -326,21 +340,15 @@ class PartedPlan:
         part = self.parts[index]
         return self._plan.part(epoch, part.index, part.rows, 1 if part.is_stored else None)
 
-    def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> DeviceBatches:
+    def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> MakeBatch:
         """Return what makes the parts on a GPU, or copies them there; none in slabs."""
-        if self.gpu is not None:
-            return DeviceBatches(self.batch)
-        copies = PinnedCopies(gpu, clock)
-        return DeviceBatches(lambda epoch, index: copies.of_batch(self.batch(epoch, index)))
+        copies = None if self.gpu is not None else PinnedCopies(gpu, clock)
 
+        def make(epoch: int, index: int) -> LentBatch:
+            batch = self.batch(epoch, index)
+            return LentBatch(batch if copies is None else copies.of_batch(batch))
 
-def _parts(plan: Plan, index: int, size: int, with_storing: bool) -> Iterator[BatchPart]:
-    begin, end = plan.span(index)
-    num = end - begin
-    for start in range(0, num, size):
-        yield BatchPart(index, slice(start, min(start + size, num)), start + size >= num)
-    if with_storing:
-        yield BatchPart(index, slice(0, num), False, True)
+        return make
 
 
 class BeladyPlanner:
@@ -484,11 +492,6 @@ class _Window:
         return step
 
 
-def is_planned(plan: AnyPlan) -> bool:
-    """Return whether features of `plan` come through a cache that is to be planned for."""
-    return any(table.planned_cache is not None for table in feature_inputs(plan.graph))
-
-
 def planned_batches(
     plan: AnyPlan, tasks: Iterable[Task], *, lookahead: Lookahead, num_threads: int
 ) -> Iterator[Batch]:
@@ -498,31 +501,29 @@ def planned_batches(
     16 batches ahead at first and one more with each that it delivers, until that is 32 accesses per
     row of each cache, or planning takes a quarter of the caches' bytes.
     """
-    planned: dict[Feature, tuple[FeatureInput, CachedTable]] = {}
-    others: list[FeatureInput] = []
-    for table in feature_inputs(plan.graph):
-        cache = table.planned_cache
-        if cache is None:
-            others.append(table)
-        else:
-            planned[table.name] = table, cache
+    tables = [(table, table.planned_cache) for table in feature_inputs(plan.graph)]
+    planned = [(table, cache) for table, cache in tables if cache is not None]
+    others = [table for table, cache in tables if cache is None]
 
     def drafted(task: Task) -> _Step:
         draft = run_task(plan.pending, task)
-        return _Step(task, draft, [table.trace(draft) for table, _ in planned.values()])
+        return _Step(task, draft, [table.trace(draft) for table, _ in planned])
 
     def steps() -> Generator[_Step]:
         """Plan batch after batch. A draft that fails is raised after those before it."""
-        known = _Window([cache for _, cache in planned.values()], lookahead)
-        failures: list[BaseException] = []
+        known = _Window([cache for _, cache in planned], lookahead)
+        failure: Exception | None = None
         with closing(drafts):
-            for step in until_failure(drafts, failures):
-                known.add(step)
-                while known.is_enough():
-                    yield known.plan()
+            try:
+                for step in drafts:
+                    known.add(step)
+                    while known.is_enough():
+                        yield known.plan()
+            except Exception as error:
+                failure = error
             while len(known) > 0:
                 yield known.plan()
-        for failure in failures:
+        if failure is not None:
             raise failure
 
     def begun(step: _Step) -> _Step:
@@ -530,7 +531,7 @@ def planned_batches(
         if step.pending is None:
             step.pending = run_task(plan.pending, step.task)
         try:
-            for (table, cache), schedule in zip(planned.values(), step.schedules, strict=True):
+            for (table, cache), schedule in zip(planned, step.schedules, strict=True):
                 with table.error_context():
                     step.missed.append(cache.start(schedule))
             step.rows = {table.name: table.gather(step.pending) for table in others}
@@ -543,7 +544,7 @@ def planned_batches(
         with closing(started):
             for step in started:
                 assert step.pending is not None
-                moves = zip(planned.values(), step.schedules, step.missed, strict=True)
+                moves = zip(planned, step.schedules, step.missed, strict=True)
                 for (table, cache), schedule, missed in moves:
                     try:
                         with table.error_context():

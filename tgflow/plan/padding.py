@@ -62,7 +62,6 @@ class Padding(NamedTuple):
 
 def paddings(batch: Batch, shape: BatchShape) -> dict[int, Padding]:
     """Return what each column gets to have `shape`, by its `id`; others stay as they are."""
-    _check_fits(shape_of(batch), shape)
     found: dict[int, Padding] = {}
 
     def pad(column: Tensor | None, rows: int, fill: int = 0) -> None:
@@ -115,10 +114,3 @@ def _cut_block(block: Block, rows: int, edge_table: Tensor | None) -> Block:
 
 def _shorter(column: Tensor, rows: int) -> Tensor:
     return column[:rows] if len(column) > rows else column
-
-
-def _check_fits(found: BatchShape, shape: BatchShape) -> None:
-    pairs = [*zip(found.targets, shape.targets, strict=False), (found.nodes, shape.nodes)]
-    pairs.append((found.edges, shape.edges))
-    if len(found.targets) != len(shape.targets) or any(rows > room for rows, room in pairs):
-        raise ValueError(f"a batch of {found} cannot be padded to {shape}, which has less room")

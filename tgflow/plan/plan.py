@@ -155,7 +155,14 @@ class Plan:
         if start < 0 or (stop is not None and stop < start):
             raise ValueError(f"a plan needs 0 <= start <= stop, got start={start}, stop={stop}")
         graph.check_node_x()
-        check_preparable(graph)
+        for table in feature_inputs(graph):
+            if graph.gpu is not None and table.planned_cache is not None:
+                raise ValueError(
+                    f'the cache of {table.name} has policy="belady", which is planned for on the '
+                    "host, and a GPU that samples tells no host what; the graph is on "
+                    f'{graph.device}: use policy="lru", or TemporalGraph(device="cpu"), whose '
+                    "batches are copied to the GPU"
+                )
         self.graph = graph
         self.seed = seed
         self.batch_size = batch_size
@@ -346,7 +353,7 @@ class Plan:
         part = self._some_of(self._drawn(epoch, index), rows, num)
         return self.of_roots(self._with_counts(replace(part, num_new=len(part.host.eid))))
 
-    def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> DeviceBatches:
+    def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> MakeBatch:
         """Return what makes the batches on a GPU for one pass: made there, or copied.
 
         Args:
@@ -356,13 +363,10 @@ class Plan:
                 prepares batches, or has to read a table for them.
             clock: Adds up how long the stream is busy that batches are made on.
         """
-        there = self._device
-        if there is None:
-            return CopiedBatches(copy(self), gpu, clock)
+        if self._device is None:
+            return CopiedBatches(copy(self), gpu, clock).make
         in_reach = all(each.is_in_reach_of_a_gpu for each in feature_inputs(self.graph))
-        if num_slabs and in_reach:
-            return CapturedBatches(there, self, num_slabs, clock)
-        return DeviceBatches(lambda *task: there.batch(self.draw(*task), clock))
+        return self._device.batches(num_slabs if in_reach else 0, clock)
 
     def draw(self, epoch: int, index: int, number: int | None = None) -> Roots:
         """Return what batch `index` asks about in `epoch`. Never waits for a device.
@@ -383,35 +387,23 @@ class Plan:
         """Return what batch `index` asks about in `epoch`, before the past is counted."""
         begin, end = self.span(index)
         key = derive_key(self.seed, epoch, index)
-        eid, num_new = self._positions(index, key, begin, end)
-        events = self.graph.log.gather(eid)
-        start = self._starts(eid, begin)
+        if self.only is not None:
+            place = index * self.batch_size
+            eid = self.only[place : place + self.batch_size]
+        else:
+            eid = torch.arange(begin, end)
+        num_new = len(eid)
+        if self.replay is not None:
+            drawn = self.replay.draw(derive_key(key, KeyDomain.REPLAY), begin, end - begin)
+            eid = torch.cat([eid, drawn])
+        events, start = self.graph.log.gather(eid), self._starts(eid, begin)
+        src, dst = events.src, events.dst
         negatives = self.negatives.draw(
-            self.pairs,
-            derive_key(key, KeyDomain.NEGATIVES),
-            events.src,
-            events.dst,
-            start=start,
-            stop=end,
+            self.pairs, derive_key(key, KeyDomain.NEGATIVES), src, dst, start=start, stop=end
         )
-        return Roots(
-            epoch=epoch,
-            index=index,
-            key=key,
-            num_new=num_new,
-            host=HostEvents(
-                eid,
-                events.src,
-                events.dst,
-                events.t,
-                begin,
-                end,
-                negatives.mask,
-                events.weight,
-            ),
-            negatives=negatives,
-            queries=self._queries(events, negatives, start, begin),
-        )
+        host = HostEvents(eid, src, dst, events.t, begin, end, negatives.mask, events.weight)
+        queries = self._queries(host, negatives, start)
+        return Roots(epoch, index, key, num_new, host, negatives, queries)
 
     def ask(self, src: Tensor, dst: Tensor, t: Tensor, as_of: Tensor) -> Roots:
         """Return what pairs ask about that no batch of the log has: as of any positions, any times.
@@ -428,18 +420,12 @@ class Plan:
             ValueError: If events have been deleted from the graph, and there are counts.
         """
         first, others = dst[:, 0].contiguous(), dst[:, 1:]
-        own = src.unsqueeze(1).expand_as(others)
         begin, end = (int(as_of.min()), int(as_of.max())) if len(src) else (0, 0)
+        own = for_each_negative(src, others.shape[1])
         negatives = Negatives(own, others, 0, own_sources=True)
-        roots = Roots(
-            epoch=0,
-            index=0,
-            key=self.seed,
-            num_new=len(src),
-            host=HostEvents(torch.full_like(src, NO_EVENT), src, first, t, begin, end),
-            negatives=negatives,
-            queries=self._queries(EventBatch(src, first, t), negatives, as_of, begin),
-        )
+        host = HostEvents(torch.full_like(src, NO_EVENT), src, first, t, begin, end)
+        queries = self._queries(host, negatives, as_of)
+        roots = Roots(0, 0, self.seed, len(src), host, negatives, queries)
         return self._with_counts(roots, as_of)
 
     def _with_counts(self, roots: Roots, limit: Tensor | None = None) -> Roots:
@@ -460,17 +446,18 @@ class Plan:
 
     def _some_of(self, whole: Roots, rows: slice, num_negatives: int) -> Roots:
         """Return what some events of a batch ask about, by its key, before the past is counted."""
-        host = whole.host
-        eid, src, dst, t = (x[rows] for x in (host.eid, host.src, host.dst, host.t))
-        weight = None if host.weight is None else host.weight[rows]
-        negatives = whole.negatives.part(rows, num_negatives)
-        start = self._starts(eid, host.begin)
-        return replace(
-            whole,
-            host=HostEvents(eid, src, dst, t, host.begin, host.end, negatives.mask, weight),
-            negatives=negatives,
-            queries=self._queries(EventBatch(src, dst, t), negatives, start, host.begin),
+        host, negatives = whole.host, whole.negatives.part(rows, num_negatives)
+        host = replace(
+            host,
+            eid=host.eid[rows],
+            src=host.src[rows],
+            dst=host.dst[rows],
+            t=host.t[rows],
+            negative_mask=negatives.mask,
+            weight=None if host.weight is None else host.weight[rows],
         )
+        queries = self._queries(host, negatives, self._starts(host.eid, host.begin))
+        return replace(whole, host=host, negatives=negatives, queries=queries)
 
     def _slice_of(self, whole: Roots, number: int) -> Roots:
         """Return what a slice asks about, by a key of its own, before the past is counted."""
@@ -503,18 +490,6 @@ class Plan:
         """Whether a query sees all that is earlier than its event, of its own batch too."""
         return self.visibility == "event"
 
-    def _positions(self, index: int, key: int, begin: int, end: int) -> tuple[Tensor, int]:
-        """Return the events of a batch, and how many of them, the first ones, are new."""
-        if self.only is not None:
-            place = index * self.batch_size
-            new = self.only[place : place + self.batch_size]
-        else:
-            new = torch.arange(begin, end)
-        if self.replay is None:
-            return new, len(new)
-        drawn = self.replay.draw(derive_key(key, KeyDomain.REPLAY), begin, end - begin)
-        return torch.cat([new, drawn]), len(new)
-
     def _starts(self, eid: Tensor, begin: int) -> Tensor:
         """Return the position at which the batch of each event started, int64 of `eid`'s shape."""
         if self.replay is None:  # all are of this batch
@@ -523,26 +498,22 @@ class Plan:
         index = torch.div(eid - self.start, size, rounding_mode="floor")
         return (self.start + index * size).clamp_(min=0)
 
-    def _queries(
-        self, events: EventBatch, negatives: Negatives, start: Tensor, begin: int
-    ) -> Frontier:
+    def _queries(self, host: HostEvents, negatives: Negatives, start: Tensor) -> Frontier:
+        """Return the sources, destinations and negatives, each as of its event's `start`."""
         m, own_sources = negatives.dst.shape[1], negatives.own_sources
-        columns = [events.src, events.dst, negatives.dst.reshape(-1)]
-        if not own_sources:
-            columns.append(negatives.src.reshape(-1))
-        nodes = torch.cat(columns)
+
+        def per_root(column: Tensor) -> Tensor:
+            repeated = column if m == 1 else column.repeat_interleave(m)
+            return torch.cat([column, column, repeated] + ([] if own_sources else [repeated]))
+
+        drawn = [negatives.dst] if own_sources else [negatives.dst, negatives.src]
+        nodes = torch.cat([host.src, host.dst, *(each.reshape(-1) for each in drawn)])
         if self.sees_all_before and not self.with_memory and self.with_nodes:
-            position = torch.full_like(nodes, begin)
+            position = torch.full_like(nodes, host.begin)
         else:
-            position = _per_root(start, m, own_sources)
-        t = _per_root(events.t, m, own_sources) if self.fanouts else torch.zeros_like(nodes)
+            position = per_root(start)
+        t = per_root(host.t) if self.fanouts else torch.zeros_like(nodes)
         return Frontier(nodes, t, position)
-
-
-def _per_root(column: Tensor, m: int, own_sources: bool) -> Tensor:
-    """Repeat a column of the events for the roots: sources, destinations and `m` negatives each."""
-    repeated = column if m == 1 else column.repeat_interleave(m)
-    return torch.cat([column, column, repeated] + ([] if own_sources else [repeated]))
 
 
 Feature = Literal["edge_x", "node_x"]
@@ -573,7 +544,7 @@ class Roots:
     begin: Tensor | None = None
     """On a GPU `host.begin`, int64 `[1]`."""
     params: Tensor | None = None
-    """On a GPU int64 `[H, 3]`: what the samplers of each hop read, see `Descent.params`."""
+    """On a GPU int64 `[H, 3]`: what the samplers of each hop read, see `hop_by_hop`."""
 
     @property
     def events(self) -> Mapping[str, Tensor]:
@@ -751,13 +722,6 @@ class FeatureInput:
         with self.error_context():
             return self.base_table.gather(ids)
 
-    def gather_all(self, batches: Sequence[PendingBatch]) -> Sequence[Tensor]:
-        """Return the rows that each of several batches needs of it, gathered in one call."""
-        ids = [batch.ids[self.name] for batch in batches]
-        with self.error_context():
-            rows = self.table.gather(torch.cat(ids))
-        return torch.split(rows, [len(each) for each in ids])
-
     @contextmanager
     def error_context(self) -> Iterator[None]:
         """Name the table in a note of errors."""
@@ -812,22 +776,8 @@ class FeatureInput:
 
 def feature_inputs(graph: TemporalGraph) -> list[FeatureInput]:
     """Return the tables that batches of `graph` read."""
-    named: tuple[tuple[Feature, Table | None], ...] = (
-        ("edge_x", graph.edge_x),
-        ("node_x", graph.node_x),
-    )
-    return [FeatureInput(name, table) for name, table in named if table is not None]
-
-
-def check_preparable(graph: TemporalGraph) -> None:
-    """Raise ValueError if a GPU cannot prepare the batches of a graph that is on it."""
-    for table in feature_inputs(graph):
-        if graph.gpu is not None and table.planned_cache is not None:
-            raise ValueError(
-                f'the cache of {table.name} has policy="belady", which is planned for on the host, '
-                f"and a GPU that samples tells no host what; the graph is on {graph.device}: use "
-                'policy="lru", or TemporalGraph(device="cpu"), whose batches are copied to the GPU'
-            )
+    named: dict[Feature, Table | None] = {"edge_x": graph.edge_x, "node_x": graph.node_x}
+    return [FeatureInput(name, table) for name, table in named.items() if table is not None]
 
 
 def check_unplanned(graph: TemporalGraph) -> None:
@@ -841,7 +791,7 @@ def check_unplanned(graph: TemporalGraph) -> None:
 
 
 class BlockPlaces(NamedTuple):
-    """Where the columns of a `Block` are, in bytes; -1: it has none."""
+    """Where the columns of a `Block` are in a slab, in bytes; -1: it has none."""
 
     targets: int
     """Its rows, padding included."""
@@ -854,7 +804,7 @@ class BlockPlaces(NamedTuple):
 
 
 class BatchPlaces(NamedTuple):
-    """Where the columns of a batch are, in bytes, and how long they are; -1: it has none."""
+    """Where the columns of a batch are in a slab, in bytes, and how many rows; -1: it has none."""
 
     num_events: int
     num_new: int
@@ -880,8 +830,6 @@ class BatchPlaces(NamedTuple):
     x: int
     node_ids: int
     node_x: int
-    counting_ns: int
-    """No place: of the thread, for which it counted the past."""
 
     @property
     def named(self) -> set[Feature]:
@@ -905,39 +853,34 @@ class FilledSlab:
 
 
 class _Piece:
-    """A piece of memory, uint8, seen as values of each type that batches have."""
+    """A piece of memory, uint8, of which columns are views."""
 
     def __init__(self, memory: Tensor) -> None:
-        self._words = memory.view(torch.int64)
-        self._floats = memory.view(torch.float32)
-        self._flags = memory.view(torch.bool)
+        types = torch.int64, torch.float32, torch.bool
+        self._typed = {dtype: memory.view(dtype) for dtype in types}
 
-    def words(self, place: int, rows: int, width: int | None = None) -> Tensor:
-        """Return int64 `[rows]` or `[rows, width]` from byte `place` on, as a view."""
+    def column(
+        self, place: int, rows: int, width: int | None = None, dtype: torch.dtype = torch.int64
+    ) -> Tensor:
+        """Return `[rows]` or `[rows, width]` from byte `place` on."""
+        typed = self._typed[dtype]
+        start = place // typed.element_size()
         if width is None:
-            return self._words.as_strided((rows,), (1,), place // 8)
-        return self._words.as_strided((rows, width), (width, 1), place // 8)
-
-    def floats(self, place: int, rows: int, width: int) -> Tensor:
-        """Return float32 `[rows, width]` from byte `place` on, as a view."""
-        return self._floats.as_strided((rows, width), (width, 1), place // 4)
+            return typed.as_strided((rows,), (1,), start)
+        return typed.as_strided((rows, width), (width, 1), start)
 
     def features(self, place: int, rows: int, width: int) -> Tensor | None:
-        """As `floats`; None where there are none."""
-        return None if place < 0 else self.floats(place, rows, width)
-
-    def flags(self, place: int, rows: int, width: int) -> Tensor:
-        """Return bool `[rows, width]` from byte `place` on, as a view."""
-        return self._flags.as_strided((rows, width), (width, 1), place)
+        """Return float32 `[rows, width]` from byte `place` on; None where there are none."""
+        return None if place < 0 else self.column(place, rows, width, torch.float32)
 
     def ends(self, place: int, at: BatchPlaces, m: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return a column of sources, destinations, negatives' sources and destinations."""
         num = at.num_events
-        src, dst = self.words(place, num), self.words(place + 8 * num, num)
-        negative_dst = self.words(place + 16 * num, num, m)
+        src, dst = self.column(place, num), self.column(place + 8 * num, num)
+        negative_dst = self.column(place + 16 * num, num, m)
         if at.num_queries == num * (2 + m):
             return src, dst, for_each_negative(src, m), negative_dst
-        return src, dst, self.words(place + 8 * num * (2 + m), num, m), negative_dst
+        return src, dst, self.column(place + 8 * num * (2 + m), num, m), negative_dst
 
 
 KEPT_SLABS = 8
@@ -1006,7 +949,7 @@ class HostPreparer:
     def fill(
         self, epoch: int, index: int, gathered: Collection[Feature], *, is_padded: bool = False
     ) -> FilledSlab:
-        """Prepare a batch in a slab."""
+        """Prepare a batch in a slab, with the rows of `gathered` tables that are in memory."""
         plan, graph = self._plan, self._plan.graph
         begin, end = plan.span(index)
         key = derive_key(plan.seed, epoch, index)
@@ -1017,7 +960,11 @@ class HostPreparer:
         replay_begin, num_replay = begin, 0
         if plan.replay is not None:
             replay_begin, num_replay = plan.replay.begin(begin), plan.replay.num_events(end - begin)
-        rows = self._rows(gathered)  # after the span: those of its events are there
+        rows: dict[Feature, Tensor | None] = {}  # after the span: those of its events are there
+        for each in feature_inputs(graph):
+            if each.name in gathered and isinstance(each.table, FeatureTable):
+                with each.error_context():
+                    rows[each.name] = each.table.in_memory
         node_end = graph.node_x_end
         slab = Slab(self.pool)
         numbers = self._native.prepare(
@@ -1050,35 +997,36 @@ class HostPreparer:
         host = HostEvents(eid, src, dst, t, begin, end, weight=weight)
         return FilledSlab(epoch, index, memory, host, at, blocks)
 
-    def _rows(self, names: Collection[Feature]) -> dict[Feature, Tensor]:
-        """Return the rows of those of some tables that are in host memory, as views."""
-        found: dict[Feature, Tensor] = {}
-        for each in feature_inputs(self._plan.graph):
-            if each.name not in names:
-                continue
-            with each.error_context():
-                table = each.table
-                rows = table.in_memory if isinstance(table, FeatureTable) else None
-            if rows is not None:
-                found[each.name] = rows
-        return found
-
     def view(self, filled: FilledSlab, memory: Tensor, *, is_here: bool) -> PendingBatch:
         """Return the batch as views of `memory`, the slab or a copy of it on any device."""
-        plan, at, piece, host = self._plan, filled.at, _Piece(memory), filled.host
+        plan, at, host = self._plan, filled.at, filled.host
+        piece = _Piece(memory)
         num, m = at.num_events, plan.negatives.num
         src, dst, negative_src, negative_dst = piece.ends(at.ends, at, m)
         if at.row >= 0:
             src_row, dst_row, negative_src_row, negative_dst_row = piece.ends(at.row, at, m)
         else:  # no frontier
-            src_row = dst_row = piece.words(0, 0)
-            negative_src_row = negative_dst_row = piece.words(0, 0, m)
-        eid, t = piece.words(at.eid, num), piece.words(at.t, num)
+            src_row = dst_row = piece.column(0, 0)
+            negative_src_row = negative_dst_row = piece.column(0, 0, m)
+        eid, t = piece.column(at.eid, num), piece.column(at.t, num)
         if is_here:
             eid, src, dst, t = host.eid, host.src, host.dst, host.t
         num_counts = plan.counts.num_rows * num * (1 + m)
         widths = {each.name: each.table.dim for each in feature_inputs(plan.graph)}
         edge_dim = widths.get("edge_x", 0)
+        edge_table = piece.features(at.edge_x, at.num_in_blocks, edge_dim)
+        blocks = tuple(
+            Block(
+                target=piece.column(of.target, of.targets),
+                neighbor=piece.column(of.neighbor, of.targets, k),
+                mask=piece.column(of.mask, of.targets, k, torch.bool),
+                dt=piece.column(of.dt, of.targets, k, torch.float32),
+                eid=piece.column(of.eid, of.targets, k),
+                edge_row=None if of.edge_row < 0 else piece.column(of.edge_row, of.targets, k),
+                edge_table=edge_table,
+            )
+            for of, k in zip(filled.blocks, plan.fanouts, strict=True)
+        )
         batch = Batch(
             epoch=filled.epoch,
             index=filled.index,
@@ -1096,80 +1044,33 @@ class HostPreparer:
             dst_row=dst_row,
             negative_src_row=negative_src_row,
             negative_dst_row=negative_dst_row,
-            blocks=_blocks(filled, piece, plan.fanouts, edge_dim),
-            nodes=piece.words(at.nodes, at.num_nodes),
-            position=piece.words(at.position, at.num_nodes if plan.with_nodes else num),
+            blocks=blocks,
+            nodes=piece.column(at.nodes, at.num_nodes),
+            position=piece.column(at.position, at.num_nodes if plan.with_nodes else num),
             node_x=piece.features(at.node_x, at.num_nodes, widths.get("node_x", 0)),
-            counts=plan.counts.read(piece.words(max(at.counts, 0), num_counts), 1 + m),
+            counts=plan.counts.read(piece.column(max(at.counts, 0), num_counts), 1 + m),
             num_fallbacks=at.num_fallbacks,
         )
         ids: dict[Feature, Tensor] = {}
         own_row = None
-        if "edge_x" in at.named:
-            ids["edge_x"] = piece.words(at.edge_ids, at.num_edges)
-            own_row = piece.words(at.own_row, num)
-        if "node_x" in at.named:
-            ids["node_x"] = piece.words(at.node_ids, at.num_nodes)
+        if at.edge_ids >= 0:
+            ids["edge_x"] = piece.column(at.edge_ids, at.num_edges)
+            own_row = piece.column(at.own_row, num)
+        if at.node_ids >= 0:
+            ids["node_x"] = piece.column(at.node_ids, at.num_nodes)
         return PendingBatch(batch, ids, num_in_blocks=at.num_in_blocks, own_row=own_row)
 
 
-def _blocks(
-    filled: FilledSlab, piece: _Piece, fanouts: Sequence[int], width: int
-) -> tuple[Block, ...]:
-    table = piece.features(filled.at.edge_x, filled.at.num_in_blocks, width)
-    return tuple(
-        Block(
-            target=piece.words(of.target, of.targets),
-            neighbor=piece.words(of.neighbor, of.targets, k),
-            mask=piece.flags(of.mask, of.targets, k),
-            dt=piece.floats(of.dt, of.targets, k),
-            eid=piece.words(of.eid, of.targets, k),
-            edge_row=None if of.edge_row < 0 else piece.words(of.edge_row, of.targets, k),
-            edge_table=table,
-        )
-        for of, k in zip(filled.blocks, fanouts, strict=True)
-    )
+class LentBatch(NamedTuple):
+    """A batch on a GPU, in memory that may be written over once it is freed."""
+
+    batch: Batch
+    free: Callable[[], None] = lambda: None
+    """Lets its memory be used again, behind the current stream's work so far."""
 
 
-class DeviceBatches:
-    """Makes batches on a GPU for one pass. Any thread may make them, on its current stream."""
-
-    def __init__(self, prepare: Callable[..., Batch]) -> None:
-        self._prepare = prepare
-
-    def make(self, epoch: int, index: int, *part: Any) -> Batch:
-        """Return batch `index` of `epoch`, or a slice of it by its number."""
-        return self._prepare(epoch, index, *part)
-
-    def free(self, batch: Batch) -> None:
-        """Let the memory of a batch be used again, behind the current stream's work so far."""
-
-    def close(self) -> None:
-        """End the pass: free what was made and not freed, behind the current stream's work."""
-
-
-class BatchesByEpoch(DeviceBatches):
-    """Batches of one epoch from one source, and of all others from another."""
-
-    def __init__(self, epoch: int, of_epoch: DeviceBatches, of_others: DeviceBatches) -> None:
-        self._epoch, self._of_epoch, self._of_others = epoch, of_epoch, of_others
-
-    def make(self, epoch: int, index: int, *part: Any) -> Batch:
-        """Return batch `index` of `epoch`, or a slice of it."""
-        return self._of(epoch).make(epoch, index, *part)
-
-    def free(self, batch: Batch) -> None:
-        """Let the memory of a batch be used again."""
-        self._of(batch.epoch).free(batch)
-
-    def close(self) -> None:
-        """End the pass."""
-        self._of_epoch.close()
-        self._of_others.close()
-
-    def _of(self, epoch: int) -> DeviceBatches:
-        return self._of_epoch if epoch == self._epoch else self._of_others
-
+MakeBatch = Callable[..., LentBatch]
+"""Makes batch (epoch, index), or a slice of it by its number; for any thread."""
 
 _PARAMS = 3
 """Of a hop: the cut-off of all queries, the key of its draws and how many queries are in use."""
@@ -1245,7 +1146,7 @@ class DevicePreparer:
     def __init__(self, plan: Plan, gpu: Device) -> None:
         self._plan, self._gpu = plan, gpu
         self._pinned = PinnedPool(gpu)
-        self._free: deque[_Captured | None] = deque()
+        self._free: deque[_Captured] = deque()
         self._num_warm = 0
 
     def placed(self, roots: Roots) -> Roots:
@@ -1255,30 +1156,51 @@ class DevicePreparer:
             layout.pack(roots, room)
             return layout.unpack(roots, self._gpu.copy_from_host(room))
 
-    def batch(self, roots: Roots, clock: WorkClock | None = None) -> Batch:
+    def batches(self, num_slabs: int, clock: WorkClock) -> MakeBatch:
+        """Return what makes batches for one pass, up to `num_slabs` of them at a time in slabs."""
+        plan, lock, num_used = self._plan, threading.Lock(), 0
+
+        def make(*task: Any) -> LentBatch:
+            nonlocal num_used
+            roots = plan.draw(*task)
+            slab: _Captured | None = None
+            with lock:
+                is_captured = num_used < num_slabs and self._is_warm(roots)
+                if is_captured:
+                    num_used += 1
+                    slab = self._free.popleft() if self._free else None
+            if not is_captured:
+                return LentBatch(self._batch(roots, clock))
+            replayed = self._replayed(roots, slab, clock)
+
+            def free() -> None:
+                nonlocal num_used
+                replayed.freed = self._gpu.record_event()
+                with lock:
+                    num_used -= 1
+                    self._free.append(replayed)
+
+            return LentBatch(replayed.batch, free)
+
+        return make
+
+    def _batch(self, roots: Roots, clock: WorkClock) -> Batch:
         """Return the batch of what was drawn; waits only for features that the host reads."""
         graph = self._plan.graph
-        with nullcontext() if clock is None else clock.measuring():
+        with clock.measuring():
             pending = assemble(self._plan, self.placed(roots))
             if all(each.is_in_reach_of_a_gpu for each in feature_inputs(graph)):
                 return pending.gathered(graph)
         return pending.gathered(graph)
 
-    def is_warm(self, roots: Roots) -> bool:
-        """Return whether a batch can be captured: it is of full size, and others came before."""
+    def _is_warm(self, roots: Roots) -> bool:
+        """Whether a batch can be captured: it is of full size, and others came before."""
         if roots.slice is not None or len(roots.host.eid) != self._plan.full_size:
             return False
         self._num_warm += 1
         return self._num_warm > _WARM_UPS
 
-    def take(self) -> _Captured | None:
-        """Return a slab that is free; None: there is none."""
-        try:
-            return self._free.popleft()
-        except IndexError:
-            return None
-
-    def replayed(self, roots: Roots, slab: _Captured | None, clock: WorkClock) -> _Captured:
+    def _replayed(self, roots: Roots, slab: _Captured | None, clock: WorkClock) -> _Captured:
         """Return a slab that holds the batch of what was drawn; waits only while it captures."""
         graph = self._plan.graph
         if slab is not None and slab.freed is not None:
@@ -1317,54 +1239,6 @@ class DevicePreparer:
         node_x_end, work = plan.graph.node_x_end, self._gpu.capture(prepare)
         return _Captured(node_x_end, layout, there, made[0], work)
 
-    def give_back(self, slab: _Captured) -> None:
-        """Use a slab again, behind the work of the current stream so far."""
-        slab.freed = self._gpu.record_event()
-        self._free.append(slab)
-
-
-class CapturedBatches(DeviceBatches):
-    """Batches of one pass, made in slabs; see `DeviceBatches`."""
-
-    def __init__(
-        self, preparer: DevicePreparer, plan: Plan, num_slabs: int, clock: WorkClock
-    ) -> None:
-        self._preparer, self._plan, self._most = preparer, plan, num_slabs
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._num_used = 0
-        self._lent: dict[int, _Captured] = {}
-
-    def make(self, epoch: int, index: int, *part: Any) -> Batch:
-        """Return a batch; a slice is never in a slab. Waits only while it captures."""
-        roots = self._plan.draw(epoch, index, *part)
-        with self._lock:
-            is_captured = self._num_used < self._most and self._preparer.is_warm(roots)
-            self._num_used += is_captured
-            slab = self._preparer.take() if is_captured else None
-        if not is_captured:
-            return self._preparer.batch(roots, self._clock)
-        slab = self._preparer.replayed(roots, slab, self._clock)
-        with self._lock:
-            self._lent[id(slab.batch.eid)] = slab
-        return slab.batch
-
-    def free(self, batch: Batch) -> None:
-        """Let the slab of a batch be used again, behind the current stream's work so far."""
-        with self._lock:
-            slab = self._lent.pop(id(batch.eid), None)
-            self._num_used -= slab is not None
-        if slab is not None:
-            self._preparer.give_back(slab)
-
-    def close(self) -> None:
-        """Free what was made and not freed, behind the current stream's work so far."""
-        with self._lock:
-            slabs = [*self._lent.values()]
-            self._lent.clear()
-        for slab in slabs:
-            self._preparer.give_back(slab)
-
 
 _ALIGNMENT = 256
 """Of columns, in bytes: that of whatever torch allocates itself."""
@@ -1382,18 +1256,30 @@ class PinnedCopies:
     ) -> dict[int, Tensor]:
         """Return copies on the GPU by the `id` of each column, contiguous; does not synchronize."""
         longer = {} if longer is None else longer
-        places, size = _laid_out(columns, longer)
-        with self._pinned.lend(size) as room:
-            for column, place in zip(columns, places, strict=True):
+        shapes = [
+            (longer[id(column)].rows if id(column) in longer else len(column), *column.shape[1:])
+            for column in columns
+        ]
+        sizes = [c.element_size() * prod(shape) for c, shape in zip(columns, shapes, strict=True)]
+        *begins, end = 0, *accumulate(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)
+
+        def parts(piece: Tensor) -> list[Tensor]:
+            places = zip(columns, begins, sizes, shapes, strict=True)
+            return [
+                piece[begin : begin + size].view(column.dtype).view(shape)
+                for column, begin, size, shape in places
+            ]
+
+        with self._pinned.lend(end) as room:
+            for column, part in zip(columns, parts(room), strict=True):
                 # numpy copies on this thread alone, where torch would start threads beside it
-                part = place.part_of(room).numpy()
-                part[: len(column)] = column.numpy()
+                values = part.numpy()
+                values[: len(column)] = column.numpy()
                 if id(column) in longer:
-                    part[len(column) :] = longer[id(column)].fill
+                    values[len(column) :] = longer[id(column)].fill
             with self._clock.measuring():
                 there = self._gpu.copy_from_host(room)
-        pairs = zip(columns, places, strict=True)
-        return {id(column): place.part_of(there) for column, place in pairs}
+        return {id(column): part for column, part in zip(columns, parts(there), strict=True)}
 
     def of_batch(self, batch: Batch) -> Batch:
         """Return a copy of a batch, with padding up to a size; does not synchronize."""
@@ -1401,34 +1287,7 @@ class PinnedCopies:
         return batch.map(lambda column: copies[id(column)])
 
 
-class _Place(NamedTuple):
-    """Where a column is in a piece of memory."""
-
-    begin: int
-    num_bytes: int
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-
-    def part_of(self, piece: Tensor) -> Tensor:
-        """Return the column in `piece`, uint8."""
-        part = piece[self.begin : self.begin + self.num_bytes]
-        return part.view(self.dtype).view(self.shape)
-
-
-def _laid_out(columns: Sequence[Tensor], longer: Mapping[int, Padding]) -> tuple[list[_Place], int]:
-    """Return the place of each column, one behind the other, and how many bytes all take."""
-    shapes = [
-        (longer[id(column)].rows if id(column) in longer else len(column), *column.shape[1:])
-        for column in columns
-    ]
-    bytes_ = [c.element_size() * prod(shape) for c, shape in zip(columns, shapes, strict=True)]
-    begins = [0, *accumulate(-(-size // _ALIGNMENT) * _ALIGNMENT for size in bytes_)]
-    end = begins.pop()
-    dtypes = [column.dtype for column in columns]
-    return [*map(_Place, begins, bytes_, dtypes, shapes)], end
-
-
-class CopiedBatches(DeviceBatches):
+class CopiedBatches:
     """Prepares batches in host memory and copies them to a GPU, on the current stream.
 
     Whole batches are prepared in slabs of pinned memory, not used again before their copies are
@@ -1448,13 +1307,13 @@ class CopiedBatches(DeviceBatches):
         self._copied: deque[tuple[Tensor, StreamEvent]] = deque()
         """Slabs, and when their copies are done."""
 
-    def make(self, epoch: int, index: int, *part: Any) -> Batch:
+    def make(self, epoch: int, index: int, *part: Any) -> LentBatch:
         """Return a batch on the GPU, with padding up to a size; waits for tables at most."""
-        if part or self._slabs is None:
-            return self.of_pending(self._plan.pending(epoch, index, *part))
-        filled = self._slabs.fill(epoch, index, self._here, is_padded=True)
-        if filled.at.named & self._here.keys():  # rows that are not in memory, or no longer
-            return self.of_pending(assemble(self._plan, self._plan.draw(epoch, index)))
+        filled: FilledSlab | None = None
+        if not part and self._slabs is not None:
+            filled = self._slabs.fill(epoch, index, self._here, is_padded=True)
+        if self._slabs is None or filled is None or filled.at.named & self._here.keys():
+            return LentBatch(self.of_pending(self._plan.pending(epoch, index, *part)))
         with self._lock:
             while self._copied and self._copied[0][1].query():
                 self._copied.popleft()
@@ -1462,19 +1321,22 @@ class CopiedBatches(DeviceBatches):
             there = self._gpu.copy_from_host(filled.memory)
         with self._lock:
             self._copied.append((filled.memory, self._gpu.record_event()))
-        return self._completed(self._slabs.view(filled, there, is_here=False))
+        return LentBatch(self._completed(self._slabs.view(filled, there, is_here=False)))
 
     def of_pending(self, pending: PendingBatch) -> Batch:
         """Return a batch of the host on the GPU; the host waits for features that it gathers."""
         batch = pending.with_features({n: each.gather(pending) for n, each in self._here.items()})
         ids = {name: each.base_ids(pending) for name, each in self._there.items()}
+        shape = replace(shape_of(batch), edges=len(pending.ids.get("edge_x", ()))).rounded()
+        longer = paddings(batch, shape)
+        for name, column in ids.items():
+            longer[id(column)] = Padding(shape.edges if name == "edge_x" else shape.nodes, -1)
         own_row = [] if pending.own_row is None else [pending.own_row]
-        longer, rows = _longer(pending, batch, ids)
         copies = self._copies.of([*batch.tensors(), *ids.values(), *own_row], longer)
         copied = PendingBatch(
             batch.map(lambda column: copies[id(column)]),
             {name: copies[id(column)] for name, column in ids.items()},
-            rows,
+            shape.edges,
             None if pending.own_row is None else copies[id(pending.own_row)],
         )
         return self._completed(copied)
@@ -1485,15 +1347,3 @@ class CopiedBatches(DeviceBatches):
         with self._clock.measuring():
             rows = {n: self._there[n].gather_base(ids) for n, ids in pending.ids.items()}
             return pending.with_features(rows)
-
-
-def _longer(
-    pending: PendingBatch, batch: Batch, ids: Mapping[Feature, Tensor]
-) -> tuple[dict[int, Padding], int]:
-    """Return what columns get to have a size, and the rows of the edge table then."""
-    edges = pending.ids.get("edge_x", ())
-    shape = replace(shape_of(batch), edges=len(edges)).rounded()
-    longer = paddings(batch, shape)
-    for name, column in ids.items():
-        longer[id(column)] = Padding(shape.edges if name == "edge_x" else shape.nodes, -1)
-    return longer, shape.edges

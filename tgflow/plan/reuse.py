@@ -2,7 +2,7 @@
 
 The reuse of embeddings under bounded staleness of NeutronOrch (PVLDB 17, 2024), for temporal
 graphs: below the roots a layer's row of (node, time) is made of what happened before that time,
-which does not change once the log has reached it (`find_settled`). What ages is the
+which does not change once the log has reached it. What ages is the
 parameters alone, by a step a batch.
 
 Which rows are taken is a function of the plan's own batches in their order, not of what a cache
@@ -31,7 +31,8 @@ from tgflow.plan.in_order import ordered_map, run_task
 from tgflow.plan.padding import rounded
 from tgflow.plan.plan import (
     CopiedBatches,
-    DeviceBatches,
+    LentBatch,
+    MakeBatch,
     PendingBatch,
     Plan,
     Roots,
@@ -39,9 +40,7 @@ from tgflow.plan.plan import (
     walk_of,
 )
 from tgflow.sampling import Frontier
-from tgflow.sampling.expand import find_settled
 from tgflow.sampling.hops import HopQueries, Hops, SomeNeighbors
-from tgflow.sampling.rows import sample_neighbors
 
 WINDOW = 32
 """Batches after which it is decided whether reuse is worth its while."""
@@ -167,12 +166,14 @@ class HopReuse:
             size = int((nodes >= 0).sum())
             nodes, t = nodes[:size], t[:size]
         num_used = len(nodes)
-        limit = self._limit(roots)
+        limit = roots.host.end if self._plan.sees_all_before else roots.host.begin
         self._forget_changed(limit)
         key = derive_key(roots.key, KeyDomain.REUSE, self._hop)
         order, slot = torch.empty(2, num_used, dtype=torch.int64).unbind(0)
         rule, number = self._rule, self.progress.number
-        may_recur = find_settled(self._plan.graph.log, t, limit)
+        may_recur = torch.zeros(num_used, dtype=torch.bool)
+        if limit > 0:  # where the log has reached a time, nothing earlier is appended
+            torch.le(t, self._plan.graph.log.gather(torch.tensor([limit - 1])).t, out=may_recur)
         counts = self._map.decide(
             number, nodes, t, may_recur, rule.staleness, rule.refresh, key, order, slot
         )
@@ -183,10 +184,6 @@ class HopReuse:
         made = order[:stored]
         record = ReuseRecord(number, nodes[made], t[made], slot[:stored], self.progress)
         return self._choice(order, slot, (refreshed, stored, computed), record)
-
-    def _limit(self, roots: Roots) -> int:
-        """Return the log position that no query of a batch sees events beyond."""
-        return roots.host.end if self._plan.sees_all_before else roots.host.begin
 
     def _choice(
         self, order: Tensor, slot: Tensor, counts: tuple[int, int, int], record: ReuseRecord
@@ -249,7 +246,7 @@ class Walk:
     def _answer(self, choice: ReuseChoice | None) -> Neighbors | SomeNeighbors:
         asked = self.asked
         if choice is None:
-            return self._sampled(asked)
+            return asked.sampled(self._plan.graph, self._plan.sampler)
         device = asked.nodes.device
         num_rows = None if self._plan.gpu is None else rounded(len(choice.at))
         at, limit = choice.at.to(device), asked.as_of
@@ -269,15 +266,8 @@ class Walk:
                 stored=reused.stored.to(device),
                 weight=F.pad(reused.weight, (0, num_rows - len(at))).to(device),
             )
-        row = choice.row.to(device)
-        return SomeNeighbors(at, num_rows, row, self._sampled(some), reused)
-
-    def _sampled(self, asked: HopQueries) -> Neighbors:
-        plan = self._plan
-        return sample_neighbors(
-            plan.graph, plan.sampler, asked.nodes, asked.t, asked.k,
-            key=asked.key, as_of=asked.as_of, params=asked.params,
-        )  # fmt: skip
+        found = some.sampled(self._plan.graph, self._plan.sampler)
+        return SomeNeighbors(at, num_rows, choice.row.to(device), found, reused)
 
 
 @dataclass(slots=True, eq=False)
@@ -357,12 +347,12 @@ class ReusingPlan:
         """Return a batch, see `Plan.batch`; None takes no rows."""
         return self.pending(epoch, index, reuse).gathered(self.graph)
 
-    def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> DeviceBatches:
+    def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> MakeBatch:
         """Return what makes the batches on a GPU: made there, or copied; never in slabs."""
         if self.gpu is not None:
-            return DeviceBatches(self.batch)
+            return lambda *task: LentBatch(self.batch(*task))
         copies = CopiedBatches(self._plan, gpu, clock)
-        return DeviceBatches(lambda *task: copies.of_pending(self.pending(*task)))
+        return lambda *task: LentBatch(copies.of_pending(self.pending(*task)))
 
 
 def check_reusable(plan: Plan) -> None:

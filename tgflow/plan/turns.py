@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 from itertools import groupby, islice
 
 import torch
+from torch import Tensor
 
 from tgflow.batch import Batch, Share
 from tgflow.graph import TemporalGraph
 from tgflow.peers import PeerLost, Peers, RanksDisagree
 from tgflow.plan.in_order import Task, batch_error, ordered_map
-from tgflow.plan.plan import Plan, Roots, assemble, feature_inputs, walk_of
+from tgflow.plan.plan import Feature, Plan, Roots, assemble, feature_inputs, walk_of
 from tgflow.sampling import Frontier, Sampler
 from tgflow.sampling.hops import Hops, HopWalk, hop_by_hop, walk_here
 
@@ -121,12 +122,14 @@ class SharePreparer:
         walks += [_nowhere(drawn[0][0]) for _ in range(num_walks - len(walks))]
         found = self.walk(walks)
         pending = [assemble(*each, hops) for each, hops in zip(drawn, found, strict=False)]
-        tables = feature_inputs(drawn[0][0].graph)
-        rows = {table.name: table.gather_all(pending) for table in tables}
-        return [
-            batch.with_features({name: each[number] for name, each in rows.items()})
-            for number, batch in enumerate(pending)
-        ]
+        rows: list[dict[Feature, Tensor]] = [{} for _ in pending]
+        for table in feature_inputs(drawn[0][0].graph):
+            ids = [batch.ids[table.name] for batch in pending]
+            with table.error_context():
+                found = table.table.gather(torch.cat(ids))
+            for of_batch, part in zip(rows, found.split([*map(len, ids)]), strict=True):
+                of_batch[table.name] = part
+        return [batch.with_features(each) for batch, each in zip(pending, rows, strict=True)]
 
 
 def _fetching(shares: Iterable[Share], ask: AskState) -> list[Share]:

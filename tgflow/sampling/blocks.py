@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -17,8 +15,6 @@ from tgflow.batch import Block
 from tgflow.events import NO_NODE
 from tgflow.sampling.expand import Frontier
 from tgflow.sampling.hops import Hops
-
-_BACKEND = "DGLBACKEND"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,26 +108,13 @@ def import_dgl() -> Any:
             # DGL then takes setuptools.extern.packaging, which setuptools 71 has dropped; to import
             # setuptools puts its own copy of packaging on the path.
             import_module("setuptools")
-        with _pytorch_backend():
-            return import_module("dgl")
+        os.environ.setdefault("DGLBACKEND", "pytorch")  # or DGL writes a file to the user's home
+        return import_module("dgl")
     except ModuleNotFoundError as error:
         raise ImportError(
             f"to_dgl() needs DGL 1.1.3, and {error.name} is not installed: "
             "pip install 'tgflow-learn[dgl]' (Python 3.11)"
         ) from error
-
-
-@contextmanager
-def _pytorch_backend() -> Iterator[None]:
-    """Name DGL's backend while it is imported, or it writes a file to the user's home."""
-    if _BACKEND in os.environ:
-        yield
-        return
-    os.environ[_BACKEND] = "pytorch"
-    try:
-        yield
-    finally:
-        del os.environ[_BACKEND]
 
 
 def to_pyg(hops: Hops) -> list[Any]:

@@ -13,7 +13,7 @@ from tgflow.cuda import frontier as kernels
 from tgflow.cuda.device import Device
 from tgflow.describe import described
 from tgflow.events import NO_NODE
-from tgflow.graph import EventLog, Neighbors
+from tgflow.graph import Neighbors
 from tgflow.sampling import _native
 
 _TWO_TO_64 = 2.0**64
@@ -119,46 +119,13 @@ def chain(frontier: Frontier, neighbors: Neighbors, seconds_per_tick: float) -> 
     num, k = neighbors.nodes.shape
     row = torch.arange(num * (k + 1), device=neighbors.nodes.device)
     mask = neighbors.mask
-    return Block(
-        target=row[:num],
-        neighbor=row[num:].view(num, k),
-        mask=mask,
-        dt=_seconds(frontier.t, neighbors, mask, seconds_per_tick),
-        eid=neighbors.eid,
-    )
+    ticks = torch.empty(mask.shape, dtype=torch.float64, device=mask.device)
+    torch.sub(frontier.t.unsqueeze(1), neighbors.t, out=ticks)
+    ticks = torch.where(ticks < 0, ticks + _TWO_TO_64, ticks)  # more than int64 holds
+    dt = ticks.mul_(seconds_per_tick).to(torch.float32).mul_(mask)
+    return Block(row[:num], row[num:].view(num, k), mask, dt, neighbors.eid)
 
 
 def for_each_slot(column: Tensor, k: int) -> Tensor:
     """Return each target's value for each of its `k` neighbors, `[N * k]`."""
     return column.repeat_interleave(k, output_size=len(column) * k)
-
-
-def _seconds(t: Tensor, neighbors: Neighbors, mask: Tensor, seconds_per_tick: float) -> Tensor:
-    """Return the seconds from each neighbor's event to its target's time, 0 without a neighbor."""
-    ticks = torch.empty(mask.shape, dtype=torch.float64, device=mask.device)
-    torch.sub(t.unsqueeze(1), neighbors.t, out=ticks)
-    ticks = torch.where(ticks < 0, ticks + _TWO_TO_64, ticks)  # more than int64 holds
-    return ticks.mul_(seconds_per_tick).to(torch.float32).mul_(mask)
-
-
-def find_settled(log: EventLog, t: Tensor, limit: Tensor | int) -> Tensor:
-    """Return which queries see the same whatever is appended: the log has reached their times.
-
-    Their neighborhoods, and all below them, are those of their nodes and times alone, until the
-    past itself is changed (`TemporalGraph.last_change`) or an event comes late.
-
-    Args:
-        log: Log of the graph that is asked.
-        t: Times of the queries in ticks, int64 `[N]`, on the CPU.
-        limit: Log positions that they see events before, int64 `[N]`, or one for all.
-
-    Returns:
-        bool `[N]`.
-    """
-    if not len(log):
-        return torch.zeros(len(t), dtype=torch.bool)
-    if isinstance(limit, int):
-        reached = log.gather(torch.tensor([max(limit - 1, 0)])).t
-        return (t <= reached) if limit > 0 else torch.zeros(len(t), dtype=torch.bool)
-    reached = log.gather((limit - 1).clamp_(min=0)).t
-    return (t <= reached) & (limit > 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Required, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -117,75 +116,25 @@ def sample_hops(
     roots, rows = Frontier(nodes, t, each), None
     if dedup:
         roots, rows = distinct(roots, graph.gpu)
-    return descend(
-        graph, roots, fanouts, rows=rows, sampler=sampler, key=key, types=types, dedup=dedup,
+    hops = hop_by_hop(
+        graph.seconds_per_tick, graph.gpu, roots, fanouts, rows=rows, key=key, dedup=dedup,
         as_of=None if isinstance(as_of, Tensor) else as_of,
     )  # fmt: skip
-
-
-def descend(
-    graph: TemporalGraph,
-    roots: Frontier,
-    fanouts: Sequence[int],
-    *,
-    sampler: Sampler,
-    types: Collection[int] | None = None,
-    **how: Unpack[Descent],
-) -> Hops:
-    """Return the hops from a frontier down: what `sample_hops` and `tgflow.Plan` share.
-
-    Args:
-        graph: Graph to read.
-        roots: The first hop's targets, distinct where `dedup`.
-        fanouts: Neighbors per query of each hop; may be none.
-        sampler: Which neighbors are taken.
-        types: Only events with one of these labels count.
-        how: As `Descent` has it.
-    """
-    hops = hop_by_hop(graph.seconds_per_tick, graph.gpu, roots, fanouts, **how)
     return walk_here(graph, hops, sampler, types)
 
 
 def walk_here(
-    graph: TemporalGraph, hops: HopWalk, sampler: Sampler, types: Collection[int] | None = None
+    graph: TemporalGraph, walk: HopWalk, sampler: Sampler, types: Collection[int] | None = None
 ) -> Hops:
     """Return the hops of a batch, whose answers are those of the graph at hand.
 
     Args:
         graph: Graph to read.
-        hops: As `hop_by_hop` yields them.
+        walk: As `hop_by_hop` yields it.
         sampler: Which neighbors are taken.
         types: Only events with one of these labels count.
     """
-
-    def sampled(asked: HopQueries) -> Neighbors:
-        return sample_neighbors(
-            graph, sampler, asked.nodes, asked.t, asked.k, key=asked.key,
-            as_of=asked.as_of, types=types, out=asked.out, params=asked.params,
-        )  # fmt: skip
-
-    return answer_walk(hops, sampled)
-
-
-class Descent(TypedDict, total=False):
-    """How hops lead down from a frontier."""
-
-    rows: Tensor | None
-    """The row of each query in the roots; None: the queries are its rows."""
-    key: Required[int]
-    """Of all hops' draws."""
-    as_of: Required[int | None]
-    """See only events at log positions below this. None: below each query's `position`, or where it
-    has none, all."""
-    dedup: bool
-    """Whether each frontier holds equal queries once; default: it does."""
-    by_time: bool
-    """Whether rows of the lowest frontier that differ only in time are kept apart; default: yes."""
-    by_position: bool
-    """Whether those that differ only in position are; default: yes."""
-    params: Tensor | None
-    """On a GPU int64 `[H, 3]`, contiguous: of each hop the cut-off for all, the key and how many
-    queries are in use, see `Queries.params`; they then stand for `key` and a number as `as_of`."""
+    return answer_walk(walk, lambda asked: asked.sampled(graph, sampler, types))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -200,6 +149,15 @@ class HopQueries:
     out: Neighbors | None
     """Where the answers must be; None: anywhere."""
     params: Tensor | None
+
+    def sampled(
+        self, graph: TemporalGraph, sampler: Sampler, types: Collection[int] | None = None
+    ) -> Neighbors:
+        """Return the answer of a graph."""
+        return sample_neighbors(
+            graph, sampler, self.nodes, self.t, self.k, key=self.key,
+            as_of=self.as_of, types=types, out=self.out, params=self.params,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -227,24 +185,37 @@ def hop_by_hop(
     gpu: Device | None,
     roots: Frontier,
     fanouts: Sequence[int],
-    **how: Unpack[Descent],
+    *,
+    key: int,
+    as_of: int | None,
+    rows: Tensor | None = None,
+    dedup: bool = True,
+    by_time: bool = True,
+    by_position: bool = True,
+    params: Tensor | None = None,
 ) -> HopWalk:
     """Yield what each hop asks, and go on with the answers that are sent; return the hops.
 
-    Whoever sends them chooses where they come from: `descend` asks the graph at hand, and hops of
-    several batches, one step of each at a time, can ask elsewhere together. With `dedup` answers
+    Whatever sends them chooses where they come from: `walk_here` asks the graph at hand, and hops
+    of several batches, one step of each at a time, can ask elsewhere together. With `dedup` answers
     may be wider or narrower than what was asked for.
 
     Args:
         seconds_per_tick: Length of a tick.
         gpu: Where the queries are; None: on the CPU.
-        roots: As `descend` takes them.
-        fanouts: As `descend` takes them.
-        how: As `Descent` has it.
+        roots: The first hop's targets, distinct where `dedup`.
+        fanouts: Neighbors per query of each hop; may be none.
+        key: Of all hops' draws.
+        as_of: See only events at log positions below this. None: below each query's `position`, or
+            where it has none, all.
+        rows: The row of each query in the roots; None: the queries are its rows.
+        dedup: Whether each frontier holds equal queries once.
+        by_time: Whether rows of the lowest frontier that differ only in time are kept apart.
+        by_position: Whether those that differ only in position are.
+        params: On a GPU int64 `[H, 3]`, contiguous: of each hop the cut-off for all, the key and
+            how many queries are in use, see `Queries.params`; they then stand for `key` and a
+            number as `as_of`.
     """
-    key, as_of, params = how["key"], how["as_of"], how.get("params")
-    by_time, by_position = how.get("by_time", True), how.get("by_position", True)
-    dedup, rows = how.get("dedup", True), how.get("rows")
     if rows is None:
         rows = torch.arange(len(roots), device=roots.nodes.device)
     frontiers: list[Frontier] = [roots]

@@ -19,7 +19,7 @@ from tgflow.model import TemporalModel
 from tgflow.plan.counts import CountHistory
 from tgflow.plan.in_order import Task
 from tgflow.plan.negatives import NegativeSampler, NegativesOfBoth, NegativeSource
-from tgflow.plan.plan import BatchesByEpoch, DeviceBatches, Plan
+from tgflow.plan.plan import LentBatch, MakeBatch, Plan
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.train.config import ContinualConfig, TrainingConfig
 
@@ -50,10 +50,15 @@ class MicroBatchPlans:
         """Return the plan of the batches of an epoch."""
         return self.predict if epoch == PREDICT else self.learn
 
-    def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> DeviceBatches:
+    def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> MakeBatch:
         """Return what makes the same batches on a GPU; see `Plan.batches_on`."""
-        plans = (plan.batches_on(gpu, num_slabs, clock) for plan in (self.predict, self.learn))
-        return BatchesByEpoch(PREDICT, *plans)
+        plans = self.predict, self.learn
+        predict, learn = (plan.batches_on(gpu, num_slabs, clock) for plan in plans)
+
+        def make(epoch: int, *rest: Any) -> LentBatch:
+            return (predict if epoch == PREDICT else learn)(epoch, *rest)
+
+        return make
 
 
 @dataclass(slots=True)
