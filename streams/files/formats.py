@@ -35,7 +35,7 @@ from tgflow.streams.files.decoder import Decoder
 from tgflow.streams.files.dyglib import HEADER as DYGLIB_HEADER
 from tgflow.streams.files.dyglib import DyglibDecoder
 from tgflow.streams.files.jsonl import JsonlDecoder
-from tgflow.streams.files.text import BLOCK_BYTES, COMPRESSION, TextFile
+from tgflow.streams.files.text import BLOCK_BYTES, COMPRESSION, head_of
 from tgflow.streams.options import TextLayout
 
 
@@ -108,7 +108,7 @@ def decoder_for(
         text = f"its name has no known ending (known: {endings}); pass format=..."
         raise StreamError(str(path), "schema", f"{text} ({', '.join(FORMATS)})")
     if format is None and chosen == "csv" and not has_layout:
-        head = [line.strip() for line in TextFile(path).head(1)]
+        head = [line.strip() for line in head_of(path, 1)]
         chosen = {JODIE_HEADER: "jodie", DYGLIB_HEADER: "dyglib"}.get(b"".join(head), "csv")
     found = FORMATS[chosen]
     if found.dialect is not None:

@@ -20,6 +20,7 @@ from tgflow.streams.files.text import (
     Parser,
     Text,
     TextDecoder,
+    head_of,
     parser_block,
     refuse_tiny,
     undecodable,
@@ -64,11 +65,10 @@ class JsonlDecoder(TextDecoder):
         """Return the objects among the first lines."""
         return self._objects
 
-    def head(self) -> list[bytes]:
-        """Return the first lines; they are read once."""
-        if self._head is None:
-            self._head = self._file.head(1 if self.is_growing else HEAD_LINES, HEAD_BYTES)
-        return self._head
+    def read_head(self) -> list[bytes]:
+        """Read the lines that decide what the keys hold."""
+        num_lines = 1 if self.is_growing else HEAD_LINES
+        return head_of(self._path, num_lines, HEAD_BYTES, self._max_bytes)
 
     def parser(self, schema: RowSchema) -> Parser:
         """Return how lines become typed columns."""
@@ -111,10 +111,7 @@ def json_parser(
     def explain(line: Text) -> Fault | None:
         return _fault(line, types, columns, time, others == "error")
 
-    def is_hopeless(line: Text) -> bool:
-        return not line.lstrip(b" \t").startswith(b"{")
-
-    return Parser(parse, explain, is_hopeless, schema, listed(schema.names))
+    return Parser(parse, explain, schema, listed(schema.names))
 
 
 def json_types(

@@ -128,7 +128,7 @@ class Files:
             return self.growth is None
         last = self.decoders[-1]
         if isinstance(last, TextDecoder):
-            last.complete()
+            last.whole_lines = False
         return True
 
     def following(self, current: int, is_complete: bool, is_idle: bool, stop: Event) -> int | None:

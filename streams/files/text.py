@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -34,7 +34,6 @@ from tgflow.streams.rows.row_batch import Fault, Int64s, Origin, Position, RowBa
 from tgflow.streams.rows.validate import RowSchema, may_be_tiny, validate
 
 BLOCK_BYTES = 1 << 20
-LONGEST_LINE = 1 << 20
 COMPRESSION = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 MAX_RATIO, ALWAYS_ALLOWED = 200, 1 << 30
 BOM = b"\xef\xbb\xbf"
@@ -45,14 +44,8 @@ _NUM_PIECES = 16
 Text: TypeAlias = bytes | bytearray
 
 
-def count_lines(lines: Text) -> int:
-    """Return how many lines there are, a last one without its line end included."""
-    ends = np.frombuffer(lines, dtype=np.uint8) == ord("\n")  # 5x faster than bytes.count
-    return int(np.count_nonzero(ends)) + (not lines.endswith(b"\n"))
-
-
-def line_ends(lines: Text) -> Int64s:
-    """Return the byte after each line."""
+def _line_ends(lines: Text) -> Int64s:
+    """Return the byte after each line, a last one without its line end included."""
     ends = np.flatnonzero(np.frombuffer(lines, dtype=np.uint8) == ord("\n")) + 1
     return ends if lines.endswith(b"\n") else np.append(ends, len(lines))
 
@@ -67,93 +60,73 @@ class TextBlock:
     num_lines: int
     left_out: int
     """Bytes that `data` lacks; only of one line, too long to keep."""
-    sha256: str
-
-    @property
-    def end(self) -> int:
-        """The byte after the block."""
-        return self.offset + len(self.data) + self.left_out
+    position: Position
+    """Where the lines after it begin."""
 
 
 class TextFile:
-    """A text file, decompressed if its name ends in `.gz`, `.zst` or `.bz2`."""
+    """The text of a file from a position on, decompressed if its name ends in one of `COMPRESSION`.
 
-    def __init__(self, path: Path, max_bytes: int | None = None) -> None:
-        self.path = path
-        self.size = path.stat().st_size
-        self.whole_lines = False
-        """Whether a last line without its end is left for later."""
-        self._max_bytes = max_bytes
-        self._raw: Any = None
+    Args:
+        path: The file.
+        max_bytes: How many bytes of text a compressed file may hold; None for 1 GiB, or 200 times
+            its own size where that is more.
+        start: The position of a block, after which reading goes on.
+
+    Raises:
+        SourceTruncated: If the file ends before `start`.
+        SourceMismatch: If what stands before `start` is not what was read there.
+    """
+
+    def __init__(
+        self, path: Path, max_bytes: int | None = None, start: Mapping[str, Any] | None = None
+    ) -> None:
+        self.name, self.size = str(path), path.stat().st_size
+        compression = COMPRESSION.get(path.suffix) if self.size else None
+        self._raw: Any = pa.OSFile(self.name)
+        self._stream: Any = self._raw
+        self._allowed: int | None = None
+        if compression:
+            self._stream = pa.CompressedInputStream(self._raw, compression)
+            self._allowed = max_bytes or max(ALWAYS_ALLOWED, MAX_RATIO * self.size)
+        self._line, self._num_read, self._tail = 1, 0, b""
+        if start is None:
+            return
+        check_size(self.name, self.size, start)
+        end = start["byte"]
+        if not compression:
+            self._raw.seek(max(0, end - ANCHOR_BYTES))
+            self._num_read = self._raw.tell()
+        while self._num_read < end and (data := self._read(min(end - self._num_read, BLOCK_BYTES))):
+            self._passed(data)
+        if self._num_read < end:
+            text = f"it ends after {self._num_read} bytes, but was read up to byte {end}"
+            raise SourceTruncated(self.name, "schema", f"{text}; put the old file back")
+        check_digest(self.name, self._tail, start, f"byte {end}")
+        self._line = start["line"]
 
     def progress(self) -> float:
-        """Return which share of the file's bytes the latest `blocks` has read."""
-        if self._raw is None or not self.size:
+        """Return which share of the file's bytes has been read."""
+        if not self.size:
             return 0.0
         return 1.0 if self._raw.closed else float(self._raw.tell() / self.size)
 
-    def head(self, num_lines: int, num_bytes: int | None = None) -> list[bytes]:
-        """Return the first `num_lines` without their ends; stop after `num_bytes` of text."""
-        data = b""
-        for block in self.blocks(1 << 16):
-            data += block.data
-            is_enough = num_bytes is not None and len(data) >= num_bytes
-            if is_enough or block.line + block.num_lines > num_lines:
-                break
-        return [line.rstrip(b"\r\n") for line in data.splitlines(keepends=True)[:num_lines]]
-
     def blocks(
-        self,
-        block_bytes: int = BLOCK_BYTES,
-        start: Mapping[str, Any] | None = None,
-        longest: int = LONGEST_LINE,
+        self, block_bytes: int, longest: int = BLOCK_BYTES, whole_lines: bool = False
     ) -> Iterator[TextBlock]:
-        """Return the file in blocks of about `block_bytes` from `start` on, a `position`.
+        """Yield blocks of about `block_bytes`, and close the file.
 
         A line longer than `longest` comes alone, and without what is beyond that length, where it
-        does not fit into a block; none is longer in memory.
+        does not fit into a block; none is longer in memory. With `whole_lines` a last line without
+        its end is left for later.
         """
-        self.size = self.path.stat().st_size
-        allowed = self._max_bytes or max(ALWAYS_ALLOWED, MAX_RATIO * self.size)
-        stream = _Stream(self.path, self.size, start, allowed)
-        self._raw = stream.raw
-        return stream.blocks(block_bytes, longest, self.whole_lines)
-
-    def position(self, block: TextBlock) -> Position:
-        """Return where to go on after a block."""
-        line = block.line + block.num_lines
-        return {"byte": block.end, "line": line, "size": self.size, "sha256": block.sha256}
-
-
-class _Stream:
-    """The decompressed bytes of a file from a place on, and the last of those before it."""
-
-    def __init__(
-        self, path: Path, size: int, start: Mapping[str, Any] | None, allowed: int
-    ) -> None:
-        self.name = str(path)
-        compression = COMPRESSION.get(path.suffix) if size else None
-        self.raw: Any = pa.OSFile(self.name)
-        self._stream = pa.CompressedInputStream(self.raw, compression) if compression else self.raw
-        self._allowed = allowed if compression else None
-        self._offset, self._line, self._tail = 0, 1, b""
-        self._num_read = 0
-        if start is not None:
-            check_size(self.name, size, start)
-            self._skip_to(start, seekable=not compression)
-
-    def close(self) -> None:
-        self._stream.close()
-        self.raw.close()
-
-    def blocks(self, block_bytes: int, longest: int, whole_lines: bool) -> Iterator[TextBlock]:
-        with closing(self):
-            line, offset = self._line, self._offset
+        with closing(self._raw), closing(self._stream):
+            offset, line = self._num_read, self._line
             buffer = self._read(max(block_bytes, len(BOM)))
-            skipped = self._num_skipped(buffer, offset == 0)
+            skipped = self._num_skipped(buffer)
             self._passed(buffer[:skipped])
-            more = bool(buffer)
-            offset, buffer = offset + skipped, buffer[skipped:]
+            more, offset = bool(buffer), offset + skipped
+            del buffer[:skipped]
             while more or buffer:
                 cut = buffer.rfind(b"\n") + 1 if more or whole_lines else len(buffer)
                 if not (cut or more):
@@ -165,11 +138,12 @@ class _Stream:
                 elif len(rest) > longest:
                     buffer, left_out, rest = self._long_line(rest, longest, block_bytes)
                 if buffer:
-                    num_lines = 1 if left_out else count_lines(buffer)
-                    sha256 = digest(self._tail)
-                    block = TextBlock(buffer, line, offset, num_lines, left_out, sha256)
-                    yield block
-                    line, offset = line + num_lines, block.end
+                    num_lines = 1 if left_out else len(_line_ends(buffer))
+                    end = offset + len(buffer) + left_out
+                    position: Position = {"byte": end, "line": line + num_lines}
+                    position |= {"size": self.size, "sha256": digest(self._tail)}
+                    yield TextBlock(buffer, line, offset, num_lines, left_out, position)
+                    line, offset = line + num_lines, end
                 buffer = self._read(block_bytes, rest) if more else rest
                 more = len(buffer) > len(rest)
 
@@ -188,9 +162,9 @@ class _Stream:
                 break
         return start[:longest], size - longest, rest
 
-    def _num_skipped(self, head: Text, is_start: bool) -> int:
+    def _num_skipped(self, head: Text) -> int:
         """Return how much of `head` is a byte order mark, or ends a last line that had no end."""
-        if is_start:
+        if not self._tail:
             return len(BOM) if head.startswith(BOM) else 0
         if not head or self._tail.endswith(b"\n"):
             return 0
@@ -226,18 +200,18 @@ class _Stream:
         end = bytes(data[-ANCHOR_BYTES:])
         self._tail = end if len(end) == ANCHOR_BYTES else (self._tail + end)[-ANCHOR_BYTES:]
 
-    def _skip_to(self, start: Mapping[str, Any], seekable: bool) -> None:
-        end = start["byte"]
-        if seekable:
-            self.raw.seek(max(0, end - ANCHOR_BYTES))
-            self._num_read = self.raw.tell()
-        while self._num_read < end and (data := self._read(min(end - self._num_read, BLOCK_BYTES))):
-            self._passed(data)
-        if self._num_read < end:
-            text = f"it ends after {self._num_read} bytes, but was read up to byte {end}"
-            raise SourceTruncated(self.name, "schema", f"{text}; put the old file back")
-        check_digest(self.name, self._tail, start, f"byte {end}")
-        self._offset, self._line = end, start["line"]
+
+def head_of(
+    path: Path, num_lines: int, num_bytes: int | None = None, max_bytes: int | None = None
+) -> list[bytes]:
+    """Return the first lines of a file without their ends; stop after `num_bytes` of text."""
+    data = b""
+    for block in TextFile(path, max_bytes).blocks(1 << 16):
+        data += block.data
+        is_enough = num_bytes is not None and len(data) >= num_bytes
+        if is_enough or block.line + block.num_lines > num_lines:
+            break
+    return [line.rstrip(b"\r\n") for line in islice(data.splitlines(keepends=True), num_lines)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,14 +222,12 @@ class Parser:
         parse: Returns the rows of so many lines, one each, or raises `pa.ArrowInvalid`. Lines it
             takes together it also takes one by one, with the same rows.
         explain: Returns what seems wrong with a line, None if nothing does.
-        is_hopeless: Whether `parse` is certain to refuse a line; it is quick.
         schema: The columns of the rows.
         columns: Their names as messages list them.
     """
 
     parse: Callable[[Text, int], pa.RecordBatch]
     explain: Callable[[Text], Fault | None]
-    is_hopeless: Callable[[Text], bool]
     schema: pa.Schema
     columns: str
 
@@ -283,44 +255,37 @@ def parse_lines(
     Clean lines are parsed at once. Refused ones are parsed again in 16 pieces; in a refused piece
     each line that seems wrong is parsed alone, and all others together.
     """
-    if not (left_out or _has_long_line(lines, longest)):
-        batch = _parse(lines, num_lines, parser)
-        if batch is not None:
-            return batch, None, []
-    ends = line_ends(lines)
-    sizes = np.diff(ends, prepend=0)
-    batches, numbers = [], []
-    faults = {}
-
-    places = list(pairwise([0, *ends.tolist()]))
+    ends = _line_ends(lines)
+    starts = np.append(0, ends[:-1])
+    sizes = ends - starts + left_out
+    fits = sizes <= longest
+    if fits.all() and (batch := _parse(lines, num_lines, parser)) is not None:
+        return batch, None, []
+    taken: list[tuple[Int64s, pa.RecordBatch]] = []
+    faults: dict[int, Fault] = {}
 
     def line(row: int) -> bytes:
-        return bytes(lines[slice(*places[row])])
+        return bytes(lines[starts[row] : ends[row]])
 
     def takes(rows: Int64s) -> bool:
-        if not len(rows):
+        if len(rows) == 0:
             return True
-        batch = _parse(_selected(lines, ends, sizes, rows), len(rows), parser)
+        batch = _parse(_selected(lines, starts, ends, rows), len(rows), parser)
         if batch is not None:
-            batches.append(batch)
-            numbers.append(rows)
+            taken.append((rows, batch))
         return batch is not None
 
-    for row in np.flatnonzero(sizes + left_out > longest).tolist():
-        text = f"the line has {sizes[row] + left_out:,} bytes, more than max_record_bytes={longest}"
+    for row in np.flatnonzero(~fits).tolist():
+        text = f"the line has {sizes[row]:,} bytes, more than max_record_bytes={longest}"
         faults[row] = "too_large", text
-    short = np.flatnonzero(sizes + left_out <= longest)
-    pieces = np.array_split(short, min(_NUM_PIECES, max(1, len(short))))
-    refused = np.concatenate([piece for piece in pieces if not takes(piece)] or [short[:0]])
-    likely, seem_wrong = [], {}
-    for row in refused.tolist():
-        if fault := parser.explain(line(row)):
-            seem_wrong[row] = fault
-        else:
-            likely.append(row)
-    for row, fault in seem_wrong.items():
-        if parser.is_hopeless(line(row)) or not takes(np.array([row])):
-            faults[row] = fault
+    likely: list[int] = []
+    for piece in np.array_split(np.flatnonzero(fits), _NUM_PIECES):
+        for row in [] if takes(piece) else piece.tolist():
+            fault = parser.explain(line(row))
+            if fault is None:
+                likely.append(row)
+            elif not takes(np.array([row])):
+                faults[row] = fault
     waiting = [np.array(likely, dtype=np.int64)]
     while waiting:
         rows = waiting.pop()
@@ -331,21 +296,12 @@ def parse_lines(
             continue
         text = shown(line(rows[0]).decode(errors="replace").rstrip("\r\n"))
         faults[int(rows[0])] = "syntax", f"the line is no row of {parser.columns}: {text}"
-    table = pa.Table.from_batches(batches, parser.schema).combine_chunks()
-    batch = next(iter(table.to_batches()), pa.RecordBatch.from_pylist([], parser.schema))
-    index = np.concatenate(numbers) if numbers else np.empty(0, dtype=np.int64)
+    none = np.empty(0, dtype=np.int64), pa.RecordBatch.from_pylist([], parser.schema)
+    index = np.concatenate([rows for rows, _ in taken or [none]])
+    batch = pa.concat_batches([batch for _, batch in taken or [none]])
     order = np.argsort(index)
     found = [RowFault(row, *faults[row]) for row in sorted(faults)]
     return batch.take(pa.array(order)), index[order] if faults else None, found
-
-
-def _has_long_line(lines: Text, longest: int) -> bool:
-    start = 0
-    while len(lines) - start > longest:
-        start = lines.rfind(b"\n", start, start + longest) + 1
-        if not start:
-            return True
-    return False
 
 
 def _parse(lines: Text, num_lines: int, parser: Parser) -> pa.RecordBatch | None:
@@ -355,13 +311,13 @@ def _parse(lines: Text, num_lines: int, parser: Parser) -> pa.RecordBatch | None
         return None
 
 
-def _selected(lines: Text, ends: Int64s, sizes: Int64s, rows: Int64s) -> Text:
+def _selected(lines: Text, starts: Int64s, ends: Int64s, rows: Int64s) -> Text:
     """Return the lines `rows`, which rise."""
     if rows[-1] - rows[0] == len(rows) - 1:
-        return lines[ends[rows[0]] - sizes[rows[0]] : ends[rows[-1]]]
+        return lines[starts[rows[0]] : ends[rows[-1]]]
     is_taken = np.zeros(len(ends), dtype=np.bool_)
     is_taken[rows] = True
-    return np.frombuffer(lines, dtype=np.uint8)[np.repeat(is_taken, sizes)].tobytes()
+    return np.frombuffer(lines, dtype=np.uint8)[np.repeat(is_taken, ends - starts)].tobytes()
 
 
 class TextDecoder(Decoder):
@@ -369,6 +325,8 @@ class TextDecoder(Decoder):
 
     comments: tuple[bytes, ...] = ()
     """What lines begin with that are no rows."""
+    whole_lines = False
+    """Whether a last line without its end is left for later: more may come."""
 
     def __init__(
         self,
@@ -377,10 +335,11 @@ class TextDecoder(Decoder):
         block_bytes: int = BLOCK_BYTES,
         num_header_lines: int = 0,
     ) -> None:
-        self._file = TextFile(path, max_bytes)
-        super().__init__(str(path), self._file.size, None, f"{path}, line {num_header_lines + 1}")
+        size = path.stat().st_size
+        super().__init__(str(path), size, None, f"{path}, line {num_header_lines + 1}")
         self.num_header_lines = num_header_lines
-        self._block_bytes = block_bytes
+        self._path, self._max_bytes, self._block_bytes = path, max_bytes, block_bytes
+        self._file: TextFile | None = None
         self._head: list[bytes] | None = None
 
     @abstractmethod
@@ -390,26 +349,27 @@ class TextDecoder(Decoder):
     def head(self) -> list[bytes]:
         """Return the first lines, the header among them; they are read once."""
         if self._head is None:
-            num_samples = 1 if self.is_growing else SAMPLES
-            self._head = self._file.head(num_samples + self.num_header_lines)
+            self._head = self.read_head()
         return self._head
+
+    def read_head(self) -> list[bytes]:
+        """Read the header and the lines by which to find out what the file holds."""
+        num_lines = self.num_header_lines + (1 if self.is_growing else SAMPLES)
+        return head_of(self._path, num_lines, max_bytes=self._max_bytes)
 
     def let_grow(self) -> None:
         """Read whole lines only, and learn what there is to learn from the first row alone."""
         self._head = None
-        self.is_growing = self._file.whole_lines = True
-
-    def complete(self) -> None:
-        """Also read a last line without its end: nothing more will come."""
-        self._file.whole_lines = False
+        self.is_growing = self.whole_lines = True
 
     def progress(self) -> float:
         """Return which share of the file's bytes the latest `read` has consumed."""
-        return self._file.progress()
+        return 0.0 if self._file is None else self._file.progress()
 
     def read(self, schema: RowSchema, start: Position | None) -> Iterator[RowBatch]:
         """Return the rows, block after block, from line `start` on."""
-        blocks = self._file.blocks(self._block_bytes, start, schema.checks.max_bytes)
+        self._file = TextFile(self._path, self._max_bytes, start)
+        blocks = self._file.blocks(self._block_bytes, schema.checks.max_bytes, self.whole_lines)
         return self._rows(blocks, self.parser(schema), schema)
 
     def _rows(
@@ -417,46 +377,39 @@ class TextDecoder(Decoder):
     ) -> Iterator[RowBatch]:
         longest = schema.checks.max_bytes
         for block in blocks:
-            position = self._file.position(block)
-            cut = 0
-            num_skipped = min(max(0, self.num_header_lines + 1 - block.line), block.num_lines)
-            for _ in range(num_skipped):
-                cut = block.data.find(b"\n", cut) + 1 or len(block.data)
-            lines = block.data[cut:] if cut else block.data
-            num_lines = block.num_lines - num_skipped
-            rows = self._rows_among(lines)
-            if rows is not None:
-                ends, num_lines = line_ends(lines), len(rows)
-                lines = _selected(lines, ends, np.diff(ends, prepend=0), rows) if len(rows) else b""
-            if not lines:
+            lines, num_lines, rows = block.data, block.num_lines, self._rows_among(block)
+            if rows is not None and len(rows) == 0:
                 continue
+            if rows is not None:
+                ends, num_lines = _line_ends(lines), len(rows)
+                lines = _selected(lines, np.append(0, ends[:-1]), ends, rows)
             batch, index, faults = parse_lines(lines, num_lines, parser, longest, block.left_out)
+            locate = self._locator(block, rows, longest)
             yield validate(
-                batch,
-                schema,
-                index=index,
-                faults=faults,
-                locate=self._locator(block, num_skipped, rows, longest),
-                position=position,
+                batch, schema, index=index, faults=faults, locate=locate, position=block.position
             )
 
-    def _rows_among(self, lines: Text) -> Int64s | None:
-        """Return the numbers of lines that are no comments; None if none is one."""
-        starts_with = self.comments
-        if not any(lines.startswith(start) or b"\n" + start in lines for start in starts_with):
+    def _rows_among(self, block: TextBlock) -> Int64s | None:
+        """Return the numbers of lines that are no header and no comments; None: all are."""
+        lines, starts_with = block.data, self.comments
+        num_header_lines = max(0, self.num_header_lines + 1 - block.line)
+        if not num_header_lines and not any(
+            lines.startswith(start) or b"\n" + start in lines for start in starts_with
+        ):
             return None
-        starts = np.append(0, line_ends(lines)[:-1])
-        is_comment = [lines.startswith(starts_with, start) for start in starts.tolist()]
-        return np.flatnonzero(~np.array(is_comment))
+        starts = np.append(0, _line_ends(lines)[:-1])
+        is_row = np.array([not lines.startswith(starts_with, at) for at in starts.tolist()])
+        is_row[:num_header_lines] = False
+        return np.flatnonzero(is_row)
 
     def _locator(
-        self, block: TextBlock, num_skipped: int, rows: Int64s | None, longest: int
+        self, block: TextBlock, rows: Int64s | None, longest: int
     ) -> Callable[[int], Origin]:
         """Return where a row stands; of a line that is too long its start stands for its bytes."""
-        ends = cache(lambda: line_ends(block.data))
+        ends = cache(lambda: _line_ends(block.data))
 
         def locate(row: int) -> Origin:
-            number = num_skipped + (row if rows is None else int(rows[row]))
+            number = row if rows is None else int(rows[row])
             start, end = int(ends()[number - 1]) if number else 0, int(ends()[number])
             raw = bytes(block.data[start : min(end, start + longest)])
             place = {"byte": block.offset + start, "line": block.line + number}
