@@ -8,17 +8,22 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+
 from tgflow.describe import described
 from tgflow.events import EventBatch, concat
 from tgflow.ids import NodeIds
+from tgflow.streams.errors import StreamError
 from tgflow.streams.files.reader import FileSource, Reader, find_files
 from tgflow.streams.files.text import BLOCK_BYTES
-from tgflow.streams.ingest.config import OrderConfig
-from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.options import StreamOptions
-from tgflow.streams.rows.row_batch import to_batch
+from tgflow.streams.rows.row_batch import EventColumns, RowBatch, to_batch
 from tgflow.streams.rows.schema import Checks
-from tgflow.units import INT64_MAX
+from tgflow.units import INT64_MAX, INT64_MIN
+
+MAX_BATCH = 1 << 16
+"""Events handed on at a time, at most."""
+POLL_SECONDS = 1.0
 
 
 @runtime_checkable
@@ -60,8 +65,6 @@ class Source(Protocol):
 class EventSource:
     """The events of files or tables, one after another, up to the first row that is none.
 
-    It is ordered ingestion with lateness an error and no bad rows allowed.
-
     Args:
         name: What messages call it.
         reader: What reads the files.
@@ -86,12 +89,7 @@ class EventSource:
         """Path and options of `open_stream`; empty for a table in memory."""
         self._name = name
         self._reader = reader
-        self._order = OrderConfig(
-            late="error",
-            allowed_lateness=INT64_MAX if sort else 0,
-            buffer_events=INT64_MAX,
-            buffer_bytes=INT64_MAX,
-        )
+        self._sort = sort
 
     def first(self, count: int) -> EventBatch:
         """Return the first `count` events as the files have them, leaving out rows that are none.
@@ -132,15 +130,54 @@ class EventSource:
             StreamError: At the first row that is no event; the events before it come first.
         """
         self.progress = 0.0
-        source = FileSource(self._name, self._reader, self.ids)
-        ingest = Ingest(source, self._order, strict=True)
-        try:
-            for events in ingest:
-                self.progress = source.progress()
-                yield events
-            self.progress = 1.0
-        finally:
-            ingest.close()
+        last, held = INT64_MIN, []
+        with closing(FileSource(self._name, self._reader, self.ids)) as source:
+            source.start({})
+            while not source.ended():
+                for rows in source.poll({0}, POLL_SECONDS):
+                    events, error = self._until_error(rows, last)
+                    self.progress = source.progress()
+                    if len(events) and self._sort:
+                        held.append(events)
+                    elif len(events):
+                        last = int(events.t[-1])
+                        yield from self._batches(events)
+                    if error is not None:
+                        raise error
+        if held:
+            whole = EventColumns.concat(held)
+            yield from self._batches(whole.take(np.argsort(whole.t, kind="stable")))
+        self.progress = 1.0
+
+    def _batches(self, events: EventColumns) -> Iterator[EventBatch]:
+        for at in range(0, len(events), MAX_BATCH):
+            yield to_batch(events.take(slice(at, at + MAX_BATCH)), self.ids)
+
+    def _until_error(self, rows: RowBatch, last: int) -> tuple[EventColumns, StreamError | None]:
+        """Return the events before the first row that is none, or that goes back in time, and why.
+
+        `last` is the time of the event before all of them.
+        """
+        t = rows.events.t
+        number = np.arange(len(t)) if rows.index is None else rows.index
+        before = np.concatenate([np.array([last]), t[:-1]])
+        wrong = (t == INT64_MIN) | (t == INT64_MAX)
+        if not self._sort:
+            wrong |= t < before
+        found = [(fault.row, fault.code, fault.text) for fault in rows.faults[:1]]
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            code, text = "time_range", f"t is {t[at]}, the least or the largest int64"
+            if INT64_MIN < t[at] < before[at]:
+                code = "time_order"
+                text = f"tick {t[at]} comes after tick {before[at]}; times must not decrease: "
+                text += "pass sort=True to read everything first and sort it by time"
+            found.append((int(number[at]), code, text))
+        if not found:
+            return rows.events, None
+        row, code, text = min(found)
+        good = rows.events.take(slice(0, int(np.searchsorted(number, row))))
+        return good, StreamError(rows.locate(row).where, code, text)
 
 
 def open_stream(

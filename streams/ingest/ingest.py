@@ -20,11 +20,10 @@ import numpy as np
 import pyarrow as pa
 
 from tgflow.durable.errors import DiskFull
-from tgflow.durable.log import DurableLog
-from tgflow.durable.segments import LogPosition
+from tgflow.durable.log import DurableLog, LogPosition
 from tgflow.events import EventBatch
 from tgflow.ids import NodeIds
-from tgflow.streams.errors import LateEvent, StreamError
+from tgflow.streams.errors import LateEvent
 from tgflow.streams.ingest.accounting import RowAccounting, Unbalanced, check_balance, sums
 from tgflow.streams.ingest.admission import Admission, Admitted, PartitionState, Seen
 from tgflow.streams.ingest.config import AFTER_ALL, OrderConfig
@@ -64,7 +63,7 @@ _log = logging.getLogger("tgflow.streams")
 
 @dataclass(slots=True)
 class _Taken:
-    """What a poll brought: events, the partitions that changed, and in strict reading an error.
+    """What a poll brought: events, and the partitions that changed.
 
     `unlogged` holds, by partition, numbers and event ids of rows to remember that are no events.
     """
@@ -72,7 +71,6 @@ class _Taken:
     rows: list[Rows] = field(default_factory=list)
     partitions: set[int] = field(default_factory=set)
     unlogged: dict[str, list[list[int]]] = field(default_factory=dict)
-    error: StreamError | None = None
 
 
 class Ingest:
@@ -96,8 +94,6 @@ class Ingest:
         keep_event_ids: Whether `event_ids` can be asked for; the source must have some.
         stop: Called between polls; once it returns True the iteration ends, with nothing lost.
         clock: Returns seconds that never go back.
-        strict: Raise at the first row that is bad or late, after the events before it. The source
-            must have one partition; events that may not be late are then released at once.
 
     Raises:
         ValueError: If an `idle_timeout` is set without a log, which has to remember when it passed.
@@ -116,7 +112,6 @@ class Ingest:
         keep_event_ids: bool = False,
         stop: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
-        strict: bool = False,
     ) -> None:
         if config.idle_timeout is not None and log is None:
             raise ValueError(
@@ -133,7 +128,6 @@ class Ingest:
         self._skip_to = self._state.num_released if skip_to is None else skip_to
         self._stop = stop
         self._clock = clock
-        self._strict = strict
         self._buffer = ReorderBuffer()
         self._admission = Admission(config, self._buffer)
         self._writer = ThreadPoolExecutor(1, "tgflow-log")  # its thread starts with the first frame
@@ -323,8 +317,6 @@ class Ingest:
         taken.partitions.update(idle)
         if taken.partitions or admission.watermark() > admission.released:
             yield from self._step(taken)
-        if taken.error is not None:
-            raise taken.error
 
     def _look_around(self) -> set[int]:
         """Do what other threads asked for; return the partitions that have joined.
@@ -353,8 +345,6 @@ class Ingest:
         pairs: list[tuple[RowBatch, Admitted]] = []
         for rows in polled:
             admitted = self._admission.admit(rows)
-            if self._strict and admitted.rejected:
-                taken.error, admitted = self._until_rejected(rows, admitted)
             for row in admitted.rejected:
                 if row.code == "late" and late == "error":
                     text = f"{row.text}, or set late to dead_letter or drop"
@@ -377,21 +367,6 @@ class Ingest:
         for rows, admitted in pairs:
             self.accounting.enter(rows, admitted)
         return taken
-
-    def _until_rejected(self, batch: RowBatch, admitted: Admitted) -> tuple[StreamError, Admitted]:
-        """Return the error of the first rejected row, and the rows before it."""
-        row = admitted.rejected[0]
-        if row.code == "late":
-            at = row.index if batch.index is None else int(np.searchsorted(batch.index, row.index))
-            before = int(batch.events.t[at - 1]) if at else self._state.last_t
-            text = f"tick {batch.events.t[at]} comes after tick {before}; times must not decrease"
-            text = f"{text}: pass sort=True to read everything first and sort it by time"
-            error = StreamError(row.origin.where, "time_order", text)
-        else:
-            error = StreamError(row.origin.where, row.code, row.text)
-        first = self._admission.partitions[batch.partition].seq - batch.num_rows
-        kept = np.flatnonzero(sequence(admitted.rows.rank) < first + row.index)
-        return error, Admitted(admitted.rows.take(kept))
 
     def _idle(self, heard: set[int]) -> list[int]:
         """Return the partitions that hold the others back and have been silent for too long.
@@ -430,8 +405,7 @@ class Ingest:
         """
         admission, first = self._admission, self.num_released
         admission.released = admission.watermark()
-        at_once = self._strict and not self._config.allowed_lateness
-        released = self._buffer.release(AFTER_ALL if at_once else admission.released)
+        released = self._buffer.release(admission.released)
         for rows in released:
             self.accounting.accept(rows.rank)
         footer = {

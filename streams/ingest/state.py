@@ -11,7 +11,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from tgflow.durable.segments import LogPosition
+from tgflow.durable.log import LogPosition
 from tgflow.streams.ingest.accounting import Counts
 from tgflow.streams.ingest.admission import DedupWindow, PartitionState, Seen
 from tgflow.streams.ingest.config import BEFORE_ALL

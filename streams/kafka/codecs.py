@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import compress, groupby
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,14 +16,13 @@ from tgflow.streams.errors import RowFault
 from tgflow.streams.files.csv import csv_parser
 from tgflow.streams.files.jsonl import json_parser, json_types, parse_object
 from tgflow.streams.files.text import Parser, Text, parse_lines
+from tgflow.streams.ingest.ordering import no_rows
 from tgflow.streams.kafka.config import CodecName, KafkaConfig
-from tgflow.streams.kafka.consumer import Chunk, Cursor
+from tgflow.streams.kafka.consumer import Chunk
 from tgflow.streams.rows.row_batch import EventColumns, Fault, Int64s, Origin, RowBatch
 from tgflow.streams.rows.schema import listed
 from tgflow.streams.rows.validate import RowSchema, validate
 
-MAX_ROWS = 1 << 16
-"""Rows that are handed on at most at a time."""
 MAX_RECORD_ROWS = 1 << 20
 """Rows that an Arrow record may have."""
 
@@ -32,9 +31,9 @@ MAX_RECORD_ROWS = 1 << 20
 class Decoded:
     """Rows of some records, numbered from 0 over all of them; a record that is none is one row.
 
-    `batches`, at least one, hold all rows that could be decoded, in order, with at least the
-    columns of an event: safe to touch, but not checked, and their types may differ. `num_rows` are
-    those of each record, good and bad; `faults` are by number.
+    `batches` hold all rows that could be decoded, in order, with at least the columns of an event:
+    safe to touch, but not checked, and their types may differ. `num_rows` are those of each record,
+    good and bad; `faults` are by number.
     """
 
     batches: Sequence[pa.RecordBatch]
@@ -62,8 +61,7 @@ class CsvCodec:
         """Return one row for each line; a record has at least one."""
         records = [value.removesuffix(b"\n") for value in values]
         num_rows = np.fromiter((record.count(b"\n") + 1 for record in records), dtype=np.int64)
-        batch, faults = _parse(records, int(num_rows.sum()), self._parser)
-        return Decoded([batch], num_rows, faults)
+        return _parsed(records, num_rows, self._parser)
 
     def raw(self, value: bytes, row: int) -> bytes:
         """Return the line."""
@@ -89,23 +87,21 @@ class JsonCodec:
         """Return one row for each record."""
         records = [value.strip(b" \t\r\n") for value in values]
         faults = {} if _is_plain(records) else _make_plain(records)
-        batch, found = _parse(records, len(records), self._parser)
-        return Decoded([batch], np.ones(len(values), dtype=np.int64), found | faults)
+        decoded = _parsed(records, np.ones(len(values), dtype=np.int64), self._parser)
+        return replace(decoded, faults={**decoded.faults, **faults})
 
     def raw(self, value: bytes, row: int) -> bytes:
         """Return the record itself."""
         return value
 
 
-def _parse(
-    records: Sequence[bytes], num_lines: int, parser: Parser
-) -> tuple[pa.RecordBatch, dict[int, Fault]]:
-    """Return the rows of lines, and what is wrong with the others, by number."""
+def _parsed(records: Sequence[bytes], num_rows: Int64s, parser: Parser) -> Decoded:
+    """Return the rows of records that are lines of text."""
     if not records:
-        return pa.RecordBatch.from_pylist([], parser.schema), {}
+        return Decoded([], num_rows, {})
     lines = b"\n".join([*records, b""])
-    batch, _, faults = parse_lines(lines, num_lines, parser, len(lines))
-    return batch, {fault.row: (fault.code, fault.text) for fault in faults}
+    batch, _, faults = parse_lines(lines, int(num_rows.sum()), parser, len(lines))
+    return Decoded([batch], num_rows, {fault.row: (fault.code, fault.text) for fault in faults})
 
 
 def _is_plain(records: Sequence[bytes]) -> bool:
@@ -170,19 +166,18 @@ class ArrowCodec:
         """Return the rows of all batches of each record."""
         batches: list[pa.RecordBatch] = []
         num_rows = np.ones(len(values), dtype=np.int64)
-        bad: list[tuple[int, Fault]] = []
+        faults: dict[int, Fault] = {}
+        done = 0
         for i, value in enumerate(values):
             try:
                 found = self._batches(value)
             except _FaultError as error:
-                bad.append((i, error.fault))
+                faults[done] = error.fault
             else:
                 num_rows[i] = sum(map(len, found))
                 batches += found
-        ends = np.cumsum(num_rows)
-        faults = {int(ends[i]) - 1: fault for i, fault in bad}
-        batches = _joined([batch for batch in batches if len(batch)]) or [self._no_rows()]
-        return Decoded(batches, num_rows, faults)
+            done += int(num_rows[i])
+        return Decoded(_joined([batch for batch in batches if len(batch)]), num_rows, faults)
 
     def raw(self, value: bytes, row: int) -> bytes:
         """Return the row as JSON, or a record that cannot be read as it is."""
@@ -231,14 +226,6 @@ class ArrowCodec:
         batch.validate(full=True)
         return batch
 
-    def _no_rows(self) -> pa.RecordBatch:
-        """Return a batch of no rows that passes every check."""
-        schema = self.schema
-        widths = zip(schema.columns.features, schema.widths, strict=True)
-        lists: dict[str, Any] = {name: [] for name, width in widths if width > 1}
-        types = json_types(schema.columns, schema.ids, schema.time, lists)
-        return pa.RecordBatch.from_pylist([], pa.schema(list(types.items())))
-
     def _check(self, schema: pa.Schema) -> None:
         names = self._names
         for name in names:
@@ -284,24 +271,24 @@ _HEADER, _LENGTH, _COMPRESSION = 2, 0, 3
 def _batch_header(metadata: pa.Buffer) -> tuple[int, bool]:
     """Return how many rows a record batch declares, and whether it is compressed, from its header.
 
-    It is a FlatBuffers table, little endian: the first 4 bytes of a table tell how far before it
-    its list of fields begins, and that list holds, after its own size and the table's, where each
-    field is within the table, 0 for one that is not there. Raises `struct.error` if it points
-    outside of itself.
+    It is a FlatBuffers table, little endian. Raises `struct.error` if it points outside of itself.
     """
     data = memoryview(metadata)
-    at = _field(data, _unpack("<I", data, 0), _HEADER)
-    batch = at + _unpack("<I", data, at)
+    header = _field(data, _unpack("<I", data, 0), _HEADER)
+    batch = header + _unpack("<I", data, header)
     length = _field(data, batch, _LENGTH)
     return _unpack("<q", data, length) if length else 0, bool(_field(data, batch, _COMPRESSION))
 
 
 def _field(data: memoryview, table: int, index: int) -> int:
-    """Return where a field of a table lies, 0 if it is not there."""
-    fields = table - _unpack("<i", data, table)
-    size = _unpack("<H", data, fields)
-    place = 4 + 2 * index
-    offset = _unpack("<H", data, fields + place) if place < size else 0
+    """Return where a field of a table lies, 0 if it is not there.
+
+    The first 4 bytes of a table tell how far before it its list of fields begins; that holds, after
+    its own size and the table's, where each field is within the table, 0 for one that is missing.
+    """
+    fields, place = table - _unpack("<i", data, table), 4 + 2 * index
+    is_listed = place < _unpack("<H", data, fields)
+    offset = _unpack("<H", data, fields + place) if is_listed else 0
     return table + offset if offset else 0
 
 
@@ -332,104 +319,63 @@ class RecordDecoder:
         self._topic, self._limit = config.topic, config.checks.max_bytes
         self._codec = _CODECS[config.codec](config.schema)
 
-    def decode(self, chunk: Chunk, skip: int) -> list[RowBatch]:
-        """Return the rows of `chunk`, a bounded number at a time; at least one, perhaps without."""
-        counts = dict(chunk.counts)
+    def decode(self, chunk: Chunk) -> RowBatch:
+        """Return the rows of `chunk`, perhaps none."""
+        counts, limit = dict(chunk.counts), self._limit
         records = [record for record in chunk.records if record.value is not None]
         if len(records) < len(chunk.records):
             counts["tombstone"] = len(chunk.records) - len(records)
-        decoded = self._decode([record.value for record in records])
-        if empty := len(decoded.num_rows) - int(np.count_nonzero(decoded.num_rows)):
+        values = [record.value for record in records]
+        large = [i for i, value in enumerate(values) if len(value) > limit]
+        for i in large:  # not parsed; an empty record is one bad row
+            values[i] = b""
+        decoded = self._codec.decode(values)
+        if empty := len(values) - int(np.count_nonzero(decoded.num_rows)):
             counts["empty"] = empty
-        rows = self._validated(decoded)
-        places = _Places(chunk, records, np.cumsum(decoded.num_rows))
-        starts = range(skip, max(rows.num_rows, skip + 1), MAX_ROWS)
-        pieces = [self._piece(rows, places, at) for at in starts]
-        pieces[0] = replace(pieces[0], counts=counts, gaps=chunk.gaps)
-        return pieces
+        ends, faults = np.cumsum(decoded.num_rows), dict(decoded.faults)
+        for i in large:
+            text = f"the record has {len(records[i].value)} bytes, more than max_record_bytes"
+            faults[int(ends[i]) - 1] = "too_large", f"{text}={limit}"
 
-    def _decode(self, values: list[bytes]) -> Decoded:
-        """Return the rows of records; those that are too large are not parsed."""
-        if not values or max(map(len, values)) <= self._limit:
-            return self._codec.decode(values)
-        fits = np.fromiter(map(len, values), dtype=np.int64) <= self._limit
-        decoded = self._codec.decode(list(compress(values, fits.tolist())))
-        num_rows = np.ones(len(values), dtype=np.int64)
-        num_rows[fits] = decoded.num_rows
-        ends = np.cumsum(num_rows)
-        large: dict[int, Fault] = {}
-        for i in np.flatnonzero(~fits):
-            text = f"the record has {len(values[i])} bytes, more than max_record_bytes"
-            large[int(ends[i]) - 1] = "too_large", f"{text}={self._limit}"
-        others = np.delete(np.arange(int(ends[-1])), list(large))
-        faults = {int(others[row]): fault for row, fault in decoded.faults.items()}
-        return Decoded(decoded.batches, num_rows, faults | large)
+        def locate(row: int) -> Origin:
+            number = int(np.searchsorted(ends, row, side="right"))
+            record, num_rows = records[number], int(decoded.num_rows[number])
+            within = row - int(ends[number]) + num_rows
+            where: dict[str, int | str] = {"topic": self._topic, "partition": chunk.partition}
+            where |= {"offset": record.offset, "row": within}
+            value = record.value
+            return Origin(where, value if num_rows == 1 else self._codec.raw(value, within))
 
-    def _validated(self, decoded: Decoded) -> RowBatch:
+        return replace(
+            self._validated(decoded.batches, int(decoded.num_rows.sum()), faults),
+            locate=locate,
+            position=asdict(chunk.cursor),
+            partition=chunk.partition,
+            counts=counts,
+            gaps=chunk.gaps,
+        )
+
+    def _validated(
+        self, batches: Sequence[pa.RecordBatch], num_rows: int, found: Mapping[int, Fault]
+    ) -> RowBatch:
         """Return all rows, those that could be decoded checked, numbered among all."""
-        num_rows = int(decoded.num_rows.sum())
-        numbers = np.delete(np.arange(num_rows), list(decoded.faults))
-        faults = [RowFault(row, *fault) for row, fault in decoded.faults.items()]
+        schema = self._codec.schema
+        numbers = np.delete(np.arange(num_rows), list(found))
+        faults = [RowFault(row, *fault) for row, fault in found.items()]
         parts: list[RowBatch] = []
         done = 0
-        for batch in decoded.batches:
-            part = validate(batch, self._codec.schema, index=numbers[done : done + len(batch)])
+        for batch in batches:
+            part = validate(batch, schema, index=numbers[done : done + len(batch)])
             done += len(batch)
             faults += part.faults
             parts.append(part)
         ids = [part.event_ids for part in parts if part.event_ids is not None]
-        index = [part.index for part in parts if part.index is not None] if faults else []
+        index = [numbers[:0], *(part.index for part in parts if part.index is not None)]
+        events = [part.events for part in parts] or [no_rows(schema.ids, sum(schema.widths)).events]
         return RowBatch(
-            EventColumns.concat([part.events for part in parts]),
-            np.concatenate(index) if index else None,
+            EventColumns.concat(events),
+            np.concatenate(index) if faults else None,
             sorted(faults, key=lambda fault: fault.row),
             num_rows,
             event_ids=np.concatenate(ids) if ids else None,
         )
-
-    def _piece(self, rows: RowBatch, places: _Places, start: int) -> RowBatch:
-        """Return at most `MAX_ROWS` rows from `start` on."""
-        stop = min(start + MAX_ROWS, rows.num_rows)
-        part, index = slice(start, stop), rows.index
-        if index is not None:
-            part = slice(*(int(i) for i in np.searchsorted(index, [start, stop])))
-        return RowBatch(
-            events=rows.events.take(part),
-            index=None if index is None else index[part] - start,
-            faults=[replace(f, row=f.row - start) for f in rows.faults if start <= f.row < stop],
-            num_rows=max(0, stop - start),
-            locate=lambda row: self._origin(places, start + row),
-            position=places.cursor_at(stop).to_position(),
-            event_ids=None if rows.event_ids is None else rows.event_ids[part],
-            partition=places.chunk.partition,
-        )
-
-    def _origin(self, places: _Places, row: int) -> Origin:
-        number, within = places.find(row)
-        record, ends = places.records[number], places.ends
-        where: dict[str, int | str] = {"topic": self._topic, "partition": places.chunk.partition}
-        where |= {"offset": record.offset, "row": within}
-        is_alone = ends[number] == 1 + (ends[number - 1] if number else 0)
-        return Origin(where, record.value if is_alone else self._codec.raw(record.value, within))
-
-
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """Where the rows of a chunk came from; `ends` are the numbers after each record's last row."""
-
-    chunk: Chunk
-    records: Sequence[Any]
-    ends: Int64s
-
-    def find(self, row: int) -> tuple[int, int]:
-        """Return the record of a row, and the row's number in it."""
-        record = int(np.searchsorted(self.ends, row, side="right"))
-        return record, row - (int(self.ends[record - 1]) if record else 0)
-
-    def cursor_at(self, row: int) -> Cursor:
-        """Return where the partition continues at a row, or behind all of them."""
-        last = self.chunk.cursor
-        if not len(self.ends) or row >= self.ends[-1]:
-            return last
-        record, within = self.find(row)
-        return last.after(self.records[record if within else record - 1], within)

@@ -6,10 +6,10 @@ import logging
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, fields, replace
+from contextlib import closing
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from tgflow.streams.errors import (
     SourceExpired,
@@ -38,17 +38,15 @@ class Cursor:
     """Where a partition continues.
 
     Args:
-        offset: Of the next record, or of one that was handed out in part.
-        row: How many of that record's rows were handed out.
-        anchor: Offset of the last record of which something was handed out, None at the beginning:
-            if it has changed, so has the topic.
+        offset: Of the next record.
+        anchor: Offset of the record before, None at the beginning: if it has changed, so has the
+            topic.
         anchor_crc: The CRC-32C of its key and value.
         anchor_t: Its own timestamp in milliseconds, -1 without one.
         end: Where the partition ends for this run, None if it never does.
     """
 
     offset: int
-    row: int = 0
     anchor: int | None = None
     anchor_crc: int | None = None
     anchor_t: int | None = None
@@ -64,28 +62,24 @@ class Cursor:
         """Whether nothing more comes."""
         return self.end is not None and self.offset >= self.end
 
-    def after(self, record: Any, row: int = 0) -> Cursor:
-        """Return the cursor after the whole of a record, or before one of its later rows."""
-        offset = record.offset if row else record.offset + 1
-        return Cursor(offset, row, record.offset, _crc(record), record.timestamp, self.end)
+    def after(self, record: Any) -> Cursor:
+        """Return the cursor after a record."""
+        return Cursor(record.offset + 1, record.offset, _crc(record), record.timestamp, self.end)
 
     def is_anchor(self, record: Any) -> bool:
         """Return whether a record is the one that was read."""
         anchor = (self.anchor, self.anchor_crc, self.anchor_t)
         return (record.offset, _crc(record), record.timestamp) == anchor
 
-    def to_position(self) -> Position:
-        """Return it as a checkpoint keeps it."""
-        return asdict(self)
-
     @classmethod
     def from_position(cls, position: Position) -> Cursor:
-        """Return the cursor that `to_position` wrote."""
+        """Return the cursor whose fields a checkpoint has kept."""
         values = {field.name: position.get(field.name) for field in fields(cls)}
-        needed = [values["offset"], values["row"]]
+        offset = values["offset"]
         if (
             any(v is not None and type(v) is not int for v in values.values())
-            or any(v is None or v < 0 for v in needed)  # type: ignore[operator]
+            or type(offset) is not int
+            or offset < 0
             or len({values[name] is None for name in ("anchor", "anchor_crc", "anchor_t")}) > 1
         ):
             raise ValueError(f"{position!r} is not a position in a Kafka partition")
@@ -137,22 +131,18 @@ class ConsumerConnection:
         """Partitions whose anchor has not arrived yet."""
         self.ends: dict[int, int] = {}
         """Where each partition ended when the broker last reported it."""
-        self._lost: dict[int, tuple[int, int]] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Close the consumer."""
         if self._consumer is not None:
             self._consumer.close(autocommit=False, timeout_ms=1000)
 
-    def open(self, join: Collection[int] | None) -> None:
-        """Connect, check every cursor against what the broker holds, and seek there."""
+    def open(self, join: Collection[int] | None) -> list[Chunk]:
+        """Connect, check every cursor against what the broker holds, and seek there.
+
+        Returns where partitions continue that are new, or do not continue at their cursor, without
+        records, and the gap that has expired before.
+        """
         self._heartbeat()
         self._consumer = self._kafka.KafkaConsumer(**self._config.client_options())
         self._heartbeat()
@@ -170,17 +160,18 @@ class ConsumerConnection:
         begins = self._consumer.beginning_offsets(topics, timeout_ms=self._answer_ms)
         self._heartbeat()
         ends = self._consumer.end_offsets(topics, timeout_ms=self._answer_ms)
-        for tp in topics:
-            self._resolve(tp.partition, begins[tp], ends[tp])
+        moved = [self._resolve(tp.partition, begins[tp], ends[tp]) for tp in topics]
         self._reading = {p for p, cursor in self._cursors.items() if not cursor.ended}
         self._consumer.assign([self._tp(p) for p in self._reading])
         for partition in self._reading:
             self._consumer.seek(self._tp(partition), self._cursors[partition].start)
         self.unverified &= self._reading
+        return [chunk for chunk in moved if chunk is not None]
 
-    def _resolve(self, partition: int, begin: int, end: int) -> None:
+    def _resolve(self, partition: int, begin: int, end: int) -> Chunk | None:
         """Decide where to continue in a partition that holds the offsets `[begin, end)`."""
-        cursor = self._cursors.get(partition, Cursor(begin))
+        before = self._cursors.get(partition)
+        cursor, counts, gaps = before or Cursor(begin), {}, []
         self.ends[partition] = end
         if cursor.offset > end:
             text = (
@@ -196,27 +187,23 @@ class ConsumerConnection:
                 )
                 raise SourceExpired(self._name, "expired", text)
             _log.warning("%s: %s; continuing without them", self._name, lost)
-            self._lost[partition] = cursor.offset, begin
+            counts, gaps = {"gap": begin - cursor.offset}, [(cursor.offset, begin)]
             cursor = Cursor(begin, end=cursor.end)
         elif cursor.start < begin:
             self._warn_unproven(partition, f"the record at {cursor.anchor} has expired")
-            cursor = Cursor(cursor.offset, cursor.row, end=cursor.end)
+            cursor = Cursor(cursor.offset, end=cursor.end)
         elif cursor.anchor is not None:
             self.unverified.add(partition)
         until = (end if cursor.end is None else cursor.end) if self._config.until_end else None
-        self._cursors[partition] = replace(cursor, end=until)
+        self._cursors[partition] = cursor = replace(cursor, end=until)
+        if cursor == before:
+            return None
+        return Chunk(partition, [], cursor, counts, gaps)
 
     def partitions(self) -> frozenset[int]:
         """Return the partitions of the topic, by the latest metadata."""
         self._heartbeat()
         return frozenset(self._consumer.partitions_for_topic(self._config.topic) or ())
-
-    def first_chunk(self, partition: int) -> Chunk:
-        """Return where a partition continues, without records, and the gap that expired before."""
-        cursor = self._cursors[partition]
-        if (gap := self._lost.get(partition)) is None:
-            return Chunk(partition, [], cursor, {})
-        return Chunk(partition, [], cursor, {"gap": gap[1] - gap[0]}, [gap])
 
     def behind(self) -> dict[int, int]:
         """Return the partitions that hold more to read, and the offset where each continues."""
@@ -298,11 +285,6 @@ class ConsumerConnection:
     def _verify_anchor(self, partition: int, cursor: Cursor, records: list[Any]) -> list[Any]:
         """Return the records without the anchor, once it has been found unchanged."""
         self.unverified.discard(partition)
-        if records[0].offset > cursor.start and cursor.row:
-            text = (
-                f"offset {cursor.offset} of partition {partition}, of which {cursor.row} rows were"
-            )
-            raise SourceExpired(self._name, "expired", f"{text} read, is gone; start a new run")
         if records[0].offset > cursor.start:
             self._warn_unproven(partition, f"the record at {cursor.offset - 1} is gone")
             return records
@@ -311,7 +293,7 @@ class ConsumerConnection:
                 f"offset {cursor.anchor} of partition {partition} is not the record that was read"
             )
             raise SourceMismatch(self._name, "mismatch", f"{text}; {_RECREATED}")
-        return records if cursor.row else records[1:]
+        return records[1:]
 
     def _warn_unproven(self, partition: int, why: str) -> None:
         text = "%s, partition %d: %s; cannot tell whether the topic is the one that was read"
@@ -367,8 +349,6 @@ class Poller:
         self._rejoin = False
         self._behind: dict[int, int] = {}
         self._asked_at: float | None = None
-        self.wanted: Set[int] | None = None
-        """Partitions to read; the others are paused. None for all."""
         self.started: dict[int, Cursor] | None = None
         """Where each partition started, once that is known and verified."""
         self.known: Set[int] = frozenset()
@@ -388,7 +368,6 @@ class Poller:
     def take(self, wanted: Set[int], timeout: float) -> list[Chunk]:
         """Return what is in the queue of the partitions `wanted`, waiting for the first of it."""
         with self._state:
-            self.wanted = wanted
             self._state.wait_for(
                 lambda: self._error or any(chunk.partition in wanted for chunk in self._queue),
                 timeout,
@@ -429,8 +408,9 @@ class Poller:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                with ConsumerConnection(
-                    self._config, self._cursors, self._policy.answer_ms, self._heartbeat
+                answer_ms = int(1000 * self._policy.answer)
+                with closing(
+                    ConsumerConnection(self._config, self._cursors, answer_ms, self._heartbeat)
                 ) as connection:
                     self._open(connection)
                     self._read(connection)
@@ -468,19 +448,17 @@ class Poller:
 
     def _open(self, connection: ConsumerConnection) -> None:
         """Open with the partitions that join; verify their anchors, then report the start."""
-        before = dict(self._cursors)
         with self._state:  # those that join meanwhile are read after the next time
             join, self._join = self._join, frozenset()
             self._rejoin = False
         try:
-            connection.open(join)
+            moved = connection.open(join)
         except Exception:
             with self._state:
                 self._join = None if join is None else join | (self._join or frozenset())
             raise
         started = dict(self._cursors)
-        moved = [p for p, cursor in sorted(started.items()) if before.get(p) != cursor]
-        self._put([connection.first_chunk(p) for p in moved])
+        self._put(moved)
         self._update_ends(connection)
         if not self._behind:  # else the broker has yet to show that it returns them
             self._retry.note_contact()
@@ -542,7 +520,7 @@ class Poller:
         return False
 
     def _steer(self, connection: ConsumerConnection) -> None:
-        """Pause the partitions that are not wanted, and those with a full share of the queue."""
+        """Pause the partitions with a full share of the queue."""
         share = max(1, sum(not cursor.ended for cursor in self._cursors.values()))
         most, largest = self._config.queue_records / share, self._config.queue_bytes / share
         with self._state:
@@ -552,8 +530,7 @@ class Poller:
                     self._full.add(partition)
                 elif held <= 0.5:
                     self._full.discard(partition)
-            unwanted = set() if self.wanted is None else set(self._cursors) - self.wanted
-        connection.pause(self._full | unwanted)
+        connection.pause(self._full)
 
     def _put(self, chunks: list[Chunk]) -> None:
         self._asked_at = None

@@ -39,11 +39,6 @@ class RetryPolicy:
     hang: float = 30.0
     same_damage: int = 5
 
-    @property
-    def answer_ms(self) -> int:
-        """`answer` in milliseconds, as kafka-python wants it."""
-        return int(1000 * self.answer)
-
 
 class RetryState:
     """Counts failures and the time without a broker. Thread-safe."""

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 class KafkaSource:
     """The events of a topic, partition by partition; a `PartitionedSource`.
 
-    Positions are ours, not a consumer group's: partition, offset, and row within a record.
+    Positions are ours, not a consumer group's: partition and offset.
 
     Args:
         config: The topic, its schema and how it is read.
@@ -145,7 +145,7 @@ class KafkaSource:
                 break
         arrived: list[RowBatch] = []
         for chunk in chunks:
-            arrived += self._decoder.decode(chunk, self._cursors[chunk.partition].row)
+            arrived.append(self._decoder.decode(chunk))
             self._cursors[chunk.partition] = chunk.cursor
             self._unreported.discard(chunk.partition)
         return arrived

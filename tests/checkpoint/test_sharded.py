@@ -7,8 +7,7 @@ import warnings
 
 import pytest
 
-from helpers.crash_checks import Quick, explore, of
-from helpers.crash_states import RecordingFs
+from helpers.crash_states import Quick, RecordingFs, explore, of
 from helpers.savers import FEW, Savers, check, filler
 from tgflow.checkpoint import (
     Checkpoint,
@@ -148,7 +147,7 @@ def test_a_rank_whose_process_has_ended_ends_the_wait_unless_it_has_said_what_it
 def check_after_crash(state, directory):
     """Raise unless the newest checkpoint is whole, and the last one promised or a newer one."""
     store = CheckpointStore(directory, fs=Quick())
-    found, saved = store.newest(), of(state, "saved")
+    found, saved = store.newest(), of(state.notes, "saved")
     assert not store.problems
     if found is None:
         assert not saved

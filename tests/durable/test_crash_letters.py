@@ -2,8 +2,7 @@
 
 import json
 
-from helpers.crash_checks import Quick, explore
-from helpers.crash_states import RecordingFs
+from helpers.crash_states import Quick, RecordingFs, explore
 from tgflow.streams.ingest.dead_letters import DeadLetterFiles
 from tgflow.streams.rows.row_batch import BadRow, Origin
 

@@ -3,53 +3,21 @@
 import errno
 import os
 
-import pyarrow as pa
 import pytest
 import torch
 
-from helpers.crash_checks import Quick, explore, of
-from helpers.crash_states import RecordingFs, crash_states
+from helpers.crash_states import Quick, RecordingFs, crash_states, explore, of
+from helpers.fault_cases import check_log, write_log
 from helpers.pieces import check_is_whole, checkpoint_of
 from tgflow.checkpoint import CheckpointStore
 from tgflow.durable.log import DurableLog
 
 
-def frame(i):
-    return pa.record_batch({"seq": pa.array(range(i * 5, i * 5 + 5 + i % 2))}), {"n": i}
-
-
-def write_log(fs, frames, *, segment_bytes, sync_every, drop_at):
-    """Append frames, syncing and dropping now and then, and note what is promised."""
-    log = DurableLog(fs.root, fs=fs, segment_bytes=segment_bytes, sync_ms=1e9)
-    places = {}
-    for i in frames:
-        fs.note(f"begun {i}")
-        places[i] = log.append(*frame(i))
-        if i % sync_every == sync_every - 1:
-            log.sync()
-            fs.note(f"synced {i}")
-        if i == drop_at:
-            fs.note(f"may_drop {i}")
-            log.drop_before(places[i])
-    return log
-
-
-def check_log(state, directory):
-    """Raise unless the log can be read, and holds all that was synced and nothing else."""
-    with DurableLog(directory, fs=Quick()) as log:
-        found = [(rows, footer) for rows, footer, _ in log.read()]
-        numbers = [footer["n"] for _, footer in found]
-        for rows, footer in found:
-            assert rows.equals(frame(footer["n"])[0])
-        first = numbers[0] if numbers else 0
-        assert numbers == list(range(first, first + len(numbers)))
-        assert first <= max(of(state, "may_drop"), default=0)
-        last, begun = numbers[-1] if numbers else -1, of(state, "begun")
-        assert max(of(state, "synced"), default=-1) <= last <= max(begun, default=-1)
-        log.append(*frame(last + 1))
-        log.sync()
-        *_, (_, footer, _) = log.read()
-        assert footer["n"] == last + 1
+def check(state, directory):
+    """Raise unless the log holds what it must, and takes another frame."""
+    check_log(state.notes, directory)
+    write_log(directory, lambda _: None, Quick(), count=1).close()
+    check_log([*state.notes, "begun 99"], directory)
 
 
 @pytest.mark.parametrize("sync_every", [1, 3])
@@ -60,10 +28,10 @@ def test_every_crash_state_of_the_log_is_old_or_new(
     root = tmp_path / "log"
     root.mkdir()
     fs = RecordingFs(root)
-    settings = {"segment_bytes": segment_bytes, "sync_every": sync_every, "drop_at": 7}
-    write_log(fs, range(9), **settings).close()
+    settings = {"segment_bytes": segment_bytes, "sync_every": sync_every, "drop_after": 7}
+    write_log(root, fs.note, fs, count=9, **settings).close()
     fs.note("synced 8")
-    num = explore(fs, check_log, tmp_path / "copy")
+    num = explore(fs, check, tmp_path / "copy")
     record_property("crash states of the log", num)
     assert num > 50
 
@@ -83,11 +51,8 @@ def test_every_crash_state_of_a_log_whose_disk_fails_is_old_or_new(
             raise OSError(code, os.strerror(code))
 
     fs = RecordingFs(root, fail)
-    if when == 1:  # already while the log is made
-        with pytest.raises(OSError, match=os.strerror(code)):
-            DurableLog(root, fs=fs)
-    write_log(fs, range(6), segment_bytes=1 << 20, sync_every=2, drop_at=-1).close()
-    num = explore(fs, check_log, tmp_path / "copy")
+    write_log(root, fs.note, fs, count=6, segment_bytes=1 << 20, drop_after=9).close()
+    num = explore(fs, check, tmp_path / "copy")
     record_property("crash states of the log", num)
     assert num > 60
 
@@ -97,7 +62,7 @@ def test_every_crash_state_of_recovery_is_recovered(tmp_path):
     root = tmp_path / "log"
     root.mkdir()
     first = RecordingFs(root)
-    write_log(first, range(4), segment_bytes=700, sync_every=2, drop_at=-1)
+    write_log(root, first.note, first, count=4, segment_bytes=700, drop_after=9)
     for i, state in enumerate(list(crash_states(first))[::5]):
         again = tmp_path / f"again-{i}"
         state.write_to(again)
@@ -105,13 +70,13 @@ def test_every_crash_state_of_recovery_is_recovered(tmp_path):
         for note in state.notes:
             fs.note(note)
         DurableLog(again, fs=fs)
-        explore(fs, check_log, tmp_path / "copy", known=len(state.notes))
+        explore(fs, check, tmp_path / "copy", known=len(state.notes))
 
 
 def check_store(state, directory):
     """Raise unless the newest checkpoint is whole, and the last one promised or a newer one."""
     store = CheckpointStore(directory, fs=Quick())
-    found, saved, begun = store.newest(), of(state, "saved"), of(state, "begun")
+    found, saved, begun = store.newest(), of(state.notes, "saved"), of(state.notes, "begun")
     assert not store.problems
     assert len(store.entries()) <= 4
     if found is None:
@@ -153,13 +118,13 @@ def test_every_crash_state_of_replacing_and_setting_aside_is_old_or_new(record_p
     store.save(4, checkpoint_of(4))
     fs.note("saved 4")
 
-    def check(state, directory):
+    def check_store(state, directory):
         store = CheckpointStore(directory, fs=Quick())
         step, loaded = store.newest()
-        assert max(of(state, "saved")) <= step
+        assert max(of(state.notes, "saved")) <= step
         assert loaded.sections["model"]["w"].tolist() == [step] * 5
 
-    num = explore(fs, check, tmp_path / "copy", known=2)
+    num = explore(fs, check_store, tmp_path / "copy", known=2)
     record_property("crash states of checkpoints", num)
     assert num > 40
 
@@ -175,9 +140,9 @@ def test_the_enumeration_finds_a_writer_that_does_not_sync(tmp_path):
     root = tmp_path / "log"
     root.mkdir()
     fs = Hasty(root)
-    write_log(fs, range(3), segment_bytes=1 << 20, sync_every=1, drop_at=-1)
+    write_log(root, fs.note, fs, count=3, segment_bytes=1 << 20, sync_every=1, drop_after=9)
     with pytest.raises(AssertionError):
-        explore(fs, check_log, tmp_path / "copy")
+        explore(fs, check, tmp_path / "copy")
     (tmp_path / "b").mkdir()
     fs = Hasty(tmp_path / "b")
     CheckpointStore(fs.root, fs=fs).save(2, checkpoint_of(2))

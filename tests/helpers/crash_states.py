@@ -19,10 +19,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from helpers.effort import IS_QUICK
 from tgflow.durable.fs import RealFs
 
 Tree = dict[str, bytes | None]
@@ -38,29 +39,12 @@ DATA_MODES: dict[str, Callable[[bytes], bytes]] = {
 """What may become of the data at a file's end that was written but not synced."""
 
 
-@dataclass(slots=True)
-class _Inode:
-    """A file, or a directory with its names as they are on the disk."""
-
-    data: bytes = b""
-    synced: int = 0
-    names: dict[str, _Inode] | None = None
-
-
-@dataclass(slots=True)
-class _Change:
-    """What one operation does to names, on the disk all at once: (directory, name, inode)."""
-
-    parts: list[tuple[_Inode, str, _Inode | None]]
-
-
 @dataclass(frozen=True, slots=True)
 class CrashState:
-    """What a crash left."""
+    """What a crash left; `notes` are those from before it."""
 
     tree: Tree
     notes: tuple[str, ...]
-    """What was noted before the crash."""
     operations: tuple[str, ...]
     data_mode: str
     names_kept: tuple[int, ...]
@@ -95,7 +79,10 @@ class RecordingFs(RealFs):
 
     def __init__(self, root: Path, fail: Callable[[str], None] = lambda _: None) -> None:
         self.root = root
-        self.before = _tree_of(root)
+        self.before = {
+            self._name(path): path.read_bytes() if path.is_file() else None
+            for path in root.rglob("*")
+        }
         self.operations: list[tuple[Any, ...]] = []
         self._paths: dict[int, str] = {}
         self._fail = fail
@@ -105,14 +92,12 @@ class RecordingFs(RealFs):
         self.operations.append(("note", text))
 
     def create(self, path: Path) -> int:
-        """Make a file."""
         self._record("create", path)
         fd = super().create(path)
         self._paths[fd] = self._name(path)
         return fd
 
     def append_to(self, path: Path) -> int:
-        """Open a file."""
         self._record("open", path)
         fd = super().append_to(path)
         self._paths[fd] = self._name(path)
@@ -126,48 +111,39 @@ class RecordingFs(RealFs):
             super().write(fd, part)
 
     def sync(self, fd: int) -> None:
-        """Sync a file."""
         self._record("sync", self._paths[fd])
 
     def close(self, fd: int) -> None:
-        """Close a file."""
         del self._paths[fd]
         super().close(fd)
 
     def truncate(self, path: Path, size: int) -> None:
-        """Cut a file."""
         self._record("truncate", path, size)
         os.truncate(path, size)
 
     def make_directory(self, path: Path) -> None:
-        """Make a directory."""
         self._record("mkdir", path)
         super().make_directory(path)
 
     def link(self, source: Path, target: Path) -> None:
-        """Link a file."""
         self._record("link", source, self._name(target))
         super().link(source, target)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename a file or directory."""
         self._record("rename", source, self._name(target))
         super().rename(source, target)
 
     def unlink(self, path: Path) -> None:
-        """Remove a file."""
         self._record("unlink", path)
         super().unlink(path)
 
     def remove_directory(self, path: Path) -> None:
-        """Remove a directory file by file."""
         for entry in sorted(path.iterdir()):
             self.unlink(entry)
         self._record("unlink", path)
         path.rmdir()
 
     def sync_directory(self, path: Path) -> None:
-        """Sync a directory's names."""
         self._record("sync_directory", path)
 
     def _name(self, path: Path) -> str:
@@ -179,101 +155,132 @@ class RecordingFs(RealFs):
         self.operations.append((kind, name, *more))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
+class _Inode:
+    """A file, or a directory with its names as they are on the disk."""
+
+    data: bytes = b""
+    synced: int = 0
+    names: dict[str, _Inode] | None = None
+
+
+_Change = list[tuple[_Inode, str, _Inode | None]]
+"""What one operation does to names, on the disk all at once: (directory, name, inode)."""
+
+
 class _Disk:
     """The file system as programs see it, and what of it is on the disk."""
 
-    root: _Inode = field(default_factory=lambda: _Inode(names={}))
-    pending: list[_Change] = field(default_factory=list)
-    seen: dict[str, _Inode] = field(default_factory=dict)
-    """As programs see it: every path."""
-
-    @classmethod
-    def of(cls, tree: Tree) -> _Disk:
-        """Return one on which all of `tree` is synced."""
-        disk = cls()
-        disk.seen["."] = disk.root
+    def __init__(self, tree: Tree) -> None:
+        self.root = _Inode(names={})
+        self.pending: list[_Change] = []
+        self.seen = {".": self.root}
+        """As programs see it: every path."""
         for name in sorted(tree):
             content = tree[name]
             inode = _Inode(names={}) if content is None else _Inode(content, len(content))
-            disk._enter(name, inode)
-        disk._sync(disk.pending)
-        return disk
+            self._change((name, inode))
+        self._sync_names(lambda change: True)
 
     def do(self, kind: str, name: str, *more: Any) -> None:
         """Do one recorded operation."""
-        getattr(self, f"_{kind}")(name, *more)
+        seen = self.seen
+        match kind, more:
+            case "create", _:
+                self._change((name, _Inode()))
+            case "mkdir", _:
+                self._change((name, _Inode(names={})))
+            case "open", _:
+                assert name in seen
+            case "write", (data,):
+                seen[name].data += data
+            case "sync", _:
+                seen[name].synced = len(seen[name].data)
+            case "truncate", (size,):
+                seen[name].data = seen[name].data[:size]
+                seen[name].synced = len(seen[name].data)
+            case "link", (target,):
+                self._change((target, seen[name]))
+            case "unlink", _:
+                self._change((name, None))
+            case "rename", (target,):
+                below = [path for path in seen if path.startswith(f"{name}/")]
+                self._change((name, None), (target, seen[name]))
+                for path in below:
+                    seen[target + path[len(name) :]] = seen.pop(path)
+            case "sync_directory", _:
+                directory = seen[name]
+                self._sync_names(lambda change: any(part[0] is directory for part in change))
 
-    def _create(self, name: str) -> None:
-        self._enter(name, _Inode())
+    def _sync_names(self, is_synced: Callable[[_Change], bool]) -> None:
+        for change in filter(is_synced, self.pending):
+            _apply(change, _names)
+        self.pending = [change for change in self.pending if not is_synced(change)]
 
-    def _mkdir(self, name: str) -> None:
-        self._enter(name, _Inode(names={}))
+    def _change(self, *names: tuple[str, _Inode | None]) -> None:
+        """Let names stand for other inodes, or for none."""
+        change: _Change = []
+        for name, inode in names:
+            parent, _, last = name.rpartition("/")
+            change.append((self.seen[parent or "."], last, inode))
+            if inode is None:
+                del self.seen[name]
+            else:
+                self.seen[name] = inode
+        self.pending.append(change)
 
-    def _open(self, name: str) -> None:
-        assert name in self.seen
+    def after(self, kept: Sequence[int], mode: str) -> Tree:
+        """Return what is there with some pending changes, and unsynced data as `mode` has it."""
+        changed: dict[int, dict[str, _Inode]] = {}
 
-    def _write(self, name: str, data: bytes) -> None:
-        self.seen[name].data += data
+        def names_of(inode: _Inode) -> dict[str, _Inode]:
+            return changed.setdefault(id(inode), dict(_names(inode)))
 
-    def _sync_file(self, name: str) -> None:
-        self.seen[name].synced = len(self.seen[name].data)
+        for i in kept:
+            _apply(self.pending[i], names_of)
+        tree: Tree = {}
 
-    def _truncate(self, name: str, size: int) -> None:
-        inode = self.seen[name]
-        inode.data = inode.data[:size]
-        inode.synced = len(inode.data)
+        def walk(directory: _Inode, prefix: str) -> None:
+            for name, inode in names_of(directory).items():
+                if inode.names is None:
+                    tail = DATA_MODES[mode](inode.data[inode.synced :])
+                    tree[prefix + name] = inode.data[: inode.synced] + tail
+                else:
+                    tree[prefix + name] = None
+                    walk(inode, f"{prefix}{name}/")
 
-    def _link(self, source: str, target: str) -> None:
-        self._enter(target, self.seen[source])
+        walk(self.root, "")
+        return tree
 
-    def _unlink(self, name: str) -> None:
-        self.pending.append(_Change([(*self._place(name), None)]))
-        del self.seen[name]
 
-    def _rename(self, source: str, target: str) -> None:
-        inode = self.seen[source]
-        self.pending.append(_Change([(*self._place(source), None), (*self._place(target), inode)]))
-        moved = [name for name in self.seen if name == source or name.startswith(f"{source}/")]
-        for name in moved:
-            self.seen[target + name[len(source) :]] = self.seen.pop(name)
+def _names(directory: _Inode) -> dict[str, _Inode]:
+    assert directory.names is not None
+    return directory.names
 
-    def _sync_directory(self, name: str) -> None:
-        directory = self.seen[name]
-        touched = [c for c in self.pending if any(part[0] is directory for part in c.parts)]
-        self._sync(touched)
 
-    def _sync(self, changes: Sequence[_Change]) -> None:
-        """Put name changes on the disk."""
-        chosen = [c for c in self.pending if any(c is change for change in changes)]
-        for change in chosen:
-            _apply(change, _on_disk)
-        self.pending = [c for c in self.pending if not any(c is change for change in chosen)]
-
-    def _enter(self, name: str, inode: _Inode) -> None:
-        self.pending.append(_Change([(*self._place(name), inode)]))
-        self.seen[name] = inode
-
-    def _place(self, name: str) -> tuple[_Inode, str]:
-        parent, _, last = name.rpartition("/")
-        return self.seen[parent or "."], last
+def _apply(change: _Change, names_of: Callable[[_Inode], dict[str, _Inode]]) -> None:
+    for directory, name, inode in change:
+        names = names_of(directory)
+        if inode is None:
+            names.pop(name, None)
+        else:
+            names[name] = inode
 
 
 def crash_states(fs: RecordingFs) -> Iterator[CrashState]:
     """Yield each different state that a crash may leave of what `fs` has done."""
-    disk, notes, texts, seen = _Disk.of(fs.before), [], [], set()
-    for operation in [("note", None), *fs.operations]:
-        kind, name, *more = operation
+    disk, notes, texts, seen = _Disk(fs.before), [], [], set()
+    for kind, name, *more in [("note", None), *fs.operations]:
         if kind == "note":
             notes += [name] if name else []
         else:
-            disk.do("sync_file" if kind == "sync" else kind, name, *more)
+            disk.do(kind, name, *more)
             shown = [x if not isinstance(x, bytes) else f"{len(x)} bytes" for x in more]
             texts.append(" ".join(map(str, (kind, name, *shown))))
         for mode in DATA_MODES:
             for kept in _subsets(len(disk.pending)):
-                tree = _tree_after(disk, [disk.pending[i] for i in kept], mode)
-                key = (tuple(sorted(tree.items(), key=lambda item: item[0])), tuple(notes))
+                tree = disk.after(kept, mode)
+                key = (tuple(sorted(tree.items())), tuple(notes))
                 if key not in seen:
                     seen.add(key)
                     yield CrashState(tree, tuple(notes), tuple(texts), mode, kept)
@@ -288,46 +295,42 @@ def _subsets(count: int) -> list[tuple[int, ...]]:
     return list(dict.fromkeys(found))
 
 
-def _apply(change: _Change, names_of: Callable[[_Inode], dict[str, _Inode]]) -> None:
-    for directory, name, inode in change.parts:
-        names = names_of(directory)
-        if inode is None:
-            names.pop(name, None)
-        else:
-            names[name] = inode
+class Quick(RealFs):
+    """What is only looked at need not be on the disk."""
+
+    def sync(self, fd: int) -> None:
+        pass
+
+    def sync_directory(self, path: Path) -> None:
+        pass
+
+    def truncate(self, path: Path, size: int) -> None:
+        os.truncate(path, size)
 
 
-def _on_disk(inode: _Inode) -> dict[str, _Inode]:
-    assert inode.names is not None
-    return inode.names
+def of(notes: Sequence[str], kind: str) -> list[int]:
+    """Return the numbers noted as `kind`, as in "synced 3"."""
+    return [int(note.split()[1]) for note in notes if note.startswith(kind)]
 
 
-def _tree_after(disk: _Disk, kept: Sequence[_Change], mode: str) -> Tree:
-    """Return what is on the disk with some pending changes, and unsynced data as `mode` says."""
-    changed: dict[int, dict[str, _Inode]] = {}
+def explore(
+    fs: RecordingFs, check: Callable[[CrashState, Path], None], directory: Path, known: int = 0
+) -> int:
+    """Check every state in which more than the first `known` things were noted; their number.
 
-    def names_of(inode: _Inode) -> dict[str, _Inode]:
-        return changed.setdefault(id(inode), dict(_on_disk(inode)))
-
-    for change in kept:
-        _apply(change, names_of)
-    tree: Tree = {}
-
-    def walk(directory: _Inode, prefix: str) -> None:
-        for name, inode in names_of(directory).items():
-            if inode.names is None:
-                tail = DATA_MODES[mode](inode.data[inode.synced :])
-                tree[prefix + name] = inode.data[: inode.synced] + tail
-            else:
-                tree[prefix + name] = None
-                walk(inode, f"{prefix}{name}/")
-
-    walk(disk.root, "")
-    return tree
-
-
-def _tree_of(root: Path) -> Tree:
-    return {
-        path.relative_to(root).as_posix(): path.read_bytes() if path.is_file() else None
-        for path in root.rglob("*")
-    }
+    A quick run checks every fourth.
+    """
+    count = 0
+    for state in crash_states(fs):
+        if len(state.notes) < known:
+            continue
+        count += 1
+        if IS_QUICK and count % 4 != 1:
+            continue
+        state.write_to(directory)
+        try:
+            check(state, directory)
+        except Exception as error:
+            error.add_note(state.describe())
+            raise
+    return count

@@ -10,7 +10,7 @@ import pyarrow as pa
 from helpers.kafka_io import Reading
 from tgflow.streams.kafka import KafkaConfig
 from tgflow.streams.kafka.codecs import RecordDecoder
-from tgflow.streams.kafka.consumer import Chunk, Cursor, new_records
+from tgflow.streams.kafka.consumer import Chunk, Cursor
 
 CODECS = ("json", "csv", "arrow")
 
@@ -24,13 +24,12 @@ def record(value, offset):
     return SimpleNamespace(value=value, key=None, offset=offset, timestamp=offset + 1000)
 
 
-def decode(values, codec, skip=0, **settings):
+def decode(values, codec, **settings):
     polled = [record(value, 10 + i) for i, value in enumerate(values)]
     cursor = Cursor(9).after(polled[-1]) if values else Cursor(10)
-    chunk = Chunk(0, new_records(polled, 10), cursor, {})
+    chunk = Chunk(0, polled, cursor, {})
     reading = Reading()
-    for arrivals in RecordDecoder(config(codec, **settings)).decode(chunk, skip):
-        reading.add(arrivals)
+    reading.add(RecordDecoder(config(codec, **settings)).decode(chunk))
     return reading
 
 

@@ -1,4 +1,4 @@
-"""Writes a log or checkpoints until it is killed or done, and reads what is left."""
+"""Writers of a log and of checkpoints that note what they promise, and checks of what is left."""
 
 import os
 import traceback
@@ -6,92 +6,91 @@ import traceback
 import pyarrow as pa
 
 from helpers import faults
+from helpers.crash_states import Quick, of
 from helpers.pieces import check_is_whole, checkpoint_of
 from tgflow.checkpoint import CheckpointDurabilityUnknown, CheckpointStore
+from tgflow.durable.fs import RealFs
 from tgflow.durable.log import DurableLog
 
 TRIES = 3
 
 
-class Notes:
-    """Facts that outlive the process that notes them."""
-
-    def __init__(self, path):
-        self.fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-
-    def add(self, kind, number):
-        os.write(self.fd, f"{kind} {number}\n".encode())
-
-
-def numbers(path, kind):
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [int(line.split()[1]) for line in lines if line.startswith(kind)]
-
-
 def frame(i):
-    return pa.record_batch({"seq": pa.array(range(i * 5, i * 5 + 5))}), {"n": i}
+    return pa.record_batch({"seq": pa.array(range(i * 5, i * 5 + 5 + i % 2))}), {"n": i}
 
 
-def write_log(directory, notes):
-    log = retry(lambda: DurableLog(directory, segment_bytes=1000, sync_ms=1e9), notes, -1)
-    *_, at = [None, *(at for *_, at in log.read())]
-    first = 0 if at is None else next(reversed([f["n"] for _, f, _ in log.read()])) + 1
-    for i in range(first, first + 8):
-        notes.add("begun", i)
-        at = retry(lambda i=i: log.append(*frame(i)), notes, i)
-        notes.add("appended", i)
-        if i % 2:
-            retry(log.sync, notes, i)
-            notes.add("synced", i)
-        if i == first + 6:
-            notes.add("may_drop", i)
-            retry(lambda at=at: log.drop_before(at), notes, i)
-    log.close()
-
-
-def check_log(directory, notes, promised):
-    with DurableLog(directory) as log:
-        found = [(rows, footer["n"]) for rows, footer, _ in log.read()]
-    seen = [n for _, n in found]
-    assert all(rows.equals(frame(n)[0]) for rows, n in found)
-    assert seen == list(range(seen[0], seen[0] + len(seen))), seen
-    assert seen[0] <= max(numbers(notes, "may_drop"), default=0)
-    assert max(numbers(notes, promised), default=2) <= seen[-1], seen
-    assert seen[-1] <= max(numbers(notes, "begun"), default=2), seen
-    assert directory.joinpath("0000000000.log").exists() or len(numbers(notes, "may_drop"))
-
-
-def make_log(directory):
-    """Leave a log of three frames that ends in half a frame."""
-    with DurableLog(directory) as log:
-        for i in range(3):
-            log.append(*frame(i))
-    with (directory / "0000000000.log").open("ab") as file:
-        file.write(b"half a frame")
-
-
-def write_checkpoints(directory, notes):
-    store = retry(lambda: CheckpointStore(directory, keep=1, keep_every=3), notes, -1)
-    newest, _ = retry(store.newest, notes, -1)
-    for step in range(newest + 1, newest + 6):
-        notes.add("begun", step)
+def retry(act):
+    """Do it again after an error, as one does when there is room again."""
+    for left in reversed(range(TRIES)):
         try:
-            retry(lambda step=step: store.save(step, checkpoint_of(step)), notes, step)
+            return act()
         except CheckpointDurabilityUnknown:
-            notes.add("unknown", step)
-        notes.add("saved", step)
+            raise
+        except OSError:
+            if not left:
+                raise
+    raise AssertionError
 
 
-def check_checkpoints(directory, notes, _promised):
+def write_log(directory, note, fs=None, *, count=8, segment_bytes=1000, sync_every=2, drop_after=6):
+    """Append frames to those there are, syncing and dropping now and then."""
+    fs = fs or RealFs()
+    log = retry(lambda: DurableLog(directory, fs=fs, segment_bytes=segment_bytes, sync_ms=1e9))
+    first = max([footer["n"] for _, footer, _ in log.read()], default=-1) + 1
+    for i in range(first, first + count):
+        note(f"begun {i}")
+        place = retry(lambda i=i: log.append(*frame(i)))
+        note(f"appended {i}")
+        if i % sync_every == sync_every - 1:
+            retry(log.sync)
+            note(f"synced {i}")
+        if i == first + drop_after:
+            note(f"may_drop {i}")
+            retry(lambda place=place: log.drop_before(place))
+    return log
+
+
+def check_log(notes, directory, promised="synced"):
+    """Raise unless the log can be read, and holds all that was promised and nothing else."""
+    with DurableLog(directory, fs=Quick()) as log:
+        found = [(rows, footer["n"]) for rows, footer, _ in log.read()]
+    numbers = [n for _, n in found]
+    assert all(rows.equals(frame(n)[0]) for rows, n in found)
+    first = numbers[0] if numbers else 0
+    last = numbers[-1] if numbers else -1
+    assert numbers == list(range(first, last + 1))
+    assert first <= max(of(notes, "may_drop"), default=0)
+    assert max(of(notes, promised), default=-1) <= last <= max(of(notes, "begun"), default=2)
+
+
+def write_checkpoints(directory, note):
+    store = retry(lambda: CheckpointStore(directory, keep=1, keep_every=3))
+    newest, _ = retry(store.newest)
+    for step in range(newest + 1, newest + 6):
+        note(f"begun {step}")
+        try:
+            retry(lambda step=step: store.save(step, checkpoint_of(step)))
+        except CheckpointDurabilityUnknown:
+            note(f"unknown {step}")
+        note(f"saved {step}")
+
+
+def check_checkpoints(notes, directory, _promised):
     store = CheckpointStore(directory)
     step, loaded = store.newest()
     assert all("000000000004 was set aside" in problem for problem in store.problems)
-    assert max(numbers(notes, "saved"), default=3) <= step
-    assert step <= max(numbers(notes, "begun"), default=3)
+    assert max(of(notes, "saved"), default=3) <= step <= max(of(notes, "begun"), default=3)
     check_is_whole(loaded, step)
     names = os.listdir(directory)
     assert not [name for name in names if name.startswith(".tmp-")], names
     assert len(names) <= 5, names
+
+
+def make_log(directory):
+    """Leave a log of three frames that ends in half a frame."""
+    write_log(directory, lambda _: None, count=3).close()
+    with (directory / "0000000000.log").open("ab") as file:
+        file.write(b"half a frame")
 
 
 def make_checkpoints(directory):
@@ -102,23 +101,10 @@ def make_checkpoints(directory):
     (path / "model.safetensors").write_bytes(b"damaged")
 
 
-def retry(act, notes, number):
-    """Do it again after an error, as one does when there is room again."""
-    for left in reversed(range(TRIES)):
-        try:
-            return act()
-        except CheckpointDurabilityUnknown:
-            raise
-        except OSError as error:
-            notes.add(f"error-{error.errno}", number)
-            if not left:
-                raise
-    raise AssertionError
-
-
-MAKE = {"log": make_log, "checkpoint": make_checkpoints}
-WRITE = {"log": write_log, "checkpoint": write_checkpoints}
-CHECK = {"log": check_log, "checkpoint": check_checkpoints}
+CASES = {
+    "log": (make_log, lambda *args: write_log(*args).close(), check_log),
+    "checkpoint": (make_checkpoints, write_checkpoints, check_checkpoints),
+}
 
 
 def forked(act):
@@ -142,19 +128,19 @@ def outcome_of(_, point, spec, directory):
         How each of the two forks that wrote has ended.
     """
     what = point.split(".")[0]
-    target, notes = directory / what, directory / "notes"
-    MAKE[what](target)
+    make, write, check = CASES[what]
+    target, path = directory / what, directory / "notes"
+    make(target)
     # a killed process leaves to the system what it wrote; an error may take what was not synced
-    promised = (
-        "appended" if {"kill"} == {each.split(":")[2] for each in spec.split(",")} else "synced"
-    )
+    is_killed = {"kill"} == {each.split(":")[2] for each in spec.split(",")}
 
-    def write():
+    def write_noting(spec):
         faults.arm(spec)
-        WRITE[what](target, Notes(notes))
+        with path.open("a", buffering=1) as notes:  # they outlive the process
+            write(target, lambda text: notes.write(f"{text}\n"))
 
-    code = forked(write)
-    CHECK[what](target, notes, promised)
-    again = forked(lambda: WRITE[what](target, Notes(notes)))
-    CHECK[what](target, notes, promised)
-    return code, again
+    codes = []
+    for armed in (spec, ""):
+        codes.append(forked(lambda armed=armed: write_noting(armed)))
+        check(path.read_text().splitlines(), target, "appended" if is_killed else "synced")
+    return tuple(codes)

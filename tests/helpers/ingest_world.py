@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from helpers.partitioned import ListSource, Row
-from tgflow.durable.segments import LogPosition
+from tgflow.durable.log import LogPosition
 from tgflow.events import concat
 from tgflow.ids import NodeIds
 from tgflow.streams.ingest.ingest import Ingest

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from helpers.decoding import arrow
 from helpers.kafka_io import (
     SMALL,
     after,
@@ -26,7 +25,6 @@ from tgflow.streams.ingest.admission import PartitionState
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.state import IngestState
-from tgflow.streams.rows.schema import Checks
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -102,18 +100,3 @@ def test_repeated_offsets_are_dropped_and_gaps_accepted(broker, topic, monkeypat
     reading = read_all(broker, topic)
     assert reading.src() == list(range(0, 100, 3))
     assert reading.counts["repeated"] >= 5
-
-
-def test_rows_of_a_record_are_resumed_through_a_broker(broker, topic):
-    """The position is (offset, row)."""
-    count = 70_000
-    value = arrow(range(count), t=range(count), x=False)
-    broker.create(topic, 1)
-    publish(broker, topic, [value, value], max_request_size=4 << 20)
-    settings = {"codec": "arrow", "checks": Checks(max_record_bytes=4 << 20)}
-    whole = read_all(broker, topic, **settings)
-    middle = next(a.position for a in whole.arrivals if a.position["row"])
-    source = open_source(broker, topic, **settings)
-    rest = read(source, {0: middle})
-    source.close()
-    assert rest.src() == whole.src()[middle["offset"] * count + middle["row"] :]

@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 from helpers.decoding import CODECS, arrow, arrow_stream, decode, row
 from helpers.kafka_io import edge
 from tgflow.streams.errors import CODES
-from tgflow.streams.kafka.codecs import MAX_ROWS
-from tgflow.streams.kafka.consumer import Cursor
 from tgflow.streams.rows.schema import Checks
 
 JSON = {
@@ -253,19 +251,3 @@ def test_rows_of_different_types_follow_each_other_and_none_are_counted():
     assert reading.codes == ["negative_id"]
     assert reading.bad[0][2].place["row"] == 1
     assert json.loads(reading.bad[0][2].raw) == {"src": -1, "dst": 1, "t": 0}
-
-
-def test_large_arrow_records_are_split_and_resumed_in_their_middle():
-    count = MAX_ROWS + 1000
-    values = [arrow(range(count), x=False), arrow([-5, *range(20)], x=False)]
-    settings = {"features": (), "checks": Checks(max_record_bytes=16 << 20)}
-    whole = decode(values, "arrow", **settings)
-    assert len(whole.arrivals) == 2
-    position = whole.arrivals[0].position
-    assert (position["offset"], position["row"], position["anchor"]) == (10, MAX_ROWS, 10)
-    rest = decode(values, "arrow", skip=Cursor.from_position(position).row, **settings)
-    assert rest.src() == whole.src()[MAX_ROWS:]
-    assert rest.codes == whole.codes == ["negative_id"]
-    assert [o.place for _, _, o in rest.bad] == [o.place for _, _, o in whole.bad]
-    where = {"topic": "edges", "partition": 0, "offset": 10, "row": MAX_ROWS}
-    assert rest.arrivals[0].origin(0).place == where

@@ -3,88 +3,34 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import ModuleType
 from typing import ClassVar
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
+from helpers.partitioned import ListSource, Row
 from tgflow.cli import main
 from tgflow.cli.assemble import open_partitioned
 from tgflow.config import StreamConfig
 from tgflow.config.schema import Config
-from tgflow.ids import NodeIds
 from tgflow.streams import transports
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
-from tgflow.streams.rows.row_batch import EventColumns, RowBatch
 from tgflow.streams.transports import Transport, find_transport, scheme_of
-
-STEP = 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class MadeConfig:
-    """Settings of `made://COUNT`, a stream of that many events."""
+    """Settings of `made://COUNT`, a stream of that many events: event i is (i % 7, i % 5, i)."""
 
     url: str
     bipartite: bool = False
 
-    @property
-    def num_events(self):
-        return int(self.url.removeprefix("made://"))
 
-
-@dataclass
-class MadeSource:
-    """Event i is (i % 7, i % 5, i); a position is the number of the next one."""
-
-    config: MadeConfig
-    name: str = "made-up events"
-    unit: str = "s"
-    x_dim: int = 0
-    id_kind: str = "int"
-    next: int = 0
-    ids: NodeIds = field(default_factory=NodeIds)
-
-    def __post_init__(self):
-        self.num_events = self.config.num_events
-
-    def start(self, positions):
-        self.next = int(positions.get(0, {}).get("next", 0))
-
-    def partitions(self):
-        return [0]
-
-    def look_for_partitions(self):
-        return []
-
-    def poll(self, wanted, timeout):
-        number = np.arange(self.next, min(self.next + STEP, self.num_events))
-        self.next += len(number)
-        events = EventColumns(pa.array(number % 7), pa.array(number % 5), number, None, None)
-        rows = RowBatch(events, num_rows=len(number), position={"next": self.next})
-        return [rows] if len(number) else []
-
-    def ended(self):
-        return {0} if self.next == self.num_events else set()
-
-    def lag(self):
-        return {0: self.num_events - self.next}
-
-    def progress(self):
-        return self.next / self.num_events
-
-    def counters(self):
-        return {}
-
-    def committed(self, positions):
-        pass
-
-    def close(self):
-        pass
+def open_made(config):
+    count = int(config.url.removeprefix("made://"))
+    return ListSource({0: [Row(i % 7, i % 5, i) for i in range(count)]})
 
 
 class MadePublisher:
@@ -121,7 +67,7 @@ class MadePublisher:
 @pytest.fixture(autouse=True)
 def made_transport(monkeypatch):
     module = ModuleType("made_transport")
-    module.TRANSPORT = Transport(MadeConfig, MadeSource, ends=True, publish=MadePublisher)
+    module.TRANSPORT = Transport(MadeConfig, open_made, ends=True, publish=MadePublisher)
     monkeypatch.setitem(sys.modules, "made_transport", module)
     monkeypatch.setitem(transports.SCHEMES, "made", "made_transport")
 
@@ -131,9 +77,9 @@ def test_the_command_line_opens_a_transport_of_its_own_and_resumes_it():
     ingest = Ingest(open_partitioned(config), OrderConfig())
     assert sum(map(len, ingest)) == 250
     source = open_partitioned(config)
-    source.start({0: {"next": 230}})
+    source.start({0: {"row": 249}})
     [polled] = source.poll({0}, 0.1)
-    assert polled.events.t.tolist() == list(range(230, 250))
+    assert polled.events.t.tolist() == [249]
 
 
 def test_the_command_line_writes_to_a_transport_of_its_own(tmp_path, capsys, monkeypatch):
@@ -145,7 +91,7 @@ def test_the_command_line_writes_to_a_transport_of_its_own(tmp_path, capsys, mon
     assert "published 2 events in one go" in said
     assert "tgflow run --stream made://out --codec csv" in said
     monkeypatch.setattr(
-        sys.modules["made_transport"], "TRANSPORT", Transport(MadeConfig, MadeSource)
+        sys.modules["made_transport"], "TRANSPORT", Transport(MadeConfig, open_made)
     )
     assert main(["playback", str(path), "--to", "made://out"]) == 2
     assert "made:// can be read, but not written to" in capsys.readouterr().err

@@ -1,25 +1,98 @@
-"""The durable log: rows as they arrived, in frames that are whole or absent, over any crash."""
+"""The durable log: rows as they arrived, in frames that are whole or absent, over any crash.
+
+It is a folder of segments `0000000000.log`, `0000000001.log`, ...; a segment is a header and then
+frames. A frame is a header, rows as an Arrow stream, and a footer in JSON. The header of a segment
+is that of a frame without a body, in which `synced` is where the segment before it ends.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import struct
 import threading
 import time
+import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from tgflow.durable import frames, segments
-from tgflow.durable.errors import FULL, WAY_OUT, DiskFull, LogCorrupt
-from tgflow.durable.frames import BadFrame, Body
+from tgflow.durable.errors import FULL, WAY_OUT, DiskFull, LogCorrupt, LogVersion
 from tgflow.durable.fs import RealFs, make_directories
-from tgflow.durable.segments import LogPosition
 
 UNSYNCED_BYTES = 64 << 20
 """Frames not yet on the disk are kept in memory up to this size; then they are synced."""
+MAX_BODY_BYTES = 1 << 30
+"""Of one frame: a length beyond this is damage, and rows beyond it must be split."""
+MAGIC = b"tgF\xf1"
+VERSION = 2
+_FIELDS = struct.Struct("<4sHxxIQQQQI")
+_CRC = struct.Struct("<I")
+HEADER_BYTES = _FIELDS.size + _CRC.size
+_NAME = re.compile(r"(\d{10})\.log")
+
+
+class BadFrame(ValueError):
+    """Bytes that are no frame written for this place."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LogPosition:
+    """A place in the log, after a frame."""
+
+    segment: int
+    byte: int
+
+    def to_json(self) -> dict[str, int]:
+        """Return what `from_json` reads."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, int]) -> LogPosition:
+        """Return the position that `to_json` wrote.
+
+        Raises:
+            ValueError: If it is none.
+        """
+        place = tuple(value.get(name) for name in ("segment", "byte"))
+        if any(type(x) is not int or x < 0 for x in place):
+            raise ValueError(f"a log position has segment and byte, got {dict(value)}")
+        return cls(value["segment"], value["byte"])
+
+
+Frame: TypeAlias = tuple[pa.RecordBatch, dict[str, Any], LogPosition]
+"""Rows, footer, and the place after the frame."""
+
+
+class Body(NamedTuple):
+    """A frame's rows and footer as bytes, before it has a place."""
+
+    data: bytes | memoryview
+    footer_bytes: int
+    crc: int
+
+
+class Header(NamedTuple):
+    """What stands before a frame's body."""
+
+    byte: int
+    synced: int
+    """Byte of its segment up to which all was on the disk when it was written."""
+    columns_bytes: int
+    footer_bytes: int
+    crc: int
+
+    @property
+    def end(self) -> int:
+        """The byte after the frame."""
+        return self.byte + HEADER_BYTES + self.columns_bytes + self.footer_bytes
 
 
 class DurableLog:
@@ -35,9 +108,8 @@ class DurableLog:
         sync_ms: Longest time between two waits for the disk while frames are appended; 0 waits at
             every frame.
         needed: The place from which on frames will be read, that of a checkpoint; None for all.
-            What is damaged or missing before it is listed in `problems`, not refused. A log of
-            which nothing is there begins right after it.
-        check: Check all frames from `needed` on while opening, not those of the last segment alone.
+            They are checked; what is damaged or missing before it is not refused. A log of which
+            nothing is there begins right after it.
 
     Raises:
         LogCorrupt: If frames that were on the disk are damaged or missing.
@@ -53,7 +125,6 @@ class DurableLog:
         segment_bytes: int = 256 << 20,
         sync_ms: float = 100,
         needed: LogPosition | None = None,
-        check: bool = False,
     ) -> None:
         self.directory = Path(directory)
         self._fs: RealFs = RealFs() if fs is None else fs
@@ -65,13 +136,7 @@ class DurableLog:
         self._unsynced_bytes = 0
         self._synced_at = time.monotonic()
         self._broken = False
-        self.num_syncs = 0
-        """Waits for the disk so far."""
-        self.cut_bytes = 0
-        """What recovery cut off: bytes of frames that a crash left half-written."""
-        self.problems: list[str] = []
-        """What recovery found damaged or missing where nothing will be read."""
-        self._recover(needed, check)
+        self._recover(needed)
 
     @property
     def end(self) -> LogPosition:
@@ -90,8 +155,7 @@ class DurableLog:
         """Size of all segments."""
         with self._lock:
             older = range(self._first, self._number)
-            paths = (segments.path_of(self.directory, number) for number in older)
-            return sum(path.stat().st_size for path in paths) + self._size
+            return sum(self._path(number).stat().st_size for number in older) + self._size
 
     def append(self, rows: pa.RecordBatch, footer: Mapping[str, Any]) -> LogPosition:
         """Add a frame and return the place after it.
@@ -109,7 +173,7 @@ class DurableLog:
             OSError: If the disk refuses.
             ValueError: If the frame is too large, or the footer is not JSON.
         """
-        body = frames.encode(rows, footer)
+        body = encode(rows, footer)
         with self._lock, _report_full_disk(self.directory):
             self._reopen()
             if self._size >= self._segment_bytes:
@@ -128,9 +192,7 @@ class DurableLog:
             self._reopen()
             self._sync()
 
-    def read(
-        self, start: LogPosition | None = None
-    ) -> Iterator[tuple[pa.RecordBatch, dict[str, Any], LogPosition]]:
+    def read(self, start: LogPosition | None = None) -> Iterator[Frame]:
         """Return rows, footer and the place after it of each frame from `start` on.
 
         Args:
@@ -141,28 +203,8 @@ class DurableLog:
                 gone through, if one is damaged.
         """
         with self._lock:
-            oldest = LogPosition(self._first, segments.HEADER_BYTES)
-            begin = oldest if start is None else self.locate(start)
-            return segments.frames_between(self.directory, begin, self.end)
-
-    def locate(self, place: LogPosition) -> LogPosition:
-        """Return where the frames after `place` begin.
-
-        Raises:
-            LogCorrupt: If the log begins after it or ends before it.
-        """
-        with self._lock:
-            first, last, end, found = self._first, self._number, self.end, place
-            if first - 1 <= place.segment < last:
-                found = segments.forward(self.directory, place, last)
-            if found.segment < first or found > end:
-                raise LogCorrupt(
-                    f"{self.directory} holds frames from segment {first} to byte {end.byte} of "
-                    f"segment {end.segment}, but byte {place.byte} of segment {place.segment} is "
-                    "asked for: it is not the log that goes with this checkpoint, or it lost its "
-                    "end"
-                )
-            return found
+            begin = LogPosition(self._first, HEADER_BYTES) if start is None else self._locate(start)
+            return self._frames(begin, self.end)
 
     def drop_before(self, position: LogPosition) -> None:
         """Remove the segments that hold only frames before `position`, once that is on the disk.
@@ -174,7 +216,7 @@ class DurableLog:
             if position > LogPosition(self._number, self._synced):
                 self.sync()
             while self._first < min(position.segment, self._number):
-                self._fs.unlink(segments.path_of(self.directory, self._first))
+                self._fs.unlink(self._path(self._first))
                 self._first += 1
                 self._fs.sync_directory(self.directory)  # so that no gap can be left
 
@@ -199,68 +241,125 @@ class DurableLog:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    # Reading
+
+    def _path(self, number: int) -> Path:
+        return path_of(self.directory, number)
+
+    def _locate(self, place: LogPosition) -> LogPosition:
+        """Return where the frames after `place` begin: in a later segment if its own ends there."""
+        number, byte, end = place.segment, place.byte, self.end
+        while self._first - 1 <= number < end.segment and byte >= (stop := self._end_of(number)):
+            # frames that were moved to the next segment kept their order and their sizes
+            number, byte = number + 1, HEADER_BYTES + byte - stop
+        if number < self._first or (number, byte) > (end.segment, end.byte):
+            raise LogCorrupt(
+                f"{self.directory} holds frames from segment {self._first} to byte {end.byte} of "
+                f"segment {end.segment}, but byte {place.byte} of segment {place.segment} is asked "
+                "for: it is not the log that goes with this checkpoint, or it lost its end"
+            )
+        return LogPosition(number, byte)
+
+    def _end_of(self, number: int) -> int:
+        """Return up to which byte the older segment `number` counts."""
+        path = self._path(number + 1)
+        try:
+            return _read_header(path, number + 1)
+        except (BadFrame, FileNotFoundError) as error:
+            raise LogCorrupt(f"{path} is damaged or missing: {error}; {WAY_OUT}") from None
+
+    def _frames(self, begin: LogPosition, end: LogPosition) -> Iterator[Frame]:
+        """Yield the frames from `begin` up to `end`."""
+        byte = begin.byte
+        for number in range(begin.segment, end.segment + 1):
+            stop = end.byte if number == end.segment else self._end_of(number)
+            path, start = self._path(number), byte
+            try:
+                with _open_segment(path) as file:
+                    while byte < stop:
+                        header, body = _read_frame(file, number, byte)
+                        byte = header.end
+                        yield *decode(header, body), LogPosition(number, byte)
+            except (BadFrame, FileNotFoundError) as error:
+                raise LogCorrupt(f"{path} is damaged at byte {byte}: {error}; {WAY_OUT}") from None
+            byte = HEADER_BYTES + max(start - stop, 0)
+
     # Recovery
 
-    def _recover(self, asked: LogPosition | None, check: bool) -> None:
-        needed = LogPosition(0, 0) if asked is None else asked
+    def _recover(self, needed: LogPosition | None) -> None:
         make_directories(self._fs, self.directory)
-        found = segments.numbers(self.directory, needed.segment, self.problems)
-        if found and not self._has_header(found[-1], needed):
+        least = LogPosition(0, 0) if needed is None else needed
+        found = self._segments(least.segment)
+        if found and not self._has_header(found[-1], least):
             # it was being made when the machine went down: nothing in it counts
-            self._fs.unlink(segments.path_of(self.directory, found.pop()))
+            self._fs.unlink(self._path(found.pop()))
             self._fs.sync_directory(self.directory)
         if not found:
-            self._first = self._number = 0 if asked is None else asked.segment + 1
-            self._size = self._synced = 0
-            self._create(self._number, needed.byte)
+            self._first = 0 if needed is None else needed.segment + 1
+            self._create(self._first, least.byte)
             return
-        self._check_older(found, needed.segment)
         self._first, self._number = found[0], found[-1]
-        path = segments.path_of(self.directory, self._number)
-        start = needed.byte if needed.segment == self._number else 0
-        scan = segments.scan(path, self._number, start)
-        self.problems += scan.problems
-        self.cut_bytes = scan.cut
-        if scan.cut:
-            self._fs.truncate(path, scan.end)
+        path = self._path(self._number)
+        self._size = self._synced = self._scan(path, least)
+        deque(self.read(needed), maxlen=0)
+        if path.stat().st_size > self._size:
+            self._fs.truncate(path, self._size)
         self._fd = self._fs.append_to(path)
         self._fs.sync(self._fd)  # the process before may have died without
-        self._size = self._synced = scan.end
-        if check and (asked is None or asked.segment >= self._first - 1):
-            deque(self.read(asked), maxlen=0)
+
+    def _segments(self, needed: int) -> list[int]:
+        """Return the numbers of the segments after the last gap, which must not be needed."""
+        names = (_NAME.fullmatch(entry.name) for entry in self.directory.iterdir())
+        found, start = sorted(int(name[1]) for name in names if name), 0
+        for i, (before, after) in enumerate(pairwise(found), 1):
+            if after > before + 1:
+                start = i
+                if after > needed:
+                    missing, there = self._path(before + 1), self._path(after).name
+                    raise LogCorrupt(f"{missing} is missing, but {there} is there; {WAY_OUT}")
+        return found[start:]
 
     def _has_header(self, number: int, needed: LogPosition) -> bool:
         """Return whether the last segment has a whole header; else a crash left it half-made."""
-        path = segments.path_of(self.directory, number)
+        path = self._path(number)
         try:
-            segments.read_header(path, number)
+            _read_header(path, number)
         except BadFrame as error:
-            wrong = f"{path} is damaged: {error}"
-            if needed.segment == number and needed.byte > segments.HEADER_BYTES:
-                self.problems.append(wrong)
+            if needed.segment == number and needed.byte > HEADER_BYTES:
                 return True
-            if segments.was_synced(path, number):
-                raise LogCorrupt(f"{wrong}; {WAY_OUT}") from None
+            with _open_segment(path) as file:
+                if any(frame.synced > 0 for frame in _good_frames(file, number, 1)):
+                    raise LogCorrupt(f"{path} is damaged: {error}; {WAY_OUT}") from None
             return False
         return True
 
-    def _check_older(self, found: list[int], needed: int) -> None:
-        """Raise LogCorrupt if an older segment that is needed is shorter than the next one says."""
-        for number in range(max(found[0], needed), found[-1]):
-            path, stop = (
-                segments.path_of(self.directory, number),
-                segments.segment_end(self.directory, number),
-            )
-            if path.stat().st_size < stop:
-                found_bytes = path.stat().st_size
-                raise LogCorrupt(f"{path} has {found_bytes} bytes, but had {stop}; {WAY_OUT}")
+    def _scan(self, path: Path, needed: LogPosition) -> int:
+        """Return where the last segment ends: before a frame that a crash left half-written."""
+        size, end = path.stat().st_size, HEADER_BYTES
+        needed_byte = needed.byte if needed.segment == self._number else 0
+        with _open_segment(path) as file:
+            while end < size:
+                try:
+                    end = _read_frame(file, self._number, end)[0].end
+                except BadFrame as error:
+                    if end < needed_byte <= size:
+                        end = needed_byte
+                        continue
+                    for good in _good_frames(file, self._number, end + 1):
+                        if good.synced > end:
+                            raise LogCorrupt(
+                                f"{path} is damaged at byte {end} ({error}), before a good frame "
+                                f"at {good.byte}; {WAY_OUT}"
+                            ) from None
+                    break
+        return end
 
     # Writing
 
     def _append(self, body: Body) -> None:
         assert self._fd is not None
         start = self._size
-        data = frames.place(body, self._number, start, self._synced)
+        data = framed(body, self._number, start, self._synced)
         try:
             self._fs.write(self._fd, data)
         except BaseException:
@@ -274,7 +373,7 @@ class DurableLog:
             try:
                 self._sync()
             except BaseException:
-                self._unsynced.pop()  # the caller will hear that it is not in the log
+                self._unsynced.pop()  # the error tells the caller that it is not in the log
                 raise
 
     def _sync(self) -> None:
@@ -295,11 +394,10 @@ class DurableLog:
         self._unsynced_bytes = 0
         self._synced = self._size
         self._synced_at = time.monotonic()
-        self.num_syncs += 1
 
     def _take_back(self) -> None:
         """Cut off what a failed write left, or leave the segment as a failed sync does."""
-        path = segments.path_of(self.directory, self._number)
+        path = self._path(self._number)
         try:
             self._fs.truncate(path, self._size)
             self._close_file()
@@ -313,8 +411,7 @@ class DurableLog:
         self._broken = True
         self._size = self._synced
         with suppress(OSError):  # if it cannot be cut, the next segment's header says where it ends
-            path = segments.path_of(self.directory, self._number)
-            self._fs.truncate(path, self._synced)
+            self._fs.truncate(self._path(self._number), self._synced)
 
     def _reopen(self) -> None:
         """After a failure, write what was not on the disk to a new segment, and wait for it."""
@@ -336,15 +433,15 @@ class DurableLog:
 
     def _create(self, number: int, previous_end: int, bodies: tuple[Body, ...] = ()) -> None:
         """Make segment `number` with `bodies`, wait for the disk, and make it the one in use."""
-        path = segments.path_of(self.directory, number)
+        path = self._path(number)
         if path.exists():  # left by a try that failed
             self._fs.unlink(path)
         fd = self._fs.create(path)
-        size = segments.HEADER_BYTES
+        size = HEADER_BYTES
         try:
-            self._fs.write(fd, segments.header(number, previous_end))
+            self._fs.write(fd, framed(NO_BODY, number, 0, previous_end))
             for body in bodies:
-                data = frames.place(body, number, size, synced=0)
+                data = framed(body, number, size, synced=0)
                 self._fs.write(fd, data)
                 size += len(data)
             self._fs.sync(fd)
@@ -372,3 +469,101 @@ def _report_full_disk(directory: Path) -> Iterator[None]:
         if error.errno in FULL:
             raise DiskFull("no room for the log; make some, or move the run", directory) from error
         raise
+
+
+def path_of(directory: Path, number: int) -> Path:
+    """Return the file of segment `number`."""
+    return directory / f"{number:010d}.log"
+
+
+def encode(rows: pa.RecordBatch, footer: Mapping[str, Any]) -> Body:
+    """Return the body of a frame."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_batch(rows)
+    end = json.dumps(footer, separators=(",", ":"), allow_nan=False).encode()
+    sink.write(end)
+    data = sink.getvalue()
+    if data.size > MAX_BODY_BYTES:
+        raise ValueError(
+            f"a frame of {rows.num_rows} rows has {data.size} bytes, at most {MAX_BODY_BYTES} are "
+            "written at once; append fewer rows"
+        )
+    return Body(memoryview(data), len(end), zlib.crc32(data))
+
+
+NO_BODY = Body(b"", 0, 0)
+
+
+def framed(body: Body, segment: int, byte: int, synced: int) -> bytes:
+    """Return the bytes of a frame that begins at `byte` of `segment`."""
+    columns_bytes = len(body.data) - body.footer_bytes
+    fields = _FIELDS.pack(
+        MAGIC, VERSION, body.footer_bytes, columns_bytes, segment, byte, synced, body.crc
+    )
+    return b"".join((fields, _CRC.pack(zlib.crc32(fields)), body.data))
+
+
+def parse_header(data: bytes, segment: int, byte: int) -> Header:
+    """Return the header in `data`, which must have been written for this place."""
+    if len(data) < HEADER_BYTES:
+        raise BadFrame("the header is cut off")
+    if zlib.crc32(data[: _FIELDS.size]) != _CRC.unpack_from(data, _FIELDS.size)[0]:
+        raise BadFrame("the header is damaged")
+    magic, version, footer, columns, segment_, byte_, synced, crc = _FIELDS.unpack_from(data)
+    if magic != MAGIC or (segment_, byte_) != (segment, byte):
+        raise BadFrame("the header belongs elsewhere")
+    if version != VERSION:
+        raise LogVersion(f"the log has frames of version {version}, this tgflow reads {VERSION}")
+    if footer + columns > MAX_BODY_BYTES:
+        raise BadFrame(f"the frame claims {footer + columns} bytes")
+    return Header(byte, synced, columns, footer, crc)
+
+
+def decode(header: Header, body: bytes) -> tuple[pa.RecordBatch, dict[str, Any]]:
+    """Return the rows and the footer of a body that has been checked."""
+    try:
+        columns = pa.py_buffer(body).slice(0, header.columns_bytes)
+        with pa.ipc.open_stream(columns) as reader:
+            rows = reader.read_next_batch()
+        rows.validate()
+        footer = json.loads(body[header.columns_bytes :])
+    except (pa.ArrowException, OSError, StopIteration, ValueError, RecursionError) as error:
+        raise BadFrame(f"the body cannot be read: {error}") from None
+    if not isinstance(footer, dict):
+        raise BadFrame("the footer is no object")
+    return rows, footer
+
+
+def _open_segment(path: Path) -> BinaryIO:
+    """Open a plain file to read, never through a link."""
+    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW))
+
+
+def _read_header(path: Path, number: int) -> int:
+    """Return up to which byte the predecessor of the segment in `path` counts."""
+    with _open_segment(path) as file:
+        return parse_header(file.read(HEADER_BYTES), number, 0).synced
+
+
+def _read_frame(file: BinaryIO, number: int, byte: int) -> tuple[Header, bytes]:
+    """Return header and checked body of the frame at `byte`."""
+    file.seek(byte)
+    header = parse_header(file.read(HEADER_BYTES), number, byte)
+    if header.end > os.fstat(file.fileno()).st_size:
+        raise BadFrame("the body is cut off")
+    body = file.read(header.columns_bytes + header.footer_bytes)
+    if len(body) != header.end - byte - HEADER_BYTES or zlib.crc32(body) != header.crc:
+        raise BadFrame("the body is cut off or damaged")
+    return header, body
+
+
+def _good_frames(file: BinaryIO, number: int, start: int) -> Iterator[Header]:
+    """Yield the headers of frames from `start` on, which need not be where one begins."""
+    file.seek(start)
+    data = file.read()
+    at = data.find(MAGIC)
+    while at >= 0:
+        with suppress(BadFrame):
+            yield _read_frame(file, number, start + at)[0]
+        at = data.find(MAGIC, at + 1)

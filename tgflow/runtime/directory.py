@@ -21,7 +21,7 @@ from tgflow.config import (
     replaced,
 )
 from tgflow.durable.lock import RunLock
-from tgflow.durable.segments import path_of
+from tgflow.durable.log import path_of
 from tgflow.runtime.features import FILED, placement_of
 from tgflow.runtime.files import RunFiles
 from tgflow.setting import Effect

@@ -13,8 +13,7 @@ from tgflow.checkpoint.parts import Ids
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.config import Config
 from tgflow.durable.errors import LogCorrupt
-from tgflow.durable.log import DurableLog
-from tgflow.durable.segments import LogPosition
+from tgflow.durable.log import DurableLog, LogPosition
 from tgflow.graph.log import NodeCount
 from tgflow.ids import NodeIds
 from tgflow.runtime.checkpoints import Component
@@ -163,19 +162,12 @@ def open_log(
             raise LogCorrupt(f"{path} is gone, and only it knew which partitions were idle")
         text = f"{path} is gone; what came after the checkpoint is read from the source again"
         run_log.warning("log", text)
-    with ExitStack() as opened:
-        # checked here, not in the thread that reads it
-        log = DurableLog(path, segment_bytes=SEGMENT_BYTES, needed=needed, check=True)
-        opened.callback(log.close)
-        for problem in log.problems:
-            run_log.warning("log", problem)
-        if needed is None and not log.is_whole:
-            raise LogCorrupt(
-                f"{log.directory} has lost its beginning, and there is no checkpoint to resume from"
-            )
-        if needed is not None:
-            log.locate(needed)
-        opened.pop_all()
+    log = DurableLog(path, segment_bytes=SEGMENT_BYTES, needed=needed)
+    if needed is None and not log.is_whole:
+        log.close()
+        raise LogCorrupt(
+            f"{path} has lost its beginning, and there is no checkpoint to resume from"
+        )
     return log
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 import random
@@ -19,12 +18,10 @@ from helpers.ingest_world import (
 )
 from helpers.partitioned import ListSource, Row
 from tgflow.durable.errors import DiskFull
-from tgflow.durable.log import DurableLog
 from tgflow.streams.errors import TooManyBadRecords
 from tgflow.streams.ingest import ingest as ingest_module
 from tgflow.streams.ingest.accounting import Unbalanced
 from tgflow.streams.ingest.config import OrderConfig
-from tgflow.streams.ingest.dead_letters import DeadLetterFiles
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.state import IngestState
 
@@ -131,16 +128,6 @@ def test_with_an_idle_timeout_others_go_on_and_a_replay_does_the_same():
     assert replayed(world.log, config, partitions) == world.learned
 
 
-def test_partitions_that_are_ahead_are_paused_when_the_buffer_is_full():
-    partitions = {0: rows_at(range(2000)), 1: rows_at(range(2000)), 2: rows_at(range(2000))}
-    source = ListSource(partitions, poll_sizes=(100, 1))
-    ingest = Ingest(source, OrderConfig(buffer_events=300))
-    most = max(ingest.num_buffered for _ in ingest)
-    assert most <= 300 + 3 * 100
-    assert ingest.num_released == 6000
-    assert any(len(wanted) < 3 for wanted in source.polled[:100])
-
-
 def test_an_appended_source_goes_on_where_it_ended():
     config, log = OrderConfig(allowed_lateness=5), MemoryLog()
     world = World(config, log)
@@ -209,27 +196,30 @@ def test_a_state_that_is_none_is_refused():
         IngestState.from_json(meta, {"rows": torch.zeros(9, dtype=torch.uint8)})
 
 
-# With the files of a real run
+@pytest.mark.parametrize("seed", range(4))
+def test_event_ids_stay_with_their_events_over_crashes(seed):
+    rng, partitions = random.Random(seed), {0: [], 1: []}
+    for i in range(120):  # late rows and repeats; the source of an event is its id
+        p = rng.randrange(2)
+        name = rng.choice(partitions[p]).event_id if partitions[p] and i % 9 == 0 else 2 * i + p
+        partitions[p].append(Row(name, 1_000, i + rng.randint(0, 4), event_id=name))
+    world = World(OrderConfig(allowed_lateness=5, dedup_window=50), MemoryLog())
+    for limit in (rng.randint(5, 40), rng.randint(41, 70), 1_000):
+        source = ListSource(partitions, seed=rng.random(), poll_sizes=(1, 9))
+        for batch in world.start(source, keep_event_ids=True):
+            start = len(world.learned)
+            found = world.ingest.event_ids(start, start + len(batch)).to_pylist()
+            assert found == [f"id-{source}" for source in world.ingest.ids.decode(batch.src)]
+            world.learn(batch)
+            if len(world.learned) >= limit:
+                world.save(len(world.learned) - rng.randint(0, 3))
+                world.crash(power_fails=False)
+                break
 
 
-def test_a_run_is_killed_and_its_files_hold_each_row_once(tmp_path):
-    rng = random.Random(1)
-    partitions = made_partitions(rng, num_partitions=2, max_rows=200, x_dim=2)
-    config = OrderConfig(allowed_lateness=5)
-    whole = Ingest(ListSource(partitions), config)
-    expected = events_of(whole, whole.ids)
-    for seed in range(10):
-        with DurableLog(tmp_path / "log", segment_bytes=4096) as log:
-            letters = DeadLetterFiles(tmp_path / "letters")
-            ingest = Ingest(ListSource(partitions, seed=seed), config, letters=letters, log=log)
-            events = iter(ingest)
-            found = events_of(itertools.islice(events, 3 * seed), ingest.ids)
-            assert found == expected[: len(found)]
-            ingest.close()
-    with DurableLog(tmp_path / "log") as log:
-        letters = DeadLetterFiles(tmp_path / "letters")
-        ingest = Ingest(ListSource(partitions), config, letters=letters, log=log)
-        assert events_of(ingest, ingest.ids) == expected
-    lines = [line for f in (tmp_path / "letters").iterdir() for line in f.read_text().splitlines()]
-    counts = ingest.report()["counts"]
-    assert len(lines) == len(set(lines)) == counts["late"] + counts["malformed"]
+def test_a_log_that_was_written_without_event_ids_has_none():
+    world = World(OrderConfig(), MemoryLog())
+    partitions = {0: [Row(i, 9, i, event_id=i) for i in range(20)]}
+    assert sum(map(len, world.start(ListSource(partitions)))) == 20
+    assert sum(map(len, world.start(ListSource(partitions), keep_event_ids=True))) == 20
+    assert world.ingest.event_ids(0, 20).null_count == 20
