@@ -120,13 +120,12 @@ def _number(value: Any) -> str:
 
 
 def _facts_of(thing: Any) -> Mapping[str, object]:
-    facts = getattr(thing, "_facts", None)
-    if facts is not None:
-        found: Mapping[str, object] = facts()
+    if hasattr(thing, "_facts"):
+        found: Mapping[str, object] = thing._facts()
         return found
-    if not is_dataclass(thing):
-        return {name: getattr(thing, name) for name in getattr(thing, "_fields", ())}
-    return {field.name: getattr(thing, field.name) for field in fields(thing)}
+    is_plain = is_dataclass(thing)
+    names = [field.name for field in fields(thing)] if is_plain else getattr(thing, "_fields", ())
+    return {name: getattr(thing, name) for name in names}
 
 
 class _Help:

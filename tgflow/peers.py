@@ -126,16 +126,6 @@ class Traffic:
             self.flows.setdefault(name, Flow()).bytes += size
             self.flows[kind].bytes -= size
 
-    @property
-    def bytes(self) -> int:
-        """Sent in all."""
-        return sum(flow.bytes for flow in [*self.flows.values()])
-
-    @property
-    def seconds(self) -> float:
-        """Waited in all, by all threads together."""
-        return sum(flow.seconds for flow in [*self.flows.values()])
-
 
 @described
 class Peers:

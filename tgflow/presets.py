@@ -107,12 +107,8 @@ def settings_of(family: Family, facts: StreamFacts) -> dict[str, dict[str, Any]]
 
 def _ranks(values: torch.Tensor) -> torch.Tensor:
     """Return how often each value came before, int64 of its shape."""
-    order = torch.argsort(values, stable=True)
-    ordered = values[order]
-    place = torch.arange(len(values))
-    starts = torch.ones(len(values), dtype=torch.bool)
-    starts[1:] = ordered[1:] != ordered[:-1]
-    first = torch.where(starts, place, 0).cummax(0).values if len(values) else place
-    out = torch.empty_like(place)
-    out[order] = place - first
+    _, inverse, counts = torch.unique(values, return_inverse=True, return_counts=True)
+    starts = (counts.cumsum(0) - counts).repeat_interleave(counts)
+    out = torch.empty_like(inverse)
+    out[inverse.argsort(stable=True)] = torch.arange(len(values)) - starts
     return out

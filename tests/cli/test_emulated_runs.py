@@ -24,26 +24,20 @@ FEW = ("--mrr-negatives", 2, "--replay-ratio", 0, "--no-capture")
 ON_GPU = ("--device", "cuda")
 
 
-def emulate(replace):
-    """Let `--device cuda` be the emulated device, by `replace(owner, name, value)`; return it."""
+@pytest.fixture
+def gpu(monkeypatch):
+    """Let `--device cuda` be the emulated device, and return it."""
     place, made = place_of("apart"), results._host_memory
 
     def use_device(config):
         return torch.device("cpu") if config.run.device == "cpu" else place
 
     for command in (assemble, offline, ranks):
-        replace(command, "use_device", use_device)
-    replace(
+        monkeypatch.setattr(command, "use_device", use_device)
+    monkeypatch.setattr(
         restore, "describe_device", lambda device: {} if device.type == "cpu" else {"gpu": "H200"}
     )
-    replace(results, "_host_memory", lambda *given: tensors.pin(made(*given)))
-    return place
-
-
-@pytest.fixture
-def gpu(monkeypatch):
-    """Let `--device cuda` be the emulated device, and return it."""
-    place = emulate(monkeypatch.setattr)
+    monkeypatch.setattr(results, "_host_memory", lambda *given: tensors.pin(made(*given)))
     with torch.autograd.set_multithreading_enabled(False):  # the device has no thread for it
         yield device_of(place)
 

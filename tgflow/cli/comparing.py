@@ -304,7 +304,8 @@ def chosen(config: Config, facts: StreamFacts | None) -> list[ModelChoice]:
 
 def _named_models(config: Config, facts: StreamFacts | None) -> tuple[list[str], list[str]]:
     """Return what --models names, line-ups by their models, and what the preset leaves out."""
-    taken, left_out = [], []
+    taken: list[str] = []
+    left_out: list[str] = []
     # Where pairs hardly come again, models that read their history are not in a line-up.
     is_sparse = family_of(config, facts) == "sparse"
     for text in filter(None, map(str.strip, config.compare.models.split(","))):

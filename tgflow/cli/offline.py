@@ -21,14 +21,8 @@ from tgflow.checkpoint import Checkpoint, save
 from tgflow.checkpoint.parts import Ids
 from tgflow.checkpoint.typed import read_natural
 from tgflow.choices import METRIC_TITLES, Injection
-from tgflow.cli import assemble
+from tgflow.cli import assemble, ranks
 from tgflow.cli.errors import hint
-from tgflow.cli.ranks import (
-    check_ranks,
-    join_ranks,
-    report_as_rank,
-    with_slices,
-)
 from tgflow.compare.offline_saves import OfflineSaves, Trained
 from tgflow.config import Config, ConfigError, flat, plain, replaced
 from tgflow.cuda.device import Device
@@ -41,17 +35,9 @@ from tgflow.report.formatting import compact, duration, reuse_line, score
 from tgflow.report.label_figures import label_score
 from tgflow.report.page import offline_report
 from tgflow.report.table_text import print_feature_tables, print_labels, print_summary
+from tgflow.runtime import features
 from tgflow.runtime.checkpoints import Component, SavedRecords
 from tgflow.runtime.directory import ResumeOptions, RunDirectory
-from tgflow.runtime.features import (
-    HitRates,
-    check_unused,
-    edge_file,
-    features_report,
-    open_edge_table,
-    table_figures,
-    with_cache,
-)
 from tgflow.runtime.files import SEEDS, RunFiles, read_records, run_name, to_json
 from tgflow.runtime.gpu import execution_config, graph_gpu, use_device
 from tgflow.runtime.loggers import RunLoggers, check_loggers
@@ -84,8 +70,8 @@ def train_offline(
     config: Config, num_seeds: int | None, as_json: bool, options: ResumeOptions
 ) -> None:
     """Train on the stream of `config`, once a seed, and leave a run directory."""
-    config = with_slices(config, options.stated or {}, "offline")
-    with join_ranks(config, options, "offline", seeds=num_seeds) as peers:
+    config = ranks.with_slices(config, options.stated or {}, "offline")
+    with ranks.join_ranks(config, options, "offline", seeds=num_seeds) as peers:
         if peers.rank > 0:
             _follow(peers, num_seeds or 1)
             return
@@ -103,19 +89,19 @@ def train_offline(
 
 def _follow(peers: Peers, num_seeds: int) -> None:
     """Train as rank 0 does, which has the results."""
-    with report_as_rank(peers.rank):
+    with ranks.report_as_rank(peers.rank):
         said = hear_words(peers)
         config = replaced(Config(), said["settings"])
         device = use_device(config)
         assemble.use_threads(config, config.offline.slices)
         with Followed(peers, said["unit"], said["x_dim"]) as events:
             gpu = graph_gpu(config, device)
-            table = open_edge_table(config, events.x_dim, Path(), gpu)
+            table = features.open_edge_table(config, events.x_dim, Path(), gpu)
             graph = assemble.grow_graph(
                 config, events, said["direction"], events, table, gpu, said["node_x_dim"]
             )
         if table is not None:
-            graph.edge_x = with_cache(config, table, "lru", gpu)
+            graph.edge_x = features.with_cache(config, table, "lru", gpu)
         for seed in range(config.offline.seed, config.offline.seed + num_seeds):
             _trainer(config, seed, graph, device, peers).fit(progress=False)
 
@@ -128,7 +114,7 @@ class _Inputs(NamedTuple):
     labels: LabeledNodes | PropertyLabels | None
     device: torch.device
     threads: int
-    features: dict[str, str]
+    about_features: dict[str, str]
     """A sentence each about features of edges and nodes."""
 
 
@@ -158,7 +144,7 @@ def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[s
 
             saves = open_saves(directory, graph, COMMAND, build, run_log, parts)
         results = []
-        epochs = EpochLog(console, config, directory.files, HitRates(graph))
+        epochs = EpochLog(console, config, directory.files, features.HitRates(graph))
         for number in range(seeds.num):
             epochs.seed = config.offline.seed + number
             done = saves.find(number, str(epochs.seed))
@@ -173,8 +159,8 @@ def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[s
             "stream": config.stream.path,
             "model": config.model.name,
             **average(results),
-            **({"features": inputs.features} if inputs.features else {}),
-            "tables": table_figures(graph),
+            **({"features": inputs.about_features} if inputs.about_features else {}),
+            "tables": features.table_figures(graph),
             **assemble.machine_figures(inputs.threads, inputs.device),
         }
         if graph.edge_x is not None:
@@ -189,9 +175,9 @@ def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[s
 def _read(directory: RunDirectory, lead: Lead) -> _Inputs:
     """Check the settings, and read all events and labels."""
     config, world = directory.config, lead.peers.world
-    path = edge_file(config, directory.path)
+    path = features.edge_file(config, directory.path)
     if not directory.resumed:
-        check_unused(config)
+        features.check_unused(config)
     elif world > 1:
         raise ConfigError(
             "--resume: what several ranks train together is not kept from epoch to epoch; leave "
@@ -204,18 +190,18 @@ def _read(directory: RunDirectory, lead: Lead) -> _Inputs:
     config = directory.config
     if not directory.resumed:
         assemble.warn_of_first(config)
-    check_ranks(config, "offline", world, source.x_dim)
+    ranks.check_ranks(config, "offline", world, source.x_dim)
     directory.take()
     gpu = graph_gpu(config, device)
     with ExitStack() as undo:  # no features are left on the disk if events cannot be read
-        table = open_edge_table(config, source.x_dim, directory.path, gpu)
+        table = features.open_edge_table(config, source.x_dim, directory.path, gpu)
         if path is not None:
             undo.callback(path.unlink, missing_ok=True)
         graph = _shared_graph(config, source, nodes, table, gpu, lead)
         undo.pop_all()
     if table is not None:
         plans = gpu is None and world == 1
-        graph.edge_x = with_cache(config, table, "belady" if plans else "lru", gpu)
+        graph.edge_x = features.with_cache(config, table, "belady" if plans else "lru", gpu)
     labels = None
     if config.task.has_decoder and config.task.classes is None:
         directory.config = replaced(config, {"task.classes": count_classes(graph)})
@@ -223,8 +209,8 @@ def _read(directory: RunDirectory, lead: Lead) -> _Inputs:
         labels = _read_labels(config, config.task.node_labels, graph, source.ids)
     if config.task.inject is not None:
         graph = _with_anomalies(config, config.task.inject, graph, directory.path)
-    features = features_report(graph, nodes, source.ids)
-    return _Inputs(graph, source.ids, labels, device, threads, features)
+    report = features.features_report(graph, nodes, source.ids)
+    return _Inputs(graph, source.ids, labels, device, threads, report)
 
 
 def _shared_graph(
@@ -373,7 +359,9 @@ class _SavedSeeds(Component):
 class EpochLog(Callback):
     """Prints and records each epoch."""
 
-    def __init__(self, console: Console, config: Config, files: RunFiles, rates: HitRates) -> None:
+    def __init__(
+        self, console: Console, config: Config, files: RunFiles, rates: features.HitRates
+    ) -> None:
         self._console, self._epochs = console, config.offline.epochs
         self._files, self._rates = files, rates
         self.seed = 0

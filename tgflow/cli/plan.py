@@ -6,8 +6,8 @@ import json as jsonlib
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -36,8 +36,7 @@ EVENT_BYTES = 24
 MAX_EVENTS, MAX_NODES = 2**33, 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Structure:
+class Structure(NamedTuple):
     """Memory of one data structure on the rank that holds most of it."""
 
     name: str
@@ -108,7 +107,6 @@ def plan(
     from tgflow.peers import WorldError
     from tgflow.runtime.model_maker import make_model
     from tgflow.schedule import SliceSchedule
-    from tgflow.units import parse_bytes
 
     slices = config.continual.slices if "continual.slices" in stated else max(world, 1)
     try:
@@ -125,12 +123,12 @@ def plan(
     model = make_model(config, settings, edge_x_dim, node_x_dim=node_x_dim)
     num_batches, loads, count_bytes = _loads(graph, model, settings, schedule, batches)
     num_events = graph.num_events if events is None else round(events)
-    scaled = round(graph.num_nodes * num_events / graph.num_events)
-    num_nodes = scaled if nodes is None else round(nodes)
+    scaled = graph.num_nodes * num_events / graph.num_events
+    num_nodes = round(scaled if nodes is None else nodes)
     memory = _structures(graph, model, settings, count_bytes, world, num_events, num_nodes)
-    given = config.operate.memory_limit
-    installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limit = installed if given is None else parse_bytes(given)
+    limit = config.operate.memory_bytes
+    if limit is None:  # what is installed
+        limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     found = {
         "stream": config.stream.path,
         "world": world,
@@ -141,7 +139,7 @@ def plan(
         "num_events": num_events,
         "num_nodes": num_nodes,
         "loads": loads,
-        "memory": [asdict(each) for each in memory],
+        "memory": [each._asdict() for each in memory],
         "limit": limit,
         "misfits": [*_misfits(memory, num_events, num_nodes, limit)],
     }
@@ -165,15 +163,12 @@ def _loads(
     counts = CountHistory(graph, model.counts)
     plans = micro_batch_plans(graph, model, config, counts=counts)
     updates = config.updates if any(p.requires_grad for p in model.parameters()) else 0
-    size = len(plans)
+    size, slices = len(plans), range(schedule.slices)
     num = size if num_batches == 0 else min(num_batches, size)
     loads = {name: [0] * schedule.world for name in ("rows", "inputs", "neighbors")}
     for index in (size * i // num for i in range(num)):
-        shares = [plans.predict.share(PREDICT, index, range(schedule.slices))]
-        shares += [
-            plans.learn.share(update, index, range(schedule.slices))
-            for update in range(1, updates + 1)
-        ]
+        shares = [plans.predict.share(PREDICT, index, slices)]
+        shares += [plans.learn.share(each, index, slices) for each in range(1, updates + 1)]
         for rank in range(schedule.world):
             for batch in (share.slices[n] for share in shares for n in schedule.slices_of(rank)):
                 loads["rows"][rank] += len(batch)
