@@ -6,20 +6,34 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tgflow.model import TemporalModel
+from tgflow.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from tgflow.models.counts import SmoothedCounts, SmoothedCountsConfig
-    from tgflow.models.craft import CRAFT, CRAFTConfig
-    from tgflow.models.dygformer import DyGFormer, DyGFormerConfig
-    from tgflow.models.edgebank import EdgeBank, EdgeBankConfig, EdgeBankTW, EdgeBankTWConfig
-    from tgflow.models.graphmixer import GraphMixer, GraphMixerConfig
-    from tgflow.models.jodie import JODIE, JODIEConfig
-    from tgflow.models.poptrack import PopTrack, PopTrackConfig
-    from tgflow.models.recency import Recency, RecencyConfig
-    from tgflow.models.tgat import TGAT, TGATConfig
-    from tgflow.models.tgn import TGN, TGNConfig
-    from tgflow.models.tpnet import TPNet, TPNetConfig
+    from tgflow.model import TemporalModel as TemporalModel
+    from tgflow.models.counts import SmoothedCounts as SmoothedCounts
+    from tgflow.models.counts import SmoothedCountsConfig as SmoothedCountsConfig
+    from tgflow.models.craft import CRAFT as CRAFT
+    from tgflow.models.craft import CRAFTConfig as CRAFTConfig
+    from tgflow.models.dygformer import DyGFormer as DyGFormer
+    from tgflow.models.dygformer import DyGFormerConfig as DyGFormerConfig
+    from tgflow.models.edgebank import EdgeBank as EdgeBank
+    from tgflow.models.edgebank import EdgeBankConfig as EdgeBankConfig
+    from tgflow.models.edgebank import EdgeBankTW as EdgeBankTW
+    from tgflow.models.edgebank import EdgeBankTWConfig as EdgeBankTWConfig
+    from tgflow.models.graphmixer import GraphMixer as GraphMixer
+    from tgflow.models.graphmixer import GraphMixerConfig as GraphMixerConfig
+    from tgflow.models.jodie import JODIE as JODIE
+    from tgflow.models.jodie import JODIEConfig as JODIEConfig
+    from tgflow.models.poptrack import PopTrack as PopTrack
+    from tgflow.models.poptrack import PopTrackConfig as PopTrackConfig
+    from tgflow.models.recency import Recency as Recency
+    from tgflow.models.recency import RecencyConfig as RecencyConfig
+    from tgflow.models.tgat import TGAT as TGAT
+    from tgflow.models.tgat import TGATConfig as TGATConfig
+    from tgflow.models.tgn import TGN as TGN
+    from tgflow.models.tgn import TGNConfig as TGNConfig
+    from tgflow.models.tpnet import TPNet as TPNet
+    from tgflow.models.tpnet import TPNetConfig as TPNetConfig
 
 
 class ModelEntry(NamedTuple):
@@ -85,40 +99,5 @@ def name_of(model: TemporalModel) -> str:
     return type(model).__name__
 
 
-__all__ = [
-    "CRAFT",
-    "JODIE",
-    "MODELS",
-    "TGAT",
-    "TGN",
-    "CRAFTConfig",
-    "DyGFormer",
-    "DyGFormerConfig",
-    "EdgeBank",
-    "EdgeBankConfig",
-    "EdgeBankTW",
-    "EdgeBankTWConfig",
-    "GraphMixer",
-    "GraphMixerConfig",
-    "JODIEConfig",
-    "ModelEntry",
-    "PopTrack",
-    "PopTrackConfig",
-    "Recency",
-    "RecencyConfig",
-    "SmoothedCounts",
-    "SmoothedCountsConfig",
-    "TGATConfig",
-    "TGNConfig",
-    "TPNet",
-    "TPNetConfig",
-    "TemporalModel",
-    "name_of",
-]
-
-
-def __getattr__(name: str) -> Any:
-    for entry in MODELS.values():
-        if name in (entry.class_name, f"{entry.class_name}Config"):
-            return entry.model if name == entry.class_name else entry.config
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__, __getattr__, __dir__ = lazy_names(__name__)
+__all__ += ["MODELS", "ModelEntry", "name_of"]

@@ -102,7 +102,9 @@ class CRAFT(TemporalModel):
     def forward(self, batch: Batch) -> Scores:
         """Return the logits of the batch's events and of their negatives; changes no state."""
         (block,) = batch.blocks
-        rows, pairs = self.table(batch.nodes, _is_used(batch.nodes, block)), Pairs.of(batch)
+        is_used = torch.zeros_like(batch.nodes, dtype=torch.bool)  # not of rows of padding
+        is_used.index_fill_(0, block.target, True).index_fill_(0, block.neighbor.flatten(), True)
+        rows, pairs = self.table(batch.nodes, is_used), Pairs.of(batch)
         source, group = pairs.distinct_sources(len(block.target))
         met, mask = block.neighbor.index_select(0, source), block.mask.index_select(0, source)
         tokens = self.key_dropout(self.key_norm(gather_slots(rows, met) + self.position))
@@ -132,10 +134,3 @@ class CRAFT(TemporalModel):
         seconds, ever = block.dt[:, :1].index_select(0, row), block.mask[:, :1].index_select(0, row)
         age: Tensor = self.age_norm(torch.where(ever, self.age(seconds.log1p() / 16), self.never))
         return age
-
-
-def _is_used(nodes: Tensor, block: Block) -> Tensor:
-    """Return which of the nodes a block points at, bool `[U]`; rows of padding it does not."""
-    is_used = torch.zeros_like(nodes, dtype=torch.bool)
-    is_used.index_fill_(0, block.target, True)
-    return is_used.index_fill_(0, block.neighbor.flatten(), True)

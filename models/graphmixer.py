@@ -19,9 +19,9 @@ from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge, Lt
-from torch import Tensor, nn
+from torch import nn
 
-from tgflow.batch import Batch, Block
+from tgflow.batch import Batch
 from tgflow.describe import described
 from tgflow.model import Embeddings, TemporalModel, make_config
 from tgflow.nn import LinkDecoder, Mixer, TimeEncoding, TokenProj
@@ -91,12 +91,8 @@ class GraphMixer(TemporalModel):
         (block,) = batch.blocks
         z = self.last_mixer.mean(self.mixers(self.tokens(block, None)))
         if batch.node_x is not None:
-            z = torch.cat([z, _around(batch.node_x, block)], dim=1)
+            mask = block.mask.unsqueeze(-1)
+            total = (gather_slots(batch.node_x, block.neighbor) * mask).sum(dim=1)
+            mean = total / mask.sum(dim=1).clamp(min=1)
+            z = torch.cat([z, gather_rows(batch.node_x, block.target) + mean], dim=1)
         return Embeddings(self.out(z))
-
-
-def _around(node_x: Tensor, block: Block) -> Tensor:
-    """Return each target's own features plus the mean of its neighbors', `[N, node_x_dim]`."""
-    mask = block.mask.unsqueeze(-1)
-    mean = (gather_slots(node_x, block.neighbor) * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
-    return gather_rows(node_x, block.target) + mean

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from annotated_types import Ge, Lt
-from torch import Tensor, nn
+from torch import nn
 
 from tgflow.batch import Batch
 from tgflow.describe import described
@@ -108,13 +108,9 @@ class JODIE(TemporalModel):
         memory = self.updater(rows, batch.seconds_per_tick)
         h = memory if self.node_x_proj is None else memory + self.node_x_proj(batch.node_x)
         (latest,) = batch.blocks
-        z = self._projected(gather_rows(h, latest.target), latest.dt)
+        drift = self.drift(latest.dt.log1p() / 8 - 1)
+        z = self.dropout(gather_rows(h, latest.target) * (1 + drift))
         return Embeddings(z, UpdatedMemory(rows, memory.detach()))
-
-    def _projected(self, h: Tensor, elapsed: Tensor) -> Tensor:
-        """Return h (1 + w d + b), `[N, memory_dim]`, of seconds `elapsed` `[N, 1]`."""
-        drifted: Tensor = self.dropout(h * (1 + self.drift(elapsed.log1p() / 8 - 1)))
-        return drifted
 
     def messages(self, batch: Batch, found: Scores | Embeddings) -> Messages:
         """Return the updated memory of the new events' nodes, and these events as mail to them.

@@ -100,12 +100,10 @@ def find_metrics(names: Sequence[str]) -> Metrics:
                 f"there is no metric {each!r} (registered: {known}); give module:Class, or call "
                 "tg.metrics.register first"
             )
-        if not all(callable(getattr(found[name](), method, None)) for method in _METHODS):
+        methods = (getattr(found[name](), method, None) for method in ("update", "compute"))
+        if not all(map(callable, methods)):
             raise ValueError(f"metric {each!r} must have the methods update and compute")
     return found
-
-
-_METHODS = ("update", "compute")
 
 
 def _check_name(name: str) -> None:

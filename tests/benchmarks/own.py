@@ -18,6 +18,7 @@ from tgflow.model import TemporalModel
 from tgflow.models import TGAT, TGN
 from tgflow.plan.loader import Loader
 from tgflow.plan.plan import Plan
+from tgflow.train.config import ContinualConfig
 from tgflow.train.step import TrainStep
 
 TRAIN_SHARE = 0.85
@@ -95,8 +96,7 @@ class Own:
         )
         self.learner = TrainStep(
             model.to(graph.device),
-            seed=task.seed,
-            learning_rate=task.lr,
+            ContinualConfig(seed=task.seed, learning_rate=task.lr),
             num_nodes=lambda: graph.num_nodes,
         )
         self._next = 0

@@ -79,7 +79,7 @@ class TimedTraining:
         self.seconds: list[float] = []
         self.num_rows: list[int] = []
         """Rows of the lower layer that were computed, of each batch."""
-        self._learner = TrainStep(model, seed=0, learning_rate=1e-4)
+        self._learner = TrainStep(model, OfflineConfig())
         self.reuse = reuse_of(Reuse(staleness=staleness), self._learner, plan, num_ranks=1)
         tasks = ((0, index) for index in range(len(plan)))
         decided = (plan, tasks) if self.reuse is None else self.reuse.batches(tasks, 0)

@@ -17,6 +17,7 @@ from helpers.sampler_kernels import assert_equal, prepared, sample
 from helpers.strategies import TYPES, event_lists, every_query, samplers
 from tgflow.cuda import sampling
 from tgflow.graph.query import type_bits
+from tgflow.sampling import Sampler
 from tgflow.testing import reference
 
 
@@ -59,9 +60,11 @@ def test_any_k_and_any_number_of_queries(kernels, k, size, order):
     kernels.order = order
     for num_queries, shape in ((1, (1, 256)), (13, (2, 32)), (100, (3, 64))):
         nodes, t, before = random_queries(slow, num_queries, seed=k)
-        expected = reference.recent_neighbors(slow, nodes, t, k, before)
+        expected = reference.sample_neighbors(slow, Sampler.recent(), nodes, t, k, as_of=before)
         assert_equal(sample(kernels, store, nodes, t, k, before, shape=shape), expected)
-        expected = reference.uniform_neighbors(slow, nodes, t, k, key=77, as_of=before)
+        expected = reference.sample_neighbors(
+            slow, Sampler.uniform(), nodes, t, k, key=77, as_of=before
+        )
         assert_equal(sample(kernels, store, nodes, t, k, before, key=77, shape=shape), expected)
 
 
@@ -95,7 +98,7 @@ def test_without_a_cut_off_the_published_position_counts(kernels):
     slow = long_graph(0, 100)
     store = MadeStore(slow.history, 60)
     nodes, t = torch.zeros(5, dtype=torch.int64), torch.full((5,), 10**6)
-    expected = reference.recent_neighbors(slow, nodes, t, 4, 60)
+    expected = reference.sample_neighbors(slow, Sampler.recent(), nodes, t, 4, as_of=60)
     assert_equal(sample(kernels, store, nodes, t, 4), expected)
     assert_equal(sample(kernels, store, nodes, t, 4, before=80), expected)
 

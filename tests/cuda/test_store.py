@@ -16,6 +16,7 @@ from helpers.strategies import event_lists, every_query
 from tgflow.cuda import store_writes
 from tgflow.cuda.store import DeviceStore
 from tgflow.events import EventBatch
+from tgflow.sampling import Sampler
 from tgflow.testing import reference
 
 WRITER = 1000
@@ -45,9 +46,9 @@ def check(store: DeviceStore, events: EventBatch, nodes, t, k: int, directed=Fal
     direction = "directed" if directed else "undirected"
     slow = reference.ReferenceGraph(events, direction)
     kernels, view = store._gpu.kernels, Snapshot(store)
-    expected = reference.recent_neighbors(slow, nodes, t, k)
+    expected = reference.sample_neighbors(slow, Sampler.recent(), nodes, t, k)
     assert_equal(sample(kernels, view, nodes, t, k), expected)
-    expected = reference.uniform_neighbors(slow, nodes, t, k, key=9)
+    expected = reference.sample_neighbors(slow, Sampler.uniform(), nodes, t, k, key=9)
     assert_equal(sample(kernels, view, nodes, t, k, key=9), expected)
 
 

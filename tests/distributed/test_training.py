@@ -26,7 +26,7 @@ from tgflow.train import (
     ContinualTrainer,
     OfflineConfig,
     OfflineTrainer,
-    rank_reducer,
+    reducer,
 )
 from tgflow.train.finite import TrainingDiverged
 
@@ -148,7 +148,7 @@ def test_a_step_is_two_collectives_with_the_bytes_of_the_formula():
 
 def ends_apart(peers, changed):
     """Change a bit on the last rank before a micro-batch; return how that ends."""
-    rank_reducer.CHECKED_EVERY = 2
+    reducer.CHECKED_EVERY = 2
     trainer = trainer_of(peers, "tgn", CONFIG)
     records = []
     try:

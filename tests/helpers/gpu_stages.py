@@ -141,12 +141,9 @@ def tests(_: Path | None) -> Iterator[Step]:
 
 
 def long(_: Path | None) -> Iterator[Step]:
-    """Run the long tests that need a GPU: further cases, and accuracy on a real stream."""
+    """Run the long tests that need a GPU: further cases."""
     marked = ["-m", "gpu and slow", "--maxfail=30", "--timeout=240"]
-    accuracy = "tests/train/test_gpu_training.py"
-    yield Step("long accuracy", [*PYTEST, *marked, accuracy], 300, with_core())
-    others = [path for path in gpu_tests() if path != accuracy]
-    yield Step("long others", [*PYTEST, *marked, *others], 180, with_core())
+    yield Step("long", [*PYTEST, *marked, *gpu_tests()], 480, with_core())
 
 
 def gpu_tests() -> list[str]:

@@ -63,9 +63,9 @@ class Pass:
     ) -> None:
         self.model = recent_tgat() if model is None else model
         graph = TemporalGraph.from_events(EVENTS, device=device)
-        config = OfflineConfig(batch_size=20)
+        config = OfflineConfig(batch_size=20, seed=1, learning_rate=1e-2)
         self.plan = make_plan(graph, self.model, config, NegativeSampler(), seed=3)
-        self.learner = TrainStep(self.model, seed=1, learning_rate=1e-2, execution=EAGER)
+        self.learner = TrainStep(self.model, config, execution=EAGER)
         self.reuse = TrainingReuse(reuse, self.model, self.plan, self.learner.device)
         self.num_threads = num_threads
 

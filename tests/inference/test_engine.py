@@ -9,6 +9,7 @@ from helpers.made_models import X_DIM, batches_of, made_events, made_model, plan
 from tgflow.models import MODELS
 from tgflow.plan.plan import Plan
 from tgflow.tables import FeatureTable
+from tgflow.train.config import ContinualConfig
 from tgflow.train.step import TrainStep
 
 NAMES = [*MODELS]
@@ -24,7 +25,7 @@ def graph_of(events):
 
 
 def learner_of(model):
-    return TrainStep(model, seed=0, learning_rate=1e-3)
+    return TrainStep(model, ContinualConfig())
 
 
 def pairs_of(batch):

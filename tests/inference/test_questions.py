@@ -9,6 +9,7 @@ import tgflow as tg
 from helpers.made_models import made_events, made_model, plan_for
 from helpers.shards import with_sharded_memory
 from tgflow.peers import Peers
+from tgflow.train.config import ContinualConfig
 from tgflow.train.step import TrainStep
 
 NODES = torch.tensor([1, 2])
@@ -96,7 +97,7 @@ def test_sharded_memory_is_refused():
 def test_memory_that_does_not_reach_back_as_far():
     model = made_model("tgn")
     plan = plan_for(model, made_events(60))
-    learner = TrainStep(model, seed=0, learning_rate=1e-3)
+    learner = TrainStep(model, ContinualConfig())
     for index in range(3):
         batch = plan.batch(0, index)
         learner.commit(batch, learner.predict(batch))

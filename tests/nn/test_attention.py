@@ -105,22 +105,6 @@ def test_native_core_matches_torch(size, k, heads, h_dim, x_dim, shared, dropped
         torch.testing.assert_close(one, other, atol=1e-3, rtol=1e-4)
 
 
-def test_native_cosines_are_exact_for_decades():
-    block = Block(
-        target=torch.zeros(3, dtype=torch.int64),
-        neighbor=torch.zeros(3, 1, dtype=torch.int64),
-        mask=torch.ones(3, 1, dtype=torch.bool),
-        dt=torch.tensor([[1.0], [3.1e6], [3.1e9]]),
-        eid=torch.zeros(3, 1, dtype=torch.int64),
-        edge_row=torch.zeros(3, 1, dtype=torch.int64),
-        edge_table=None,
-    )
-    time = TimeEncoding(20)
-    out = attend(torch.randn(1, 3, 20), None, block, time, None).inputs[0]
-    expected = torch.cos((block.dt * time.frequency).double()).float()
-    torch.testing.assert_close(out, expected, atol=1e-6, rtol=0)
-
-
 def test_native_core_is_the_same_at_any_number_of_threads():
     block = made_block(500, 4, 50, 3, seed=0, dtype=torch.float32)
     layer = AttentionLayer(TimeEncoding(5), h_dim=3, edge_x_dim=3, dim=4, heads=2, dropout=0.0)

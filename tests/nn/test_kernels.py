@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,36 +12,21 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from helpers.effort import cases, tries
-from helpers.emulator import Emulator, tensors
+from helpers.emulator import Emulator
 from helpers.emulator.device import EmulatedDevice
 from helpers.neural import WIDTHS, AttentionCase, check_close, gru_results
 from tgflow.cuda import attention, device, gru
 from tgflow.cuda.row_lists import row_lists, sum_rows
-from tgflow.nn import AttentionLayer, DropoutKeys, TimeEncoding
 from tgflow.nn.attention import attend, attend_plain
 
 ORDERS = cases([0, 1, 7], [0, 7])
 CPU = torch.device("cpu")
 
 
-@contextmanager
-def served_by_kernels(order: int = 0) -> Iterator[Emulator]:
-    """Let kernels in the emulator serve the CPU's tensors."""
-    emulator = Emulator(order=order)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(device._devices, CPU, EmulatedDevice(kernels=emulator))
-        yield emulator
-
-
-@pytest.fixture
-def emulator() -> Iterator[Emulator]:
-    with served_by_kernels() as emulator:
-        yield emulator
-
-
 def emulated(call: Callable[[], list[Tensor]], order: int = 0) -> list[Tensor]:
-    """What `call` returns where kernels serve the CPU."""
-    with served_by_kernels(order):
+    """What `call` returns where kernels in the emulator serve the CPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(device._devices, CPU, EmulatedDevice(kernels=Emulator(order=order)))
         return call()
 
 
@@ -68,31 +53,31 @@ def test_the_bits_do_not_depend_on_the_order_of_lanes():
         assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
 
 
-def test_masked_slots_and_padded_rows_are_inert(emulator):
-    """Nobody reads what lies in empty slots: padding is made of them."""
+def test_masked_slots_and_padded_rows_are_inert():
     case = AttentionCase.made(9, 4, (5, 3, 7), below=6)
-    expected = case.results(attend)
+    expected = emulated(lambda: case.results(attend))
     block, mask = case.block, case.block.mask
     wrong = case.with_block(
         neighbor=torch.where(mask, block.neighbor, 2**40),
         edge_row=torch.where(mask, block.edge_row, -7),
         dt=torch.where(mask, block.dt, float("nan")),
     )
-    found = wrong.results(attend)
+    found = emulated(lambda: wrong.results(attend))
     assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
 
 
-def test_a_row_that_is_not_there_is_not_read_and_does_not_stay_unseen(emulator):
+def test_a_row_that_is_not_there_is_not_read_and_does_not_stay_unseen():
     case = AttentionCase.made(6, 4, (5, 3, 7), below=6, dropped=False)
     filled = tuple(case.block.mask.nonzero()[0].tolist())
     for name in ("neighbor", "edge_row"):
         for wrong in (-1, 6, 2**32, -(2**63)):
             rows = getattr(case.block, name).clone()
             rows[filled] = wrong
-            out = attend(
-                case.query, case.below, case.with_block(**{name: rows}).block, case.time, None
+            block = case.with_block(**{name: rows}).block
+            (inputs,) = emulated(
+                lambda block=block: [attend(case.query, case.below, block, case.time, None).inputs]
             )
-            is_bad = out.inputs.isnan().flatten(2).any(2)
+            is_bad = inputs.isnan().flatten(2).any(2)
             assert is_bad[:, filled[0]].all()
             assert int(is_bad.sum()) == len(is_bad)
 
@@ -157,36 +142,9 @@ def test_wrong_tensors_are_refused_before_their_address_is_taken(call, name):
     ]
     if name != "memory":  # whose rows may lie apart
         wrong.append(torch.stack([good, good], -1)[..., 0])
+    none = SimpleNamespace()  # nothing may come as far as a launch
     for tensor in wrong:
-        refuser = NoKernels()
         with pytest.raises(ValueError, match=r"must be|must come|must have|has width"):
-            call(refuser, **{**made(), name: tensor})
+            call(none, **{**made(), name: tensor})
     with pytest.raises((TypeError, ValueError)):
-        call(NoKernels(), **{**made(), name: good.tolist()})
-
-
-class NoKernels:
-    """Nothing may come so far."""
-
-    def launch(self, name: str, blocks: int, threads: int, *arguments: object) -> None:
-        raise AssertionError(f"{name} was launched")
-
-
-@pytest.mark.skipif(not tensors.IS_THERE, reason="this PyTorch lets no Python be a device")
-def test_a_layer_on_a_device_apart_learns_as_on_the_cpu_and_waits_for_nothing():
-    case = AttentionCase.made(20, 6, (8, 12, 4))
-    device.register_device(EmulatedDevice.apart())
-    results = []
-    for place in (CPU, tensors.emulated_device()):
-        torch.manual_seed(3)
-        time = TimeEncoding(4)
-        layer = AttentionLayer(time, h_dim=8, edge_x_dim=12, dim=8, heads=2, dropout=0.3).to(place)
-        moved = case.to(place)
-        with DropoutKeys(layer).keyed(5), tensors.watching() as watch:
-            out = layer(moved.below, moved.block)
-            with torch.autograd.set_multithreading_enabled(False):  # it has no thread of autograd's
-                out.square().sum().backward()
-        assert not watch.waits
-        gradients = [moved.below.grad, *(p.grad for p in layer.parameters())]
-        results.append([out.detach().cpu(), *(grad.cpu() for grad in gradients)])
-    check_close(results[1], results[0])
+        call(none, **{**made(), name: good.tolist()})

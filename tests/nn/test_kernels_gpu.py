@@ -5,7 +5,7 @@ import torch
 
 from helpers.devices import needs_cuda
 from helpers.neural import WIDTHS, AttentionCase, check_close
-from tgflow.nn import AttentionLayer, Dropout, DropoutKeys, TimeEncoding
+from tgflow.nn import Dropout, DropoutKeys
 from tgflow.nn._native import gather_rows
 from tgflow.nn.attention import attend
 
@@ -37,34 +37,3 @@ def test_dropout_and_gathered_rows_on_a_gpu_are_the_cpus():
         results.append([dropped.detach().cpu(), torch.autograd.grad(dropped.sum(), here)[0].cpu()])
     assert torch.equal(results[0][0], results[1][0])
     torch.testing.assert_close(results[1][1], results[0][1], atol=1e-4, rtol=1e-5)
-
-
-def test_a_captured_layer_learns_as_any_other_and_draws_by_the_key_of_its_replay():
-    case = AttentionCase.made(600, 10, (100, 172, 100), below=300).to(GPU)
-    time = TimeEncoding(100)
-    layer = AttentionLayer(time, h_dim=100, edge_x_dim=172, dim=100, heads=2, dropout=0.3).to(GPU)
-    keys, sources = DropoutKeys(layer), [case.below, *layer.parameters()]
-
-    def results(key: int) -> list[torch.Tensor]:
-        with keys.keyed(key):
-            out = layer(case.below, case.block)
-        return [out.detach(), *torch.autograd.grad(out.square().sum(), sources)]
-
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for key in range(3):
-            results(key)
-    torch.cuda.current_stream().wait_stream(side)
-    captured = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(captured):
-        found = results(3)
-    seen = []
-    for key in (4, 5, 4):
-        keys.set(key)
-        captured.replay()
-        seen.append([x.clone() for x in found])
-        expected = results(key)
-        assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
-    assert torch.equal(seen[0][0], seen[2][0])
-    assert not torch.equal(seen[0][0], seen[1][0])

@@ -1,4 +1,4 @@
-"""Versions of memory against a dict of all that was ever written."""
+"""Versions of memory against a dict of all that was ever written, in parts and as saved."""
 
 import pytest
 import torch
@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from helpers.effort import tries
 from helpers.memory_tables import with_past
 from tgflow.nn import NodeMemory
+from tgflow.peers import PARTS
 
-WRITES = st.lists(st.tuples(st.sets(st.integers(0, 5), max_size=4), st.integers(1, 3)), max_size=30)
+WRITES = st.lists(st.tuples(st.sets(st.integers(0, 9), max_size=6), st.integers(0, 3)), max_size=25)
 
 
 class DictMemory:
@@ -54,46 +55,106 @@ def write(memory: NodeMemory, nodes: list[int], value: float, position: int) -> 
     )
 
 
-def written(writes, history: int) -> tuple[NodeMemory, DictMemory, int]:
-    memory, expected, position = with_past(NodeMemory(2, 1), history), DictMemory(history), 0
-    for i, (nodes, step) in enumerate(writes):
-        position += max(step, (len(nodes) + 1) // 2)  # an event has two nodes
-        write(memory, sorted(nodes), float(i + 1), position)
-        expected.write(sorted(nodes), float(i + 1), position)
-    return memory, expected, position
+def numbered(writes):
+    """Yield who is written, what, and where: an event has two nodes, so positions go on."""
+    position = 0
+    for value, (nodes, step) in enumerate(writes, start=1):
+        position += max(step, 1, (len(nodes) + 1) // 2)
+        yield sorted(nodes), float(value), position
+
+
+def assert_equal(left, right):
+    assert left.keys() == right.keys()
+    for name, x in left.items():
+        assert torch.equal(x, right[name]), name
 
 
 @settings(max_examples=tries(80), deadline=None)
-@given(writes=WRITES, history=st.sampled_from([1, 3, 7, 1000]))
-def test_versions_match_a_dict(writes, history):
-    memory, expected, last = written(writes, history)
-    queries = [(node, at) for node in range(7) for at in range(last + 2)]
+@given(writes=WRITES, history=st.sampled_from([1, 3, 7, 30, 1000]))
+def test_versions_match_a_dict_and_come_back_from_parts(writes, history):
+    memory, expected, last = with_past(NodeMemory(2, 1), history), DictMemory(history), 0
+    for nodes, value, last in numbered(writes):
+        write(memory, nodes, value, last)
+        expected.write(nodes, value, last)
+    queries = [(node, at) for node in range(11) for at in range(last + 2)]
     nodes, position = torch.tensor(queries).t()
-    rows = memory.read(nodes, position)
-    values = [expected.read(*query) for query in queries]
-    assert rows.memory[:, 1].tolist() == values
-    assert rows.mail[:, 0].tolist() == [-v for v in values]
-    assert rows.has_mail.tolist() == [v != 0 for v in values]
-    assert bool((rows.clock[:, -1] <= position).all())
+    take, again = memory.parted(), NodeMemory(2, 1)
+    again.load_parted([take(part) for part in range(PARTS)].__getitem__)
+    assert_equal(again.state_dict(), memory.state_dict())
+    for each in (memory, again):
+        rows = each.read(nodes, position)
+        values = [expected.read(*query) for query in queries]
+        assert rows.memory[:, 1].tolist() == values
+        assert rows.mail[:, 0].tolist() == [-v for v in values]
+        assert rows.has_mail.tolist() == [v != 0 for v in values]
+        assert bool((rows.clock[:, -1] <= position).all())
 
 
-def test_old_position_without_history_is_an_error():
+@settings(max_examples=tries(60), deadline=None)
+@given(writes=WRITES, history=st.integers(1, 30))
+def test_a_memory_of_some_nodes_keeps_of_them_what_that_of_all_does(writes, history):
+    whole, *some = (with_past(NodeMemory(1, 1), history) for _ in range(3))
+    for nodes, value, position in numbered(writes):
+        write(whole, nodes, value, position)
+        for rank, each in enumerate(some):
+            write(each, [node for node in nodes if node % 2 == rank], value, position)
+    saved = whole.state_dict()
+    for rank, half in enumerate(each.state_dict() for each in some):
+        owned = saved["history.origin"][:, 0] % 2 == rank
+        for name in ("rows", "clock", "origin"):
+            assert torch.equal(half[f"history.{name}"], saved[f"history.{name}"][owned])
+        assert torch.equal(half["history.events"], saved["history.events"])
+
+
+def test_nodes_that_were_read_alone_leave_no_trace():
+    memory, other = NodeMemory(3, 2), NodeMemory(3, 2)
+    for each in (memory, other):
+        write(each, [1, 89], 1.0, 4)
+    other.read(torch.tensor([500, 1000]), torch.tensor([40, 40]))
+    assert other.num_nodes > memory.num_nodes
+    for part in range(PARTS):
+        assert_equal(memory.parted()(part), other.parted()(part))
+
+
+def test_an_old_position_without_history_is_an_error():
     memory = NodeMemory(2, 0)
     write(memory, [3], 1.0, 20)
-    with pytest.raises(
-        ValueError, match="node 3 is asked for as of position 10, but was written at 20"
-    ):
+    message = "node 3 is asked for as of position 10, but was written at 20"
+    with pytest.raises(ValueError, match=message):
         memory.read(torch.tensor([3]), torch.tensor([10]))
 
 
-def test_other_widths_are_refused_and_change_nothing():
-    memory = NodeMemory(2, 2)
-    write(memory, [3], 1.0, 20)
-    with pytest.raises(ValueError, match=r"rows is torch.float32 \(0, 3\), this one"):
-        memory.load_state_dict(NodeMemory(2, 1).state_dict())
-    assert memory.read(torch.tensor([3]), torch.tensor([20])).memory.tolist() == [[1.0, 1.0]]
-
-
-def test_sizes_are_checked():
-    with pytest.raises(ValueError, match="dim must be at least 1"):
-        NodeMemory(0, 1)
+def test_what_does_not_fit_a_memory_is_refused_and_changes_nothing():
+    memory = with_past(NodeMemory(1, 1), 10)
+    for position in (5, 6, 7):
+        write(memory, [1], float(position), position)
+    good = memory.state_dict()
+    for name, wrong, error in (
+        ("history.events", torch.tensor([6, 0]), "a history of 0 events"),
+        (
+            "history.origin",
+            torch.tensor([[7, 5], [7, 6]]),
+            "of nodes that the saved memory has not",
+        ),
+        ("history.origin", torch.tensor([[1, 6], [1, 5]]), "positions that do not rise"),
+        ("history.origin", torch.tensor([[1, 5], [1, 8]]), "positions that do not rise"),
+        ("history.origin", torch.tensor([5, 6]), r"history.origin is torch.int64 \(2,\)"),
+        ("history.rows", torch.zeros(0, 2), r"history.rows is torch.float32 \(0, 2\)"),
+        ("history.clock", torch.zeros(2, 3), "history.clock is torch.float32"),
+        ("history.events", torch.tensor([6]), r"history.events is torch.int64 \(1,\)"),
+        ("history.events", torch.tensor([-6, 10]), "a history of 10 events to -6"),
+        ("clock", torch.zeros(0, 4, dtype=torch.int64), "memory's clock is"),
+        ("rows", torch.zeros(2, 5), r"memory's rows is torch.float32 \(2, 5\)"),
+        ("rows", torch.zeros(()), "memory's rows is"),
+    ):
+        with pytest.raises(ValueError, match=error):
+            memory.load_state_dict(good | {name: wrong})
+    other = with_past(NodeMemory(1, 1), 5)
+    mixed = [memory.parted()] * (PARTS - 1) + [other.parted()]
+    with pytest.raises(ValueError, match="histories of different events"):
+        memory.load_parted(lambda part: mixed[part](part))
+    with pytest.raises(KeyError):
+        memory.load_parted(lambda part: {})
+    with pytest.raises(ValueError, match="events to keep must be at least 0, got -1"):
+        memory.keep_past(-1)
+    assert_equal(memory.state_dict(), good)

@@ -113,3 +113,14 @@ def test_a_table_and_its_cache_are_for_the_device_of_the_model(device, placement
         torch.tensor([3], device=place_of(device)), torch.tensor([5], device=place_of(device))
     )
     assert rows.state.device.type == place_of(device).type
+
+
+@pytest.mark.parametrize("device", [apart, cuda])
+@pytest.mark.parametrize("history", [3, 50])
+def test_a_moved_memory_continues_with_its_past(device, history):
+    plain, moved = (with_past(NodeMemory(2, 1), history) for _ in range(2))
+    for step, nodes in enumerate([[1, 2], [1, 2, 3], [0, 1], [1, 9]], start=1):
+        for each in (plain, moved):
+            write(each, nodes, step)
+        moved.to(place_of(device if step % 2 else None))
+    assert_same(moved.state_dict(), plain.state_dict())

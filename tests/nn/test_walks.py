@@ -12,7 +12,6 @@ from tgflow.nn import Pairs
 from tgflow.nn.walks import (
     WalkProjection,
     WalkRows,
-    gram_products,
     random_signs,
     row_times,
 )
@@ -89,23 +88,6 @@ def test_rows_are_those_of_the_walk_matrices(batch_size):
     found = decayed_walks(rows_of(stored(events, batch_size)), end).double()
     expected = dense(events, batch_size, end).transpose(0, 1)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(("dim", "hops"), [(1, 1), (8, 3), (13, 3), (110, 3), (5, 2)])
-def test_products_are_those_of_the_decayed_walks(dim, hops):
-    generator = torch.Generator().manual_seed(dim)
-    walks = torch.randn(5, 1 + hops, dim, generator=generator, dtype=torch.float64)
-    a, b = torch.randint(5, (2, 40), generator=generator)
-    left = torch.rand(2, 40, generator=generator, dtype=torch.float64)
-    power = torch.arange(1 + hops)
-    sides = [
-        walks[row] * (each.unsqueeze(1) ** power).unsqueeze(-1)
-        for row, each in zip((a, b), left, strict=True)
-    ]
-    both = torch.cat(sides, dim=1)
-    row, column = torch.triu_indices(2 * hops + 2, 2 * hops + 2)
-    expected = (both @ both.transpose(1, 2))[:, row, column]
-    torch.testing.assert_close(gram_products(walks, a, b, *left), expected)
 
 
 def test_features_of_a_batch_are_those_of_the_matrices_at_its_times():

@@ -12,7 +12,7 @@ from helpers.effort import cases
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.sampling import Sampler, sample_neighbors
-from tgflow.testing.draws import draw_decayed
+from tgflow.testing.reference import draw_decayed
 
 NUM_QUERIES = 20_000
 

@@ -24,7 +24,7 @@ from tgflow.sampling import (
     uniform_neighbors,
     window_neighbors,
 )
-from tgflow.testing import draws, reference
+from tgflow.testing import reference
 from tgflow.testing.reference import ReferenceGraph
 
 ALL = [
@@ -229,7 +229,7 @@ def test_every_strategy_is_known_wherever_strategies_are_told_apart():
 def test_philox_matches_the_published_vectors():
     """Known answers of Random123's kat_vectors, philox4x32 with 10 rounds."""
     ones = 2**32 - 1
-    assert draws.philox(0, (0, 0, 0, 0)) == (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
-    assert draws.philox(2**64 - 1, (ones,) * 4) == (
+    assert reference.philox(0, (0, 0, 0, 0)) == (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
+    assert reference.philox(2**64 - 1, (ones,) * 4) == (
         0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD,
     )  # fmt: skip

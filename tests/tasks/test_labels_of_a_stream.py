@@ -8,7 +8,6 @@ import torch
 from helpers.effort import slow
 from helpers.labeled_streams import by_feature, taking_turns
 from helpers.made_streams import pieces, small_tgn
-from tgflow import checkpoint as ckpt
 from tgflow.graph import TemporalGraph
 from tgflow.tasks.config import TaskConfig
 from tgflow.tasks.labels import LabelTask
@@ -73,39 +72,6 @@ def test_a_label_changes_no_score_before_it_is_known(position):
     assert differs[~too_early].any()
 
 
-def test_a_label_known_at_once_changes_later_micro_batches_and_what_is_seen_after_it():
-    events, position = taking_turns(200), 50
-    before, after = (said_of(each) for each in (events, changed_label(events, position)))
-    differs = (before != after).any(1)
-    assert not differs[: position + 1].any()
-    assert not differs[events.t <= events.t[position]][:60].any()
-    assert differs[60:].any()
-
-
-@pytest.mark.parametrize("delay", [slow(None), "600s"])
-def test_a_run_that_resumes_has_the_same_bits_and_nothing_of_pending_labels_is_saved(
-    delay, tmp_path
-):
-    events = taking_turns(200)
-    whole = trainer_of(delay)
-    expected = whole.run(pieces(events, 20))
-    part = trainer_of(delay)
-    part.run(pieces(events[:120], 20))
-    saved = part.checkpoint()
-    assert set(saved.sections["task"]) == {"cells", "ranks", "bins", "span"}
-    ckpt.save(tmp_path / "at", saved)
-    task = task_of(delay)
-    resumed = ContinualTrainer.from_checkpoint(
-        model_of(task), ckpt.load(tmp_path / "at"), task=task
-    )
-    found = resumed.run(pieces(events[120:], 20))
-    names = [name for name in expected if ".edge." in name]
-    assert len(names) > 10
-    assert {name: found[name] for name in names} == {name: expected[name] for name in names}
-    for name, x in whole.model.state_dict().items():
-        assert torch.equal(x, resumed.model.state_dict()[name]), name
-
-
 def scored(events, **options):
     """Return the predicted label of each event and its probability, by `StepRecord.scores`."""
     found = [r.scores for r in trainer_of(scores=True, **options).steps(pieces(events, 64))]
@@ -143,8 +109,3 @@ def test_anomalies_of_a_stream_are_what_was_not_foreseen():
     result = trainer.run(pieces(by_feature(200), 64))
     assert 0 < result["prequential.anomaly.auc"] < 1
     assert not EventScorer(labels=trainer._labels).says_labels
-
-
-def test_batches_in_slices_are_refused():
-    with pytest.raises(ValueError, match="whole batches in one process: leave slices at 1"):
-        trainer_of(slices=2)

@@ -118,9 +118,3 @@ def test_figures_of_forecasters_are_means_over_times():
     assert result["property.num_times"] == 10
     ends = result["property.ndcg_low"], result["property.ndcg_high"]
     assert 0 < ends[0] < result["property.ndcg"] < ends[1] < 1
-
-
-def test_parts_without_times_are_refused():
-    asked = [each for each in made_asked() if each.part != "val"]
-    with pytest.raises(ValueError, match="no time of the properties is within the val part"):
-        node_property_figures(asked, 12, seed=0)

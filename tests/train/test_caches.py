@@ -1,4 +1,4 @@
-"""Caches between a trainer's passes: after an evaluation, what the next begins with is back."""
+"""Caches in training: they change no figure, and an evaluation leaves the rows that come next."""
 
 from __future__ import annotations
 
@@ -7,37 +7,79 @@ from typing import Any
 import pytest
 import torch
 
-from tgflow.cache import CachedTable, cached
+from helpers.effort import cases
+from helpers.made_streams import made_events, small_tgn
+from helpers.records import Losses, untimed
+from tgflow.cache import cached
+from tgflow.cache.contents import POLICIES
 from tgflow.graph import TemporalGraph
 from tgflow.tables import FeatureTable
-from tgflow.train import caches
+from tgflow.train.caches import isolate_evaluation
+from tgflow.train.config import OfflineConfig
+from tgflow.train.offline import OfflineTrainer
+
+EVENTS = made_events(280)
+NODE_X = torch.randn(25, 3, generator=torch.Generator().manual_seed(1))
+"""Not of all nodes: the last 7 have no row."""
+CAPACITIES = {"none": (0, 0), "one": (1, 1), "some": (50, 9), "all": (280, 25)}
+"""Of the caches: rows of edges, rows of nodes."""
 
 
-@pytest.mark.parametrize("policy", ["lru", "lfu", "fifo"])
+def trained(graph: TemporalGraph, num_threads: int = 1) -> list[Any]:
+    config = OfflineConfig(
+        batch_size=20, learning_rate=1e-2, epochs=2, mrr_negatives=3, num_threads=num_threads
+    )
+    losses = Losses()
+    result = OfflineTrainer(small_tgn(node_x_dim=3), graph, config, losses).fit()
+    return [*losses.seen, untimed(result)]
+
+
+@pytest.fixture(scope="module")
+def uncached() -> list[Any]:
+    return trained(TemporalGraph.from_events(EVENTS, node_x=FeatureTable.from_tensor(NODE_X)))
+
+
+@pytest.mark.parametrize("capacity", cases(CAPACITIES, ["none", "some"]))
+@pytest.mark.parametrize(
+    "policies",
+    cases(
+        [*((policy, policy) for policy in POLICIES), ("lru", "belady"), ("belady", "lru")],
+        [("belady", "belady"), ("lru", "belady")],
+    ),
+)
+def test_training_does_not_change_with_caches_and_threads(
+    uncached: list[Any], policies: tuple[Any, Any], capacity: str
+) -> None:
+    placement: Any = "disk" if capacity == "some" else "auto"
+    edge_x, node_x = (
+        cached(FeatureTable.from_tensor(rows, placement=placement), rows=size, policy=policy)
+        for rows, size, policy in zip(
+            (torch.empty(0, 2), NODE_X), CAPACITIES[capacity], policies, strict=True
+        )
+    )
+    graph = TemporalGraph(edge_x=edge_x, node_x=node_x)
+    graph.append(EVENTS)
+    assert trained(graph, num_threads=0 if capacity == "none" else 2) == uncached
+    for cache in (edge_x, node_x):
+        if "static" not in policies:
+            assert (cache.counters.hits == 0) == (capacity == "none")
+        cache.close()
+
+
+@pytest.mark.parametrize("policy", ["lru", "lfu", "fifo", "static", "belady"])
 def test_after_an_evaluation_the_next_rows_are_back_that_were_held_before(policy: Any) -> None:
-    cache, graph = ten_rows_held(policy)
-    with caches.isolate_evaluation(graph, lambda: {"node_x": torch.arange(7, 13)}):
-        cache.gather(torch.arange(40, 57))
-    contents = set(cache.contents().tolist())
-    assert contents & set(range(40)) == {7, 8, 9}  # of 7..12, asked for next, 10..12 were not held
-    assert len(contents) == 10
-    assert cache.counters.preloaded == 3
-
-
-@pytest.mark.parametrize("policy", ["static", "belady"])
-def test_an_evaluation_changes_nothing_where_gathers_admit_nothing(policy: Any) -> None:
-    cache, graph = ten_rows_held(policy)
-    before, counters = cache.contents(), cache.counters
-    with caches.isolate_evaluation(graph, lambda: {"node_x": torch.arange(7, 13)}):
-        cache.gather(torch.arange(40, 57))
-    assert torch.equal(cache.contents(), before)
-    assert cache.counters.preloaded == counters.preloaded
-
-
-def ten_rows_held(policy: Any) -> tuple[CachedTable, TemporalGraph]:
-    """A cache of ten rows in front of a graph's node features; it holds the first ten if it can."""
     cache = cached(FeatureTable.from_tensor(torch.randn(100, 2)), rows=10, policy=policy)
     if policy == "static":
         cache.preload(torch.arange(10))
     cache.gather(torch.arange(10))
-    return cache, TemporalGraph(node_x=cache)
+    before, graph = cache.contents().tolist(), TemporalGraph(node_x=cache)
+    with isolate_evaluation(graph, lambda: {"node_x": torch.arange(7, 13)}):
+        cache.gather(torch.arange(40, 57))
+    contents = cache.contents().tolist()
+    if policy in ("static", "belady"):  # gathers admit nothing
+        assert contents == before
+        return
+    # of 7 to 12, which come next, 10 to 12 were not held
+    assert {row for row in contents if row < 40} == {7, 8, 9}
+    assert len(contents) == 10
+    assert cache.counters.preloaded == 3

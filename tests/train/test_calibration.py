@@ -54,20 +54,6 @@ def test_an_anomaly_is_the_percentage_of_higher_logits_before():
     assert calibration.anomalies(asked) == pytest.approx(exact, abs=0.5)
 
 
-def test_it_goes_on_with_the_same_bits():
-    left, right, saved = Calibration(), Calibration(), Checkpoint({})
-    left.add(*made(300, 0.7, 0.2))
-    left.save(saved)
-    right.load(saved)
-    more = made(200, 0.6, 0.1, seed=2)
-    for each in (left, right):
-        each.add(*more)
-    asked = np.linspace(-3, 3, 50)
-    assert np.array_equal(left.probabilities(asked), right.probabilities(asked))
-    assert np.array_equal(left.anomalies(asked), right.anomalies(asked))
-    assert not np.shares_memory(saved.get("calibration")["counts"].numpy(), right._counts)
-
-
 @pytest.mark.parametrize(
     ("section", "says"),
     [

@@ -5,16 +5,17 @@ import torch
 
 from helpers.devices import apart, cuda, opened, place_of
 from helpers.effort import cases
+from helpers.emulator.device import EmulatedDevice
+from helpers.made_plans import plan_of
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
+from helpers.padding import pad
 from tgflow.graph import TemporalGraph
-from tgflow.models import TGN, TGNConfig
-from tgflow.plan.plan import Plan
+from tgflow.plan.padding import BatchShape, shape_of
 from tgflow.tables import FeatureTable
 from tgflow.train import captured
 from tgflow.train.captured import CapturedCalls
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.continual import ContinualTrainer
-from tgflow.train.step import TrainStep
 
 for_each_place = pytest.mark.parametrize("device", [apart, cuda])
 
@@ -97,32 +98,27 @@ def test_captured_steps_are_those_that_are_not(device, make, graph, monkeypatch)
         assert torch.equal(x.cpu(), y.cpu())
 
 
-class Noting(TGN):
-    """Carries nothing on: what it stores is the scores themselves."""
+def test_further_shapes_run_as_they_are_until_one_has_not_come_for_long(monkeypatch):
+    most, long = 4, 30
+    monkeypatch.setattr(captured, "MOST_SHAPES", most)
+    monkeypatch.setattr(captured, "LONG", long)
+    whole = plan_of(TemporalGraph.from_events(made_events(60))).batch(0, 4)
+    shape, calls = shape_of(whole), CapturedCalls(EmulatedDevice(), list)
 
-    def __init__(self):
-        super().__init__(TGNConfig(edge_x_dim=2, memory_dim=4, time_dim=4, embedding_dim=4))
-        self.noted = []
+    def is_replayed(more_nodes, value=3):
+        size = BatchShape(shape.targets, len(whole.nodes) + more_nodes, shape.edges)
+        batch = pad(whole, size)
+        batch.nodes.fill_(value)
+        found = calls.call("double", batch, lambda x: 2 * x.nodes, lambda out: [out])
+        assert torch.equal(found, 2 * batch.nodes)
+        return calls.was_replay
 
-    def forward(self, batch):
-        return super().forward(batch)._replace(carry=None)
+    def is_captured(nodes):
+        return [is_replayed(nodes, value) for value in range(captured.WARM_UPS + 1)][-1]
 
-    def commit(self, batch, found):
-        self.noted.append(found.positive.detach().clone())
-
-
-@for_each_place
-def test_scores_that_carry_nothing_are_stored_for_their_own_batch(device, monkeypatch):
-    monkeypatch.setattr(captured, "WARM_UPS", 1)
-    model, place = Noting(), place_of(device)
-    learner = TrainStep(model.to(place), seed=0, learning_rate=1e-2, num_nodes=lambda: 32)
-    graph = TemporalGraph.from_events(made_events(60))
-    batch = Plan.for_model(model, graph, batch_size=10).batch(0, 5).to(place)
-    later = batch.map(torch.clone)
-    later.blocks[0].dt.mul_(7)
-    for _ in range(3):
-        first, second = learner.predict(batch), learner.predict(later)
-    assert learner._whole.calls.was_replay
-    assert not torch.equal(first.positive.cpu(), second.positive.cpu())
-    learner.commit(batch, first)
-    assert torch.equal(model.noted[-1].cpu(), first.positive.cpu())
+    assert all(is_captured(nodes) for nodes in range(1, most + 1))
+    assert not is_captured(40)
+    for _ in range(long):
+        is_replayed(2)
+    assert is_captured(40), "in the place of one of the others"
+    assert is_replayed(2), "that was in use"

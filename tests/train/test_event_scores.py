@@ -8,11 +8,9 @@ import pytest
 import torch
 
 from helpers.made_models import X_DIM, made_model
-from helpers.made_streams import made_events, pieces, small_tgn
+from helpers.made_streams import made_events, small_tgn
 from helpers.thread_peers import in_threads
-from tgflow.events import MICRO_BATCH_END
 from tgflow.graph import TemporalGraph
-from tgflow.model import Scores
 from tgflow.train import ContinualConfig, ContinualTrainer
 
 CONFIG = ContinualConfig(batch_size=16, learning_rate=1e-2, mrr_negatives=3)
@@ -59,31 +57,6 @@ def test_each_event_has_its_scores_of_the_model_that_did_not_know_it():
     assert not torch.equal(before[0], next(trainer.model.parameters()))
 
 
-def test_a_trainer_that_gives_scores_learns_the_same():
-    events = made_events(100)
-    plain, scoring = trainer_of(scores=False), trainer_of()
-    records = [list(each.steps([events])) for each in (plain, scoring)]
-    assert all(record.scores is None for record in records[0])
-    assert [r.metrics for r in records[0]] == [r.metrics for r in records[1]]
-    left, right = (each.checkpoint().sections for each in (plain, scoring))
-    assert right.keys() - left.keys() == {"calibration"}
-    for section, tensors in left.items():
-        assert all(torch.equal(x, right[section][name]) for name, x in tensors.items()), section
-
-
-def test_a_checkpoint_carries_the_calibration_on():
-    events, first = made_events(96), trainer_of()
-    whole = columns_of(trainer_of().steps([events]))
-    records = list(first.steps([events[:48]]))
-    resumed = ContinualTrainer.from_checkpoint(small_tgn(), first.checkpoint(), scores=True)
-    records += resumed.steps([events[48:]])
-    assert_same(columns_of(records), whole)
-    afresh = ContinualTrainer.from_checkpoint(
-        small_tgn(), trainer_of(scores=False).checkpoint(), scores=True
-    )
-    assert afresh.scorer is not None
-
-
 @pytest.mark.parametrize("updates", [0, 1])
 def test_ranks_give_rank_0_the_scores_of_one_process(updates):
     config = replace(CONFIG, slices=4, updates=updates)
@@ -100,31 +73,3 @@ def test_ranks_give_rank_0_the_scores_of_one_process(updates):
     first, second = in_threads(2, lambda peers: learned(peers, models[peers.rank]))
     assert_same(columns_of(first), whole)
     assert all(record.scores is None for record in second)
-
-
-def test_what_was_skipped_as_not_finite_has_no_scores():
-    trainer = trainer_of(replace(CONFIG, on_nan="skip"))
-    predict = trainer._learner.score
-
-    def lost(batch):
-        scores = predict(batch)
-        if batch.index == 1:
-            scores = Scores(scores.positive * torch.nan, scores.negative, scores.carry)
-            trainer._learner.check_finite(batch, scores)
-        return scores
-
-    trainer._learner.score = lost
-    records = list(trainer.steps([made_events(48)]))
-    assert [bool(r.scores.logit.isnan().all()) for r in records] == [False, True, False]
-    assert len(records[1].scores.rank) == 16
-
-
-def test_a_stream_can_end_a_micro_batch_before_it_is_full():
-    events = made_events(80)
-    stream = [events[:20], MICRO_BATCH_END, MICRO_BATCH_END, events[20:41], MICRO_BATCH_END]
-    records = list(trainer_of().steps([*stream, events[41:]]))
-    spans = [(r.start, r.stop) for r in records]
-    assert spans == [(0, 16), (16, 20), (20, 36), (36, 41), (41, 57), (57, 73), (73, 80)]
-    again = list(trainer_of().steps([*pieces(events[:20], 7), *stream[1:], events[41:]]))
-    assert_same(columns_of(again), columns_of(records))
-    assert [r.metrics for r in again] == [r.metrics for r in records]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,6 @@ import torch
 
 from helpers.effort import cases
 from helpers.made_streams import made_events, pieces, small_tgn
-from tgflow import _core
 from tgflow import checkpoint as ckpt
 from tgflow.cache import CachedTable, cached
 from tgflow.checkpoint import CheckpointError, RowsLost
@@ -21,7 +19,7 @@ from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.tables import FeatureTable
 from tgflow.tables.table import Table
-from tgflow.train import feature_rows, state
+from tgflow.train import state
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.state import graph_of
@@ -29,33 +27,35 @@ from tgflow.train.state import graph_of
 EVENTS = made_events(280)
 CUT = 160
 CONFIG = ContinualConfig(batch_size=20, learning_rate=1e-2, mrr_negatives=3)
+NODE_X = torch.randn(32, 3, generator=torch.Generator().manual_seed(1))
 
 
-def table_in(placement: str, folder: Path) -> FeatureTable:
+def table_in(placement: Any, folder: Path) -> FeatureTable:
     folder.mkdir(exist_ok=True)
     options: dict[str, Any] = {"path": folder / "x.rows"} if placement == "disk" else {}
-    return FeatureTable(2, placement=placement, **options)  # type: ignore[arg-type]
+    return FeatureTable(2, placement=placement, **options)
+
+
+def through(policy: Any, folder: Path, num_rows: int = 30) -> CachedTable:
+    return cached(table_in("disk", folder), rows=num_rows, policy=policy)
 
 
 def trainer_with(table: Table | None, **changes: Any) -> ContinualTrainer:
-    config = replace(CONFIG, **changes)
-    return ContinualTrainer(small_tgn(), TemporalGraph(edge_x=table), config)
+    graph = TemporalGraph(edge_x=table)
+    return ContinualTrainer(small_tgn(), graph, replace(CONFIG, **changes))
 
 
-def saved(table: Table, path: Path) -> Path:
+def saved(table: Any, path: Path) -> Path:
     """Save a trainer at `CUT`, with more events in its graph, and close its table."""
     trainer = trainer_with(table)
-    for record in trainer.steps(pieces(EVENTS, 30)):
-        if record.stop == CUT:
-            break
+    next(record for record in trainer.steps(pieces(EVENTS, 30)) if record.stop == CUT)
     assert len(table) > CUT
     ckpt.save(path, trainer.checkpoint())
-    if isinstance(table, CachedTable | FeatureTable):
-        table.close()
+    table.close()
     return path
 
 
-def go_on(path: Path, table: Table | None) -> ContinualTrainer:
+def resumed(path: Path, table: Table | None) -> ContinualTrainer:
     return ContinualTrainer.from_checkpoint(small_tgn(seed=9), ckpt.load(path), edge_x=table)
 
 
@@ -70,13 +70,6 @@ def straight() -> list[Any]:
     return parameters(trainer)
 
 
-@pytest.fixture
-def no_faults():
-    yield
-    for op in _core.FileOp.__members__.values():
-        _core.inject_fault(op, 0, 0, 0)
-
-
 @pytest.mark.parametrize("there", cases(["host", "disk", "other disk", None], ["host", "disk"]))
 @pytest.mark.parametrize("here", cases(["host", "disk"], ["disk"]))
 def test_a_run_goes_on_wherever_its_rows_were(
@@ -88,51 +81,12 @@ def test_a_run_goes_on_wherever_its_rows_were(
     if there is not None:
         folder = tmp_path / ("a" if there == here == "disk" else "b")
         table = table_in(there.removeprefix("other "), folder)
-    again = go_on(path, table)
+    again = resumed(path, table)
     assert again.graph.edge_x is not None
-    assert len(again.graph.edge_x) == CUT
     assert again.graph.edge_x.read(0, CUT).tolist() == EVENTS.x[:CUT].tolist()
+    assert len(again.graph.edge_x) == CUT
     again.run(pieces(EVENTS[CUT:], 50))
     assert parameters(again) == straight
-
-
-def test_a_checkpoint_refers_to_a_file_and_reads_but_its_last_rows(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
-    monkeypatch.setattr(state, "PIECE", 64)
-    monkeypatch.setattr(feature_rows, "DIGEST_ROWS", 8)
-    table, asked = table_in("disk", tmp_path), []
-    read = table.read
-    monkeypatch.setattr(table, "read", lambda *span: (asked.append(span), read(*span))[1])
-    path = saved(table, tmp_path / "c")
-    assert asked == [(CUT - 8, CUT)]
-    assert table.path is not None
-    assert table.path.stat().st_size > 4096
-    found = ckpt.load(path)
-    assert found.sections["edge_x_mark"]["rows"].tolist() == [CUT]
-    assert "edge_x" not in found.sections
-    assert set(found.sealed) == {"events-64-000000", "events-64-000001"}
-
-
-def test_rows_are_safe_before_a_checkpoint_says_so(
-    tmp_path: Path, no_faults: None, monkeypatch: Any
-) -> None:
-    order: list[str] = []
-    table = table_in("disk", tmp_path)
-    monkeypatch.setattr(table, "sync", lambda: order.append("sync"))
-    trainer = trainer_with(table)
-    trainer.run([EVENTS[:40]])
-    monkeypatch.setattr(
-        ckpt.directory, "make_manifest", lambda *_, **__: order.append("manifest") or b""
-    )
-    ckpt.save(tmp_path / "c", trainer.checkpoint())
-    assert order == ["sync", "manifest"]
-    monkeypatch.undo()
-    checkpoint = trainer.checkpoint()
-    _core.inject_fault(_core.FileOp.sync, 0, 1, -errno.EIO)
-    with pytest.raises(ckpt.CheckpointNotCommitted):
-        ckpt.save(tmp_path / "d", checkpoint)
-    assert not (tmp_path / "d").exists()
 
 
 def _cut(file: Path) -> None:
@@ -158,27 +112,14 @@ DAMAGE = {
 @pytest.mark.parametrize("text", DAMAGE)
 def test_a_file_that_has_not_what_it_had_is_refused(text: str, tmp_path: Path) -> None:
     path = saved(table_in("disk", tmp_path), tmp_path / "c")
+    assert "edge_x" not in ckpt.load(path).sections
     file = tmp_path / "x.rows"
     DAMAGE[text](file)
     before = file.read_bytes() if file.exists() else b""
     with pytest.raises(RowsLost, match=text) as caught:
-        go_on(path, None)
+        resumed(path, None)
     assert str(file) in str(caught.value)
     assert (file.read_bytes() if file.exists() else b"") == before
-
-
-def test_a_table_with_other_rows_is_not_filled(tmp_path: Path) -> None:
-    path = saved(table_in("host", tmp_path), tmp_path / "c")
-    table = FeatureTable(2)
-    table.append(torch.zeros(3, 2))
-    with pytest.raises(CheckpointError, match="must be empty, it has 3 rows"):
-        go_on(path, table)
-    with pytest.raises(CheckpointError, match="of width 2, the table's"):
-        go_on(path, FeatureTable(3))
-
-
-def through(policy: Any, folder: Path, num_rows: int = 30) -> CachedTable:
-    return cached(table_in("disk", folder), rows=num_rows, policy=policy)
 
 
 @pytest.mark.parametrize("policy", cases(["lru", "lfu", "fifo"], ["lru"]))
@@ -186,33 +127,28 @@ def test_a_cache_holds_again_what_it_held(policy: str, tmp_path: Path, straight:
     cache = through(policy, tmp_path / "a")
     trainer = trainer_with(cache)
     trainer.run(pieces(EVENTS[:CUT], 30))
-    held, counted = cache.snapshot(), cache.counters
-    assert counted.hits > 0
+    held = cache.snapshot()
+    assert cache.counters.hits > 0
     path = ckpt.save(tmp_path / "c", trainer.checkpoint())
     cache.close()
-    again = through(policy, tmp_path / "a")
-    resumed = go_on(path, again)
-    assert torch.equal(again.snapshot().ids, held.ids)
-    assert torch.equal(again.snapshot().keys, held.keys)
-    again.close()
     for other_policy, num_rows in ((policy, 31), ("static", 30)):
         other = through(other_policy, tmp_path / "a", num_rows)
-        go_on(path, other)
+        resumed(path, other)
         assert (other.contents() == -1).all()
         other.close()
-    last = through(policy, tmp_path / "a")
-    resumed = go_on(path, last)
-    resumed.run(pieces(EVENTS[CUT:], 50))
-    assert parameters(resumed) == straight
-
-
-@pytest.mark.parametrize("ids", [[3] * 30, [-2] + [-1] * 29, [1] * 3])
-def test_contents_that_cannot_be_are_refused(ids: list[int], tmp_path: Path) -> None:
-    path = saved(through("lru", tmp_path / "a"), tmp_path / "c")
-    found = ckpt.load(path)
-    found.sections["cache_edge_x"]["ids"] = torch.tensor(ids)
-    with pytest.raises(CheckpointError, match="a cache"):
-        ContinualTrainer.from_checkpoint(small_tgn(), found, edge_x=through("lru", tmp_path / "a"))
+    again = through(policy, tmp_path / "a")
+    last = resumed(path, again)
+    assert torch.equal(again.snapshot().ids, held.ids)
+    assert torch.equal(again.snapshot().keys, held.keys)
+    last.run(pieces(EVENTS[CUT:], 50))
+    assert parameters(last) == straight
+    again.close()
+    for ids in ([3] * 30, [-2] + [-1] * 29, [1] * 3):
+        found = ckpt.load(path)
+        found.sections["cache_edge_x"]["ids"] = torch.tensor(ids)
+        with pytest.raises(CheckpointError, match="a cache"):
+            graph_of(found, edge_x=(table := through(policy, tmp_path / "a")))
+        table.close()
 
 
 @pytest.mark.parametrize("slices", [1, 4])
@@ -227,12 +163,8 @@ def test_state_sha256_depends_on_the_rows_and_not_on_where_they_are(
 
     expected = digest("host", FeatureTable(2))
     assert digest("disk", table_in("disk", tmp_path / "a")) == expected
-    for policy in ("lru", "fifo"):
-        assert digest(policy, through(policy, tmp_path / f"b-{policy}")) == expected
+    assert digest("lru", through("lru", tmp_path / "b")) == expected
     assert digest("other", FeatureTable(2), replace(EVENTS[:60], x=EVENTS.x[:60] + 1)) != expected
-
-
-NODE_X = torch.randn(32, 3, generator=torch.Generator().manual_seed(1))
 
 
 def with_rows(events: Iterator[EventBatch], node_x: Table) -> Iterator[EventBatch]:
@@ -243,58 +175,48 @@ def with_rows(events: Iterator[EventBatch], node_x: Table) -> Iterator[EventBatc
         yield batch
 
 
-def trainer_of_nodes(node_x: Table) -> ContinualTrainer:
+def saved_nodes(node_x: Table, path: Path, cut: int = CUT) -> tuple[ContinualTrainer, Path]:
+    """Save a trainer of node features at `cut`, and return it at the stream's end."""
     graph = TemporalGraph(edge_x_dim=2, node_x=node_x)
-    return ContinualTrainer(small_tgn(node_x_dim=3), graph, CONFIG)
-
-
-def saved_nodes(node_x: Table, path: Path) -> Path:
-    trainer = trainer_of_nodes(node_x)
-    steps = trainer.steps(with_rows(pieces(EVENTS, 30), node_x))
-    next(step for step in steps if step.stop == CUT)
-    return ckpt.save(path, trainer.checkpoint())
-
-
-def go_on_with_nodes(path: Path, node_x: Table | None) -> list[Any]:
-    model = small_tgn(seed=9, node_x_dim=3)
-    trainer = ContinualTrainer.from_checkpoint(model, ckpt.load(path), node_x=node_x)
-    assert trainer.graph.node_x is not None
-    assert node_x is None or trainer.graph.node_x is node_x
-    trainer.run(with_rows(pieces(EVENTS[CUT:], 50), trainer.graph.node_x))
-    return parameters(trainer)
-
-
-@pytest.fixture(scope="module")
-def straight_nodes() -> list[Any]:
-    trainer = trainer_of_nodes(node_x := FeatureTable(3))
-    trainer.run(with_rows(pieces(EVENTS, 30), node_x))
-    return parameters(trainer)
+    trainer = ContinualTrainer(small_tgn(node_x_dim=3), graph, CONFIG)
+    for step in trainer.steps(with_rows(pieces(EVENTS, 30), node_x)):
+        if step.stop == cut:
+            ckpt.save(path, trainer.checkpoint())
+    return trainer, path
 
 
 @pytest.mark.parametrize("there", cases([None, "empty", "whole", "cached"], [None, "cached"]))
 def test_node_rows_in_memory_are_held_by_the_checkpoint(
-    there: str | None, tmp_path: Path, straight_nodes: list[Any], monkeypatch: Any
+    there: str | None, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(feature_rows, "PIECE_BYTES", 10 * 12)
-    path = saved_nodes(cached(FeatureTable(3), rows=5), tmp_path / "c")
+    monkeypatch.setattr(state, "PIECE_BYTES", 10 * 12)
+    trainer, path = saved_nodes(cached(FeatureTable(3), rows=5), tmp_path / "c")
     assert {"node_x-10-000000", "node_x-10-000001"} <= ckpt.load(path).sealed.keys()
     given: dict[Any, Table] = {
         "empty": FeatureTable(3),
         "whole": FeatureTable.from_tensor(NODE_X),
         "cached": cached(FeatureTable(3), rows=5),
     }
-    assert go_on_with_nodes(path, given.get(there)) == straight_nodes
+    model, node_x = small_tgn(seed=9, node_x_dim=3), given.get(there)
+    again = ContinualTrainer.from_checkpoint(model, ckpt.load(path), node_x=node_x)
+    assert again.graph.node_x is not None
+    assert node_x is None or again.graph.node_x is node_x
+    again.run(with_rows(pieces(EVENTS[CUT:], 50), again.graph.node_x))
+    assert parameters(again) == parameters(trainer)
 
 
-def test_node_rows_that_are_not_the_checkpoints_are_refused(tmp_path: Path) -> None:
+def test_rows_that_are_not_the_checkpoints_are_refused(tmp_path: Path) -> None:
     file = FeatureTable(3, placement="disk", path=tmp_path / "x.rows")
-    found = ckpt.load(saved_nodes(file, tmp_path / "c"))
-    with pytest.raises(RowsLost, match=f"table holds 2 rows, the checkpoint counts {len(file)}"):
+    found = ckpt.load(saved_nodes(file, tmp_path / "c")[1])
+    with pytest.raises(RowsLost, match="table holds 2 rows, the checkpoint counts"):
         graph_of(found, node_x=FeatureTable.from_tensor(NODE_X[:2]))
     with pytest.raises(RowsLost, match="the last are others"):
         graph_of(found, node_x=FeatureTable.from_tensor(NODE_X + 1))
     with pytest.raises(CheckpointError, match="width 3, the table's are torch"):
         graph_of(found, node_x=FeatureTable(4))
+    filled = FeatureTable.from_tensor(torch.zeros(3, 2))
+    with pytest.raises(CheckpointError, match="must be empty, it has 3 rows"):
+        graph_of(found, edge_x=filled, node_x=FeatureTable.from_tensor(NODE_X))
     file.close()
     (tmp_path / "x.rows").unlink()
     with pytest.raises(RowsLost, match=r"x\.rows is gone"):
@@ -302,7 +224,8 @@ def test_node_rows_that_are_not_the_checkpoints_are_refused(tmp_path: Path) -> N
 
 
 def test_nodes_that_came_without_rows_get_none_later() -> None:
-    trainer = trainer_of_nodes(FeatureTable.from_tensor(NODE_X[:20]))
+    graph = TemporalGraph(edge_x_dim=2, node_x=FeatureTable.from_tensor(NODE_X[:20]))
+    trainer = ContinualTrainer(small_tgn(node_x_dim=3), graph, CONFIG)
     trainer.run(pieces(EVENTS[:40], 30))
     found = trainer.checkpoint()
     assert graph_of(found, node_x=FeatureTable.from_tensor(NODE_X[:20])).num_nodes > 20

@@ -1,4 +1,4 @@
-"""Metrics against scikit-learn, against counting, and by hand."""
+"""Metrics against scikit-learn, against counting, and by hand; and those of one's own."""
 
 import math
 
@@ -8,7 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, ndcg_score, roc_auc_score
 
+import tgflow as tg
+from helpers.made_streams import made_events, pieces, small_tgn
+from helpers.records import untimed
 from tgflow import metrics
+from tgflow.train.observe import Callback
 
 scores = st.lists(st.sampled_from([-2.0, -0.5, 0.0, 0.25, 0.5, 3.0, math.inf]), min_size=1)
 
@@ -89,13 +93,12 @@ def test_metrics_of_nothing_are_undefined():
 
 
 def test_nan_scores_are_refused_by_place():
-    bad = torch.tensor([0.0, math.nan, 1.0])
+    bad, good = torch.tensor([0.0, math.nan, 1.0]), torch.ones(3)
     with pytest.raises(ValueError, match="positive score 1 of 3 is NaN"):
-        metrics.average_precision(bad, torch.ones(2))
-    with pytest.raises(ValueError, match="negative score 1 of 3 is NaN"):
-        metrics.roc_auc(torch.ones(2), bad)
-    with pytest.raises(ValueError, match="negative score 1 of 3 is NaN"):
-        metrics.mrr(torch.ones(3), bad[:, None])
+        metrics.average_precision(bad, good)
+    for metric, scores in ((metrics.roc_auc, bad), (metrics.mrr, bad[:, None])):
+        with pytest.raises(ValueError, match="negative score 1 of 3 is NaN"):
+            metric(good, scores)
 
 
 def test_link_metrics_keep_the_mean_over_batches_and_the_pool():
@@ -126,3 +129,79 @@ def test_scores_that_differ_beyond_float32_are_not_tied():
     found = metrics.LinkMetrics()
     found.add(positive, negative)
     assert found.result()["mrr"] == found.result()["ap"] == 1.0
+
+
+SETTINGS = {"batch_size": 20, "mrr_negatives": 5, "metrics": ("Reciprocal",)}
+
+
+class Reciprocal:
+    """The MRR again, which is averaged over events, too."""
+
+    def update(self, positive, negative):
+        self.ranks = metrics.ranks(positive, negative)
+
+    def compute(self):
+        return float(self.ranks.reciprocal().mean())
+
+
+class Incomplete:
+    def update(self, positive, negative):
+        pass
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch):
+    monkeypatch.setattr(metrics, "_registered", {})
+    metrics.register("Reciprocal", Reciprocal)
+
+
+class Recorder(Callback):
+    def __init__(self):
+        self.records = []
+
+    def on_step(self, record):
+        self.records.append(record.to_json())
+
+
+def assert_as_mrr(flat, *, num):
+    """Assert that a registered metric stands wherever the MRR does, with its value."""
+    keys = [key for key in flat if key == "mrr" or key.endswith(".mrr")]
+    assert len(keys) >= num
+    for key in keys:
+        assert flat[key.removesuffix("mrr") + "Reciprocal"] == flat[key], key
+
+
+def trainer_of(**changes):
+    config = tg.ContinualConfig(**{**SETTINGS, **changes})
+    return tg.ContinualTrainer(small_tgn(), tg.TemporalGraph(edge_x_dim=2), config)
+
+
+def test_continual_training_and_resume_measure_a_registered_metric():
+    events, whole = made_events(90), trainer_of()
+    recorder = Recorder()
+    result = whole.run(pieces(events, 40), recorder)
+    assert_as_mrr(result, num=3)
+    for record in recorder.records:
+        assert_as_mrr(record, num=3)
+    half = trainer_of()
+    half.run(pieces(events[:60], 40))
+    resumed = tg.ContinualTrainer.from_checkpoint(small_tgn(), half.checkpoint())
+    assert resumed.config.metrics == ("Reciprocal",)
+    assert untimed(resumed.run(pieces(events[60:], 40))) == untimed(result)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("Unknown",), r"there is no metric 'Unknown' \(registered: Reciprocal\)"),
+        (("math:Unknown",), "has no attribute 'Unknown'"),
+        (("no_such_module:Unknown",), "No module named 'no_such_module'"),
+        (("Reciprocal", "Reciprocal"), "two metrics are named 'Reciprocal'"),
+        (("math:loss",), "a metric's name must be an identifier other than"),
+        (("math:hits@5",), "a metric's name must be an identifier other than"),
+        (("train.test_metrics:Incomplete",), "must have the methods update and compute"),
+    ],
+)
+def test_impossible_metrics_are_refused(names, message):
+    with pytest.raises(ValueError, match=message):
+        metrics.find_metrics(names)

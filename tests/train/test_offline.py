@@ -72,30 +72,25 @@ def test_it_learns_and_reports_the_protocol():
     assert result["inductive.test.num_events"] == int(split.touches_new[split.test_start :].sum())
 
 
-def test_every_training_event_is_learned_in_every_epoch_the_last_short_batch_too():
+def test_each_epoch_learns_all_training_events_and_sees_no_others():
     trainer, recorder = trainer_of()
-    learned = []
-    spy(trainer, "learn", lambda batch, _: learned.append((batch.epoch, batch.eid.tolist())))
+    learned, negatives = [], set()
+
+    def note(batch, _):
+        learned.extend((batch.epoch, eid) for eid in batch.eid.tolist())
+        negatives.update(batch.negative_dst.flatten().tolist())
+
+    spy(trainer, "learn", note)
     trainer.fit()
     num_train = len(trainer.split.train)
-    assert num_train % 20
-    for epoch in range(2):
-        own = [eid for e, batch in learned for eid in batch if e == epoch]
-        assert own == list(range(num_train))
+    assert num_train % 20, "the last batch is a short one"
+    assert learned == [(epoch, eid) for epoch in range(2) for eid in range(num_train)]
     told = [record.num_events for record in recorder.batches if record.stage == "train"]
     assert sum(told) == 2 * num_train
-
-
-def test_training_sees_training_events_alone():
-    trainer, _ = trainer_of()
-    events, seen = made_events(300), trainer._train_plan.graph
-    train = events[trainer.split.train]
+    seen, train = trainer._train_plan.graph, made_events(300)[trainer.split.train]
     assert torch.equal(seen.log.read(0, seen.num_events).dst, train.dst)
     assert torch.equal(seen.edge_x.gather(torch.arange(seen.num_events)), train.x)
-    negatives = []
-    spy(trainer, "learn", lambda batch, _: negatives.append(batch.negative_dst.flatten()))
-    trainer.fit()
-    assert set(torch.cat(negatives).tolist()) <= set(train.dst.tolist())
+    assert negatives <= set(train.dst.tolist())
 
 
 def test_memory_goes_from_training_to_validation_to_test_and_each_epoch_starts_empty():
@@ -213,14 +208,3 @@ def test_a_changed_event_changes_nothing_earlier(visibility, changed):
     batch_start = start + (changed - start) // 20 * 20 - split.val_start
     assert scores[:batch_start] == other_scores[:batch_start]
     assert scores[batch_start:] != other_scores[batch_start:]
-
-
-def test_evaluation_samples_as_many_neighbors_as_are_asked_for_and_training_its_own():
-    widths = {True: set(), False: set()}
-    trainer, _ = trainer_of(eval_neighbors=(7,), inductive="apart")
-    for step, training in (("learn", True), ("predict", False)):
-        spy(trainer, step, lambda b, _, to=widths[training]: to.add(b.blocks[0].mask.shape[1]))
-    result = trainer.fit()
-    assert widths == {True: {3}, False: {7}}
-    assert "evaluated with 7 neighbors" in result["protocol_line"]
-    assert fit(eval_neighbors=(3,))[2]["test.ap"] == fit()[2]["test.ap"] != result["test.ap"]

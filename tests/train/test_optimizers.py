@@ -5,17 +5,14 @@ from functools import partial
 
 import pytest
 import torch
-from torch.nn.functional import softplus
 from torch.optim import lr_scheduler
 
 from helpers.made_streams import made_events, pieces, small_tgn
 from helpers.records import assert_same_state, state_of
 from tgflow import checkpoint as ckpt
 from tgflow.graph import TemporalGraph
-from tgflow.train.config import ContinualConfig, OfflineConfig
+from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
-from tgflow.train.losses import bce
-from tgflow.train.offline import OfflineTrainer
 
 CONFIG = ContinualConfig(batch_size=20, learning_rate=1e-2, mrr_negatives=5)
 
@@ -80,25 +77,6 @@ def test_resume_continues_optimizer_and_schedule_bit_for_bit(tmp_path, optimizer
     assert rates[0] == rates[1]
 
 
-def test_loss_by_callable_is_that_of_its_name():
-    events = made_events(100)
-    expected = bits_after(trainer_of(replace(CONFIG, loss="bce")), events)
-    assert bits_after(trainer_of(loss=bce), events) == expected
-    only_positive = bits_after(trainer_of(loss=lambda s: softplus(-s.positive).mean()), events)
-    assert only_positive != expected
-
-
-def test_offline_trainer_takes_optimizer_scheduler_and_loss():
-    graph = TemporalGraph.from_events(made_events(200))
-    config = OfflineConfig(epochs=1, batch_size=20)
-    trainer = OfflineTrainer(
-        small_tgn(), graph, config, optimizer="sgd", lr_scheduler="exponential:gamma=0.5", loss=bce
-    )
-    trainer.fit()
-    assert type(trainer._learner.optimizer) is torch.optim.SGD
-    assert trainer._learner.lr_scheduler.last_epoch > 0
-
-
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
@@ -126,40 +104,31 @@ def test_trainer_refuses_what_torch_refuses(options, message):
         trainer_of(**options)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda note: note.pop("state"),
-        lambda note: note["state"].pop("base_lrs"),
-        lambda note: note["state"].update(base_lrs=0.5),
-        lambda note: note["state"].update(step=1),
-        lambda note: note.update(groups=[]),
-        lambda note: note["groups"][0].update(params=[1]),
-    ],
-)
-def test_a_damaged_schedule_is_refused(change):
-    how = {"lr_scheduler": "step:step_size=2"}
-    trainer = trainer_of(**how)
+BY_STEPS = {"lr_scheduler": "step:step_size=2"}
+CHANGES = {
+    "none": lambda meta: meta.pop("lr_scheduler"),
+    "no state": lambda meta: meta["lr_scheduler"].pop("state"),
+    "no base_lrs": lambda meta: meta["lr_scheduler"]["state"].pop("base_lrs"),
+    "a number": lambda meta: meta["lr_scheduler"]["state"].update(base_lrs=0.5),
+    "a method": lambda meta: meta["lr_scheduler"]["state"].update(step=1),
+    "no groups": lambda meta: meta["lr_scheduler"].update(groups=[]),
+    "parameters": lambda meta: meta["lr_scheduler"]["groups"][0].update(params=[1]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_schedule_that_is_damaged_or_missing_is_refused(change):
+    trainer = trainer_of(**BY_STEPS)
     trainer.run(pieces(made_events(40), 30))
     found = trainer.checkpoint()
-    change(found.meta["lr_scheduler"])
-    with pytest.raises(ckpt.CheckpointError):
-        ContinualTrainer.from_checkpoint(small_tgn(), found, **how)
-
-
-def test_a_checkpoint_needs_its_schedule():
-    with_schedule, without = {"lr_scheduler": "step:step_size=2"}, {}
-    for made, loaded in ((with_schedule, without), (without, with_schedule)):
-        trainer = trainer_of(**made)
-        trainer.run(pieces(made_events(40), 30))
-        checkpoint = trainer.checkpoint()
+    if change == "none":
         with pytest.raises(ckpt.CheckpointError, match="lr_scheduler"):
-            ContinualTrainer.from_checkpoint(small_tgn(), checkpoint, **loaded)
+            ContinualTrainer.from_checkpoint(small_tgn(), found)
+    CHANGES[change](found.meta)
+    with pytest.raises(ckpt.CheckpointError):
+        ContinualTrainer.from_checkpoint(small_tgn(), found, **BY_STEPS)
 
 
 def test_a_schedule_that_cannot_be_saved_is_refused_at_once():
-    def several(optimizer):
-        return lr_scheduler.MultiStepLR(optimizer, [3, 5])
-
     with pytest.raises(ValueError, match="the state of MultiStepLR cannot be saved as JSON"):
-        trainer_of(lr_scheduler=several)
+        trainer_of(lr_scheduler=partial(lr_scheduler.MultiStepLR, milestones=[3, 5]))

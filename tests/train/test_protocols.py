@@ -1,26 +1,21 @@
 """Named protocols: plain settings, and the line that says what was other."""
 
-from functools import partial
-
 import pytest
 import torch
 from safetensors.torch import save_file
 from torch.nn import functional as F
 
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
-from tgflow.config import load_config
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.keys import derive_key
 from tgflow.metrics import ranks
-from tgflow.plan.negatives import NegativeSampler, NegativesOfBoth, PairHistory, PooledNegatives
+from tgflow.plan.negatives import PairHistory, PooledNegatives
 from tgflow.train.config import ContinualConfig, OfflineConfig
 from tgflow.train.continual import ContinualTrainer
-from tgflow.train.evaluate import scores_of
 from tgflow.train.offline import OfflineTrainer, is_better
 from tgflow.train.protocols import (
-    PROTOCOLS,
     continual_line,
     offline_line,
     protocol_settings,
@@ -38,18 +33,6 @@ def test_a_protocol_is_said_in_one_line():
         "memory of the batch's start, random:20 and historical:20 known at the batch's start, "
         "test the last 15%, ties 0%"
     )
-
-
-@pytest.mark.parametrize("name", PROTOCOLS)
-def test_the_settings_of_a_file_and_of_flags_win_over_its(tmp_path, name):
-    section = "continual" if name.startswith("prequential") else "offline"
-    config = getattr(load_config(None, {f"{section}.protocol": name}), section)
-    assert {key: getattr(config, key) for key in PROTOCOLS[name]} == PROTOCOLS[name]
-    file = tmp_path / "own.toml"
-    file.write_text(f'[{section}]\nprotocol = "{name}"\nbatch_size = 100\n')
-    mine = getattr(load_config(file, {f"{section}.visibility": "batch"}), section)
-    assert (mine.batch_size, mine.visibility) == (100, "batch")
-    assert getattr(load_config(), section).protocol is None
 
 
 @pytest.mark.parametrize(
@@ -89,17 +72,6 @@ def test_the_published_protocol_draws_as_published():
     assert "changed: batch_size 20 for 200; epochs 1 for 100" in result["protocol_line"]
 
 
-def test_training_may_draw_from_the_destinations_of_all_events():
-    """Destination 99 comes in the test alone."""
-    src, dst = torch.arange(200) % 5, 10 + torch.arange(200) % 7
-    dst[190:] = 99
-    events = EventBatch(src, dst, torch.arange(200))
-    for destinations, is_drawn in (("train", False), ("all", True)):
-        plan = trainer_of(events, destinations=destinations)._train_plan
-        drawn = {d for i in range(len(plan)) for d in plan.batch(0, i).negative_dst[:, 0].tolist()}
-        assert (99 in drawn) is is_drawn
-
-
 def test_pooled_negatives_come_from_the_pool_and_miss_the_event_unless_they_may_hit_it():
     src, dst = torch.tensor([1, 1]), torch.tensor([7, 50])
     places = {"start": torch.zeros(2, dtype=torch.int64), "stop": 2}
@@ -112,22 +84,6 @@ def test_pooled_negatives_come_from_the_pool_and_miss_the_event_unless_they_may_
     assert set(free.dst[0].tolist()) == {7, 8, 9}
     with pytest.raises(ValueError, match="at least one destination"):
         PooledNegatives(torch.empty(0, dtype=torch.int64))
-
-
-def test_negatives_of_both_kinds_stand_side_by_side_and_the_first_are_what_they_are_alone():
-    events = made_events(100)
-    history = PairHistory(TemporalGraph.from_events(events).log)
-    first, second = NegativeSampler(num=2), NegativeSampler("historical", 3)
-    arguments = (history, 5, events.src[80:], events.dst[80:])
-    places = {"start": torch.full((20,), 80), "stop": 100}
-    both = NegativesOfBoth(first, second)
-    drawn, alone = both.draw(*arguments, **places), first.draw(*arguments, **places)
-    assert both.num == 5
-    assert torch.equal(drawn.dst[:, :2], alone.dst)
-    assert torch.equal(drawn.src[:, :2], alone.src)
-    past = set(zip(events.src[:80].tolist(), events.dst[:80].tolist(), strict=True))
-    pairs = torch.stack([drawn.src[:, 2:], drawn.dst[:, 2:]], dim=2).reshape(-1, 2).tolist()
-    assert {(src, dst) for src, dst in pairs} <= past
 
 
 def test_events_are_ranked_among_past_pairs_in_a_column_of_its_own():
@@ -198,8 +154,7 @@ def test_padding_is_no_negative(tmp_path):
     events, ids = fixed_of(tmp_path, [0, 2])
     config = OfflineConfig(batch_size=20, fixed_negatives=str(tmp_path / "x"))
     trainer = OfflineTrainer(small_tgn(), TemporalGraph.from_events(events), config, ids=ids)
-    plan = trainer._val_plan
-    scored = list(scores_of(trainer._learner, map(partial(plan.batch, 0), range(len(plan)))))
+    scored = list(trainer._scored(trainer._val_plan))
     for place, positive, negative, _ in scored:
         mask = place.host.negative_mask
         assert torch.equal(negative == -torch.inf, ~mask)
@@ -231,14 +186,3 @@ def test_new_nodes_apart_are_measured_alone_and_leave_the_other_figures(tmp_path
         assert apart[count] == same[count] > 0
     assert apart["inductive.test.ap"] != same["inductive.test.ap"]
     assert "new nodes 10% in a pass of their own" in apart["protocol_line"]
-
-
-def test_a_pass_apart_draws_from_its_own_destinations_and_shows_memory_nothing_else():
-    trainer = trainer_of(inductive="apart", collide=True)
-    begin, end = trainer.split.test_start, 300
-    new = begin + trainer.split.touches_new[begin:end].nonzero().flatten()
-    plan = trainer._new_nodes_plan("test", NegativeSampler(num=50, cut=300, collide=True))
-    batches = [plan.batch(0, index) for index in range(len(plan))]
-    assert torch.equal(torch.cat([batch.eid for batch in batches]), new)
-    own = set(trainer.graph.log.gather(new).dst.tolist())
-    assert {d for batch in batches for d in batch.negative_dst.flatten().tolist()} == own

@@ -14,9 +14,7 @@ from helpers.effort import cases
 from helpers.emulated_training import emulated_pages  # noqa: F401
 from helpers.made_streams import small_tgat, small_tgn
 from helpers.plan_reference import assert_same_batch
-from helpers.records import untimed
 from helpers.reuse_training import (
-    EVENTS,
     REUSE,
     Pass,
     parameters,
@@ -24,19 +22,9 @@ from helpers.reuse_training import (
     rows_at,
     trainer_of,
 )
-from tgflow.graph import TemporalGraph
 from tgflow.models import TGAT
-from tgflow.train.reuse import reuse_of
+from tgflow.train.config import OfflineConfig
 from tgflow.train.step import TrainStep
-
-
-def test_without_staleness_training_is_as_without_reuse():
-    graph = TemporalGraph.from_events(EVENTS[:160])
-    off = trainer_of(graph=graph, epochs=1)
-    other = trainer_of(reuse=tg.train.Reuse(staleness=0, refresh=0.7), graph=graph, epochs=1)
-    assert untimed(off.fit()) == untimed(other.fit())
-    assert torch.equal(parameters(off.model), parameters(other.model))
-    assert other.reuse is None
 
 
 @pytest.mark.parametrize("layers", cases([2, 3], [2]))
@@ -44,7 +32,9 @@ def test_where_all_rows_are_refreshed_gradients_are_those_without_reuse(layers):
     run = Pass(recent_tgat(dropout=0.0, layers=layers), reuse=replace(REUSE, refresh=1.0))
     for batch in islice(run.batches(), 8):
         plain = copy.deepcopy(run.model)
-        TrainStep(plain, seed=1, learning_rate=1e-2).learn(run.plan.batch(0, batch.index))
+        TrainStep(plain, OfflineConfig(seed=1, learning_rate=1e-2)).learn(
+            run.plan.batch(0, batch.index)
+        )
         run.reuse.learn(run.learner, batch)
         for found, expected in zip(run.model.parameters(), plain.parameters(), strict=True):
             torch.testing.assert_close(found.grad, expected.grad, rtol=1e-3, atol=1e-6)
@@ -122,16 +112,6 @@ def test_epochs_share_no_rows_and_evaluation_computes_all():
     assert result["reuse.is_off"] is False
 
 
-def test_a_budget_and_the_staleness_are_kept():
-    budget = 16_384
-    run = Pass(reuse=replace(REUSE, budget=budget))
-    run.learn()
-    (ring,), (held,) = run.reuse._rings, [run.reuse._hop(0)._map]
-    assert len(held) > 0.3 * ring.capacity
-    assert ring.nbytes + held.bytes <= budget
-    assert 0 < run.reuse.stats.largest_lag <= REUSE.staleness
-
-
 class Whole(TGAT):
     """A model with a forward of its own."""
 
@@ -165,12 +145,6 @@ def with_a_narrow_layer():
 def test_models_and_settings_that_cannot_reuse_rows_are_refused(model, settings, message):
     with pytest.raises(ValueError, match=message):
         trainer_of(model(), **{"reuse": REUSE} | settings)
-
-
-def test_ranks_are_refused():
-    trainer = trainer_of(recent_tgat())
-    with pytest.raises(ValueError, match=r"for one process, .* got 2 ranks: leave reuse out"):
-        reuse_of(REUSE, trainer._learner, trainer._train_plan, num_ranks=2)
 
 
 def test_settings_out_of_range_and_rows_without_room_are_refused():

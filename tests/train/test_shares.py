@@ -6,7 +6,6 @@ Ranks are threads here; `tests/distributed/test_training.py` has real ones.
 from __future__ import annotations
 
 import threading
-from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -81,7 +80,7 @@ def assert_ranks_have(expected: tuple[Any, ...], found: list[tuple[Any, ...]]) -
 
 
 def learner_of(name: str, **options: Any) -> TrainStep:
-    return TrainStep(model_of(name), seed=3, learning_rate=1e-2, **options)
+    return TrainStep(model_of(name), ContinualConfig(seed=3, learning_rate=1e-2), **options)
 
 
 @pytest.mark.parametrize("loss", ["bce", "softmax", "bpr"])
@@ -126,26 +125,6 @@ def test_slices_of_any_model_may_be_split(name: str) -> None:
     assert_ranks_have(expected, found)
 
 
-def test_a_run_goes_on_with_other_ranks() -> None:
-    expected = left_by(trainer_of("tgn", CONFIG))[0]
-    first = in_threads(2, half_of_a_run)[0]
-
-    def rest(peers: Any) -> Any:
-        model = model_of("tgn", peers)
-        trainer = ContinualTrainer.from_checkpoint(model, deepcopy(first), peers=peers)
-        trainer.run([EVENTS[32:]])
-        return trainer.checkpoint().sections
-
-    for sections in in_threads(3, rest):
-        assert_same_tensors(sections, expected)
-
-
-def half_of_a_run(peers: Any) -> Any:
-    trainer = trainer_of("tgn", CONFIG, peers)
-    trainer.run([EVENTS[:32]])
-    return trainer.checkpoint()
-
-
 class Breaking(TemporalModel):
     """Has no finite score for one event, where it is predicted or where it is learned."""
 
@@ -165,8 +144,6 @@ class Breaking(TemporalModel):
 
 BAD_EVENTS = [17, 30]
 """Of the second micro-batch, whose first half is the first rank's."""
-BREAKINGS = [(0, False), (1, False), (1, True), (2, False), (2, True)]
-"""Updates of a micro-batch, and whether it breaks where it is learned."""
 
 
 def breaking(
@@ -182,33 +159,28 @@ def breaking(
     return trainer, ""
 
 
+@pytest.mark.parametrize("on_nan", ["stop", "skip"])
 @pytest.mark.parametrize("bad", cases(BAD_EVENTS, BAD_EVENTS[-1:]))
-@pytest.mark.parametrize(("updates", "learned"), BREAKINGS)
+@pytest.mark.parametrize(
+    ("updates", "learned"), [(0, False), (1, False), (1, True), (2, False), (2, True)]
+)
 def test_what_is_not_finite_in_a_slice_stops_or_is_skipped_by_all(
-    updates: int, learned: bool, bad: int
+    updates: int, learned: bool, bad: int, on_nan: str
 ) -> None:
-    how = (bad, updates, learned)
-    trainer, text = breaking(*how)
+    trainer, text = breaking(bad, updates, learned, on_nan=on_nan)
     start = f"epoch {int(learned)}, batch 1, events [16, 32): "
-    assert text.startswith(start + f"the positive score of event {bad} is nan; lower the")
-    assert trainer.position == 16
-    found = in_threads(2, lambda peers: breaking(*how, peers))
-    for rank, (other, said) in enumerate(found):
-        is_here = rank == BAD_EVENTS.index(bad)
-        elsewhere = "a score or the loss of a slice that is computed elsewhere is not finite; lower"
-        assert said == text if is_here else said.startswith(start + elsewhere)
-        assert other.position == 16
+    here = f"the positive score of event {bad} is nan; lower the"
+    elsewhere = "a score or the loss of a slice that is computed elsewhere is not finite; lower"
+    skipped = 0 if on_nan == "stop" else updates if learned else 1
+    found = in_threads(2, lambda peers: breaking(bad, updates, learned, peers, on_nan=on_nan))
+    for rank, (other, said) in enumerate([*found, (trainer, text)]):
+        what = here if rank in (2, BAD_EVENTS.index(bad)) else elsewhere
+        assert said.startswith(start + what) if on_nan == "stop" else said == ""
+        assert other.progress.num_skipped == skipped
+        assert other.position == (16 if on_nan == "stop" else len(EVENTS))
         assert torch.equal(other.model.weight, trainer.model.weight)  # type: ignore[arg-type]
-    trainer, text = breaking(*how, on_nan="skip")
-    assert text == ""
-    assert trainer.progress.num_skipped == (updates if learned else 1)
-    for rank, (other, _) in enumerate(
-        in_threads(2, lambda peers: breaking(*how, peers, on_nan="skip"))
-    ):
-        assert other.progress.num_skipped == trainer.progress.num_skipped
-        assert torch.equal(other.model.weight, trainer.model.weight)  # type: ignore[arg-type]
-        if rank == 0:
-            assert other.progress.timeline.mean() == trainer.progress.timeline.mean()
+    if on_nan == "skip":
+        assert found[0][0].progress.timeline.mean() == trainer.progress.timeline.mean()
 
 
 class Whole(TemporalModel):

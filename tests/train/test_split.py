@@ -54,13 +54,6 @@ def test_new_nodes_are_unseen_in_training_and_seen_later():
     assert len(split.train) == split.val_start - sum(expected[: split.val_start])
 
 
-def test_the_draw_is_seeded():
-    events = made_events(400)
-    draws = [chronological_split(events, seed=seed).train.tolist() for seed in (0, 0, 1)]
-    assert draws[0] == draws[1]
-    assert draws[0] != draws[2]
-
-
 def test_what_cannot_be_split_is_refused():
     with pytest.raises(ValueError, match="leaves no training events: 0 events"):
         chronological_split(empty_events())

@@ -22,6 +22,7 @@ from tgflow.plan.loader import Loader
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
 from tgflow.tables import FeatureTable
+from tgflow.train.config import ContinualConfig
 from tgflow.train.step import TrainStep
 
 X_DIM = 172
@@ -122,9 +123,8 @@ def train_speed(kind: type[TGN] | type[TGAT], events: EventBatch, device: str) -
         graph, time_dim=100, embedding_dim=100, neighbors=10, pair_features=False
     )
     plan = Plan.for_model(model, graph, batch_size=BATCH_SIZE, visibility="batch")
-    step = TrainStep(
-        model.to(graph.device), seed=0, learning_rate=1e-4, num_nodes=lambda: graph.num_nodes
-    )
+    config = ContinualConfig(learning_rate=1e-4)
+    step = TrainStep(model.to(graph.device), config, num_nodes=lambda: graph.num_nodes)
     batches = iter(Loader(plan, num_threads=1, captures=plan.gpu is not None))
 
     def turn() -> None:

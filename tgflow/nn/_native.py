@@ -75,14 +75,13 @@ class Attend(torch.autograd.Function):
     def backward(ctx: Any, grad_inputs: Tensor, grad_total: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of query and below."""
         query, below, frequency, keep, weight = ctx.saved_tensors
-        grad_inputs, grad_total = grad_inputs.contiguous(), grad_total.contiguous()
         grad_query = torch.empty_like(query)
         grad_below = None if below is None else torch.empty_like(below)
         backend_of(query.device).attend_backward(
             **_inputs(query, below, frequency, keep, ctx.block),
             weight=weight,
-            grad_inputs=grad_inputs,
-            grad_total=grad_total,
+            grad_inputs=grad_inputs.contiguous(),
+            grad_total=grad_total.contiguous(),
             grad_query=grad_query,
             grad_below=grad_below,
         )
@@ -105,16 +104,12 @@ class GruStep(torch.autograd.Function):
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, Tensor, None]:
         """Return the gradients of gates and own."""
         gates, own, memory = ctx.saved_tensors
-        grad_out, grad_gates, grad_own = (
-            grad_out.contiguous(),
-            torch.empty_like(gates),
-            torch.empty_like(own),
-        )
+        grad_gates, grad_own = torch.empty_like(gates), torch.empty_like(own)
         backend_of(own.device).gru_backward(
             memory=memory,
             own=own,
             gates=gates,
-            grad_out=grad_out,
+            grad_out=grad_out.contiguous(),
             grad_gates=grad_gates,
             grad_own=grad_own,
         )
@@ -198,15 +193,11 @@ def gelu_dropout(x: Tensor, key: Tensor, rate: float) -> Tensor:
     return out
 
 
-def is_served(x: Tensor) -> bool:
-    """Return whether one pass serves tensors of this type and device."""
-    return x.dtype == torch.float32 and (x.is_cpu or has_device(x.device))
-
-
 def can_attend(query: Tensor, block: Block) -> bool:
     """Return whether `Attend` serves such tensors."""
     columns = (block.neighbor, block.mask, block.dt, block.edge_row, block.edge_table)
-    return is_served(query) and all(column is None or column.is_contiguous() for column in columns)
+    is_served = query.dtype == torch.float32 and (query.is_cpu or has_device(query.device))
+    return is_served and all(column is None or column.is_contiguous() for column in columns)
 
 
 def _inputs(

@@ -129,16 +129,6 @@ class TemporalAttention(nn.Module):
         Raises:
             ValueError: If `below` or the block's edge features have another width.
         """
-        self._check_widths(below, block)
-        keep = self.dropout.factors(self.heads, *block.dt.shape)
-        attended = attend(self._input_queries(target), below, block, self.time, keep)
-        value = self.value.weight.view(self.heads, -1, self.value.in_features)
-        gathered = torch.bmm(attended.inputs, value.transpose(1, 2))
-        bias = self.value.bias.view(self.heads, 1, -1)
-        gathered = torch.addcmul(gathered, attended.weight.unsqueeze(-1), bias)
-        return gathered.transpose(0, 1).flatten(1)
-
-    def _check_widths(self, below: Tensor | None, block: Block) -> None:
         found = 0 if block.edge_table is None else block.edge_table.shape[1]
         if found != self.edge_x_dim:
             raise width_error("edge", self.edge_x_dim, found)
@@ -147,6 +137,13 @@ class TemporalAttention(nn.Module):
             raise ValueError(
                 f"attention over inputs of width {self.h_dim} got some of {found}; see its h_dim"
             )
+        keep = self.dropout.factors(self.heads, *block.dt.shape)
+        attended = attend(self._input_queries(target), below, block, self.time, keep)
+        value = self.value.weight.view(self.heads, -1, self.value.in_features)
+        gathered = torch.bmm(attended.inputs, value.transpose(1, 2))
+        bias = self.value.bias.view(self.heads, 1, -1)
+        gathered = torch.addcmul(gathered, attended.weight.unsqueeze(-1), bias)
+        return gathered.transpose(0, 1).flatten(1)
 
     def _input_queries(self, target: Tensor | None) -> Tensor:
         """Return W_k^T q / sqrt(head width): `[heads, N, D]`, or one for all without targets."""

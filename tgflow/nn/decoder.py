@@ -52,7 +52,10 @@ class LinkDecoder(nn.Module):
         self.pair_proj = self.pair_skip = None
         if pair_features:
             self.pair_proj = nn.Linear(PairFeatures.dim, hidden_dim, bias=False)
-            self.pair_skip = _recency_skip()
+            self.pair_skip = nn.Linear(PairFeatures.dim, 1)  # ranks pairs by recency at first
+            with torch.no_grad():
+                self.pair_skip.weight.copy_(PairFeatures.recency() / SKIP_GAIN)
+            nn.init.zeros_(self.pair_skip.bias)
 
     @property
     def counts(self) -> tuple[Count, ...]:
@@ -70,7 +73,14 @@ class LinkDecoder(nn.Module):
             ValueError: If features of pairs are read and the batch has no counts for them.
         """
         pairs = Pairs.of(batch)
-        hidden = self._mapped_sources(z, batch, pairs)
+        own, of_negatives = batch.src_row, batch.negative_src_row
+        # not on a GPU, where the answer would be waited for
+        if own.is_cpu and torch.equal(own.unsqueeze(1).expand_as(of_negatives), of_negatives):
+            mapped = _mapped(self.src_proj, z, own)
+            others = mapped.unsqueeze(1).expand(-1, of_negatives.shape[1], -1).flatten(0, 1)
+            hidden = torch.cat([mapped, others])
+        else:
+            hidden = _mapped(self.src_proj, z, pairs.src_row)
         hidden = hidden.add_(_mapped(self.dst_proj, z, pairs.dst_row))
         skip = None
         if self.pair_features and self.pair_proj and self.pair_skip:
@@ -79,28 +89,6 @@ class LinkDecoder(nn.Module):
             skip = self.pair_skip(pair_x).squeeze(-1)
         logits = F.linear(hidden.relu_(), self.out.weight, self.out.bias).squeeze(-1)
         return pairs.scores(logits if skip is None else logits.add_(skip, alpha=SKIP_GAIN), batch)
-
-    def _mapped_sources(self, z: Tensor, batch: Batch, pairs: Pairs) -> Tensor:
-        """Return W_src z_src + b1 of all pairs: once for an event and its negatives, if it can."""
-        if not _have_own_sources(batch):
-            return _mapped(self.src_proj, z, pairs.src_row)
-        mapped, m = _mapped(self.src_proj, z, batch.src_row), batch.negative_src_row.shape[1]
-        return torch.cat([mapped, mapped.unsqueeze(1).expand(-1, m, -1).flatten(0, 1)])
-
-
-def _have_own_sources(batch: Batch) -> bool:
-    """Return whether each negative has its event's source, where no device is waited for it."""
-    own, of_negatives = batch.src_row, batch.negative_src_row
-    return own.is_cpu and torch.equal(own.unsqueeze(1).expand_as(of_negatives), of_negatives)
-
-
-def _recency_skip() -> nn.Linear:
-    """Return a map of features of pairs that ranks them by recency at first."""
-    linear = nn.Linear(PairFeatures.dim, 1)
-    with torch.no_grad():
-        linear.weight.copy_(PairFeatures.recency() / SKIP_GAIN)
-    nn.init.zeros_(linear.bias)
-    return linear
 
 
 def _mapped(linear: nn.Linear, z: Tensor, row: Tensor) -> Tensor:

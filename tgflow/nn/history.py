@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Self
 
 import torch
@@ -19,7 +19,7 @@ LINK_WIDTH = 3
 NODE, SINCE = range(2)
 ORIGIN_WIDTH = 2
 NO_VERSION = -1
-_COLUMNS = ("rows", "clock", "origin")
+COLUMNS = ("rows", "clock", "origin")
 
 
 class VersionHistory(nn.Module):
@@ -167,9 +167,9 @@ class VersionHistory(nn.Module):
         For a history on the CPU.
         """
         if len(self.rows) == 0:
-            return self.rows.new_zeros(len(nodes), self.rows.shape[1]), self.clock.new_zeros(
-                len(nodes), self.clock.shape[1]
-            )
+            num = len(nodes)
+            rows = self.rows.new_zeros(num, self.rows.shape[1])
+            return rows, self.clock.new_zeros(num, self.clock.shape[1])
         number = self._walk(nodes, position)
         held = self._is_held(number)
         slot = torch.where(held, number % self.capacity, 0)
@@ -197,7 +197,7 @@ class VersionHistory(nn.Module):
         if len(self.rows) >= min(size, self.capacity):
             return
         slots = min(self.capacity, max(size, 2 * len(self.rows), 64))
-        for name in (*_COLUMNS, "link"):
+        for name in (*COLUMNS, "link"):
             old = getattr(self, name)
             new = old.new_zeros(slots, old.shape[1])
             new[: len(old)] = old
@@ -206,9 +206,14 @@ class VersionHistory(nn.Module):
     def kept_slots(self) -> Tensor:
         """Return the slots of the rows that can be read, int64, in the order of (origin, node)."""
         slot = self._kept_slots()
-        for column in (NODE, SINCE):
-            slot = slot[self.origin[:, column].index_select(0, slot).argsort(stable=True)]
-        return slot
+        return slot[in_order(self.origin.index_select(0, slot))]
+
+    def slots_of_parts(self, num_parts: int) -> Sequence[Tensor]:
+        """Return `kept_slots` of the nodes of each part."""
+        slot = self.kept_slots()
+        part = self.origin[:, NODE].index_select(0, slot) % num_parts
+        sizes: list[int] = part.bincount(minlength=num_parts).tolist()
+        return torch.split(slot[part.argsort(stable=True)], sizes)
 
     def state_dict(self, slots: Tensor | None = None) -> dict[str, Tensor]:  # type: ignore[override]
         """Return copies of the kept rows in the order of (origin, node), and what they are of.
@@ -219,29 +224,30 @@ class VersionHistory(nn.Module):
             slots: Some of `kept_slots`, in their order; None: all of them.
         """
         slot = self.kept_slots() if slots is None else slots
-        state = {name: getattr(self, name).index_select(0, slot) for name in _COLUMNS}
+        state = {name: getattr(self, name).index_select(0, slot) for name in COLUMNS}
         return state | {"events": torch.tensor([self.position, self.num_events])}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:  # type: ignore[override]
         """Become what `state_dict` returned, of a history of as many nodes; `num_events` stays."""
-        made = self if self._on_host else self._on_cpu()
+        made = self
+        if not self._on_host:
+            made = VersionHistory(self.num_events, self.rows.shape[1], self.clock.shape[1])
+            made.resize(len(self.head))
         made.reset()
-        columns = {name: state[name].cpu() for name in _COLUMNS}
+        columns = {name: state[name].cpu() for name in COLUMNS}
         since, sizes = torch.unique_consecutive(columns["origin"][:, SINCE], return_counts=True)
-        writes = (torch.split(columns[name], sizes.tolist()) for name in _COLUMNS)
+        writes = (torch.split(columns[name], sizes.tolist()) for name in COLUMNS)
         for first, rows, clock, origin in zip(since.tolist(), *writes, strict=True):
             made._append(origin[:, NODE], rows, clock, first)
         made._count(made._next, int(state["events"][0]))
-        if made is not self:
-            self._copy(made)
-
-    def _on_cpu(self) -> VersionHistory:
-        made = VersionHistory(self.num_events, self.rows.shape[1], self.clock.shape[1])
-        made.resize(len(self.head))
-        return made
-
-    def _copy(self, other: VersionHistory) -> None:
-        """Take over the rows of a history that is like this one, wherever it is."""
-        for name in (*_COLUMNS, "link", "head", "counts"):
-            table = getattr(other, name)
+        for name in () if made is self else (*COLUMNS, "link", "head", "counts"):
+            table = getattr(made, name)
             getattr(self, name)[: len(table)] = table.to(self.rows.device)
+
+
+def in_order(origin: Tensor) -> Tensor:
+    """Return the order of rows by the write that has overwritten them, then by node."""
+    order = torch.arange(len(origin), device=origin.device)
+    for column in (NODE, SINCE):
+        order = order[origin[order, column].argsort(stable=True)]
+    return order

@@ -76,17 +76,10 @@ class LabelDecoder(nn.Module):
             assert batch.x is not None
             hidden = hidden + self.x_proj(batch.x.sign() * batch.x.abs().log1p())
         past = batch.targets.past
-        hidden = hidden + self.age_proj(0.1 * batch.targets.age) + self._summed(past)
-        logits: Tensor = self.out(hidden.relu())
-        return self._copied(logits, past)
-
-    def _summed(self, past: Tensor) -> Tensor:
-        """Return the sum of the embeddings of earlier labels; having none is embedded, too."""
-        rows = (past + self._first_row).flatten(1)
+        rows = (past + self._first_row).flatten(1)  # having no earlier label is embedded, too
         fades = self._fades.expand_as(rows)
-        return F.embedding_bag(rows, self.past.weight, per_sample_weights=fades, mode="sum")
-
-    def _copied(self, logits: Tensor, past: Tensor) -> Tensor:
-        """Add the weights of copies to the logits of the classes that earlier labels have."""
-        weights = (COPY_GAIN * self.copy).where(past >= 0, 0.0)
-        return logits.scatter_add(1, past.clamp(min=0).flatten(1), weights.flatten(1))
+        summed = F.embedding_bag(rows, self.past.weight, per_sample_weights=fades, mode="sum")
+        hidden = hidden + self.age_proj(0.1 * batch.targets.age) + summed
+        logits: Tensor = self.out(hidden.relu())
+        copies = (COPY_GAIN * self.copy).where(past >= 0, 0.0)
+        return logits.scatter_add(1, past.clamp(min=0).flatten(1), copies.flatten(1))

@@ -49,7 +49,12 @@ def aggregate(
             time of the last.
     """
     if not src.is_cpu:
-        return _aggregate_on_device(src, dst, t, messages, aggregator)
+        from tgflow.cuda.mail import LastMessages
+
+        last = LastMessages(device_of(src.device).kernels, src, dst, t)
+        is_picked = aggregator == "last"
+        x = messages.index_select(0, last.row) if is_picked else last.mean(messages)
+        return Mail(last.row, last.node, last.t, x, last.is_last)
     node, order, end = by_receiver(src, dst)
     row = order.index_select(0, end)
     if aggregator == "last" or len(row) == len(order):  # a mean of one each is the last
@@ -58,17 +63,6 @@ def aggregate(
         count = torch.diff(end, prepend=end.new_full((1,), -1))
         x = torch.segment_reduce(messages.index_select(0, order), "mean", lengths=count)
     return Mail(row, node.index_select(0, end), t.index_select(0, row // 2), x)
-
-
-def _aggregate_on_device(
-    src: Tensor, dst: Tensor, t: Tensor, messages: Tensor, aggregator: Aggregator
-) -> Mail:
-    from tgflow.cuda.mail import LastMessages
-
-    last = LastMessages(device_of(src.device).kernels, src, dst, t)
-    is_picked = aggregator == "last"
-    x = messages.index_select(0, last.row) if is_picked else last.mean(messages)
-    return Mail(last.row, last.node, last.t, x, last.is_last)
 
 
 class UpdatedMemory(NamedTuple):

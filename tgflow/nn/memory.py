@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tgflow.cuda.device import device_of
-from tgflow.nn.history import NODE, ORIGIN_WIDTH, SINCE, VersionHistory
+from tgflow.nn.history import COLUMNS, NODE, ORIGIN_WIDTH, SINCE, VersionHistory, in_order
 from tgflow.nn.memory_table import MemoryTable, TensorTable, check_memory_table, grow_to
 from tgflow.peers import PARTS
 
@@ -63,133 +63,52 @@ class MemoryRows:
         return self.clock[:, HAS_MAIL] != 0
 
 
-def write_spill(pages: Iterable[Tensor], shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
-    """Return the concatenation of pages as one tensor on the CPU, memory-mapped from a file."""
-    numel = shape[0] * shape[1]
-    if numel == 0:
-        return torch.empty(shape, dtype=dtype)
-    with tempfile.NamedTemporaryFile(prefix="tgflow-", suffix=".rows") as file:
-        for page in pages:
-            file.write(page.contiguous().view(torch.uint8).numpy().data)
-        file.flush()
-        return torch.from_file(file.name, shared=True, size=numel, dtype=dtype).view(shape)
-
-
 HISTORY = "history."
 """What the names of a history's tensors begin with."""
-_COLUMNS = ("rows", "clock", "origin")
-
-
-class MemoryParts:
-    """The state of a memory, to be taken part by part before the next event is stored."""
-
-    def __init__(
-        self,
-        rows: Tensor,
-        clock: Tensor,
-        history: VersionHistory | None,
-        *,
-        is_copy: bool,
-        num_parts: int = PARTS,
-    ) -> None:
-        self._rows, self._clock, self._history = rows, clock, history
-        self._is_copy, self._num_parts = is_copy, num_parts
-        self._sizes = _written_sizes(clock, num_parts)
-        self._slots = [] if history is None else _slots_by_part(history, num_parts)
-
-    def __call__(self, part: int) -> dict[str, Tensor]:
-        """Return the tensors of a part, rows in the order of nodes; nothing changes them."""
-        step = self._num_parts
-        stop = part + step * self._sizes[part]
-        rows = self._rows[part:stop:step]
-        state = {
-            "rows": rows if self._is_copy else rows.clone(),
-            "clock": self._clock[part:stop:step].clone(),
-        }
-        if self._history is not None:
-            kept = self._history.state_dict(self._slots[part])
-            state |= {HISTORY + name: x for name, x in kept.items()}
-        return state
-
-
-def _written_sizes(clock: Tensor, num_parts: int) -> list[int]:
-    """Return how many nodes of each part there are up to the last one that was written."""
-    written = clock[:, HAS_MAIL].nonzero().squeeze(1)
-    sizes = clock.new_zeros(num_parts)
-    sizes.scatter_reduce_(0, written % num_parts, written // num_parts + 1, "amax")
-    return [int(size) for size in sizes.tolist()]
-
-
-def _slots_by_part(history: VersionHistory, num_parts: int) -> Sequence[Tensor]:
-    slots = history.kept_slots()
-    part = history.origin[:, NODE].index_select(0, slots) % num_parts
-    order = part.argsort(stable=True)
-    sizes: list[int] = part.bincount(minlength=num_parts).tolist()
-    return torch.split(slots[order], sizes)
 
 
 def merge_parts(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """Return the state of the memory of all nodes, as `NodeMemory.load_state_dict` takes it.
 
     Args:
-        parts: What `MemoryParts` gave for each of its parts, in order.
+        parts: What `NodeMemory.parted` gave for each of its parts, in order.
 
     Raises:
         KeyError: If a tensor is missing.
         ValueError: If parts are of different memories.
     """
-    sizes, step = [len(each["clock"]) for each in parts], len(parts)
-    num_nodes = nodes_of_parts(sizes)
+    step, sizes = len(parts), [len(each["clock"]) for each in parts]
+    ends = [part + step * (size - 1) + 1 for part, size in enumerate(sizes) if size]
     state = {}
     for name in ("rows", "clock"):
-        state[name] = parts[0][name].new_zeros(num_nodes, parts[0][name].shape[1])
+        state[name] = parts[0][name].new_zeros(max(ends, default=0), parts[0][name].shape[1])
         for part, found in enumerate(parts):
             state[name][part : part + step * sizes[part] : step] = found[name]
-    if any(HISTORY + "events" in each for each in parts):
-        state |= _merged_history(parts)
-    return state
-
-
-def nodes_of_parts(sizes: Sequence[int]) -> int:
-    """Return how many nodes there are if each part ends with its last one."""
-    step = len(sizes)
-    return max((part + step * (size - 1) + 1 for part, size in enumerate(sizes) if size), default=0)
-
-
-def _merged_history(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    if not any(HISTORY + "events" in each for each in parts):
+        return state
     events = [each[HISTORY + "events"] for each in parts]
     if any(not torch.equal(each, events[0]) for each in events):
         raise ValueError("parts of the saved memory keep histories of different events")
-    columns = {name: torch.cat([each[HISTORY + name] for each in parts]) for name in _COLUMNS}
-    origin = columns["origin"]
-    order = torch.arange(len(origin))
-    for column in (NODE, SINCE):
-        order = order[origin[order, column].argsort(stable=True)]
+    columns = {name: torch.cat([each[HISTORY + name] for each in parts]) for name in COLUMNS}
+    order = in_order(columns["origin"])
     merged = {HISTORY + name: x[order] for name, x in columns.items()}
-    return merged | {HISTORY + "events": events[0]}
+    return state | merged | {HISTORY + "events": events[0]}
 
 
-def check_saved_memory(
-    state: Mapping[str, Tensor], dim: int, dtype: torch.dtype, clock_width: int
-) -> None:
-    """Make sure that a state has the rows and clocks of as many nodes."""
-    _check("rows", state["rows"], dtype, dim)
-    _check("clock", state["clock"], torch.int64, clock_width, len(state["rows"]))
-
-
-def saved_history(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what the state of a memory has of its history: nothing, or all of it, checked."""
+def _checked_history(
+    state: Mapping[str, Tensor], dim: int, dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """Return what a memory's state has of its history; ValueError unless all of it can be."""
+    rows, clock = state["rows"], state["clock"]
+    _check("rows", rows, dtype, dim)
+    _check("clock", clock, torch.int64, CLOCK_WIDTH, len(rows))
     history = {k.removeprefix(HISTORY): v for k, v in state.items() if k.startswith(HISTORY)}
-    if history:
-        _check_history(history, state["rows"], state["clock"])
-    return history
-
-
-def _check_history(history: Mapping[str, Tensor], rows: Tensor, clock: Tensor) -> None:
+    if not history:
+        return history
     origin, events = history["origin"], history["events"]
     _check("history.origin", origin, torch.int64, ORIGIN_WIDTH)
-    _check("history.rows", history["rows"], rows.dtype, rows.shape[1], len(origin))
-    _check("history.clock", history["clock"], torch.int64, clock.shape[1], len(origin))
+    _check("history.rows", history["rows"], dtype, dim, len(origin))
+    _check("history.clock", history["clock"], torch.int64, CLOCK_WIDTH, len(origin))
     if events.dtype != torch.int64 or events.shape != (2,):
         raise ValueError(f"history.events is {events.dtype} {tuple(events.shape)}, not int64 (2,)")
     position, num_events = events.tolist()
@@ -202,6 +121,7 @@ def _check_history(history: Mapping[str, Tensor], rows: Tensor, clock: Tensor) -
         int(since[0]) < 0 or int(since[-1]) > position or bool((since.diff() < 0).any())
     ):
         raise ValueError(f"history.origin has positions that do not rise from 0 to {position}")
+    return history
 
 
 def _check(
@@ -302,15 +222,11 @@ class NodeMemory(nn.Module):
         if num_events == 0:
             self.history = None
         elif self.history is None:
-            self.history = self._new_history(num_events)
+            last = int(self.clock[:, POSITION].max()) if len(self.clock) else 0
+            self.history = VersionHistory(num_events, self.table.dim, CLOCK_WIDTH, last)
+            self.history.to(self.clock.device).resize(len(self.clock))
         elif self.history.num_events != num_events:
             self.history = self.history.with_events(num_events)
-
-    def _new_history(self, num_events: int) -> VersionHistory:
-        last = int(self.clock[:, POSITION].max()) if len(self.clock) else 0
-        history = VersionHistory(num_events, self.table.dim, CLOCK_WIDTH, last)
-        history.to(self.clock.device).resize(len(self.clock))
-        return history
 
     def resize(self, num_nodes: int) -> None:
         """Have `num_nodes` nodes at least. Amortized.
@@ -325,24 +241,21 @@ class NodeMemory(nn.Module):
                 self.seen.clamp_(min=num_nodes)
 
     def _make_room(self, num_nodes: int) -> None:
-        if num_nodes > len(self.table):
-            self._grow_table(num_nodes)
+        table = self.table
+        if num_nodes > len(table):
+            at = self.clock.device if isinstance(table, TensorTable) else None
+            for page in self._pages(num_nodes - len(table)):
+                shape = page.stop - page.start, table.dim
+                table.append(torch.zeros(shape, dtype=table.dtype, device=at))
+            if table.placement == "disk":
+                raise MemoryError(
+                    f"the memory of {num_nodes} nodes has outgrown its table, which went on to "
+                    "disk, where rows never change; give it a larger budget"
+                )
         if num_nodes > len(self.clock):
             self.clock = grow_to(self.clock, num_nodes)
             if self.history is not None:
                 self.history.resize(len(self.clock))
-
-    def _grow_table(self, size: int) -> None:
-        table = self.table
-        zeros = self.clock if isinstance(table, TensorTable) else torch.empty(0)
-        for page in self._pages(size - len(table)):
-            rows = zeros.new_zeros(page.stop - page.start, table.dim, dtype=table.dtype)
-            table.append(rows)
-        if table.placement == "disk":
-            raise MemoryError(
-                f"the memory of {size} nodes has outgrown its table, which went on to disk, where "
-                "rows never change; give it a larger budget"
-            )
 
     def _pages(self, size: int) -> Iterator[slice]:
         """Cut `size` rows into pieces to be copied one after the other."""
@@ -404,47 +317,37 @@ class NodeMemory(nn.Module):
         """
         self._cover(nodes)
         if not nodes.is_cpu:
-            return self._read_on_device(nodes, position)
-        rows = self.table.gather(nodes)
-        clock = self.clock.index_select(0, nodes)
-        stale = clock[:, POSITION] > position
-        if bool(stale.any()):
-            self._read_old(nodes, position, stale.nonzero().squeeze(1), rows, clock)
+            from tgflow.cuda.memory import read_versions  # here: the CPU needs no kernels
+
+            nodes, position = nodes.contiguous(), position.contiguous()
+            of_table = None if isinstance(self.table, TensorTable) else self.table.gather(nodes)
+            kernels = device_of(nodes.device).kernels
+            found = read_versions(kernels, self._kernel_buffers(), nodes, position, of_table)
+            return MemoryRows(*found, self.dim)
+        rows, clock = self.table.gather(nodes), self.clock.index_select(0, nodes)
+        is_stale = clock[:, POSITION] > position
+        if bool(is_stale.any()):
+            stale = is_stale.nonzero().squeeze(1)
+            if self.history is None:
+                row = int(stale[0])
+                raise ValueError(
+                    f"node {int(nodes[row])} is asked for as of position {int(position[row])}, but "
+                    f"was written at {int(clock[row, POSITION])} and no history is kept; "
+                    "call keep_past(num_events) first, for as many events as are looked back on"
+                )
+            old_rows, old_clock = self.history.read(
+                nodes.index_select(0, stale), position.index_select(0, stale)
+            )
+            rows.index_copy_(0, stale, old_rows)
+            clock.index_copy_(0, stale, old_clock)
         return MemoryRows(rows, clock, self.dim)
-
-    def _read_on_device(self, nodes: Tensor, position: Tensor) -> MemoryRows:
-        nodes, position = nodes.contiguous(), position.contiguous()
-        from tgflow.cuda.memory import read_versions  # here: the CPU needs no kernels
-
-        rows = None if isinstance(self.table, TensorTable) else self.table.gather(nodes)
-        kernels = device_of(nodes.device).kernels
-        found = read_versions(kernels, self._kernel_buffers(), nodes, position, rows)
-        return MemoryRows(*found, self.dim)
 
     def _kernel_buffers(self) -> MemoryBuffers:
         from tgflow.cuda.memory import MemoryBuffers
 
-        table, past = self.table, self.history
-        rows = table.rows if isinstance(table, TensorTable) else None
-        return MemoryBuffers(
-            self.clock, self.seen, rows, None if past is None else past.ring_buffers()
-        )
-
-    def _read_old(
-        self, nodes: Tensor, position: Tensor, stale: Tensor, rows: Tensor, clock: Tensor
-    ) -> None:
-        if self.history is None:
-            row = int(stale[0])
-            raise ValueError(
-                f"node {int(nodes[row])} is asked for as of position {int(position[row])}, but was "
-                f"written at {int(clock[row, POSITION])} and no history is kept; "
-                "call keep_past(num_events) first, for as many events as are looked back on"
-            )
-        old_rows, old_clock = self.history.read(
-            nodes.index_select(0, stale), position.index_select(0, stale)
-        )
-        rows.index_copy_(0, stale, old_rows)
-        clock.index_copy_(0, stale, old_clock)
+        rows = self.table.rows if isinstance(self.table, TensorTable) else None
+        past = None if self.history is None else self.history.ring_buffers()
+        return MemoryBuffers(self.clock, self.seen, rows, past)
 
     def write(
         self,
@@ -481,17 +384,13 @@ class NodeMemory(nn.Module):
         flags = torch.ones_like(mail_t)
         clock = torch.stack([last_update, mail_t, flags, flags * position], dim=1)
         if self.history is not None:
-            self._archive(nodes, int(position))
+            # those that were written before, and can be read again
+            version = self.clock[:, POSITION].index_select(0, nodes)
+            old = nodes[(version > 0) & (version < int(position))]
+            was = self.table.gather(old), self.clock.index_select(0, old)
+            self.history.append(old, *was, int(position))
         self.table.scatter_(nodes, rows)
         self.clock.index_copy_(0, nodes, clock)
-
-    def _archive(self, nodes: Tensor, position: int) -> None:
-        """Move rows that were written before, and can be read again, into the history."""
-        assert self.history is not None
-        version = self.clock[:, POSITION].index_select(0, nodes)
-        nodes = nodes[(version > 0) & (version < position)]
-        rows, clock = self.table.gather(nodes), self.clock.index_select(0, nodes)
-        self.history.append(nodes, rows, clock, position)
 
     def _write_on_device(self, nodes: Tensor, versions: Versions, is_last: Tensor | None) -> None:
         from tgflow.cuda.memory import write_versions
@@ -528,13 +427,30 @@ class NodeMemory(nn.Module):
             state |= {HISTORY + name: x for name, x in kept.items()}
         return state
 
-    def parted(self, num_parts: int = PARTS) -> MemoryParts:
+    def parted(self, num_parts: int = PARTS) -> Callable[[int], dict[str, Tensor]]:
         """Return what `state_dict` does, part by part of the nodes. See `PartedState`."""
-        table, size = self.table, self.num_nodes
-        is_here = isinstance(table, TensorTable)
-        rows = table.read(0, size) if is_here else self._copied_rows(size)
-        past, is_copy = self.history, not is_here
-        return MemoryParts(rows, self.clock[:size], past, is_copy=is_copy, num_parts=num_parts)
+        size, past = self.num_nodes, self.history
+        is_copy = not isinstance(self.table, TensorTable)
+        rows = self._copied_rows(size) if is_copy else self.table.read(0, size)
+        clock = self.clock[:size]
+        # a part ends with its last node that was written
+        written = clock[:, HAS_MAIL].nonzero().squeeze(1)
+        ends = clock.new_zeros(num_parts)
+        ends.scatter_reduce_(0, written % num_parts, written // num_parts + 1, "amax")
+        sizes: list[int] = ends.tolist()
+        slots = [] if past is None else past.slots_of_parts(num_parts)
+
+        def take(part: int) -> dict[str, Tensor]:
+            own = slice(part, part + num_parts * sizes[part], num_parts)
+            state = {
+                "rows": rows[own] if is_copy else rows[own].clone(),
+                "clock": clock[own].clone(),
+            }
+            if past is not None:
+                state |= {HISTORY + name: x for name, x in past.state_dict(slots[part]).items()}
+            return state
+
+        return take
 
     def load_parted(self, read: Callable[[int], Mapping[str, Tensor]]) -> None:
         """Become what `parted` gave of all nodes. See `PartedState`.
@@ -546,11 +462,20 @@ class NodeMemory(nn.Module):
         self.load_state_dict(merge_parts([read(part) for part in range(PARTS)]))
 
     def _copied_rows(self, size: int) -> Tensor:
+        """Return a copy of the first rows: those of another table are mapped from a file."""
         table = self.table
         if isinstance(table, TensorTable):
             return table.read(0, size).clone()
-        pages = (table.read(page.start, page.stop) for page in self._pages(size))
-        return write_spill(pages, (size, table.dim), table.dtype)
+        if not size:
+            return torch.empty(0, table.dim, dtype=table.dtype)
+        with tempfile.NamedTemporaryFile(prefix="tgflow-", suffix=".rows") as file:
+            for page in self._pages(size):
+                rows = table.read(page.start, page.stop).contiguous()
+                file.write(rows.view(torch.uint8).numpy().data)
+            file.flush()
+            numel = size * table.dim
+            mapped = torch.from_file(file.name, shared=True, size=numel, dtype=table.dtype)
+        return mapped.view(size, table.dim)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:  # type: ignore[override]
         """Become what `state_dict` returned, also on another device; the past is kept as it was.
@@ -559,10 +484,9 @@ class NodeMemory(nn.Module):
             KeyError: If a tensor is missing. Nothing is changed then.
             ValueError: If no memory of these widths was saved so. Nothing is changed then.
         """
-        check_saved_memory(state, self.table.dim, self.table.dtype, self.clock.shape[1])
+        history = _checked_history(state, self.table.dim, self.table.dtype)
         rows, clock = state["rows"], state["clock"]
         num_nodes = len(rows)
-        history = saved_history(state)
         num_events = int(history["events"][1]) if history else 0
         self.resize(num_nodes)
         self.reset()

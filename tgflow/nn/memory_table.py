@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
@@ -16,36 +16,6 @@ if TYPE_CHECKING:
     from tgflow.tables.placements import Placement
 
 MemoryPlacement = Literal["model", "auto", "device", "uva", "host"]
-
-
-class MemoryTable(Protocol):
-    """Rows that grow and change: of a `FeatureTable`, a `CachedTable`, or a `TensorTable`."""
-
-    @property
-    def dim(self) -> int:
-        """Width of a row."""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """What its elements are."""
-
-    @property
-    def placement(self) -> str:
-        """Where the rows are."""
-
-    def __len__(self) -> int: ...
-
-    def append(self, rows: Tensor) -> int:
-        """Add rows and return the first one's id."""
-
-    def gather(self, ids: Tensor) -> Tensor:
-        """Return rows by id, on the ids' device."""
-
-    def scatter_(self, ids: Tensor, rows: Tensor) -> None:
-        """Overwrite the rows of ids that each come once."""
-
-    def read(self, start: int, stop: int) -> Tensor:
-        """Return neighboring rows."""
 
 
 class TensorTable(nn.Module):
@@ -144,6 +114,10 @@ class PlacedTable(nn.Module):
     def read(self, start: int, stop: int) -> Tensor:
         """Return neighboring rows on the CPU."""
         return self.table.read(start, stop)
+
+
+MemoryTable: TypeAlias = "TensorTable | PlacedTable | FeatureTable | CachedTable"
+"""Rows that grow and change."""
 
 
 def memory_table(dim: int, placement: MemoryPlacement, cache: int | str | None) -> MemoryTable:

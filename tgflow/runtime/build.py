@@ -71,7 +71,7 @@ from tgflow.runtime.serving import serve_answers
 from tgflow.runtime.stream import FlowControl, MemoryGuard, PacedStream, SteppedStream
 from tgflow.streams.rows.row_batch import PartitionedSource
 from tgflow.train.observe import StepRecord
-from tgflow.train.rank_reducer import RankControl
+from tgflow.train.reducer import RankControl
 from tgflow.train.stream_trainer import StreamTrainer
 from tgflow.units import parse_seconds
 

@@ -20,7 +20,7 @@ from tgflow.runtime.runner import RunStatus
 from tgflow.runtime.stream import FlowControl
 from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL
 from tgflow.streams.ingest.ingest import Ingest
-from tgflow.train.rank_reducer import RankControl
+from tgflow.train.reducer import RankControl
 from tgflow.train.stream_trainer import StreamTrainer
 from tgflow.units import seconds_per_tick
 

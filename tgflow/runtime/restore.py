@@ -33,8 +33,7 @@ from tgflow.tables import DamagedFile, FeatureTable
 from tgflow.tables.table import Table
 from tgflow.tasks.labels import make_task
 from tgflow.train.continual import ContinualTrainer
-from tgflow.train.feature_rows import file_of, same_file
-from tgflow.train.state import graph_of, load_model_before_labels
+from tgflow.train.state import file_of, graph_of, load_model_before_labels, same_file
 from tgflow.train.stream_trainer import StreamTrainer
 
 BUILD = ("tgflow", "torch", "python", "system")

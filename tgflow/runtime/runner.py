@@ -19,7 +19,7 @@ from tgflow.runtime.machine import rss_bytes
 from tgflow.runtime.stream import FlowControl, MemoryLimit, Stopped, is_out_of_memory
 from tgflow.streams.errors import StreamError
 from tgflow.train.observe import StepRecord
-from tgflow.train.rank_reducer import RankControl
+from tgflow.train.reducer import RankControl
 from tgflow.train.stream_trainer import StreamTrainer
 
 

@@ -31,7 +31,7 @@ from tgflow.train.losses import LossLike
 from tgflow.train.optimizers import OptimizerLike, SchedulerLike
 from tgflow.train.progress import Progress
 from tgflow.train.protocols import continual_line
-from tgflow.train.rank_reducer import RankControl, reducer_of
+from tgflow.train.reducer import RankControl, reducer_of
 from tgflow.train.state import graph_of, load_learner, save_state
 from tgflow.train.stepper import Stepper, replay_past
 from tgflow.train.stream_trainer import StreamTrainer
@@ -149,11 +149,6 @@ class ContinualTrainer(StreamTrainer):
     @property
     def _steppers(self) -> Sequence[Stepper]:
         return [self._stepper]
-
-    @property
-    def num_batches(self) -> int:
-        """Batches that are prepared for each micro-batch: to predict, and one for each update."""
-        return 1 + self._stepper.num_updates
 
     @property
     def spread_state(self) -> SpreadState | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from inspect import Parameter, signature
+from collections.abc import Callable
+from inspect import signature
 from typing import TypeAlias
 
 import torch
@@ -59,18 +59,12 @@ LossLike: TypeAlias = Loss | Callable[..., Tensor]
 For events with weights it takes them as `weight`, float `[B]`, and returns the weighted mean."""
 
 
-def check_takes_weight(loss: Callable[..., Tensor]) -> None:
-    """Raise ValueError unless a loss has a parameter `weight`."""
+def takes_weight(loss: Callable[..., Tensor]) -> bool:
+    """Return whether a loss has a parameter `weight`."""
     try:
-        names: Mapping[str, Parameter] = signature(loss).parameters
+        return "weight" in signature(loss).parameters
     except ValueError:
-        names = {}
-    if "weight" not in names:
-        name = getattr(loss, "__name__", type(loss).__name__)
-        raise ValueError(
-            f"the loss {name} takes no weights, and the events have some; define it as "
-            f"{name}(scores, weight=None), or read the stream without weight=..."
-        )
+        return False
 
 
 def loss_of(loss: LossLike) -> Callable[..., Tensor]:

@@ -137,24 +137,19 @@ def asked_at_times(
         for each in labels.times:
             stop = graph.log.position(each.t)
             if model.state is not None and stop > position:
-                _store(model, graph, config, position, stop)
+                plan = make_plan(
+                    graph, model, config, NegativeSampler(),
+                    seed=config.seed, start=position, stop=stop,
+                )  # fmt: skip
+                model.eval()
+                for batch in Loader(plan, num_threads=0, device=device_of_model(model)):
+                    model.commit(batch, model(batch))
                 position = stop
             part = "train" if each.t < val_t else "val" if each.t < test_t else "test"
             yield Asked(each, engine.embed(each.nodes, each.t, as_of=stop).cpu(), part)
     finally:
         if model.state is not None and before is not None:
             model.state.load_state_dict(before)
-
-
-def _store(
-    model: TemporalModel, graph: TemporalGraph, config: OfflineConfig, start: int, stop: int
-) -> None:
-    plan = make_plan(
-        graph, model, config, NegativeSampler(), seed=config.seed, start=start, stop=stop
-    )
-    model.eval()
-    for batch in Loader(plan, num_threads=0, device=device_of_model(model)):
-        model.commit(batch, model(batch))
 
 
 def node_property_figures(

@@ -160,44 +160,27 @@ class Callback:
         """Called after a micro-batch of `ContinualTrainer`."""
 
 
-class Callbacks(Callback):
-    """Several callbacks as one: all of them hear of everything, one after the other."""
+class Callbacks:
+    """Several callbacks, which are called one after the other."""
 
     def __init__(self, observer: Callback | Sequence[Callback] | None = None) -> None:
         several = observer if isinstance(observer, Sequence) else [observer]
         self._all = [each for each in several if each is not None]
 
+    def notify(self, method: str, *values: object) -> None:
+        """Call a method of each callback."""
+        for each in self._all:
+            getattr(each, method)(*values)
+
     @contextmanager
     def also(self, other: AbstractContextManager[Callback]) -> Iterator[None]:
-        """Enter another callback, and notify it, too."""
+        """Enter another callback, and call it, too."""
         with other as callback:
             self._all.append(callback)
             try:
                 yield
             finally:
                 self._all.remove(callback)
-
-    def on_batch(self, record: BatchRecord) -> None:
-        """Pass it on."""
-        for each in self._all:
-            each.on_batch(record)
-
-    def on_test_scores(
-        self, negatives: str, eid: Tensor, positive: Tensor, negative: Tensor
-    ) -> None:
-        """Pass them on."""
-        for each in self._all:
-            each.on_test_scores(negatives, eid, positive, negative)
-
-    def on_epoch(self, record: EpochRecord) -> None:
-        """Pass it on."""
-        for each in self._all:
-            each.on_epoch(record)
-
-    def on_step(self, record: StepRecord) -> None:
-        """Pass it on."""
-        for each in self._all:
-            each.on_step(record)
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

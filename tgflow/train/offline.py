@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from tgflow.batch import AnyBatch
+from tgflow.batch import AnyBatch, HostEvents
 from tgflow.checkpoint import Checkpoint, CheckpointError
 from tgflow.checkpoint.parts import Part
 from tgflow.checkpoint.typed import read_as, read_natural
@@ -23,7 +24,7 @@ from tgflow.describe import described
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.keys import derive_key
-from tgflow.metrics import find_metrics
+from tgflow.metrics import LinkMetrics, find_metrics
 from tgflow.model import TemporalModel, device_of_model
 from tgflow.peers import Peers
 from tgflow.plan.counts import CountHistory
@@ -42,10 +43,8 @@ from tgflow.state import SpreadState
 from tgflow.tables.row_view import RowView
 from tgflow.tables.table import Table
 from tgflow.tasks.labels import EventLabels, LabelTask
-from tgflow.train import evaluate as passes
 from tgflow.train.caches import first_rows, isolate_evaluation
 from tgflow.train.config import ExecutionConfig, OfflineConfig
-from tgflow.train.evaluate import INDUCTIVE, Scored, prefix_metrics
 from tgflow.train.finite import BatchPlace
 from tgflow.train.losses import LossLike
 from tgflow.train.observe import BatchRecord, Callback, Callbacks, EpochRecord, Stage
@@ -53,12 +52,27 @@ from tgflow.train.optimizers import OptimizerLike, SchedulerLike
 from tgflow.train.plans import make_plan
 from tgflow.train.progress_bar import progress_bar
 from tgflow.train.protocols import offline_line
-from tgflow.train.rank_reducer import RankControl, reducer_of
-from tgflow.train.reducer import check_sliceable, score_values
+from tgflow.train.reducer import RankControl, check_sliceable, reducer_of, score_values
+from tgflow.train.results import Results
 from tgflow.train.reuse import reuse_of
 from tgflow.train.split import chronological_split
 from tgflow.train.state import graph_of, load_learner, save_learner, save_state
 from tgflow.train.step import TrainStep
+
+INDUCTIVE = "inductive."
+"""Prefix of metrics over the events that touch a new node."""
+_COLUMNS = ("eid", "src", "dst", "t")
+
+
+class Scored(NamedTuple):
+    """A batch, and what was predicted of it, on the host."""
+
+    place: BatchPlace
+    positive: Tensor
+    negative: Tensor
+    """Padding -inf."""
+    classes: Tensor | None = None
+    """The logits of the events' labels, if a task predicts them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -210,10 +224,10 @@ class OfflineTrainer:
             new_node_ratio=c.new_node_ratio,
             seed=c.data_seed,
         )
-        self._learner = TrainStep.of_config(
+        self._learner = TrainStep(
             model,
             c,
-            graph,
+            num_nodes=lambda: graph.num_nodes,
             optimizer=optimizer,
             lr_scheduler=lr_scheduler,
             loss=loss,
@@ -266,31 +280,19 @@ class OfflineTrainer:
 
     def _evaluation_plan(self, stage: Stage, kind: NegativeKind, num: int) -> Plan:
         """Return a plan of the whole graph's validation or test events."""
-        c, split = self.config, self.split
+        c = self.config
         start, stop = self._span(stage)
-        negatives: NegativeSource
+        negatives: NegativeSource = NegativeSampler(
+            kind,
+            num,
+            cut=self.graph.num_events if kind == "random" else None,
+            since=self.split.val_start if c.inductive_since == "train" else start,
+            collide=c.collide and kind == "random",
+            replace=c.replace or kind == "random",
+        )
         if c.fixed_negatives is not None:
             negatives = self._fixed_negatives(stage, c.fixed_negatives)
-        else:
-            negatives = NegativeSampler(
-                kind,
-                num,
-                cut=self.graph.num_events if kind == "random" else None,
-                since=split.val_start if c.inductive_since == "train" else start,
-                collide=c.collide and kind == "random",
-                replace=c.replace or kind == "random",
-            )
-        return make_plan(
-            self.graph,
-            self.model,
-            c,
-            negatives,
-            seed=c.data_seed,
-            start=start,
-            stop=stop,
-            counts=self._counts,
-            fanouts=c.eval_neighbors,
-        )
+        return self._plan_of_all(negatives, seed=c.data_seed, start=start, stop=stop)
 
     def _new_nodes_plan(self, stage: Stage, negatives: NegativeSource) -> Plan | None:
         """Return a plan of a part's events of new nodes alone, None if there are none."""
@@ -301,15 +303,13 @@ class OfflineTrainer:
         if isinstance(negatives, NegativeSampler) and negatives.kind == "random":
             pool = self.graph.log.gather(only).dst
             negatives = PooledNegatives(pool, negatives.num, collide=negatives.collide)
+        seed = derive_key(self.config.data_seed, begin)
+        return self._plan_of_all(negatives, seed=seed, only=only)
+
+    def _plan_of_all(self, negatives: NegativeSource, **where: Any) -> Plan:
+        counts, fanouts = self._counts, self.config.eval_neighbors
         return make_plan(
-            self.graph,
-            self.model,
-            self.config,
-            negatives,
-            seed=derive_key(self.config.data_seed, begin),
-            only=only,
-            counts=self._counts,
-            fanouts=self.config.eval_neighbors,
+            self.graph, self.model, self.config, negatives, counts=counts, fanouts=fanouts, **where
         )
 
     def _span(self, stage: Stage) -> tuple[int, int]:
@@ -367,18 +367,17 @@ class OfflineTrainer:
             TrainingDiverged: If a loss or score is not finite.
             BatchError: If a batch cannot be prepared.
         """
-        with self._observer.also(
-            progress_bar(self._peers.rank == 0 and progress, metrics=self.config.metric_names)
-        ):
-            return self._fitted(after_epoch)
+        bar = progress_bar(self._peers.rank == 0 and progress, metrics=self.config.metric_names)
+        with self._observer.also(bar):
+            while self.num_epochs < self._epochs and self._progress.num_idle < self.config.patience:
+                self._epoch(self.num_epochs)
+                if after_epoch is not None:
+                    after_epoch()
+            return self._tested()
 
-    def _fitted(self, after_epoch: Callable[[], object] | None) -> dict[str, Any]:
-        progress, patience = self._progress, self.config.patience
-        while progress.totals.epochs < self._epochs and progress.num_idle < patience:
-            self._epoch(progress.totals.epochs)
-            if after_epoch is not None:
-                after_epoch()
-        best, self._is_done = progress.best, True
+    def _tested(self) -> dict[str, Any]:
+        """Test the best epoch with each kind of negatives, and return the result."""
+        best, self._is_done = self._progress.best, True
         assert best is not None
         out = self._summary(best) | prefix_metrics("val", best.val)
         self.model.load_state_dict(best.parameters)
@@ -387,7 +386,7 @@ class OfflineTrainer:
             self.model.settle()
             name = "test" if kind == self.config.negatives[0] else f"test.{kind}"
             plan = self._evaluation_plan("test", kind, self.config.mrr_negatives)
-            notify = partial(self._observer.on_test_scores, kind)
+            notify = partial(self._observer.notify, "on_test_scores", kind)
             out |= prefix_metrics(name, self._evaluate("test", best.epoch, plan, notify))
         return out | self.model.figures()
 
@@ -469,18 +468,17 @@ class OfflineTrainer:
 
     def _epoch(self, epoch: int) -> None:
         """Train and validate once; keep the epoch if it is the best so far."""
-        learner, progress = self._learner, self._progress
-        begin = time.perf_counter(), learner.compute_seconds, self._preparation.seconds
+        progress, begin = self._progress, self._clocks()
         loss = self._train(epoch)
-        end = time.perf_counter(), learner.compute_seconds, self._preparation.seconds
-        spent = (after - before for before, after in zip(begin, end, strict=True))
+        spent = (after - then for then, after in zip(begin, self._clocks(), strict=True))
         took = PassTotals(1, len(self.split.train), *spent)
         progress.totals.add(took)
         rows_after = partial(first_rows, self._train_plan, epoch + 1, self._epochs)
         with isolate_evaluation(self.graph, rows_after):
             val = self._evaluate("val", epoch, self._val_plan)
         is_best = self._is_best(epoch, val)
-        self._observer.on_epoch(
+        self._observer.notify(
+            "on_epoch",
             EpochRecord(
                 epoch=epoch,
                 loss=loss,
@@ -489,12 +487,15 @@ class OfflineTrainer:
                 seconds=took.seconds,
                 events_per_second=took.events / took.seconds,
                 overhead_share=1 - took.compute_seconds / took.seconds,
-            )
+            ),
         )
         if is_best:
             parameters = {name: x.clone() for name, x in self.model.state_dict().items()}
             state = None if self.model.state is None else self.model.state.state_dict()
             progress.best = BestEpoch(epoch, val, parameters, state)
+
+    def _clocks(self) -> tuple[float, float, float]:
+        return time.perf_counter(), self._learner.compute_seconds, self._preparation.seconds
 
     def _is_best(self, epoch: int, val: Mapping[str, float]) -> bool:
         """Return whether an epoch is the best so far, by rank 0, which alone has metrics."""
@@ -508,29 +509,25 @@ class OfflineTrainer:
         """Learn from all training events, from an empty state; return the mean loss."""
         if self.model.state is not None:
             self.model.state.reset()
-        return sum(self._losses(epoch)) / len(self._train_plan)
+        learner, num = self._learner, len(self._train_plan)
+        results: Results[BatchPlace] = learner.new_results()
+        losses: list[float] = []
 
-    def _losses(self, epoch: int) -> Iterator[float]:
-        """Learn from all training events; yield the loss of each batch, once it is known."""
-        notify = partial(self._notify, "train", epoch, len(self._train_plan))
-        learner, results = self._learner, self._learner.new_results()
-
-        def known(*, everything: bool = False) -> Iterator[float]:
+        def collect(*, everything: bool = False) -> None:
             for place, values in results.take(everything=everything):
                 if "positive" in values:
-                    learner.check_late(place, **values)
-                notify(place, loss := float(values["loss"]))
-                yield loss
+                    learner.check_late(place, values)
+                losses.append(float(values["loss"]))
+                self._notify("train", epoch, num, place, losses[-1])
 
-        learn, reuse = learner.learn, self.reuse
-        if reuse is not None:
-            learn = partial(reuse.learn, learner)
+        learn = learner.learn if self.reuse is None else partial(self.reuse.learn, learner)
         for batch in self._training_batches(epoch):
             step = learn(batch)
             learner.commit(batch, step.scores)
             results.put(BatchPlace.of(batch), score_values(step.scores) | {"loss": step.loss})
-            yield from known()
-        yield from known(everything=True)
+            collect()
+        collect(everything=True)
+        return sum(losses) / num
 
     def _training_batches(self, epoch: int) -> Iterable[AnyBatch]:
         """Return the batches of an epoch to learn from."""
@@ -569,16 +566,10 @@ class OfflineTrainer:
         return batches if labels is None else map(labels.attach, batches)
 
     def _notify(
-        self,
-        stage: Stage,
-        epoch: int,
-        num_batches: int,
-        place: BatchPlace,
-        loss: float | None = None,
+        self, stage: Stage, epoch: int, num: int, place: BatchPlace, loss: float | None = None
     ) -> None:
-        """Notify callbacks of a batch, and of its loss if there is one."""
-        record = BatchRecord(stage, epoch, place.index, num_batches, place.num_new, loss)
-        self._observer.on_batch(record)
+        record = BatchRecord(stage, epoch, place.index, num, place.num_new, loss)
+        self._observer.notify("on_batch", record)
 
     def _evaluate(
         self,
@@ -587,23 +578,25 @@ class OfflineTrainer:
         plan: Plan,
         on_scores: Callable[[Tensor, Tensor, Tensor], None] | None = None,
     ) -> dict[str, float]:
-        apart = self._evaluate_apart(stage, plan) if self.config.inductive == "apart" else {}
-        labels = self._labels.get(plan.graph)
+        """Return the metrics of a part of the events."""
+        is_apart, labels = self.config.inductive == "apart", self._labels.get(plan.graph)
+        others = self._evaluate_apart(stage, plan) if is_apart else {}
         figures = None if labels is None else labels.figures(pooled=True)
 
         def on_batch(scored: Scored) -> None:
+            host = scored.place.host
             if figures is not None:
-                figures.add(scored.place.host, scored.positive, scored.classes)
+                figures.add(host, scored.positive, scored.classes)
             if on_scores is not None:
-                on_scores(scored.place.host.eid, scored.positive, scored.negative)
+                on_scores(host.eid, scored.positive, scored.negative)
             self._notify(stage, epoch, len(plan), scored.place)
 
-        found = self._measured(plan, on_batch)
+        metrics, of_new = self._measured(plan, on_batch)
         if figures is not None:
-            apart |= figures.result(with_baselines=stage == "test")
-        if self.config.inductive == "apart":
-            found = {name: x for name, x in found.items() if not name.startswith(INDUCTIVE)}
-        return found | apart
+            others |= figures.result(with_baselines=stage == "test")
+        if not is_apart:
+            metrics |= {INDUCTIVE + name: x for name, x in of_new.items()}
+        return metrics | others
 
     def _evaluate_apart(self, stage: Stage, plan: Plan) -> dict[str, float]:
         """Measure the events of new nodes in a pass of their own, which leaves no trace."""
@@ -612,26 +605,72 @@ class OfflineTrainer:
             return {INDUCTIVE + "num_events": 0}
         state = self.model.state
         before = None if state is None else state.state_dict()
-        found = self._measured(alone, lambda scored: None)
+        metrics, _ = self._measured(alone, lambda scored: None)
         self._load_state(before)
-        return {INDUCTIVE + name: x for name, x in found.items() if not name.startswith(INDUCTIVE)}
+        return {INDUCTIVE + name: x for name, x in metrics.items()}
 
-    def _measured(self, plan: Plan, on_batch: Callable[[Scored], None]) -> dict[str, float]:
-        """Predict and store the events of a plan, in parts if they have many fixed negatives."""
-        c = self.config
+    def _measured(
+        self, plan: Plan, on_batch: Callable[[Scored], None]
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Return the metrics of a plan's events, and of those that touch a new node."""
+        every, of_new = LinkMetrics(self._metrics), LinkMetrics(self._metrics)
+        new: list[tuple[Tensor, Tensor]] = []
+        for scored in self._scored(plan):
+            positive, negative = scored.positive, scored.negative
+            every.add(positive, negative)
+            is_new = self.split.touches_new.index_select(0, scored.place.host.eid)
+            new.append((positive[is_new], negative[is_new]))
+            on_batch(scored)
+        if new:
+            positive, negative = (torch.cat(column) for column in zip(*new, strict=True))
+            for start in range(0, len(positive), plan.batch_size):
+                rows = slice(start, start + plan.batch_size)
+                of_new.add(positive[rows], negative[rows])
+        results = ({**each.result(), "num_events": each.num_events} for each in (every, of_new))
+        return next(results), next(results)
+
+    def _scored(self, plan: Plan) -> Iterator[Scored]:
+        """Predict each batch, then store it; yield its scores once they are on the host.
+
+        Batches with many fixed negatives are predicted in parts. Nothing is yielded on ranks that
+        the scores do not come to.
+        """
+        c, learner = self.config, self._learner
         source: BatchSource = plan
-        parts: Sequence[BatchPart] | None = None
+        parts: Iterable[BatchPart | None] = repeat(None)
         if c.fixed_negatives is not None and (
             plan.batch_size * (1 + plan.negatives.num) > c.max_pairs
         ):
             with_state = self.model.state is not None
             source = parted = PartedPlan(plan, c.max_pairs, with_storing=with_state)
             parts = parted.parts
-        loaded = self._attached(plan.graph, self._batches(source, 0))
-        scored = passes.scores_of(self._learner, loaded, parts)
-        return passes.evaluate(
-            scored, self.split.touches_new, plan.batch_size, on_batch, self._metrics
-        )
+        results: Results[tuple[BatchPlace, bool]] = learner.new_results()
+        found: list[Scored] = []
+
+        def known(*, everything: bool = False) -> Iterator[Scored]:
+            """Yield the batches all of whose parts have come to the host."""
+            for (place, is_last), values in results.take(everything=everything):
+                learner.check_late(place, values)
+                negative, mask = values["negative"], place.host.negative_mask
+                negative = negative if mask is None else negative.where(mask, -torch.inf)
+                found.append(Scored(place, values["positive"], negative, values.get("classes")))
+                if is_last:
+                    yield _joined(found)
+                    found.clear()
+
+        batches = self._attached(plan.graph, self._batches(source, 0))
+        for batch, part in zip(batches, parts, strict=False):
+            if part is not None and part.is_stored:
+                learner.commit(batch, None)
+                continue
+            scores = learner.predict(batch)
+            if part is None:
+                learner.commit(batch, scores)
+            values = score_values(scores)
+            if values:
+                results.put((BatchPlace.of(batch), part is None or part.is_last), values)
+            yield from known()
+        yield from known(everything=True)
 
     def _load_state(self, state: dict[str, Tensor] | None) -> None:
         if self.model.state is not None and state is not None:
@@ -664,24 +703,45 @@ class OfflineTrainer:
         return summary if self.reuse is None else summary | self.reuse.figures()
 
 
+def prefix_metrics(part: str, metrics: Mapping[str, float]) -> dict[str, float]:
+    """Put the part in front of each metric's name: `test.ap`, `inductive.test.ap`."""
+    return {
+        f"{INDUCTIVE * name.startswith(INDUCTIVE)}{part}.{name.removeprefix(INDUCTIVE)}": value
+        for name, value in metrics.items()
+    }
+
+
+def _joined(parts: Sequence[Scored]) -> Scored:
+    """Return the scores of all parts of a batch as those of one."""
+    if len(parts) == 1:
+        return parts[0]
+    places, positive, negative, _ = zip(*parts, strict=True)
+    hosts = [place.host for place in places]
+    eid, src, dst, t = (torch.cat([getattr(host, name) for host in hosts]) for name in _COLUMNS)
+    host = HostEvents(eid, src, dst, t, hosts[0].begin, hosts[0].end)
+    place = replace(places[0], num_new=len(host.eid), host=host)
+    return Scored(place, torch.cat(positive), torch.cat(negative))
+
+
 def _check(model: TemporalModel, config: OfflineConfig, task: LabelTask | None) -> None:
     """Raise ValueError if a model or a task cannot be trained with some settings."""
     check_sliceable(model, config.slices)
-    if task is not None:
-        task.check(model)
-        for name, is_set in (
-            ("slices", config.slices > 1),
-            ("fixed_negatives", config.fixed_negatives is not None),
-            ("reuse", config.reuse.staleness > 0),
-        ):
-            if is_set:
-                raise ValueError(f"a task learns whole batches as they are: leave {name} out")
     if isinstance(model.state, SpreadState):
         raise ValueError(
             "a sharded memory is for a ContinualTrainer; leave the model's state as it is"
         )
-    try:
-        if config.eval_neighbors is not None:
+    if config.eval_neighbors is not None:
+        try:
             model.check_fanouts(config.eval_neighbors)
-    except ValueError as error:
-        raise ValueError(f"eval_neighbors: {error}") from None
+        except ValueError as error:
+            raise ValueError(f"eval_neighbors: {error}") from None
+    if task is None:
+        return
+    task.check(model)
+    are_set = {
+        "slices": config.slices > 1,
+        "fixed_negatives": config.fixed_negatives is not None,
+        "reuse": config.reuse.staleness > 0,
+    }
+    for name in (name for name, is_set in are_set.items() if is_set):
+        raise ValueError(f"a task learns whole batches as they are: leave {name} out")

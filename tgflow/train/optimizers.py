@@ -11,7 +11,7 @@ from torch.optim import lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
 from tgflow.checkpoint.parts import check_schedule
-from tgflow.train.config import LR_SCHEDULERS, OPTIMIZERS, parse_named
+from tgflow.train.config import LR_SCHEDULERS, OPTIMIZERS, TrainingConfig, parse_named
 
 OptimizerLike: TypeAlias = (
     str | Mapping[str, Any] | Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
@@ -22,9 +22,7 @@ SchedulerLike: TypeAlias = str | Mapping[str, Any] | Callable[[torch.optim.Optim
 def optimizer_of(
     optimizer: OptimizerLike,
     parameters: Sequence[nn.Parameter],
-    *,
-    learning_rate: float,
-    weight_decay: float,
+    config: TrainingConfig,
 ) -> torch.optim.Optimizer:
     """Return an optimizer of `parameters`."""
     if callable(optimizer):
@@ -35,7 +33,7 @@ def optimizer_of(
             )
         return made
     name, settings = parse_named("optimizer", optimizer, OPTIMIZERS)
-    settings = {"lr": learning_rate, "weight_decay": weight_decay, **settings}
+    settings = {"lr": config.learning_rate, "weight_decay": config.weight_decay, **settings}
     if name in ("adam", "adamw"):
         settings = {"fused": True, "capturable": parameters[0].is_cuda, **settings}
     try:

@@ -18,27 +18,12 @@ class ProgressBar(Callback):
     """Shows how far a training is while it is entered."""
 
     def __init__(
-        self,
-        stream: object = None,
-        console: Console | None = None,
-        metrics: Sequence[str] = (),
+        self, stream: object = None, console: Console | None = None, metrics: Sequence[str] = ()
     ) -> None:
-        from rich.progress import (
-            BarColumn,
-            Progress,
-            TaskProgressColumn,
-            TextColumn,
-            TimeRemainingColumn,
-        )
+        from rich.progress import Progress, TextColumn
 
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[figures]}"),
-            console=console or _console(),
-        )
+        columns = *Progress.get_default_columns(), TextColumn("{task.fields[figures]}")
+        self._bar = Progress(*columns, console=console or _console())
         self._metrics = metrics
         total = getattr(stream, "num_events", None)
         has_share = total is None and isinstance(getattr(stream, "progress", None), float)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,14 +14,14 @@ MOST_BEHIND = 16
 """Steps by which results are behind at most."""
 
 Label = TypeVar("Label")
-Values = Mapping[str, Tensor]
+Values = Mapping[Any, Tensor]
 
 
 class _Copy(NamedTuple):
     """Values of a step that are copied to the host, all of them in one tensor there."""
 
     host: Tensor
-    likes: dict[str, tuple[torch.Size, torch.dtype]]
+    likes: dict[Any, tuple[torch.Size, torch.dtype]]
     done: torch.cuda.Event | None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -57,15 +57,15 @@ class TrainingReuse:
     def __init__(
         self, config: Reuse, model: TemporalModel, plan: Plan, device: torch.device
     ) -> None:
-        check_reuse(model)
+        _check_reuse(model)
         check_reusable(plan)
         self._config, self._plan, self._pads = config, plan, device.type != "cpu"
         self._rule = ReuseRule(config.staleness, config.refresh)
         self._layers = tuple(model.embedding_layers())[1:]
         dtype = next(model.parameters()).dtype
+        widths: list[Any] = [layer.dim for layer in self._layers]
         self._rings = [
-            EmbeddingRing(dim, self._capacity(dim, dtype), dtype, device)
-            for dim in map(_dim_of, self._layers)
+            EmbeddingRing(dim, self._capacity(dim, dtype), dtype, device) for dim in widths
         ]
         self._progress = [ReuseProgress()] * len(self._rings)
 
@@ -117,11 +117,6 @@ class TrainingReuse:
     def learn(self, learner: TrainStep, batch: AnyBatch) -> StepResult:
         """Take a step from a batch, whose rows are completed and stored; see `TrainStep.learn`."""
         assert isinstance(batch, Batch)
-        with self._completing(batch):
-            return learner.learn(batch)
-
-    @contextmanager
-    def _completing(self, batch: Batch) -> Iterator[None]:
         with ExitStack() as hooks:
             for number, (layer, ring) in enumerate(zip(self._layers, self._rings, strict=True)):
                 reused = batch.blocks[1 + number].reused
@@ -129,7 +124,7 @@ class TrainingReuse:
                     hooks.callback(layer.register_forward_hook(ring.hook).remove)
                     ring.note(reused.record)
                     self._progress[number] = ReuseProgress(*reused.record.progress)
-            yield
+            return learner.learn(batch)
 
     def save(self, writer: Checkpoint) -> None:
         """Save the rows that later batches may take, and how far the decisions have come."""
@@ -165,32 +160,28 @@ def reuse_of(config: Reuse, learner: TrainStep, plan: Plan, num_ranks: int) -> T
     return TrainingReuse(config, learner.model, plan, learner.device)
 
 
-def check_reuse(model: TemporalModel) -> None:
+def _check_reuse(model: TemporalModel) -> None:
     """Raise ValueError unless rows of a model's layers can be reused in training."""
-    name = type(model).__name__
+    name, layers = type(model).__name__, model.embedding_layers()
+    way_out = "leave reuse out (staleness=0)"
     if model.state is not None:
         raise ValueError(
             f"{name} keeps a state that moves on with each event, so that its rows never recur: "
-            "leave reuse out (staleness=0)"
+            f"{way_out}"
         )
     if type(model).forward is not TemporalModel.forward:
         raise ValueError(
             f"{name} defines a forward of its own, where rows that are reused are for embed and "
-            "decoder: leave reuse out (staleness=0)"
+            f"decoder: {way_out}"
         )
-    if len(model.embedding_layers()) < 2:
+    if len(layers) < 2:
         raise ValueError(
-            f"reuse is of rows below the top layer, and {name} names "
-            f"{len(model.embedding_layers())} in TemporalModel.embedding_layers: give it two "
-            "layers or more, or leave reuse out (staleness=0)"
+            f"reuse is of rows below the top layer, and {name} names {len(layers)} in "
+            f"TemporalModel.embedding_layers: give it two layers or more, or {way_out}"
         )
-
-
-def _dim_of(layer: Any) -> int:
-    dim = getattr(layer, "dim", None)
-    if not isinstance(dim, int):
-        raise ValueError(
-            f"reuse needs to know how wide the rows of {type(layer).__name__} are: give it dim, "
-            "or leave reuse out (staleness=0)"
-        )
-    return dim
+    for layer in layers[1:]:
+        if not isinstance(getattr(layer, "dim", None), int):
+            raise ValueError(
+                f"reuse needs to know how wide the rows of {type(layer).__name__} are: give it "
+                f"dim, or {way_out}"
+            )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from tgflow.batch import AnyBatch, Batch, Share
 from tgflow.cuda.clock import clock_of
 from tgflow.cuda.device import device_of, has_device
-from tgflow.graph import TemporalGraph
 from tgflow.keys import KeyDomain, derive_key
 from tgflow.messages import Messages, NewEvents
 from tgflow.model import Scores, TemporalModel, device_of_model
@@ -24,7 +23,7 @@ from tgflow.tasks.labels import LabelTask
 from tgflow.train.captured import CapturedCalls, tensors_of
 from tgflow.train.config import ExecutionConfig, TrainingConfig
 from tgflow.train.finite import BatchPlace, TrainingDiverged, check_finite, elsewhere
-from tgflow.train.losses import LossLike, check_takes_weight, loss_of
+from tgflow.train.losses import LossLike, loss_of, takes_weight
 from tgflow.train.optimizers import (
     OptimizerLike,
     SchedulerLike,
@@ -69,46 +68,48 @@ class TrainStep:
     a device nothing waits for that check: from the first such batch on `is_lost` is set there, and
     no step changes parameters, optimizer or state. `check_late` then raises for the batch once its
     scores and loss are on the host.
+
+    Args:
+        model: Model to train.
+        config: Seed, optimizer, loss and clipping; `optimizer`, `lr_scheduler` and `loss` take
+            their place.
+        num_nodes: Returns how many nodes there are: a state on a device reads no others.
+        checks_at_once: Raise at once for what is not finite, also on a device.
     """
 
     def __init__(
         self,
         model: TemporalModel,
+        config: TrainingConfig,
         *,
-        seed: int,
-        learning_rate: float,
-        weight_decay: float = 0.0,
-        grad_clip: float | None = None,
-        loss: LossLike | None = None,
-        optimizer: OptimizerLike = "adam",
-        lr_scheduler: SchedulerLike | None = None,
-        execution: ExecutionConfig | None = None,
         num_nodes: Callable[[], int] | None = None,
+        optimizer: OptimizerLike | None = None,
+        lr_scheduler: SchedulerLike | None = None,
+        loss: LossLike | None = None,
+        execution: ExecutionConfig | None = None,
         checks_at_once: bool = False,
         reducer: SliceReducer | None = None,
         task: LabelTask | None = None,
     ) -> None:
-        self.model = model
-        self.task = task
-        self.seed = seed
-        self.grad_clip = grad_clip
+        self.model, self.config, self.task = model, config, task
         self.reducer = SliceReducer() if reducer is None else reducer
-        self.loss = loss_of(model.loss if loss is None else loss)
-        self._takes_weight = False
+        named = model.loss if config.loss is None else config.loss
+        self.loss = loss_of(named if loss is None else loss)
+        self._takes_weight = takes_weight(self.loss)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.device = device_of_model(model)
         """Where the model's parameters are, or else its buffers; the CPU for a model of neither."""
-        is_cuda = self.device.type == "cuda"
         self.optimizer: torch.optim.Optimizer | None = None
         """None for a model without parameters that can be learned."""
         self.lr_scheduler: torch.optim.lr_scheduler.LRScheduler | None = None
         """None for a constant learning rate."""
         if self.parameters:
-            self.optimizer = optimizer_of(
-                optimizer, self.parameters, learning_rate=learning_rate, weight_decay=weight_decay
-            )
+            optimizer = config.optimizer if optimizer is None else optimizer
+            self.optimizer = optimizer_of(optimizer, self.parameters, config)
+            lr_scheduler = config.lr_scheduler if lr_scheduler is None else lr_scheduler
             self.lr_scheduler = scheduler_of(lr_scheduler, self.optimizer)
         execution = ExecutionConfig() if execution is None else execution
+        is_cuda = self.device.type == "cuda"
         self._precision = _MATMUL_PRECISION[execution.precision] if is_cuda else None
         self._num_nodes = num_nodes
         state = model.state
@@ -131,31 +132,15 @@ class TrainStep:
         self._whole = _PlainExecution(self) if calls is None else _CapturedExecution(self, calls)
         self._sliced = _SlicedExecution(self)
 
-    @classmethod
-    def of_config(
-        cls,
-        model: TemporalModel,
-        config: TrainingConfig,
-        graph: TemporalGraph,
-        *,
-        optimizer: OptimizerLike | None = None,
-        lr_scheduler: SchedulerLike | None = None,
-        loss: LossLike | None = None,
-        **options: Any,
-    ) -> Self:
-        """Return a step with a trainer's settings, unless other ones are given."""
-        return cls(
-            model,
-            seed=config.seed,
-            learning_rate=config.learning_rate,
-            weight_decay=config.weight_decay,
-            grad_clip=config.grad_clip,
-            loss=config.loss if loss is None else loss,
-            optimizer=config.optimizer if optimizer is None else optimizer,
-            lr_scheduler=config.lr_scheduler if lr_scheduler is None else lr_scheduler,
-            num_nodes=lambda: graph.num_nodes,
-            **options,
-        )
+    def _captured_calls(self) -> CapturedCalls | None:
+        """Return what captures steps, if nothing in them waits or moves."""
+        state = self.state
+        if self.is_lost is None or not has_device(self.device):
+            return None
+        if state is not None and not (isinstance(state, nn.Module) and state.capturable):
+            return None
+        tensors = list if state is None else (lambda: list(state.buffers()))
+        return CapturedCalls(device_of(self.device), tensors)
 
     def _execution(self, batch: AnyBatch) -> Any:
         return self._sliced if isinstance(batch, Share) else self._whole
@@ -164,11 +149,6 @@ class TrainStep:
         """Return the logits of `batch` in evaluation mode, without gradients; changes nothing."""
         scores: AnyScores = self._execution(batch).predict(batch)
         return scores
-
-    def settle(self, batch: AnyBatch) -> None:
-        """Complete the exchange of a share's slices, such as scores, between ranks."""
-        if isinstance(batch, Share):
-            self.reducer.settle(batch)
 
     def learn(self, batch: AnyBatch, *, stores: bool = True) -> StepResult:
         """Take one optimizer step on all events of `batch`; memory is left as it is."""
@@ -196,7 +176,7 @@ class TrainStep:
             loss = self.task.loss(loss, scores, batch)
         self.check_finite(batch, scores, loss)
         self.backward(loss)
-        return StepResult(loss.detach(), detach_scores(scores))
+        return StepResult(loss.detach(), _detached(scores))
 
     def backward(self, loss: Tensor) -> None:
         """Compute gradients and take an optimizer step, if there are parameters."""
@@ -205,25 +185,29 @@ class TrainStep:
             loss.backward()  # type: ignore[no-untyped-call]
             self.update()
 
+    def update(self) -> None:
+        """Take a step of the optimizer by the parameters' gradients, if there are parameters."""
+        if self.optimizer is None:
+            return
+        if self.config.grad_clip is not None:
+            nn.utils.clip_grad_norm_(self.parameters, self.config.grad_clip)
+        if self.is_lost is not None:
+            self.optimizer.found_inf = self.is_lost.float()  # type: ignore[attr-defined]
+        self.has_changed = True
+        self.optimizer.step()
+
     def loss_of(self, batch: Batch, scores: Scores) -> Tensor:
         """Return the loss of the scores of a batch, by the weights of its events."""
         weight = batch.weight
         if weight is None:
             return self.loss(scores)
         if not self._takes_weight:
-            check_takes_weight(self.loss)
-            self._takes_weight = True
+            name = getattr(self.loss, "__name__", type(self.loss).__name__)
+            raise ValueError(
+                f"the loss {name} takes no weights, and the events have some; define it as "
+                f"{name}(scores, weight=None), or read the stream without weight=..."
+            )
         return self.loss(scores, weight=weight)
-
-    def _captured_calls(self) -> CapturedCalls | None:
-        """Return what captures steps, if nothing in them waits or moves."""
-        state = self.state
-        if self.is_lost is None or not has_device(self.device):
-            return None
-        if state is not None and not (isinstance(state, nn.Module) and state.capturable):
-            return None
-        tensors = (list) if state is None else (lambda: list(state.buffers()))
-        return CapturedCalls(device_of(self.device), tensors)
 
     @property
     def learns(self) -> bool:
@@ -235,13 +219,10 @@ class TrainStep:
         """Time in forward, backward and optimizer; all else is a trainer's overhead."""
         return self._clock.seconds
 
-    @contextmanager
-    def evaluating(self, batch: Batch) -> Iterator[None]:
-        """Enclose the scoring of `batch` in evaluation mode, without gradients."""
-        self.check_batch(batch)
-        self.set_mode(training=False)
-        with torch.no_grad(), self.computing():
-            yield
+    def key_of(self, batch: Batch) -> int:
+        """Return the key of what a step draws for a batch, or for its slice."""
+        key = derive_key(self.config.seed, batch.epoch, batch.index)
+        return key if batch.slice is None else derive_key(key, KeyDomain.SLICE, batch.slice.number)
 
     def check_batch(self, batch: Batch) -> None:
         """Refuse the first batch if its features have other widths than the model's."""
@@ -249,62 +230,18 @@ class TrainStep:
             self.model.check_widths(batch)
             self._checked = True
 
-    def update(self) -> None:
-        """Take a step of the optimizer by the parameters' gradients, if there are parameters."""
-        if self.optimizer is None:
-            return
-        if self.grad_clip is not None:
-            torch.nn.utils.clip_grad_norm_(self.parameters, self.grad_clip)
-        if self.is_lost is not None:
-            self.optimizer.found_inf = self.is_lost.float()  # type: ignore[attr-defined]
-        self.has_changed = True
-        self.optimizer.step()
-
-    def new_results(self) -> Results[Any]:
-        """Return what brings scores and losses to the host: behind the steps on a device."""
-        return Results(None if self.is_lost is None else self.device)
-
-    def check_late(
-        self,
-        place: BatchPlace,
-        positive: Tensor,
-        negative: Tensor,
-        loss: Tensor | None = None,
-        classes: Tensor | None = None,
-    ) -> None:
-        """Check what has come to the host of a step whose values nothing has waited for."""
-        if self.is_lost is None:
-            return
-        try:
-            check_finite(place, positive, negative, loss, classes)
-        except TrainingDiverged:
-            self.is_lost.zero_()
-            raise
-
-    def lost(
-        self, batch: Batch, scores: Scores, loss: Tensor | None = None
-    ) -> TrainingDiverged | None:
-        """Return the error that names what is not finite, or on a device note it there."""
-        try:
-            self.check_finite(batch, scores, loss)
-        except TrainingDiverged as error:
-            return error
-        return None
-
-    def check_finite(self, batch: Batch, scores: Scores, loss: Tensor | None = None) -> None:
-        """Raise if a value is not finite, or on a device note it there."""
-        if self.is_lost is None:
-            place = BatchPlace.of(batch)
-            check_finite(place, scores.positive, scores.negative, loss, scores.classes)
-            return
-        values = scores.positive, scores.negative, scores.classes, loss
-        flat = torch.cat([x.detach().flatten() for x in values if x is not None])
-        self.is_lost.logical_or_(flat.isfinite().all().logical_not_())
-
     def set_mode(self, *, training: bool) -> None:
         """Put the model in training or evaluation mode."""
         if self.model.training != training:  # a walk over all modules
             self.model.train(training)
+
+    @contextmanager
+    def evaluating(self, batch: Batch) -> Iterator[None]:
+        """Enclose the scoring of `batch` in evaluation mode, without gradients."""
+        self.check_batch(batch)
+        self.set_mode(training=False)
+        with torch.no_grad(), self.computing():
+            yield
 
     @contextmanager
     def computing(self) -> Iterator[None]:
@@ -326,6 +263,40 @@ class TrainStep:
                 if self.is_lost is not None:
                     stack.enter_context(self.state.unless(self.is_lost))
             yield
+
+    def check_finite(self, batch: Batch, scores: Scores, loss: Tensor | None = None) -> None:
+        """Raise if a value is not finite, or on a device note it there."""
+        if self.is_lost is None:
+            place = BatchPlace.of(batch)
+            check_finite(place, scores.positive, scores.negative, loss, scores.classes)
+            return
+        values = scores.positive, scores.negative, scores.classes, loss
+        flat = torch.cat([x.detach().flatten() for x in values if x is not None])
+        self.is_lost.logical_or_(flat.isfinite().all().logical_not_())
+
+    def lost(
+        self, batch: Batch, scores: Scores, loss: Tensor | None = None
+    ) -> TrainingDiverged | None:
+        """Do as `check_finite`, and return the error that it raises."""
+        try:
+            self.check_finite(batch, scores, loss)
+        except TrainingDiverged as error:
+            return error
+        return None
+
+    def check_late(self, place: BatchPlace, values: Mapping[str, Tensor]) -> None:
+        """Check the scores and the loss of a step on the host, if nothing has waited for them."""
+        if self.is_lost is None:
+            return
+        try:
+            check_finite(place, **values)
+        except TrainingDiverged:
+            self.is_lost.zero_()
+            raise
+
+    def new_results(self) -> Results[Any]:
+        """Return what brings scores and losses to the host: behind the steps on a device."""
+        return Results(None if self.is_lost is None else self.device)
 
 
 @contextmanager
@@ -353,7 +324,7 @@ class _PlainExecution:
             return self._step.score(batch)
 
     def learn(self, batch: Batch, stores: bool) -> StepResult:
-        with self._learning(batch) as key, seeded_draws(key, self._step.device):
+        with self._learning(batch) as key, _seeded_draws(key, self._step.device):
             return self._step.descend(batch)
 
     @contextmanager
@@ -362,7 +333,7 @@ class _PlainExecution:
         step = self._step
         step.check_batch(batch)
         step.set_mode(training=True)
-        key = derive_key(step.seed, batch.epoch, batch.index)
+        key = step.key_of(batch)
         with step.dropout.keyed(key), step.computing():
             yield key
 
@@ -451,7 +422,8 @@ class _SlicedExecution:
 
     def _computed(self, share: Share) -> dict[int, Scores]:
         """Return the scores of the slices that are computed here, finite or not."""
-        _fetch(share)
+        if share.fetch is not None:  # what the slices read of a state that is spread over ranks
+            share.fetch()
         own = {}
         for number, batch in share.computed():
             with self._step.evaluating(batch), self._reading(batch):
@@ -461,7 +433,8 @@ class _SlicedExecution:
     def learn(self, share: Share, stores: bool) -> StepResult:
         """Take an optimizer step by the sum of the slices' gradients."""
         self._step.check_batch(share.slices[0])
-        _fetch(share)
+        if share.fetch is not None:
+            share.fetch()
         self._step.set_mode(training=True)
         leaves = _Leaves(self._step.parameters, self._step.model.marks(), self._step.device)
         tree, own = TreeSum(share.num_slices), dict[int, Scores]()
@@ -477,7 +450,12 @@ class _SlicedExecution:
         if stores:
             scores.messages = self._messages(share, own)
         with self._step.computing():
-            loss, is_lost = leaves.spread(self._total(share, leaves, tree))
+            try:
+                total = self._reducer.total(share, tree)
+            except TrainingDiverged:  # of what was predicted: then nothing is learned
+                leaves.rewind()
+                raise
+            loss, is_lost = leaves.spread(total)
             if self._step.is_lost is not None:
                 self._step.is_lost.logical_or_(is_lost)
             elif bool(is_lost):
@@ -486,38 +464,23 @@ class _SlicedExecution:
             self._step.update()
         return StepResult(loss.clone(), scores)
 
-    def _total(self, share: Share, leaves: _Leaves, tree: TreeSum) -> Tensor:
-        try:
-            return self._reducer.total(share, tree)
-        except TrainingDiverged:  # of what was predicted: then nothing is learned
-            leaves.rewind()
-            raise
-
     def _slice_leaf(
         self, leaves: _Leaves, batch: Batch, num_rows: int
     ) -> tuple[Scores, Tensor, TrainingDiverged | None]:
         """Return the scores and the leaf of a slice of `num_rows` rows, and what is not finite."""
-        key = derive_key(self._step.seed, batch.epoch, batch.index)
-        if batch.slice is not None:
-            key = derive_key(key, KeyDomain.SLICE, batch.slice.number)
-        with (
-            self._step.dropout.keyed(key),
-            self._step.computing(),
-            seeded_draws(key, self._step.device),
-        ):
+        step, key = self._step, self._step.key_of(batch)
+        with step.dropout.keyed(key), step.computing(), _seeded_draws(key, step.device):
             leaves.rewind()
             with self._reading(batch):
-                scores: Scores = self._step.model(batch)
+                scores: Scores = step.model(batch)
             if not len(batch):
-                return detach_scores(scores), leaves.none(), None
-            loss = self._step.loss_of(batch, scores) * _share_of_slice(batch, num_rows)
-            error = self._step.lost(batch, scores, loss)
-            if self._step.learns:
+                return _detached(scores), leaves.none(), None
+            loss = step.loss_of(batch, scores) * _share_of_slice(batch, num_rows)
+            error = step.lost(batch, scores, loss)
+            if step.learns:
                 loss.backward()  # type: ignore[no-untyped-call]
-            leaf = leaves.leaf(
-                loss, error is not None if self._step.is_lost is None else self._step.is_lost
-            )
-        return detach_scores(scores), leaf, error
+            leaf = leaves.leaf(loss, error is not None if step.is_lost is None else step.is_lost)
+        return _detached(scores), leaf, error
 
     def _messages(self, share: Share, own: Mapping[int, Scores]) -> Callable[[], Messages] | None:
         """Return what gives the messages of the whole batch; None if the model stores nothing."""
@@ -606,23 +569,20 @@ def _share_of_slice(batch: Batch, num_rows: int) -> float:
     return float(weight.double().sum()) / total if total else 0.0
 
 
-def _fetch(share: Share) -> None:
-    """Fetch what the slices read of a state that is spread over ranks."""
-    if share.fetch is not None:
-        share.fetch()
-
-
-def detach_scores(scores: Scores) -> Scores:
+def _detached(scores: Scores) -> Scores:
     """Return scores without what their gradients need."""
     classes = None if scores.classes is None else scores.classes.detach()
     return Scores(scores.positive.detach(), scores.negative.detach(), scores.carry, classes)
 
 
 @contextmanager
-def seeded_draws(seed: int, device: torch.device) -> Iterator[None]:
+def _seeded_draws(seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch's default generators of the CPU and of `device`, and restore them afterwards."""
     # Not torch.manual_seed: without a GPU it takes milliseconds, to record its call for CUDA.
-    generators = _default_generators(device)
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        generators.append(torch.cuda.default_generators[index])
     callers = [generator.get_state() for generator in generators]
     for generator in generators:
         generator.manual_seed(seed & _MASK_63_BITS)
@@ -631,11 +591,3 @@ def seeded_draws(seed: int, device: torch.device) -> Iterator[None]:
     finally:
         for generator, state in zip(generators, callers, strict=True):
             generator.set_state(state)
-
-
-def _default_generators(device: torch.device) -> list[torch.Generator]:
-    """Return the default generators of the CPU and of `device`."""
-    if device.type != "cuda":
-        return [torch.default_generator]
-    index = torch.cuda.current_device() if device.index is None else device.index
-    return [torch.default_generator, torch.cuda.default_generators[index]]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from torch import Tensor
 
-from tgflow.batch import AnyBatch
+from tgflow.batch import AnyBatch, Share
 from tgflow.cuda.clock import WorkClock
 from tgflow.graph import TemporalGraph
 from tgflow.metrics import average_precision, batch_metrics, find_metrics, measure, mrr, ranks
@@ -23,7 +23,7 @@ from tgflow.train.finite import BatchPlace, TrainingDiverged
 from tgflow.train.observe import StepRecord
 from tgflow.train.progress import Progress, RunningMean
 from tgflow.train.reducer import AnyScores, check_sliceable, score_values
-from tgflow.train.results import Results, Values
+from tgflow.train.results import Results
 from tgflow.train.step import StepResult, TrainStep
 
 Answer = TypeVar("Answer")
@@ -87,8 +87,12 @@ class Stepper:
     ) -> None:
         check_sliceable(model, config.slices)
         self.model, self.config = model, config
-        self.learner = TrainStep.of_config(
-            model, config, graph, checks_at_once=config.on_nan == "skip", **options
+        self.learner = TrainStep(
+            model,
+            config,
+            num_nodes=lambda: graph.num_nodes,
+            checks_at_once=config.on_nan == "skip",
+            **options,
         )
         self.num_updates = config.updates if self.learner.learns else 0
         """Updates of each micro-batch: none for a model without parameters."""
@@ -105,8 +109,8 @@ class Stepper:
         self._lost = 0
         self._places: list[BatchPlace] = []
         self._num_fallbacks = 0
-        self._scored: list[tuple[str, AnyScores, Tensor | None]] = []
-        """Prefix, scores and loss: read late, as other ranks send scores with what follows."""
+        self._scored: list[tuple[int, AnyScores, Tensor | None]] = []
+        """Update (0: predicted), scores, loss: read late, as ranks send scores with others."""
         self._predicted: AnyScores | None = None
         self._learned: StepResult | None = None
 
@@ -125,7 +129,7 @@ class Stepper:
         self._places, self._num_fallbacks = [BatchPlace.of(batch)], batch.num_fallbacks
         self._learned = None
         self._predicted = scores = self._tried(self._scores_of, batch)
-        self._scored = [] if scores is None else [("", scores, None)]
+        self._scored = [] if scores is None else [(0, scores, None)]
         if self._scorer is not None:
             values = None if scores is None else self._on_host
             self._event_scores = self._scorer.score(batch.host, values)
@@ -134,10 +138,11 @@ class Stepper:
         """Return the scores of a micro-batch: on the host and finite, if they are to be given."""
         scores = self.learner.predict(batch)
         if self._scorer is not None:
-            self.learner.settle(batch)
+            if isinstance(batch, Share):
+                self.learner.reducer.settle(batch)
             self._on_host = {name: x.cpu() for name, x in score_values(scores).items()}
             if self._on_host:
-                self.learner.check_late(self._places[0], **self._on_host)
+                self.learner.check_late(self._places[0], self._on_host)
         return scores
 
     def learn(self, batch: AnyBatch) -> None:
@@ -149,7 +154,7 @@ class Stepper:
         learn = partial(self.learner.learn, stores=update == self.num_updates)
         self._learned = learned = self._tried(learn, batch)
         if learned is not None:
-            self._scored.append((f"{update}.", learned.scores, learned.loss))
+            self._scored.append((update, learned.scores, learned.loss))
 
     def store(self, batch: AnyBatch) -> None:
         """Store the new events in the model's state."""
@@ -168,10 +173,10 @@ class Stepper:
             self._scorer.settle()
         ended = time.perf_counter()
         step = _Learned(of, self._places, self._num_fallbacks, ended, self._event_scores)
-        values: dict[str, Tensor] = {}
-        for prefix, scores, loss in self._scored:
+        values: dict[tuple[int, str], Tensor] = {}
+        for update, scores, loss in self._scored:
             found = score_values(scores) | ({} if loss is None else {"loss": loss})
-            values |= {prefix + name: x for name, x in found.items()}
+            values |= {(update, name): x for name, x in found.items()}
         self._results.put(step, values)
         self._scored, self._predicted, self._learned = [], None, None
         self.learner.has_changed = False
@@ -183,24 +188,21 @@ class Stepper:
 
     def collect(self, *, everything: bool) -> None:
         """Make records of what has come to the host."""
-        for step, values in self._results.take(everything=everything):
+        for step, found in self._results.take(everything=everything):
+            values: list[dict[str, Tensor]] = [{} for _ in step.places]
+            for (update, name), x in found.items():
+                values[update][name] = x
             try:
-                self._check(step, values)
+                for place, each in zip(step.places, values, strict=True):
+                    if "positive" in each:
+                        self.learner.check_late(place, each)
             except TrainingDiverged as error:
                 self._results.clear()
                 error.before = step.of.before
                 raise
-            self.records.append(self._record(step, values))
+            self.records.append(self._record(step, values[0], values[-1]))
 
-    def _check(self, step: _Learned, values: Values) -> None:
-        for number, place in enumerate(step.places):
-            prefix = f"{number}." if number else ""
-            if prefix + "positive" in values:
-                positive, negative = values[prefix + "positive"], values[prefix + "negative"]
-                loss, classes = values.get(prefix + "loss"), values.get(prefix + "classes")
-                self.learner.check_late(place, positive, negative, loss, classes)
-
-    def _measured(self, step: _Learned, values: Values) -> dict[str, float]:
+    def _measured(self, step: _Learned, values: Mapping[str, Tensor]) -> dict[str, float]:
         """Return the metrics of what was predicted; none of the warm-up."""
         if "positive" not in values or step.of.start < self.config.warmup:
             return {}
@@ -219,17 +221,17 @@ class Stepper:
             measured |= self._figures.add(step.places[0].host, positive, values.get("classes"))
         return measured
 
-    def _record(self, step: _Learned, values: Values) -> StepRecord:
-        measured, progress, of = self._measured(step, values), self.progress, step.of
-        latest = f"{len(step.places) - 1}."
-        loss = float(values[f"{latest}loss"]) if f"{latest}loss" in values else None
+    def _record(
+        self, step: _Learned, predicted: Mapping[str, Tensor], learned: Mapping[str, Tensor]
+    ) -> StepRecord:
+        """Return the record of what was predicted, and of the last update, if there was one."""
+        measured, progress, of = self._measured(step, predicted), self.progress, step.of
+        loss = float(learned["loss"]) if "loss" in learned else None
         replay_ap = None
-        if f"{latest}positive" in values:
+        if loss is not None and "positive" in learned:
             num_new = step.places[-1].num_new
-            replayed = values[f"{latest}positive"][num_new:]
-            if len(replayed):
-                negative = values[f"{latest}negative"][num_new:, 0]
-                replay_ap = average_precision(replayed, negative)
+            replayed, negative = learned["positive"][num_new:], learned["negative"][num_new:, 0]
+            replay_ap = average_precision(replayed, negative) if len(replayed) else None
         progress.add(
             of.start,
             of.stop,

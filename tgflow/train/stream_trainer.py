@@ -37,8 +37,7 @@ from tgflow.train.observe import Callback, Callbacks, StepRecord
 from tgflow.train.plans import MicroBatcher, MicroBatchPlans, micro_batch_plans
 from tgflow.train.progress import Progress
 from tgflow.train.progress_bar import progress_bar
-from tgflow.train.rank_reducer import RankControl
-from tgflow.train.reducer import SliceReducer
+from tgflow.train.reducer import RankControl, SliceReducer
 from tgflow.train.stepper import MicroBatch, Stepper
 
 
@@ -62,7 +61,11 @@ class StreamTrainer(ABC):
         peers: Peers | None = None,
     ) -> None:
         check_unplanned(graph)
-        _check_spread(graph, device)
+        if graph.shard.world > 1 and (graph.gpu is not None or device.type != "cpu"):
+            raise ValueError(
+                f"a sharded graph is for models on the CPU, and this one is on {device}; leave out "
+                "TemporalGraph(shard=)"
+            )
         self._peers: Peers = Peers() if peers is None else peers
         self.config = ContinualConfig() if config is None else config
         self.execution = ExecutionConfig() if execution is None else execution
@@ -143,7 +146,7 @@ class StreamTrainer(ABC):
     @property
     def num_batches(self) -> int:
         """Batches that are prepared for each micro-batch: to predict, and one for each update."""
-        return 1 + self.config.updates
+        return 1 + max(each.num_updates for each in self._steppers)
 
     @abstractmethod
     def result(self) -> dict[str, Any]:
@@ -199,7 +202,7 @@ class StreamTrainer(ABC):
         read = read_by_rank_0(self._peers, stream, c.batch_size, self.graph.time_unit)
         with callbacks.also(bar), read as events:
             for record in self.steps(events):
-                callbacks.on_step(record)
+                callbacks.notify("on_step", record)
         return self.result()
 
     def steps(self, stream: Iterable[EventBatch]) -> Iterator[StepRecord]:
@@ -398,14 +401,3 @@ class StreamTrainer(ABC):
         """Go on where `_save_place` was called, with micro-batches of the same size."""
         self._segment_start = read_natural(reader.meta, "segment_start", most=self.position)
         self._index = read_natural(reader.meta, "index")
-
-
-def _check_spread(graph: TemporalGraph, device: torch.device) -> None:
-    """Raise ValueError if a sharded graph or sharded features meet a model on a GPU."""
-    if graph.gpu is None and device.type == "cpu":
-        return
-    if graph.shard.world > 1:
-        raise ValueError(
-            f"a sharded graph is for models on the CPU, and this one is on {device}; leave out "
-            "TemporalGraph(shard=)"
-        )
