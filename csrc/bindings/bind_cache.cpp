@@ -1,3 +1,5 @@
+#include <pybind11/numpy.h>
+
 #include <algorithm>
 #include <memory>
 #include <tuple>
@@ -20,32 +22,7 @@ using Cache = std::shared_ptr<RowCache>;
 struct Lookup {
   CacheLookup lookup;
   Cache cache;
-
-  CacheLookup& begin(const Cache& at) {
-    if (cache != nullptr) throw std::invalid_argument("out is under way; finish it, or give another lookup");
-    cache = at;
-    return lookup;
-  }
-
-  CacheLookup& under_way(const Cache& at) {
-    if (cache == nullptr || cache != at) {
-      throw std::invalid_argument("lookup is not under way at this cache; look up first");
-    }
-    return lookup;
-  }
 };
-
-/// Calls `work` with the lookup that it begins; one that fails is not under way.
-template <typename Work>
-void begin(const Cache& cache, Lookup& out, const Work& work) {
-  CacheLookup& lookup = out.begin(cache);
-  try {
-    work(lookup);
-  } catch (...) {
-    out.cache.reset();
-    throw;
-  }
-}
 
 Cache make(CachePolicy policy, int64_t capacity, int64_t row_bytes) {
   check_number("row_bytes", row_bytes, 1);
@@ -53,58 +30,48 @@ Cache make(CachePolicy policy, int64_t capacity, int64_t row_bytes) {
   return std::make_shared<RowCache>(policy, capacity, row_bytes);
 }
 
-void look_up(const Cache& cache, const TensorArg& id, int64_t size, Lookup& out) {
+Lookup look_up(const Cache& cache, const TensorArg& id, int64_t size) {
   const auto ids = id.elements<const int64_t>("id");
-  begin(cache, out, [&](CacheLookup& lookup) { cache->look_up(ids.data, ids.size, size, lookup); });
+  return {cache->look_up(ids.data, ids.size, size), cache};
 }
 
-void preload(const Cache& cache, const TensorArg& id, int64_t size, Lookup& out) {
+Lookup preload(const Cache& cache, const TensorArg& id, int64_t size) {
   const auto ids = id.elements<const int64_t>("id");
-  begin(cache, out, [&](CacheLookup& lookup) { cache->preload(ids.data, ids.size, size, lookup); });
+  return {cache->preload(ids.data, ids.size, size), cache};
 }
 
-void apply(const Cache& cache, const TensorArg& planned, const TensorArg& hit, const TensorArg& admit,
-           const TensorArg& id, int64_t size, Lookup& out) {
+Lookup apply(const Cache& cache, const TensorArg& planned, const TensorArg& hit, const TensorArg& admit,
+             const TensorArg& id, int64_t size) {
   const auto schedule = planned.vector<const int64_t>("planned");
   const tgflow::CacheSchedule moves{schedule.data, hit.data<const int32_t>("hit", {schedule.size}),
                                     admit.data<const int32_t>("admit", {schedule.size}), schedule.size};
   const auto ids = id.elements<const int64_t>("id");
-  begin(cache, out, [&](CacheLookup& lookup) { cache->apply(moves, ids.data, ids.size, size, lookup); });
+  return {cache->apply(moves, ids.data, ids.size, size), cache};
 }
 
-/// A snapshot's columns, which have one element per slot.
-template <typename T>
-std::pair<T*, T*> columns(const RowCache& cache, const TensorArg& id, const TensorArg& key) {
-  return {id.data<T>("id", {cache.capacity()}), key.data<T>("key", {cache.capacity()})};
-}
-
-void restore(const Cache& cache, const TensorArg& id, const TensorArg& key, int64_t size, Lookup& out) {
-  const auto [ids, keys] = columns<const int64_t>(*cache, id, key);
+Lookup restore(const Cache& cache, const TensorArg& id, const TensorArg& key, int64_t size) {
+  const auto* ids = id.data<const int64_t>("id", {cache->capacity()});
+  const auto* keys = key.data<const int64_t>("key", {cache->capacity()});
   check_range("id", {ids, cache->capacity()}, -1, INT64_MAX);
   check_range("key", {keys, cache->capacity()}, 0, INT64_MAX);
-  begin(cache, out,
-        [&, ids = ids, keys = keys](CacheLookup& lookup) { cache->restore(ids, keys, size, lookup); });
+  return {cache->restore(ids, keys, size), cache};
 }
 
 void snapshot(const Cache& cache, const TensorArg& id, const TensorArg& key) {
-  const auto [ids, keys] = columns<int64_t>(*cache, id, key);
-  cache->snapshot(ids, keys);
+  cache->snapshot(id.data<int64_t>("id", {cache->capacity()}), key.data<int64_t>("key", {cache->capacity()}));
 }
 
-void copy(const Cache& cache, Lookup& started, const TensorArg& rows, const std::optional<TensorArg>& out) {
-  const CacheLookup& lookup = started.under_way(cache);
+void finish(const Cache& cache, Lookup& started, const TensorArg& rows, const std::optional<TensorArg>& out) {
+  if (started.cache != cache) {
+    throw std::invalid_argument("lookup is not under way at this cache; look up first");
+  }
+  const CacheLookup& lookup = started.lookup;
   const auto num_misses = static_cast<int64_t>(lookup.miss.size());
   const auto num_rows = static_cast<int64_t>(lookup.source.size());
   if (num_rows > 0 && !out) throw std::invalid_argument("out must be given for what was looked up, got None");
   char* const to = out ? out->bytes<char>("out", product(num_rows, cache->row_bytes())) : nullptr;
-  cache->copy(lookup, {rows.bytes<const char>("rows", product(num_misses, cache->row_bytes())), false}, to);
-}
-
-void finish(const Cache& cache, Lookup& started, bool done) {
-  const CacheLookup& lookup = started.under_way(cache);
-  const Cache held = std::move(started.cache);
+  cache->finish(lookup, rows.bytes<const char>("rows", product(num_misses, cache->row_bytes())), to);
   started.cache.reset();
-  held->finish(lookup, done);
 }
 
 /// Rows of the cache's width, and how many there are.
@@ -128,11 +95,9 @@ void write_rows(const Cache& cache, const TensorArg& id, const TensorArg& rows) 
   cache->write(ids.data, ids.size, rows.bytes<const char>("rows", product(ids.size, cache->row_bytes())));
 }
 
-int64_t num_misses(const Lookup& started) { return static_cast<int64_t>(started.lookup.miss.size()); }
-
-void copy_misses(const Lookup& started, const TensorArg& out) {
+py::array_t<int64_t> misses(const Lookup& started) {
   const std::vector<int64_t>& miss = started.lookup.miss;
-  std::copy(miss.begin(), miss.end(), out.data<int64_t>("out", {num_misses(started)}));
+  return py::array_t<int64_t>(static_cast<py::ssize_t>(miss.size()), miss.data());
 }
 
 void bind_parts(py::module_& m) {
@@ -150,10 +115,7 @@ void bind_parts(py::module_& m) {
       .def_readonly("bypassed", &CacheCounts::bypassed)
       .def_readonly("preloaded", &CacheCounts::preloaded)
       .def_readonly("written", &CacheCounts::written);
-  py::class_<Lookup>(m, "CacheLookup")
-      .def(py::init<>())
-      .def_property_readonly("num_misses", &num_misses)
-      .def("copy_misses", &copy_misses, py::arg("out"), no_gil());
+  py::class_<Lookup>(m, "CacheLookup").def_property_readonly("misses", &misses);
   py::register_exception<tgflow::ScheduleMismatch>(m, "ScheduleMismatch", PyExc_RuntimeError);
 }
 
@@ -219,17 +181,14 @@ void bind_cache(py::module_& m) {
   bind_parts(m);
   py::class_<RowCache, Cache>(m, "RowCache")
       .def(py::init(&make), py::arg("policy"), py::arg("capacity"), py::arg("row_bytes"))
-      .def("look_up", &look_up, py::arg("id"), py::arg("size"), py::arg("out"), no_gil())
-      .def("preload", &preload, py::arg("id"), py::arg("size"), py::arg("out"), no_gil())
+      .def("look_up", &look_up, py::arg("id"), py::arg("size"), no_gil())
+      .def("preload", &preload, py::arg("id"), py::arg("size"), no_gil())
       .def("apply", &apply, py::arg("planned"), py::arg("hit"), py::arg("admit"), py::arg("id"),
-           py::arg("size"), py::arg("out"), no_gil())
+           py::arg("size"), no_gil())
       .def("append", &append, py::arg("first"), py::arg("rows"), no_gil())
-      .def("restore", &restore, py::arg("id"), py::arg("key"), py::arg("size"), py::arg("out"), no_gil())
+      .def("restore", &restore, py::arg("id"), py::arg("key"), py::arg("size"), no_gil())
       .def("snapshot", &snapshot, py::arg("id"), py::arg("key"), no_gil())
-      .def("copy", &copy, py::arg("lookup"), py::arg("rows"), py::arg("out"), no_gil())
-      .def("finish", &finish, py::arg("lookup"), py::arg("done"), no_gil())
-      .def("begin_change", &RowCache::begin_change, no_gil())
-      .def("end_change", &RowCache::end_change, no_gil())
+      .def("finish", &finish, py::arg("lookup"), py::arg("rows"), py::arg("out"), no_gil())
       .def("write", &write_rows, py::arg("id"), py::arg("rows"), no_gil())
       .def("truncate", &RowCache::truncate, py::arg("size"), no_gil())
       .def("counts", &RowCache::counts, no_gil())

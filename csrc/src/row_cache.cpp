@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <mutex>
-#include <stdexcept>
 #include <string>
 
 #include "tgflow/gather.hpp"
@@ -19,7 +17,6 @@ constexpr uint8_t kMostUses = 255;  // as LFU_MOST of tgflow/cache/contents.py
 constexpr int64_t kMaxIds = INT32_MAX - 2;
 constexpr int64_t kAhead = 16;
 constexpr int64_t kGrain = 4096;  // ids or rows that are worth a thread
-constexpr int32_t kBusy = -2;     // another gather is bringing this row in
 constexpr int64_t kFewMisses = 512;
 constexpr int kUsesShift = 48;
 constexpr int64_t kPositions = (int64_t{1} << kUsesShift) - 1;
@@ -32,10 +29,13 @@ int64_t checked(int64_t capacity) {
   return capacity;
 }
 
-/// Where the row of a miss is.
-const char* missing(const CacheLookup& lookup, const MissRows& from, std::size_t r, std::size_t bytes) {
-  const auto place = from.by_id ? static_cast<std::size_t>(lookup.miss[r] - from.first) : r;
-  return from.rows + place * bytes;
+void check_ids(const int64_t* id, int64_t n, int64_t table_size) {
+  if (n > kMaxIds) throw std::invalid_argument("a gather has at most 2^31 - 3 ids, got " + std::to_string(n));
+  int64_t room = 0;
+  for (int64_t i = 0; i < n; ++i) room |= table_size - 1 - id[i];  // negative if one of them is
+  if (room >= 0) return;
+  throw std::out_of_range("id " + std::to_string(*std::max_element(id, id + n)) + " is not in a table of " +
+                          std::to_string(table_size) + " rows");
 }
 
 std::string at_row(int64_t r, int64_t id) {
@@ -43,56 +43,6 @@ std::string at_row(int64_t r, int64_t id) {
 }
 
 }  // namespace
-
-/// A gather among those at work, and the lock on the index. One that fails on the way, for want of memory,
-/// leaves an empty cache.
-class RowCache::Started {
- public:
-  /// Waits until no change is under way and `may_begin()`; takes `size` positions on the clock.
-  template <typename MayBegin>
-  Started(RowCache& cache, int64_t size, CacheLookup& out, const MayBegin& may_begin)
-      : cache_(cache), lock_(cache.mutex_), begin_(0) {
-    cache.changed_.wait(lock_, [&] { return !cache.changing_ && cache.clearing_ == 0 && may_begin(); });
-    out.miss.clear();
-    out.first.clear();
-    out.admit.clear();
-    out.puts_after = out.alone = false;
-    out.begin = begin_ = cache.clock_;
-    cache.at_work_.push_back({begin_, begin_ + std::max<int64_t>(size, 1)});
-    cache.clock_ = cache.at_work_.back().end;
-    if (cache.order_.num_entries() > 3 * cache.capacity() + 1024) cache.purge();
-  }
-  ~Started() {
-    if (done_) return;
-    leave();
-    ++cache_.clearing_;  // nobody begins, who would find rows that were never written
-    cache_.changed_.wait(lock_, [&] { return cache_.at_work_.empty(); });
-    cache_.clear();
-    --cache_.clearing_;
-    cache_.changed_.notify_all();
-  }
-  Started(const Started&) = delete;
-  Started& operator=(const Started&) = delete;
-
-  void done() { done_ = true; }
-  /// Gives up before anything has changed.
-  void give_up() {
-    leave();
-    done_ = true;
-  }
-
- private:
-  void leave() {
-    auto& at_work = cache_.at_work_;
-    at_work.erase(std::find_if(at_work.begin(), at_work.end(), [&](AtWork w) { return w.begin == begin_; }));
-    cache_.changed_.notify_all();
-  }
-
-  RowCache& cache_;
-  std::unique_lock<std::mutex> lock_;
-  int64_t begin_;
-  bool done_ = false;
-};
 
 RowCache::RowCache(CachePolicy policy, int64_t capacity, int64_t row_bytes)
     : counts_uses_(policy == CachePolicy::kLfu),
@@ -103,97 +53,109 @@ RowCache::RowCache(CachePolicy policy, int64_t capacity, int64_t row_bytes)
       held_(capacity, {kFree, 0}),
       came_(capacity, 0),
       uses_(counts_uses_ ? capacity : 0, 0),
-      index_(capacity, kPlacesPerSlot),
-      order_(counts_uses_ ? int{kMostUses} + 1 : 1) {
-  list_free();
+      links_(capacity + (counts_uses_ ? int{kMostUses} + 2 : 2)),
+      index_(capacity, kPlacesPerSlot) {
+  sort_lists();
 }
 
-void RowCache::look_up(const int64_t* id, int64_t n, int64_t table_size, CacheLookup& out) {
-  check_ids(id, n, table_size);
-  Started started(*this, 2 * n, out, [] { return true; });
-  find_all(id, n, out);
-  const int64_t admitted = counts_.admitted;
-  if (is_given_) {
-    out.admit.assign(out.miss.size(), CacheLookup::kNothing);
-  } else {
-    admit(out.begin + n, out);
-  }
-  const auto misses = static_cast<int64_t>(out.miss.size());
-  counts_.misses += misses;
-  counts_.bypassed += misses - (counts_.admitted - admitted);
-  started.done();
+/// A lookup that takes so many positions on the clock.
+CacheLookup RowCache::begin(int64_t num_positions) {
+  CacheLookup lookup;
+  lookup.begin = lookup.come = clock_;
+  clock_ += std::max<int64_t>(num_positions, 1);
+  return lookup;
 }
 
-void RowCache::preload(const int64_t* id, int64_t n, int64_t table_size, CacheLookup& out) {
+CacheLookup RowCache::look_up(const int64_t* id, int64_t n, int64_t table_size) {
   check_ids(id, n, table_size);
-  Started started(*this, 2 * n, out, [] { return true; });
+  const std::lock_guard lock(mutex_);
+  CacheLookup found = begin(2 * n);
+  find_all(id, n, found);
+  found.come = found.begin + n;  // rows admitted rank behind rows found
+  const std::size_t admitted = is_given_ ? 0 : choose(found);
+  counts_.misses += static_cast<int64_t>(found.miss.size());
+  counts_.bypassed += static_cast<int64_t>(found.miss.size() - admitted);
+  return found;
+}
+
+CacheLookup RowCache::preload(const int64_t* id, int64_t n, int64_t table_size) {
+  check_ids(id, n, table_size);
+  const std::lock_guard lock(mutex_);
+  CacheLookup found = begin(2 * n);
   const int64_t hits = counts_.hits;
-  find_all(id, n, out);
+  find_all(id, n, found);
   counts_.hits = hits;
-  admit(out.begin + n, out);
-  keep_admitted(out);
-  counts_.preloaded += static_cast<int64_t>(out.miss.size());
-  started.done();
+  found.come = found.begin + n;
+  keep_admitted(found);
+  counts_.preloaded += static_cast<int64_t>(found.miss.size());
+  return found;
 }
 
 void RowCache::append(int64_t first, int64_t n, const char* rows) {
   if (is_given_) return;
-  CacheLookup lookup;
-  come_in(first + std::max<int64_t>(n - capacity(), 0), std::min(n, capacity()), lookup);
-  copy(lookup, {rows, true, first}, nullptr);
-  finish(lookup, true);
+  const std::lock_guard lock(mutex_);
+  const int64_t size = std::min(n, capacity()), begin_id = first + n - size;
+  CacheLookup coming = begin(size);
+  for (int64_t i = 0; i < size; ++i) {
+    if (find(begin_id + i) != IdIndex::kNone) continue;  // a gather came before
+    coming.miss.push_back(begin_id + i);
+    coming.first.push_back(static_cast<int32_t>(i));
+    coming.admit.push_back(CacheLookup::kNothing);
+  }
+  keep_admitted(coming);
+  counts_.written += static_cast<int64_t>(coming.miss.size());
+  admit(coming,
+        [&](std::size_t r) { return rows + static_cast<std::size_t>(coming.miss[r] - first) * row_bytes_; });
 }
 
-void RowCache::come_in(int64_t first, int64_t n, CacheLookup& out) {
-  Started started(*this, n, out, [] { return true; });
-  for (int64_t i = 0; i < n; ++i) {
-    if (find(first + i) != IdIndex::kNone) continue;  // a gather came before
-    out.miss.push_back(first + i);
-    out.first.push_back(static_cast<int32_t>(i));
-    out.admit.push_back(CacheLookup::kNothing);
-  }
-  admit(out.begin, out);
-  keep_admitted(out);
-  counts_.written += static_cast<int64_t>(out.miss.size());
-  started.done();
-}
-
-/// Leaves out what does not come in.
-void RowCache::keep_admitted(CacheLookup& out) {
-  out.source.clear();
-  std::size_t kept = 0;
-  for (std::size_t r = 0; r < out.miss.size(); ++r) {
-    if (out.admit[r] == CacheLookup::kNothing) continue;
-    out.miss[kept] = out.miss[r];
-    out.admit[kept++] = out.admit[r];
-  }
-  out.miss.resize(kept);
-  out.admit.resize(kept);
-}
-
-/// Chooses room for as many misses as there is, and puts them there. Positions from `come` on are theirs:
-/// rows admitted rank behind rows found.
-void RowCache::admit(int64_t come, CacheLookup& out) {
-  const auto wanted =
-      static_cast<std::size_t>(std::count(out.admit.begin(), out.admit.end(), CacheLookup::kNothing));
-  victims_.clear();
-  for (; victims_.size() < wanted && !free_.empty(); free_.pop_back()) {
-    if (held_[free_.back()].id == kFree) victims_.push_back(free_.back());  // scripts take any slot
-  }
-  const int64_t oldest = at_work_.front().begin;
-  order_.take(
-      wanted, [&](int32_t s) -> const int64_t& { return key(s); },
-      [&](int32_t s) { return held_[s].used < oldest; }, victims_);
-  for (const int32_t s : victims_) index_.prefetch(id_tag(held_[s].id));
+/// Chooses room for as many misses as there is, the first ones, and returns how many: slots that this gather
+/// found nothing in.
+std::size_t RowCache::choose(CacheLookup& out) const {
   std::size_t taken = 0;
+  for (int32_t list = 0; list < num_lists(); ++list) {
+    const int32_t end = end_of(list);
+    for (int32_t s = links_[end].after; s != end && taken < out.miss.size(); s = links_[s].after) {
+      if (held_[s].used < out.begin) out.admit[taken++] = s;
+    }
+  }
+  return taken;
+}
+
+/// Chooses room, and leaves out what does not come in.
+void RowCache::keep_admitted(CacheLookup& out) const {
+  const std::size_t admitted = choose(out);
+  out.source.clear();
+  out.miss.resize(admitted);
+  out.first.resize(admitted);
+  out.admit.resize(admitted);
+}
+
+/// Puts the admitted rows into their slots; `row_at(r)` is where that of miss `r` is.
+template <typename RowAt>
+void RowCache::admit(const CacheLookup& lookup, const RowAt& row_at) {
   const int64_t before = admissions_;
-  for (std::size_t r = 0; r < out.miss.size(); ++r) {
-    const bool fits = out.admit[r] == CacheLookup::kNothing && taken < victims_.size();
-    out.admit[r] = fits ? victims_[taken++] : CacheLookup::kNothing;
-    if (fits) put(out.miss[r], out.admit[r], come + out.first[r]);
+  for (std::size_t r = 0; r < lookup.miss.size(); ++r) {
+    const int32_t s = lookup.admit[r];
+    if (s == CacheLookup::kNothing || (lookup.restores && held_[s].id != kFree)) continue;
+    if (lookup.restores) {
+      held_[s].id = lookup.miss[r];
+      index_.insert(id_tag(lookup.miss[r]), s);
+    } else {
+      put(lookup.miss[r], s, lookup.come + lookup.first[r]);
+    }
   }
   const int64_t period = std::max<int64_t>(kPeriodSlots * capacity(), 1);
-  if (counts_uses_ && admissions_ / period > before / period) halve_uses();
+  const bool halves = counts_uses_ && admissions_ / period > before / period;
+  for (int64_t s = 0; halves && s < capacity(); ++s) uses_[s] = static_cast<uint8_t>(uses_[s] / 2);
+  if (halves || lookup.restores) sort_lists();
+  const int64_t ahead = rows_ahead(row_bytes_);
+  parallel_for(static_cast<int64_t>(lookup.admit.size()), kGrain, [&](int64_t first, int64_t end) {
+    for (int64_t r = first; r < end; ++r) {
+      if (r + ahead < end) prefetch_row(row_at(static_cast<std::size_t>(r + ahead)), row_bytes_);
+      const int32_t s = lookup.admit[static_cast<std::size_t>(r)];
+      if (s >= 0) std::memcpy(row(s), row_at(static_cast<std::size_t>(r)), row_bytes_);
+    }
+  });
 }
 
 void RowCache::put(int64_t id, int32_t s, int64_t position) {
@@ -205,75 +167,38 @@ void RowCache::put(int64_t id, int32_t s, int64_t position) {
   held_[s] = {id, position};
   came_[s] = position;
   if (counts_uses_) uses_[s] = 1;
-  order_.push(counts_uses_ ? 1 : 0, position, s);
+  take_out(s);
+  push_back(s);
   ++counts_.admitted;
   ++admissions_;
 }
 
-void RowCache::set_free(int32_t s) {
-  index_.erase(id_tag(held_[s].id), s);
-  held_[s] = {kFree, 0};
-  came_[s] = 0;  // what is left of it in the order is passed over
+void RowCache::take_out(int32_t s) {
+  const Link link = links_[s];
+  links_[link.before].after = link.after;
+  links_[link.after].before = link.before;
 }
 
-void RowCache::purge() {
-  order_.purge([&](int32_t s) -> const int64_t& { return key(s); });
+void RowCache::push_back(int32_t s) {
+  Link& end = links_[end_of(list_of(s))];
+  links_[s] = {end.before, end_of(list_of(s))};
+  links_[end.before].after = s;
+  end.before = s;
 }
 
-void RowCache::halve_uses() {
-  for (int64_t s = 0; s < capacity(); ++s) uses_[s] = static_cast<uint8_t>(uses_[s] / 2);
-  rebuild_order();
-}
-
-void RowCache::rebuild_order() {
+/// Makes all lists anew: free slots by number, others by key.
+void RowCache::sort_lists() {
+  for (int32_t list = 0; list < num_lists(); ++list) links_[end_of(list)] = {end_of(list), end_of(list)};
   std::vector<int32_t> held;
-  for (int64_t s = 0; s < capacity(); ++s) {
-    if (held_[s].id != kFree) held.push_back(static_cast<int32_t>(s));
+  for (int32_t s = 0; s < capacity(); ++s) {
+    if (held_[s].id == kFree) {
+      push_back(s);
+    } else {
+      held.push_back(s);
+    }
   }
   std::sort(held.begin(), held.end(), [&](int32_t a, int32_t b) { return key(a) < key(b); });
-  order_.clear();
-  for (const int32_t s : held) order_.push(counts_uses_ ? uses_[s] : 0, key(s), s);
-}
-
-void RowCache::list_free() {
-  free_.clear();
-  for (int64_t s = capacity(); s-- > 0;) {
-    if (held_[s].id == kFree) free_.push_back(static_cast<int32_t>(s));
-  }
-}
-
-void RowCache::clear() {
-  held_.fill({kFree, 0});
-  came_.fill(0);
-  index_.clear();
-  order_.clear();
-  list_free();
-}
-
-void RowCache::finish(const CacheLookup& lookup, bool done) {
-  const std::lock_guard lock(mutex_);
-  const auto mine =
-      std::find_if(at_work_.begin(), at_work_.end(), [&](AtWork w) { return w.begin == lookup.begin; });
-  const AtWork ended = *mine;
-  at_work_.erase(mine);
-  if (lookup.alone) changing_ = false;
-  changed_.notify_all();
-  if (done) return;
-  for (std::size_t r = 0; r < lookup.miss.size(); ++r) {
-    const int32_t s = lookup.admit[r];
-    if (s == CacheLookup::kNothing || held_[s].id != lookup.miss[r]) continue;
-    if (lookup.alone || (ended.begin <= came_[s] && came_[s] < ended.end)) set_free(s);
-  }
-  list_free();
-}
-
-void RowCache::check_ids(const int64_t* id, int64_t n, int64_t table_size) {
-  if (n > kMaxIds) throw std::invalid_argument("a gather has at most 2^31 - 3 ids, got " + std::to_string(n));
-  int64_t room = 0;
-  for (int64_t i = 0; i < n; ++i) room |= table_size - 1 - id[i];  // negative if one of them is
-  if (room >= 0) return;
-  throw std::out_of_range("id " + std::to_string(*std::max_element(id, id + n)) + " is not in a table of " +
-                          std::to_string(table_size) + " rows");
+  for (const int32_t s : held) push_back(s);
 }
 
 int32_t RowCache::find(int64_t id) const {
@@ -284,8 +209,9 @@ inline void RowCache::use(int32_t s, int64_t position) {
   held_[s].used = position;
   ++counts_.hits;
   if (!by_use_) return;
+  take_out(s);
   if (counts_uses_ && uses_[s] < kMostUses) ++uses_[s];
-  order_.push(counts_uses_ ? uses_[s] : 0, position, s);
+  push_back(s);
 }
 
 /// All look-ups first, on all threads; then their uses and the misses, in order.
@@ -294,16 +220,19 @@ void RowCache::find_all(const int64_t* id, int64_t n, CacheLookup& out) {
   numbers_.reset(kFewMisses);
   constexpr int64_t kChunk = 256;
   int32_t* slot = out.source.data();
-  parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; i += kChunk) find_chunk(id + i, std::min(kChunk, end - i), slot + i);
+  parallel_for(n, kGrain, [&](int64_t first, int64_t end) {
+    for (int64_t i = first; i < end; i += kChunk) find_chunk(id + i, std::min(kChunk, end - i), slot + i);
   });
-  const bool alone = at_work_.size() == 1;
   for (int64_t i = 0; i < n; ++i) {
     if (i + kAhead < n && slot[i + kAhead] >= 0) {
       __builtin_prefetch(&held_[slot[i + kAhead]], 1);
-      if (!alone) __builtin_prefetch(&came_[slot[i + kAhead]]);
+      __builtin_prefetch(&links_[slot[i + kAhead]], 1);
     }
-    note(id[i], i, alone, out);
+    if (slot[i] != IdIndex::kNone) {
+      if (held_[slot[i]].used < out.begin) use(slot[i], out.begin + i);
+    } else if (id[i] >= 0) {
+      note_miss(id[i], i, out);
+    }
   }
 }
 
@@ -319,25 +248,8 @@ void RowCache::find_chunk(const int64_t* id, int64_t n, int32_t* slot) const {
   }
 }
 
-/// Takes note that place `i` asks for an id, after it has been looked up.
-void RowCache::note(int64_t id, int64_t i, bool alone, CacheLookup& out) {
-  const int32_t s = out.source[static_cast<std::size_t>(i)];
-  if (s != IdIndex::kNone && (alone || !is_filling(s, out.begin))) {
-    if (held_[s].used < out.begin) use(s, out.begin + i);
-  } else if (id >= 0) {
-    note_miss(id, i, s != IdIndex::kNone, out);
-  }
-}
-
-/// Whether a gather at work, other than that which began at `begin`, brings this row in.
-bool RowCache::is_filling(int32_t s, int64_t begin) const {
-  return std::any_of(at_work_.begin(), at_work_.end(), [&](AtWork other) {
-    return other.begin != begin && other.begin <= came_[s] && came_[s] < other.end;
-  });
-}
-
 /// Numbers the misses; one that comes again keeps its number.
-void RowCache::note_miss(int64_t id, int64_t i, bool busy, CacheLookup& out) {
+void RowCache::note_miss(int64_t id, int64_t i, CacheLookup& out) {
   const auto next = static_cast<int32_t>(out.miss.size());
   numbers_.reserve_one(next, [&](int32_t r) { return id_tag(out.miss[static_cast<std::size_t>(r)]); });
   const int32_t number = numbers_.find_or_insert(
@@ -346,53 +258,36 @@ void RowCache::note_miss(int64_t id, int64_t i, bool busy, CacheLookup& out) {
   if (number != next) return;
   out.miss.push_back(id);
   out.first.push_back(static_cast<int32_t>(i));
-  out.admit.push_back(busy ? kBusy : CacheLookup::kNothing);
+  out.admit.push_back(CacheLookup::kNothing);
 }
 
-void RowCache::copy(const CacheLookup& lookup, const MissRows& from, char* out) {
-  copy_asked(lookup, from, out);
-  if (lookup.source.empty() || lookup.puts_after) put_admitted(lookup, from);
+/// All rows are read before any slot is written.
+void RowCache::finish(const CacheLookup& lookup, const char* rows, char* out) {
+  const std::lock_guard lock(mutex_);
+  copy_asked(lookup, rows, out);
+  admit(lookup, [&](std::size_t r) { return rows + r * row_bytes_; });
 }
 
-/// The rows asked for, and with them the admitted ones to their slots, unless these come after.
-void RowCache::copy_asked(const CacheLookup& lookup, const MissRows& from, char* out) {
+void RowCache::copy_asked(const CacheLookup& lookup, const char* rows, char* out) {
   const std::size_t bytes = row_bytes_;
   const auto row_at = [&](int64_t i) -> const char* {
     const int32_t source = lookup.source[static_cast<std::size_t>(i)];
     if (source >= 0) return row(source);
     if (source == CacheLookup::kNothing) return nullptr;
-    return missing(lookup, from, CacheLookup::miss_of(source), bytes);
+    return rows + CacheLookup::miss_of(source) * bytes;
   };
   const int64_t ahead = rows_ahead(bytes);
-  parallel_for(static_cast<int64_t>(lookup.source.size()), kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
+  parallel_for(static_cast<int64_t>(lookup.source.size()), kGrain, [&](int64_t first, int64_t end) {
+    for (int64_t i = first; i < end; ++i) {
       if (i + ahead < end) {
         if (const char* next = row_at(i + ahead)) prefetch_row(next, bytes);
       }
       char* to = out + static_cast<std::size_t>(i) * bytes;
-      if (const char* from_row = row_at(i)) {
-        std::memcpy(to, from_row, bytes);
+      if (const char* from = row_at(i)) {
+        std::memcpy(to, from, bytes);
       } else {
         std::memset(to, 0, bytes);
       }
-      const int32_t source = lookup.source[static_cast<std::size_t>(i)];
-      if (source >= CacheLookup::kNothing || lookup.puts_after) continue;
-      const std::size_t r = CacheLookup::miss_of(source);
-      if (lookup.admit[r] >= 0 && lookup.first[r] == i) std::memcpy(row(lookup.admit[r]), to, bytes);
-    }
-  });
-}
-
-/// The admitted rows to their slots.
-void RowCache::put_admitted(const CacheLookup& lookup, const MissRows& from) {
-  const std::size_t bytes = row_bytes_;
-  const auto row_at = [&](int64_t r) { return missing(lookup, from, static_cast<std::size_t>(r), bytes); };
-  const int64_t ahead = rows_ahead(bytes);
-  parallel_for(static_cast<int64_t>(lookup.admit.size()), kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      if (r + ahead < end) prefetch_row(row_at(r + ahead), bytes);
-      const int32_t slot = lookup.admit[static_cast<std::size_t>(r)];
-      if (slot >= 0) std::memcpy(row(slot), row_at(r), bytes);
     }
   });
 }
@@ -423,88 +318,51 @@ void RowCache::match(const CacheSchedule& schedule, const int64_t* id, int64_t n
 }
 
 void RowCache::check_slots(const CacheSchedule& schedule) const {
+  std::vector<int32_t> filled;
   for (int64_t r = 0; r < schedule.size; ++r) {
     const int32_t hit = schedule.hit[r], into = schedule.admit[r];
     const bool fits =
         hit >= -1 && hit < capacity() && into >= -1 && into < capacity() && (hit < 0 || into < 0);
     if (!fits)
       throw ScheduleMismatch(at_row(r, schedule.id[r]) + " was planned for slots that there are not");
+    if (into >= 0) filled.push_back(into);
     const int32_t slot = find(schedule.id[r]);
     if (slot == hit) continue;
     throw ScheduleMismatch(at_row(r, schedule.id[r]) + " is in slot " + std::to_string(slot) + ", not in " +
                            std::to_string(hit) + " as planned");
   }
+  std::sort(filled.begin(), filled.end());
+  const auto twice = std::adjacent_find(filled.begin(), filled.end());
+  if (twice != filled.end())
+    throw ScheduleMismatch("two rows were planned for slot " + std::to_string(*twice));
 }
 
-/// Whether gathers at work leave alone what the schedule reads and writes.
-bool RowCache::may_run(const CacheSchedule& schedule) const {
-  if (at_work_.empty()) return true;
-  const auto valid = [&](int32_t s) { return s >= 0 && s < capacity(); };
-  for (int64_t r = 0; r < schedule.size; ++r) {
-    const int32_t hit = schedule.hit[r], into = schedule.admit[r];
-    if (valid(into) && held_[into].used >= at_work_.front().begin) return false;
-    if (valid(hit) && came_[hit] >= at_work_.front().begin) return false;
-  }
-  return true;
-}
-
-void RowCache::apply(const CacheSchedule& schedule, const int64_t* id, int64_t n, int64_t table_size,
-                     CacheLookup& out) {
+CacheLookup RowCache::apply(const CacheSchedule& schedule, const int64_t* id, int64_t n, int64_t table_size) {
   check_ids(id, n, table_size);
-  Started started(*this, n, out, [&] { return may_run(schedule); });
-  try {
-    match(schedule, id, n, out);
-    check_slots(schedule);
-  } catch (...) {
-    started.give_up();
-    throw;
-  }
-  out.puts_after = true;
+  const std::lock_guard lock(mutex_);
+  CacheLookup found = begin(n);
+  match(schedule, id, n, found);
+  check_slots(schedule);
   std::vector<int32_t> source(static_cast<std::size_t>(schedule.size));
   for (int64_t r = 0; r < schedule.size; ++r) {
     const int32_t hit = schedule.hit[r];
-    source[static_cast<std::size_t>(r)] = hit >= 0 ? hit : CacheLookup::of_miss(out.miss.size());
+    source[static_cast<std::size_t>(r)] = hit >= 0 ? hit : CacheLookup::of_miss(found.miss.size());
     if (hit >= 0) {
-      held_[hit].used = out.begin;
+      held_[hit].used = found.begin;
       continue;
     }
-    out.miss.push_back(schedule.id[r]);
-    out.admit.push_back(schedule.admit[r]);
+    found.first.push_back(static_cast<int32_t>(found.miss.size()));
+    found.miss.push_back(schedule.id[r]);
+    found.admit.push_back(schedule.admit[r]);
   }
-  for (int32_t& from : out.source) {
+  for (int32_t& from : found.source) {
     if (from != CacheLookup::kNothing) from = source[static_cast<std::size_t>(from)];
   }
-  put_all(out);
-  const auto misses = static_cast<int64_t>(out.miss.size());
-  const auto kept = misses - std::count(out.admit.begin(), out.admit.end(), CacheLookup::kNothing);
+  const auto misses = static_cast<int64_t>(found.miss.size());
   counts_.hits += schedule.size - misses;
   counts_.misses += misses;
-  counts_.bypassed += misses - kept;
-  started.done();
-}
-
-/// Puts misses where they are to go; two of them into one slot is a mistake.
-void RowCache::put_all(const CacheLookup& lookup) {
-  for (std::size_t r = 0; r < lookup.miss.size(); ++r) {
-    const int32_t s = lookup.admit[r];
-    if (s == CacheLookup::kNothing) continue;
-    if (came_[s] >= lookup.begin)
-      throw ScheduleMismatch("two rows were planned for slot " + std::to_string(s));
-    put(lookup.miss[r], s, lookup.begin + static_cast<int64_t>(r));
-  }
-}
-
-void RowCache::begin_change() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return !changing_; });
-  changing_ = true;
-  changed_.wait(lock, [&] { return at_work_.empty(); });
-}
-
-void RowCache::end_change() {
-  const std::lock_guard lock(mutex_);
-  changing_ = false;
-  changed_.notify_all();
+  counts_.bypassed += std::count(found.admit.begin(), found.admit.end(), CacheLookup::kNothing);
+  return found;
 }
 
 void RowCache::write(const int64_t* id, int64_t n, const char* rows) {
@@ -517,42 +375,44 @@ void RowCache::write(const int64_t* id, int64_t n, const char* rows) {
 
 void RowCache::truncate(int64_t size) {
   const std::lock_guard lock(mutex_);
-  for (int64_t s = 0; s < capacity(); ++s) {
-    if (held_[s].id >= size) set_free(static_cast<int32_t>(s));
+  for (int32_t s = 0; s < capacity(); ++s) {
+    if (held_[s].id == kFree || held_[s].id < size) continue;
+    index_.erase(id_tag(held_[s].id), s);
+    held_[s] = {kFree, 0};
+    came_[s] = 0;
   }
-  list_free();
+  sort_lists();
 }
 
 void RowCache::snapshot(int64_t* id, int64_t* key) const {
   const std::lock_guard lock(mutex_);
-  for (int64_t s = 0; s < capacity(); ++s) {
+  for (int32_t s = 0; s < capacity(); ++s) {
     const int64_t uses = counts_uses_ ? uses_[s] : 0;
     id[s] = held_[s].id;
-    key[s] = uses << kUsesShift | this->key(static_cast<int32_t>(s));
+    key[s] = uses << kUsesShift | this->key(s);
   }
 }
 
-void RowCache::restore(const int64_t* id, const int64_t* key, int64_t table_size, CacheLookup& out) {
-  Started started(*this, 0, out, [&] { return at_work_.empty(); });
-  out.source.clear();
+/// What is no longer in its slot counts as free until its row is there.
+CacheLookup RowCache::restore(const int64_t* id, const int64_t* key, int64_t table_size) {
+  const std::lock_guard lock(mutex_);
+  CacheLookup missing;
+  missing.restores = true;
   index_.clear();
-  for (int64_t s = 0; s < capacity(); ++s) {
-    const bool held = id[s] != kFree && id[s] < table_size;
-    const int64_t before = held_[s].id;
-    came_[s] = held ? key[s] & kPositions : 0;
+  for (int32_t s = 0; s < capacity(); ++s) {
+    const bool holds = id[s] != kFree && id[s] < table_size, is_there = holds && held_[s].id == id[s];
+    came_[s] = holds ? key[s] & kPositions : 0;
     clock_ = std::max(clock_, came_[s] + 1);  // the snapshot may be of another cache, with a clock ahead
-    held_[s] = {held ? id[s] : kFree, came_[s]};
-    if (counts_uses_) uses_[s] = static_cast<uint8_t>(key[s] >> kUsesShift);
-    if (held) index_.insert(id_tag(held_[s].id), static_cast<int32_t>(s));
-    if (!held || held_[s].id == before) continue;
-    out.miss.push_back(held_[s].id);
-    out.admit.push_back(static_cast<int32_t>(s));
+    held_[s] = {is_there ? id[s] : kFree, came_[s]};
+    if (counts_uses_) uses_[s] = static_cast<uint8_t>(std::min<int64_t>(key[s] >> kUsesShift, kMostUses));
+    if (is_there) index_.insert(id_tag(id[s]), s);
+    if (!holds || is_there) continue;
+    missing.miss.push_back(id[s]);
+    missing.admit.push_back(s);
   }
-  rebuild_order();
-  list_free();
-  counts_.preloaded += static_cast<int64_t>(out.miss.size());
-  out.alone = changing_ = true;  // nobody may read the slots before they are written
-  started.done();
+  sort_lists();
+  counts_.preloaded += static_cast<int64_t>(missing.miss.size());
+  return missing;
 }
 
 CacheCounts RowCache::counts() const {
@@ -567,8 +427,7 @@ void RowCache::reset_counts() {
 
 int64_t RowCache::bytes() const {
   const std::lock_guard lock(mutex_);
-  return rows_.bytes() + held_.bytes() + came_.bytes() + uses_.bytes() + index_.bytes() + order_.bytes() +
-         static_cast<int64_t>(free_.size() * sizeof(int32_t));
+  return rows_.bytes() + held_.bytes() + came_.bytes() + uses_.bytes() + links_.bytes() + index_.bytes();
 }
 
 }  // namespace tgflow

@@ -95,23 +95,6 @@ TEST(rows_are_read_as_they_were_appended) {
   }
 }
 
-TEST(a_file_that_is_cut_anywhere_keeps_its_whole_rows) {
-  const Path path;
-  for (int64_t bytes = RowFile::kHeaderBytes; bytes < RowFile::kHeaderBytes + 6 * (kRow + 4); bytes += 5) {
-    cut(path, 0);
-    {
-      RowFile file(path, kRow, "test");
-      append(file, 5);
-    }
-    cut(path, bytes);
-    RowFile file(path, kRow, "test");
-    CHECK(file.size() == std::min<int64_t>((bytes - RowFile::kHeaderBytes) / file.stride(), 5));
-    append(file, 7 - file.size());
-    RowReader reader(file, kBudget, "auto");
-    CHECK(read(reader, file, {0, 1, 2, 3, 4, 5, 6}) == "");
-  }
-}
-
 std::string bytes_of(const std::string& path) {
   File file(path, O_RDONLY);
   std::string bytes(static_cast<size_t>(file.size()), '\0');

@@ -155,43 +155,15 @@ def test_frontiers_of_any_size(gpu: str, size: int, num_nodes: int) -> None:
     assert_same_events([nodes, t], there)
 
 
-def unmixed(x: int) -> int:
-    """Return what the core's `mix64` makes `x` of: its inverse."""
-    mask = (1 << 64) - 1
-
-    def unshifted(value: int, shift: int) -> int:
-        result = value
-        for _ in range(64 // shift + 1):
-            result = value ^ (result >> shift)
-        return result
-
-    x = unshifted(x, 31) * pow(0x94D049BB133111EB, -1, 1 << 64) & mask
-    x = unshifted(x, 27) * pow(0xBF58476D1CE4E5B9, -1, 1 << 64) & mask
-    return unshifted(x, 30)
-
-
-@pytest.mark.parametrize("order", [0, 1, 2])
-def test_queries_made_to_fall_into_one_place_are_told_apart(order: int) -> None:
-    """Times and nodes whose hashes agree in all the bits that a table of this size looks at."""
-    nodes = [unmixed(high << 32) for high in range(1, 400)]  # mix64(0) is 0
-    signed = [node - (1 << 64) if node >> 63 else node for node in nodes]
-    nodes_twice = torch.tensor(signed + signed[::-1])
-    frontier = Frontier(nodes_twice, torch.zeros_like(nodes_twice))
-    padded, row = distinct(frontier, emulated(order))
-    assert int(padded.size) == 399
-    assert row.tolist() == [*range(399), *reversed(range(399))]
-    assert torch.equal(padded.nodes[:399], nodes_twice[:399])
-
-
 def test_tensors_that_a_kernel_cannot_take_are_refused() -> None:
     gpu, nodes = emulated(0), torch.arange(4)
     for t in (nodes.int(), nodes[:3], torch.arange(8)[::2], nodes.to("meta")):
         with pytest.raises(ValueError, match="t must be contiguous int64"):
-            kernels.unique_queries(gpu, kernels.TargetRows(nodes, t))
+            kernels.unique_queries(gpu, kernels.QueryRows(nodes, t))
     with pytest.raises(ValueError, match="eids must be contiguous int64"):
         kernels.unique_events(gpu, torch.arange(8)[::2])
     with pytest.raises(ValueError, match=r"nodes must be contiguous int64 \[4, 2\]"):
         kernels.expand_frontier(
-            gpu, kernels.TargetRows(nodes, nodes), torch.zeros(3, 2), nodes, 1.0,
+            gpu, kernels.QueryRows(nodes, nodes), torch.zeros(3, 2), nodes, 1.0,
             by_time=True, by_position=False,
         )  # fmt: skip

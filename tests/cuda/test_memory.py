@@ -13,7 +13,6 @@ from helpers.emulator import Emulator
 from helpers.memory_tables import with_past
 from tgflow.cuda.memory import MemoryBuffers, Versions, read_versions, write_versions
 from tgflow.nn import NodeMemory
-from tgflow.nn.memory_table import TensorTable
 
 NODES = 6
 ORDERS = cases([0, 1, 5], [0, 5])
@@ -115,29 +114,6 @@ def test_more_rows_than_a_thread_block_has_threads_are_archived_in_order(history
         write_plain(plain, nodes, versions)
         placed.write(nodes, versions)
     assert_same(placed, plain)
-
-
-def test_rows_may_be_elsewhere_and_only_those_asked_for_come():
-    """As of a table behind a cache: rows are gathered before, and written back after."""
-    dims, nodes = (4, 4), torch.tensor([1, 4])
-    plain, placed = plain_memory(dims, 9), KernelMemory(dims, 9, 0)
-    assert isinstance(plain.table, TensorTable)
-    table = torch.zeros(NODES, 8)
-    there = placed.buffers._replace(rows=None)
-    for position in (1, 2, 3):
-        versions = versions_of(nodes, dims, position)
-        write_plain(plain, nodes, versions)
-        held = table[nodes]
-        write_versions(placed.kernels, there, nodes, versions, rows=held)
-        table[nodes] = held
-    assert torch.equal(table, plain.table.rows[:NODES])
-    assert torch.equal(placed.memory.history.rows[:4], plain.history.rows[:4])
-    for at in (0, 2, 3):
-        position = torch.tensor([at, 3])
-        rows, clock = read_versions(placed.kernels, there, nodes, position, table[nodes])
-        expected = plain.read(nodes, position)
-        assert torch.equal(rows, expected.state)
-        assert torch.equal(clock, expected.clock)
 
 
 def test_a_node_without_a_row_is_not_written_and_does_not_stay_unseen():

@@ -8,7 +8,7 @@ import torch
 from helpers.effort import cases
 from helpers.emulator import Emulator
 from helpers.emulator.device import EmulatedDevice
-from tgflow.cuda.rows import LINE, TableView, gather, scatter
+from tgflow.cuda.rows import LINE, TableView
 
 NUM_ROWS = 640
 
@@ -20,19 +20,19 @@ def line_aligned(num_bytes: int) -> torch.Tensor:
 
 
 def viewed(gpu: EmulatedDevice, rows: torch.Tensor) -> TableView:
-    view = TableView(gpu)
+    view = TableView(gpu, rows.shape[1])
     view.publish(rows.data_ptr(), len(rows))
     return view
 
 
 def gathered(row_bytes: int, ids: torch.Tensor, order: int = 0) -> tuple[torch.Tensor, ...]:
-    """Return rows, what the kernel makes of `ids`, and the GPU."""
+    """Return rows, what the kernel makes of `ids`, the id that was wrong, and the GPU."""
     gpu = EmulatedDevice(kernels=Emulator(order=order))
     rows = line_aligned(NUM_ROWS * row_bytes).view(NUM_ROWS, row_bytes)
     out = torch.full((len(ids), row_bytes), 7, dtype=torch.uint8)
-    wrong = torch.tensor([-1])
-    gather(gpu, viewed(gpu, rows), row_bytes, ids, out, wrong, in_place=True)
-    return rows, out, wrong, gpu
+    view = viewed(gpu, rows)
+    view.gather(ids, out, in_place=True)
+    return rows, out, view._wrong, gpu
 
 
 @pytest.mark.parametrize("order", cases([0, 1, 5], [0, 5]))
@@ -44,7 +44,7 @@ def test_every_width_in_every_order_of_lanes(row_bytes, order):
     ids = torch.randint(-1, NUM_ROWS, (157,), generator=torch.Generator().manual_seed(order))
     rows, out, wrong, _ = gathered(row_bytes, ids, order)
     assert torch.equal(out, torch.cat([rows, torch.zeros_like(rows[:1])])[ids])
-    assert wrong.item() == -1
+    assert wrong.item() == -(2**63)
 
 
 def test_wrong_ids_are_reported_and_read_nothing():
@@ -67,19 +67,20 @@ def test_scattered_rows_are_there_and_no_others(row_bytes, order):
     generator = torch.Generator().manual_seed(order)
     ids = torch.randperm(NUM_ROWS, generator=generator)[:157]
     new = torch.randint(0, 256, (157, row_bytes), dtype=torch.uint8)
-    expected, wrong = rows.clone().index_copy_(0, ids, new), torch.tensor([-5])
-    scatter(gpu, viewed(gpu, rows), row_bytes, ids, new, wrong, in_place=True)
+    expected, view = rows.clone().index_copy_(0, ids, new), viewed(gpu, rows)
+    view.scatter(ids, new, in_place=True)
     assert torch.equal(rows, expected)
-    assert wrong.item() == -5
+    view.check()
 
 
 @pytest.mark.parametrize("bad", [NUM_ROWS, -1, 2**40])
 def test_a_row_that_is_not_there_is_left_out_of_a_scatter(bad):
     gpu = EmulatedDevice()
     rows = line_aligned(NUM_ROWS * 8).view(NUM_ROWS, 8)
-    expected, wrong = rows.clone(), torch.tensor([-5])
+    expected, view = rows.clone(), viewed(gpu, rows)
     expected[3] = 9
     new = torch.full((2, 8), 9, dtype=torch.uint8)
-    scatter(gpu, viewed(gpu, rows), 8, torch.tensor([bad, 3]), new, wrong, in_place=False)
+    view.scatter(torch.tensor([bad, 3]), new, in_place=False)
     assert torch.equal(rows, expected)
-    assert wrong.item() == bad
+    with pytest.raises(IndexError, match=f"asked for id {bad},"):
+        view.check()

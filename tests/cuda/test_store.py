@@ -183,31 +183,3 @@ def test_a_batch_that_could_need_much_more_than_is_there_is_waited_for():
     store = DeviceStore(gpu, directed=False, budget=4096)
     insert(store, hub_events(1_000, 50, seed=1))
     assert gpu.synchronized == 1
-
-
-@given(events=event_lists(), cuts=st.lists(st.integers(0, 40), max_size=8), directed=st.booleans())
-def test_no_batch_takes_more_than_it_may(events, cuts, directed):
-    check_bounds(events, cuts, directed)
-
-
-@pytest.mark.parametrize("size", cases([10, 300, 6_000], [300]))
-def test_no_batch_of_a_long_history_takes_more_than_it_may(size):
-    check_bounds(hub_events(24_000, 50, seed=size), range(0, 24_000, size), directed=False)
-
-
-def check_bounds(events: EventBatch, cuts, directed: bool) -> None:
-    """Of entries, units and blocks, known from the batches before."""
-    store = DeviceStore(EmulatedDevice(), directed)
-    for start, stop in pairwise(sorted({0, len(events), *(min(c, len(events)) for c in cuts)})):
-        part = events[start:stop]
-        store.reserve(part.src, part.dst, part.t)
-        store._collect()
-        planned = store._pending
-        if planned is None:
-            continue
-        most = store._unread.most(planned.plan.num_pairs, store.chunks.max_capacity)
-        totals = planned.totals
-        assert totals.entries <= most.entries
-        assert totals.rooms <= most.rooms
-        assert totals.blocks <= most.blocks
-        store.commit(store.position + len(part))

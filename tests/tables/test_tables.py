@@ -7,8 +7,6 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import tgflow as tg
 from helpers.devices import for_each_gpu
@@ -60,22 +58,9 @@ def test_rows_of_any_width_and_dtype_come_in_any_order(placement, device, dtype,
         found = table.gather(ids.to(at))
         assert found.device.type == at.type
         assert torch.equal(found.cpu(), expected_rows(rows, ids)), name
+        assert torch.equal(table[ids.to(at).view(1, -1, 1)].view(found.shape), found), name
     assert torch.equal(table.read(20, 130), rows[20:130])
     table.close()
-
-
-@given(size=st.integers(1, 50), dim=st.integers(1, 40), data=st.data())
-@pytest.mark.parametrize("placement", ["host", "disk", "device", "uva"])
-def test_gather_matches_indexing(placement, size, dim, data):
-    rows = torch.arange(1.0, size * dim + 1).reshape(size, dim)
-    table = made(placement, None if placement in ("host", "disk") else "emulated", dim)
-    for begin in range(0, size, 7):
-        table.append(rows[begin : begin + 7])
-    listed = data.draw(st.lists(st.integers(-1, size - 1), max_size=30))
-    ids = torch.tensor(listed, dtype=torch.int64)
-    assert torch.equal(table.gather(ids), expected_rows(rows, ids))
-    shaped = table[ids.reshape(1, -1, 1)]
-    assert torch.equal(shaped, expected_rows(rows, ids).reshape(1, -1, 1, dim))
 
 
 @for_each_placement

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import ctypes
 import threading
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ctypes import c_int64 as _number
 from ctypes import c_uint64 as _word
 from enum import IntEnum
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from tgflow.cache.contents import CacheCounters, CacheSchedule, CacheSnapshot
-from tgflow.cuda.device import Device, StreamEvent
+from tgflow.cache.contents import CacheCounters, CacheSnapshot
+from tgflow.cuda.device import Device
 from tgflow.cuda.launch import Argument
+from tgflow.cuda.readers import Readers
 from tgflow.cuda.rows import write_width
 from tgflow.cuda.structs import words
 from tgflow.tables.feature_table import FeatureTable
-from tgflow.tables.table import PendingGather
 
 WAYS = 8
 """Slots of a set: `kWays` of csrc/cuda/cache.cu."""
@@ -29,8 +29,8 @@ _IN_REACH = ("device", "uva")
 _THREADS = 256
 _PIECE = 16
 _BLOCKS = 8
-_MOST_IDS = 2**31 - 1
-_MOST_SLOTS = 2**31 - 1
+_MOST = 2**31 - 1
+"""Slots, and ids of a gather: kernels number them in 32 bits."""
 
 
 class CachePurpose(IntEnum):
@@ -59,23 +59,24 @@ class _Copy(ctypes.Structure):
     _fields_ = words("source admit size out lanes")
 
 
-class Lookup:
+class Lookup(NamedTuple):
     """The ids of one gather, and where their rows are and go."""
 
-    def __init__(self, ids: Tensor) -> None:
-        self.ids = ids
-        self.source, self.admit = ids.new_empty(2, ids.numel(), dtype=torch.int32).unbind(0)
-        """The slot in which each row is, and the one into which it goes; -1: none."""
-        self.miss = ids.new_empty(ids.numel())
-        """The ids that the table is asked for, -1 elsewhere."""
+    ids: Tensor
+    source: Tensor
+    """The slot in which each row is, int32; -1: none."""
+    admit: Tensor
+    """The slot into which each row goes, int32; -1: none."""
+    miss: Tensor
+    """The ids that the table is asked for, -1 elsewhere."""
 
 
 class DeviceCache:
     """`capacity` rows of `table` in a GPU's memory, in sets of 8 slots with CLOCK replacement."""
 
     def __init__(self, table: FeatureTable, capacity: int, gpu: Device) -> None:
-        if capacity > _MOST_SLOTS:
-            raise ValueError(f"a cache on a GPU has at most {_MOST_SLOTS} rows, got {capacity}")
+        if capacity > _MOST:
+            raise ValueError(f"a cache on a GPU has at most {_MOST} rows, got {capacity}")
         self._table, self._gpu = table, gpu
         self.capacity = capacity
         self._row_bytes = table.dim * table.dtype.itemsize
@@ -91,9 +92,8 @@ class DeviceCache:
         """The number of the gather. On the device: replayed gathers count as well."""
         self._counts = self._id.new_zeros(7)
         self._lock = threading.RLock()
-        self._turns = _Turns(gpu.current_stream())
-        finalizer = weakref.finalize(self, self._turns.wait, gpu)
-        finalizer.atexit = False  # the process's end gives all back
+        self._turns = Readers(gpu)
+        self._turns.wait_when_dropped(self, in_host=True)
 
     @property
     def gpu(self) -> Device:
@@ -116,18 +116,7 @@ class DeviceCache:
         with self.changing():
             found = self._look_up(ids, CachePurpose.GATHER)
             self._read_misses(found, out)
-            self._admit(found, CachePurpose.GATHER)
             self._copy(found.source, found.admit, out)
-
-    def start(self, schedule: CacheSchedule) -> PendingGather | None:
-        """Raise ValueError: schedules are for caches in host memory."""
-        raise ValueError("schedules are for caches in host memory; give no device")
-
-    def apply(
-        self, schedule: CacheSchedule, ids: Tensor, out: Tensor, missed: PendingGather | None = None
-    ) -> None:
-        """Raise ValueError, as `start`."""
-        self.start(schedule)
 
     def preload(self, ids: Tensor) -> None:
         """Admit the rows that fit in their sets, the first ones first."""
@@ -136,14 +125,9 @@ class DeviceCache:
         with self.changing():
             for _ in range(WAYS):  # a set admits one row in each pass
                 found = self._look_up(ids, CachePurpose.PRELOAD)
-                self._admit(found, CachePurpose.PRELOAD)
                 stays_out = (found.admit < 0) & (found.miss < len(self._table))
                 found.miss.masked_fill_(stays_out, -1)
-                try:
-                    self._read_misses(found, out)
-                except BaseException:
-                    self._id[found.admit[found.admit >= 0].long()] = -1
-                    raise
+                self._read_misses(found, out)
                 self._copy(None, found.admit, out)
 
     def append(self, first: int, rows: Tensor) -> None:
@@ -157,42 +141,43 @@ class DeviceCache:
             there = rows[len(rows) - num :].detach().to(device).contiguous()
             for _ in range(min(-(-num // len(self._claim)), WAYS)):
                 found = self._look_up(ids, CachePurpose.APPEND)
-                self._admit(found, CachePurpose.APPEND)
                 self._copy(None, found.admit, there)
 
     def _look_up(self, ids: Tensor, purpose: CachePurpose) -> Lookup:
-        if ids.numel() > _MOST_IDS:
-            raise ValueError(f"a gather has at most {_MOST_IDS} ids, got {ids.numel()}")
-        found = Lookup(ids)
-        self._clock += 1
-        self._launch("cache_look_up", ids.numel(), self._batch(found, purpose))
-        return found
-
-    def _admit(self, found: Lookup, purpose: CachePurpose) -> None:
-        self._launch("cache_admit", found.ids.numel(), self._batch(found, purpose))
-
-    def _batch(self, found: Lookup, purpose: CachePurpose) -> _Batch:
-        view = self._table.view
-        return _Batch(
-            found.ids.data_ptr(),
-            found.ids.numel(),
+        """Find the rows, and choose which of the others come in."""
+        size, view = ids.numel(), self._table.view
+        if size > _MOST:
+            raise ValueError(f"a gather has at most {_MOST} ids, got {size}")
+        source, admit = ids.new_empty(2, size, dtype=torch.int32).unbind(0)
+        found = Lookup(ids, source, admit, ids.new_empty(size))
+        batch = _Batch(
+            ids.data_ptr(),
+            size,
             len(self._table),
             0 if view is None else view.address,
-            found.source.data_ptr(),
-            found.admit.data_ptr(),
+            source.data_ptr(),
+            admit.data_ptr(),
             found.miss.data_ptr(),
             purpose,
         )
+        self._clock += 1
+        self._launch("cache_look_up", size, batch)
+        self._launch("cache_admit", size, batch)
+        return found
 
     def _read_misses(self, found: Lookup, out: Tensor) -> None:
         """Have the table write the rows that are missing to where they belong, zeros elsewhere."""
-        if self._table.placement in _IN_REACH:
-            self._table.gather(found.miss.view(found.ids.shape), out)
-            return
-        asked = found.miss.cpu()
-        where = asked.ge(0).nonzero().view(-1)
-        distinct, row = asked[where].unique(return_inverse=True)  # type: ignore[no-untyped-call]
-        rows = self._table.gather(distinct)[row]
+        try:
+            if self._table.placement in _IN_REACH:
+                self._table.gather(found.miss.view(found.ids.shape), out)
+                return
+            asked = found.miss.cpu()
+            where = asked.ge(0).nonzero().view(-1)
+            distinct, row = asked[where].unique(return_inverse=True)  # type: ignore[no-untyped-call]
+            rows = self._table.gather(distinct)[row]
+        except BaseException:
+            self._id[found.admit[found.admit >= 0].long()] = -1
+            raise
         out.zero_()
         out.view(-1, self._table.dim).index_copy_(0, where.to(out.device), rows.to(out.device))
 
@@ -234,13 +219,11 @@ class DeviceCache:
             if self._gpu.is_capturing():
                 yield
                 return
-            turns, stream = self._turns, self._gpu.current_stream()
-            if stream != turns.stream and turns.last is not None:
-                self._gpu.wait_event(turns.last)
+            self._turns.writing()
             try:
                 yield
             finally:
-                turns.stream, turns.last = stream, self._gpu.record_event()
+                self._turns.published()
 
     def write(self, ids: Tensor, rows: Tensor) -> None:
         """Overwrite those of the rows that are held."""
@@ -281,16 +264,3 @@ class DeviceCache:
         """Count from 0."""
         with self.changing():
             self._counts.zero_()
-
-
-class _Turns:
-    """The last turn at a cache: each waits for the one before."""
-
-    def __init__(self, stream: int) -> None:
-        self.made_on = self.stream = stream
-        self.last: StreamEvent | None = None
-
-    def wait(self, gpu: Device) -> None:
-        """Have the host wait for it: memory is free at once for the stream that it was made on."""
-        if self.stream != self.made_on and self.last is not None and not self.last.query():
-            gpu.synchronize()

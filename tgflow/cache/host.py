@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from contextlib import AbstractContextManager
 from dataclasses import fields
 
 import torch
@@ -26,6 +26,7 @@ class HostCache:
         self._row_bytes = table.dim * table.dtype.itemsize
         kind = getattr(_native.CachePolicy, policy)
         self._rows = _native.RowCache(kind, capacity, self._row_bytes)
+        self._lock = threading.RLock()
 
     @property
     def nbytes(self) -> int:
@@ -39,9 +40,8 @@ class HostCache:
             self.gather(ids.cpu(), pinned)
             out.copy_(pinned, non_blocking=True)
             return
-        lookup = _native.CacheLookup()
-        self._rows.look_up(ids, len(self._table), lookup)
-        self._bring(lookup, out)
+        with self._lock:
+            self._finish(self._rows.look_up(ids, len(self._table)), out)
 
     def start(self, schedule: CacheSchedule) -> PendingGather | None:
         """Begin to read from a disk: rows in memory are there at once, and may still change."""
@@ -59,48 +59,37 @@ class HostCache:
             out.copy_(there)
             return
         hit, admit = (part.to(torch.int32).contiguous() for part in (schedule.hit, schedule.admit))
-        planned, lookup = schedule.ids.contiguous(), _native.CacheLookup()
-        self._rows.apply(planned, hit, admit, ids, len(self._table), lookup)
-        self._bring(lookup, out, missed)
+        planned = schedule.ids.contiguous()
+        with self._lock:
+            lookup = self._rows.apply(planned, hit, admit, ids, len(self._table))
+            self._finish(lookup, out, missed)
 
     def preload(self, ids: Tensor) -> None:
         """Read what is not there and fits."""
-        lookup = _native.CacheLookup()
-        self._rows.preload(ids.cpu(), len(self._table), lookup)
-        self._bring(lookup)
+        with self._lock:
+            self._finish(self._rows.preload(ids.cpu(), len(self._table)))
 
     def append(self, first: int, rows: Tensor) -> None:
         """Admit the last of the rows that the table has just been given, id `first` and on."""
-        self._rows.append(first, rows.detach().cpu().contiguous())
+        with self._lock:
+            self._rows.append(first, rows.detach().cpu().contiguous())
 
-    def _bring(
+    def _finish(
         self,
         lookup: _native.CacheLookup,
         out: Tensor | None = None,
         missed: PendingGather | None = None,
     ) -> None:
-        """Read the rows that are missing and finish the gather; without them, undo it."""
-        done = False
-        try:
-            rows = self._missing(lookup) if missed is None else missed.wait()
-            self._rows.copy(lookup, rows, out)
-            done = True
-        finally:
-            self._rows.finish(lookup, done)
+        """Read the rows that are missing, fill `out` and admit what comes in."""
+        if missed is None:
+            rows = self._table.gather(torch.from_numpy(lookup.misses))
+        else:
+            rows = missed.wait()
+        self._rows.finish(lookup, rows, out)
 
-    def _missing(self, lookup: _native.CacheLookup) -> Tensor:
-        misses = torch.empty(lookup.num_misses, dtype=torch.int64)
-        lookup.copy_misses(misses)
-        return self._table.gather(misses)
-
-    @contextmanager
-    def changing(self) -> Iterator[None]:
-        """Keep gathers out."""
-        self._rows.begin_change()
-        try:
-            yield
-        finally:
-            self._rows.end_change()
+    def changing(self) -> AbstractContextManager[object]:
+        """Keep gathers of other threads out."""
+        return self._lock
 
     def write(self, ids: Tensor, rows: Tensor) -> None:
         """Overwrite those of the rows that are held."""
@@ -119,9 +108,8 @@ class HostCache:
 
     def restore(self, snapshot: CacheSnapshot) -> None:
         """Hold that again; reads from the table what is no longer where it was."""
-        lookup = _native.CacheLookup()
-        self._rows.restore(snapshot.ids, snapshot.keys, len(self._table), lookup)
-        self._bring(lookup)
+        with self._lock:
+            self._finish(self._rows.restore(snapshot.ids, snapshot.keys, len(self._table)))
 
     def counters(self) -> CacheCounters:
         """Return what was counted since the last reset."""

@@ -35,10 +35,8 @@ class CachedTable:
     Contents stay from one round of a continual run to the next (GNNFlow's *reuse*, SoCC 2024);
     `restored` gives an evaluation pass its own (its *restore*).
 
-    Any number of threads may gather at once: they take turns at the index, not at the rows. A row
-    that another gather is just bringing in counts as a miss and a bypass, and one that another
-    gather reads is not evicted, so under concurrency the counters depend on who comes first; the
-    rows never do.
+    Any number of threads may gather at once, and take turns: so contents and counters depend on
+    which comes first; the rows never do.
 
     Example:
         >>> rows = tg.tables.FeatureTable.from_tensor(torch.eye(4), placement="disk")
@@ -115,7 +113,7 @@ class CachedTable:
         """The GPU that the cache is on; None: in host memory."""
         return self._engine.gpu
 
-    def reading(self) -> AbstractContextManager[None]:
+    def reading(self) -> AbstractContextManager[object]:
         """Enclose the replay of captured gathers, which take turns with all others by this."""
         return self._engine.changing()
 
@@ -206,19 +204,23 @@ class CachedTable:
                 planned. Nothing has changed then.
             ValueError: If the policy is another.
         """
-        if self.policy != "belady":
-            raise ValueError(f'schedules are for policy="belady", this cache has {self.policy!r}')
+        engine = self._planned()
         ids, out = self._checked(ids, out)
-        self._engine.apply(schedule, ids, out, missed)
+        engine.apply(schedule, ids, out, missed)
         return out
 
     def start(self, schedule: CacheSchedule) -> PendingGather | None:
         """Begin to read what a schedule will miss, before its turn; None where that is of no use.
 
-        It is of use for a table on disk, whose rows come meanwhile and never change, behind a cache
-        in host memory.
+        It is of use for a table on disk, whose rows come meanwhile and never change.
         """
-        return self._engine.start(schedule)
+        return self._planned().start(schedule)
+
+    def _planned(self) -> HostCache:
+        if self.policy != "belady":
+            raise ValueError(f'schedules are for policy="belady", this cache has {self.policy!r}')
+        assert isinstance(self._engine, HostCache)
+        return self._engine
 
     def preload(self, ids: Tensor) -> None:
         """Bring rows in before anyone asks for them, under "static" the only way to do so.

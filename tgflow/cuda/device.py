@@ -181,15 +181,11 @@ class Device:
         """
         tensor.record_stream(torch.cuda.current_stream(self.device))
 
-    def record_event(self, event: StreamEvent | None = None) -> StreamEvent:
-        """Return the point that the current stream's work has come to.
-
-        Args:
-            event: An event that is not needed any more, to be recorded again instead of a new one.
-        """
-        event = torch.cuda.Event() if event is None else event  # type: ignore[no-untyped-call]
-        cast(Any, event).record(torch.cuda.current_stream(self.device))
-        return event
+    def record_event(self) -> StreamEvent:
+        """Return the point that the current stream's work has come to."""
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self.device))
+        return cast(StreamEvent, event)
 
     def record_time(self) -> StreamEvent:
         """Return the point that the current stream's work has come to, which is timed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,35 +38,20 @@ class _Rows(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DistinctRows:
-    """Queries of which no two are equal, in order of first appearance; then padding."""
+class QueryRows(NamedTuple):
+    """Queries on the GPU. Distinct ones are in order of first appearance, padding behind them."""
 
     nodes: Tensor
     """int64 `[N]`, `NO_NODE` beyond the rows in use."""
     t: Tensor
     """int64 `[N]`: ticks, 0 beyond them."""
-    position: Tensor | None
-    """int64 `[N]`: log positions, 0 beyond them; or None."""
-    num_used: Tensor
-    """int64 `[]`."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TargetRows:
-    """The queries whose neighbors were sampled, on the GPU."""
-
-    nodes: Tensor
-    """int64 `[N]`."""
-    t: Tensor
-    """int64 `[N]`: ticks."""
     position: Tensor | None = None
-    """int64 `[N]`: log positions, or None."""
+    """int64 `[N]`: log positions, 0 beyond them; or None."""
     num_used: Tensor | None = None
     """int64 `[]`: rows in use; None: all."""
 
 
-def unique_queries(gpu: Device, queries: TargetRows) -> tuple[DistinctRows, Tensor]:
+def unique_queries(gpu: Device, queries: QueryRows) -> tuple[QueryRows, Tensor]:
     """Return each query once, and the row of each, int64 `[N]`. Does not synchronize."""
     size = len(queries.nodes)
     items = _targets(gpu, queries, by_time=True, by_position=True)
@@ -76,14 +61,14 @@ def unique_queries(gpu: Device, queries: TargetRows) -> tuple[DistinctRows, Tens
 
 def expand_frontier(
     gpu: Device,
-    targets: TargetRows,
+    targets: QueryRows,
     nodes: Tensor,
     t: Tensor,
     seconds_per_tick: float,
     *,
     by_time: bool,
     by_position: bool,
-) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], DistinctRows]:
+) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], QueryRows]:
     """Return what links targets with their neighbors, and the frontier below. Does not synchronize.
 
     Args:
@@ -128,14 +113,15 @@ def unique_events(gpu: Device, eids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     address = Arguments(gpu.device).address("eids", eids, torch.int64, size)
     items = _Items(slot_node=address, num_slots=size, k=1)
     rows, row = _made_distinct(gpu, items, size, False, _Rows(base=1))
+    assert rows.num_used is not None
     return rows.nodes, row, rows.num_used
 
 
-def _with_position(queries: TargetRows, by_position: bool) -> bool:
+def _with_position(queries: QueryRows, by_position: bool) -> bool:
     return by_position and queries.position is not None
 
 
-def _targets(gpu: Device, queries: TargetRows, *, by_time: bool, by_position: bool) -> _Items:
+def _targets(gpu: Device, queries: QueryRows, *, by_time: bool, by_position: bool) -> _Items:
     size, given = len(queries.nodes), Arguments(gpu.device)
     position, num_used = queries.position if by_position else None, queries.num_used
     return _Items(
@@ -151,7 +137,7 @@ def _targets(gpu: Device, queries: TargetRows, *, by_time: bool, by_position: bo
 
 def _made_distinct(
     gpu: Device, items: _Items, size: int, with_position: bool, to: _Rows | None = None
-) -> tuple[DistinctRows, Tensor]:
+) -> tuple[QueryRows, Tensor]:
     """Return the distinct rows of `size` items, and each item's; `to` says what else is written."""
     if size > _MOST_ITEMS:
         raise ValueError(f"a frontier on a GPU has at most {_MOST_ITEMS} rows, got {size}")
@@ -175,13 +161,13 @@ def _made_distinct(
     gpu.kernels.launch("frontier_flag", blocks, _THREADS, items, claims)
     torch.cumsum(number, 0, dtype=torch.int32, out=number)
     gpu.kernels.launch("frontier_write", blocks, _THREADS, items, claims, to)
-    return DistinctRows(nodes, t, position[0] if position else None, num_used), row
+    return QueryRows(nodes, t, position[0] if position else None, num_used), row
 
 
-def _none(gpu: Device, base: int, with_position: bool) -> tuple[DistinctRows, Tensor]:
+def _none(gpu: Device, base: int, with_position: bool) -> tuple[QueryRows, Tensor]:
     """Return the rows of no items: those that stand for what is not there."""
     nodes = torch.full((base,), -1, dtype=torch.int64, device=gpu.device)
     zeros = torch.zeros_like(nodes)
     num_used = torch.full((), base, dtype=torch.int64, device=gpu.device)
-    rows = DistinctRows(nodes, zeros, zeros.clone() if with_position else None, num_used)
+    rows = QueryRows(nodes, zeros, zeros.clone() if with_position else None, num_used)
     return rows, zeros.new_empty(0)

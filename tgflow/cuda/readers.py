@@ -7,17 +7,8 @@ import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from tgflow.cuda.device import Device, StreamEvent
-
-
-@dataclass(slots=True, eq=False)
-class _Mark:
-    event: StreamEvent
-    num_waiting: int = 0
-    """Retired things that wait for the event as it is: it must not be recorded again."""
-    is_reader: bool = True
 
 
 class Readers:
@@ -37,10 +28,10 @@ class Readers:
         self._num_published = 0
         self._seen: dict[int, int] = {}
         """Per stream, the publication that it has waited for."""
-        self._reading: dict[int, _Mark] = {}
-        self._spare: list[StreamEvent] = []
+        self._reading: dict[int, StreamEvent] = {}
+        """Per stream, where its latest read ends."""
         self._retiring: list[tuple[object, bool]] = []
-        self._retired: deque[tuple[object, list[_Mark]]] = deque()
+        self._retired: deque[tuple[object, list[StreamEvent]]] = deque()
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -57,21 +48,12 @@ class Readers:
                 yield
             finally:
                 if away:
-                    self._mark(stream)
+                    self._reading[stream] = self._gpu.record_event()
 
     def _wait_for_publication(self, stream: int) -> None:
         if self._published is not None and self._seen.get(stream) != self._num_published:
             self._gpu.wait_event(self._published)
             self._seen[stream] = self._num_published
-
-    def _mark(self, stream: int) -> None:
-        """Note that the current stream reads up to here: its event is recorded again, if it may."""
-        mark = self._reading.get(stream)
-        if mark is not None and mark.num_waiting == 0:
-            self._gpu.record_event(mark.event)
-            return
-        spare = self._spare.pop() if self._spare else None
-        self._reading[stream] = _Mark(self._gpu.record_event(spare))
 
     def wait_when_dropped(self, owner: object, *, in_host: bool = False) -> None:
         """Have the host wait for readers on other streams when `owner` and its memory go.
@@ -83,8 +65,7 @@ class Readers:
         finalizer.atexit = False  # the process's end gives all back
 
     def _wait_for_all(self, in_host: bool) -> None:
-        events = [mark.event for mark in self._reading.values()]
-        events += [mark.event for _, marks in self._retired for mark in marks]
+        events = [*self._reading.values(), *(e for _, waited in self._retired for e in waited)]
         if in_host and self._published is not None:
             events.append(self._published)
         if not all(event.query() for event in events):
@@ -104,9 +85,9 @@ class Readers:
         The host goes on. Readers launched later see what was published before this.
         """
         with self._lock:
-            for stream, mark in self._reading.items():
+            for stream, event in self._reading.items():
                 if stream != self._gpu.current_stream():
-                    self._gpu.wait_event(mark.event)
+                    self._gpu.wait_event(event)
 
     def retire(self, thing: object, *, in_host: bool = False) -> None:
         """Hand over what the state to be published next does not reach any more.
@@ -124,11 +105,9 @@ class Readers:
         with self._lock:
             self._published = self._gpu.record_event()
             self._num_published += 1
-            marks = [mark for stream, mark in self._reading.items() if stream != self._writer]
+            reading = [each for stream, each in self._reading.items() if stream != self._writer]
             for thing, in_host in self._retiring:
-                waited = [*marks, _Mark(self._published, is_reader=False)] if in_host else marks
-                for mark in waited:
-                    mark.num_waiting += 1
+                waited = [*reading, self._published] if in_host else reading
                 self._retired.append((thing, waited))
             self._retiring = []
             return self._published
@@ -137,15 +116,6 @@ class Readers:
         """Return what nobody reads any more, in the order in which it was retired."""
         done = []
         with self._lock:
-            while self._retired and all(mark.event.query() for mark in self._retired[0][1]):
-                thing, marks = self._retired.popleft()
-                done.append(thing)
-                self._let_go(marks)
+            while self._retired and all(event.query() for event in self._retired[0][1]):
+                done.append(self._retired.popleft()[0])
         return done
-
-    def _let_go(self, marks: list[_Mark]) -> None:
-        current = [id(mark) for mark in self._reading.values()]
-        for mark in marks:
-            mark.num_waiting -= 1
-            if mark.num_waiting == 0 and mark.is_reader and id(mark) not in current:
-                self._spare.append(mark.event)

@@ -1,4 +1,4 @@
-"""Launches the kernels that gather and scatter rows by id (csrc/cuda/table.cu)."""
+"""Tables as kernels read and change them: rows by id (csrc/cuda/table.cu)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import ctypes
 from ctypes import c_int64 as _number
 from ctypes import c_uint64 as _word
 
+import torch
 from torch import Tensor
 
 from tgflow.cuda.device import Device
+from tgflow.cuda.readers import Readers
 from tgflow.cuda.structs import words
 
 LINE = 128
@@ -20,6 +22,7 @@ _IN_PLACE_SHARE = 4
 _DEVICE_BLOCKS = 8
 _WARP = 32
 _VIEW_BYTES = 16
+_NONE = -(2**63)
 
 
 class RowGather(ctypes.Structure):
@@ -35,100 +38,100 @@ class RowScatter(ctypes.Structure):
 
 
 class TableView:
-    """Where the rows of a table are and how many, in device memory (cuda/table_view.hpp).
+    """A table as kernels on any stream read it, and as one stream at a time changes it.
 
-    Launches take its address, so that one that is captured sees what the table is when it is
-    replayed. `publish` changes it in the order of the current stream.
+    Where its rows are and how many is in device memory (cuda/table_view.hpp), whose address
+    launches take: one that is captured sees what the table is when it is replayed.
 
     Args:
         gpu: Whose kernels read it.
+        row_bytes: Of a row, any number.
     """
 
-    def __init__(self, gpu: Device) -> None:
-        self._gpu = gpu
+    def __init__(self, gpu: Device, row_bytes: int) -> None:
+        self._gpu, self._row_bytes = gpu, row_bytes
+        self.readers = Readers(gpu)
+        """Who may still read; memory of rows, and this, are given back behind those."""
         self._held = gpu.allocate(_VIEW_BYTES)
         self.address: int = self._held.data_ptr()
         """Of the view, on the device."""
+        self._wrong = gpu.allocate_host(8).view(torch.int64)
+        """A word that kernels write and the host reads: the id of a row that is not there."""
+        self._wrong.fill_(_NONE)
         self.publish(0, 0)
 
+    def check(self) -> None:
+        """Raise IndexError if a call that is done by now was asked for a row that is not there."""
+        id = int(self._wrong[0])
+        if id == _NONE:
+            return
+        self._wrong.fill_(_NONE)
+        raise IndexError(
+            f"an earlier call on {self._gpu.device} was asked for id {id}, which was not in "
+            "the table; it gave zeros, or wrote nothing"
+        )
+
     def publish(self, rows: int, size: int) -> None:
-        """Say that `size` rows are at address `rows`, a multiple of 16 that the GPU reads."""
+        """Publish that `size` rows are at address `rows`, after the current stream's writes.
+
+        The address is a multiple of 16 that the GPU reads.
+        """
         where = (_word(self.address), _word(rows), _number(size))
         self._gpu.kernels.launch("table_publish", 1, 1, *where)
+        self.readers.published()
 
+    def gather(self, ids: Tensor, out: Tensor, *, in_place: bool) -> None:
+        """Copy rows on the current stream; does not synchronize.
 
-def gather(
-    gpu: Device,
-    view: TableView,
-    row_bytes: int,
-    ids: Tensor,
-    out: Tensor,
-    wrong: Tensor,
-    *,
-    in_place: bool,
-) -> None:
-    """Copy rows to `out` on the GPU's current stream; does not synchronize.
+        Args:
+            ids: Contiguous int64 on the GPU, at least one; a negative one gives zeros.
+            out: Contiguous, as many rows on the GPU.
+            in_place: Whether the rows are in host memory. Few thread blocks keep the bus to it
+                full: a grid of a quarter of the multiprocessors leaves the others to training.
+        """
+        alignment = write_width(self._row_bytes | out.data_ptr())
+        lanes = lanes_of(self._row_bytes, alignment)
+        work = -(-ids.numel() * lanes // (_THREADS * _TOGETHER))
+        arguments = RowGather(*self._where(ids), out.data_ptr(), self._wrong.data_ptr(), lanes)
+        with self.readers.reading():
+            self._launch(f"gather_by_{alignment}", work, in_place, arguments)
 
-    Args:
-        gpu: Where the kernel runs.
-        view: The table.
-        row_bytes: Of a row, any number.
-        ids: Contiguous int64 on the GPU, at least one; a negative one gives zeros.
-        out: Contiguous, as many rows on the GPU.
-        wrong: int64 `[1]` that the host reads without the GPU: becomes an id that is not in the
-            table, whose row is zeros.
-        in_place: Whether the rows are in host memory. Few thread blocks keep the bus to it full: a
-            grid of a quarter of the multiprocessors leaves the others to training.
-    """
-    alignment = write_width(row_bytes | out.data_ptr())
-    lanes = lanes_of(row_bytes, alignment)
-    work = -(-ids.numel() * lanes // (_THREADS * _TOGETHER))
-    where = (view.address, row_bytes, ids.data_ptr(), ids.numel(), out.data_ptr(), wrong.data_ptr())
-    name = f"gather_by_{alignment}"
-    grid = min(work, _most_blocks(gpu, in_place))
-    gpu.kernels.launch(name, grid, _THREADS, RowGather(*where, lanes))
+    def scatter(self, ids: Tensor, rows: Tensor, *, in_place: bool) -> None:
+        """Overwrite rows, behind what was launched before on any stream; does not synchronize.
 
+        Args:
+            ids: int64. Of an id that comes twice the row becomes some of both; the row of one that
+                is not in the table is left out.
+            rows: As many rows.
+            in_place: As `gather`.
+        """
+        device = self._gpu.device
+        ids, rows = (each.to(device, non_blocking=True).contiguous() for each in (ids, rows))
+        alignment = write_width(self._row_bytes | rows.data_ptr())
+        lanes = min(1 << (self._row_bytes // alignment - 1).bit_length(), _WARP)
+        arguments = RowScatter(*self._where(ids), rows.data_ptr(), self._wrong.data_ptr(), lanes)
+        self.readers.writing()
+        self.readers.wait()
+        if len(ids) > 0:
+            work = -(-len(ids) * lanes // _THREADS)
+            self._launch(f"scatter_by_{alignment}", work, in_place, arguments)
+        self.readers.published()
 
-def scatter(
-    gpu: Device,
-    view: TableView,
-    row_bytes: int,
-    ids: Tensor,
-    rows: Tensor,
-    wrong: Tensor,
-    *,
-    in_place: bool,
-) -> None:
-    """Overwrite rows of a table on the GPU's current stream; does not synchronize.
+    def _where(self, ids: Tensor) -> tuple[int, int, int, int]:
+        return self.address, self._row_bytes, ids.data_ptr(), ids.numel()
 
-    Args:
-        gpu: Where the kernel runs.
-        view: The table.
-        row_bytes: Of a row, any number.
-        ids: Contiguous int64 on the GPU, at least one. Of an id that comes twice the row becomes
-            some of both.
-        rows: Contiguous, as many rows on the GPU.
-        wrong: As `gather`; the row of such an id, or of a negative one, is left out.
-        in_place: As `gather`.
-    """
-    alignment = write_width(row_bytes | rows.data_ptr())
-    lanes = min(1 << (row_bytes // alignment - 1).bit_length(), _WARP)
-    work = -(-ids.numel() * lanes // _THREADS)
-    where = (view.address, row_bytes, ids.data_ptr(), ids.numel())
-    arguments = RowScatter(*where, rows.data_ptr(), wrong.data_ptr(), lanes)
-    grid = min(work, _most_blocks(gpu, in_place))
-    gpu.kernels.launch(f"scatter_by_{alignment}", grid, _THREADS, arguments)
+    def _launch(
+        self, name: str, work: int, in_place: bool, arguments: RowGather | RowScatter
+    ) -> None:
+        processors = self._gpu.multiprocessors
+        most = max(processors // _IN_PLACE_SHARE, 1) if in_place else processors * _DEVICE_BLOCKS
+        self._gpu.kernels.launch(name, min(work, most), _THREADS, arguments)
 
 
 def lanes_of(row_bytes: int, alignment: int) -> int:
     """Return how many lanes share a row: they cover all its lines at once, up to a warp's 32."""
     pieces = -(-(row_bytes + LINE - alignment) // _PIECE)
     return min(max(1 << (pieces - 1).bit_length(), LINE // _PIECE), _WARP)
-
-
-def _most_blocks(gpu: Device, in_place: bool) -> int:
-    processors = gpu.multiprocessors
-    return max(processors // _IN_PLACE_SHARE, 1) if in_place else processors * _DEVICE_BLOCKS
 
 
 def write_width(address: int) -> int:

@@ -342,6 +342,7 @@ class DeviceStore:
             totals, most = batch.totals, batch.most
             assert totals.entries <= most.entries
             assert totals.rooms <= most.rooms
+            assert totals.blocks <= most.blocks
             self.chunks.cursor -= most.entries - totals.entries
             if batch.slab == self._slabs.number:
                 self._slabs.used -= most.rooms - totals.rooms

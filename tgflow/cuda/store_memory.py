@@ -389,7 +389,7 @@ class FreeList:
         self.count = torch.searchsorted(classes, self._bounds, right=True) - self._begin
         self._items, self._classes = items[order[: self._most]], classes[: self._most].clone()
         self._total.copy_(self.count.sum(0, keepdim=True), non_blocking=True)
-        self._counted = self._gpu.record_event(self._counted)
+        self._counted = self._gpu.record_event()
         self._waiting, self._num_waiting, self._num_rows = [], 0, 0
 
     def _still_free(self) -> Tensor:

@@ -43,6 +43,11 @@ class Frontier:
             return self.num_used
         return torch.full((), len(self.nodes), device=self.nodes.device)
 
+    @property
+    def rows(self) -> kernels.QueryRows:
+        """The columns as kernels take them."""
+        return kernels.QueryRows(self.nodes, self.t, self.position, self.num_used)
+
     def some(self, at: Tensor, num_rows: int | None = None) -> Frontier:
         """Return the rows `at`, int64 `[n]`, and padding up to `num_rows`."""
         padding = 0 if num_rows is None else num_rows - len(at)
@@ -59,8 +64,8 @@ class Frontier:
 def distinct(frontier: Frontier, gpu: Device | None) -> tuple[Frontier, Tensor]:
     """Return each query once, in order of first appearance, and the row of each, int64 `[N]`."""
     if gpu is not None:
-        rows, row = kernels.unique_queries(gpu, _target_rows(frontier))
-        return Frontier(rows.nodes, rows.t, rows.position, rows.num_used), row
+        rows, row = kernels.unique_queries(gpu, frontier.rows)
+        return Frontier(*rows), row
     nodes, t, position, row = _native.unique_queries(frontier.nodes, frontier.t, frontier.position)
     return Frontier(nodes, t, position), row
 
@@ -95,10 +100,9 @@ def expand(
     how = {"by_time": by_time, "by_position": by_position}
     if gpu is not None:
         links, rows = kernels.expand_frontier(
-            gpu, _target_rows(frontier), neighbors.nodes, neighbors.t, seconds_per_tick, **how
+            gpu, frontier.rows, neighbors.nodes, neighbors.t, seconds_per_tick, **how
         )
-        below = Frontier(rows.nodes, rows.t, rows.position, rows.num_used)
-        return Block(*links, eid=neighbors.eid), below
+        return Block(*links, eid=neighbors.eid), Frontier(*rows)
     links, (nodes, t, position) = _native.expand_frontier(
         (frontier.nodes, frontier.t, frontier.position),
         (neighbors.nodes, neighbors.t),
@@ -107,11 +111,6 @@ def expand(
     )
     below = Frontier(nodes, torch.zeros_like(nodes) if t is None else t, position)
     return Block(*links, eid=neighbors.eid), below
-
-
-def _target_rows(frontier: Frontier) -> kernels.TargetRows:
-    columns = frontier.nodes, frontier.t, frontier.position
-    return kernels.TargetRows(*columns, frontier.num_used)
 
 
 def chain(frontier: Frontier, neighbors: Neighbors, seconds_per_tick: float) -> Block:

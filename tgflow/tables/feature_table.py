@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tgflow.cuda.device import Device
-    from tgflow.tables.gpu_view import GpuView
+    from tgflow.cuda.rows import TableView
 
 
 @described
@@ -132,7 +132,7 @@ class FeatureTable:
         return self.placement in ("host", "uva", "device") and not isinstance(self._rows, AutoRows)
 
     @property
-    def view(self) -> GpuView | None:
+    def view(self) -> TableView | None:
         """What a GPU's kernels read, and a captured gather finds; None where they cannot."""
         return self._rows.view
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from tgflow.cuda.rows import LINE
-from tgflow.tables.gpu_view import GpuView
+from tgflow.cuda.rows import LINE, TableView
 from tgflow.tables.host import HostRows
 from tgflow.tables.table import RowStorage
 
@@ -31,13 +30,13 @@ class DeviceRows(RowStorage):
         self.row_bytes = row_bytes
         self._gpu = gpu
         self._most = None if budget is None else budget // row_bytes
-        self._view = GpuView(gpu, row_bytes)
+        self._view = TableView(gpu, row_bytes)
         self._readers = self._view.readers
         self._readers.wait_when_dropped(self)
         self._bytes = gpu.allocate(0)
 
     @property
-    def view(self) -> GpuView:
+    def view(self) -> TableView:
         """What kernels read."""
         return self._view
 
@@ -142,18 +141,18 @@ class UvaRows(RowStorage):
         """Bytes registered so far."""
         self._release = weakref.finalize(self, _release, gpu, self._host, self._pieces)
         self._release.atexit = False  # the process's end gives all back, the driver perhaps before
-        self._view = GpuView(gpu, row_bytes)
+        self._view = TableView(gpu, row_bytes)
         self._view.readers.wait_when_dropped(self)
         self._written: StreamEvent | None = None
         self.staged = False
         """Whether rows are copied through a buffer."""
 
     @property
-    def view(self) -> GpuView | None:
+    def view(self) -> TableView | None:
         """What kernels read; None where rows are staged."""
         return None if self.staged else self._view
 
-    def adopt(self, view: GpuView, size: int) -> None:
+    def adopt(self, view: TableView, size: int) -> None:
         """Go on with the view of another placement, all of whose rows are here now."""
         view.readers.wait_when_dropped(self)
         view.readers.writing()

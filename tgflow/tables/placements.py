@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias, assert_never, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from tgflow.units import INT64_MAX, parse_bytes
 
 if TYPE_CHECKING:
     from tgflow.cuda.device import Device
-    from tgflow.tables.gpu_view import GpuView
+    from tgflow.cuda.rows import TableView
 
 _MOVED_AT_ONCE = 64 << 20
 
@@ -35,7 +35,7 @@ class AutoRows(RowStorage):
         self._rows = first()
         self._gpu = gpu
         self._launching = threading.Lock()
-        self._captured: GpuView | None = None  # by gathers, which read it to their end
+        self._captured: TableView | None = None  # by gathers, which read it to their end
         self.row_bytes = self._rows.row_bytes
 
     @property
@@ -89,7 +89,7 @@ class AutoRows(RowStorage):
         return True
 
     @property
-    def view(self) -> GpuView | None:
+    def view(self) -> TableView | None:
         """What kernels read; None where they cannot."""
         return self._rows.view
 
@@ -180,66 +180,37 @@ def open_storage(
     path: str | Path | None,
 ) -> RowStorage:
     """Return a placement, empty but for a file that is there; `kind` is what rows are, in words."""
-    _check(placement, budget, path)
-    num_bytes = INT64_MAX if budget is None else parse_bytes(budget)
-
-    def on_disk() -> RowStorage:
-        file = None if path is None else Path(path)
-        return DiskRows(row_bytes, kind, file, min(num_bytes, DEFAULT_BUDGET))
-
-    def in_host_memory() -> RowStorage:
-        return HostRows(row_bytes)
-
-    if path is not None and Path(path).exists():
-        return on_disk()
-    match placement:
-        case "host":
-            return in_host_memory()
-        case "disk":
-            return on_disk()
-        case "device":
-            return _on_device(_needed_gpu(placement, device), row_bytes, None)
-        case "uva":
-            return _in_pinned_memory(_needed_gpu(placement, device), row_bytes)
-        case "auto":
-            gpu = _gpu(device)
-            if gpu is None:
-                return AutoRows([(in_host_memory, num_bytes), (on_disk, INT64_MAX)], None)
-            of_device = None if budget is None else num_bytes
-            on_gpu = partial(_on_device, gpu, row_bytes, of_device)
-            pinned = partial(_in_pinned_memory, gpu, row_bytes)
-            places = [(on_gpu, num_bytes), (pinned, memory_limit() // _PINNED_PART)]
-            return AutoRows([*places, (on_disk, INT64_MAX)], gpu)
-        case _:
-            assert_never(placement)
-
-
-def _check(placement: str, budget: int | str | None, path: str | Path | None) -> None:
     if placement not in PLACEMENTS:
         raise ValueError(f"placement must be one of {', '.join(PLACEMENTS)}, got {placement!r}")
     if placement not in ("auto", "disk") and (budget is not None or path is not None):
         raise ValueError(
             f'budget and path are for placement "auto" or "disk", got one for {placement!r}'
         )
+    num_bytes = INT64_MAX if budget is None else parse_bytes(budget)
 
+    def on_disk() -> RowStorage:
+        file = None if path is None else Path(path)
+        return DiskRows(row_bytes, kind, file, min(num_bytes, DEFAULT_BUDGET))
 
-def _on_device(gpu: Device, row_bytes: int, budget: int | None) -> RowStorage:
-    from tgflow.tables.gpu_rows import DeviceRows
-
-    return DeviceRows(row_bytes, gpu, budget)
-
-
-def _in_pinned_memory(gpu: Device, row_bytes: int) -> RowStorage:
-    from tgflow.tables.gpu_rows import UvaRows
-
-    return UvaRows(row_bytes, gpu)
-
-
-def _needed_gpu(placement: str, device: str | torch.device | Device | None) -> Device:
-    gpu = _gpu("cuda" if device is None else device)
-    if gpu is None:
+    if placement == "disk" or (path is not None and Path(path).exists()):
+        return on_disk()
+    if placement == "host":
+        return HostRows(row_bytes)
+    gpu = _gpu("cuda" if device is None and placement != "auto" else device)
+    if gpu is None and placement != "auto":
         raise ValueError(f"placement {placement!r} needs a GPU as its device, got {str(device)!r}")
-    return gpu
+    if gpu is None:
+        return AutoRows([(partial(HostRows, row_bytes), num_bytes), (on_disk, INT64_MAX)], None)
+    from tgflow.tables.gpu_rows import DeviceRows, UvaRows
+
+    on_gpu = partial(DeviceRows, row_bytes, gpu, None if budget is None else num_bytes)
+    pinned = partial(UvaRows, row_bytes, gpu)
+    if placement == "device":
+        return on_gpu()
+    if placement == "uva":
+        return pinned()
+    places = [(on_gpu, num_bytes), (pinned, memory_limit() // _PINNED_PART), (on_disk, INT64_MAX)]
+    return AutoRows(places, gpu)
 
 
 def _gpu(device: str | torch.device | Device | None) -> Device | None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from tgflow.tables import _native
 
 if TYPE_CHECKING:
-    from tgflow.tables.gpu_view import GpuView
+    from tgflow.cuda.rows import TableView
 
 
 class Table(Protocol):
@@ -119,7 +119,7 @@ class RowStorage:
         raise NotImplementedError
 
     @property
-    def view(self) -> GpuView | None:
+    def view(self) -> TableView | None:
         """What a GPU's kernels read; None where they cannot."""
         return None
 

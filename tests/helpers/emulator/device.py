@@ -96,8 +96,6 @@ class EmulatedDevice:
     """Bytes by address of host memory that kernels may read now."""
     synchronized: int = 0
     """How often the host has waited for the device."""
-    num_events: int = 0
-    """That were made; others were recorded again."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     of_thread: threading.local = field(default_factory=threading.local)
     """Its current stream, and whether that is being captured."""
@@ -179,12 +177,8 @@ class EmulatedDevice:
     def keep_for_current_stream(self, tensor: Tensor) -> None:
         self.kept.append((self.current, tensor))
 
-    def record_event(self, event: EmulatedEvent | None = None) -> EmulatedEvent:
-        if event is None:
-            self.num_events += 1
-            return EmulatedEvent(self, self.current)
-        event.stream = self.current
-        return event
+    def record_event(self) -> EmulatedEvent:
+        return EmulatedEvent(self, self.current)
 
     def record_time(self) -> EmulatedEvent:
         return EmulatedEvent(self, self.current, time.perf_counter())

@@ -86,7 +86,7 @@ def new_cache() -> Call:
 
 def cache_lookup(method: str) -> Callable[[], Call]:
     def make() -> Call:
-        arguments = {"id": ids(0, 2, 4), "size": ROWS, "out": _core.CacheLookup()}
+        arguments = {"id": ids(0, 2, 4), "size": ROWS}
         call = Call(getattr(cache(), method), arguments, {"id": (-(2**63), ROWS)})
         call.numbers, call.any_length = {"size": [-1, 0, 4]}, {"id"}
         return call
@@ -101,7 +101,6 @@ def cache_apply() -> Call:
         "admit": torch.tensor([0, 1, -1], dtype=torch.int32),
         "id": ids(0, 2, 4),
         "size": ROWS,
-        "out": _core.CacheLookup(),
     }
 
     def apply(**given: Any) -> None:
@@ -114,22 +113,11 @@ def cache_apply() -> Call:
     return Call(apply, arguments, indices, {"size": [-1, 0, 4]}, any_length={"id"})
 
 
-def under_way(rows: int = NUM) -> tuple[Any, Any]:
-    """Return a cache and a lookup of 3 ids there, all of which are missing."""
-    there, lookup = cache(), _core.CacheLookup()
-    there.look_up(ids(*range(rows)), ROWS, lookup)
-    return there, lookup
-
-
-def cache_copy() -> Call:
-    there, lookup = under_way()
-    arguments = {"lookup": lookup, "rows": rows_of(NUM), "out": rows_of(NUM)}
-    return Call(there.copy, arguments, any_type={"rows", "out"})
-
-
 def cache_finish() -> Call:
-    there, lookup = under_way()
-    return Call(there.finish, {"lookup": lookup, "done": False})
+    there = cache()
+    lookup = there.look_up(ids(0, 1, 2), ROWS)  # all of them are missing
+    arguments = {"lookup": lookup, "rows": rows_of(NUM), "out": rows_of(NUM)}
+    return Call(there.finish, arguments, any_type={"rows", "out"})
 
 
 def cache_append() -> Call:
@@ -149,10 +137,6 @@ def cache_state(method: str, **more: Any) -> Call:
     if more:
         call.indices = {"id": (-1, INT64_MAX), "key": (0, INT64_MAX)}
     return call
-
-
-def copy_misses() -> Call:
-    return Call(under_way()[1].copy_misses, {"out": ids(0, 0, 0)})
 
 
 def planner(method: str, **arguments: Any) -> Call:
@@ -205,14 +189,12 @@ CASES: dict[str, Callable[[], Call]] = {
     "RowCache.look_up": cache_lookup("look_up"),
     "RowCache.preload": cache_lookup("preload"),
     "RowCache.apply": cache_apply,
-    "RowCache.copy": cache_copy,
     "RowCache.finish": cache_finish,
     "RowCache.append": cache_append,
     "RowCache.write": cache_write,
     "RowCache.truncate": simple(lambda: cache().truncate, {"size": 3}),
     "RowCache.snapshot": lambda: cache_state("snapshot"),
-    "RowCache.restore": lambda: cache_state("restore", size=ROWS, out=_core.CacheLookup()),
-    "CacheLookup.copy_misses": copy_misses,
+    "RowCache.restore": lambda: cache_state("restore", size=ROWS),
     "Belady.__init__": new_planner,
     "Belady.observe": observe,
     "Belady.plan_next": plan_next,
