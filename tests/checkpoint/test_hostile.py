@@ -9,7 +9,7 @@ import struct
 import subprocess
 import sys
 import time
-from pathlib import Path
+from contextlib import suppress
 
 import pytest
 import torch
@@ -28,7 +28,6 @@ from tgflow.checkpoint import (
     save,
 )
 
-GOLDEN = Path(__file__).parent / "golden" / "format-2"
 MIB = 1 << 20
 
 
@@ -202,47 +201,26 @@ def test_the_files_are_safetensors(tmp_path_factory, shapes):
 FUZZ = settings(max_examples=tries(80), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def tried(path):
+def try_to_load(path):
     start = time.perf_counter()
-    try:
-        return load(path)
-    except (CheckpointDamaged, CheckpointVersion, UntrustedCheckpoint):
-        return None
-    finally:
-        assert time.perf_counter() - start < 5  # on a busy machine
-
-
-@given(data=st.data())
-@FUZZ
-def test_fuzzed_golden_checkpoints_give_the_same_or_a_declared_error(tmp_path, data):
-    path = tmp_path / "c"
-    shutil.rmtree(path, ignore_errors=True)
-    shutil.copytree(GOLDEN, path)
-    file = path / data.draw(st.sampled_from(sorted(os.listdir(path))))
-    content = bytearray(file.read_bytes())
-    for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(0, len(content)))
-        content[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=4))
-    file.write_bytes(content)
-    loaded, sound = tried(path), load(GOLDEN)
-    if loaded is not None:
-        assert loaded.meta == sound.meta
-    if loaded is not None and file.name != "manifest.json":
-        for section, tensors in sound.sections.items():
-            assert loaded.sections[section].keys() == tensors.keys()
+    with suppress(CheckpointDamaged, CheckpointVersion, UntrustedCheckpoint):
+        load(path)
+    assert time.perf_counter() - start < 5  # on a busy machine
 
 
 @given(data=st.data())
 @FUZZ
 def test_fuzzed_headers_with_right_digests_give_a_declared_error(tmp_path, data):
     """Mutations of a sound file, as one who can compute digests would make them."""
-    sound = bytearray((GOLDEN / "events.safetensors").read_bytes())
+    events = {"src": torch.arange(5), "t": torch.rand(5), "flag": torch.tensor(True)}
+    made = save(tmp_path / "sound", Checkpoint({"events": events}))
+    sound = bytearray((made / "events.safetensors").read_bytes())
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(sound) - 1))
         sound[at] = data.draw(st.integers(0, 255))
     path = tmp_path / "c"
     shutil.rmtree(path, ignore_errors=True)
-    tried(hostile(path, bytes(sound)))
+    try_to_load(hostile(path, bytes(sound)))
 
 
 json_values = st.recursive(
@@ -261,4 +239,4 @@ def test_fuzzed_manifests_with_right_digests_give_a_declared_error(tmp_path, fil
     shutil.rmtree(path, ignore_errors=True)
     hostile(path, tensors_file({}))
     (path / "manifest.json").write_bytes(manifest_of(files, meta))
-    tried(path)
+    try_to_load(path)

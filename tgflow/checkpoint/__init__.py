@@ -5,7 +5,8 @@ names each file's size and SHA-256 and carries its own. It is written beside its
 into place; reading checks every digest before anything is parsed. Nothing in it can run code.
 
 `checkpoint.py` holds the contents, `parts.py` what a model, optimizer and ids save, `directory.py`
-the files of one checkpoint, `store.py` the checkpoints of a run, `ranks.py` those of many ranks.
+the files of one checkpoint, `store.py` the checkpoints of a run, `ranks.py` those of many ranks,
+`names.py` their names and errors, without torch.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import types
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -36,9 +37,17 @@ def read_as(kind: Any, value: Any, key: str) -> Any:
         return value
     origin, args = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        return _read_union(args, value, key)
+        for each in args[:-1]:
+            with suppress(UntrustedCheckpoint):
+                return read_as(each, value, key)
+        return read_as(args[-1], value, key)
     if is_dataclass(kind) and isinstance(value, Mapping):
-        return _read_dataclass(kind, value, key)
+        hints, names = get_type_hints(kind), [each.name for each in fields(kind)]
+        for name in value.keys() ^ set(names):
+            side = "lacks" if name in names else "has an unknown"
+            raise UntrustedCheckpoint(f"{key} {side} {name!r:.60}")
+        found = {name: read_as(hints[name], value[name], f"{key}.{name}") for name in names}
+        return kind(**found)  # type: ignore[operator]
     if origin is list and isinstance(value, list):
         return [read_as(args[0], item, f"{key}[{i}]") for i, item in enumerate(value)]
     if origin is tuple and isinstance(value, list | tuple) and args[-1] is Ellipsis:
@@ -58,7 +67,8 @@ def read_as(kind: Any, value: Any, key: str) -> Any:
         return value
     if kind is float and type(value) in (int, float) and math.isfinite(value):
         return float(value)
-    raise UntrustedCheckpoint(f"{key} is {value!r:.60}, and no {_name_of(kind)}")
+    name = getattr(kind, "__name__", str(kind)) if origin is None else str(kind)
+    raise UntrustedCheckpoint(f"{key} is {value!r:.60}, and no {name}")
 
 
 def read_natural(meta: Mapping[str, Any], key: str, most: int = INT64_MAX) -> int:
@@ -71,25 +81,3 @@ def read_natural(meta: Mapping[str, Any], key: str, most: int = INT64_MAX) -> in
     if not 0 <= value <= most:
         raise UntrustedCheckpoint(f"{key} is {value}, and not from 0 to {most}")
     return value
-
-
-def _read_union(kinds: tuple[Any, ...], value: Any, key: str) -> Any:
-    for kind in kinds[:-1]:
-        try:
-            return read_as(kind, value, key)
-        except UntrustedCheckpoint:
-            continue
-    return read_as(kinds[-1], value, key)
-
-
-def _read_dataclass(kind: Any, value: Mapping[str, Any], key: str) -> Any:
-    hints = get_type_hints(kind)
-    names = [each.name for each in fields(kind)]
-    for name in value.keys() ^ set(names):
-        side = "lacks" if name in names else "has an unknown"
-        raise UntrustedCheckpoint(f"{key} {side} {name!r:.60}")
-    return kind(**{name: read_as(hints[name], value[name], f"{key}.{name}") for name in names})
-
-
-def _name_of(kind: Any) -> str:
-    return getattr(kind, "__name__", str(kind)) if get_origin(kind) is None else str(kind)

@@ -1,8 +1,4 @@
-"""Compose the runner of a run, which starts or resumes.
-
-A runner of another kind is another composition: see `tests/runtime/test_runner.py` for one
-without ingestion and display.
-"""
+"""Compose the runner of a run, which starts or resumes: of rank 0, and of a follower."""
 
 from __future__ import annotations
 
@@ -137,7 +133,7 @@ def _compose(
     # the state: checkpoints, log, trainer, ingestion at the trainer's position
     build = current_build(live.threads, live.device)
     store, newest, start = open_newest(directory, build, run_log)
-    changed = bool(directory.changed) or start.build != build
+    changed = bool(directory.changed) or start.run.build != build
     directory.accept_settings()
     log = None
     if config.checkpoint.log:
@@ -148,11 +144,11 @@ def _compose(
         opened.callback(close_quietly, trainer.graph.edge_x)
     position, control = trainer.position, trainer.control if peers.world > 1 else None
     ingest = open_ingest(directory, source, start, position, log, flow, opened)
-    stream = PacedStream(ingest, flow, config.stream, learned=position - start.history)
+    stream = PacedStream(ingest, flow, config.stream, learned=position - start.run.history)
 
     # the components, in the order of their calls
     settings = SavedSettings(
-        directory, build, source.name, elapsed=start.elapsed, history=start.history, changed=changed
+        config, build, elapsed=start.run.elapsed, history=start.run.history, changed=changed
     )
     what = f"{inputs.title or config.model.name.upper()} learning from {config.stream.path}"
     shown = watch.Shown(config, what, stream.num_events, console, run_log)

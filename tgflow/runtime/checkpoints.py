@@ -12,20 +12,21 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter, read_manifest
 from tgflow.checkpoint.store import WriterStats
 from tgflow.checkpoint.typed import read_as, read_natural
-from tgflow.config import plain
+from tgflow.config import Config, plain
 from tgflow.config.schema import CheckpointConfig
 from tgflow.durable.errors import LogCorrupt
 from tgflow.durable.fs import AppendedFile
 from tgflow.events import MICRO_BATCH_END, EventBatch
 from tgflow.peers import Shard
-from tgflow.runtime.directory import RunDirectory, fixed_settings
-from tgflow.runtime.files import RunFiles
+from tgflow.runtime.directory import fixed_settings
+from tgflow.runtime.files import RunFiles, RunNote
 from tgflow.runtime.log import RunLog
 from tgflow.streams.prefetch import Ended, Prefetcher
 from tgflow.train.observe import StepRecord
@@ -185,19 +186,18 @@ class Checkpoints:
 
 
 class SavedSettings(Component):
-    """Settings, build and elapsed time of a run; config.toml follows the checkpoints."""
+    """Settings, build and elapsed time of a run."""
 
     def __init__(
         self,
-        directory: RunDirectory,
-        build: Mapping[str, Any],
-        source: str,
+        config: Config,
+        build: dict[str, Any],
         *,
         elapsed: float = 0.0,
         history: int = 0,
         changed: bool = True,
     ) -> None:
-        self._directory, self._build, self._source = directory, build, source
+        self._config, self._build = config, build
         self._before, self._started, self._changed = elapsed, time.monotonic(), changed
         self._history = history
 
@@ -210,21 +210,18 @@ class SavedSettings(Component):
         return self._changed
 
     def save(self, writer: Checkpoint) -> None:
-        config = self._directory.config
-        writer.note("model", plain(config)["model"])
-        run = {
-            "build": self._build,
-            "elapsed": self.elapsed,
-            **({"history": self._history} if self._history else {}),
-            "source": self._source,
-            "settings": fixed_settings(config),
-        }
-        writer.note("run", run)
+        save_run_note(writer, self._config, self._build, self.elapsed, self._history)
 
     def saved(self) -> None:
-        """Write config.toml: a checkpoint stands for its settings."""
         self._changed = False
-        self._directory.commit_settings()
+
+
+def save_run_note(
+    writer: Checkpoint, config: Config, build: dict[str, Any], elapsed: float, history: int
+) -> None:
+    """Note the settings of a run, and what it has come to."""
+    writer.note("model", plain(config)["model"])
+    writer.note("run", asdict(RunNote(build, elapsed, fixed_settings(config), history)))
 
 
 class SavedRecords(Component):

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from tgflow.checkpoint import CheckpointError, list_checkpoints, read_manifest
-from tgflow.checkpoint.typed import read_as
 from tgflow.config import (
     Config,
     ConfigError,
@@ -23,7 +22,7 @@ from tgflow.config import (
 from tgflow.durable.lock import RunLock
 from tgflow.durable.log import path_of
 from tgflow.runtime.features import FILED, placement_of
-from tgflow.runtime.files import RunFiles
+from tgflow.runtime.files import RunFiles, run_note
 from tgflow.setting import Effect
 
 EFFECTS: dict[Effect, str] = {
@@ -50,11 +49,11 @@ def changes(saved: Config, wanted: Config) -> list[SettingChange]:
     old, new = flat(saved), flat(wanted)
     is_named = bool(saved.stream.path)  # else a trainer whose stream was in memory
     return [
-        SettingChange(field.key, field.effect, old[field.key], new[field.key])
-        for field in fields()
-        if old[field.key] != new[field.key]
-        and field.key != "run.out"
-        and (is_named or not field.key.startswith("stream."))
+        SettingChange(each.key, each.effect, old[each.key], new[each.key])
+        for each in fields()
+        if old[each.key] != new[each.key]
+        and each.key != "run.out"
+        and (is_named or not each.key.startswith("stream."))
     ]
 
 
@@ -62,13 +61,6 @@ def fixed_settings(config: Config) -> dict[str, Any]:
     """Return the settings that a checkpoint stands for, by "section.key"."""
     values = flat(config)
     return {each.key: values[each.key] for each in fields() if each.effect != "any_time"}
-
-
-def saved_settings(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `fixed_settings` were when a checkpoint was written; none if it has none."""
-    run = read_as(dict[str, Any], meta.get("run", {}), "run")
-    found: dict[str, Any] = read_as(dict[str, Any], run.get("settings", {}), "run.settings")
-    return found
 
 
 def gravest(changed: Sequence[SettingChange]) -> Effect:
@@ -106,7 +98,6 @@ class RunDirectory:
         self.resumed, self.unknown = resumed, unknown
         self._lock, self._saved = lock, saved
         self._options = ResumeOptions() if options is None else options
-        self._is_committed = saved is None
 
     @classmethod
     def find(cls, config: Config, name: str, options: ResumeOptions) -> RunDirectory:
@@ -123,7 +114,7 @@ class RunDirectory:
             lock = RunLock(path / LOCK)
             opened.callback(lock.release)
             unknown: list[str] = []
-            saved = _saved(path, saved_settings(_newest_meta(path)), unknown)
+            saved = _saved(path, run_note(_newest_meta(path)).settings, unknown)
             stated = {**(options.stated or {}), "run.out": config.run.out}
             wanted = replaced(saved, stated)
             if placement_of(wanted) not in FILED:  # of no use where rows are in memory now
@@ -181,23 +172,16 @@ class RunDirectory:
         return _newest_meta(self.path)
 
     def compare(self, counting: Mapping[str, Any]) -> None:
-        self._saved, self._is_committed = _saved(self.path, counting), False
-        self.changed = _changes(self.path, self._saved, self.config, self._options)
+        saved = _saved(self.path, counting)
+        self.changed = _changes(self.path, saved, self.config, self._options)
 
     def accept_settings(self) -> None:
-        """Write config.toml with the changed settings that do not count: the run goes on.
+        """Write config.toml of a resumed run: it goes on with other settings.
 
-        The others are written by `commit_settings`.
+        Until a checkpoint stands for those that count, the next resume has them as they were.
         """
-        if self._saved is not None:
-            free = {each.key: each.new for each in self.changed if each.effect == "any_time"}
-            self.files.write_config(replaced(self._saved, free))
-
-    def commit_settings(self) -> None:
-        """Write config.toml with all settings: a checkpoint now stands for them."""
-        if not self._is_committed:
+        if self.resumed:
             self.files.write_config(self.config)
-            self._is_committed = True
 
 
 def _newest_meta(path: Path) -> dict[str, Any]:

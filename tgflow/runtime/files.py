@@ -7,7 +7,6 @@ for dead if `updated` is older than `stale_after_seconds`, and reads `state` oth
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import os
@@ -18,11 +17,13 @@ import zlib
 from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from itertools import compress, count
 from pathlib import Path
 from typing import Any, Literal
 
+from tgflow.checkpoint.names import CheckpointError, list_checkpoints
+from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.config import Config, to_toml
 from tgflow.durable.fs import AppendedFile, replace_file, replacing
 
@@ -188,8 +189,8 @@ class RunFiles:
 
     def write_config(self, config: Config) -> None:
         """Write config.toml, which `--config` reads: all but where this run went."""
-        run = dataclasses.replace(config.run, out=None)
-        self._write("config.toml", to_toml(dataclasses.replace(config, run=run)))
+        run = replace(config.run, out=None)
+        self._write("config.toml", to_toml(replace(config, run=run)))
 
     def log(self, record: Mapping[str, Any]) -> None:
         self.record_file.write(finite(record))
@@ -248,6 +249,24 @@ def read_records(path: Path, most: int | None = None) -> Records:
     return Records(kept, num_damaged)
 
 
+@dataclass(frozen=True, slots=True)
+class RunNote:
+    """What a checkpoint notes of its run; the defaults are those of a trainer in Python."""
+
+    build: dict[str, str | int | None] = field(default_factory=dict)
+    elapsed: float = 0.0
+    settings: dict[str, Any] = field(default_factory=dict)
+    """The `fixed_settings`."""
+    history: int = 0
+    """Events of another run that this one began with."""
+
+
+def run_note(meta: Mapping[str, Any]) -> RunNote:
+    """Return the note of a run in the meta of a checkpoint."""
+    note: RunNote = read_as(RunNote, meta.get("run", asdict(RunNote())), "run")
+    return note
+
+
 def _is_free(path: Path) -> bool:
     """Return whether nothing is there but what a run leaves that has learned nothing."""
     if not path.exists():
@@ -256,17 +275,14 @@ def _is_free(path: Path) -> bool:
     records = path / "metrics.jsonl"
     if not names <= BEFORE_LEARNING or (records.exists() and records.stat().st_size > 0):
         return False
-    from tgflow.checkpoint import CheckpointError, list_checkpoints, read_manifest
-    from tgflow.checkpoint.typed import read_as, read_natural  # the help needs no torch
+    from tgflow.checkpoint import read_manifest  # the help needs no torch
 
     try:
         metas = [
             read_manifest(each.path)["meta"] for each in list_checkpoints(path / "checkpoints")
         ]
         for meta in metas:
-            run = read_as(dict[str, Any], meta.get("run", {}), "run")
-            history: int = read_as(int, run.get("history", 0), "run.history")
-            if read_natural(meta, "position") > history:
+            if read_natural(meta, "position") > run_note(meta).history:
                 return False
     except (CheckpointError, OSError):  # a damaged one may be of more
         return False

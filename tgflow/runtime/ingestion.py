@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from tgflow.graph.log import NodeCount
 from tgflow.ids import NodeIds
 from tgflow.runtime.checkpoints import Component
 from tgflow.runtime.directory import RunDirectory
-from tgflow.runtime.files import DamagedJson
+from tgflow.runtime.files import DamagedJson, RunNote, run_note
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.stream import FlowControl
 from tgflow.streams.ingest.dead_letters import DeadLetterFiles
@@ -67,25 +67,18 @@ class Start:
 
     ids: NodeIds | None = None
     state: IngestState | None = None
-    elapsed: float = 0.0
-    build: dict[str, Any] | None = None
-    history: int = 0
-    """Events of another run that this one began with."""
+    run: RunNote = field(default_factory=RunNote)
 
     @classmethod
     def of(cls, checkpoint: Checkpoint | None, *, has_stream: bool = True) -> Start:
         """Return the state in `checkpoint`; the beginning without one."""
         if checkpoint is None:
             return cls()
-        run = read_as(dict[str, Any], checkpoint.meta.get("run"), "run")
-        elapsed = read_as(float, run.get("elapsed"), "run.elapsed")
-        build = read_as(dict[str, str | int | None], run.get("build"), "run.build")
-        history = read_as(int, run.get("history", 0), "run.history")
+        note, ids = run_note(checkpoint.meta), NodeIds()
         if not has_stream:
-            return cls(elapsed=elapsed, build=build, history=history)
-        ids = NodeIds()
+            return cls(run=note)
         Ids(ids).load(checkpoint)
-        return cls(ids, load_ingest(checkpoint), elapsed, build, history)
+        return cls(ids, load_ingest(checkpoint), note)
 
 
 def section_of(config: Config, address: str) -> Any:

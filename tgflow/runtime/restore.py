@@ -21,8 +21,9 @@ from tgflow.model import TemporalModel
 from tgflow.nn import NodeMemory
 from tgflow.peers import Peers
 from tgflow.runtime.checkpoints import Component, SavedSettings
-from tgflow.runtime.directory import RunDirectory, saved_settings
+from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.features import check_unused, edge_file, open_edge_table, scale_of, with_cache
+from tgflow.runtime.files import run_note
 from tgflow.runtime.gpu import describe_device, execution_config
 from tgflow.runtime.ingestion import Start
 from tgflow.runtime.log import RunLog
@@ -66,9 +67,9 @@ def open_newest(
         run_log.warning("checkpoint", problem)
     newest = None if found is None else found[1]
     if newest is not None:
-        directory.compare(saved_settings(newest.meta))
+        directory.compare(run_note(newest.meta).settings)
     start = Start.of(newest, has_stream=has_stream)
-    before = start.build or {}
+    before = start.run.build
     differing = [name for name in build if before.get(name, build[name]) != build[name]]
     if differing:
         reasons = "; ".join(f"{name} was {before[name]}, is {build[name]}" for name in differing)
@@ -248,8 +249,7 @@ def open_saves(
         events.check(newest.meta, directory)
     further = parts(newest)
     directory.accept_settings()
-    path = directory.config.stream.path
-    settings = SavedSettings(directory, build, path, elapsed=start.elapsed)
+    settings = SavedSettings(directory.config, build, elapsed=start.run.elapsed)
     return OfflineSaves(
         store,
         newest,

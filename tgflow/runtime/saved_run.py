@@ -20,7 +20,7 @@ from tgflow.checkpoint import (
 )
 from tgflow.checkpoint.parts import Ids
 from tgflow.checkpoint.typed import read_as
-from tgflow.config import Config, ConfigError, StreamConfig, load_config, plain, replaced, to_toml
+from tgflow.config import Config, ConfigError, StreamConfig, load_config, replaced, to_toml
 from tgflow.config.schema import GraphConfig, ModelConfig, RunConfig
 from tgflow.durable.fs import replace_file
 from tgflow.graph import TemporalGraph
@@ -29,7 +29,8 @@ from tgflow.ids import NodeIds
 from tgflow.inference import Inference
 from tgflow.model import TemporalModel, feature_widths
 from tgflow.models import MODELS, name_of
-from tgflow.runtime.directory import fixed_settings, saved_settings
+from tgflow.runtime.checkpoints import save_run_note
+from tgflow.runtime.files import RunNote, run_note
 from tgflow.runtime.ingestion import Start, save_ingest
 from tgflow.runtime.model_maker import make_model
 from tgflow.runtime.node_features import FeaturedStream
@@ -153,7 +154,7 @@ def open_run(path: str | os.PathLike[str] | ContinualTrainer) -> Predictor:
         run.follow(path, engine)
         return run
     home, found = find_checkpoint(path)
-    saved = saved_model(found) | saved_settings(found.meta)
+    saved = saved_model(found) | run_note(found.meta).settings
     return Run(home, replaced(load_config(home / "config.toml", unknown=[]), saved), found)
 
 
@@ -171,15 +172,8 @@ def save_trainer(trainer: ContinualTrainer, path: str | os.PathLike[str]) -> Non
     Ids(_ids_of(trainer), NodeCount(trainer.graph.log).upto(position)).save(checkpoint)
     save_ingest(IngestState(num_released=start, watermark=last, last_t=last), checkpoint)
     checkpoint.note("records", {"lines": 0})
-    checkpoint.note("model", plain(config)["model"])
-    run = {
-        "build": current_build(torch.get_num_threads(), trainer.device),
-        "elapsed": 0.0,
-        "history": start,
-        "source": config.stream.path,
-        "settings": fixed_settings(config),
-    }
-    checkpoint.note("run", run)
+    build = current_build(torch.get_num_threads(), trainer.device)
+    save_run_note(checkpoint, config, build, 0.0, start)
     CheckpointStore(home / "checkpoints").save(position, checkpoint)
     replace_file(home / "config.toml", [to_toml(config).encode()])
 
@@ -342,4 +336,5 @@ def start_of(initial: Checkpoint, graph: TemporalGraph, direction: str) -> Start
     Ids(ids).load(initial)
     last = BEFORE_ALL if graph.log.t_last is None else graph.log.t_last
     num = graph.num_events
-    return Start(ids, IngestState(num_released=num, watermark=last, last_t=last), history=num)
+    state = IngestState(num_released=num, watermark=last, last_t=last)
+    return Start(ids, state, RunNote(history=num))
