@@ -7,8 +7,7 @@ import torch
 
 import benchmarks.train
 from benchmarks import peers, reuse, threads, train_device, train_models
-from benchmarks.own import Task, own_tgat, own_tgn
-from helpers.effort import slow
+from benchmarks.own import Own, Task, own_tgat, own_tgn
 from helpers.emulator.device import EmulatedDevice
 from helpers.made_streams import made_events
 from tgflow.bench import train
@@ -24,15 +23,10 @@ def made_task() -> Task:
     return Task(events, 100, batch_size=10, dim=8, neighbors=3, lr=1e-2)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        *(slow(own_tgn), train_models.own_tgn_with_pairs, own_tgat, train_models.own_jodie),
-        *(train_models.own_graphmixer, train_models.own_dygformer, train_models.own_tpnet),
-    ],
-)
-def test_own_models_train_on_the_task(make):
-    own = make(made_task())
+@pytest.mark.parametrize("name", ["TGAT", *train_models.MODELS])
+def test_own_models_train_on_the_task(name):
+    task = made_task()
+    own = own_tgat(task) if name == "TGAT" else Own(task, train_models.MODELS[name](task))
     losses = own.train(1000)
     assert len(losses) == own.task.num_batches
     assert all(math.isfinite(loss) for loss in losses)

@@ -18,8 +18,8 @@ import math
 import re
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks import accuracy, gpu_goals
 from benchmarks.__main__ import DEVELOPERS
@@ -33,24 +33,21 @@ PAGES = ("BENCHMARKS.md", "README.md")
 _MARKED = re.compile(r"(<!-- rows: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Picked:
-    """Rows of one file of results that a table shows."""
+class Picked(NamedTuple):
+    """Rows of one file of results that a table shows, in the order of their names."""
 
     result: str
     names: Sequence[str]
-    params: Params = field(default_factory=dict)
+    params: Params | None = None
     """Parameters that a row must have."""
 
     def of(self, results: Mapping[str, Result]) -> list[Row]:
-        """Return the rows, in the order of their names."""
-        rows = results[self.result].rows
+        """Return the rows that were measured."""
         return [
             row
             for name in self.names
-            for row in rows
-            if row.name == name
-            and self.params.items() <= row.params.items()
+            for row in results[self.result].rows
+            if (row.name == name and (self.params or {}).items() <= row.params.items())
             and not math.isnan(row.value)
         ]
 
@@ -121,25 +118,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--entries", help="sizes of graphs, as in 1e6,1e7")
     parser.add_argument("--events", type=int, help="the stream's first events, where models learn")
     given = parser.parse_args(arguments)
+    sizes = tuple(int(float(size)) for size in (given.entries or "").split(",") if size)
+    options = Options(data=given.data, entries=sizes, events=given.events, say=print)
+    words = [f"--data {file.name}" for file in given.data]
+    words += [f"--{x} {getattr(given, x)}" for x in ("entries", "events") if getattr(given, x)]
     for name in given.names:
-        measure(name, given.data, given.entries, given.events)
+        rows = DEVELOPERS[name].run(options)
+        record(name, f'make bench ARGS="{" ".join([name, *words])}"', rows)
     for page in PAGES:
         path = ROOT / page
         path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
-
-
-def measure(name: str, data: Sequence[Path], entries: str | None, events: int | None) -> None:
-    """Run one of the benchmarks of `make bench` and keep its rows."""
-    sizes = tuple(int(float(size)) for size in entries.split(",")) if entries else ()
-    options = Options(data=data, entries=sizes, events=events, say=print)
-    rows = DEVELOPERS[name].run(options)
-    words = [name, *(f"--data {file.name}" for file in data)]
-    words += [
-        f"--{option} {value}"
-        for option, value in (("entries", entries), ("events", events))
-        if value
-    ]
-    record(name, f'make bench ARGS="{" ".join(words)}"', rows)
 
 
 def filled(page: str, folder: Path = FOLDER) -> str:

@@ -16,6 +16,7 @@ from benchmarks.train import OWN, contenders, speed_rows, times_rows
 from tgflow.bench.row import Params, Row
 from tgflow.bench.setup import Options, restored_threads
 from tgflow.bench.train import TURN, set_threads
+from tgflow.model import TemporalModel
 from tgflow.models import JODIE, DyGFormer, GraphMixer, TPNet
 
 JODIE_TIMES_TGN, WITH_PAIRS_TIMES_TGN = 2.0, 1 / 1.1
@@ -26,29 +27,18 @@ PAIRS_TURN = 3
 """Batches of a turn of tgflow's TPNet and DyGFormer; a peer trains one."""
 
 
-def own_tgn_with_pairs(task: Task) -> Own:
-    """Return tgflow's TGN on a task, with the exact history of each pair."""
-    return Own(task, tgn_of(task, pair_features=True))
-
-
-def own_jodie(task: Task) -> Own:
-    """Return tgflow's JODIE with the task's widths."""
-    return Own(task, model_of(task, JODIE, memory_dim=task.dim))
-
-
-def own_graphmixer(task: Task) -> Own:
-    """Return tgflow's GraphMixer with the task's widths and neighbors."""
-    return Own(task, model_of(task, GraphMixer, embedding_dim=task.dim, neighbors=task.neighbors))
-
-
-def own_dygformer(task: Task) -> Own:
-    """Return tgflow's DyGFormer with the task's widths; a sequence has the node and neighbors."""
-    return Own(task, model_of(task, DyGFormer, embedding_dim=task.dim, length=1 + task.neighbors))
-
-
-def own_tpnet(task: Task) -> Own:
-    """Return tgflow's TPNet with the task's widths and neighbors."""
-    return Own(task, model_of(task, TPNet, embedding_dim=task.dim, neighbors=task.neighbors))
+MODELS: dict[str, Callable[[Task], TemporalModel]] = {
+    "TGN+pairs": lambda task: tgn_of(task, pair_features=True),
+    "JODIE": lambda task: model_of(task, JODIE, memory_dim=task.dim),
+    "GraphMixer": lambda task: model_of(
+        task, GraphMixer, embedding_dim=task.dim, neighbors=task.neighbors
+    ),
+    "DyGFormer": lambda task: model_of(  # a sequence has the node and its neighbors
+        task, DyGFormer, embedding_dim=task.dim, length=1 + task.neighbors
+    ),
+    "TPNet": lambda task: model_of(task, TPNet, embedding_dim=task.dim, neighbors=task.neighbors),
+}
+"""Models of tgflow with the widths and neighbors of a task."""
 
 
 def run(options: Options) -> list[Row]:
@@ -64,13 +54,12 @@ def run(options: Options) -> list[Row]:
 
 def rows_of(task: Task, params: Params, options: Options) -> list[Row]:
     """Return the rows of all models; models of pairs train on events without features."""
-    rows = rows_beside_tgn("JODIE", own_jodie(task), JODIE_TIMES_TGN, params, options)
-    own = own_tgn_with_pairs(task)
-    rows += rows_beside_tgn("TGN+pairs", own, WITH_PAIRS_TIMES_TGN, params, options)
-    graphmixer = "GraphMixer", own_graphmixer, peers.GRAPHMIXER, GRAPHMIXER_TIMES_FASTER, TURN
+    rows = rows_beside_tgn("JODIE", task, JODIE_TIMES_TGN, params, options)
+    rows += rows_beside_tgn("TGN+pairs", task, WITH_PAIRS_TIMES_TGN, params, options)
+    graphmixer = "GraphMixer", peers.GRAPHMIXER, GRAPHMIXER_TIMES_FASTER, TURN
     rows += rows_beside_peers(task, params, options, *graphmixer)
-    tpnet = "TPNet", own_tpnet, peers.TPNET, PAIRS_TIMES_FASTER, PAIRS_TURN
-    dygformer = "DyGFormer", own_dygformer, peers.DYGFORMER, PAIRS_TIMES_FASTER, PAIRS_TURN
+    tpnet = "TPNet", peers.TPNET, PAIRS_TIMES_FASTER, PAIRS_TURN
+    dygformer = "DyGFormer", peers.DYGFORMER, PAIRS_TIMES_FASTER, PAIRS_TURN
     for rivals, neighbors in ((graphmixer, 20), (tpnet, 20), (dygformer, 31)):
         plain = replace(task, events=replace(task.events, x=None), neighbors=neighbors)
         named = params | {"features": 0, "neighbors": neighbors}
@@ -79,11 +68,10 @@ def rows_of(task: Task, params: Params, options: Options) -> list[Row]:
 
 
 def rows_beside_tgn(
-    name: str, own: Own, times_tgn: float, params: Params, options: Options
+    name: str, task: Task, times_tgn: float, params: Params, options: Options
 ) -> list[Row]:
     """Return the speed of a model in turns with TGN, and its ratio to TGN's."""
-    task = own.task
-    beside = {name: own, "TGN": own_tgn(task)}
+    beside = {name: Own(task, MODELS[name](task)), "TGN": own_tgn(task)}
     laps = {each: Laps(model, TURN, task.batch_size) for each, model in beside.items()}
     for _ in range(TGN_PASSES):
         race(laps, task.num_batches, options)
@@ -101,13 +89,12 @@ def rows_beside_peers(
     params: Params,
     options: Options,
     model: str,
-    own: Callable[[Task], Own],
     others: Sequence[Peer],
     times_faster: float,
     own_turn: int,
 ) -> list[Row]:
     """Return the speeds of a model of tgflow and of its peers, which train one batch a turn."""
-    laps, absent = contenders(own(task), others, turn=1, own_turn=own_turn)
+    laps, absent = contenders(Own(task, MODELS[model](task)), others, turn=1, own_turn=own_turn)
     race(laps, task.num_batches, options)
     name = f"{model} training"
     rows = speed_rows(name, laps, absent, params)
