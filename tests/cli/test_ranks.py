@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from helpers.live_runs import SHARDED, SMALL, same_run, write_events, write_features
+from helpers.live_runs import SHARDED, same_run, write_events, write_features
 from helpers.rank_runs import (
     SOON,
     arguments,
@@ -23,8 +23,6 @@ from helpers.rank_runs import (
 )
 from tgflow.cli import main
 from tgflow.cli.errors import DATA, INTERNAL, MEMORY, NO_INPUT, UNAVAILABLE, USAGE
-from tgflow.cli.ranks import check_ranks, with_slices
-from tgflow.config import ConfigError, load_config
 from tgflow.models.tgn import TGN
 from tgflow.runtime import ranks as rank_parts
 from tgflow.runtime import watch
@@ -166,45 +164,6 @@ def test_settings_for_one_process_are_refused(events, tmp_path, monkeypatch, com
 
 def go_to(folder, rank):
     os.chdir(folder)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("command", "flag", "values"),
-    [("run", "--learning-rate", (1e-3, 1e-4)), ("train", "--seeds", (2, 3))],
-)
-def test_ranks_with_other_settings_are_refused(tmp_path, command, flag, values):
-    argv = [command, "--stream", "events.csv", "--out", "run", *map(str, SMALL), flag]
-    ends = run_ranks(tmp_path, 2, tuple([*argv, str(value)] for value in values))
-    assert codes(ends) == [USAGE] * 2, ends
-    for end in ends:
-        assert f"rank 1 has {flag}={values[1]} and rank 0 has {flag}={values[0]}" in end.err
-    assert ends[1].err.startswith("rank 1: ")
-
-
-@pytest.mark.parametrize("what", ["graph", "memory"])
-def test_settings_that_do_not_fit_ranks_are_refused(what):
-    slices = {"continual.slices": 2, "offline.slices": 2}
-    flags = {"stream.path": "x.csv", f"ranks.{what}": "sharded", **slices}
-    config = load_config(flags=flags | {"run.device": "cuda"})
-    with pytest.raises(ConfigError, match=f"--rank-{what}: sharded is for mod"):
-        check_ranks(config, "continual", 2, 0)
-    with pytest.raises(ConfigError, match=f'{what} = "sharded": offline training has all of it'):
-        check_ranks(config, "offline", 2, 0)
-    check_ranks(config, "continual", 1, 0)
-    plain = load_config(flags={"stream.path": "x.csv", **slices})
-    with pytest.raises(ConfigError, match="start 2, or pass --slices 3 --allow-config-change"):
-        check_ranks(plain, "continual", 3, 0, resumed=True)
-
-
-@pytest.mark.parametrize(
-    ("world", "stated", "slices"), [(1, {}, 1), (3, {}, 3), (3, {"continual.slices": 6}, 6)]
-)
-def test_a_run_begins_with_a_slice_for_each_rank(monkeypatch, world, stated, slices):
-    for name, value in (("RANK", 0), ("WORLD_SIZE", world), ("TGFLOW_MEETING", "here")):
-        monkeypatch.setenv(name, str(value))
-    config = load_config(flags={"stream.path": "x.csv"} | stated)
-    assert with_slices(config, stated, "continual").continual.slices == slices
 
 
 # Failures of one rank end all

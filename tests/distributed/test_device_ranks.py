@@ -6,11 +6,8 @@ import pytest
 import torch
 
 from helpers.emulator import tensors
-from helpers.tree_sum import tree_sum
 from helpers.worlds import in_world
 from tgflow.distributed.parcel import exchange_parcels, specs_of
-from tgflow.distributed.reduce import Reduction
-from tgflow.tree_sum import TreeSum
 
 
 def device_of(kind):
@@ -38,21 +35,6 @@ def send_all(peers, kind):
     tensor = torch.full((2, 2), peers.rank + 5, device=device)
     peers.broadcast(tensor, kind="feed", group="feed")
     assert tensor.cpu().tolist() == [[5, 5], [5, 5]]
-
-    sum_on(peers, device)
-
-
-def sum_on(peers, device):
-    gradients = torch.rand(5, 101, generator=torch.Generator().manual_seed(0))
-    reduction, tree = Reduction(peers, 5, 101), TreeSum(5)
-    for number in reduction.slices:
-        tree.add(range(number, number + 1), gradients[number].to(device))
-    sends = [{"sum": each} for each in reduction.sends(tree)]
-    specs = [{"sum": spec} for spec in reduction.specs()]
-    parcels = exchange_parcels(peers, "sum", 0, sends, specs)
-    total = reduction.finish([parcel["sum"] for parcel in parcels])
-    assert total.device == device
-    assert torch.equal(total.cpu(), tree_sum(list(gradients)))
 
 
 @pytest.mark.slow

@@ -206,6 +206,3 @@ def test_a_rank_that_ends_while_nothing_comes_is_missed():
     leader, follower = run_apart(2, lose_follower, joined=20.0)
     assert follower.code == 9
     assert "rank 1" in leader.result, leader.error
-
-
-# --- messages

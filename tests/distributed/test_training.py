@@ -65,8 +65,6 @@ def learn(peers, name, config, sharded=()):
         "scores": scored.seen,
         "records": records,
         "result": untimed(trainer.result()),
-        "calls": {name: flow.calls for name, flow in peers.traffic.flows.items()},
-        "bytes": {name: flow.bytes for name, flow in peers.traffic.flows.items()},
     }
 
 
@@ -128,22 +126,6 @@ def test_n_ranks_learn_what_one_does(world, name, updates, sharded):
     ranks = in_world(world, learn_all, tasks)
     for number, expected in enumerate(learn_all(Peers(), tasks)):
         assert_ranks_learned([results[number] for results in ranks], expected)
-
-
-def test_a_step_is_two_collectives_with_the_bytes_of_the_formula():
-    """Of L elements, gradients, loss and flag, a rank sends 2 * 4 L * (N - 1) / N on average."""
-    [(first,), (second,)] = in_world(2, learn_all, tasks_of("tgn", (1,)))
-    model, num_steps = made_model("tgn"), len(first["records"])
-    length = sum(parameter.numel() for parameter in model.parameters()) + 2
-    for rank in (first, second):
-        assert rank["calls"] == {
-            "step": num_steps, "gradient": num_steps, "lost": 0, "rows": 0, "checksum": 0,
-            **({"order": 0} if rank is first else {"scores": 0, "figures": 0}),
-        }  # fmt: skip
-    assert first["bytes"]["gradient"] + second["bytes"]["gradient"] == num_steps * 8 * length
-    assert second["bytes"]["figures"] == 64 * num_steps
-    assert first["bytes"]["order"] == 8 * num_steps
-    assert first["bytes"]["checksum"] == 8
 
 
 def ends_apart(peers, changed):

@@ -41,10 +41,6 @@ def test_on_a_terminal_there_is_a_panel(total):
         assert part in text
 
 
-def test_nothing_learned_and_nothing_known_is_shown_as_dashes():
-    assert "loss –  AP –" in show(False, [{"stop": 3, "progress": 0.1}], None)
-
-
 def test_figures_for_people():
     shown = [compact(x) for x in (0, 3, 99.5, 1234, 59835, 2.5e6, float("nan"))]
     assert shown == ["0", "3", "99.5", "1,234", "59.8k", "2.5M", "–"]

@@ -225,9 +225,9 @@ def test_who_is_slow_to_ask_is_given_up(predictor):
 def test_questions_that_wait_together_are_answered_by_one_call(predictor, monkeypatch):
     calls, plain = [], Predictor.score_pairs
 
-    def counted(self, asked):
-        calls.append(len(asked))
-        return plain(self, asked)
+    def counted(self, src, dst, t):
+        calls.append(len(src))
+        return plain(self, src, dst, t)
 
     monkeypatch.setattr(Predictor, "score_pairs", counted)
     answers = Answers(predictor, 100)
@@ -263,7 +263,7 @@ def test_questions_that_wait_together_are_answered_by_one_call(predictor, monkey
 
 
 def test_a_fault_of_ours_is_said_without_a_trace_and_logged(predictor, monkeypatch):
-    def failing(self, asked):
+    def failing(self, *asked):
         raise RuntimeError("secret detail")
 
     monkeypatch.setattr(Predictor, "score_pairs", failing)

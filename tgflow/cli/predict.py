@@ -153,7 +153,7 @@ def _embedded(run: Run, ids: Sequence[str] | None, at: str | None) -> Iterator[p
         columns = {"id": pa.array(run.ids.decode(nodes))}
         if sides is not None:
             columns["side"] = pa.array([SIDES[side] for side in sides[nodes].tolist()])
-        yield _rows_of(columns, run.embed_nodes(run.nodes_of(nodes, at)))
+        yield _rows_of(columns, run.embed_nodes(nodes, run.ticks(at, len(nodes))))
 
 
 def _rows_of(columns: dict[str, pa.Array], z: torch.Tensor) -> pa.RecordBatch:

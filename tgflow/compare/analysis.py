@@ -38,15 +38,14 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """A model's mean reciprocal rank minus that of its frozen copy, for the same events and seeds.
-
-    Its interval is that of a paired block bootstrap over the events since the copy was frozen.
-    """
+    """Mean reciprocal rank of a model minus that of its frozen copy, for the same events."""
 
     copy: str
     origin: str
     num_events: int
+    """Events since the copy was frozen."""
     since: Interval
+    """Of a paired block bootstrap over these events."""
     chance: float
     """Share of the resamples in which it is above 0; ties count one half."""
 
@@ -61,15 +60,15 @@ class Analysis:
         self.outcome = outcome
         self.batch_size = batch_size
         self._num_resamples = num_resamples
-        participants = outcome.summary["participants"]
+        self._participants: Mapping[str, Any] = outcome.summary["participants"]
         self.keys: dict[str, list[str]] = {}
         """Those that came to the end, by label."""
-        for key, each in participants.items():
-            if each["failure"] is None and np.isfinite(outcome.scores[key]).any():
+        scored = []
+        for key, each in self._participants.items():
+            finite = np.isfinite(outcome.scores[key])
+            if each["failure"] is None and finite.any():
                 self.keys.setdefault(each["label"], []).append(key)
-        scored = [
-            np.isfinite(outcome.scores[key][:, 0]) for keys in self.keys.values() for key in keys
-        ]
+                scored.append(finite[:, 0])
         self.counts: Mask = np.logical_and.reduce(scored) if scored else np.zeros(0, bool)
         self.facts = {name: column[self.counts] for name, column in outcome.facts.items()}
         self.num_events = int(self.counts.sum())
@@ -114,20 +113,21 @@ class Analysis:
 
     def _worth(self, copy: str) -> Worth | None:
         """Return the gain of the model that `copy` is a frozen copy of; None if it is no copy."""
-        every = self.outcome.summary["participants"]
-        first = every[self.keys[copy][0]]
+        first, *_ = self.of_label(copy)
         origin = first["frozen_of"]
         if origin not in self.keys:
             return None
         at = int(np.searchsorted(self.facts["eid"], first["frozen_at"]))
-        rows = [{every[key]["seed"]: i for i, key in enumerate(self.keys[name])}
-                for name in (origin, copy)]  # fmt: skip
-        both = [seed for seed in rows[0] if seed in rows[1]]
-        if not both or at >= self.num_events:
+        seeds, of_copy = ([each["seed"] for each in self.of_label(name)] for name in (origin, copy))
+        gains = [
+            self.reciprocal_ranks[origin][row, at:]
+            - self.reciprocal_ranks[copy][of_copy.index(seed), at:]
+            for row, seed in enumerate(seeds)
+            if seed in of_copy
+        ]
+        if not gains or at >= self.num_events:
             return None
-        ranks, of_copy = self.reciprocal_ranks[origin], self.reciprocal_ranks[copy]
-        gains = ranks[[rows[0][s] for s in both]] - of_copy[[rows[1][s] for s in both]]
-        late = gains[:, at:]
+        late = np.stack(gains)
         size = late.shape[1]
         drawn = Resampling(size, block_length(size), self._num_resamples).means(late)
         return Worth(copy, origin, size, Interval.of(late.mean(), drawn), chance_above(drawn))
@@ -154,22 +154,24 @@ class Analysis:
         out["shift"] = [np.nan] + [divergence(a, b) for a, b in itertools.pairwise(parts)]
         return out
 
+    def of_label(self, label: str) -> list[Mapping[str, Any]]:
+        """Return what the summary has of each seed of a model that came to the end."""
+        return [self._participants[key] for key in self.keys[label]]
+
     @property
     def own_metrics(self) -> Sequence[str]:
-        """Names of metrics of one's own."""
+        """Names of custom metrics."""
         return tuple(self.outcome.summary.get("metrics", ()))
 
     def own_metric(self, label: str, name: str) -> float:
-        """Return a metric of one's own, the mean over seeds: of all events, or of the test."""
-        summary = self.outcome.summary
-        part = "test" if "negatives" in summary else "prequential"
-        found = [summary["participants"][key] for key in self.keys[label]]
-        return float(np.mean([each.get(f"{part}.{name}", np.nan) for each in found]))
+        """Return a custom metric, the mean over seeds: of all events, or of the test."""
+        part = "test" if "negatives" in self.outcome.summary else "prequential"
+        found = [each.get(f"{part}.{name}", np.nan) for each in self.of_label(label)]
+        return float(np.mean(found))
 
     def cost(self, label: str) -> float:
         """Return the microseconds that an event takes, the mean over seeds."""
-        every = self.outcome.summary["participants"]
-        return float(np.mean([every[key]["microseconds"]["all"] for key in self.keys[label]]))
+        return float(np.mean([each["microseconds"]["all"] for each in self.of_label(label)]))
 
     def pareto(self) -> list[str]:
         """Return who is better than all that cost no more, the cheapest first."""
@@ -182,8 +184,8 @@ class Analysis:
 
     def failures(self) -> dict[str, Mapping[str, Any]]:
         """Return who dropped out, and why."""
-        every = self.outcome.summary["participants"]
-        return {key: each["failure"] for key, each in every.items() if each["failure"]}
+        every = self._participants.items()
+        return {key: each["failure"] for key, each in every if each["failure"]}
 
     def _column(self, label: str, number: int) -> Values:
         scores = self.outcome.scores
@@ -247,11 +249,8 @@ def divergence(first: NDArray[Any], second: NDArray[Any]) -> float:
     names, where = np.unique(np.concatenate([first, second]), return_inverse=True)
     p = np.bincount(where[: len(first)], minlength=len(names)) / max(len(first), 1)
     q = np.bincount(where[len(first) :], minlength=len(names)) / max(len(second), 1)
-    middle, total = (p + q) / 2, 0.0
-    for each in (p, q):
-        held = each > 0
-        total += float((each[held] * np.log2(each[held] / middle[held])).sum())
-    return total / 2
+    terms = [x[x > 0] * np.log2(x[x > 0] / ((p + q) / 2)[x > 0]) for x in (p, q)]
+    return float(np.concatenate(terms).sum()) / 2
 
 
 def running_means(values: Sequence[float] | Values, size: int) -> Values:

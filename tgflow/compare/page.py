@@ -10,7 +10,7 @@ import numpy as np
 from tgflow.compare.analysis import Analysis, running_means
 from tgflow.report.chart import Chart, Line, Scatter
 from tgflow.report.formatting import compact, num_bytes, score
-from tgflow.report.page import Card, Cell, Charts, Part, render_page
+from tgflow.report.page import Card, Cell, render_page, stream_name
 from tgflow.resampling import Interval
 
 MAX_POINTS = 480
@@ -19,11 +19,11 @@ MAX_POINTS = 480
 def comparison_page(analysis: Analysis) -> str:
     """Return the page of a comparison."""
     summary = analysis.outcome.summary
-    stream = str(summary.get("stream", "")).replace("\\", "/").rsplit("/", 1)[-1].split(".")[0]
+    stream = stream_name(str(summary.get("stream", "")))
     best = next(iter(analysis.mrr.means))
     seeds = max(len(keys) for keys in analysis.keys.values())
     num = len(analysis.keys)
-    title = f"{f'{num} models' if num > 1 else best} on {stream or 'a stream'}"
+    title = f"{f'{num} models' if num > 1 else best} on {stream}"
     title += f": {best} is ahead" if num > 1 else ""
     lead = (
         f"Every model was asked about the same {analysis.num_events:,} events and the same "
@@ -32,9 +32,9 @@ def comparison_page(analysis: Analysis) -> str:
         f"{analysis.mrr.block:,} consecutive events ({analysis.mrr.num_blocks} blocks); "
         "p is that of no difference from the best model, corrected for all pairs (Holm)."
     )
-    parts: list[Part] = [
+    parts = [
         _leaderboard(analysis),
-        Charts([chart.figure() for chart in _charts(analysis)]),
+        Card(figures=[chart.figure() for chart in _charts(analysis)]),
         _differences(analysis),
         *([_worths(analysis)] if analysis.worths else []),
         _slices(analysis),
@@ -42,11 +42,6 @@ def comparison_page(analysis: Analysis) -> str:
     ]
     version = str(summary.get("machine", {}).get("tgflow", ""))
     return render_page("comparison", title, lead, _tiles(analysis, best), parts, version)
-
-
-def colors(analysis: Analysis) -> dict[str, int]:
-    """Return the color of each model, the same in all charts."""
-    return {label: 1 + number % 8 for number, label in enumerate(analysis.mrr.means)}
 
 
 def _tiles(analysis: Analysis, best: str) -> list[tuple[str, str, str]]:
@@ -66,11 +61,11 @@ def _tiles(analysis: Analysis, best: str) -> list[tuple[str, str, str]]:
 
 
 def _leaderboard(analysis: Analysis) -> Card:
-    own, every = analysis.own_metrics, analysis.outcome.summary["participants"]
+    own = analysis.own_metrics
     head = ("model", "MRR", "p", "AP", "p", *own, "seeds", "µs an event", "state", "parameters")
     rows: list[tuple[Cell, ...]] = []
     for label, interval in analysis.mrr.means.items():
-        first = every[analysis.keys[label][0]]
+        first, *_ = analysis.of_label(label)
         means = analysis.reciprocal_ranks[label].mean(axis=1)
         spread = f"; ± {np.std(means, ddof=1):.4f} over seeds" if len(means) > 1 else ""
         mrr, span = _with_interval(interval)
@@ -140,6 +135,10 @@ def _line(
     return Line(name, x, [None if math.isnan(v) else float(v) for v in y], color, style)
 
 
+def _colors(analysis: Analysis) -> dict[str, int]:
+    return {label: 1 + number % 8 for number, label in enumerate(analysis.mrr.means)}
+
+
 def _curves(analysis: Analysis) -> Chart:
     """Return the running mean reciprocal rank of all models."""
     size = max(1, analysis.num_events // 25)
@@ -153,14 +152,14 @@ def _curves(analysis: Analysis) -> Chart:
             color,
             "bold" if number < 8 else "dashed",
         )
-        for number, (label, color) in enumerate(colors(analysis).items())
+        for number, (label, color) in enumerate(_colors(analysis).items())
     ]
     note = f"mean of the last {size:,} events and over seeds; predicted before they were learned"
     return _chart("Mean reciprocal rank", note, lines, wide=True)
 
 
 def _costs(analysis: Analysis) -> Scatter:
-    mrr, color = analysis.mrr.means, colors(analysis)
+    mrr, color = analysis.mrr.means, _colors(analysis)
     points = [
         (label, max(analysis.cost(label), 1e-3), mrr[label].mean, color[label]) for label in mrr
     ]
@@ -177,7 +176,7 @@ def _costs(analysis: Analysis) -> Scatter:
 
 def _by_window(analysis: Analysis, windows: Sequence[float]) -> Chart:
     lines = []
-    for label, color in colors(analysis).items():
+    for label, color in _colors(analysis).items():
         by_seed = analysis.by_window(label)
         lines.append(_line(label, windows, by_seed.mean(axis=0), color))
         if len(by_seed) > 1:

@@ -10,17 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from tgflow.resampling import LEVEL, RESAMPLES, Interval, Resampling, Values
+from tgflow.resampling import RESAMPLES, Interval, Resampling, Values
 
 BLOCK = 1_000
-"""Consecutive events of a block."""
+"""Consecutive events of a block; fewer where there would be less than `LEAST_BLOCKS`."""
 LEAST_BLOCKS = 30
-"""Where there are fewer, blocks are shorter."""
 
 
-def block_length(num: int, wanted: int = BLOCK) -> int:
-    """Return the number of consecutive values of a block: `wanted`, or fewer for enough blocks."""
-    return max(1, min(wanted, num // LEAST_BLOCKS))
+def block_length(num: int) -> int:
+    """Return the number of consecutive values of a block."""
+    return max(1, min(BLOCK, num // LEAST_BLOCKS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +35,6 @@ class Difference:
     """Two-sided, of no difference."""
     p_holm: float
     """The same, corrected for all pairs that are compared."""
-
-    @property
-    def is_significant(self) -> bool:
-        """Whether the two are told apart at 5 %, all pairs together."""
-        return self.p_holm < LEVEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,29 +90,20 @@ def compare_means(
     resampled = {label: resampling.means(values) for label, values in scores.items()}
     means = {label: float(values.mean()) for label, values in scores.items()}
     order = sorted(scores, key=lambda label: (-means[label], label))
-    differences = _differences(order, means, resampled)
-    return Significance(
-        {label: Interval.of(means[label], resampled[label]) for label in order},
-        differences,
-        resampling.length,
-        resampling.num_blocks,
-    )
-
-
-def _differences(
-    order: Sequence[str], means: Mapping[str, float], resampled: Mapping[str, Values]
-) -> list[Difference]:
     found: list[tuple[str, str, Interval, float, float]] = []
     for first, second in combinations(order, 2):
         drawn = resampled[first] - resampled[second]
-        above, below = (drawn > 0).sum(), (drawn < 0).sum()
-        ties = len(drawn) - above - below
-        chance = chance_above(drawn)
-        p = min(1.0, 2 * (min(above, below) + ties + 1) / (len(drawn) + 1))
+        less = min((drawn > 0).sum(), (drawn < 0).sum()) + (drawn == 0).sum()
+        p = min(1.0, 2 * (float(less) + 1) / (len(drawn) + 1))
         interval = Interval.of(means[first] - means[second], drawn)
-        found.append((first, second, interval, chance, float(p)))
+        found.append((first, second, interval, chance_above(drawn), p))
     corrected = holm([each[-1] for each in found])
-    return [Difference(*each, q) for each, q in zip(found, corrected, strict=True)]
+    return Significance(
+        {label: Interval.of(means[label], resampled[label]) for label in order},
+        [Difference(*each, q) for each, q in zip(found, corrected, strict=True)],
+        resampling.length,
+        resampling.num_blocks,
+    )
 
 
 def chance_above(drawn: Values) -> float:

@@ -7,13 +7,12 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
-from typing import Self
+from typing import NamedTuple, Self
 
 import safetensors.torch
 import torch
-from torch import Tensor
 
 from tgflow.distributed.control import STREAM
 from tgflow.events import COLUMNS, MICRO_BATCH_END, EventBatch, NewNodes, concat
@@ -38,9 +37,8 @@ class What(IntEnum):
     """The micro-batch that fills up is learned as it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """Why rank 0 reads no more, as another process can know it."""
+class Cause(NamedTuple):
+    """Why rank 0 reads no more, as plain values."""
 
     kinds: tuple[str, ...]
     text: str
@@ -52,17 +50,6 @@ class Cause:
         kinds = tuple(kind.__name__ for kind in type(error).__mro__)
         code = getattr(error, "code", None)
         return cls(kinds, str(error)[:_MOST_TEXT], code if isinstance(code, int) else None)
-
-    def to_tensor(self) -> Tensor:
-        """Return it as JSON, uint8 `[n]`."""
-        text = json.dumps([self.kinds, self.text, self.code]).encode()
-        return torch.frombuffer(bytearray(text), dtype=torch.uint8)
-
-    @classmethod
-    def from_tensor(cls, text: Tensor) -> Self:
-        """Return what `to_tensor` made into `text`."""
-        kinds, said, code = json.loads(bytes(text.numpy()))
-        return cls(tuple(kinds), said, code)
 
 
 Message = EventBatch | Cause | What
@@ -103,8 +90,7 @@ def segments(stream: Iterable[EventBatch], batch_size: int) -> Iterator[EventBat
 
 def send(peers: Peers, number: int, message: Message) -> None:
     """Send message `number` to all other ranks, from rank 0: a broadcast, or two."""
-    what, contents = _contents(message)
-    data = safetensors.torch.save(contents) if contents else b""
+    what, data = _encoded(message)
     peers.broadcast(torch.tensor([number, what, len(data)]), kind=STREAM, group="feed")
     if data:
         packed = torch.frombuffer(bytearray(data), dtype=torch.uint8)
@@ -126,42 +112,32 @@ def receive(peers: Peers, number: int) -> Message:
         return What(what)
     packed = torch.zeros(size, dtype=torch.uint8)
     peers.broadcast(packed, kind=STREAM, group="feed")
-    contents = safetensors.torch.load(packed.numpy().tobytes())
+    data = packed.numpy().tobytes()
     if what == What.FAILURE:
-        return Cause.from_tensor(contents["text"])
-    new_nodes = None
+        kinds, text, code = json.loads(data)
+        return Cause(tuple(kinds), text, code)
+    contents, new_nodes = safetensors.torch.load(data), None
     if "node_x" in contents:
         new_nodes = NewNodes(int(contents.pop("node_start")), contents.pop("node_x"))
     return EventBatch.checked(**contents, new_nodes=new_nodes)
 
 
-def _contents(message: Message) -> tuple[What, dict[str, Tensor]]:
+def _encoded(message: Message) -> tuple[What, bytes]:
     if isinstance(message, Cause):
-        return What.FAILURE, {"text": message.to_tensor()}
+        return What.FAILURE, json.dumps(message).encode()
     if isinstance(message, What):
-        return message, {}
+        return message, b""
     if message is MICRO_BATCH_END:
-        return What.MICRO_BATCH_END, {}
+        return What.MICRO_BATCH_END, b""
     columns = {name: getattr(message, name) for name in COLUMNS}
     if (new := message.new_nodes) is not None:
         columns |= {"node_x": new.x, "node_start": torch.tensor(new.start)}
-    # copied, as safetensors refuses columns that share memory
-    there = {name: column for name, column in columns.items() if column is not None}
-    return What.EVENTS, {
-        name: column.clone(memory_format=torch.contiguous_format) for name, column in there.items()
+    copies = {  # as safetensors refuses columns that share memory
+        name: column.clone(memory_format=torch.contiguous_format)
+        for name, column in columns.items()
+        if column is not None
     }
-
-
-def with_new_nodes_once(segments: Iterable[EventBatch]) -> Iterator[EventBatch]:
-    """Yield segments, of which none has features of nodes that one before has."""
-    stop = 0
-    for segment in segments:
-        new = segment.new_nodes
-        if new is None:
-            yield segment
-            continue
-        yield replace(segment, new_nodes=new.since(stop))
-        stop = max(stop, new.stop)
+    return What.EVENTS, safetensors.torch.save(copies)
 
 
 HEARTBEAT_SECONDS = 4.0
@@ -252,8 +228,13 @@ class Feed:
             PeerLost: If another rank is gone; else what the stream raises.
             FeedClosed: If it was left.
         """
+        num_nodes = 0  # whose features were sent
         try:
-            for segment in with_new_nodes_once(segments(self._stream, self._batch_size)):
+            for read in segments(self._stream, self._batch_size):
+                segment, new = read, read.new_nodes
+                if new is not None:
+                    segment = replace(read, new_nodes=new.since(num_nodes))
+                    num_nodes = max(num_nodes, new.stop)
                 self._put(segment)
                 yield segment
         except Exception as error:
@@ -283,18 +264,15 @@ class Feed:
         number, message = 0, None
         try:
             while not isinstance(message, Cause) and message != What.END:
-                message = self._next()
+                try:
+                    message = self._messages.get(timeout=self._heartbeat)
+                except queue.Empty:
+                    message = What.HEARTBEAT
                 send(self._peers, number, message)
                 number += 1
         except PeerLost as error:
             self._failure = error
             self._lost(error)
-
-    def _next(self) -> Message:
-        try:
-            return self._messages.get(timeout=self._heartbeat)
-        except queue.Empty:
-            return What.HEARTBEAT
 
 
 class Followed:

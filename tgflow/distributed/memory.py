@@ -23,44 +23,22 @@ _QUERIES = "memory queries"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MemoryQueries:
-    """Distinct nodes, and as of which log position each is read."""
-
-    nodes: Tensor
-    """int64 `[U]`."""
-    position: Tensor
-    """int64 `[U]`."""
-
-    def __len__(self) -> int:
-        return len(self.nodes)
-
-    def pairs(self) -> Tensor:
-        """Return them as one vector, int64 `[2 * U]`."""
-        return torch.cat([self.nodes, self.position])
-
-    @classmethod
-    def of_pairs(cls, pairs: Tensor) -> MemoryQueries:
-        """Return what `pairs` came from."""
-        return cls(*pairs.view(2, -1))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class WantedRows:
-    """The rows of a micro-batch that this rank reads, and those that each rank reads of it."""
+    """The rows of a micro-batch that this rank reads, and those that each rank reads of it.
 
-    queries: list[MemoryQueries]
+    Rows are distinct nodes and the log positions as of which they are read, int64 `[2, U]`.
+    """
+
+    queries: Sequence[Tensor]
     """What this rank asks of each rank."""
-    asked: list[MemoryQueries]
+    asked: Sequence[Tensor]
     """What each rank asks of this one."""
 
     def place(self, nodes: Tensor, position: Tensor) -> Tensor:
         """Return where each (node, position) is among this rank's queries, int64 `[Q]`."""
-        known = sum(map(len, self.queries))
-        every = Frontier(
-            torch.cat([*(each.nodes for each in self.queries), nodes]),
-            torch.cat([*(each.position for each in self.queries), position]),
-        )
-        place = distinct(every, None)[1][known:]
+        every = torch.cat([*self.queries, torch.stack([nodes, position])], dim=1)
+        known = every.shape[1] - len(nodes)
+        place = distinct(Frontier(*every), None)[1][known:]
         strange = (place >= known).nonzero()
         if len(strange):
             node, row = int(nodes[strange[0]]), int(strange[0])
@@ -78,38 +56,33 @@ def ask_rows(peers: Peers, micro_batches: Sequence[Iterable[Batch]]) -> list[Wan
     ranks = range(peers.world)
     counts = exchange_vectors(
         peers,
-        [torch.tensor([len(each[rank]) for each in wanted], dtype=torch.int64) for rank in ranks],
+        [torch.tensor([each[rank].numel() for each in wanted]).long() for rank in ranks],
         [len(wanted) for _ in ranks],
         kind=_QUERIES,
     )
-    sizes = [[2 * size for size in count.tolist()] for count in counts]
+    sizes = [count.tolist() for count in counts]
     nothing = torch.empty(0, dtype=torch.int64)
     asked = exchange_vectors(
         peers,
-        [torch.cat([nothing, *(each[rank].pairs() for each in wanted)]) for rank in ranks],
+        [torch.cat([nothing, *(each[rank].flatten() for each in wanted)]) for rank in ranks],
         [sum(each) for each in sizes],
         kind=_QUERIES,
     )
     parts = [torch.split(flat, each) for flat, each in zip(asked, sizes, strict=True)]
     return [
-        WantedRows(queries, [MemoryQueries.of_pairs(part[number]) for part in parts])
+        WantedRows(queries, [part[number].view(2, -1) for part in parts])
         for number, queries in enumerate(wanted)
     ]
 
 
-def _by_owner(shard: Shard, batches: Iterable[Batch]) -> list[MemoryQueries]:
+def _by_owner(shard: Shard, batches: Iterable[Batch]) -> Sequence[Tensor]:
     """Return the distinct rows that batches read, those of each rank in order of appearance."""
-    nothing = torch.empty(0, dtype=torch.int64)
-    nodes, position = [nothing], [nothing]
-    for batch in batches:
-        nodes.append(batch.nodes)
-        position.append(batch.position)
-    rows = distinct(Frontier(torch.cat(nodes), torch.cat(position)), None)[0]
+    nothing = torch.empty(2, 0, dtype=torch.int64)
+    read = [torch.stack([batch.nodes, batch.position]) for batch in batches]
+    rows = distinct(Frontier(*torch.cat([nothing, *read], dim=1)), None)[0]
     owner = shard.owner(rows.nodes)
-    order = owner.argsort(stable=True)
     sizes = owner.bincount(minlength=shard.world).tolist()
-    columns = (torch.split(column[order], sizes) for column in (rows.nodes, rows.t))
-    return [MemoryQueries(*pair) for pair in zip(*columns, strict=True)]
+    return torch.split(torch.stack([rows.nodes, rows.t])[:, owner.argsort(stable=True)], sizes, 1)
 
 
 KIND = "memory"
@@ -224,8 +197,8 @@ class ShardedMemory(nn.Module):
             [{_ROWS: each.state, _CLOCK: each.clock} for each in found],
             [
                 {
-                    _ROWS: (torch.float32, (len(each), width)),
-                    _CLOCK: (torch.int64, (len(each), CLOCK_WIDTH)),
+                    _ROWS: (torch.float32, (each.shape[1], width)),
+                    _CLOCK: (torch.int64, (each.shape[1], CLOCK_WIDTH)),
                 }
                 for each in wanted.queries
             ],
@@ -235,10 +208,11 @@ class ShardedMemory(nn.Module):
         self._wanted = wanted
         self._num_fetched += 1
 
-    def _answer(self, asked: MemoryQueries) -> MemoryRows:
-        local = self._shard.local(asked.nodes)
+    def _answer(self, asked: Tensor) -> MemoryRows:
+        nodes, position = asked
+        local = self._shard.local(nodes)
         with self.owned.covering(int(local.max()) + 1 if len(local) else 0):
-            return self.owned.read(local, asked.position)
+            return self.owned.read(local, position)
 
     def read(self, nodes: Tensor, position: Tensor) -> MemoryRows:
         """Return the rows of any nodes as of log positions, from what was fetched.

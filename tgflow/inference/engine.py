@@ -276,7 +276,7 @@ class Inference:
             ...     now = trainer.position
             ...     engine.score(src, dst, t, as_of=now)
         """
-        return self._lock.write()
+        return self._lock.held(exclusive=True)
 
     def changing(self) -> AbstractContextManager[None]:
         """Return a context in which the model's parameters or state may change.
@@ -287,13 +287,13 @@ class Inference:
             >>> with engine.changing():
             ...     optimizer.step()
         """
-        return self._lock.write()
+        return self._lock.held(exclusive=True)
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
         # a state is read as of the graph's size, by one thread at a time
-        lock = self._lock.read() if self.model.state is None else self._lock.write()
-        with lock, torch.no_grad():
+        exclusive = self.model.state is not None
+        with self._lock.held(exclusive=exclusive), torch.no_grad():
             if self.model.training:  # a trainer sets it again
                 self.model.eval()
             yield
@@ -382,13 +382,9 @@ def all_neighbors(graph: TemporalGraph, sampler: Sampler, asked: HopQueries) -> 
         found = replace(asked, k=k).sampled(graph, sampler)
         most = int(found.count.max()) if size else 0
         if most < k:
-            return _narrowed(found, max(most, 1))
+            names, width = ("nodes", "t", "eid"), max(most, 1)
+            return replace(found, **{n: getattr(found, n)[:, :width].contiguous() for n in names})
         k *= 4
-
-
-def _narrowed(found: Neighbors, k: int) -> Neighbors:
-    columns = {name: getattr(found, name)[:, :k].contiguous() for name in ("nodes", "t", "eid")}
-    return replace(found, **columns)
 
 
 def in_parts(size: int, at_once: int, make: Callable[[slice], Tensor]) -> Tensor:
@@ -519,35 +515,21 @@ class ReadWriteLock:
         self._writer: int | None = None
 
     @contextmanager
-    def read(self) -> Iterator[None]:
-        """Hold the lock together with other readers."""
-        with self._held(exclusive=False):
-            yield
-
-    @contextmanager
-    def write(self) -> Iterator[None]:
-        """Hold the lock alone."""
-        with self._held(exclusive=True):
-            yield
-
-    @contextmanager
-    def _held(self, *, exclusive: bool) -> Iterator[None]:
+    def held(self, *, exclusive: bool) -> Iterator[None]:
+        """Hold the lock alone, or together with other readers; the writer may enter again."""
         if self._writer == threading.get_ident():
             yield
             return
-        self._acquire(exclusive)
-        try:
-            yield
-        finally:
-            self._release(exclusive)
-
-    def _acquire(self, exclusive: bool) -> None:
         request = object()
         with self._changed:
             self._queue.append(request)
             try:
                 self._changed.wait_for(
-                    lambda: self._queue[0] is request and self._is_free(exclusive)
+                    lambda: (
+                        self._queue[0] is request
+                        and self._writer is None
+                        and not (exclusive and self._num_readers)
+                    )
                 )
             finally:  # also of a wait that was interrupted
                 self._queue.remove(request)
@@ -556,14 +538,12 @@ class ReadWriteLock:
                 self._writer = threading.get_ident()
             else:
                 self._num_readers += 1
-
-    def _is_free(self, exclusive: bool) -> bool:
-        return self._writer is None and not (exclusive and self._num_readers)
-
-    def _release(self, exclusive: bool) -> None:
-        with self._changed:
-            if exclusive:
-                self._writer = None
-            else:
-                self._num_readers -= 1
-            self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                if exclusive:
+                    self._writer = None
+                else:
+                    self._num_readers -= 1
+                self._changed.notify_all()

@@ -8,8 +8,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 MAX_POINTS = 480
 """Points that a line is thinned to, each the mean of its share."""
@@ -27,10 +27,17 @@ class Line:
     """bold, faint or dashed; a faint line has no name in the legend."""
     fill: bool = False
 
-    @property
-    def css(self) -> str:
-        """Classes of its style and color."""
-        return f"{self.style} c{self.color}"
+
+class _Scale(NamedTuple):
+    """Maps values of an axis to percents of its length."""
+
+    low: float
+    high: float
+
+    def __call__(self, value: float) -> float:
+        if self.high <= self.low:
+            return 50.0
+        return 100 * (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +54,6 @@ class Chart:
     """Lower end of the y axis; None: the lowest value."""
     high: float | None = None
     wide: bool = False
-    log_y: bool = False
-    """In decades; of SVG files."""
 
     def figure(self) -> dict[str, Any]:
         """Return what the template draws; without `y_labels` if nothing was measured."""
@@ -58,18 +63,14 @@ class Chart:
         found: dict[str, Any] = {"title": self.title, "note": self.note, "wide": self.wide}
         if not xs:
             return found
-        x0, x1 = min(xs), max(xs)
-        low, high = self.low, self.high
-        ticks = round_ticks(min(ys) if low is None else low, max(ys) if high is None else high)
-
-        def across(x: float) -> float:
-            return 100 * (x - x0) / (x1 - x0) if x1 > x0 else 50.0
-
-        def down(y: float) -> float:
-            return 100 * (
-                1 - (min(max(y, ticks[0]), ticks[-1]) - ticks[0]) / (ticks[-1] - ticks[0])
-            )
-
+        across, ticks = (
+            _Scale(min(xs), max(xs)),
+            round_ticks(
+                min(ys) if self.low is None else self.low,
+                max(ys) if self.high is None else self.high,
+            ),
+        )
+        up = _Scale(ticks[0], ticks[-1])
         shown = [line for line in lines if line.style != "faint"]
         main = next((line for line in lines if line.style == "bold"), lines[0])
         beside = [line for line in shown if len(line.x) == len(main.x)]
@@ -81,13 +82,14 @@ class Chart:
             ]
             for i, x in enumerate(main.x)
         ]
-        places = [0] if x1 <= x0 else [0, 25, 50, 75, 100]
+        places = [0, 25, 50, 75, 100] if across.high > across.low else [0]
+        x_labels = [across.low + at / 100 * (across.high - across.low) for at in places]
         return found | {
-            "paths": [path for line in lines for path in _paths(line, across, down)],
-            "y_labels": [(down(tick), self.show_y(tick)) for tick in ticks],
-            "x_labels": [(at, self.show_x(x0 + at / 100 * (x1 - x0))) for at in places],
+            "paths": [path for line in lines for path in _paths(line, across, up)],
+            "y_labels": [(100 - up(tick), self.show_y(tick)) for tick in ticks],
+            "x_labels": [(at, self.show_x(x)) for at, x in zip(places, x_labels, strict=True)],
             "x_name": self.x_name,
-            "legend": [(line.css, line.name) for line in shown] if len(shown) > 1 else [],
+            "legend": [(_css(line), line.name) for line in shown] if len(shown) > 1 else [],
             "data": {"lines": [[line.name, line.color] for line in beside], "points": points},
         }
 
@@ -107,29 +109,27 @@ class Scatter:
     show_y: Callable[[float], str]
 
     def figure(self) -> dict[str, Any]:
-        """Return what the template draws; without `y_labels` if there are no points."""
-        found: dict[str, Any] = {"title": self.title, "note": self.note, "wide": True}
-        if not self.points:
-            return found
-        logs, ys = [math.log10(x) for _, x, _, _ in self.points], [y for _, _, y, _ in self.points]
-        first, last = math.floor(min(logs)), max(math.ceil(max(logs)), math.floor(min(logs)) + 1)
+        """Return what the template draws."""
+        logs = [math.log10(x) for _, x, _, _ in self.points]
+        first, last = math.floor(min(logs)), math.ceil(max(logs))
+        decades = range(first, max(last, first + 1) + 1)
+        ys = [y for _, _, y, _ in self.points]
         ticks = round_ticks(min(ys), max(ys))
-
-        def across(x: float) -> float:
-            return 100 * (math.log10(x) - first) / (last - first)
-
-        def down(y: float) -> float:
-            return 100 * (1 - (y - ticks[0]) / (ticks[-1] - ticks[0]))
-
-        dots = [(name, color, across(x), down(y)) for name, x, y, color in self.points]
+        across, up = _Scale(decades[0], decades[-1]), _Scale(ticks[0], ticks[-1])
+        dots = [
+            (name, color, across(log), 100 - up(y))
+            for log, (name, _, y, color) in zip(logs, self.points, strict=True)
+        ]
         place = {name: f"{10 * left:.1f} {3 * top:.1f}" for name, _, left, top in dots}
         joined = "M" + "L".join(place[name] for name in self.line)
-        decades = [10.0**power for power in range(first, last + 1)]
-        return found | {
+        return {
+            "title": self.title,
+            "note": self.note,
+            "wide": True,
             "dots": dots,
             "paths": [("line dashed c1", joined)] if len(self.line) > 1 else [],
-            "y_labels": [(down(tick), self.show_y(tick)) for tick in ticks],
-            "x_labels": [(across(tick), self.show_x(tick)) for tick in decades],
+            "y_labels": [(100 - up(tick), self.show_y(tick)) for tick in ticks],
+            "x_labels": [(across(power), self.show_x(10.0**power)) for power in decades],
             "x_name": self.x_name,
         }
 
@@ -139,12 +139,13 @@ def _thin(line: Line) -> Line:
     size = len(line.x)
     if size <= MAX_POINTS:
         return line
-    cuts = [round(i * size / MAX_POINTS) for i in range(MAX_POINTS + 1)]
-    shares = list(itertools.pairwise(cuts))
-    x = [sum(line.x[a:b]) / (b - a) for a, b in shares]
+    shares = list(itertools.pairwise(round(i * size / MAX_POINTS) for i in range(MAX_POINTS + 1)))
     present = [[v for v in line.y[a:b] if v is not None] for a, b in shares]
-    y = [sum(values) / len(values) if values else None for values in present]
-    return Line(line.name, x, y, line.color, line.style, line.fill)
+    return replace(
+        line,
+        x=[sum(line.x[a:b]) / (b - a) for a, b in shares],
+        y=[sum(values) / len(values) if values else None for values in present],
+    )
 
 
 def round_ticks(low: float, high: float) -> list[float]:
@@ -158,23 +159,20 @@ def round_ticks(low: float, high: float) -> list[float]:
     return [round(i * step, 12) for i in range(first, last + 1)]
 
 
-def _paths(
-    line: Line, across: Callable[[float], float], down: Callable[[float], float]
-) -> list[tuple[str, str]]:
+def _css(line: Line) -> str:
+    return f"{line.style} c{line.color}"
+
+
+def _paths(line: Line, across: _Scale, up: _Scale) -> list[tuple[str, str]]:
     """Return classes and coordinates of a line's paths, in a picture of 1000 x 300."""
-    parts: list[list[str]] = [[]]
-    for x, y in zip(line.x, line.y, strict=True):
-        if y is None:
-            parts.append([])
-        else:
-            parts[-1].append(f"{10 * across(x):.1f} {3 * down(y):.1f}")
-    parts = [part for part in parts if part]
-    path = "".join("M" + "L".join(part if len(part) > 1 else part * 2) for part in parts)
-    drawn = [(f"line {line.css}", path)]
-    if line.fill:
-        areas = "".join(
-            f"M{part[0].split()[0]} 300L{'L'.join(part)}L{part[-1].split()[0]} 300Z"
-            for part in parts
-        )
-        drawn.insert(0, (f"area c{line.color}", areas))
-    return drawn
+    path, areas = "", ""
+    points = zip(line.x, line.y, strict=True)
+    for is_there, part in itertools.groupby(points, lambda point: point[1] is not None):
+        if not is_there:
+            continue
+        places = [f"{10 * across(x):.1f} {300 - 3 * up(y or 0.0):.1f}" for x, y in part]
+        path += "M" + "L".join(places if len(places) > 1 else places * 2)
+        left, right = (place.split()[0] for place in (places[0], places[-1]))
+        areas += f"M{left} 300L{'L'.join(places)}L{right} 300Z"
+    area = [(f"area c{line.color}", areas)] if line.fill else []
+    return [*area, (f"line {_css(line)}", path)]

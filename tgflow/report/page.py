@@ -33,23 +33,15 @@ Rows: TypeAlias = Sequence[Sequence[Cell]]
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A part of a page with a heading: a table, or several, and notes."""
+    """A part of a page: a table with a heading, or several, and notes; or charts."""
 
-    title: str
+    title: str = ""
     rows: Rows = ()
     head: Sequence[str] = ()
     notes: Sequence[str] = ()
     groups: Sequence[tuple[str, Rows]] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Charts:
-    """A part of a page with charts."""
-
-    figures: Sequence[dict[str, Any]]
-
-
-Part: TypeAlias = Card | Charts
+    figures: Sequence[dict[str, Any]] = ()
+    """Charts, which stand alone."""
 
 
 def continual_report(
@@ -62,7 +54,7 @@ def continual_report(
     """Return the page of a `tgflow run`."""
     flat = flatten(metrics)
     tiles, charts = _continual_tiles(flat, config), _continual_charts(records, config)
-    title = f"{config.model.name.upper()} learning from {_stream_name(config)}"
+    title = f"{config.model.name.upper()} learning from {stream_name(config.stream.path)}"
     lead = (
         f"Every micro-batch of {config.continual.batch_size} events was predicted first, then "
         "learned, then stored. What is plotted was measured before the model had seen the events."
@@ -81,7 +73,7 @@ def offline_report(history: Sequence[Record], metrics: Mapping[str, Any], config
     flat = flatten(metrics)
     tiles = _offline_tiles(flat, config)
     charts = _offline_charts(history)
-    title = f"{config.model.name.upper()} trained on {_stream_name(config)}"
+    title = f"{config.model.name.upper()} trained on {stream_name(config.stream.path)}"
     lead = (
         "Chronological split: the first events train, the next choose the epoch, and the last are "
         "reported. Test figures are of the epoch with the best validation AP."
@@ -110,8 +102,9 @@ def rolling_mean(records: Sequence[Record], key: str, window: int) -> list[float
     return means
 
 
-def _stream_name(config: Config) -> str:
-    return config.stream.path.replace("\\", "/").rsplit("/", 1)[-1].split(".")[0] or "a stream"
+def stream_name(path: str) -> str:
+    """Return the name of a stream's file without its folder and suffixes."""
+    return path.replace("\\", "/").rsplit("/", 1)[-1].split(".")[0] or "a stream"
 
 
 Spec = tuple[str, str, Callable[[float], str], str]
@@ -270,8 +263,8 @@ def _page(
     training: TrainingConfig,
     more: Sequence[Card],
 ) -> str:
-    parts: list[Part] = [
-        Charts([chart.figure() for chart in charts]),
+    parts = [
+        Card(figures=[chart.figure() for chart in charts]),
         *more,
         Card("Protocol", _protocol(flat, training)),
         Card("Settings", groups=_settings(config, training)),
@@ -284,7 +277,7 @@ def render_page(
     title: str,
     lead: str,
     tiles: Sequence[Tile],
-    parts: Sequence[Part],
+    parts: Sequence[Card],
     version: str,
 ) -> str:
     """Return a page that needs nothing else; all texts are escaped."""

@@ -121,7 +121,7 @@ class Lead:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None and not self._is_over and self.peers.failure is None:
             with suppress(PeerLost):  # `error` is what ends this rank
-                broadcast_json(self.peers, {"failure": asdict(Cause.of(error))})
+                broadcast_json(self.peers, {"failure": Cause.of(error)._asdict()})
 
     def brief(self, briefing: Briefing) -> None:
         if self.peers.world == 1:

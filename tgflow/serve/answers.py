@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tgflow.choices import Side
 from tgflow.ids import UnknownNode
-from tgflow.serve.predictor import AskedPairs, Predictor
+from tgflow.serve.predictor import Predictor
 from tgflow.serve.questions import EmbeddingQuestion, Question, Refused, ScoreQuestion, TopQuestion
 
 Answer: TypeAlias = dict[str, Any] | Exception
@@ -136,10 +136,9 @@ class Answers:
     def _answer(self, question: Question) -> dict[str, Any]:
         predictor = self._predictor
         if isinstance(question, EmbeddingQuestion):
-            asked = predictor.nodes(question.ids, question.at, side=question.side)
-            ids, z = predictor.ids.decode(asked.nodes), predictor.embed_nodes(asked).tolist()
-            rows = [{"id": id, "embedding": row} for id, row in zip(ids, z, strict=True)]
-            return {"embeddings": rows}
+            z = predictor.embed(question.ids, question.at, side=question.side).tolist()
+            named = zip(question.ids, z, strict=True)
+            return {"embeddings": [{"id": id, "embedding": row} for id, row in named]}
         assert isinstance(question, TopQuestion)
         q, most = question, self._max_pairs
         found = predictor.top_k(q.src, q.k, q.candidates, q.exclude_known, q.at, max_pairs=most)
@@ -150,25 +149,26 @@ class Answers:
         src = self._found([each.src for each in questions], "src")
         dst = self._found([each.dst for each in questions], "dst")
 
-        def resolved(question: ScoreQuestion, src: _Nodes, dst: _Nodes) -> AskedPairs:
+        def resolved(
+            question: ScoreQuestion, src: _Nodes, dst: _Nodes
+        ) -> tuple[Tensor, Tensor, Tensor]:
             if isinstance(src, Exception):
                 raise src
             if isinstance(dst, Exception):
                 raise dst
             return predictor.pairs_of(src, dst, question.at)
 
-        def scored(asked: Sequence[AskedPairs]) -> list[dict[str, Any]]:
-            columns = zip(*((each.src, each.dst, each.t) for each in asked), strict=True)
-            found = predictor.score_pairs(AskedPairs(*map(torch.cat, columns)))
+        def scored(asked: Sequence[Sequence[Tensor]]) -> list[dict[str, Any]]:
+            found = predictor.score_pairs(*map(torch.cat, zip(*asked, strict=True)))
             rows: list[dict[str, Any]] = found.to_arrow().to_pylist()
             return rows
 
         out: list[Any] = [_tried(resolved, *each) for each in zip(questions, src, dst, strict=True)]
-        places = [i for i, each in enumerate(out) if isinstance(each, AskedPairs)]
+        places = [i for i, each in enumerate(out) if not isinstance(each, Exception)]
         if places:
             asked = [out[i] for i in places]
             rows = _tried(scored, asked)
-            bounds = pairwise(accumulate(map(len, asked), initial=0))
+            bounds = pairwise(accumulate((len(src) for src, _, _ in asked), initial=0))
             for i, (start, stop) in zip(places, bounds, strict=True):
                 out[i] = rows if isinstance(rows, Exception) else {"scores": rows[start:stop]}
         return out

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from numbers import Number
@@ -27,29 +26,6 @@ from tgflow.serve.scored_pairs import ScoredPairs
 from tgflow.train.calibration import Calibration
 from tgflow.train.continual import ContinualTrainer
 from tgflow.units import INT64_MAX, INT64_MIN, exact_number, ticks_per_unit
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AskedPairs:
-    """Pairs to be scored, by dense ids and ticks, int64 `[N]` each."""
-
-    src: Tensor
-    dst: Tensor
-    t: Tensor
-
-    def __len__(self) -> int:
-        return len(self.src)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AskedNodes:
-    """Nodes to be embedded, by dense ids and ticks, int64 `[N]` each."""
-
-    nodes: Tensor
-    t: Tensor
-
-    def __len__(self) -> int:
-        return len(self.nodes)
 
 
 @described
@@ -149,7 +125,11 @@ class Predictor:
             ValueError: If there are not as many of each, or a time is between two ticks.
         """
         with self.holding():
-            return self.score_pairs(self.pairs(src, dst, at))
+            if dst is None:
+                src, dst, at = self._ends_of(src, at)
+            return self.score_pairs(
+                *self.pairs_of(self.find(src, "src"), self.find(dst, "dst"), at)
+            )
 
     def embed(self, ids: Any, at: Any = None, *, side: Side = "src") -> Tensor:
         """Return the embeddings of nodes, float `[N, dim]`.
@@ -165,7 +145,8 @@ class Predictor:
             ValueError: If the model makes no embeddings of single nodes.
         """
         with self.holding():
-            return self.embed_nodes(self.nodes(ids, at, side=side))
+            nodes = self.find(ids, side)
+            return self.embed_nodes(nodes, self.ticks(at, len(nodes)))
 
     def top_k(
         self,
@@ -194,18 +175,19 @@ class Predictor:
             ValueError: If `k` is below 1, there are no candidates, or there are too many pairs.
         """
         with self.holding():
-            asked = self.nodes(src, at)
+            nodes = self.find(src, "src")
+            t = self.ticks(at, len(nodes))
             others = (
                 self.engine.destinations(as_of=self.position)
                 if candidates is None
                 else self.find(candidates, "dst")
             )
-            if max_pairs is not None and len(asked) * len(others) > max_pairs:
+            if max_pairs is not None and len(nodes) * len(others) > max_pairs:
                 raise ValueError(
-                    f"{len(asked):,} sources with {len(others):,} candidates each are more than "
+                    f"{len(nodes):,} sources with {len(others):,} candidates each are more than "
                     f"{max_pairs:,} pairs: ask for fewer sources at a time, or name candidates"
                 )
-            return self._ranked(asked, others, k, exclude_known)
+            return self._ranked(nodes, t, others, k, exclude_known)
 
     def find(self, ids: Any, side: Side) -> Tensor:
         """Return the dense ids of nodes, int64 `[N]`; errors as `score`."""
@@ -224,45 +206,33 @@ class Predictor:
             )
         return nodes
 
-    def pairs(self, src: Any, dst: Any = None, at: Any = None) -> AskedPairs:
-        """Return pairs by dense ids and ticks; arguments and errors as `score`."""
-        if dst is None:
-            src, dst, at = self._ends_of(src, at)
-        return self.pairs_of(self.find(src, "src"), self.find(dst, "dst"), at)
-
-    def pairs_of(self, src: Tensor, dst: Tensor, at: Any = None) -> AskedPairs:
-        """Return pairs of nodes whose dense ids are known, int64 `[N]` each; see `pairs`."""
+    def pairs_of(self, src: Tensor, dst: Tensor, at: Any = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return pairs by dense ids with their ticks, int64 `[N]` each; errors as `score`."""
         if len(src) != len(dst):
             raise ValueError(f"src and dst must be as many, got {len(src)} and {len(dst)}")
-        return AskedPairs(src, dst, self._ticks(at, len(src)))
+        return src, dst, self.ticks(at, len(src))
 
-    def score_pairs(self, asked: AskedPairs) -> ScoredPairs:
-        """Return what the run says of pairs."""
+    def score_pairs(self, src: Tensor, dst: Tensor, t: Tensor) -> ScoredPairs:
+        """Return the scores of pairs by dense ids and ticks, int64 `[N]` each."""
         with self.holding():
-            logits = self.engine.score(asked.src, asked.dst, asked.t, as_of=self.position).cpu()
-            return self._scored(asked.src, asked.dst, logits)
+            logits = self.engine.score(src, dst, t, as_of=self.position).cpu()
+            return self._scored(src, dst, logits)
 
-    def nodes(self, ids: Any, at: Any = None, *, side: Side = "src") -> AskedNodes:
-        """Return nodes by dense ids and ticks; arguments and errors as `embed`."""
-        nodes = self.find(ids, side)
-        return AskedNodes(nodes, self._ticks(at, len(nodes)))
-
-    def nodes_of(self, nodes: Tensor, at: Any = None) -> AskedNodes:
-        """Return nodes whose dense ids are known, int64 `[N]`; see `nodes`."""
-        return AskedNodes(nodes, self._ticks(at, len(nodes)))
-
-    def embed_nodes(self, asked: AskedNodes) -> Tensor:
-        """Return the embeddings of nodes, float `[N, dim]`."""
+    def embed_nodes(self, nodes: Tensor, t: Tensor) -> Tensor:
+        """Return the embeddings of nodes by dense ids and ticks, float `[N, dim]`."""
         with self.holding():
-            return self.engine.embed(asked.nodes, asked.t, as_of=self.position).cpu()
+            return self.engine.embed(nodes, t, as_of=self.position).cpu()
 
     def _ranked(
-        self, asked: AskedNodes, others: Tensor, k: int, exclude_known: bool
+        self, nodes: Tensor, times: Tensor, others: Tensor, k: int, exclude_known: bool
     ) -> ScoredPairs:
         position = self.position
         found: list[Ranking] = []
-        for node, t in zip(torch.split(asked.nodes, 1), torch.split(asked.t, 1), strict=True):
-            left = self._unknown_to(node, others, position) if exclude_known else others
+        for node, t in zip(torch.split(nodes, 1), torch.split(times, 1), strict=True):
+            left = others
+            if exclude_known:
+                known = self.engine.destinations(int(node), as_of=position)
+                left = others[~torch.isin(others, known)]
             if len(left) or not len(others):
                 found.append(self.engine.rank(node, t, left, k, as_of=position))
             else:
@@ -272,11 +242,7 @@ class Predictor:
         right = torch.cat([none, *(each.nodes.view(-1).cpu() for each in found)])
         logits = torch.cat([torch.empty(0), *(each.scores.view(-1).cpu() for each in found)])
         place = torch.cat([none, *(torch.arange(1, int(num) + 1) for num in counts)])
-        return self._scored(asked.nodes.repeat_interleave(counts), right, logits, place)
-
-    def _unknown_to(self, node: Tensor, others: Tensor, position: int) -> Tensor:
-        """Return those of others that a source has had no event with before a position."""
-        return others[~torch.isin(others, self.engine.destinations(int(node), as_of=position))]
+        return self._scored(nodes.repeat_interleave(counts), right, logits, place)
 
     def _scored(
         self, src: Tensor, dst: Tensor, logits: Tensor, place: Tensor | None = None
@@ -314,7 +280,8 @@ class Predictor:
         times = table[c.t].to_pylist() if at is None and c.t in names else at
         return table[c.src], table[c.dst], times
 
-    def _ticks(self, at: Any, size: int) -> Tensor:
+    def ticks(self, at: Any, size: int) -> Tensor:
+        """Return the ticks of `size` questions, int64 `[size]`; errors as `score`."""
         if at is None:
             return torch.full((size,), self._now())
         if isinstance(at, Number | str | datetime):
