@@ -133,9 +133,6 @@ def test_csr_answers_as_the_graph_does(events_and_cuts, direction, k):
         check_equal("recent", recent_neighbors(graph, nodes, t, k), csr.recent(nodes, t, k))
         ours = uniform_neighbors(graph, nodes, t, k, key=7)
         check_equal("uniform", ours, csr.uniform(nodes, t, k, key=7))
-        for before in (0, len(events) // 2):
-            expected = recent_neighbors(graph, nodes, t, k, as_of=before)
-            check_equal("before", expected, csr.recent(nodes, t, k, before))
 
 
 def test_different_answers_are_an_error():

@@ -73,8 +73,6 @@ def test_rows_without_peers_have_the_way_to_install_them(monkeypatch):
     assert all(math.isnan(row.value) and row.ratio is None for row in skipped)
     measured = {row.name: row for row in rows if "skipped" not in row.params}
     assert "TGN training, times the faster peer" not in measured
-    assert measured["JODIE training, times TGN"].target == 2
-    assert measured["TGN+pairs training, times TGN"].target == pytest.approx(10 / 11)
     assert all(math.isfinite(row.value) for row in measured.values())
 
 

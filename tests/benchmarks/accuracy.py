@@ -1,12 +1,11 @@
-"""Keeps what `tgflow train` and `tgflow run` have reached among the results: nobody types it.
+"""Records the accuracy of runs of `tgflow train` and `tgflow run` among the results.
 
     tgflow train --data enron.csv.gz --model recency --threads 1 --out runs/enron-recency
     python -m benchmarks.accuracy runs/*-recency
     python -m benchmarks.report
 
-It reads what runs left behind. A run takes the place of the row of the same stream, model and
-settings; of each kind of negatives that it was tested with there is a row. Which is the best of all
-rows of a stream follows from them, as does what the default of `tgflow run` is to reach.
+A run replaces the row of the same stream, model and settings. The best of all rows of a stream and
+the target of the default of `tgflow run` follow from the rows.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from benchmarks.results import FOLDER, Result, commit, load, record
 from tgflow.bench.row import Row
@@ -90,44 +89,32 @@ at least."""
 
 
 def rows_of_run(directory: Path) -> list[Row]:
-    """Return the AP that a run reached, with what else is to be typed for it."""
+    """Return the AP that a run reached, a row for each kind of negatives, with its settings."""
     found = json.loads((directory / "metrics.json").read_text(encoding="utf-8"))
     config = load_config(directory / "config.toml")
     params = {"stream": Path(found["stream"]).name.split(".")[0], "model": found["model"]}
     if "prequential.ap" in found:
-        params |= {"events": found["num_events"], "settings": _of_run(config)}
+        flags = [*_of_stream(config), *_changed("continual", config.continual, UNSAID)]
+        settings = " ".join(flags + _of_model(config.model))
+        params |= {"events": found["num_events"], "settings": settings}
         return [Row(PREQUENTIAL, found["prequential.ap"], "", params)]
-    return list(_rows_of_tests(found, config, params))
-
-
-def _rows_of_tests(
-    found: Mapping[str, Any], config: Config, params: Mapping[str, Any]
-) -> Iterator[Row]:
-    """Yield a row for each kind of negatives."""
-    settings = _of_training(config, found["num_parameters"] > 0)
-    for number, kind in enumerate(config.offline.negatives):
-        key = f"test.{kind}.ap" if number else "test.ap"
-        name = TEST if kind == "random" else f"{TEST}, {kind}"
-        spread = {"spread": round(found[f"{key}_std"], 4) if f"{key}_std" in found else ""}
-        own = {"seeds": found["num_seeds"], **spread, "settings": settings}
-        yield Row(name, found[key], "", {**params, **own})
-
-
-def _of_training(config: Config, learns: bool) -> str:
-    c, unsaid = config.offline, UNSAID | OF_SEEDS | (frozenset() if learns else OF_LEARNING)
+    learns, c = found["num_parameters"] > 0, config.offline
+    unsaid = UNSAID | OF_SEEDS | (frozenset() if learns else OF_LEARNING)
     flags = [*_of_stream(config), *_changed("offline", c, unsaid)]
     if learns:
         flags += [f"--learning-rate {c.learning_rate}", f"--epochs {c.epochs}"]
-    return " ".join(flags + _of_model(config.model))
-
-
-def _of_run(config: Config) -> str:
-    flags = [*_of_stream(config), *_changed("continual", config.continual, UNSAID)]
-    return " ".join(flags + _of_model(config.model))
+    settings, rows = " ".join(flags + _of_model(config.model)), []
+    for number, kind in enumerate(c.negatives):
+        key = f"test.{kind}.ap" if number else "test.ap"
+        name = TEST if kind == "random" else f"{TEST}, {kind}"
+        spread = round(found[f"{key}_std"], 4) if f"{key}_std" in found else ""
+        own = {"seeds": found["num_seeds"], "spread": spread, "settings": settings}
+        rows.append(Row(name, found[key], "", params | own))
+    return rows
 
 
 def _changed(section: str, config: TrainerConfig, unsaid: frozenset[str]) -> Iterator[str]:
-    """Yield what is to be typed where settings are not the protocol's, or else the usual ones."""
+    """Yield flags of settings that are not those of the protocol, or else the default ones."""
     protocol = config.protocol
     default = type(config)(**({} if protocol is None else protocol_settings(protocol)))
     if protocol is not None:
@@ -249,15 +236,12 @@ def _cell(row: Row | None) -> str:
 def main(directories: Sequence[str]) -> None:
     """Put the runs in `directories` among the results."""
     held = load(FOLDER / "accuracy.json")
-    old = [_of_commit(row, held.commit) for row in held.rows]
     found = [row for each in directories for row in rows_of_run(Path(each))]
-    new = [_of_commit(row, commit()) for row in found]
+    old, new = (
+        [replace(row, params={"commit": name, **row.params}) for row in rows]
+        for name, rows in ((held.commit, held.rows), (commit(), found))
+    )
     record("accuracy", COMMAND, with_targets(merged(old, new)))
-
-
-def _of_commit(row: Row, name: str) -> Row:
-    """Return a row that says of which commit it is, as the rows of a file are of several."""
-    return replace(row, params={"commit": name, **row.params})
 
 
 if __name__ == "__main__":

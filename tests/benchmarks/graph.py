@@ -18,7 +18,7 @@ from benchmarks import peers
 from benchmarks.device_rebuild import rebuild_rows
 from benchmarks.race import take_turns
 from benchmarks.results import skipped
-from benchmarks.static_csr import StaticCsr, static_csr
+from benchmarks.static_csr import StaticCsr
 from tgflow import _core
 from tgflow.bench import graph as bench
 from tgflow.bench.graph import CALL, MICRO, MICRO_NAME, ROOTS, STRATEGIES, GrowingGraph, K
@@ -55,10 +55,8 @@ def store(options: Options) -> list[Row]:
 def csr_graphs(
     options: Options, num_left: int = 0
 ) -> Iterator[tuple[GrowingGraph, Params, StaticCsr]]:
-    """Yield the graphs of `grown_graphs` with a CSR of each; none without a CSR in the core."""
-    csr = static_csr()
-    if csr is None:
-        return
+    """Yield the graphs of `grown_graphs` on the CPU with a CSR of each."""
+    csr = StaticCsr()
     for growing, params in bench.grown_graphs(options, "cpu", num_left):
         csr.build(growing.graph.log)
         yield growing, params, csr
@@ -185,8 +183,7 @@ class OwnSampler:
 
     def two_hops(self, nodes: Tensor, t: Tensor) -> object:
         """Sample neighbors, and theirs."""
-        first = recent_neighbors(self.graph, nodes, t, self.k)
-        return recent_neighbors(self.graph, first.nodes.view(-1), first.t.view(-1), self.k)
+        return recent_hops(self.graph, nodes, t, 2)
 
     def neighbors(self, nodes: Tensor, t: Tensor) -> Tensor:
         """Return the neighbors' ids, int64 `[Q, k]`, -1 where there is none, in any order."""

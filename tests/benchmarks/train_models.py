@@ -1,4 +1,4 @@
-"""Training speed of the other models, beside TGN or beside TGM's implementation.
+"""Training speed of the other models, beside TGM's implementations.
 
 `make bench ARGS="train-models --data wikipedia.csv.gz --events 20000"`
 """
@@ -9,20 +9,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from benchmarks import peers
-from benchmarks.own import Own, Task, model_of, named_task, own_tgn, tgn_of
+from benchmarks.own import Own, Task, model_of, named_task, tgn_of
 from benchmarks.peers import Peer
-from benchmarks.race import Laps, race
-from benchmarks.train import OWN, contenders, speed_rows, times_rows
+from benchmarks.race import race
+from benchmarks.train import contenders, speed_rows, times_rows
 from tgflow.bench.row import Params, Row
 from tgflow.bench.setup import Options, restored_threads
 from tgflow.bench.train import TURN, set_threads
 from tgflow.model import TemporalModel
 from tgflow.models import JODIE, DyGFormer, GraphMixer, TPNet
 
-JODIE_TIMES_TGN, WITH_PAIRS_TIMES_TGN = 2.0, 1 / 1.1
 GRAPHMIXER_TIMES_FASTER, PAIRS_TIMES_FASTER = 5.0, 3.0
-TGN_PASSES = 4
-"""Passes over the events in turns with tgflow's TGN."""
 PAIRS_TURN = 3
 """Batches of a turn of tgflow's TPNet and DyGFormer; a peer trains one."""
 
@@ -54,8 +51,9 @@ def run(options: Options) -> list[Row]:
 
 def rows_of(task: Task, params: Params, options: Options) -> list[Row]:
     """Return the rows of all models; models of pairs train on events without features."""
-    rows = rows_beside_tgn("JODIE", task, JODIE_TIMES_TGN, params, options)
-    rows += rows_beside_tgn("TGN+pairs", task, WITH_PAIRS_TIMES_TGN, params, options)
+    rows: list[Row] = []
+    for name in ("JODIE", "TGN+pairs"):
+        rows += rows_beside_peers(task, params, options, name, (), 0.0, TURN)
     graphmixer = "GraphMixer", peers.GRAPHMIXER, GRAPHMIXER_TIMES_FASTER, TURN
     rows += rows_beside_peers(task, params, options, *graphmixer)
     tpnet = "TPNet", peers.TPNET, PAIRS_TIMES_FASTER, PAIRS_TURN
@@ -65,23 +63,6 @@ def rows_of(task: Task, params: Params, options: Options) -> list[Row]:
         named = params | {"features": 0, "neighbors": neighbors}
         rows += rows_beside_peers(plain, named, options, *rivals)
     return rows
-
-
-def rows_beside_tgn(
-    name: str, task: Task, times_tgn: float, params: Params, options: Options
-) -> list[Row]:
-    """Return the speed of a model in turns with TGN, and its ratio to TGN's."""
-    beside = {name: Own(task, MODELS[name](task)), "TGN": own_tgn(task)}
-    laps = {each: Laps(model, TURN, task.batch_size) for each, model in beside.items()}
-    for _ in range(TGN_PASSES):
-        race(laps, task.num_batches, options)
-        for model in beside.values():
-            model.rewind()
-    speed = laps[name].median
-    return [
-        Row(f"{name} training", speed, "events/s", params | {"library": OWN}),
-        Row(f"{name} training, times TGN", speed / laps["TGN"].median, "x", params, times_tgn),
-    ]
 
 
 def rows_beside_peers(

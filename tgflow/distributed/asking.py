@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import starmap
-from typing import ClassVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,9 +23,8 @@ _MISSING = {"nodes": NO_NODE, "t": 0, "eid": -1}
 """What the slots without a neighbor hold."""
 
 
-@dataclass(frozen=True, slots=True)
-class HopHeader:
-    """What an owner must know of a batch's queries before they come."""
+class HopHeader(NamedTuple):
+    """What an owner must know of a batch's queries before they come; int64 `[5]` when sent."""
 
     size: int
     k: int
@@ -34,23 +34,11 @@ class HopHeader:
     """The cut-off for all, or the largest of the queries'."""
     num_columns: int
     """Nodes, times and rows; and where each query has a cut-off, those."""
-    width: ClassVar[int] = 5
-
-    @property
-    def num_values(self) -> int:
-        """Numbers of the queries."""
-        return self.size * self.num_columns
-
-    def vector(self, device: torch.device) -> Tensor:
-        """Return it as int64 `[5]`."""
-        key = self.key - 2**64 if self.key >= 2**63 else self.key
-        values = [self.size, self.k, key, self.limit, self.num_columns]
-        return torch.tensor(values, device=device)
 
     @classmethod
     def read(cls, vectors: Tensor) -> list[HopHeader]:
         """Return the headers of vectors, one after the other."""
-        rows = vectors.view(-1, cls.width).tolist()
+        rows = vectors.view(-1, len(cls._fields)).tolist()
         return [cls(size, k, key % 2**64, *others) for size, k, key, *others in rows]
 
 
@@ -87,13 +75,10 @@ class SentQueries:
 
     def header(self, rank: int) -> Tensor:
         """Return the header for a rank, int64 `[5]`."""
-        columns, size = self.parts[rank].shape
-        header = HopHeader(size, self.asked.k, self.asked.key, self.limit, columns)
-        return header.vector(self.order.device)
-
-    def queries(self, rank: int) -> Tensor:
-        """Return the queries for a rank, int64 `[C * size]`, column by column."""
-        return self.parts[rank].flatten()
+        (columns, size), key = self.parts[rank].shape, self.asked.key
+        signed = key - 2**64 if key >= 2**63 else key
+        header = HopHeader(size, self.asked.k, signed, self.limit, columns)
+        return torch.tensor(header, device=self.order.device)
 
     def answered(self, parts: list[tuple[Tensor, Tensor]]) -> Neighbors:
         """Return the neighbors, where they were asked for."""
@@ -176,33 +161,35 @@ class AskingSampler:
         """Return the neighbors of the queries of several batches: one hop of each."""
         graph, ranks = self._graph, range(self._peers.world)
         sent = [SentQueries.of(each, self._peers.shard, graph.num_events) for each in asked]
-        headers = self._exchanged(
+        exchanged = partial(exchange_vectors, self._peers)
+        headers = exchanged(
             [torch.cat([each.header(rank) for each in sent]) for rank in ranks],
-            [len(sent) * HopHeader.width for _ in ranks],
+            [len(sent) * len(HopHeader._fields) for _ in ranks],
             kind="queries",
         )
         requests = [HopHeader.read(header) for header in headers]
         self._check(requests)
-        queries = self._exchanged(
-            [torch.cat([each.queries(rank) for each in sent]) for rank in ranks],
-            [sum(header.num_values for header in rank) for rank in requests],
+        sizes = [[each.size * each.num_columns for each in rank] for rank in requests]
+        queries = exchanged(
+            [torch.cat([each.parts[rank].flatten() for each in sent]) for rank in ranks],
+            [sum(each) for each in sizes],
             kind="queries",
         )
-        found = [self._answers(*each) for each in zip(requests, queries, strict=True)]
-        counts = self._exchanged(
+        found = [
+            list(map(self._answer, requests[rank], torch.split(queries[rank], sizes[rank])))
+            for rank in ranks
+        ]
+        counts = exchanged(
             [torch.cat([answer.count for answer in rank]) for rank in found],
             [sum(each.sizes[rank] for each in sent) for rank in ranks],
             kind="answers",
         )
-        slots = self._exchanged(
+        slots = exchanged(
             [torch.cat([filled_slots(answer) for answer in rank]) for rank in found],
             [3 * int(count.sum()) for count in counts],
             kind="answers",
         )
         return _received(sent, counts, slots)
-
-    def _exchanged(self, sends: list[Tensor], sizes: list[int], *, kind: str) -> list[Tensor]:
-        return exchange_vectors(self._peers, sends, sizes, kind=kind)
 
     def _check(self, requests: list[list[HopHeader]]) -> None:
         """Refuse to answer as of events that are not here yet."""
@@ -214,10 +201,6 @@ class AskingSampler:
                     f"appended {self._graph.num_events}; all ranks must append the same events "
                     "before they sample"
                 )
-
-    def _answers(self, requests: list[HopHeader], queries: Tensor) -> list[Neighbors]:
-        parts = torch.split(queries, [header.num_values for header in requests])
-        return [self._answer(*each) for each in zip(requests, parts, strict=True)]
 
     def _answer(self, header: HopHeader, values: Tensor) -> Neighbors:
         nodes, t, rows, *limits = values.view(header.num_columns, header.size)

@@ -7,7 +7,7 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -127,21 +127,22 @@ def find_disagreement(everyone: Sequence[Facts]) -> str | None:
     """Return the first thing that must be alike and is not, with the way out; None without one."""
     first = everyone[0]
     for other in everyone[1:]:
-        rank = other.member.rank
-        for key, theirs, ours in _differences(other.versions, first.versions):
+        who = f"rank {other.member.rank}"
+        if found := _difference(other.versions, first.versions):
+            key, theirs, ours = found
             return (
-                f"rank {rank} runs {key} {theirs} and rank 0 runs {ours}; install the same "
-                "for all ranks"
+                f"{who} runs {key} {theirs} and rank 0 runs {ours}; install the same for all ranks"
             )
-        for key, theirs, ours in _differences(other.settings, first.settings):
+        if found := _difference(other.settings, first.settings):
+            key, theirs, ours = found
             return (
-                f"rank {rank} has {key}={theirs!r} and rank 0 has {key}={ours!r}; start all ranks "
-                "with the same settings"
+                f"{who} has {key}={theirs!r} and rank 0 has {key}={ours!r}; start all ranks with "
+                "the same settings"
             )
         if other.world != first.world:
             return (
-                f"rank {rank} is one of {other.world} ranks and rank 0 one of {first.world}; start "
-                "them together"
+                f"{who} is one of {other.world} ranks and rank 0 one of {first.world}; start them "
+                "together"
             )
     return None
 
@@ -150,7 +151,8 @@ def find_other_bits(everyone: Sequence[Facts]) -> str | None:
     """Return why the last bits may not be those of one process, with the way out; else None."""
     first = everyone[0]
     for other in everyone[1:]:
-        for key, theirs, ours in _differences(other.computing, first.computing):
+        if found := _difference(other.computing, first.computing):
+            key, theirs, ours = found
             return (
                 f"rank {other.member.rank} computes with {key} {theirs} and rank 0 with {ours}, so "
                 f"results are not those of one process bit for bit; {_WAYS_OUT[key]}"
@@ -164,12 +166,12 @@ def have_own_devices(everyone: Sequence[Facts]) -> bool:
     return None not in devices and len({*devices}) == len(devices)
 
 
-def _differences(
-    theirs: Mapping[str, Any], ours: Mapping[str, Any]
-) -> Iterator[tuple[str, Any, Any]]:
+def _difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+    """Return the first key whose values differ, and both values."""
     for key in sorted({*theirs, *ours}):
         if theirs.get(key) != ours.get(key):
-            yield key, theirs.get(key), ours.get(key)
+            return key, theirs.get(key), ours.get(key)
+    return None
 
 
 def find_lost(members: list[Member], patience: float = 0.5) -> str:

@@ -99,9 +99,9 @@ def join(
     try:
         meeting = Meeting(launch, timeout)
         if launch.rank == 0:
-            store, everyone = _lead(meeting, launch, facts, host, deadline, timeout, strict)
+            store, everyone = _lead(meeting, facts, host, deadline, timeout, strict)
         else:
-            follow = partial(_follow, meeting, launch, facts, deadline, timeout)
+            follow = partial(_follow, meeting, facts, deadline, timeout)
             store, everyone = call_within(timeout + 2 * ANSWER_SECONDS, follow, silent)
     except dist.DistError as error:
         first = str(error).partition("\n")[0]
@@ -200,13 +200,7 @@ def _enter_store(host: str, port: int, timeout: float) -> TCPStore:
 
 
 def _lead(
-    meeting: Meeting,
-    launch: Launch,
-    facts: Facts,
-    host: str,
-    deadline: float,
-    timeout: float,
-    strict: bool,
+    meeting: Meeting, facts: Facts, host: str, deadline: float, timeout: float, strict: bool
 ) -> tuple[Store, list[Facts]]:
     listener = listen(host, meeting.port, deadline)
     port, nonce = listener.getsockname()[1], secrets.token_hex(16)
@@ -222,17 +216,20 @@ def _lead(
     store.set(_facts_key(0), facts.to_bytes().decode())
     meeting.publish(Address(host, port, nonce))
     present: list[int] = []
-    while len(present) < launch.world:
-        present = [rank for rank in range(launch.world) if store.check([_facts_key(rank)])]
+    while len(present) < facts.world:
+        present = [rank for rank in range(facts.world) if store.check([_facts_key(rank)])]
         if time.monotonic() > deadline:
             break
         time.sleep(_PAUSE)
-    error, everyone = _judge(store, present, launch.world, timeout, strict)
+    error, everyone = _judge(store, present, facts.world, timeout, strict)
     store.set(_VERDICT, json.dumps(None if error is None else [type(error).__name__, str(error)]))
-    if error is not None:
-        _await_readers(store, present)
-        raise error
-    return store, everyone
+    if error is None:
+        return store, everyone
+    last = time.monotonic() + ANSWER_SECONDS  # for the present ranks to read why
+    read = [_read_key(rank) for rank in present if rank != 0]
+    while read and not store.check(read) and time.monotonic() < last:
+        time.sleep(_PAUSE)
+    raise error
 
 
 def listen(host: str, port: int, deadline: float = 0.0) -> socket.socket:
@@ -279,45 +276,36 @@ def _everyone(store: Store, world: int) -> list[Facts]:
     return [Facts.from_bytes(store.get(_facts_key(rank))) for rank in range(world)]
 
 
-def _await_readers(store: Store, present: list[int]) -> None:
-    """Keep the store open until the present ranks have read why there is no world."""
-    deadline = time.monotonic() + ANSWER_SECONDS
-    read = [_read_key(rank) for rank in present if rank != 0]
-    while read and not store.check(read) and time.monotonic() < deadline:
-        time.sleep(_PAUSE)
-
-
 def _follow(
-    meeting: Meeting, launch: Launch, facts: Facts, deadline: float, timeout: float
+    meeting: Meeting, facts: Facts, deadline: float, timeout: float
 ) -> tuple[Store, list[Facts]]:
     while time.monotonic() < deadline:
-        store = _enter(meeting.find(), launch.rank, facts)
+        store = _enter(meeting.find(), facts)
         if store is not None:
             try:
-                return store, _read_verdict(store, launch, deadline, timeout)
+                return store, _read_verdict(store, facts, deadline, timeout)
             except RuntimeError as error:
                 if isinstance(error, PeerLost):
                     raise
                 # It went away meanwhile: it was that of a world that has ended.
         time.sleep(_PAUSE)
     raise PeerLost(
-        f"rank {launch.rank} found no rank 0 to join within {timeout:g} s; see what "
+        f"rank {facts.member.rank} found no rank 0 to join within {timeout:g} s; see what "
         "ended it, and whether its interface can be reached from here"
     )
 
 
-def _enter(address: Address | None, rank: int, facts: Facts) -> Store | None:
-    """Return the store of the rank 0 at `address`, if it is the published one and lacks `rank`."""
+def _enter(address: Address | None, facts: Facts) -> Store | None:
+    """Return the store of the rank 0 at `address`, if it is published and lacks this rank."""
     if address is None:
         return None
+    rank = facts.member.rank
     try:
         socket.create_connection(address[:2], timeout=_PROBE_SECONDS).close()
         enter = partial(_enter_store, address.host, address.port, ANSWER_SECONDS)
         store = call_within(ANSWER_SECONDS, enter, "no store answers")
         nonce = store.get(_NONCE).decode() if store.check([_NONCE]) else None
-        if nonce is None or address.nonce not in ("", nonce):
-            return None
-        if store.add(f"joined/{rank}", 1) != 1:
+        if nonce is None or address.nonce not in ("", nonce) or store.add(f"joined/{rank}", 1) != 1:
             return None
         store.set(_facts_key(rank), facts.to_bytes().decode())
         return store
@@ -325,7 +313,7 @@ def _enter(address: Address | None, rank: int, facts: Facts) -> Store | None:
         return None
 
 
-def _read_verdict(store: Store, launch: Launch, deadline: float, timeout: float) -> list[Facts]:
+def _read_verdict(store: Store, facts: Facts, deadline: float, timeout: float) -> list[Facts]:
     """Return the facts of all ranks, once rank 0 has found that they are a world."""
     while not store.check([_VERDICT]):
         if time.monotonic() > deadline + ANSWER_SECONDS:
@@ -333,8 +321,8 @@ def _read_verdict(store: Store, launch: Launch, deadline: float, timeout: float)
         time.sleep(_PAUSE)
     verdict = json.loads(store.get(_VERDICT))
     if verdict is None:
-        return _everyone(store, launch.world)
-    store.set(_read_key(launch.rank), "")
+        return _everyone(store, facts.world)
+    store.set(_read_key(facts.member.rank), "")
     name, text = verdict
     raise (PeerLost if name == PeerLost.__name__ else WorldError)(text)
 

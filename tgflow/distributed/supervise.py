@@ -73,11 +73,9 @@ class RankProcesses:
     def wait(self, seconds: float) -> bool:
         """Wait for at most this long until all have ended; return whether they have."""
         deadline = time.monotonic() + seconds
-        while None in self.codes:
-            if time.monotonic() >= deadline:
-                return False
+        while None in self.codes and time.monotonic() < deadline:
             time.sleep(_PAUSE)
-        return True
+        return None not in self.codes
 
     def signal(self, number: int, rank: int | None = None) -> None:
         """Send a signal to a rank, or to all of them, that still run."""
@@ -187,7 +185,7 @@ def _run_once(command: Sequence[str], nproc: int, environ: Mapping[str, str], st
                 break
         codes = ranks.codes
     if stop.insists:
-        return _End(128 + stop.asked, may_be_restarted=False, text="all ranks are killed")
+        return _End(128 + stop.asked, False, "all ranks are killed")
     if stop.asked and stop.to is None and codes[0] != 0:
         name = signal.Signals(stop.asked).name
         return _End(128 + stop.asked, False, f"all ranks have ended by {name}, and nothing is kept")
@@ -203,18 +201,17 @@ def _judge(codes: Sequence[int | None], *, is_stopping: bool) -> _End:
     """Return what the codes of all ranks mean; None is that of a rank that did not end."""
     for rank, code in enumerate(codes):
         if code is not None and code > 0 and code not in RESTARTED:
-            return _End(code, may_be_restarted=False, text=f"rank {rank} ended with {code}")
+            return _End(code, False, f"rank {rank} ended with {code}")
     was_stopped = is_stopping and codes[0] in (-signal.SIGTERM, -signal.SIGINT)
     if codes[0] == 0 or was_stopped:
-        return _End(0, may_be_restarted=False)
+        return _End(0, False)
     rank = min(range(len(codes)), key=lambda each: _precedence(codes[each]))
     code = codes[rank]
     if code is None:
-        return _End(UNREACHABLE, may_be_restarted=True, text=f"rank {rank} hung")
+        return _End(UNREACHABLE, True, f"rank {rank} hung")
     if code < 0:
-        text = f"rank {rank} was killed by {signal.Signals(-code).name}"
-        return _End(128 - code, may_be_restarted=True, text=text)
-    return _End(code, may_be_restarted=True, text=f"rank {rank} ended with {code}")
+        return _End(128 - code, True, f"rank {rank} was killed by {signal.Signals(-code).name}")
+    return _End(code, True, f"rank {rank} ended with {code}")
 
 
 def _precedence(code: int | None) -> int:

@@ -23,45 +23,32 @@ from tgflow.serve.link import Begin, Call, Cancel, Link, Ready, Reply, Warned, W
 from tgflow.serve.questions import Refused
 
 
-class _Patience(asyncio.Protocol):
-    """A protocol of HTTP whose client has so long to say what it wants, or the connection ends."""
+class _Patience(HttpToolsProtocol):
+    """HTTP whose client has so many seconds to send its headers, or the connection ends."""
 
     def __init__(self, seconds: float, **given: Any) -> None:
-        self._inner: Any = HttpToolsProtocol(**given)
+        super().__init__(**given)
         self._seconds = seconds
-        self._transport: asyncio.BaseTransport | None = None
         self._end: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-        self._inner.connection_made(transport)
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
         self._watch()
 
     def data_received(self, data: bytes) -> None:
-        self._inner.data_received(data)
+        super().data_received(data)
         self._watch()
 
-    def eof_received(self) -> None:
-        self._inner.eof_received()
-
-    def pause_writing(self) -> None:
-        self._inner.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._inner.resume_writing()
-
-    def connection_lost(self, error: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         self._stop()
-        self._inner.connection_lost(error)
+        super().connection_lost(exc)
 
     def _watch(self) -> None:
         """Let the time run while the headers of a request are awaited."""
-        cycle = self._inner.cycle
-        if cycle is not None and not cycle.response_complete:
+        if self.cycle is not None and not self.cycle.response_complete:
             self._stop()
-        elif self._end is None and self._transport is not None:
-            loop = asyncio.get_running_loop()
-            self._end = loop.call_later(self._seconds, self._transport.close)
+        elif self._end is None:
+            self._end = self.loop.call_later(self._seconds, self.transport.close)
 
     def _stop(self) -> None:
         if self._end is not None:

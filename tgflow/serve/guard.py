@@ -106,40 +106,28 @@ class Guard:
             await self._app(scope, receive, send)
             return
         if self._num_asking >= self._max_waiting:
-            raise Refused(
-                429,
-                f"{self._num_asking} requests wait already; ask again in a second",
-                {"Retry-After": "1"},
-            )
+            text = f"{self._num_asking} requests wait already; ask again in a second"
+            raise Refused(429, text, {"Retry-After": "1"})
         self._num_asking += 1
         self._figures.waiting.set(self._num_asking)
+        body: bytes | None = None
         try:
-            await self._in_time(scope, receive, send, headers.get(b"content-length", b"0"))
+            async with asyncio.timeout(self._timeout):
+                body = await self._body(receive, headers.get(b"content-length", b"0"))
+                await self._app(scope, _replay(body, receive), send)
+        except TimeoutError:
+            seconds = f"{self._timeout:g} s"
+            if body is None:
+                raise Refused(408, f"the body did not come within {seconds}") from None
+            raise Refused(503, f"no answer within {seconds}; ask again, or for less") from None
         finally:
             self._num_asking -= 1
             self._figures.waiting.set(self._num_asking)
 
-    async def _in_time(self, scope: Message, receive: Receive, send: _Sent, length: bytes) -> None:
-        """Read the body and have it answered before the time is over."""
-        body: bytes | None = None
-        try:
-            async with asyncio.timeout(self._timeout):
-                body = await self._body(receive, length)
-                await self._app(scope, _replay(body, receive), send)
-        except TimeoutError:
-            if body is None:
-                late = Refused(408, f"the body did not come within {self._timeout:g} s")
-            else:
-                late = Refused(503, f"no answer within {self._timeout:g} s; ask again, or for less")
-            raise late from None
-
     def _check_token(self, shown: bytes) -> None:
         if self._expected is not None and not secrets.compare_digest(shown, self._expected):
-            raise Refused(
-                401,
-                "this address needs a token; send the header Authorization: Bearer TOKEN",
-                {"WWW-Authenticate": "Bearer"},
-            )
+            text = "this address needs a token; send the header Authorization: Bearer TOKEN"
+            raise Refused(401, text, {"WWW-Authenticate": "Bearer"})
 
     async def _body(self, receive: Receive, length: bytes) -> bytes:
         """Return the body, read as far as it may be."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from tgflow import _core
@@ -36,31 +35,15 @@ class StaticCsr:
         """Add events that follow: what lies behind each is moved up, in place."""
         self._native.insert(*(x.cpu().contiguous() for x in (events.src, events.dst, events.t)))
 
-    def recent(self, nodes: Tensor, t: Tensor, k: int, before: int | None = None) -> Neighbors:
+    def recent(self, nodes: Tensor, t: Tensor, k: int) -> Neighbors:
         """Answer as `tgflow.sampling.recent_neighbors` does."""
-        return self._sample(nodes, t, k, before, None)
+        return self._sample(nodes, t, k, None)
 
-    def uniform(
-        self, nodes: Tensor, t: Tensor, k: int, *, key: int, before: int | None = None
-    ) -> Neighbors:
+    def uniform(self, nodes: Tensor, t: Tensor, k: int, *, key: int) -> Neighbors:
         """Answer as `tgflow.sampling.uniform_neighbors` does, draw for draw."""
-        return self._sample(nodes, t, k, before, key)
+        return self._sample(nodes, t, k, key)
 
-    def _sample(
-        self, nodes: Tensor, t: Tensor, k: int, before: int | None, key: int | None
-    ) -> Neighbors:
-        size = len(nodes)
-        out = Neighbors(
-            nodes.new_empty(size, k),
-            nodes.new_empty(size, k),
-            nodes.new_empty(size, k),
-            torch.empty(size, dtype=torch.int32),
-        )
-        limit = _EVERYTHING if before is None else before
-        self._native.sample(nodes, t, limit, key, out.nodes, out.t, out.eid, out.count)
+    def _sample(self, nodes: Tensor, t: Tensor, k: int, key: int | None) -> Neighbors:
+        out = Neighbors.empty(len(nodes), k)
+        self._native.sample(nodes, t, _EVERYTHING, key, out.nodes, out.t, out.eid, out.count)
         return out
-
-
-def static_csr() -> StaticCsr | None:
-    """Return an empty CSR; None if the core was not built for development."""
-    return StaticCsr() if hasattr(_core, "StaticCsr") else None
