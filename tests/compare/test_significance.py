@@ -29,6 +29,7 @@ def test_a_better_model_is_found():
     found = compare_means({"plain": common, "better": better}, num_resamples=400)
     [difference] = found.differences
     assert (difference.first, difference.second) == ("better", "plain")
+    assert difference.is_significant
     assert 0 < difference.interval.low < 0.02 < difference.interval.high
     assert found.p_of_best("better") is None
     assert found.p_of_best("plain") == difference.p_holm < 0.05

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from tgflow.resampling import RESAMPLES, Interval, Resampling, Values
+from tgflow.resampling import LEVEL, RESAMPLES, Interval, Resampling, Values
 
 BLOCK = 1_000
 """Consecutive events of a block; fewer where there would be less than `LEAST_BLOCKS`."""
@@ -35,6 +35,11 @@ class Difference:
     """Two-sided, of no difference."""
     p_holm: float
     """The same, corrected for all pairs that are compared."""
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether the two are told apart at 5 %, all pairs together."""
+        return self.p_holm < LEVEL
 
 
 @dataclass(frozen=True, slots=True)

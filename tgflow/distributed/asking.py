@@ -96,7 +96,7 @@ class SentQueries:
         return found
 
 
-def filled_slots(found: Neighbors) -> Tensor:
+def _filled_slots(found: Neighbors) -> Tensor:
     """Return nodes, times and events of the filled slots, int64 `[3 * F]`, column by column."""
     return torch.stack([getattr(found, name)[found.mask] for name in _MISSING]).flatten()
 
@@ -185,7 +185,7 @@ class AskingSampler:
             kind="answers",
         )
         slots = exchanged(
-            [torch.cat([filled_slots(answer) for answer in rank]) for rank in found],
+            [torch.cat([_filled_slots(answer) for answer in rank]) for rank in found],
             [3 * int(count.sum()) for count in counts],
             kind="answers",
         )

@@ -62,6 +62,7 @@ def this_machine() -> str:
 MOST_BYTES = 1 << 20
 """Of what one rank says; more is refused unread."""
 
+_LOOK_SECONDS = 0.5
 _WAYS_OUT = {
     "CPU capability": "set ATEN_CPU_CAPABILITY to the same for all of them",
     "threads": "set threads=... to the same for all of them",
@@ -174,9 +175,9 @@ def _difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> tuple[str
     return None
 
 
-def find_lost(members: list[Member], patience: float = 0.5) -> str:
+def find_lost(members: list[Member]) -> str:
     """Return which of `members` ended or is stopped, as a sentence."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + _LOOK_SECONDS
     while time.monotonic() <= deadline:
         states = [(each, each.condition()) for each in members]
         found = [f"{each} is {state}" for each, state in states if state in ("gone", "stopped")]

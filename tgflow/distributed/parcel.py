@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tgflow.peers import Group, Peers, RanksDisagree
+from tgflow.peers import Peers, RanksDisagree
 
 Spec = tuple[torch.dtype, tuple[int, ...]]
 """Dtype and shape of one tensor."""
@@ -79,10 +79,8 @@ def exchange_parcels(
     step: int,
     sends: Sequence[Mapping[str, Tensor]],
     expected: Sequence[Mapping[str, Spec]],
-    *,
-    group: Group = "train",
 ) -> list[dict[str, Tensor]]:
-    """Send tensors to each rank and return those of each: one collective for all of them.
+    """Send tensors to each rank and return those of each: one collective of the group "train".
 
     In `peers.traffic` each tensor counts under its own name, headers under `kind`.
 
@@ -93,7 +91,6 @@ def exchange_parcels(
         sends: Tensors for each rank by name, this one included, all on one device.
         expected: Dtypes and shapes of what each rank sends here. They must be right: gloo ends the
             process where sizes differ.
-        group: Whose order it is part of.
 
     Returns:
         The tensors of each rank by name, in memory of their own.
@@ -106,7 +103,7 @@ def exchange_parcels(
     incoming = [Layout(kind, specs) for specs in expected]
     parcels = [layout.pack(step, each) for layout, each in zip(outgoing, sends, strict=True)]
     arrived = [parcels[0].new_empty(layout.num_bytes) for layout in incoming]
-    peers.exchange(parcels, arrived, kind=kind, group=group)
+    peers.exchange(parcels, arrived, kind=kind)
     for rank, layout in enumerate(outgoing):
         if rank != peers.rank:
             peers.traffic.itemize(kind, layout.item_bytes)
@@ -117,15 +114,15 @@ def exchange_parcels(
 
 
 def exchange_vectors(
-    peers: Peers, sends: Sequence[Tensor], sizes: Sequence[int], *, kind: str, group: Group = "plan"
+    peers: Peers, sends: Sequence[Tensor], sizes: Sequence[int], *, kind: str
 ) -> list[Tensor]:
-    """Send each rank a vector, and return the vectors received from each rank."""
+    """Send each rank a vector in the group "plan", and return those received from each rank."""
     receives = [sends[0].new_empty(size) for size in sizes]
     peers.exchange(
         [each.view(torch.uint8) for each in sends],
         [each.view(torch.uint8) for each in receives],
         kind=kind,
-        group=group,
+        group="plan",
     )
     return receives
 

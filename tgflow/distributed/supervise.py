@@ -179,7 +179,8 @@ def _run_once(command: Sequence[str], nproc: int, environ: Mapping[str, str], st
     with RankProcesses(command, nproc, environ) as ranks:
         while not ranks.wait(_PAUSE) and not stop.insists:
             stop.forward(ranks)
-            if deadline is None and _is_decided(ranks.codes):
+            decided = ranks.codes[0] is not None or any(ranks.codes)  # rank 0 is done, or one lost
+            if deadline is None and decided:
                 deadline = time.monotonic() + GRACE_SECONDS
             if deadline is not None and time.monotonic() > deadline:
                 break
@@ -190,11 +191,6 @@ def _run_once(command: Sequence[str], nproc: int, environ: Mapping[str, str], st
         name = signal.Signals(stop.asked).name
         return _End(128 + stop.asked, False, f"all ranks have ended by {name}, and nothing is kept")
     return _judge(codes, is_stopping=stop.asked != 0)
-
-
-def _is_decided(codes: Sequence[int | None]) -> bool:
-    """Return whether ranks that still run have nothing to wait for: rank 0 is done, or one lost."""
-    return codes[0] is not None or any(codes)
 
 
 def _judge(codes: Sequence[int | None], *, is_stopping: bool) -> _End:

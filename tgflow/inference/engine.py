@@ -16,7 +16,7 @@ from tgflow.batch import Batch
 from tgflow.choices import Strategy
 from tgflow.describe import described
 from tgflow.graph import Neighbors, TemporalGraph
-from tgflow.model import Scores, TemporalModel, device_of_model
+from tgflow.model import TemporalModel, device_of_model
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan, Roots, assemble, walk_of
 from tgflow.sampler import Sampler, SamplerFunction
@@ -159,7 +159,11 @@ class Inference:
             times, positions = self._checked(len(nodes), t, as_of)
 
             def embedded(rows: slice) -> Tensor:
-                return self._embeddings(nodes[rows], times[rows], positions[rows])
+                some = nodes[rows]
+                batch = self._batch(some, some.unsqueeze(1), times[rows], positions[rows])
+                with self._reading():
+                    z = self.model.embed(batch).z
+                return z.index_select(0, batch.src_row)
 
             return in_parts(len(nodes), self.max_pairs, embedded)
 
@@ -322,22 +326,12 @@ class Inference:
             return torch.cat([self._scored(src, part, t, as_of) for part in parts], dim=1)
 
         def scored(rows: slice) -> Tensor:
-            found = self._scores(src[rows], dst[rows], t[rows], as_of[rows])
+            batch = self._batch(src[rows], dst[rows], t[rows], as_of[rows])
+            with self._reading():
+                found = self.model(batch)
             return torch.cat([found.positive.unsqueeze(1), found.negative], dim=1)
 
         return in_parts(len(src), max(1, self.max_pairs // max(1, dst.shape[1])), scored)
-
-    def _scores(self, src: Tensor, dst: Tensor, t: Tensor, as_of: Tensor) -> Scores:
-        batch = self._batch(src, dst, t, as_of)
-        with self._reading():
-            found: Scores = self.model(batch)
-        return found
-
-    def _embeddings(self, nodes: Tensor, t: Tensor, as_of: Tensor) -> Tensor:
-        batch = self._batch(nodes, nodes.unsqueeze(1), t, as_of)
-        with self._reading():
-            z = self.model.embed(batch).z
-        return z.index_select(0, batch.src_row)
 
     def _batch(self, src: Tensor, dst: Tensor, t: Tensor, as_of: Tensor) -> Batch:
         """Return the batch of some pairs, all of whose hops see the same graph."""

@@ -245,10 +245,8 @@ def _offline_charts(history: Sequence[Record]) -> list[Chart]:
             x, y = [float(r["epoch"] + 1) for r in part], [r[key] for r in part]
             lines.append(Line(f"seed {seed}", x, y, 1 + color % 4, fill=len(seeds) == 1))
         low = 0.0 if key in ("seconds", "edge_x.hit_rate") else None
-        charts.append(
-            Chart(title, note, lines, lambda x: f"{x:.0f}", lambda y: f"{y:.4g}", "epoch", low,
-                  None, key == "val.ap")
-        )  # fmt: skip
+        axes = "{:.0f}".format, "{:.4g}".format, "epoch"
+        charts.append(Chart(title, note, lines, *axes, low, wide=key == "val.ap"))
     return charts
 
 

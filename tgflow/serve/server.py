@@ -164,6 +164,8 @@ class Server:
 
     def _answer(self, link: Link, asked: dict[int, Future[bytes]], message: Call) -> None:
         """Send an answer, at once or when there is one; until then it is among `asked`."""
+        from prometheus_client import generate_latest
+
         number, what = message
         path = what.path if isinstance(what, Question) else what
 
@@ -180,7 +182,7 @@ class Server:
         if isinstance(what, Question):
             future = self._answers.ask(what)
         elif path == "/metrics":
-            future = self._measuring.submit(self._metrics)
+            future = self._measuring.submit(generate_latest, self._registry)
         else:
             future = Future[bytes]()
             try:
@@ -190,11 +192,6 @@ class Server:
                 future.set_exception(error)
         asked[number] = future
         future.add_done_callback(send)
-
-    def _metrics(self) -> bytes:
-        from prometheus_client import generate_latest
-
-        return generate_latest(self._registry)
 
     def _warn(self, text: str) -> None:
         with suppress(Exception, SystemExit):  # which rich raises where a terminal is gone
