@@ -83,18 +83,13 @@ def keep(rows_folder: Path, folder: Path = FOLDER) -> dict[str, Result]:
     """Record what was measured, benchmark by benchmark; returns the results by benchmark."""
     rows: dict[str, list[Row]] = {}
     for file in sorted(rows_folder.glob("*-*.json")):
-        rows.setdefault(file.stem.partition("-")[2], []).extend(_rows_of(file))
+        text = file.read_text(encoding="utf-8")
+        if text.rstrip().endswith("]"):  # else it was ended by its time limit
+            found = [row_of(plain) for plain in json.loads(text)]
+            rows.setdefault(file.stem.partition("-")[2], []).extend(found)
     for name, measured in rows.items():
-        if measured:
-            command = f"make gpu STAGES=bench ({name})"
-            record(PREFIX + name, command, measured, folder)
+        record(PREFIX + name, f"make gpu STAGES=bench ({name})", measured, folder)
     return results(folder)
-
-
-def _rows_of(file: Path) -> list[Row]:
-    """Return the rows that a benchmark printed; none of one that did not come to its end."""
-    text = file.read_text(encoding="utf-8")
-    return [row_of(plain) for plain in json.loads(text)] if text.rstrip().endswith("]") else []
 
 
 def results(folder: Path = FOLDER) -> dict[str, Result]:
@@ -120,16 +115,14 @@ def goal_table(found: Mapping[str, Result]) -> Iterator[str]:
     for goal in GOALS:
         rows = found[goal.bench].rows if goal.bench in found else ()
         value = measured(goal, rows)
-        text = NOT_MEASURED if value is None else f"**{compact(value)}**{_verdict(goal, value)}"
+        text = NOT_MEASURED
+        if value is not None:
+            short = value > goal.goal if goal.unit in COSTS else value < goal.goal
+            text = f"**{compact(value)}**{': short' if short else ''}"
         yield f"| {goal.what} | {text} | {compact(goal.goal)} {goal.unit} | {goal.published} |"
     machines = dict.fromkeys(f"{each.machine}, {each.date}" for each in found.values())
     yield ""
     yield f"Measured on: {'; '.join(machines) or 'no GPU'}."
-
-
-def _verdict(goal: Goal, value: float) -> str:
-    short = value > goal.goal if goal.unit in COSTS else value < goal.goal
-    return ": short" if short else ""
 
 
 if __name__ == "__main__":

@@ -102,7 +102,10 @@ def sample(options: Options) -> list[Row]:
         _core.set_num_threads(1)
         for growing, params, csr in csr_graphs(options):
             turns = turn_speeds(growing.graph, csr, options)
-            rows = [_with_turn(row, params, turns) for row in rows]
+            for i, row in enumerate(rows):
+                if row.unit == "queries/s" and params.items() <= row.params.items():
+                    speed, baseline = turns[row.name.partition(",")[0]]
+                    rows[i] = replace(row, value=speed, baseline=baseline)
         for name, events in options.streams().items():
             rows += ordered_rows(name, events, options)
         name, events = options.wikipedia()
@@ -129,15 +132,6 @@ def turn_speeds(
         speed, baseline = (CALL * len(queries) / float(each.sum()) for each in seconds)
         speeds[strategy] = speed, baseline
     return speeds
-
-
-def _with_turn(row: Row, params: Params, turns: Mapping[str, tuple[float, float]]) -> Row:
-    """Return a row of queries of the graph with `params` as measured in turns with the CSR."""
-    strategy = row.name.partition(",")[0]
-    if row.unit != "queries/s" or not params.items() <= row.params.items():
-        return row
-    speed, baseline = turns[strategy]
-    return replace(row, value=speed, baseline=baseline)
 
 
 def check_equal(what: str, ours: Neighbors, other: Neighbors) -> None:

@@ -203,11 +203,8 @@ def library_table(results: Mapping[str, Result]) -> Iterator[str]:
     yield _line("---", *("--:" for _ in LIBRARIES))
     for what, pick in BESIDE.items():
         values = {row.params.get("library"): row.value for row in pick.of(results)}
-        yield _line(what, *(_value(values.get(library)) for library in LIBRARIES.values()))
-
-
-def _value(value: float | None) -> str:
-    return "" if value is None or math.isnan(value) else compact(value)
+        found = [values.get(library) for library in LIBRARIES.values()]
+        yield _line(what, *("" if value is None else compact(value) for value in found))
 
 
 def _line(*cells: str) -> str:
