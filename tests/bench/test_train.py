@@ -60,11 +60,7 @@ def test_rows_without_peers_have_the_way_to_install_them(monkeypatch):
     rows = benchmarks.train.tgn_rows(*given) + benchmarks.train.tgat_rows(*given)
     rows += train_models.rows_of(*given)
     skipped = [row for row in rows if "skipped" in row.params]
-    assert [row.params["library"] for row in skipped] == [
-        *("torch_geometric", "tgm-lib", "tglite"),
-        *("tgm-lib", "tglite"),
-        *(4 * ["tgm-lib"]),
-    ]
+    assert len(skipped) == len(peers.TGN) + len(peers.TGAT) + 4
     assert {row.params["library"]: row.params["skipped"] for row in skipped} == {
         "torch_geometric": "not installed: pip install 'tgflow-learn[bench]'",
         "tgm-lib": "not installed: pip install 'tgflow-learn[bench]'",
