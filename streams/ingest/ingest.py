@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -129,6 +129,7 @@ class Ingest:
         self._stop = stop
         self._clock = clock
         self._buffer = ReorderBuffer()
+        self._none = no_rows(source.id_kind, source.x_dim)
         self._admission = Admission(config, self._buffer)
         self._writer = ThreadPoolExecutor(1, "tgflow-log")  # its thread starts with the first frame
         self._keep_event_ids = keep_event_ids
@@ -288,7 +289,7 @@ class Ingest:
         admission = self._admission
         try:
             yield from self._replay()
-            self._go_live()
+            self._start()
             while not self._stop() and admission.released != AFTER_ALL:
                 yield from self._cycle()
             check_balance(self.accounting.counts, len(self._buffer))
@@ -405,14 +406,15 @@ class Ingest:
         """
         admission, first = self._admission, self.num_released
         admission.released = admission.watermark()
-        released = self._buffer.release(admission.released)
-        for rows in released:
-            self.accounting.accept(rows.rank)
+        released = self._buffer.release(admission.released) or self._none
+        self.accounting.accept(released.rank)
         footer = {
             "watermark": admission.released,
-            "num_released": first + sum(map(len, released)),
+            "num_released": first + len(released),
             "num_buffered": len(self._buffer),
-            "partitions": {str(p): asdict(admission.partitions[p]) for p in taken.partitions},
+            "partitions": {
+                str(p): asdict(admission.partitions[p]) for p in sorted(taken.partitions)
+            },
             "counts": self.accounting.changes(),
             "letters": NO_LETTERS if self._letters is None else self._letters.length,
             "seen": taken.unlogged,
@@ -422,8 +424,7 @@ class Ingest:
             ready: list[EventBatch] = []
             self._advance(footer, released, None)
         else:  # empty polls too: a footer holds only the changes since the last
-            none = no_rows(self.source.id_kind, self.source.x_dim)
-            frame = (concat(taken.rows) if taken.rows else none).to_batch()
+            frame = (concat(taken.rows) if taken.rows else self._none).to_batch()
             writing = self._writer.submit(self._append, frame, footer)
             ready = list(itertools.islice(batches, 2))
             self._advance(footer, released, writing.result())
@@ -443,9 +444,7 @@ class Ingest:
                 time.sleep(RETRY_SECONDS)
                 seconds += RETRY_SECONDS
 
-    def _advance(
-        self, footer: Mapping[str, Any], released: Sequence[Rows], log: LogPosition | None
-    ) -> None:
+    def _advance(self, footer: Mapping[str, Any], released: Rows, log: LogPosition | None) -> None:
         """Keep the state after a frame, or what would be one.
 
         Of many states some are left out: an older one costs a checkpoint a longer way back to where
@@ -455,7 +454,7 @@ class Ingest:
         self._state = IngestState(
             num_released=footer["num_released"],
             watermark=footer["watermark"],
-            last_t=int(released[-1].t[-1]) if released else old.last_t,
+            last_t=int(released.t[-1]) if len(released) else old.last_t,
             partitions=dict(admission.partitions),
             held=self._buffer.held(),
             windows={p: recent.window() for p, recent in admission.recent.items()},
@@ -470,18 +469,15 @@ class Ingest:
             if len(self._states) > MAX_STATES:
                 del self._states[1:-1:2]
 
-    def _batches(self, released: Iterable[Rows], first: int) -> Iterator[EventBatch]:
+    def _batches(self, released: Rows, first: int) -> Iterator[EventBatch]:
         """Yield events, the first of which is number `first`, but for those handed on before."""
-        for rows in released:
-            start = max(0, self._skip_to - first)
-            first += len(rows)
-            for at in range(start, len(rows), MAX_BATCH):
-                events = rows.events.take(slice(at, at + MAX_BATCH))
-                if self._keep_event_ids:
-                    with self._id_lock:
-                        self._id_parts.append((self._id_stop, events.event_id))
-                        self._id_stop += len(events)
-                yield to_batch(events, self.source.ids)
+        for at in range(max(0, self._skip_to - first), len(released), MAX_BATCH):
+            events = released.events.take(slice(at, at + MAX_BATCH))
+            if self._keep_event_ids:
+                with self._id_lock:
+                    self._id_parts.append((self._id_stop, events.event_id))
+                    self._id_stop += len(events)
+            yield to_batch(events, self.source.ids)
 
     # Resuming
 
@@ -499,9 +495,7 @@ class Ingest:
             released = self._apply(frame, footer, end)
             yield from self._batches(released, first)
 
-    def _apply(
-        self, frame: pa.RecordBatch, footer: Mapping[str, Any], end: LogPosition
-    ) -> Sequence[Rows]:
+    def _apply(self, frame: pa.RecordBatch, footer: Mapping[str, Any], end: LogPosition) -> Rows:
         """Do what was done when a frame was written; return the rows released."""
         admission = self._admission
         if len(frame):
@@ -516,8 +510,8 @@ class Ingest:
         for p, value in footer["partitions"].items():
             admission.partitions[int(p)] = PartitionState(**value)
         admission.released = footer["watermark"]
-        released = self._buffer.release(admission.released)
-        num_released = self.num_released + sum(map(len, released))
+        released = self._buffer.release(admission.released) or self._none
+        num_released = self.num_released + len(released)
         if (num_released, len(self._buffer)) != (footer["num_released"], footer["num_buffered"]):
             raise Unbalanced(
                 f"after the log's frame that ends at {end} {num_released} events were released and "
@@ -527,7 +521,7 @@ class Ingest:
         self._advance(footer, released, end)
         return released
 
-    def _go_live(self) -> None:
+    def _start(self) -> None:
         """Put dead letters and accounting where the state is, and start the source."""
         state, admission = self._state, self._admission
         self.accounting.restore(state.counts)

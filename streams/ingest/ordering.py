@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -25,8 +24,6 @@ _ARROW = ("src", "dst", "event_id")
 """Columns that stay Arrow arrays; all others are NumPy arrays."""
 FANOUT_BITS = 3
 """Runs whose lengths have equally many digits to this base of 2 are merged, 8 at a time."""
-LONG_RUN = 4096
-"""From which average length on runs that do not overlap are released one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,11 +213,10 @@ class ReorderBuffer:
             whole = merged([run.rows for run in full[0]])
             self._runs.add(SortedRun(whole, len(whole)))
 
-    def release(self, watermark: int) -> list[Rows]:
-        """Remove all rows with `t < watermark` and return them in order, in pieces.
+    def release(self, watermark: int) -> Rows | None:
+        """Remove all rows with `t < watermark` and return them in order; None if there are none.
 
-        Long runs that do not overlap, as those of a file in order, come one after the other without
-        a copy. Pieces may share memory with rows still in the buffer, which never changes.
+        They may share memory with rows still in the buffer, which never changes.
         """
         num_runs = self._runs.bisect_key_left(watermark)
         touched = list(self._runs[:num_runs])
@@ -231,10 +227,11 @@ class ReorderBuffer:
             heads.append(run.rows.take(slice(0, size)))
             if size < len(run):
                 self._runs.add(run.tail(size))
-        pieces = _in_sequence(heads)
-        for rows in pieces:
-            self._count(rows, -1)
-        return pieces
+        if not heads:
+            return None
+        rows = merged(heads)
+        self._count(rows, -1)
+        return rows
 
     def rows_since(self, partition: int, t: int) -> list[Rows]:
         """Return the rows of a partition at or after `t`, in no order."""
@@ -255,22 +252,9 @@ class ReorderBuffer:
             self.num_bytes[partition] += sign * num_bytes
 
 
-def _key(rows: Rows, at: int) -> tuple[int, int]:
-    return int(rows.t[at]), int(rows.rank[at])
-
-
-def _in_sequence(parts: Sequence[Rows]) -> list[Rows]:
-    """Return sorted parts as they are if they are long and do not overlap, else as one."""
-    parts = sorted(parts, key=lambda part: _key(part, 0))
-    is_long = sum(map(len, parts)) >= LONG_RUN * len(parts)
-    if is_long and not any(_key(a, -1) > _key(b, 0) for a, b in itertools.pairwise(parts)):
-        return parts
-    return [merged(parts)] if parts else []
-
-
 def merged(parts: Sequence[Rows]) -> Rows:
     """Return at least one part as one, sorted by (t, rank)."""
-    rows = concat(sorted(parts, key=lambda part: _key(part, 0)))
+    rows = concat(sorted(parts, key=lambda part: (part.t[0], part.rank[0])))
     t, rank = rows.t, rows.rank
     if ((t[:-1] < t[1:]) | ((t[:-1] == t[1:]) & (rank[:-1] < rank[1:]))).all():
         return rows

@@ -196,8 +196,9 @@ class ArrowCodec:
             batches = []
             for message in messages:
                 batches.append(self._read_batch(message, schema))
-                if sum(map(len, batches)) > MAX_RECORD_ROWS:
-                    raise _too_many(sum(map(len, batches)))
+                if (num_rows := sum(map(len, batches))) > MAX_RECORD_ROWS:
+                    text = f"the record has {num_rows} rows, more than {MAX_RECORD_ROWS}"
+                    raise _FaultError("too_large", text)
             return batches
         except _UNREADABLE as error:
             text = f"no whole Arrow stream: {str(error) or 'it is empty'}"
@@ -217,11 +218,8 @@ class ArrowCodec:
         if message.type != "record batch":
             text = f"it holds a {message.type}; write columns without dictionaries"
             raise _FaultError("schema", text)
-        num_rows, is_compressed = _batch_header(message.metadata)
-        if is_compressed:
+        if _is_compressed(message.metadata):
             raise _FaultError("schema", "its buffers are compressed; compress the topic instead")
-        if num_rows > MAX_RECORD_ROWS:
-            raise _too_many(num_rows)
         batch = pa.ipc.read_record_batch(message, schema).select(self._names)
         batch.validate(full=True)
         return batch
@@ -246,11 +244,6 @@ def _joined(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
     return [group[0] if len(group) == 1 else pa.concat_batches(group) for group in groups]
 
 
-def _too_many(num_rows: int) -> _FaultError:
-    text = f"the record has {num_rows} rows, more than {MAX_RECORD_ROWS}"
-    return _FaultError("too_large", text)
-
-
 def _is_plain_type(kind: pa.DataType) -> bool:
     """Return whether each value of a type has bytes of its own."""
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
@@ -264,20 +257,18 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(is_exact or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
 
 
-_HEADER, _LENGTH, _COMPRESSION = 2, 0, 3
-"""Of a `Message` its header; of a `RecordBatch` its length and how its buffers are compressed."""
+_HEADER, _COMPRESSION = 2, 3
+"""Of a `Message` the field of its header; of a `RecordBatch` that of its compression."""
 
 
-def _batch_header(metadata: pa.Buffer) -> tuple[int, bool]:
-    """Return how many rows a record batch declares, and whether it is compressed, from its header.
+def _is_compressed(metadata: pa.Buffer) -> bool:
+    """Return whether a record batch says that its buffers are compressed.
 
     It is a FlatBuffers table, little endian. Raises `struct.error` if it points outside of itself.
     """
     data = memoryview(metadata)
     header = _field(data, _unpack("<I", data, 0), _HEADER)
-    batch = header + _unpack("<I", data, header)
-    length = _field(data, batch, _LENGTH)
-    return _unpack("<q", data, length) if length else 0, bool(_field(data, batch, _COMPRESSION))
+    return bool(_field(data, header + _unpack("<I", data, header), _COMPRESSION))
 
 
 def _field(data: memoryview, table: int, index: int) -> int:

@@ -77,7 +77,12 @@ class KafkaClientConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        check_options(self.options)
+        for key in self.options:
+            if key in FIXED_OPTIONS:
+                text = f"is always {FIXED_OPTIONS[key]!r}, so that no event is lost or read twice"
+                raise ValueError(f"the Kafka option {key} {text}; remove it")
+            if key in _REASONS:
+                raise ValueError(f"the Kafka option {key} cannot be passed on: {_REASONS[key]}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,16 +176,6 @@ def feature_width(feature: str) -> tuple[str, int]:
 def client_values(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options as kafka-python wants them: lists, as TOML and JSON have them, as tuples."""
     return {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
-
-
-def check_options(options: Mapping[str, Any]) -> None:
-    """Raise `ValueError` if one of `options` is not the user's to choose."""
-    for key in options:
-        if key in FIXED_OPTIONS:
-            text = f"is always {FIXED_OPTIONS[key]!r}, so that no event is lost or read twice"
-            raise ValueError(f"the Kafka option {key} {text}; remove it")
-        if key in _REASONS:
-            raise ValueError(f"the Kafka option {key} cannot be passed on: {_REASONS[key]}")
 
 
 def kafka_client() -> Any:

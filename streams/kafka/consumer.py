@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
@@ -65,11 +64,6 @@ class Cursor:
     def after(self, record: Any) -> Cursor:
         """Return the cursor after a record."""
         return Cursor(record.offset + 1, record.offset, _crc(record), record.timestamp, self.end)
-
-    def is_anchor(self, record: Any) -> bool:
-        """Return whether a record is the one that was read."""
-        anchor = (self.anchor, self.anchor_crc, self.anchor_t)
-        return (record.offset, _crc(record), record.timestamp) == anchor
 
     @classmethod
     def from_position(cls, position: Position) -> Cursor:
@@ -268,7 +262,12 @@ class ConsumerConnection:
         """Return the records that follow the partition's cursor, and move it past them."""
         cursor = self._cursors[partition]
         verifying = partition in self.unverified
-        records = new_records(polled, cursor.start if verifying else cursor.offset)
+        following = cursor.start if verifying else cursor.offset
+        records: list[Any] = []
+        for record in polled:
+            if record.offset >= following:
+                records.append(record)
+                following = record.offset + 1
         repeated = len(polled) - len(records)
         if verifying and records:
             records = self._verify_anchor(partition, cursor, records)
@@ -288,11 +287,10 @@ class ConsumerConnection:
         if records[0].offset > cursor.start:
             self._warn_unproven(partition, f"the record at {cursor.offset - 1} is gone")
             return records
-        if not cursor.is_anchor(records[0]):
-            text = (
-                f"offset {cursor.anchor} of partition {partition} is not the record that was read"
-            )
-            raise SourceMismatch(self._name, "mismatch", f"{text}; {_RECREATED}")
+        found = cursor.after(records[0])
+        if replace(found, offset=cursor.offset) != cursor:
+            text = f"offset {cursor.anchor} of partition {partition} is not the record"
+            raise SourceMismatch(self._name, "mismatch", f"{text} that was read; {_RECREATED}")
         return records[1:]
 
     def _warn_unproven(self, partition: int, why: str) -> None:
@@ -308,17 +306,6 @@ class ConsumerConnection:
             if self._position(tp.partition) >= cursor.end:
                 self._cursors[tp.partition] = replace(cursor, offset=cursor.end)
                 yield Chunk(tp.partition, [], self._cursors[tp.partition], {})
-
-
-def new_records(polled: Sequence[Any], start: int) -> list[Any]:
-    """Return the records with an offset of at least `start` and beyond all before them."""
-    records: list[Any] = []
-    following = start
-    for record in polled:
-        if record.offset >= following:
-            records.append(record)
-            following = record.offset + 1
-    return records
 
 
 class Poller:
@@ -340,9 +327,7 @@ class Poller:
         self._policy = retry.policy
         self._cursors, self._join = dict(cursors), join
         self._state = threading.Condition()
-        self._queue: deque[Chunk] = deque()
-        self._held: Counter[int] = Counter()
-        self._held_bytes: Counter[int] = Counter()
+        self._queue: list[Chunk] = []
         self._full: set[int] = set()
         self._error: StreamError | None = None
         self._stop = threading.Event()
@@ -373,14 +358,12 @@ class Poller:
                 timeout,
             )
             taken: list[Chunk] = []
-            left: deque[Chunk] = deque()
+            left: list[Chunk] = []
             num_bytes = 0
             for chunk in self._queue:
                 if chunk.partition in wanted and num_bytes < MAX_BYTES:
                     taken.append(chunk)
                     num_bytes += chunk.num_bytes
-                    self._held[chunk.partition] -= len(chunk.records)
-                    self._held_bytes[chunk.partition] -= chunk.num_bytes
                 else:
                     left.append(chunk)
             self._queue = left
@@ -525,7 +508,9 @@ class Poller:
         most, largest = self._config.queue_records / share, self._config.queue_bytes / share
         with self._state:
             for partition in self._cursors:
-                held = max(self._held[partition] / most, self._held_bytes[partition] / largest)
+                chunks = [chunk for chunk in self._queue if chunk.partition == partition]
+                num_records = sum(len(chunk.records) for chunk in chunks)
+                held = max(num_records / most, sum(c.num_bytes for c in chunks) / largest)
                 if held >= 1:
                     self._full.add(partition)
                 elif held <= 0.5:
@@ -537,8 +522,5 @@ class Poller:
         if self._stop.is_set():
             return
         with self._state:
-            for chunk in chunks:
-                self._queue.append(chunk)
-                self._held[chunk.partition] += len(chunk.records)
-                self._held_bytes[chunk.partition] += chunk.num_bytes
+            self._queue += chunks
             self._state.notify_all()

@@ -78,7 +78,13 @@ class RetryState:
         """Note a failure and return how many seconds to wait before the next attempt."""
         if is_damage(error):
             self._damaged(error, behind or {})
-        self._unreachable(error)
+        with self._lock:
+            self._out = True
+            away = self.clock.monotonic() - self._last_contact
+        if away >= self._max_outage:
+            text = f"no answer from the broker for {away:.0f} s ({type(error).__name__}: {error})"
+            way_out = "see that it runs, then start again to continue here"
+            raise SourceUnavailable(self._name, "unavailable", f"{text}; {way_out}") from error
         wait, self._wait = self._wait, min(2 * self._wait, self.policy.last_wait)
         self.rebuilds += 1
         return wait
@@ -96,15 +102,6 @@ class RetryState:
             raise SourceCorrupt(
                 self._name, "corrupt", f"{text}, or start a run after it"
             ) from error
-
-    def _unreachable(self, error: BaseException) -> None:
-        with self._lock:
-            self._out = True
-            away = self.clock.monotonic() - self._last_contact
-        if away >= self._max_outage:
-            text = f"no answer from the broker for {away:.0f} s ({type(error).__name__}: {error})"
-            way_out = "see that it runs, then start again to continue here"
-            raise SourceUnavailable(self._name, "unavailable", f"{text}; {way_out}") from error
 
 
 def is_damage(error: BaseException) -> bool:

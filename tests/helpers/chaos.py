@@ -20,7 +20,6 @@ class ChaosProxy:
         self._upstream = host, int(port)
         self._random = random.Random(seed)
         self.cut_every = 0  # bytes to the client, on average
-        self.hole = False  # nothing passes, and nobody is told
         self.closed = False  # connections are refused
         self.damage = None  # changes a chunk of bytes to the client
         self.num_cuts = 0
@@ -82,8 +81,6 @@ class ChaosProxy:
         left = self._random.expovariate(1 / self.cut_every) if self.cut_every else float("inf")
         try:
             while data := await reader.read(65536):
-                while self.hole:
-                    await asyncio.sleep(0.05)
                 if to_client:
                     if self.damage is not None:
                         data = self.damage(data)

@@ -69,7 +69,6 @@ class ListSource:
         self._next: dict[int, int] = {}
         self.polled: list[frozenset[int]] = []
         """Which partitions each poll wanted."""
-        self.committed_positions: dict[int, Position] = {}
         self.is_closed = False
 
     def start(self, positions: Mapping[int, Position]) -> None:
@@ -108,7 +107,7 @@ class ListSource:
         return {"polls": len(self.polled)}
 
     def committed(self, positions: Mapping[int, Position]) -> None:
-        self.committed_positions = dict(positions)
+        pass
 
     def close(self) -> None:
         self.is_closed = True

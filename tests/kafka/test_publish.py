@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -11,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.kafka_io import Reading, edge, open_source, publish, read, read_all
+from helpers.kafka_io import Reading, edge, open_source, publish, read, read_all, records_of
+from helpers.live_runs import SMALL, write_events
 from tgflow.cli import main
 from tgflow.events import EventBatch
 from tgflow.ids import NodeIds
@@ -23,7 +26,9 @@ from tgflow.streams.open import open_stream
 from tgflow.streams.rows.row_batch import BadRow, Origin
 
 pytestmark = pytest.mark.timeout(60)
-STREAM = Path(__file__).parents[2] / "examples/data/collegemsg.csv.gz"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+STREAM = EXAMPLES / "data/collegemsg.csv.gz"
+TINY = ["--dim", "8", "--neighbors", "2", "--mrr-negatives", "2", "--replay-ratio", "0"]
 CODECS = ("json", "csv", "arrow")
 
 
@@ -168,3 +173,29 @@ def test_playback_publishes_a_file(tgflow, shared_broker, topic):
     assert f"tgflow run --stream {url} --codec arrow --time-unit s --kafka-option" in said
     reading = read_all(shared_broker, topic, codec="arrow")
     assert sum(map(len, reading.rows.values())) == 600
+
+
+def test_scores_are_a_record_an_event_with_its_position_as_key(shared_broker, topic, tmp_path):
+    shared_broker.create(topic, 1)
+    stream = write_events(tmp_path / "made.csv", size=120)
+    version = json.dumps(list(shared_broker.api_version))
+    flags = ["-s", stream, "-o", tmp_path / "out", *SMALL, "--scores", shared_broker.url(topic)]
+    flags += ["--kafka-option", f"api_version={version}"]
+    assert main([str(x) for x in ["run", *flags]]) == 0
+    records = records_of(shared_broker, topic)
+    lines = [line.split(",") for line in stream.read_text().splitlines()[1:]]
+    assert [key for key, _ in records] == [str(i).encode() for i in range(120)]
+    found = [[str(row[name]) for name in ("src", "dst", "t")] for _, row in records]
+    assert found == lines
+    assert records[0][1]["anomaly"] is None
+    assert {row["model_position"] for _, row in records} == {0, 50, 100}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+def test_the_round_ends_as_an_undisturbed_run_would():
+    command = [sys.executable, str(EXAMPLES / "kafka_round.py"), "--events", "1600", *TINY]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=270, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "equal to the last bit" in done.stdout
+    assert "killed after" in done.stdout

@@ -40,7 +40,11 @@ class RunLock:
                 f"{self.path.parent} is in use by {holder}; wait for it to end, stop it, or choose "
                 "another run directory"
             ) from None
-        note = {"pid": os.getpid(), "host": socket.gethostname(), "since": _now()}
+        note = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "since": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, json.dumps(note).encode(), 0)
 
@@ -55,10 +59,6 @@ class RunLock:
 
     def __exit__(self, *error: object) -> None:
         self.release()
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _holder(note: bytes) -> str:

@@ -4,13 +4,11 @@ import itertools
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.order_reference import judge_rows
 from helpers.partitioned import Row
-from tgflow.streams.ingest import ordering
 from tgflow.streams.ingest.admission import (
     BoundedWindow,
     PartitionState,
@@ -71,31 +69,26 @@ def test_events_are_judged_one_by_one_however_they_are_cut(t, config, at, share)
     at=st.lists(st.integers(0, 60), max_size=8),
     watermarks=st.lists(SMALL, min_size=9, max_size=9),
     columns=st.tuples(st.booleans(), st.booleans(), st.booleans()),
-    long_run=st.sampled_from([4, 1 << 18]),
 )
-def test_a_buffer_releases_what_sorting_everything_would(rows, at, watermarks, columns, long_run):
+def test_a_buffer_releases_what_sorting_everything_would(rows, at, watermarks, columns):
     buffer, waiting, total = ReorderBuffer(), [], 0
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ordering, "LONG_RUN", long_run)
-        numbered = [(t, p, seq) for seq, (t, p) in enumerate(rows)]
-        for piece, watermark in zip(cut(numbered, at), watermarks, strict=False):
-            buffer.add(made_rows(piece, *columns))
-            waiting = sorted(waiting + piece)
-            before, held = len(waiting), buffer.held()
-            released = joined(buffer.release(watermark))
-            expected = [key for key in waiting if key[0] < watermark]
-            assert content(released) == content(made_rows(expected, *columns))
-            assert content(whole(held)) == content(made_rows(waiting, *columns))
-            waiting = waiting[len(expected) :]
-            assert (sum(map(len, held)), len(buffer)) == (before, len(waiting))
-            for p in range(4):
-                since = joined(buffer.rows_since(p, 5))
-                assert sorted(keys(since)) == [
-                    key for key in waiting if key[1] == p and key[0] >= 5
-                ]
-                assert buffer.num_rows[p] == sum(key[1] == p for key in waiting)
-            total += len(expected)
-    assert content(joined(buffer.release(AFTER_ALL))) == content(made_rows(waiting, *columns))
+    numbered = [(t, p, seq) for seq, (t, p) in enumerate(rows)]
+    for piece, watermark in zip(cut(numbered, at), watermarks, strict=False):
+        buffer.add(made_rows(piece, *columns))
+        waiting = sorted(waiting + piece)
+        before, held = len(waiting), buffer.held()
+        released = buffer.release(watermark)
+        expected = [key for key in waiting if key[0] < watermark]
+        assert content(released) == content(made_rows(expected, *columns))
+        assert content(whole(held)) == content(made_rows(waiting, *columns))
+        waiting = waiting[len(expected) :]
+        assert (sum(map(len, held)), len(buffer)) == (before, len(waiting))
+        for p in range(4):
+            since = joined(buffer.rows_since(p, 5))
+            assert sorted(keys(since)) == [key for key in waiting if key[1] == p and key[0] >= 5]
+            assert buffer.num_rows[p] == sum(key[1] == p for key in waiting)
+        total += len(expected)
+    assert content(buffer.release(AFTER_ALL)) == content(made_rows(waiting, *columns))
     assert (len(buffer), buffer.num_bytes.total()) == (0, 0)
 
 
@@ -141,7 +134,7 @@ def test_a_buffer_of_few_rows_frees_the_released_ones():
         buffer.release(i + 1)
     assert len(buffer) == 60
     assert sum(run.room for run in buffer.held()) <= 4 * 60
-    [rows] = buffer.release(AFTER_ALL)
+    rows = buffer.release(AFTER_ALL)
     assert sequence(rows.rank).tolist() == list(range(0, 60 * 50_000, 50_000))
 
 
