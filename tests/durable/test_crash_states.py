@@ -1,6 +1,7 @@
-"""Whatever a crash leaves of the log and of checkpoints, what is found is old or new."""
+"""Whatever a crash leaves of the log, checkpoints and dead letters, what is found is old or new."""
 
 import errno
+import json
 import os
 
 import pytest
@@ -11,6 +12,8 @@ from helpers.fault_cases import check_log, write_log
 from helpers.pieces import check_is_whole, checkpoint_of
 from tgflow.checkpoint import CheckpointStore
 from tgflow.durable.log import DurableLog
+from tgflow.streams.ingest.dead_letters import DeadLetterFiles
+from tgflow.streams.rows.row_batch import BadRow, Origin
 
 
 def check(state, directory):
@@ -150,3 +153,42 @@ def test_the_enumeration_finds_a_writer_that_does_not_sync(tmp_path):
     fs.note("saved 2")
     with pytest.raises(Exception, match=r"is not|is no|assert"):
         explore(fs, check_store, tmp_path / "copy")
+
+
+# Dead letters
+
+
+def letter(i):
+    return BadRow(i, "nan", f"row {i}", Origin({"file": "a.csv", "byte": i}, b"x" * (i % 7)))
+
+
+def check_letters(state, directory):
+    """Cut to the last length that was promised; the letters are those written by then."""
+    if not state.notes:
+        return
+    promised = json.loads(state.notes[-1])
+    letters = DeadLetterFiles(directory, fs=Quick())
+    letters.rewind(promised["length"])
+    files = sorted(directory.iterdir())
+    found = [json.loads(line) for file in files for line in file.read_bytes().splitlines()]
+    assert [entry["message"] for entry in found] == [f"row {i}" for i in range(promised["count"])]
+    letters.write("edges", [letter(promised["count"])])
+    letters.close()
+
+
+def write_letters(fs, polls, segment_bytes):
+    letters, count = DeadLetterFiles(fs.root, fs=fs, segment_bytes=segment_bytes), 0
+    for size in polls:
+        letters.write("edges", [letter(i) for i in range(count, count + size)])
+        letters.sync()
+        count += size
+        fs.note(json.dumps({"length": letters.length, "count": count}))
+    return letters
+
+
+def test_every_crash_state_of_dead_letters_holds_those_promised(tmp_path):
+    root = tmp_path / "letters"
+    root.mkdir()
+    fs = RecordingFs(root)
+    write_letters(fs, [2, 1, 0, 3, 2], segment_bytes=500).close()
+    assert explore(fs, check_letters, tmp_path / "copy") > 30
