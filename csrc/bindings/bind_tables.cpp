@@ -1,5 +1,4 @@
 #include "bindings.hpp"
-#include "tgflow/file_ops.hpp"
 #include "tgflow/gather.hpp"
 #include "tgflow/memory.hpp"
 #include "tgflow/row_file.hpp"
@@ -107,7 +106,6 @@ void bind_row_file(py::module_& m) {
   py::class_<RowFile>(m, "RowFile")
       .def(py::init(&open_file), py::arg("path"), py::arg("row_bytes"), py::arg("kind"), no_gil)
       .def("__len__", &RowFile::size)
-      .def_property_readonly("synced", &RowFile::synced)
       .def("append", &append, py::arg("rows"), no_gil)
       .def("sync", &RowFile::sync, no_gil)
       .def("settle", &RowFile::settle, no_gil)
@@ -138,9 +136,7 @@ void bind_row_reader(py::module_& m) {
            py::arg("wish"), py::keep_alive<1, 2>(), no_gil)
       .def("start", &start, py::arg("id"), py::arg("size"), py::arg("out"))
       .def_property_readonly("way", [](const RowReader& reader) { return reader.way().name(); })
-      .def_property_readonly("buffer_bytes", &RowReader::buffer_bytes)
-      .def_property_readonly("num_reads", &RowReader::num_reads)
-      .def_property_readonly("bytes_read", &RowReader::bytes_read);
+      .def_property_readonly("buffer_bytes", &RowReader::buffer_bytes);
   m.def(
       "probe_reads", [](const std::string& path) { return tgflow::probe_reads(path, "auto").name(); },
       py::arg("path"), no_gil);

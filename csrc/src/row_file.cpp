@@ -1,15 +1,36 @@
 #include "tgflow/row_file.hpp"
 
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <cstring>
-#include <stdexcept>
-
-#include "tgflow/crc32c.hpp"
 
 namespace tgflow {
 namespace {
+
+/// Waits until the data of a file is on the disk; what the system calls that differs.
+int sync_data(int descriptor) {
+#ifdef __APPLE__
+  return fcntl(descriptor, F_FULLFSYNC) == -1 ? fsync(descriptor) : 0;  // fsync leaves it in the disk's cache
+#else
+  return fdatasync(descriptor);
+#endif
+}
+
+#ifdef TGFLOW_FAULTS
+struct Fault {
+  int64_t after = 0, times = 0, result = 0;
+};
+
+std::atomic<bool> armed{false};
+std::mutex fault_mutex;
+std::array<Fault, 3> faults;
+#endif
 
 constexpr char kMagic[8] = {'T', 'G', 'F', 'R', 'O', 'W', 'S', '1'};
 constexpr int64_t kSlot[2] = {1024, 2048};  // in sectors of their own: one torn write spoils one slot
@@ -31,6 +52,45 @@ struct Slot {
   uint32_t unused;
 };
 
+constexpr uint32_t kPolynomial = 0x82f63b78;  // reversed
+
+uint32_t by_table(uint32_t crc, const unsigned char* at, size_t bytes) {
+  static const auto table = [] {
+    std::array<uint32_t, 256> made{};
+    for (uint32_t b = 0; b < 256; ++b) {
+      made[b] = b;
+      for (int bit = 0; bit < 8; ++bit) made[b] = made[b] >> 1 ^ (made[b] & 1 ? kPolynomial : 0);
+    }
+    return made;
+  }();
+  for (; bytes > 0; --bytes, ++at) crc = crc >> 8 ^ table[(crc ^ *at) & 0xff];
+  return crc;
+}
+
+#if defined(__x86_64__)
+__attribute__((target("sse4.2"))) uint32_t by_instruction(uint32_t crc, const unsigned char* at,
+                                                          size_t bytes) {
+  uint64_t wide = crc;
+  for (; bytes >= sizeof(uint64_t); bytes -= sizeof(uint64_t), at += sizeof(uint64_t)) {
+    uint64_t word;
+    std::memcpy(&word, at, sizeof word);
+    wide = __builtin_ia32_crc32di(wide, word);
+  }
+  crc = static_cast<uint32_t>(wide);
+  for (; bytes > 0; --bytes, ++at) crc = __builtin_ia32_crc32qi(crc, *at);
+  return crc;
+}
+#endif
+
+/// CRC-32C (Castagnoli), the checksum of iSCSI and ext4; continues `crc`, 0 at first.
+uint32_t crc32c(uint32_t crc, const void* data, size_t bytes) {
+  const auto* at = static_cast<const unsigned char*>(data);
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("sse4.2")) return ~by_instruction(~crc, at, bytes);
+#endif
+  return ~by_table(~crc, at, bytes);
+}
+
 template <typename T>
 uint32_t crc_of(const T& record) {
   return crc32c(0, &record, offsetof(T, crc));
@@ -49,6 +109,91 @@ T read_record(const File& file, int64_t offset) {
 }
 
 }  // namespace
+
+#ifdef TGFLOW_FAULTS
+void inject_fault(FileOp op, int64_t after, int64_t times, int64_t result) {
+  const std::lock_guard<std::mutex> lock(fault_mutex);
+  faults[static_cast<std::size_t>(op)] = {after, times, result};
+  armed = std::any_of(faults.begin(), faults.end(), [](const Fault& fault) { return fault.times > 0; });
+}
+
+int64_t allowed(FileOp op, int64_t bytes) {
+  if (!armed) return bytes;
+  const std::lock_guard<std::mutex> lock(fault_mutex);
+  Fault& fault = faults[static_cast<std::size_t>(op)];
+  if (fault.times == 0 || fault.after-- > 0) return bytes;
+  fault.after = 0;
+  --fault.times;
+  return std::min(fault.result, bytes);
+}
+#endif
+
+FileError::FileError(int error, const std::string& what_for)
+    : std::runtime_error(what_for + ": " + std::strerror(error)), code_(error) {}
+
+File::File(const std::string& path, int flags) : path_(path) {
+  descriptor_ = open(path.c_str(), flags | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) throw FileError(errno, "cannot open " + path);
+}
+
+File::~File() { close(descriptor_); }
+
+int64_t File::size() const {
+  struct stat status;
+  if (fstat(descriptor_, &status) != 0) throw FileError(errno, "cannot look at " + path_);
+  return status.st_size;
+}
+
+int64_t File::read(void* into, int64_t bytes, int64_t offset) const {
+  const int64_t limit = allowed(FileOp::kRead, bytes);
+  if (limit < 0) return limit;
+  int64_t done = 0;
+  while (done < bytes) {
+    const ssize_t now = pread(descriptor_, static_cast<char*>(into) + done, static_cast<size_t>(bytes - done),
+                              static_cast<off_t>(offset + done));
+    if (now < 0 && errno == EINTR) continue;
+    if (now < 0) return -errno;
+    if (now == 0) break;
+    done += now;
+    if (now % 512 != 0) break;  // the end of the file; going on there, O_DIRECT would refuse
+  }
+  return std::min(done, limit);
+}
+
+void File::write(const void* from, int64_t bytes, int64_t offset) {
+  int64_t done = 0;
+  while (done < bytes) {
+    const int64_t limit = allowed(FileOp::kWrite, bytes - done);
+    ssize_t now = -1;
+    if (limit >= 0) {
+      now = pwrite(descriptor_, static_cast<const char*>(from) + done, static_cast<size_t>(limit),
+                   static_cast<off_t>(offset + done));
+    } else {
+      errno = static_cast<int>(-limit);
+    }
+    if (now < 0 && errno == EINTR) continue;
+    if (now < 0) throw FileError(errno, "cannot write to " + path_);
+    done += now;
+  }
+}
+
+void File::sync() {
+  const int64_t fault = allowed(FileOp::kSync, 0);
+  if (fault < 0) throw FileError(static_cast<int>(-fault), "cannot sync " + path_);
+  if (sync_data(descriptor_) != 0) throw FileError(errno, "cannot sync " + path_);
+}
+
+void File::truncate(int64_t bytes) {
+  if (ftruncate(descriptor_, static_cast<off_t>(bytes)) != 0) throw FileError(errno, "cannot cut " + path_);
+}
+
+bool File::lock() { return flock(descriptor_, LOCK_EX | LOCK_NB) == 0; }
+
+void File::drop_cache() const {
+#ifdef POSIX_FADV_DONTNEED
+  posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED);  // a hint: failing is fine
+#endif
+}
 
 RowFile::RowFile(const std::string& path, int64_t row_bytes, const std::string& kind)
     : file_(path, O_RDWR | O_CREAT), row_bytes_(row_bytes) {

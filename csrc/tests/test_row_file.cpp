@@ -11,8 +11,6 @@
 #include <vector>
 
 #include "check.hpp"
-#include "tgflow/crc32c.hpp"
-#include "tgflow/file_ops.hpp"
 #include "tgflow/row_file.hpp"
 #include "tgflow/row_reader.hpp"
 
@@ -67,15 +65,6 @@ std::vector<int64_t> scattered(int64_t n, int64_t size) {
 }
 
 void cut(const std::string& path, int64_t bytes) { CHECK(::truncate(path.c_str(), bytes) == 0); }
-
-TEST(crc32c_has_its_known_value) {
-  CHECK(crc32c(0, "123456789", 9) == 0xe3069283);
-  const std::string text = "the same in two pieces as in one";
-  for (size_t cut_at = 0; cut_at <= text.size(); ++cut_at) {
-    const uint32_t first = crc32c(0, text.data(), cut_at);
-    CHECK(crc32c(first, text.data() + cut_at, text.size() - cut_at) == crc32c(0, text.data(), text.size()));
-  }
-}
 
 TEST(rows_are_read_as_they_were_appended) {
   for (const char* way : kWays) {

@@ -15,7 +15,6 @@ from time import perf_counter
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
 
 from tgflow.cuda import sources
 from tgflow.cuda.requirements import CudaError, require_cupy
@@ -55,18 +54,13 @@ def library() -> Any:
 
 def check(status: int, doing: str) -> None:
     """Raise CudaError unless the driver's `status` is success; `doing` begins the message."""
-    if status != 0:
-        raise CudaError(f"{doing}: {describe(status)}")
-
-
-def describe(status: int) -> str:
-    """Return the driver's name for an error, and its sentence."""
-    texts = []
-    for look_up in (library().cuGetErrorName, library().cuGetErrorString):
-        text = c_char_p()
-        look_up(status, byref(text))
-        texts.append((text.value or b"unknown").decode())
-    return f"{texts[0]} ({status}), {texts[1]}"
+    if status == 0:
+        return
+    name, sentence = c_char_p(), c_char_p()
+    library().cuGetErrorName(status, byref(name))
+    library().cuGetErrorString(status, byref(sentence))
+    texts = [(text.value or b"unknown").decode() for text in (name, sentence)]
+    raise CudaError(f"{doing}: {texts[0]} ({status}), {texts[1]}")
 
 
 def driver_cuda() -> str:
@@ -181,9 +175,3 @@ def _functions(cupy: Any, source: Path, device_index: int) -> dict[str, Any]:
             f"CuPy {cupy.__version__} cannot compile {source.name} for device {device_index}: "
             f"{error}; python -m tgflow.cuda.warm tries it alone"
         ) from error
-
-
-def prefix_sum(table: Tensor) -> None:
-    """Replace each row of `table`, int64 `[R, N]`, by its inclusive prefix sums."""
-    for row in table:
-        torch.cumsum(row, 0, out=row)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tgflow.cuda.device import Device
-from tgflow.cuda.launch import Kernels, prefix_sum
+from tgflow.cuda.launch import Kernels
 from tgflow.cuda.store_memory import NUM_CLASSES, Chunks, GivenUp, Need
 from tgflow.cuda.structs import (
     Changing,
@@ -58,16 +58,32 @@ class InsertionPlan:
             src=src, dst=dst, t=t, first_eid=first_eid, num_pairs=size, sides=sides
         )
         self._in.fresh.max_capacity = max_capacity
-        self._parts = _Parts(columns.device)
-        for name, num_bytes in (
-            *(("node", 4 * size), ("pair", 8 * size), ("run", 4 * size), ("begin", 8 * size + 8)),
-            *(("plans", _RUN_PLAN_BYTES * size), ("ranks", _RANKS_BYTES * size)),
-            *(("demand", 24 * size), ("needed", 4 * _NUM_COUNTERS), ("dirs", 8 * size)),
-            ("places", 8 * (size + size // max_capacity + 1)),
-            *(("given_up", 16 * size), ("given_class", 2 * size)),
-        ):
-            self._parts.add(name, num_bytes)
-        self._parts.place(self._in)
+        sizes = {
+            "node": 4 * size,
+            "pair": 8 * size,
+            "run": 4 * size,
+            "begin": 8 * size + 8,
+            "plans": _RUN_PLAN_BYTES * size,
+            "ranks": _RANKS_BYTES * size,
+            "demand": 24 * size,
+            "needed": 4 * _NUM_COUNTERS,
+            "dirs": 8 * size,
+            "places": 8 * (size + size // max_capacity + 1),
+            "given_up": 16 * size,
+            "given_class": 2 * size,
+        }
+        self._spans: dict[str, tuple[int, int]] = {}
+        end = 0
+        for name, num_bytes in sizes.items():
+            self._spans[name] = end, end + num_bytes
+            end += -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
+        self._memory = torch.empty(end, dtype=torch.uint8, device=columns.device)
+        for name, (begin, _) in self._spans.items():
+            setattr(self._in, name, self._memory.data_ptr() + begin)
+
+    def _part(self, name: str, dtype: torch.dtype) -> Tensor:
+        begin, end = self._spans[name]
+        return self._memory[begin:end].view(dtype)
 
     def plan(self, store: StoreView, free: FreeItems, totals: Totals) -> None:
         """Plan against `store`; what is needed is in `totals`, pinned memory, when that is done."""
@@ -84,14 +100,14 @@ class InsertionPlan:
         nodes, pairs = _sorted_pairs(src, dst, self._in.sides == 1, self._shard)
         self._columns, self._sorted = self._columns[:3], (nodes, pairs)
         self._in.node, self._in.pair = nodes.data_ptr(), pairs.data_ptr()
-        run, needed = (self._parts.view(name, torch.int32) for name in ("run", "needed"))
-        demand = self._parts.view("demand", torch.int64).view(3, -1)
+        run, needed = (self._part(name, torch.int32) for name in ("run", "needed"))
+        demand = self._part("demand", torch.int64).view(3, -1)
         needed.zero_()
         self._each_pair("insert_mark")
         torch.cumsum(run, 0, dtype=torch.int32, out=run)
         self._each_pair("insert_list")
         self._each_pair("insert_plan")
-        prefix_sum(demand)
+        _prefix_sum(demand)
         self._launch("insert_totals", 1, _WARP, self._in)
 
     def commit(
@@ -115,8 +131,8 @@ class InsertionPlan:
             for kernel in ("insert_link", "insert_scatter", "insert_publish"):
                 self._each_pair(kernel)
             self._launch("insert_finish", 1, THREADS, self._in)
-        items = self._parts.view("given_up", torch.int64)
-        return GivenUp(items, self._parts.view("given_class", torch.uint8))
+        items = self._part("given_up", torch.int64)
+        return GivenUp(items, self._part("given_class", torch.uint8))
 
     def _each_pair(self, kernel: str) -> None:
         self._launch(kernel, -(-self.num_pairs // THREADS), THREADS, self._in)
@@ -133,28 +149,10 @@ class PlannedBatch:
     """Local ids that the store then knows of."""
 
 
-class _Parts:
-    """Parts of one piece of device memory, by the names that the struct has for them."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._spans: dict[str, tuple[int, int]] = {}
-        self._end = 0
-
-    def add(self, name: str, num_bytes: int) -> None:
-        self._spans[name] = self._end, self._end + num_bytes
-        self._end += -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
-
-    def place(self, struct: Insertion) -> None:
-        """Get the memory and write the parts' addresses to `struct`."""
-        self._memory = torch.empty(self._end, dtype=torch.uint8, device=self._device)
-        base = self._memory.data_ptr()
-        for name, (begin, _) in self._spans.items():
-            setattr(struct, name, base + begin)
-
-    def view(self, name: str, dtype: torch.dtype) -> Tensor:
-        begin, end = self._spans[name]
-        return self._memory[begin:end].view(dtype)
+def _prefix_sum(table: Tensor) -> None:
+    """Replace each row of `table`, int64 `[R, N]`, by its inclusive prefix sums."""
+    for row in table:
+        torch.cumsum(row, 0, out=row)
 
 
 def _sorted_pairs(src: Tensor, dst: Tensor, directed: bool, shard: Shard) -> tuple[Tensor, Tensor]:
@@ -267,7 +265,7 @@ class ChangeArgs:
         self._in.demand = demand.data_ptr()
         self._kept += [nodes, demand]
         self._launch("change_count")
-        prefix_sum(demand)
+        _prefix_sum(demand)
         read: list[int] = demand[:, -1].tolist()
         self.num_blocks, self.num_entries, self.num_rooms, self.gained = read
         self.largest_node = largest_node
@@ -324,7 +322,7 @@ class Compaction:
         self._sparse[sparse] = 1
         self._in.sparse = self._sparse.data_ptr()
         self._launch("compact_count")
-        prefix_sum(self._demand)
+        _prefix_sum(self._demand)
         self._num_moves, self.num_entries, self.num_rooms = self._demand[:, -1].tolist()
         """Blocks that move; their entries; directories in units of 32 bytes."""
         return sparse

@@ -1,7 +1,6 @@
 // Rows of a file by id, many at a time and ahead of their use.
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -10,10 +9,48 @@
 #include <thread>
 #include <vector>
 
-#include "tgflow/block_reads.hpp"
 #include "tgflow/row_file.hpp"
 
 namespace tgflow {
+
+/// Bytes of a file, and where they go. With O_DIRECT all three are multiples of the alignment.
+struct BlockRead {
+  int64_t offset;
+  int64_t bytes;
+  std::byte* into;
+  int64_t tag;
+};
+
+/// A read that has ended: bytes read, or an errno below 0.
+struct BlockDone {
+  int64_t tag;
+  int64_t result;
+};
+
+/// Reads in flight on one file. One thread calls it.
+class BlockReads {
+ public:
+  virtual ~BlockReads() = default;
+  /// Begins a read; at most `depth` may be in flight.
+  virtual void start(const BlockRead& read) = 0;
+  /// Waits for one of them to end.
+  virtual BlockDone wait() = 0;
+};
+
+/// How a file is read.
+struct ReadWay {
+  bool uring = false;     ///< By io_uring, else by a pool of threads that call pread.
+  bool direct = false;    ///< Past the system's page cache (O_DIRECT).
+  int64_t alignment = 1;  ///< Of offsets, sizes and buffers.
+  std::string name() const;
+};
+
+/// Finds the best way that brings the right bytes, by reading the beginning of the file, which holds a header
+/// of 4096 bytes at least. `wish`: "auto"; or "io_uring", "pread" or "page cache" for no better way than
+/// that. Throws FileError if the file cannot be read at all, std::invalid_argument on another wish.
+ReadWay probe_reads(const std::string& path, const std::string& wish);
+
+std::unique_ptr<BlockReads> open_reads(const std::string& path, const ReadWay& way, int depth);
 
 /// A row that is wanted, and which of the caller's rows it becomes.
 struct WantedRow {
@@ -68,9 +105,6 @@ class RowReader {
   const ReadWay& way() const { return way_; }
   /// Bytes of buffers.
   int64_t buffer_bytes() const { return depth_ * most_; }
-  /// Reads and bytes so far.
-  int64_t num_reads() const { return num_reads_; }
-  int64_t bytes_read() const { return bytes_read_; }
 
  private:
   struct Flight;
@@ -89,7 +123,6 @@ class RowReader {
   int process_;
   std::unique_ptr<std::byte, void (*)(void*)> buffers_;
   std::unique_ptr<BlockReads> reads_;
-  std::atomic<int64_t> num_reads_{0}, bytes_read_{0};
 
   std::mutex mutex_;
   std::condition_variable wake_;
