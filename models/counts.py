@@ -96,7 +96,6 @@ class SmoothedCounts(TemporalModel):
             nn.init.zeros_(self.out.bias)
 
     def forward(self, batch: Batch) -> Scores:
-        """Return the logits of the batch's events and of their negatives; changes no state."""
         x = self.features(batch.counts, batch.seconds_per_tick)
         if self.hidden is not None:
             x = self.hidden(x).relu()
@@ -165,6 +164,5 @@ def _counts(c: SmoothedCountsConfig) -> Iterator[Count]:
 
 
 def _sum(counts: Counts) -> Tensor:
-    """Return the decayed numbers."""
     assert counts.decayed is not None
     return counts.decayed

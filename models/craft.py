@@ -100,7 +100,6 @@ class CRAFT(TemporalModel):
         self.out = MergeLayer(dim, dim * (2 if c.repeats else 1), dim, 1)
 
     def forward(self, batch: Batch) -> Scores:
-        """Return the logits of the batch's events and of their negatives; changes no state."""
         (block,) = batch.blocks
         is_used = torch.zeros_like(batch.nodes, dtype=torch.bool)  # not of rows of padding
         is_used.index_fill_(0, block.target, True).index_fill_(0, block.neighbor.flatten(), True)
@@ -126,7 +125,6 @@ class CRAFT(TemporalModel):
         return pairs.scores(Pairs(group, pairs.dst_row).logits(logits, MAX_PAIRS), batch)
 
     def marks(self) -> list[Tensor]:
-        """Return which rows of the table were learned from."""
         return [self.table.seen]
 
     def _age(self, block: Block, row: Tensor) -> Tensor:

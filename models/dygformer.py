@@ -100,7 +100,6 @@ class DyGFormer(TemporalModel):
         self.decoder = MergeLayer(c.embedding_dim, c.embedding_dim, c.embedding_dim, 1)
 
     def forward(self, batch: Batch) -> Scores:
-        """Return the logits of the batch's events and of their negatives."""
         self.check_widths(batch)
         pairs, own = Pairs.of(batch), self._own_patches(batch)
 

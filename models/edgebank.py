@@ -73,7 +73,6 @@ class EdgeBank(Heuristic):
     def rate(
         self, batch: Batch, counts: Sequence[Counts], candidates: Sequence[int]
     ) -> list[Tensor]:
-        """Return which pairs were ever seen."""
         return [(latest_age(counts) >= 0).double()]
 
 
@@ -98,7 +97,6 @@ class EdgeBankTW(Heuristic):
     def rate(
         self, batch: Batch, counts: Sequence[Counts], candidates: Sequence[int]
     ) -> list[Tensor]:
-        """Return which pairs were seen within each window."""
         age = latest_age(counts)
         seen = age >= 0
         ticks = [float(self.candidates[i]) / batch.seconds_per_tick for i in candidates]

@@ -87,7 +87,6 @@ class GraphMixer(TemporalModel):
         self.counts = self.decoder.counts
 
     def embed(self, batch: Batch) -> Embeddings:
-        """Return the embeddings of the batch's nodes at their times."""
         (block,) = batch.blocks
         z = self.last_mixer.mean(self.mixers(self.tokens(block, None)))
         if batch.node_x is not None:

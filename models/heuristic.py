@@ -43,7 +43,6 @@ class Heuristic(TemporalModel):
         raise NotImplementedError
 
     def forward(self, batch: Batch) -> Scores:
-        """Return the scores of the batch's events and of their negatives; changes no state."""
         leads = torch.tensor([0]) if self.state is None else self.state.of_batch(batch)
         leading = sorted(set(leads.tolist()))
         with one_thread():
@@ -71,7 +70,6 @@ class Heuristic(TemporalModel):
         self.state.add(average_precisions(rated[:, :, 0], rated[:, :, 1]), events.end)
 
     def settle(self) -> None:
-        """Keep the candidate that is the best one now."""
         if self.state is not None:
             self.state.settle()
 
@@ -81,7 +79,6 @@ class Heuristic(TemporalModel):
 
 
 def pair_counts(direction: PairDirection) -> list[Count]:
-    """Return the counts of a pair's events."""
     return [Count("pair")] + [Count("reverse")] * (direction == "both")
 
 

@@ -65,7 +65,6 @@ class PopTrack(Heuristic):
     def rate(
         self, batch: Batch, counts: Sequence[Counts], candidates: Sequence[int]
     ) -> list[Tensor]:
-        """Return the decayed counts of the destinations."""
         found = [counts[i].decayed for i in candidates]
         return [decayed for decayed in found if decayed is not None]
 

@@ -73,7 +73,6 @@ class Recency(Heuristic):
     def rate(
         self, batch: Batch, counts: Sequence[Counts], candidates: Sequence[int]
     ) -> list[Tensor]:
-        """Return the pairs' scores by each rule."""
         key = cache(lambda name: self._key(batch, counts, name))
         return [self._scores(self.candidates[i], key) for i in candidates]
 

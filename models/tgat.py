@@ -70,9 +70,7 @@ class TGAT(TemporalModel):
         self.counts = self.decoder.counts
 
     def embed(self, batch: Batch) -> Embeddings:
-        """Return the embeddings of the batch's nodes at their times."""
         return Embeddings(self.encoder(batch.node_x, batch.blocks))
 
     def embedding_layers(self) -> Sequence[nn.Module]:
-        """Return the layers of attention."""
         return tuple(self.encoder.layers)

@@ -95,7 +95,6 @@ class TGN(TemporalModel):
         self.counts = self.decoder.counts
 
     def embed(self, batch: Batch) -> Embeddings:
-        """Return the embeddings of the batch's nodes at their times; changes no state."""
         rows = self.state.read(batch.nodes, batch.position)
         memory = self.updater(rows, batch.seconds_per_tick)
         h = memory if self.node_x_proj is None else memory + self.node_x_proj(batch.node_x)
@@ -110,5 +109,4 @@ class TGN(TemporalModel):
         return mail_messages(batch, found.carry, self.config.aggregator)
 
     def store(self, events: NewEvents, messages: Messages) -> None:
-        """Store the updated memory, and leave the mail."""
         store_mail(self.state, events, messages, self.config.aggregator)

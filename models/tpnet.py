@@ -111,7 +111,6 @@ class TPNet(TemporalModel):
         self.decoder = MergeLayer(2 * dim, WALK_DIM, dim, 1)
 
     def forward(self, batch: Batch) -> Scores:
-        """Return the logits of the batch's events and of their negatives; changes no state."""
         self.check_widths(batch)
         pairs, block = Pairs.of(batch), batch.blocks[0]
         walks, t = self.walks.read(self.state, batch), row_times(batch, pairs)
@@ -147,5 +146,4 @@ class TPNet(TemporalModel):
         return self.walks.messages(batch, found.carry)
 
     def store(self, events: NewEvents, messages: Messages) -> None:
-        """Add the walks through the new events."""
         self.walks.write(self.state, events, messages)

@@ -73,7 +73,6 @@ class Attend(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_inputs: Tensor, grad_total: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of query and below."""
         query, below, frequency, keep, weight = ctx.saved_tensors
         grad_query = torch.empty_like(query)
         grad_below = None if below is None else torch.empty_like(below)
@@ -102,7 +101,6 @@ class GruStep(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, Tensor, None]:
-        """Return the gradients of gates and own."""
         gates, own, memory = ctx.saved_tensors
         grad_gates, grad_own = torch.empty_like(gates), torch.empty_like(own)
         backend_of(own.device).gru_backward(
@@ -139,7 +137,6 @@ class GatherRows(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient of x."""
         (row,) = ctx.saved_tensors
         grad_x = grad.new_empty(ctx.num_rows, grad.shape[1])
         backend_of(grad.device).sum_rows(rows=grad.contiguous(), row=row, out=grad_x)
@@ -194,7 +191,6 @@ def gelu_dropout(x: Tensor, key: Tensor, rate: float) -> Tensor:
 
 
 def can_attend(query: Tensor, block: Block) -> bool:
-    """Return whether `Attend` serves such tensors."""
     columns = (block.neighbor, block.mask, block.dt, block.edge_row, block.edge_table)
     is_served = query.dtype == torch.float32 and (query.is_cpu or has_device(query.device))
     return is_served and all(column is None or column.is_contiguous() for column in columns)
@@ -207,7 +203,6 @@ def _inputs(
     keep: Tensor | None,
     block: Block,
 ) -> dict[str, Any]:
-    """Return what both passes read, by the core's names."""
     return {
         "query": query,
         "below": below,

@@ -39,7 +39,6 @@ class Choice:
         self.reset()
 
     def reset(self) -> None:
-        """Forget every event."""
         self._merits = torch.zeros(self.num, dtype=torch.float64)
         self._since, self._leads = [0], [0]
         self._is_settled = False
@@ -53,7 +52,6 @@ class Choice:
 
     @property
     def lead(self) -> int:
-        """The candidate that leads now."""
         return self._leads[-1]
 
     def of_batch(self, batch: Batch) -> Tensor:
@@ -72,7 +70,6 @@ class Choice:
         return self._leads[bisect_right(self._since, position) - 1]
 
     def add(self, merits: Tensor, position: int) -> None:
-        """Count how well each candidate did."""
         if self._is_settled:
             return
         self._merits += merits.cpu()
@@ -82,7 +79,6 @@ class Choice:
             self._leads.append(best)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return all of it as tensors by name: copies."""
         return {
             "merits": self._merits.clone(),
             "since": torch.tensor(self._since),
@@ -91,7 +87,6 @@ class Choice:
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Become what `state_dict` returned."""
         merits, since, leads = state["merits"], state["since"], state["leads"]
         is_settled = bool(state["is_settled"])
         if len(merits) != self.num:

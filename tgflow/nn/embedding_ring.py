@@ -38,12 +38,10 @@ class EmbeddingRing:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that it holds."""
         return sum(x.nbytes for x in (self.rows, self.number, self.nodes, self.t))
 
     @staticmethod
     def slot_bytes(dim: int, dtype: torch.dtype) -> int:
-        """Return what a slot takes."""
         return dim * dtype.itemsize + 3 * torch.int64.itemsize
 
     def note(self, record: ReuseRecord) -> None:
@@ -69,7 +67,6 @@ class EmbeddingRing:
         return RingRows(self.number[slot], self.nodes[slot], self.t[slot], slot)
 
     def restore(self, held: RingRows, rows: Tensor) -> None:
-        """Hold these rows, `[S, dim]`, and no others."""
         self.number.fill_(-1)
         self.number[held.slot] = held.number
         self.nodes[held.slot] = held.nodes
@@ -87,12 +84,10 @@ class _Weighted(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor) -> Tensor:
-        """Return the rows."""
         ctx.save_for_backward(weight)
         return rows.view_as(rows)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        """Return the weighted gradient."""
         (weight,) = ctx.saved_tensors
         return grad * weight.unsqueeze(1), None

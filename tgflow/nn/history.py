@@ -93,7 +93,6 @@ class VersionHistory(nn.Module):
         return (origin[:, SINCE] >= self.position - self.num_events).nonzero().squeeze(1)
 
     def with_events(self, num_events: int) -> VersionHistory:
-        """Return a history of the rows that are kept and that it keeps, for other `num_events`."""
         other = VersionHistory(num_events, self.rows.shape[1], self.clock.shape[1])
         other.to(self.rows.device)
         other.resize(len(self.head))
@@ -101,7 +100,6 @@ class VersionHistory(nn.Module):
         return other
 
     def resize(self, num_nodes: int) -> None:
-        """Make room for `num_nodes` nodes; never shrinks."""
         head = self.head.new_full((num_nodes,), NO_VERSION)
         head[: len(self.head)] = self.head
         self.head = head
@@ -116,7 +114,6 @@ class VersionHistory(nn.Module):
         )  # fmt: skip
 
     def reset(self) -> None:
-        """Forget all rows, and that any event was stored."""
         self._count(0, 0)
         self.head.fill_(NO_VERSION)
 

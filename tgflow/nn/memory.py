@@ -191,7 +191,6 @@ class NodeMemory(nn.Module):
         return self._num_nodes if self.clock.is_cpu else int(self.seen)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move to another device, the number of nodes included."""
         self._set_num_nodes(self.num_nodes)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self

@@ -32,7 +32,6 @@ class TensorTable(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """What its elements are."""
         return self.rows.dtype
 
     def __len__(self) -> int:
@@ -46,7 +45,6 @@ class TensorTable(nn.Module):
         return first
 
     def gather(self, ids: Tensor) -> Tensor:
-        """Return rows by id (int64 `[N]`, on the model's device)."""
         return self.rows.index_select(0, ids)
 
     def scatter_(self, ids: Tensor, rows: Tensor) -> None:
@@ -73,7 +71,6 @@ class PlacedTable(nn.Module):
 
     @property
     def table(self) -> FeatureTable | CachedTable:
-        """The table, which is made if it is not there."""
         if self._table is None:
             from tgflow.cache import cached  # other models need neither
             from tgflow.tables import FeatureTable
@@ -93,26 +90,21 @@ class PlacedTable(nn.Module):
 
     @property
     def placement(self) -> str:
-        """Where the rows are, or will be."""
         return self._placement if self._table is None else self._table.placement
 
     def __len__(self) -> int:
         return 0 if self._table is None else len(self._table)
 
     def append(self, rows: Tensor) -> int:
-        """Add rows and return the first one's id."""
         return self.table.append(rows)
 
     def gather(self, ids: Tensor) -> Tensor:
-        """Return rows by id, on the ids' device."""
         return self.table.gather(ids)
 
     def scatter_(self, ids: Tensor, rows: Tensor) -> None:
-        """Overwrite the rows of ids that each come once."""
         self.table.scatter_(ids, rows)
 
     def read(self, start: int, stop: int) -> Tensor:
-        """Return neighboring rows on the CPU."""
         return self.table.read(start, stop)
 
 

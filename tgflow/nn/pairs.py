@@ -31,7 +31,6 @@ class Pairs(NamedTuple):
 
     @property
     def num_pairs(self) -> int:
-        """How many there are, P."""
         return len(self.src_row)
 
     def distinct_sources(self, num_rows: int) -> tuple[Tensor, Tensor]:

@@ -40,7 +40,6 @@ def mix64(x: Tensor) -> Tensor:
 
 
 def _shifted(x: Tensor, by: int) -> Tensor:
-    """Return `x >> by` with zeros shifted in."""
     return (x >> by) & ((1 << (_WORD - by)) - 1)
 
 
@@ -147,11 +146,9 @@ class WalkProjection:
     base: Callable[[Tensor], Tensor] | None = None
 
     def memory(self, table: MemoryTable | None = None) -> NodeMemory:
-        """Return an empty memory for the rows, in `table` or with the model."""
         return NodeMemory(self.hops * self.dim, 0, table)
 
     def read(self, memory: NodeMemory, batch: Batch) -> WalkRows:
-        """Return the rows of the batch's nodes, each as of its position."""
         nodes = batch.nodes
         base = random_signs(nodes, self.dim) if self.base is None else self.base(nodes)
         rows = memory.read(nodes, batch.position)

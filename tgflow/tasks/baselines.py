@@ -90,7 +90,6 @@ def _only(own: int | None) -> Mapping[int, float]:
 
 
 def _add_shares(row: NDArray[np.float64], weights: Mapping[int, float], factor: float) -> None:
-    """Add to each class its share of the weights."""
     total = sum(weights.values())
     for each, weight in weights.items():
         row[each] += factor * weight / total

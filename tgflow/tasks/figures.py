@@ -100,12 +100,10 @@ class LabelFigures:
         return group_scores(score, is_positive)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return what `load_state_dict` takes back: copies. Pooled scores are not in it."""
         kept = {"cells": self._cells, "ranks": self._ranks, "bins": self._bins}
         return {name: x.clone() for name, x in kept.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Become what was saved."""
         if state["cells"].shape != self._cells.shape:
             was, now = len(state["cells"]), self.num_classes
             raise ValueError(f"the figures that were saved are of {was} classes, not of {now}")

@@ -174,7 +174,6 @@ class EventLabels:
         return self.history.labels(code, host.t), share.gather(1, code.unsqueeze(1)).squeeze(1)
 
     def attach(self, batch: Batch) -> Batch:
-        """Return a batch of the graph with its `targets`."""
         if not self.are_predicted:
             return batch
         eid = batch.host.eid
@@ -193,7 +192,6 @@ class EventLabels:
         return t + self._delay < t[: batch.num_new].amax()
 
     def figures(self, *, pooled: bool) -> EventFigures:
-        """Return new figures of the graph's events."""
         return EventFigures(self._task, self._graph, self.history, pooled=pooled)
 
     def check_measurable(self, part: str, start: int, stop: int) -> None:
@@ -261,11 +259,9 @@ class EventFigures:
         return {f"{self._task.config.kind}.{name}": value for name, value in values.items()}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return what `load_state_dict` takes back."""
         return {**self._own.state_dict(), "span": self._span.clone()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Become what was saved."""
         self._own.load_state_dict(state)
         self._span = state["span"].clone()
 

@@ -35,7 +35,6 @@ class LabeledNodes:
 
     @classmethod
     def of(cls, table: pa.Table, ids: NodeIds, path: str) -> LabeledNodes:
-        """Return the nodes of a table with the columns node and label."""
         check_columns(table, ("node", "label"), path)
         column = table["label"].combine_chunks()
         if column.null_count:

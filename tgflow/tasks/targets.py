@@ -46,7 +46,6 @@ class LabelHistory:
         self._first: dict[int, int] = {}
 
     def upto(self, stop: int) -> None:
-        """Read the log up to a position."""
         if stop <= self._size:
             return
         label = self._log.read(self._size, stop).label

@@ -109,7 +109,6 @@ class _Case:
         )
 
     def plan(self, events: EventBatch, *, batch_size: int = _BATCH, **options: Any) -> Plan:
-        """Return the plan that a trainer makes of a stream."""
         graph = self.graph()
         graph.append(events)
         return made_plan(self.model(), graph, batch_size=batch_size, **options)
@@ -119,7 +118,6 @@ class _Case:
         return scores_of(self.model(), batches_of(self.plan(events, **options)))
 
     def trained_on(self, events: EventBatch, until: int) -> TemporalModel:
-        """Return a model that has stored the first `until` events."""
         model = self.model()
         scores_of(model, list(batches_of(self.plan(events)))[: until // _BATCH])
         return model

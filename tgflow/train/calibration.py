@@ -72,11 +72,9 @@ class Calibration:
         self._counts = counts
 
     def save(self, writer: Checkpoint) -> None:
-        """Save a copy of the histograms."""
         writer.put(self.name, {"counts": torch.from_numpy(self._counts.copy())})
 
     def load(self, reader: Checkpoint) -> None:
-        """Load the histograms that were saved."""
         found = reader.get(self.name)
         check_like(self.name, found, {"counts": torch.from_numpy(self._counts)})
         counts: Values = found["counts"].numpy().copy()

@@ -62,7 +62,6 @@ class CapturedCalls:
 
     @property
     def was_replay(self) -> bool:
-        """Whether the latest call was a replay."""
         return self._replayed is not None
 
     def call(

@@ -327,7 +327,6 @@ class ContinualTrainer(StreamTrainer):
 
 
 def _attached(labels: EventLabels, batches: Generator[Batch]) -> Generator[Batch]:
-    """Yield batches with the labels that a task wants."""
     with closing(batches):
         for batch in batches:
             yield labels.attach(batch)

@@ -42,7 +42,6 @@ class BatchPlace:
 
     @classmethod
     def of(cls, batch: AnyBatch) -> Self:
-        """Return the place of `batch`."""
         return cls(batch.epoch, batch.index, batch.num_new, batch.host)
 
     @property

@@ -60,7 +60,6 @@ For events with weights it takes them as `weight`, float `[B]`, and returns the 
 
 
 def takes_weight(loss: Callable[..., Tensor]) -> bool:
-    """Return whether a loss has a parameter `weight`."""
     try:
         return "weight" in signature(loss).parameters
     except ValueError:
@@ -68,7 +67,6 @@ def takes_weight(loss: Callable[..., Tensor]) -> bool:
 
 
 def loss_of(loss: LossLike) -> Callable[..., Tensor]:
-    """Return the loss of that name; a callable is returned as it is."""
     if callable(loss):
         return loss
     if loss not in LOSSES:

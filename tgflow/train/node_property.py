@@ -49,7 +49,6 @@ class PropertyTime:
     """float32 `[R]`, at least 0."""
 
     def dense(self, num_items: int) -> Tensor:
-        """Return the properties, float32 `[N, num_items]`."""
         y = torch.zeros(len(self.nodes), num_items)
         return y.index_put_((self.row, self.item), self.weight, accumulate=True)
 
@@ -63,7 +62,6 @@ class PropertyLabels:
 
     @classmethod
     def of(cls, table: pa.Table, ids: NodeIds, ticks_per_unit: int, path: str) -> PropertyLabels:
-        """Return the properties of a table with the columns t, node, label and weight."""
         check_columns(table, COLUMNS, path)
         for name in COLUMNS:
             if table[name].null_count:
@@ -99,7 +97,6 @@ class PropertyHead(nn.Module):
         self.skip = nn.Parameter(torch.tensor([0.0, 1.0]))
 
     def forward(self, z: Tensor, last: Tensor, average: Tensor) -> Tensor:
-        """Return logits, float `[N, num_items]`, of rows of embeddings and properties so far."""
         hidden = self.hidden(torch.cat([z, last, average], dim=1)).relu()
         logits: Tensor = self.out(hidden)
         return logits + _SKIP * (self.skip[0] * last + self.skip[1] * average)

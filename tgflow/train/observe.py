@@ -57,7 +57,6 @@ class EpochRecord:
     """Share of `seconds` outside forward, backward and optimizer."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return a flat dict that JSON can hold."""
         return _flat(asdict(self))
 
 
@@ -168,13 +167,11 @@ class Callbacks:
         self._all = [each for each in several if each is not None]
 
     def notify(self, method: str, *values: object) -> None:
-        """Call a method of each callback."""
         for each in self._all:
             getattr(each, method)(*values)
 
     @contextmanager
     def also(self, other: AbstractContextManager[Callback]) -> Iterator[None]:
-        """Enter another callback, and call it, too."""
         with other as callback:
             self._all.append(callback)
             try:

@@ -96,7 +96,6 @@ class PassTotals:
     preparation_seconds: float = 0.0
 
     def add(self, other: PassTotals) -> None:
-        """Add the cost of a pass."""
         for name, value in asdict(other).items():
             setattr(self, name, getattr(self, name) + value)
 
@@ -117,7 +116,6 @@ class OfflineProgress:
         return 0 if self.best is None else self.totals.epochs - 1 - self.best.epoch
 
     def save(self, writer: Checkpoint) -> None:
-        """Save it after an epoch; nothing changes what is saved."""
         best = self.best
         assert best is not None, "there is no epoch to save"
         noted = {"epoch": best.epoch, "val": best.val, "has_state": best.state is not None}
@@ -127,7 +125,6 @@ class OfflineProgress:
             writer.put(self.state_name, best.state)
 
     def load(self, reader: Checkpoint) -> None:
-        """Become what was saved."""
         noted = read_as(dict[str, Any], reader.meta.get(self.name), self.name)
         totals = read_as(PassTotals, noted.get("totals"), f"{self.name}.totals")
         val = read_as(dict[str, int | float], noted.get("val"), f"{self.name}.val")
@@ -138,7 +135,6 @@ class OfflineProgress:
 
 
 def is_better(select: str, found: Mapping[str, float], best: Mapping[str, float]) -> bool:
-    """Return whether an epoch's validation is better than the best one's."""
     if select == "ap+auc":
         return found["ap"] >= best["ap"] and found["auc"] >= best["auc"]
     return found[select] > best[select]
@@ -313,7 +309,6 @@ class OfflineTrainer:
         )
 
     def _span(self, stage: Stage) -> tuple[int, int]:
-        """Return the log positions of validation or of the test."""
         if stage == "val":
             return self.split.val_start, self.split.test_start
         return self.split.test_start, self.graph.num_events
@@ -376,7 +371,6 @@ class OfflineTrainer:
             return self._tested()
 
     def _tested(self) -> dict[str, Any]:
-        """Test the best epoch with each kind of negatives, and return the result."""
         best, self._is_done = self._progress.best, True
         assert best is not None
         out = self._summary(best) | prefix_metrics("val", best.val)
@@ -419,7 +413,6 @@ class OfflineTrainer:
         return checkpoint
 
     def save_to(self, writer: Checkpoint) -> None:
-        """Save to `writer` what `checkpoint` holds."""
         save_state(writer, self._learner, self.graph, self.graph.num_events, self.config.slices)
         writer.note("trainer", "offline")
         writer.note("config", asdict(self.config))
@@ -530,7 +523,6 @@ class OfflineTrainer:
         return sum(losses) / num
 
     def _training_batches(self, epoch: int) -> Iterable[AnyBatch]:
-        """Return the batches of an epoch to learn from."""
         plan, reuse = self._train_plan, self.reuse
         if reuse is None:
             return self._attached(plan.graph, self._batches(plan, epoch))
@@ -561,7 +553,6 @@ class OfflineTrainer:
         )
 
     def _attached(self, graph: TemporalGraph, batches: Iterable[AnyBatch]) -> Iterable[AnyBatch]:
-        """Return batches of one of the graphs with what the task wants of their labels."""
         labels: Any = self._labels.get(graph)
         return batches if labels is None else map(labels.attach, batches)
 
@@ -578,7 +569,6 @@ class OfflineTrainer:
         plan: Plan,
         on_scores: Callable[[Tensor, Tensor, Tensor], None] | None = None,
     ) -> dict[str, float]:
-        """Return the metrics of a part of the events."""
         is_apart, labels = self.config.inductive == "apart", self._labels.get(plan.graph)
         others = self._evaluate_apart(stage, plan) if is_apart else {}
         figures = None if labels is None else labels.figures(pooled=True)
@@ -712,7 +702,6 @@ def prefix_metrics(part: str, metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def _joined(parts: Sequence[Scored]) -> Scored:
-    """Return the scores of all parts of a batch as those of one."""
     if len(parts) == 1:
         return parts[0]
     places, positive, negative, _ = zip(*parts, strict=True)
@@ -724,7 +713,6 @@ def _joined(parts: Sequence[Scored]) -> Scored:
 
 
 def _check(model: TemporalModel, config: OfflineConfig, task: LabelTask | None) -> None:
-    """Raise ValueError if a model or a task cannot be trained with some settings."""
     check_sliceable(model, config.slices)
     if isinstance(model.state, SpreadState):
         raise ValueError(

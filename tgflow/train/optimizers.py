@@ -24,7 +24,6 @@ def optimizer_of(
     parameters: Sequence[nn.Parameter],
     config: TrainingConfig,
 ) -> torch.optim.Optimizer:
-    """Return an optimizer of `parameters`."""
     if callable(optimizer):
         made = optimizer(parameters)
         if not isinstance(made, torch.optim.Optimizer):

@@ -36,22 +36,18 @@ class MicroBatchPlans:
 
     @property
     def gpu(self) -> Device | None:
-        """Where batches are made: on a GPU, or in host memory."""
         return self.predict.gpu
 
     def __len__(self) -> int:
         return len(self.predict)
 
     def batch(self, epoch: int, index: int, number: int | None = None) -> Batch:
-        """Return the batch of micro-batch `index` to predict, or of update `epoch`."""
         return self.plan_of(epoch).batch(epoch, index, number)
 
     def plan_of(self, epoch: int) -> Plan:
-        """Return the plan of the batches of an epoch."""
         return self.predict if epoch == PREDICT else self.learn
 
     def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> MakeBatch:
-        """Return what makes the same batches on a GPU; see `Plan.batches_on`."""
         plans = self.predict, self.learn
         predict, learn = (plan.batches_on(gpu, num_slabs, clock) for plan in plans)
 
@@ -96,7 +92,6 @@ class MicroBatcher:
             yield [*self._name()]
 
     def _append(self, events: EventBatch, num: int) -> EventBatch:
-        """Append the first `num` events to the graph and return the others."""
         if num:
             self.graph.append(events[:num])
         return events[num:]

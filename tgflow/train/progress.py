@@ -28,7 +28,6 @@ class RunningMean:
                 self.sums[name] = (total * decay + value, weight * decay + 1)
 
     def means(self) -> dict[str, float]:
-        """Return the mean of each name seen."""
         return {name: total / weight for name, (total, weight) in self.sums.items()}
 
 
@@ -41,7 +40,6 @@ class Segment:
     sums: dict[str, tuple[float, float]]
 
     def join(self, other: Segment) -> None:
-        """Take in a segment, which follows this one."""
         self.stop = other.stop
         for name, (value, weight) in other.sums.items():
             old_value, old_weight = self.sums.get(name, (0.0, 0.0))
@@ -126,7 +124,6 @@ class Progress:
         return plain
 
     def resume(self, compute_seconds: float, preparation_seconds: float = 0.0) -> None:
-        """Start the clock; the seconds are the learner's and the loader's, which only grow."""
         self.clock = time.perf_counter()
         self.compute_clock = compute_seconds
         self.preparation_clock = preparation_seconds
@@ -169,7 +166,6 @@ class Progress:
         return self.best_replay_ap - self.running.means()["replay_ap"]
 
     def events_per_second(self) -> float:
-        """Return events over wall time, 0 before the first step."""
         return self.num_events / self.wall_seconds if self.wall_seconds else 0.0
 
     def overhead_share(self) -> float:

@@ -41,7 +41,6 @@ class ProgressBar(Callback):
         self._bar.stop()
 
     def on_step(self, record: StepRecord) -> None:
-        """Show the events learned so far, and the running figures."""
         names = ("ap", "loss", *self._metrics)
         shown = [f"{name} {x:.3f}" for name, x in record.running.items() if name in names]
         self._done += record.stop - record.start
@@ -53,7 +52,6 @@ class ProgressBar(Callback):
         )
 
     def on_batch(self, record: BatchRecord) -> None:
-        """Show the batches of a pass, which has a bar of its own."""
         if self._pass != (record.epoch, record.stage):
             self._pass = record.epoch, record.stage
             text = f"epoch {record.epoch + 1} {record.stage}"
@@ -61,7 +59,6 @@ class ProgressBar(Callback):
         self._bar.update(self._task, advance=1)
 
     def on_epoch(self, record: EpochRecord) -> None:
-        """Show the figures of the latest epoch."""
         shown = [
             f"val {METRIC_TITLES.get(name, name)} {record.val.get(name, float('nan')):.3f}"
             for name in ("ap", *self._metrics)

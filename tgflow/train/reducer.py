@@ -98,13 +98,11 @@ class ShareScores:
 
     @property
     def positive(self) -> Tensor:
-        """Float `[B]`: the whole batch's events."""
         assert self.whole is not None, "only another rank has the scores of all rows"
         return self.whole().positive
 
     @property
     def negative(self) -> Tensor:
-        """Float `[B, m]`."""
         assert self.whole is not None, "only another rank has the scores of all rows"
         return self.whole().negative
 
@@ -198,16 +196,13 @@ class RankReducer(SliceReducer):
         self._predicted: tuple[Share, TrainingDiverged | None] | None = None
 
     def wanted(self, num_slices: int) -> range:
-        """Return the slices of this rank."""
         assert num_slices == self._slices
         return self._owned[self._peers.rank]
 
     def agree(self, share: Share, error: TrainingDiverged | None) -> None:
-        """Send with the next parcel whether what was predicted is finite."""
         self._predicted = (share, error)
 
     def scores(self, share: Share, own: Mapping[int, Scores]) -> Callable[[], Scores] | None:
-        """Send scores to rank 0 with the next parcel."""
         found = joined_scores(own)
         like = [found.positive, found.negative]
         counts = [share.rows_of(n[-1]).stop - share.rows_of(n[0]).start for n in self._owned]
@@ -221,7 +216,6 @@ class RankReducer(SliceReducer):
         return rows.whole if self._peers.rank == 0 else None
 
     def messages(self, share: Share, own: Mapping[int, Messages]) -> Callable[[], Messages]:
-        """Send rows to the ranks that store them with the next parcel."""
         spread = isinstance(self._model.state, SpreadState)
         self._stored = self._to_owners(share, own) if spread else self._to_all(share, own)
         return self._stored.whole
@@ -268,7 +262,6 @@ class RankReducer(SliceReducer):
         )
 
     def total(self, share: Share, leaves: TreeSum) -> Tensor:
-        """Send parts of the leaves, and all that waits; return the sum over all ranks."""
         if self._reduction is None:
             self._reduction = Reduction(self._peers, self._slices, len(leaves.roots[0][1]))
         chunks = self._reduction.sends(leaves)
@@ -276,7 +269,6 @@ class RankReducer(SliceReducer):
         return self._reduction.finish([parcel[GRADIENT] for parcel in parcels])
 
     def settle(self, share: Share) -> None:
-        """Send what waits, if anything does."""
         if self._scores or self._stored is not None:
             self._exchange(None, ())
 
@@ -368,7 +360,6 @@ class _Rows:
 
 
 def _widths(columns: Sequence[Tensor]) -> list[int]:
-    """Return the bytes of a row of each column."""
     return [prod(column.shape[1:]) * column.element_size() for column in columns]
 
 

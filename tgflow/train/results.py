@@ -67,10 +67,8 @@ class Results(Generic[Label]):
             yield label, values
 
     def clear(self) -> None:
-        """Forget the steps that were not taken."""
         self._waiting.clear()
 
 
 def _host_memory(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return host memory that a device copies to by itself."""
     return torch.empty(size, dtype=dtype, pin_memory=device.type == "cuda")

@@ -82,7 +82,6 @@ class TrainingReuse:
 
     @property
     def stats(self) -> ReuseStats:
-        """The counts so far, by the batches that were learned."""
         asked, reused, refreshed, saved, dropped = (
             sum(getattr(each, name) for each in self._progress)
             for name in ("asked", "reused", "refreshed", "saved", "dropped")
@@ -92,11 +91,9 @@ class TrainingReuse:
         return ReuseStats(asked, reused, refreshed, saved, lag, dropped, is_off)
 
     def figures(self) -> dict[str, Any]:
-        """Return the statistics as a result has them."""
         return {f"reuse.{name}": value for name, value in asdict(self.stats).items()}
 
     def restart(self) -> None:
-        """Begin a pass, with which those before share no rows."""
         self._progress = [each.restarted() for each in self._progress]
 
     def batches(
@@ -137,7 +134,6 @@ class TrainingReuse:
         writer.put(self.name, tensors)
 
     def load(self, reader: Checkpoint) -> None:
-        """Become what was saved; ValueError if it does not fit."""
         saved = reader.get(self.name)
         for number, ring in enumerate(self._rings):
             kept = RingRows(*(saved[f"{number}.{name}"] for name in RingRows._fields))
@@ -149,7 +145,6 @@ class TrainingReuse:
 
 
 def reuse_of(config: Reuse, learner: TrainStep, plan: Plan, num_ranks: int) -> TrainingReuse | None:
-    """Return what reuses rows in training, None if nothing is to be reused."""
     if not config.staleness:
         return None
     if num_ranks > 1:
@@ -161,7 +156,6 @@ def reuse_of(config: Reuse, learner: TrainStep, plan: Plan, num_ranks: int) -> T
 
 
 def _check_reuse(model: TemporalModel) -> None:
-    """Raise ValueError unless rows of a model's layers can be reused in training."""
     name, layers = type(model).__name__, model.embedding_layers()
     way_out = "leave reuse out (staleness=0)"
     if model.state is not None:

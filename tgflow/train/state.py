@@ -132,7 +132,6 @@ def _save_events(writer: Checkpoint, graph: TemporalGraph, position: int) -> Non
 
 
 def _load_events(reader: Checkpoint, graph: TemporalGraph) -> None:
-    """Append the events to an empty graph, and make the mutations where they were made."""
     size, stop = (read_natural(reader.meta, key) for key in ("piece", "position"))
     events = concat([_events(piece) for piece in pieces_of(reader, "events", max(size, 1), stop)])
     num_ids = Ids.num_saved(reader)
@@ -252,7 +251,6 @@ def _features(
 
 
 def _check_rows(graph: TemporalGraph, edge_x: Table | None, checkpoint: Checkpoint) -> None:
-    """Raise ValueError if events and tables do not go together."""
     if edge_x is not None and len(edge_x) != graph.num_events:
         raise ValueError(f"there are {graph.num_events} events, and features of {len(edge_x)}")
     if graph.node_x is None:
@@ -266,7 +264,6 @@ def _check_rows(graph: TemporalGraph, edge_x: Table | None, checkpoint: Checkpoi
 
 
 def load_model(model: TemporalModel, checkpoint: Checkpoint) -> None:
-    """Give `model` the parameters and the state of `checkpoint`."""
     _load(_model_parts(model), checkpoint)
 
 
@@ -282,7 +279,6 @@ def load_model_before_labels(model: TemporalModel, checkpoint: Checkpoint) -> No
 
 
 def load_learner(learner: TrainStep, checkpoint: Checkpoint) -> None:
-    """Give `learner` the model, its state and the optimizer of `checkpoint`."""
     if Schedule.name in checkpoint.meta and learner.lr_scheduler is None:
         raise CheckpointError(
             "the checkpoint was made with an lr_scheduler: give the same one (--lr-scheduler)"
@@ -321,7 +317,6 @@ def save_rows(writer: Checkpoint, name: str, table: Table, size: int, *, volatil
 
 
 def load_rows(reader: Checkpoint, name: str, table: Table, *, follows_log: bool) -> None:
-    """Let a table have the rows that were saved."""
     dim = read_natural(read_as(dict[str, Any], reader.meta.get(name), name), "dim")
     if table.dim != dim or table.dtype != torch.float32:
         raise ValueError(
@@ -389,7 +384,6 @@ def _check_mark(table: Table, mark: Tensors) -> None:
 
 
 def _copy_rows(file: Path, mark: Tensors, table: Table) -> None:
-    """Fill `table` with the rows of a file, which stays as it is."""
     if not file.exists():
         raise RowsLost(
             f"{file} is gone, and features of the checkpoint were in it; if it is elsewhere now, "

@@ -159,11 +159,9 @@ class TrainStep:
         return result
 
     def commit(self, batch: AnyBatch, scores: AnyScores | None) -> None:
-        """Store the batch's new events in the model's state."""
         self._execution(batch).commit(batch, scores)
 
     def score(self, batch: Batch) -> Scores:
-        """Return the model's scores of a batch, checked."""
         scores: Scores = self.model(batch)
         self.check_finite(batch, scores)
         return scores
@@ -179,14 +177,12 @@ class TrainStep:
         return StepResult(loss.detach(), _detached(scores))
 
     def backward(self, loss: Tensor) -> None:
-        """Compute gradients and take an optimizer step, if there are parameters."""
         if self.optimizer is not None:
             self.optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             self.update()
 
     def update(self) -> None:
-        """Take a step of the optimizer by the parameters' gradients, if there are parameters."""
         if self.optimizer is None:
             return
         if self.config.grad_clip is not None:
@@ -220,7 +216,6 @@ class TrainStep:
         return self._clock.seconds
 
     def key_of(self, batch: Batch) -> int:
-        """Return the key of what a step draws for a batch, or for its slice."""
         key = derive_key(self.config.seed, batch.epoch, batch.index)
         return key if batch.slice is None else derive_key(key, KeyDomain.SLICE, batch.slice.number)
 
@@ -231,7 +226,6 @@ class TrainStep:
             self._checked = True
 
     def set_mode(self, *, training: bool) -> None:
-        """Put the model in training or evaluation mode."""
         if self.model.training != training:  # a walk over all modules
             self.model.train(training)
 
@@ -329,7 +323,6 @@ class _PlainExecution:
 
     @contextmanager
     def _learning(self, batch: Batch) -> Iterator[int]:
-        """Enclose a step in training mode, with dropout of its key."""
         step = self._step
         step.check_batch(batch)
         step.set_mode(training=True)
@@ -525,7 +518,6 @@ class _Leaves:
         self._before = [each.clone() for each in marks]
 
     def none(self) -> Tensor:
-        """Return the leaf of a slice without rows."""
         return torch.zeros(sum(self._sizes), dtype=self._dtype, device=self._device)
 
     def rewind(self) -> None:
@@ -570,7 +562,6 @@ def _share_of_slice(batch: Batch, num_rows: int) -> float:
 
 
 def _detached(scores: Scores) -> Scores:
-    """Return scores without what their gradients need."""
     classes = None if scores.classes is None else scores.classes.detach()
     return Scores(scores.positive.detach(), scores.negative.detach(), scores.carry, classes)
 

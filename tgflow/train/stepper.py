@@ -46,7 +46,6 @@ class MicroBatch:
 
     @property
     def start(self) -> int:
-        """The trainer's position before it."""
         return self.before[0]
 
 
@@ -121,11 +120,9 @@ class Stepper:
             self.model.state.keep_past(num_events)
 
     def resume_clocks(self) -> None:
-        """Start to take the time."""
         self.progress.resume(self.learner.compute_seconds, self._preparation.seconds)
 
     def predict(self, batch: AnyBatch) -> None:
-        """Score a micro-batch as it comes."""
         self._places, self._num_fallbacks = [BatchPlace.of(batch)], batch.num_fallbacks
         self._learned = None
         self._predicted = scores = self._tried(self._scores_of, batch)
@@ -157,7 +154,6 @@ class Stepper:
             self._scored.append((update, learned.scores, learned.loss))
 
     def store(self, batch: AnyBatch) -> None:
-        """Store the new events in the model's state."""
         if self._predicted is None:
             return
         scores: AnyScores | None = self._predicted
@@ -187,7 +183,6 @@ class Stepper:
         return len(self._results) + len(self.records)
 
     def collect(self, *, everything: bool) -> None:
-        """Make records of what has come to the host."""
         for step, found in self._results.take(everything=everything):
             values: list[dict[str, Tensor]] = [{} for _ in step.places]
             for (update, name), x in found.items():

@@ -111,7 +111,6 @@ class StreamTrainer(ABC):
 
     @property
     def progress(self) -> Progress:
-        """Counters and metrics so far."""
         return self._steppers[0].progress
 
     @property
@@ -380,7 +379,6 @@ class StreamTrainer(ABC):
         )
 
     def _plans(self, model: TemporalModel, counts: CountHistory) -> MicroBatchPlans:
-        """Return the plans of the micro-batches to come, as `model` needs them."""
         return micro_batch_plans(
             self.graph,
             model,
@@ -392,7 +390,6 @@ class StreamTrainer(ABC):
         )
 
     def _save_place(self, writer: Checkpoint) -> None:
-        """Note where in the stream this is."""
         writer.note("segment_start", self._segment_start)
         writer.note("index", self._index)
         writer.note("replay_from", self._replay_from)
