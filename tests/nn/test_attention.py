@@ -13,7 +13,6 @@ from helpers.neural import made_block
 from tgflow import _core
 from tgflow.batch import Block
 from tgflow.nn import AttentionLayer, TemporalAttention, TimeEncoding
-from tgflow.nn.attention import attend, attend_plain
 
 
 def plain_attention(
@@ -79,30 +78,6 @@ def test_attention_matches_the_plain_formula(size, k, heads, h_dim, x_dim, seed)
         strict=True,
     ):
         torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-6)
-
-
-@given(
-    size=st.integers(0, 70), k=st.integers(1, 4), heads=st.sampled_from([1, 2, 3]),
-    h_dim=st.sampled_from([0, 5, 40]), x_dim=st.sampled_from([0, 3, 37]),
-    shared=st.booleans(), dropped=st.booleans(), seed=st.integers(0, 99),
-)  # fmt: skip
-def test_native_core_matches_torch(size, k, heads, h_dim, x_dim, shared, dropped, seed):
-    torch.manual_seed(seed)
-    block = made_block(size, k, 7, x_dim, seed=seed, dtype=torch.float32)
-    time = TimeEncoding(5)
-    query = torch.randn(heads, 1 if shared else size, h_dim + x_dim + 5, requires_grad=True)
-    below = torch.randn(7, h_dim, requires_grad=True) if h_dim else None
-    keep = torch.rand(heads, size, k) * 2 if dropped else None
-    arguments = (query, below, block, time, keep)
-    sources = [query, *([] if below is None else [below])]
-    results = []
-    for op in (attend, attend_plain):
-        out = op(*arguments)
-        torch.manual_seed(seed)
-        loss = (out.inputs * torch.randn(out.inputs.shape)).sum() + out.weight.square().sum()
-        results.append([*out, *torch.autograd.grad(loss, sources)])
-    for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-3, rtol=1e-4)
 
 
 def test_native_core_is_the_same_at_any_number_of_threads():

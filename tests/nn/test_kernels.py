@@ -36,13 +36,15 @@ def emulated(call: Callable[[], list[Tensor]], order: int = 0) -> list[Tensor]:
     widths=st.sampled_from(WIDTHS[2:]), below=st.integers(1, 9),
     shared=st.booleans(), dropped=st.booleans(), seed=st.integers(0, 99),
 )  # fmt: skip
-def test_attention_is_its_definition_at_all_sizes(
+def test_attention_of_the_core_and_of_kernels_is_its_definition_at_all_sizes(
     size, k, heads, widths, below, shared, dropped, seed
 ):
     case = AttentionCase.made(
         size, k, widths, heads=heads, below=below, shared=shared, dropped=dropped, seed=seed
     )
-    check_close(emulated(lambda: case.results(attend), seed), case.results(attend_plain))
+    expected = case.results(attend_plain)
+    check_close(case.results(attend), expected)
+    check_close(emulated(lambda: case.results(attend), seed), expected)
 
 
 def test_the_bits_do_not_depend_on_the_order_of_lanes():

@@ -64,22 +64,6 @@ def test_a_reused_row_is_that_of_the_parameters_it_was_computed_with(layers):
     assert not run.model.encoder.layers[-1]._forward_hooks
 
 
-def test_no_gradient_reaches_a_reused_row_and_a_refreshed_one_weighs_more():
-    run = Pass(recent_tgat(dropout=0.0))
-    run.learn(stop=6)
-    batch = next(run.batches(6))
-    reused, ring = batch.blocks[1].reused, run.reuse._rings[0]
-    size = len(batch.blocks[1].target)
-    computed = torch.randn(size, 8, requires_grad=True)
-    rows = ring.completed(computed, reused)
-    assert len(rows) == size + len(reused.slot)
-    factors = torch.randn(rows.shape)
-    (rows * factors).sum().backward()
-    assert torch.equal(computed.grad, factors[:size] * reused.weight.unsqueeze(1))
-    assert sorted(set(reused.weight.tolist())) == pytest.approx([1.0, 1 / 0.3])
-    assert torch.equal(ring.rows[reused.stored], computed[: len(reused.stored)].detach())
-
-
 @pytest.mark.parametrize("killed", cases([(1, 0), (3, 1), (4, 2), (8, 0), (13, 1)], [(4, 2)]))
 def test_resume_after_kill_matches_an_undisturbed_pass(killed):
     stop, num_threads = killed
