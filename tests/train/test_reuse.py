@@ -11,20 +11,75 @@ import torch
 
 import tgflow as tg
 from helpers.effort import cases
-from helpers.emulated_training import emulated_pages  # noqa: F401
-from helpers.made_streams import small_tgat, small_tgn
+from helpers.made_streams import made_events, small_tgat, small_tgn
 from helpers.plan_reference import assert_same_batch
-from helpers.reuse_training import (
-    REUSE,
-    Pass,
-    parameters,
-    recent_tgat,
-    rows_at,
-    trainer_of,
-)
+from tgflow.checkpoint import Checkpoint
+from tgflow.graph import TemporalGraph
 from tgflow.models import TGAT
+from tgflow.plan import Loader, NegativeSampler
 from tgflow.train.config import OfflineConfig
+from tgflow.train.offline import OfflineTrainer
+from tgflow.train.plans import make_plan
+from tgflow.train.reuse import TrainingReuse
+from tgflow.train.state import load_learner, save_learner
 from tgflow.train.step import TrainStep
+
+EVENTS = made_events(280)
+REUSE = tg.train.Reuse(staleness=4, refresh=0.3)
+CONFIG = OfflineConfig(batch_size=20, seed=1, learning_rate=1e-2)
+
+
+def recent_tgat(**changes):
+    """A small TGAT whose rows can be reused."""
+    return small_tgat(strategy="recent", **changes)
+
+
+def trainer_of(model, **changes):
+    config = replace(CONFIG, epochs=2, mrr_negatives=5, **changes)
+    return OfflineTrainer(model, TemporalGraph.from_events(EVENTS), config)
+
+
+class Pass:
+    """Learning from the batches of a plan, of which some steps are taken at a time."""
+
+    def __init__(self, model=None, num_threads=0, reuse=REUSE):
+        self.model = recent_tgat() if model is None else model
+        graph = TemporalGraph.from_events(EVENTS)
+        self.plan = make_plan(graph, self.model, CONFIG, NegativeSampler(), seed=3)
+        self.learner = TrainStep(self.model, CONFIG)
+        self.reuse = TrainingReuse(reuse, self.model, self.plan, self.learner.device)
+        self.num_threads = num_threads
+
+    def batches(self, begin=0):
+        tasks = ((0, index) for index in range(begin, len(self.plan)))
+        source, decided = self.reuse.batches(tasks, self.num_threads)
+        yield from Loader.of_tasks(source, decided, num_threads=self.num_threads)
+
+    def learn(self, begin=0, stop=None):
+        """Learn from these, up to `stop`, and return them."""
+        batches, seen = self.batches(begin), []
+        for batch in batches:
+            self.reuse.learn(self.learner, batch)
+            seen.append(batch)
+            if batch.index + 1 == stop:
+                batches.close()
+                break
+        return seen
+
+    def saved(self):
+        checkpoint = Checkpoint({})
+        save_learner(checkpoint, self.learner)
+        self.reuse.save(checkpoint)
+        return checkpoint
+
+
+def rows_at(layer, plan, nodes, t):
+    """What a layer without node features makes of nodes at times."""
+    (block,) = tg.sample_hops(plan.graph, nodes, t, plan.fanouts[-1:]).blocks
+    x = plan.graph.edge_x.gather(block.eid.reshape(-1).clamp(min=-1))
+    rows = torch.arange(x.shape[0]).view(block.eid.shape)
+    with torch.no_grad():
+        return layer(None, replace(block, edge_row=rows, edge_table=x))
 
 
 @pytest.mark.parametrize("layers", cases([2, 3], [2]))
@@ -32,9 +87,7 @@ def test_where_all_rows_are_refreshed_gradients_are_those_without_reuse(layers):
     run = Pass(recent_tgat(dropout=0.0, layers=layers), reuse=replace(REUSE, refresh=1.0))
     for batch in islice(run.batches(), 8):
         plain = copy.deepcopy(run.model)
-        TrainStep(plain, OfflineConfig(seed=1, learning_rate=1e-2)).learn(
-            run.plan.batch(0, batch.index)
-        )
+        TrainStep(plain, CONFIG).learn(run.plan.batch(0, batch.index))
         run.reuse.learn(run.learner, batch)
         for found, expected in zip(run.model.parameters(), plain.parameters(), strict=True):
             torch.testing.assert_close(found.grad, expected.grad, rtol=1e-3, atol=1e-6)
@@ -70,15 +123,18 @@ def test_resume_after_kill_matches_an_undisturbed_pass(killed):
     whole, first, second = (Pass(num_threads=num) for num in (0, num_threads, 2))
     expected = whole.learn()
     first.learn(stop=stop)
-    second.load(first.saved())
+    saved = first.saved()
+    load_learner(second.learner, saved)
+    second.reuse.load(saved)
     for batch, other in zip(second.learn(stop), expected[stop:], strict=True):
         assert_same_batch(batch, other)
-    assert torch.equal(parameters(whole.model), parameters(second.model))
+    for one, other in zip(whole.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(one, other)
     assert second.reuse.stats == whole.reuse.stats
 
 
 def test_epochs_share_no_rows_and_evaluation_computes_all():
-    trainer = trainer_of(reuse=REUSE)
+    trainer = trainer_of(recent_tgat(), reuse=REUSE)
     seen = []
     predict = trainer._learner.predict
     trainer._learner.predict = lambda batch: (seen.append(batch), predict(batch))[1]
