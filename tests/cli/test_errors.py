@@ -118,6 +118,8 @@ USAGE = [
     ("run made.csv --device cuda:x", "--device: run.device must be cpu, cuda or cuda:N, got"),
     ("run made.csv --device-budget 8GB", "--device-budget requires --device cuda"),
     # Ranks
+    ("run made.csv --nproc 0", "a world has 1 to 64 ranks, got 0"),
+    ("run made.csv --nproc 65", "a world has 1 to 64 ranks, got 65"),
     ("plan --data made.csv --world 65", "a world has 1 to 64 ranks, got 65"),
     ("plan --data made.csv --world 0", "a world has 1 to 64 ranks, got 0"),
     ("plan --data made.csv --world 4 --slices 2", "a batch has 2 slices, so at most 2 of 4 ranks"),
@@ -165,6 +167,7 @@ NO_INPUT = [
 ]  # fmt: skip
 IO = [
     ("run made.csv -o taken", "holds files already", "--resume"),
+    ("run made.csv -o taken --nproc 2", "holds files already"),
     ("run made.csv -o taken --resume", "holds files already"),
     ("train made.csv -o taken", "resume it if it is a run: --resume"),
 ]
