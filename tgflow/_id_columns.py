@@ -71,23 +71,6 @@ def list_array(ids: Sequence[Any], strings: pa.DataType | None = None) -> pa.Arr
     return pa.array(ids, kind, from_pandas=True)
 
 
-def int_column(values: Tensor) -> IdColumn:
-    """Return a contiguous int64 tensor as a column."""
-    return IdColumn("integers", len(values), (values, None))
-
-
-def string_column(offsets: Tensor, data: Tensor) -> IdColumn:
-    """Return strings as a column: int64 `offsets` `[N + 1]` into the uint8 `data`, contiguous."""
-    return IdColumn("strings", len(offsets) - 1, (offsets, data))
-
-
-def to_strings(offsets: Tensor, data: Tensor) -> list[str]:
-    """Return the strings of `offsets` and `data`, laid out as in `string_column`."""
-    buffers = [None, pa.py_buffer(offsets.numpy()), pa.py_buffer(data.numpy())]
-    strings = pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, buffers)
-    return strings.to_pylist()  # type: ignore[no-any-return]
-
-
 def _tensor_column(ids: Tensor, name: str) -> IdColumn:
     if ids.dim() != 1:
         raise ValueError(f"{name} must be one column, got a tensor of shape {list(ids.shape)}")
@@ -96,7 +79,8 @@ def _tensor_column(ids: Tensor, name: str) -> IdColumn:
         raise _not_ids(name, str(ids.dtype))
     if ids.dtype == torch.uint64:
         return _integer_column(pa.array(ids.cpu().numpy()), name)
-    return int_column(ids.to("cpu", torch.int64).contiguous())
+    values = ids.to("cpu", torch.int64).contiguous()
+    return IdColumn("integers", len(values), (values, None))
 
 
 def _arrow_array(ids: Ids, name: str) -> pa.Array:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import torch
 from torch import Tensor
 
 from tgflow import _native
-from tgflow._id_columns import IdColumn, Ids, Kind, id_column, int_column, string_column, to_strings
+from tgflow._id_columns import IdColumn, Ids, Kind, id_column
 from tgflow.choices import Side
 from tgflow.describe import described
 
@@ -73,7 +74,8 @@ class NodeIds:
         _check_kind(sources, kind, "src")
         _check_kind(targets, kind, "dst")
         if self._map is None:
-            self._map = _new_map(kind, self.bipartite)
+            maps = _native.IntIdMap if kind == "integers" else _native.StringIdMap
+            self._map = maps(self.bipartite)
         self._map.encode(sources.parts, targets.parts, src_out, dst_out)
         return src_out, dst_out
 
@@ -115,9 +117,12 @@ class NodeIds:
             raise ValueError(f"dense must be int64 [Q], got {dense.dtype} {list(dense.shape)}")
         nodes = dense.cpu().contiguous()
         if isinstance(self._map, _native.StringIdMap):
-            return to_strings(*_decode_strings(self._map, nodes))
-        ints = _decode_ints(self._map or _native.IntIdMap(self.bipartite), nodes)
-        return ints.tolist()
+            offsets, data = _decode_strings(self._map, nodes)
+            buffers = [None, pa.py_buffer(offsets.numpy()), pa.py_buffer(data.numpy())]
+            strings: list[str]
+            strings = pa.Array.from_buffers(pa.large_string(), len(nodes), buffers).to_pylist()
+            return strings
+        return _decode_ints(self._map or _native.IntIdMap(self.bipartite), nodes).tolist()
 
     def state_dict(self, num: int | None = None) -> dict[str, Tensor]:
         """Return all that `load_state_dict` needs, as tensors that share nothing with the map.
@@ -156,23 +161,20 @@ class NodeIds:
                 comes twice. The map is unchanged.
         """
         bipartite = "sides" in state
-        column, restored = _state_column(state), None
-        sides = state.get("sides", torch.empty(0, dtype=torch.uint8))
-        num_sides = column.size if bipartite and column is not None else 0
-        _check_state("sides", sides, torch.uint8, num_sides)
-        if column is not None:
-            restored = _new_map(column.kind, bipartite)
-            restored.restore(column.parts, sides.contiguous())
+        sides = state.get("sides", torch.empty(0, dtype=torch.uint8)).contiguous()
+        restored: _native.IntIdMap | _native.StringIdMap | None = None
+        if "keys" in state:
+            restored = _native.IntIdMap(bipartite)
+            restored.restore((state["keys"].contiguous(), None), sides)
+        elif "offsets" in state and "bytes" in state:
+            restored = _native.StringIdMap(bipartite)
+            restored.restore((state["offsets"].contiguous(), state["bytes"].contiguous()), sides)
         self.bipartite, self._map = bipartite, restored
 
     def _kind(self) -> Kind | None:
         if self._map is None:
             return None
         return "integers" if isinstance(self._map, _native.IntIdMap) else "strings"
-
-
-def _new_map(kind: Kind, bipartite: bool) -> _native.IntIdMap | _native.StringIdMap:
-    return _native.IntIdMap(bipartite) if kind == "integers" else _native.StringIdMap(bipartite)
 
 
 def _check_kind(column: IdColumn, kind: Kind, name: str) -> None:
@@ -195,25 +197,3 @@ def _decode_strings(ids: _native.StringIdMap, nodes: Tensor) -> tuple[Tensor, Te
     data = torch.empty(int(offsets[-1]), dtype=torch.uint8)
     ids.decode_bytes(nodes, data)
     return offsets, data
-
-
-def _state_column(state: dict[str, Tensor]) -> IdColumn | None:
-    if "keys" in state:
-        keys = state["keys"]
-        _check_state("keys", keys, torch.int64, len(keys))
-        return int_column(keys.contiguous())
-    if "offsets" not in state or "bytes" not in state:
-        return None
-    offsets, data = state["offsets"].contiguous(), state["bytes"].contiguous()
-    _check_state("offsets", offsets, torch.int64, max(1, len(offsets)))
-    _check_state("bytes", data, torch.uint8, int(offsets[-1]))
-    if int(offsets[0]) != 0 or bool((offsets.diff() < 0).any()):
-        raise ValueError("offsets of the state must start at 0 and never decrease")
-    return string_column(offsets, data)
-
-
-def _check_state(name: str, tensor: Tensor, dtype: torch.dtype, size: int) -> None:
-    if tensor.dtype != dtype or tensor.shape != (size,):
-        raise ValueError(
-            f"{name} of the state must be {dtype} [{size}], got {tensor.dtype} {list(tensor.shape)}"
-        )

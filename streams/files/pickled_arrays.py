@@ -29,6 +29,7 @@ _OPCODES = {
     *("BINPUT", "LONG_BINPUT", "MEMOIZE", "BINGET", "LONG_BINGET"),
     *("GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD"),
 }
+_NAMES = {ord(each.code): each.name for each in pickletools.opcodes}
 _DTYPES = ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
 _DAMAGE = (
     *(ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError, MemoryError),
@@ -89,7 +90,7 @@ def _scalar(dtype: _DType, data: bytes) -> int | float:
     return value  # type: ignore[no-any-return]
 
 
-_NUMPY = {
+_NUMPY: dict[str, Callable[..., Any]] = {
     "multiarray _reconstruct": lambda *_: _Values(),
     "multiarray scalar": _scalar,
     "numeric _frombuffer": _of_buffer,
@@ -131,7 +132,7 @@ def read_pickled_arrays(path: Path) -> dict[Key, Array]:
 
 class _Opcodes(dict[int, Callable[[Any], None]]):
     def __missing__(self, code: int) -> Callable[[Any], None]:
-        raise _Refused(f"the opcode {pickletools.code2op[chr(code)].name}")
+        raise _Refused(f"the opcode {_NAMES[code]}")
 
 
 # The unpickler in Python, not the one in C, which allocates what a memo index or a length asks for.
@@ -153,8 +154,8 @@ class _ArrayUnpickler(pickle._Unpickler):
         self.stack[-1].__setstate__(state)
 
     dispatch = _Opcodes(
-        (ord(code), pickle._Unpickler.dispatch[ord(code)])
-        for code, opcode in pickletools.code2op.items()
-        if opcode.name in _OPCODES
+        (code, pickle._Unpickler.dispatch[code])
+        for code, name in _NAMES.items()
+        if name in _OPCODES
     )
     dispatch |= {pickle.EMPTY_DICT[0]: load_empty_dictionary, pickle.BUILD[0]: load_build}

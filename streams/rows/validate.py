@@ -118,14 +118,6 @@ def _refuse_nulls(array: pa.Array, name: str) -> None:
         _refuse(missing, lambda _: ("null", f"{name} is missing; every event needs a value"))
 
 
-def _int64s(array: pa.Array, fault: Callable[[int], Fault]) -> Int64s:
-    """Return integers of any width, refusing those beyond int64."""
-    values = array.to_numpy(zero_copy_only=False)
-    if values.dtype == np.uint64:
-        _refuse(values > np.uint64(INT64_MAX), fault)
-    return np.asarray(values, dtype=np.int64)
-
-
 def _checked(
     batch: pa.RecordBatch, schema: RowSchema
 ) -> tuple[EventColumns, Int64s | None, list[RowFault]]:
@@ -248,9 +240,11 @@ def _id_column(array: pa.Array, name: str, kind: IdKind, max_id: int) -> pa.Arra
     if pa.types.is_integer(array.type):
         if kind == "string":
             return array.cast(pa.string())
-        values = _int64s(array, fault)
+        values = array.to_numpy(zero_copy_only=False)
+        if values.dtype != np.uint64:
+            values = np.asarray(values, dtype=np.int64)
         _refuse(values.view(np.uint64) > np.uint64(max_id), fault)  # negative ones are huge
-        return pa.array(values)
+        return pa.array(values.view(np.int64))
     if not is_text(array.type):
         text = f"{name} is of type {array.type}; ids are integers or strings"
         _refuse_all(len(array), "type", text)
@@ -342,51 +336,87 @@ def _tick_column(array: pa.Array, name: str, scale: Scale) -> Int64s:
     """Return times (or labels) as int64 ticks `[B]`.
 
     Integers, decimals and floats are in `scale.unit`; timestamps, durations and dates have their
-    own unit. Texts are times such as `2024-05-01T12:00:00Z`, or numbers.
+    own unit. Texts are times such as `2024-05-01T12:00:00Z`, or numbers. Columns become ticks at
+    once; values of which that is not sure go one by one, exactly.
     """
     _refuse_nulls(array, name)
     kind = array.type
-    if pa.types.is_decimal(kind):
-        return _decimal_ticks(array, name, scale)
-    if pa.types.is_floating(kind):
-        return _float_ticks(array, name, scale)
-    if pa.types.is_integer(kind):
-        return _integer_ticks(array, name, scale, Fraction(scale.per_unit))
-    if pa.types.is_boolean(kind) and not scale.is_time:
-        return _integer_ticks(array.cast(pa.int8()), name, scale, Fraction(1))
     is_moment = pa.types.is_timestamp(kind) or pa.types.is_duration(kind) or pa.types.is_date(kind)
     if is_moment and scale.is_time:
-        return _timestamp_ticks(array, name, scale)
-    if is_text(kind) and scale.is_time:
-        ticks = plain_ticks(array, scale.tick)
-        every, none = np.arange(len(array)), np.zeros(len(array), dtype=np.int64)
-        scale = replace(scale, is_text=True)
-        return _exact_ticks(array, every, none, name, scale) if ticks is None else ticks
-    _refuse_all(len(array), scale.code("type"), f"{name} is of type {kind}, expected numbers")
-    return np.empty(0, dtype=np.int64)
+        return _moment_ticks(array, name, scale)
+    found: tuple[Int64s, Bools] | None = None
+    if pa.types.is_decimal(kind):
+        found = _decimal_ticks(array, scale)
+    elif pa.types.is_floating(kind):
+        found = _float_ticks(array, scale)
+    elif pa.types.is_integer(kind) or (pa.types.is_boolean(kind) and not scale.is_time):
+        numbers = array.cast(pa.int8()) if pa.types.is_boolean(kind) else array
+        found = _scaled(numbers.to_numpy(zero_copy_only=False), Fraction(scale.per_unit))
+    elif is_text(kind) and scale.is_time:
+        if (ticks := plain_ticks(array, scale.tick)) is not None:
+            return ticks
+        found = np.zeros(len(array), dtype=np.int64), np.zeros(len(array), dtype=np.bool_)
+    if found is None:
+        _refuse_all(len(array), scale.code("type"), f"{name} is of type {kind}, expected numbers")
+        return np.empty(0, dtype=np.int64)
+    (ticks, is_sure), scale = found, replace(scale, is_text=is_text(kind))
+    faults: dict[int, Fault] = {}
+    for row in np.flatnonzero(~is_sure).tolist():
+        value = array[row].as_py()
+        if pa.types.is_floating(kind):
+            held = array.to_numpy(zero_copy_only=False)[row]
+            text = f"{name} is {held}, which {held.dtype} cannot hold to the tick; store integers"
+            fault = number_fault(name, Decimal(str(held)), scale)
+            faults[row] = fault or (scale.code("precision"), text)
+        elif fault := time_fault(name, value, scale):
+            faults[row] = fault
+        else:
+            ticks[row] = int(_exact(value, scale))
+    bad = np.zeros(len(ticks), dtype=np.bool_)
+    bad[list(faults)] = True
+    _refuse(bad, faults.__getitem__)
+    return ticks
 
 
-def _integer_ticks(array: pa.Array, name: str, scale: Scale, per_unit: Fraction) -> Int64s:
-    def too_large(row: int) -> Fault:
-        text = f"{name} is {array[row]}, beyond int64 ticks of 1 {scale.tick}"
-        return scale.code("range"), text
-
-    def too_fine(row: int) -> Fault:
-        text = f"{name} is {array[row]}, between two ticks of 1 {scale.tick}"
-        return scale.code("precision"), f"{text}; pass a finer tick_unit"
-
-    values = _int64s(array, too_large)
-    if per_unit == 1:
-        _refuse(values < -INT64_MAX, too_large)
-        return values.copy()  # torch wants memory that may be written
-    limit = INT64_MAX // per_unit.numerator
-    _refuse((values > limit) | (values < -limit), too_large)
-    whole, rest = np.divmod(values * per_unit.numerator, per_unit.denominator)
-    _refuse(rest != 0, too_fine)
-    return np.asarray(whole, dtype=np.int64)
+def _scaled(values: npt.NDArray[np.integer[Any]], step: Fraction) -> tuple[Int64s, Bools]:
+    """Return integers times `step`, and which of them are whole and within int64."""
+    limit = INT64_MAX // step.numerator
+    whole, rest = np.divmod(values, step.denominator)
+    is_sure = (rest == 0) & (whole <= limit)
+    if values.dtype.kind == "i":
+        is_sure &= whole >= -limit
+    return whole.astype(np.int64) * step.numerator, is_sure
 
 
-def _timestamp_ticks(array: pa.Array, name: str, scale: Scale) -> Int64s:
+def _decimal_ticks(array: pa.Array, scale: Scale) -> tuple[Int64s, Bools]:
+    """Read the decimals' low words where they are whole; the high ones may only hold the sign."""
+    if (
+        len(array) == 0
+        or not pa.types.is_decimal128(array.type)
+        or array.type.scale != scale.digits
+    ):
+        return np.zeros(len(array), dtype=np.int64), np.zeros(len(array), dtype=np.bool_)
+    words = np.frombuffer(array.buffers()[1], dtype="<i8").reshape(-1, 2)
+    low, high = words[array.offset : array.offset + len(array)].T
+    ticks, is_sure = _scaled(low, Fraction(scale.per_unit, 10**scale.digits))
+    return ticks, is_sure & (high == low >> 63)
+
+
+def _float_ticks(array: pa.Array, scale: Scale) -> tuple[Int64s, Bools]:
+    """Take a float for the decimal number of at most `scale.digits` decimals that it stands for."""
+    values = array.to_numpy(zero_copy_only=False)
+    ten = 10.0**scale.digits
+    with np.errstate(invalid="ignore", over="ignore"):
+        digits = np.rint(values.astype(np.float64) * ten)
+        is_sure = np.abs(digits) < 2.0 ** (np.finfo(values.dtype).nmant + 1)
+        is_sure &= (digits / ten).astype(values.dtype) == values
+    step = Fraction(scale.per_unit, 10**scale.digits)
+    ticks, is_whole = _scaled(np.where(is_sure, digits, 0).astype(np.int64), step)
+    return ticks, is_sure & is_whole
+
+
+def _moment_ticks(array: pa.Array, name: str, scale: Scale) -> Int64s:
+    """Return the ticks of timestamps, durations or dates."""
     kind = array.type
     unit = {pa.date32(): "day", pa.date64(): "ms"}.get(kind) or str(kind.unit)
     try:
@@ -395,75 +425,16 @@ def _timestamp_ticks(array: pa.Array, name: str, scale: Scale) -> Int64s:
         _refuse_all(len(array), "time_type", f"{name} is of type {kind}; pass time_unit={unit!r}")
         return np.empty(0, dtype=np.int64)
     numbers = array.cast(pa.int32()) if unit == "day" else array.cast(pa.int64())
-    try:
-        return _integer_ticks(numbers, name, scale, per_unit)
-    except BadRows as bad:
-        codes = bad.fault
-
-        def fault(row: int) -> Fault:
-            text = f"{name} is {array[row]}, no whole int64 number of {scale.tick}"
-            return codes(row)[0], f"{text}; pass tick_unit={unit!r}"
-
-        raise BadRows(bad.rows, fault) from None
-
-
-def _decimal_ticks(array: pa.Array, name: str, scale: Scale) -> Int64s:
-    """Read the decimals' low words where they are whole; the high ones may only hold the sign."""
-    if len(array) == 0:
-        return np.empty(0, dtype=np.int64)
-    if not pa.types.is_decimal128(array.type) or array.type.scale != scale.digits:
-        every = np.arange(len(array))
-        return _exact_ticks(array, every, np.zeros(len(array), dtype=np.int64), name, scale)
-    words = np.frombuffer(array.buffers()[1], dtype="<i8").reshape(-1, 2)
-    low, high = words[array.offset : array.offset + len(array)].T
-    step = Fraction(scale.per_unit, 10**scale.digits)
-    whole, rest = (low, 0) if step.denominator == 1 else np.divmod(low, step.denominator)
-    limit = INT64_MAX // step.numerator
-    unsure = (high != low >> 63) | (rest != 0) | (whole > limit) | (whole < -limit)
-    ticks: Int64s = np.multiply(whole, step.numerator)
-    return _exact_ticks(array, np.flatnonzero(unsure), ticks, name, scale)
-
-
-def _exact_ticks(
-    array: pa.Array, rows: npt.NDArray[np.intp], ticks: Int64s, name: str, scale: Scale
-) -> Int64s:
-    """Fill in the `ticks` of decimals or texts at `rows`, one by one and exactly."""
-    faults: dict[int, Fault] = {}
-    for row in rows.tolist():
-        value = array[row].as_py()
-        fault = (
-            time_fault(name, value, scale) if scale.is_text else number_fault(name, value, scale)
-        )
-        if fault is None:
-            ticks[row] = int(_exact(value, scale))
-        else:
-            faults[row] = fault
-    if faults:
-        bad = np.zeros(len(ticks), dtype=np.bool_)
-        bad[list(faults)] = True
-        _refuse(bad, faults.__getitem__)
-    return ticks
-
-
-def _float_ticks(array: pa.Array, name: str, scale: Scale) -> Int64s:
-    """Take a float for the decimal number of at most `scale.digits` decimals that it stands for."""
-    values = array.to_numpy(zero_copy_only=False)
+    values = numbers.to_numpy(zero_copy_only=False).astype(np.int64)
+    ticks, is_sure = _scaled(values, per_unit)
 
     def fault(row: int) -> Fault:
-        text = f"{name} is {values[row]}, which {values.dtype} cannot hold to the tick"
-        too_fine = scale.code("precision"), f"{text}; store integers"
-        return number_fault(name, Decimal(str(values[row])), scale) or too_fine
+        code = "time_precision" if int(values[row]) * per_unit % 1 else "time_range"
+        text = f"{name} is {array[row]}, no whole int64 number of {scale.tick}"
+        return code, f"{text}; pass tick_unit={unit!r}"
 
-    ten = 10.0**scale.digits
-    with np.errstate(invalid="ignore", over="ignore"):
-        scaled = np.rint(values.astype(np.float64) * ten)
-        held = np.abs(scaled) < 2.0 ** (np.finfo(values.dtype).nmant + 1)
-        bad = ~held | ((scaled / ten).astype(values.dtype) != values)
-    step = Fraction(scale.per_unit, 10**scale.digits)
-    whole, rest = np.divmod(np.where(bad, 0, scaled).astype(np.int64), step.denominator)
-    bad |= (rest != 0) | (np.abs(whole) > INT64_MAX // step.numerator)
-    _refuse(bad, fault)
-    return np.asarray(whole * step.numerator)
+    _refuse(~is_sure, fault)
+    return ticks
 
 
 def plain_ticks(array: pa.Array, tick: str) -> Int64s | None:
@@ -480,11 +451,8 @@ def plain_ticks(array: pa.Array, tick: str) -> Int64s | None:
             moments[rows.to_numpy(zero_copy_only=False)] = found.to_numpy(zero_copy_only=False)
     except pa.ArrowInvalid:
         return None
-    step = ticks_per_unit(unit, tick)
-    whole, rest = np.divmod(moments, step.denominator)
-    if rest.any() or (np.abs(whole) > INT64_MAX // step.numerator).any():
-        return None
-    return np.asarray(whole * step.numerator, dtype=np.int64)
+    ticks, is_sure = _scaled(moments, ticks_per_unit(unit, tick))
+    return ticks if is_sure.all() else None
 
 
 def _exact(value: Decimal | str, scale: Scale) -> Fraction:

@@ -56,3 +56,12 @@ def table_of(num_rows):
     """Return a table of src, dst, t."""
     t = np.arange(num_rows)
     return pa.table({"src": t % 7, "dst": t % 5, "t": t})
+
+
+def rows_of(stream):
+    """Return (src, dst, t) of every event, with the stream's own ids."""
+    found = []
+    for batch in stream:
+        ends = (stream.ids.decode(nodes) for nodes in (batch.src, batch.dst))
+        found += zip(*ends, batch.t.tolist(), strict=True)
+    return found

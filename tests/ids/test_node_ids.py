@@ -69,12 +69,12 @@ def test_a_map_does_what_a_dictionary_does(edges, unknown, bipartite):
         values.append(unknown.draw(INTS if isinstance(values[0], int) else STRINGS))
     for side in ("src", "dst"):
         assert ids.find(values, side).tolist() == reference.find(values, side)
-    again = NodeIds()
-    again.load_state_dict(ids.state_dict())
+    size, again = unknown.draw(st.integers(0, len(ids))), NodeIds()
+    again.load_state_dict(ids.state_dict(size))
     assert again.bipartite == bipartite
-    assert again.decode(torch.arange(len(ids))) == ids.decode(torch.arange(len(ids)))
-    for side in ("src", "dst"):
-        assert again.find(values, side).tolist() == reference.find(values, side)
+    assert again.decode(torch.arange(size)) == ids.decode(torch.arange(size))
+    for src, dst in (([s for s, _ in batch], [d for _, d in batch]) for batch in edges):
+        assert [c.tolist() for c in again.encode(src, dst)] == list(reference.encode(src, dst))
 
 
 @given(ids=st.one_of(st.lists(INTS, max_size=20), st.lists(STRINGS, max_size=20)))
@@ -82,25 +82,6 @@ def test_every_kind_of_column_gives_the_same_nodes(ids):
     expected = [c.tolist() for c in NodeIds().encode(ids, ids[::-1])]
     for src, dst in zip(columns(ids), columns(ids[::-1]), strict=True):
         assert [c.tolist() for c in NodeIds().encode(src, dst)] == expected
-
-
-@given(
-    edges=st.one_of(*(st.lists(st.tuples(s, s), min_size=1) for s in (INTS, STRINGS))),
-    num=st.data(),
-    bipartite=st.booleans(),
-)
-def test_the_first_ids_are_a_map_of_their_own(edges, num, bipartite):
-    ids = NodeIds(bipartite)
-    ids.encode([s for s, _ in edges], [d for _, d in edges])
-    size = num.draw(st.integers(0, len(ids)))
-    first = NodeIds()
-    first.load_state_dict(ids.state_dict(size))
-    everything = torch.arange(len(ids))
-    assert first.bipartite == bipartite
-    assert first.decode(everything[:size]) == ids.decode(everything)[:size]
-    src, dst = first.encode([s for s, _ in edges], [d for _, d in edges])
-    again = ids.encode([s for s, _ in edges], [d for _, d in edges])
-    assert (src.tolist(), dst.tolist()) == (again[0].tolist(), again[1].tolist())
 
 
 @pytest.mark.parametrize(
@@ -189,17 +170,20 @@ def test_find_knows_two_sides():
     ("state", "message"),
     [
         ({"keys": torch.tensor([1, 1])}, "id 1 of the state comes twice"),
-        ({"keys": torch.tensor([1.0])}, r"keys of the state must be torch.int64 \[1\]"),
-        ({"keys": torch.tensor([1]), "sides": torch.zeros(2, dtype=torch.uint8)}, "sides of the"),
+        ({"keys": torch.tensor([1.0])}, r"ids must be .*int64"),
+        ({"keys": torch.tensor([1]), "sides": torch.zeros(2, dtype=torch.uint8)}, "sides must be"),
         (
             {"offsets": torch.tensor([0, 5]), "bytes": torch.zeros(4, dtype=torch.uint8)},
-            r"bytes of the state must be torch.uint8 \[5\]",
+            "offsets that never decrease, from 0 to 4, its bytes",
         ),
         (
             {"offsets": torch.tensor([0, 5, 4]), "bytes": torch.zeros(4, dtype=torch.uint8)},
-            "offsets of the state must start at 0 and never decrease",
+            "offsets that never decrease, from 0 to 4, its bytes",
         ),
-        ({"offsets": torch.tensor([], dtype=torch.int64), "bytes": torch.empty(0)}, "offsets of"),
+        (
+            {"offsets": torch.tensor([], dtype=torch.int64), "bytes": torch.empty(0)},
+            "offsets that never decrease",
+        ),
     ],
 )
 def test_a_damaged_state_is_refused_and_changes_nothing(state, message):

@@ -1,4 +1,5 @@
 import gzip
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -123,6 +124,11 @@ def test_jodie_without_its_features_or_rows(tmp_path):
         lambda columns: columns,
         lambda columns: {name: np.array(column) for name, column in columns.items()},
         lambda columns: {name: torch.tensor(column) for name, column in columns.items()},
+        lambda columns: pa.table(columns).to_pylist(),
+        lambda columns: iter(pa.table(columns).to_pylist()),
+        lambda columns: SimpleNamespace(
+            collect_schema=dict, collect=lambda: pa.table(columns)
+        ),  # a lazy frame, such as those of polars
     ],
 )
 def test_tables_in_memory(make):
@@ -135,8 +141,8 @@ def test_tables_in_memory(make):
 
 
 @pytest.mark.parametrize("x", [np.eye(2), torch.eye(2), [[1.0, 0.0], [0.0, 1.0]]])
-def test_features_may_be_one_column_of_lists(x):
-    source = open_stream({"src": [1, 2], "dst": [3, 4], "t": [0, 0], "x": x}, features="x")
+def test_a_tuple_is_src_dst_t_and_features_that_may_be_lists(x):
+    source = open_stream(([1, 2], np.array([3, 4]), torch.tensor([0, 0]), x))
     assert source.x_dim == 2
     assert torch.equal(concat(list(source)).x, torch.eye(2))
 
@@ -232,8 +238,11 @@ def test_sort_is_by_time_and_keeps_ties_in_order(events):
 
 
 def test_sources_no_one_can_read_say_what_can_be(tmp_path):
-    with pytest.raises(TypeError, match=r"cannot read events from a int; pass a path \(csv, tsv"):
-        open_stream(3)
+    for data in (3, [1, 2], [], ({1: 2}, 3), [{}, 7]):
+        with pytest.raises(
+            TypeError, match=r"cannot read events from a .*; pass a path \(csv, tsv"
+        ):
+            open_stream(data)
     with pytest.raises(FileNotFoundError, match=r"there is no file or folder 'nowhere\.csv'"):
         open_stream("nowhere.csv")
     with pytest.raises(StreamError, match="the folder holds no files"):

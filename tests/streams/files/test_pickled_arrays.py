@@ -2,12 +2,11 @@
 
 import os
 import pickle
-import struct
 from collections import OrderedDict
 
 import numpy as np
 import pytest
-from hypothesis import given, note, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.effort import tries
@@ -39,20 +38,11 @@ def test_every_protocol_reads_as_it_was_written(tmp_path, protocol):
         assert values.tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("protocol", [2, 4])
-def test_older_numpy_named_its_modules_otherwise(tmp_path, protocol):
-    data = pickle.dumps(KNOWN, protocol=protocol)
-    new, old = b"numpy._core.multiarray", b"numpy.core.multiarray"
-    assert new in data
-    if protocol == 4:  # a text with its length in front, in frames
-        new, old = bytes([len(new)]) + new, bytes([len(old)]) + old
-        num = data.count(new)
-        data = data.replace(new, old)
-        size = struct.unpack("<Q", data[3:11])[0] - num
-        data = data[:3] + struct.pack("<Q", size) + data[11:]
-    else:
-        data = data.replace(new, old)
-    assert len(read(tmp_path, data)) == len(KNOWN)
+def test_older_numpy_named_its_modules_otherwise(tmp_path):
+    data = pickle.dumps(KNOWN, protocol=2)
+    old = data.replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+    assert old != data
+    assert len(read(tmp_path, old)) == len(KNOWN)
 
 
 class Harm:
@@ -115,31 +105,20 @@ def test_anything_else_is_refused(tmp_path, data, message):
         read(tmp_path, data)
 
 
-def mutated(data, edits):
-    found = bytearray(data)
-    for place, value in edits:
-        found[place % len(found)] = value
-    return bytes(found)
-
-
 EDITS = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4)
 
 
 @settings(max_examples=tries(300), deadline=None)
 @given(protocol=st.integers(2, 5), edits=EDITS, cut=st.integers(0, 50))
 def test_changed_bytes_give_arrays_or_the_error(scratch, protocol, edits, cut):
-    whole = mutated(pickle.dumps(KNOWN, protocol=protocol), edits)
-    check_hostile(scratch, whole[: len(whole) - cut])
-
-
-def check_hostile(scratch, data):
+    data = bytearray(pickle.dumps(KNOWN, protocol=protocol))
+    for place, value in edits:
+        data[place % len(data)] = value
     try:
-        found = read(scratch, data)
-    except StreamError as error:
-        note(str(error))
+        found = read(scratch, data[: len(data) - cut])
+    except StreamError:
         return
     for key, values in found.items():
-        assert len(key) == 3
-        assert all(type(part) is int for part in key)
+        assert [type(part) for part in key] == [int] * 3
         assert values.ndim == 1
         assert values.dtype.kind in "iu"

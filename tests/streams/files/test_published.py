@@ -1,6 +1,5 @@
 """The files that people have: DyGLib's, SNAP's, KONECT's, named arrays and tensors, PyG's data."""
 
-import gzip
 import io
 import logging
 import pickle
@@ -11,19 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.file_reads import flat, read
+from helpers.file_reads import flat, read, rows_of
 from tgflow.streams import StreamError, open_files, open_stream
 
 ROWS = [(1, 4, 10), (2, 5, 10), (1, 5, 12), (3, 4, 40)]
-
-
-def rows_of(stream):
-    """Return the events by their own ids."""
-    found = []
-    for batch in stream:
-        ends = (stream.ids.decode(nodes) for nodes in (batch.src, batch.dst))
-        found += zip(*ends, batch.t.tolist(), strict=True)
-    return found
 
 
 def features_of(stream):
@@ -88,17 +78,6 @@ def test_dyglib_features_that_do_not_fit_are_an_error(tmp_path, features, messag
 
 def text_of(rows, separator=" "):
     return "".join(separator.join(map(str, row)) + "\n" for row in rows)
-
-
-@pytest.mark.parametrize("separator", [" ", "\t", ",", "  ", " \t", ", "])
-@pytest.mark.parametrize("head", ["", "# a network\n# src dst t\n"])
-def test_snap_has_no_header_and_any_space_between_values(tmp_path, separator, head):
-    path = tmp_path / "CollegeMsg.txt"
-    path.write_text(head + text_of(ROWS, separator))
-    assert rows_of(open_stream(path)) == ROWS
-    packed = tmp_path / "CollegeMsg.txt.gz"
-    packed.write_bytes(gzip.compress(path.read_bytes()))
-    assert rows_of(open_stream(packed)) == ROWS
 
 
 @pytest.mark.parametrize("kind", ["sym", "bip"])
