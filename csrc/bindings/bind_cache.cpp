@@ -11,7 +11,6 @@
 
 namespace bindings::cache {
 
-using tgflow::CacheCounts;
 using tgflow::CacheLookup;
 using tgflow::CachePolicy;
 using tgflow::RowCache;
@@ -100,6 +99,13 @@ py::array_t<int64_t> misses(const Lookup& started) {
   return py::array_t<int64_t>(static_cast<py::ssize_t>(miss.size()), miss.data());
 }
 
+/// As `CacheCounters` of tgflow/cache/contents.py has them.
+std::vector<int64_t> counts(const RowCache& cache) {
+  const tgflow::CacheCounts found = cache.counts();
+  return {found.hits,     found.misses,    found.admitted, found.evicted,
+          found.bypassed, found.preloaded, found.written};
+}
+
 void bind_parts(py::module_& m) {
   py::enum_<CachePolicy>(m, "CachePolicy")
       .value("lru", CachePolicy::kLru)
@@ -107,14 +113,6 @@ void bind_parts(py::module_& m) {
       .value("fifo", CachePolicy::kFifo)
       .value("static", CachePolicy::kStatic)
       .value("belady", CachePolicy::kGiven);
-  py::class_<CacheCounts>(m, "CacheCounts")
-      .def_readonly("hits", &CacheCounts::hits)
-      .def_readonly("misses", &CacheCounts::misses)
-      .def_readonly("admitted", &CacheCounts::admitted)
-      .def_readonly("evicted", &CacheCounts::evicted)
-      .def_readonly("bypassed", &CacheCounts::bypassed)
-      .def_readonly("preloaded", &CacheCounts::preloaded)
-      .def_readonly("written", &CacheCounts::written);
   py::class_<Lookup>(m, "CacheLookup").def_property_readonly("misses", &misses);
   py::register_exception<tgflow::ScheduleMismatch>(m, "ScheduleMismatch", PyExc_RuntimeError);
 }
@@ -191,7 +189,7 @@ void bind_cache(py::module_& m) {
       .def("finish", &finish, py::arg("lookup"), py::arg("rows"), py::arg("out"), no_gil())
       .def("write", &write_rows, py::arg("id"), py::arg("rows"), no_gil())
       .def("truncate", &RowCache::truncate, py::arg("size"), no_gil())
-      .def("counts", &RowCache::counts, no_gil())
+      .def("counts", &counts, no_gil())
       .def("reset_counts", &RowCache::reset_counts, no_gil())
       .def("bytes", &RowCache::bytes, no_gil());
   py::class_<Belady>(m, "Belady")

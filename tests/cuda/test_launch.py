@@ -104,31 +104,23 @@ def fake(monkeypatch):
     return SimpleNamespace(cupy=cupy, driver=made)
 
 
-def test_a_kernel_is_compiled_once_and_launched_on_torchs_stream(fake):
+def test_kernels_of_a_file_are_compiled_once_and_launched_on_torchs_stream(fake):
     kernels = launch.Kernels(torch.device("cuda", 1))
     name, path = next(iter(sources.kernels().items()))
     for second in (5, 6):
         kernels.launch(name, 3, 128, Pair(40, second), ctypes.c_uint64(2**63))
+    beside = [other for other, source in sources.kernels().items() if source == path]
+    for other in beside:
+        kernels.launch(other, 3, 128, Pair(40, 6), ctypes.c_uint64(2**63))
     assert [module["code"] for module in fake.cupy.modules] == [path.read_text()]
+    assert fake.cupy.functions == beside, "what a capture launches must have been loaded before"
+    assert len(beside) > 1
     function, shape, stream, context, (pair, key) = fake.driver.launches[1]
     assert fake.cupy.functions[function - 1] == name
     assert shape == [3, 1, 1, 128, 1, 1]
     assert (stream, context) == (77, PRIMARY + 1)
     assert pair == bytes(Pair(40, 6))
     assert int.from_bytes(key, "little") == 2**63
-
-
-def test_the_first_launch_gets_every_kernel_of_its_file(fake):
-    """What a capture launches must have been loaded before, not only compiled."""
-    kernels = launch.Kernels(torch.device("cuda", 0))
-    name, path = next(iter(sources.kernels().items()))
-    kernels.launch(name, 1, 32, Pair(), ctypes.c_uint64())
-    beside = [other for other, source in sources.kernels().items() if source == path]
-    assert fake.cupy.functions == beside
-    assert len(beside) > 1
-    for other in beside:
-        kernels.launch(other, 1, 32, Pair(), ctypes.c_uint64())
-    assert len(fake.cupy.functions) == len(beside)
 
 
 def test_every_thread_launches_in_the_devices_context_and_keeps_its_own(fake):

@@ -1,9 +1,6 @@
 """Two tiers, one graph: where blocks lie, what they cost, what happens without room."""
 
 import re
-import subprocess
-import sys
-from textwrap import dedent
 
 import numpy as np
 import pytest
@@ -70,58 +67,3 @@ def test_sizes_are_read_as_people_write_them():
     sizes = [parse_bytes(size) for size in written]
     assert sizes == [7, 7, 8 * 10**9, 1500, 2 * 2**20, 1000, 3072, 9, 2**63 - 1]
     assert type(parse_bytes(np.int64(9))) is int
-
-
-@pytest.mark.slow
-def test_a_node_of_degree_ten_million():
-    """Ginex overran a buffer at 32 k neighbors."""
-    size = 10_000_000
-    leaf = torch.arange(1, size + 1) % 1000 + 1
-    graph = TemporalGraph("directed")
-    for start in range(0, size, 1_000_000):
-        part = slice(start, start + 1_000_000)
-        graph.append(EventBatch(torch.zeros_like(leaf[part]), leaf[part], torch.arange(size)[part]))
-    t = torch.tensor([1, 5, 1_234_567, size, 2 * size])
-    hub = torch.zeros_like(t)
-    newest = torch.minimum(t, torch.tensor(size))[:, None] - 1 - torch.arange(8)
-    assert torch.equal(recent_neighbors(graph, hub, t, 8).eid, newest.clamp(min=-1))
-    drawn = uniform_neighbors(graph, hub, t, 8, key=3)
-    assert torch.equal(drawn.count, torch.tensor([1, 5, 8, 8, 8], dtype=torch.int32))
-    assert (drawn.eid[2:, :-1] > drawn.eid[2:, 1:]).all()
-    assert (drawn.t < t[:, None]).all()
-    assert graph.delete(torch.arange(0, size, 100_000)) == 100
-    assert graph.retain(max_count=1000) == size - 100 - 1000
-    assert recent_neighbors(graph, hub[-1:], t[-1:], 2000).count.tolist() == [1000]
-
-
-@pytest.mark.slow
-def test_real_exhaustion_of_memory_changes_nothing():
-    """A process that may take no more address space: the batch is refused whole, and fits later."""
-    script = """
-        import resource
-        import torch
-        from tgflow.events import EventBatch
-        from tgflow.graph import TemporalGraph
-
-        ends = torch.randint(0, 100_000, (2, 3_000_000))
-        events = EventBatch(ends[0], ends[1], torch.arange(3_000_000))
-        graph = TemporalGraph()
-        graph.append(events[:500_000])
-        before = graph.stats().num_entries
-        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + 8_000_000, resource.RLIM_INFINITY))
-        refused = 0
-        try:
-            graph.append(events[500_000:])
-        except MemoryError as error:
-            refused = 1
-            assert graph.num_events == len(graph.log) == 500_000, graph.num_events
-            assert graph.stats().num_entries == before
-        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        assert refused
-        graph.append(events[500_000:])
-        assert graph.num_events == 3_000_000
-    """
-    command = [sys.executable, "-c", dedent(script)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from contextlib import AbstractContextManager
-from dataclasses import fields
 
 import torch
 from torch import Tensor
@@ -113,10 +112,7 @@ class HostCache:
 
     def counters(self) -> CacheCounters:
         """Return what was counted since the last reset."""
-        counts = self._rows.counts()
-        names = [each.name for each in fields(CacheCounters) if each.name != "row_bytes"]
-        found = {name: getattr(counts, name) for name in names}
-        return CacheCounters(**found, row_bytes=self._row_bytes)
+        return CacheCounters(*self._rows.counts(), self._row_bytes)
 
     def reset_counters(self) -> None:
         """Count from 0."""

@@ -42,18 +42,15 @@ class Readers:
         with self._lock:
             stream = self._gpu.current_stream()
             away = stream != self._writer
-            if away:
-                self._wait_for_publication(stream)
+            if away and self._seen.get(stream, 0) != self._num_published:
+                assert self._published is not None
+                self._gpu.wait_event(self._published)
+                self._seen[stream] = self._num_published
             try:
                 yield
             finally:
                 if away:
                     self._reading[stream] = self._gpu.record_event()
-
-    def _wait_for_publication(self, stream: int) -> None:
-        if self._published is not None and self._seen.get(stream) != self._num_published:
-            self._gpu.wait_event(self._published)
-            self._seen[stream] = self._num_published
 
     def wait_when_dropped(self, owner: object, *, in_host: bool = False) -> None:
         """Have the host wait for readers on other streams when `owner` and its memory go.

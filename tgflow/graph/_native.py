@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from tgflow._core import Direction, StoreStats, Strategy, sample_neighbors
+from tgflow._core import Direction, Strategy, sample_neighbors
 from tgflow._core import EventLog as Log
 from tgflow._core import TemporalGraph as Graph
 from tgflow.events import EventBatch
@@ -16,7 +16,6 @@ __all__ = [
     "NATIVE_STRATEGIES",
     "Graph",
     "Log",
-    "StoreStats",
     "columns",
     "cut_offs",
     "sample_neighbors",

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -198,25 +198,10 @@ class TemporalGraph:
         cls,
         events: EventBatch,
         direction: Direction = "undirected",
-        *,
-        time_unit: str = "s",
-        edge_x: Table | None = None,
-        node_x: Table | None = None,
-        device: str | torch.device | Device = "cpu",
-        device_budget: int | str | None = None,
-        shard: Shard | None = None,
+        **options: Any,
     ) -> TemporalGraph:
         """Return a graph of `events`, with their features if they have any; else as the class."""
-        graph = cls(
-            direction,
-            events.x_dim,
-            time_unit=time_unit,
-            edge_x=edge_x,
-            node_x=node_x,
-            device=device,
-            device_budget=device_budget,
-            shard=shard,
-        )
+        graph = cls(direction, events.x_dim, **options)
         graph.append(events)
         return graph
 

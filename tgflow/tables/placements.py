@@ -209,7 +209,11 @@ def open_storage(
         return on_gpu()
     if placement == "uva":
         return pinned()
-    places = [(on_gpu, num_bytes), (pinned, memory_limit() // _PINNED_PART), (on_disk, INT64_MAX)]
+    places: list[tuple[Callable[[], RowStorage], int]] = [
+        (on_gpu, num_bytes),
+        (pinned, memory_limit() // _PINNED_PART),
+        (on_disk, INT64_MAX),
+    ]
     return AutoRows(places, gpu)
 
 
