@@ -6,7 +6,7 @@ import shutil
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from math import nan
@@ -55,8 +55,9 @@ from tgflow.train.node_property import (
     asked_at_times,
     node_property_figures,
 )
-from tgflow.train.observe import Callback, EpochRecord
+from tgflow.train.observe import BatchRecord, Callback, EpochRecord
 from tgflow.train.offline import OfflineTrainer
+from tgflow.train.progress_bar import ProgressBar
 from tgflow.train.split import chronological_split
 from tgflow.units import ticks_per_unit
 
@@ -145,15 +146,19 @@ def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[s
             saves = open_saves(directory, graph, COMMAND, build, run_log, parts)
         results = []
         epochs = EpochLog(console, config, directory.files, features.HitRates(graph))
-        for number in range(seeds.num):
-            epochs.seed = config.offline.seed + number
-            done = saves.find(number, str(epochs.seed))
-            if done is None:
-                folder = Path(str(epochs.seed) if seeds.num > 1 else "")
-                result = _fit(directory, inputs, peers, saves, epochs, folder)
-                done = Trained(str(epochs.seed), np.empty((0, 3)), result)
-                saves.add(done)
-            results.append(done.result)
+        bar: AbstractContextManager[Callback] = nullcontext(Callback())
+        if console.is_terminal:
+            bar = ProgressBar(console=console)
+        with bar as epochs.bar:
+            for number in range(seeds.num):
+                epochs.seed = config.offline.seed + number
+                done = saves.find(number, str(epochs.seed))
+                if done is None:
+                    folder = Path(str(epochs.seed) if seeds.num > 1 else "")
+                    result = _fit(directory, inputs, peers, saves, epochs, folder)
+                    done = Trained(str(epochs.seed), np.empty((0, 3)), result)
+                    saves.add(done)
+                results.append(done.result)
         metrics = {
             "command": COMMAND,
             "stream": config.stream.path,
@@ -307,11 +312,11 @@ def _fit(
         model.requires_grad_(True)
         execution = execution_config(config)
         links = OfflineTrainer(model, inputs.graph, trainer.config, epochs, execution=execution)
-        links.fit()
+        links.fit(progress=False)
         freeze(model)
     logs = path / SEEDS / folder if folder.name else path
     with closing(RunLoggers(config.operate.log_to, logs, trainer.num_epochs)) as epochs.loggers:
-        result = trainer.fit(partial(saves.after_epoch, trainer))
+        result = trainer.fit(partial(saves.after_epoch, trainer), progress=False)
     epochs.loggers = None
     result |= _node_figures(trainer, inputs.labels)
     checkpoint = trainer.checkpoint()
@@ -369,6 +374,11 @@ class EpochLog(Callback):
         """Of all epochs, also of those before a resume."""
         self.loggers: RunLoggers | None = None
         """Get each epoch; None: what is learned is printed and not recorded."""
+        self.bar = Callback()
+        """Shows the batches of an epoch on a terminal."""
+
+    def on_batch(self, record: BatchRecord) -> None:
+        self.bar.on_batch(record)
 
     def on_epoch(self, record: EpochRecord) -> None:
         if self.loggers is not None:
