@@ -88,14 +88,10 @@ def grown_graphs(
         yield growing, params | {"device": growing.device, "threads": 1}
     for name, events in options.streams().items() if device == "cpu" else ():
         options.say(name)
-        growing = GrowingGraph(partial(_between, events))
+        growing = GrowingGraph(lambda start, stop, events=events: events[start:stop])
         growing.grow_to(max(len(events) - num_left, len(events) // 2))
         num_entries = growing.graph.stats().num_entries
         yield growing, {"stream": name, "entries": num_entries, "device": "cpu", "threads": 1}
-
-
-def _between(events: EventBatch, start: int, stop: int) -> EventBatch:
-    return events[start:stop]
 
 
 def store(options: Options) -> list[Row]:
@@ -173,13 +169,13 @@ def random_queries(graph: TemporalGraph, calls: int, size: int = CALL) -> Querie
     ]
 
 
-def chronological(events: EventBatch, batch_size: int = ROOTS // 3) -> Queries:
+def chronological(events: EventBatch) -> Queries:
     """Return the roots of each batch of events: sources, destinations, random negatives."""
     generator = torch.Generator().manual_seed(0)
     destinations = torch.unique(events.dst)
     queries = []
-    for start in range(0, len(events), batch_size):
-        batch = events[start : start + batch_size]
+    for start in range(0, len(events), ROOTS // 3):
+        batch = events[start : start + ROOTS // 3]
         pick = torch.randint(0, len(destinations), (len(batch),), generator=generator)
         queries.append((torch.cat([batch.src, batch.dst, destinations[pick]]), batch.t.repeat(3)))
     return queries

@@ -101,11 +101,6 @@ class Analysis:
         cuts = np.linspace(0, self.num_events, min(NUM_WINDOWS, self.num_events) + 1).astype(int)
         return [slice(a, b) for a, b in itertools.pairwise(cuts)]
 
-    def by_window(self, label: str) -> Values:
-        """Return the mean reciprocal rank of each seed in each window, `[S, W]`."""
-        ranks = self.reciprocal_ranks[label]
-        return np.stack([ranks[:, window].mean(axis=1) for window in self.windows()], axis=1)
-
     @cached_property
     def worths(self) -> list[Worth]:
         """The gain from continued learning of each model that has a frozen copy."""

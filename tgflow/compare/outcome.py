@@ -42,19 +42,16 @@ class Outcome:
             schema = _signed(table.schema, self.facts)
             with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as out:
                 out.write_table(table.replace_schema_metadata(schema.metadata), _AT_ONCE)
+        rows = np.concatenate([np.empty((0, len(COLUMNS))), *self.scores.values()])
+        schema = _signed(_SCHEMA, dict(zip(COLUMNS, rows.T, strict=True)))
         with (
             replacing(directory / SCORES) as path,
             pa.OSFile(str(path), "wb") as file,
-            pa.ipc.new_file(file, _signed(_SCHEMA, self._columns())) as out,
+            pa.ipc.new_file(file, schema) as out,
         ):
             for key, rows in self.scores.items():
                 for start in range(0, len(rows), _AT_ONCE):
                     out.write_batch(self._batch(key, rows, slice(start, start + _AT_ONCE)))
-
-    def _columns(self) -> dict[str, NDArray[Any]]:
-        """Return the scores of all participants by their columns' names, float64."""
-        rows = np.concatenate([np.empty((0, len(COLUMNS))), *self.scores.values()])
-        return dict(zip(COLUMNS, rows.T, strict=True))
 
     def _batch(self, key: str, rows: NDArray[Any], part: slice) -> pa.RecordBatch:
         label, _, seed = key.rpartition("/")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -69,6 +69,8 @@ def _leaderboard(analysis: Analysis) -> Card:
         means = analysis.reciprocal_ranks[label].mean(axis=1)
         spread = f"; ± {np.std(means, ddof=1):.4f} over seeds" if len(means) > 1 else ""
         mrr, span = _with_interval(interval)
+        parts = {"compute": "compute", "commit": "store", "preparation": "prepare"}
+        cost = ", ".join(f"{text} {compact(first['microseconds'][k])}" for k, text in parts.items())
         rows.append(
             (
                 label,
@@ -78,7 +80,7 @@ def _leaderboard(analysis: Analysis) -> Card:
                 _p(analysis.ap.p_of_best(label)),
                 *(score(analysis.own_metric(label, name)) for name in own),
                 str(len(analysis.keys[label])),
-                (compact(analysis.cost(label)), _cost_parts(first["microseconds"])),
+                (compact(analysis.cost(label)), cost),
                 num_bytes(sum(first["bytes"].values())),
                 f"{first['num_parameters']:,}",
             )
@@ -92,11 +94,6 @@ def _leaderboard(analysis: Analysis) -> Card:
 
 def _p(value: float | None) -> str:
     return "best" if value is None else f"{value:.4f}"
-
-
-def _cost_parts(microseconds: Mapping[str, float]) -> str:
-    names = {"compute": "compute", "commit": "store", "preparation": "prepare"}
-    return ", ".join(f"{names[k]} {compact(v)}" for k, v in microseconds.items() if k in names)
 
 
 def _with_interval(interval: Interval) -> tuple[str, str]:
@@ -177,7 +174,8 @@ def _costs(analysis: Analysis) -> Scatter:
 def _by_window(analysis: Analysis, windows: Sequence[float]) -> Chart:
     lines = []
     for label, color in _colors(analysis).items():
-        by_seed = analysis.by_window(label)
+        ranks = analysis.reciprocal_ranks[label]
+        by_seed = np.stack([ranks[:, each].mean(axis=1) for each in analysis.windows()], axis=1)
         lines.append(_line(label, windows, by_seed.mean(axis=0), color))
         if len(by_seed) > 1:
             lines += [
