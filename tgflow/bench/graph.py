@@ -88,10 +88,14 @@ def grown_graphs(
         yield growing, params | {"device": growing.device, "threads": 1}
     for name, events in options.streams().items() if device == "cpu" else ():
         options.say(name)
-        growing = GrowingGraph(lambda start, stop, events=events: events[start:stop])
+        growing = GrowingGraph(partial(_between, events))
         growing.grow_to(max(len(events) - num_left, len(events) // 2))
         num_entries = growing.graph.stats().num_entries
         yield growing, {"stream": name, "entries": num_entries, "device": "cpu", "threads": 1}
+
+
+def _between(events: EventBatch, start: int, stop: int) -> EventBatch:
+    return events[start:stop]
 
 
 def store(options: Options) -> list[Row]:
