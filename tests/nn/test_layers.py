@@ -1,8 +1,11 @@
-"""Layers by their equations."""
+"""Layers by their equations, and tables of nodes."""
+
+from __future__ import annotations
 
 import math
 from collections import Counter
 from dataclasses import replace
+from math import exp, log1p
 from types import SimpleNamespace
 
 import pytest
@@ -12,16 +15,27 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from helpers.effort import tries
+from helpers.effort import cases, tries
+from helpers.emulator import Emulator
+from helpers.made_plans import plan_of
 from helpers.neural import made_block
+from helpers.strategies import graph_events, skewed_events
+from tgflow import _core
 from tgflow.batch import Targets
+from tgflow.cuda.dropout import keep_factors
+from tgflow.graph import TemporalGraph
 from tgflow.metrics import average_precision
 from tgflow.nn import (
     CrossAttention,
+    Dropout,
+    DropoutKeys,
+    LinkDecoder,
     LogTimeEncoding,
     MemoryRows,
     MemoryUpdater,
     Mixer,
+    NodeTable,
+    PairFeatures,
     Pairs,
     TimeEncoding,
     aggregate,
@@ -29,9 +43,10 @@ from tgflow.nn import (
 from tgflow.nn.attention import attend
 from tgflow.nn.choice import Choice, average_precisions
 from tgflow.nn.co_occurrence import co_occurrence
-from tgflow.nn.dropout import DropoutKeys
+from tgflow.nn.decoder import SKIP_GAIN
 from tgflow.nn.label_decoder import LabelDecoder
 from tgflow.nn.layers import TransformerLayer
+from tgflow.plan import NegativeSampler
 
 
 def plain(mixer: Mixer, x: torch.Tensor) -> torch.Tensor:
@@ -297,3 +312,198 @@ def test_choice_comes_back_from_its_tensors_and_forgets_on_reset():
     assert other.lead == 0
     with pytest.raises(ValueError, match="among 2 does not fit one among 3"):
         Choice(3).load_state_dict(choice.state_dict())
+
+
+def table_of(size=8, unknown=0.0) -> NodeTable:
+    torch.manual_seed(0)
+    return NodeTable(size, 3, unknown)
+
+
+def rows_of(table, nodes):
+    return table(nodes, torch.ones_like(nodes, dtype=torch.bool))
+
+
+def test_rows_of_padding_make_nothing_known():
+    table = table_of()
+    table(torch.tensor([3, 0, 0]), torch.tensor([True, False, False]))
+    assert torch.equal(rows_of(table.eval(), torch.arange(7)), table.rows[[0, 0, 0, 4, 0, 0, 0]])
+
+
+def test_nodes_are_unknown_until_they_are_learned_from():
+    table, nodes = table_of().eval(), torch.tensor([2, 5])
+    assert torch.equal(rows_of(table, nodes), table.rows[[0, 0]])
+    rows_of(table.train(), torch.tensor([5]))
+    assert torch.equal(rows_of(table.eval(), nodes), table.rows[[0, 6]])
+
+
+def test_ids_beyond_the_table_share_rows_evenly():
+    table = table_of(size=101)
+    nodes = torch.arange(100, 100_100)
+    row = table.row_of(torch.cat([nodes, torch.tensor([2**31 - 1, 2**62])]))
+    assert table.row_of(torch.arange(100)).tolist() == list(range(1, 101))
+    assert 1 <= int(row.min()) <= int(row.max()) <= 100
+    counts = row[: len(nodes)].bincount(minlength=101)[1:]
+    assert 850 < int(counts.min()) <= int(counts.max()) < 1150
+
+
+def test_a_share_of_nodes_trains_the_unknown_row():
+    table = table_of(size=1001, unknown=0.1)
+    found = rows_of(table, torch.arange(1000))
+    is_unknown = (found == table.rows[0]).all(dim=1)
+    assert 60 < int(is_unknown.sum()) < 140
+    found.sum().backward()
+    assert table.rows.grad[0].tolist() == [float(is_unknown.sum())] * 3
+    assert torch.equal(rows_of(table.eval(), torch.arange(1000)), table.rows[1:])
+
+
+def test_a_table_needs_a_row_beside_the_unknown():
+    with pytest.raises(ValueError, match="size of at least 2, got 1"):
+        NodeTable(1, 3)
+
+
+HOUR, DAY, WEEK = 3600.0, 86_400.0, 604_800.0
+
+
+def columns(num: int, age: float | None) -> list[float]:
+    if age is None:
+        return [0.0] * 6
+    return [1.0, log1p(num), log1p(age) / 16, *(exp(-age / s) for s in (HOUR, DAY, WEEK))]
+
+
+def test_features_are_the_history_of_the_pair_in_seconds() -> None:
+    events = graph_events((0, 1, 0), (1, 0, 500), (0, 1, 1000), (2, 1, 2000), (0, 1, 7000))
+    graph = TemporalGraph.from_events(events, time_unit="ms")
+    plan = plan_of(
+        graph, batch_size=1, counts=PairFeatures.counts, replay=None,
+        negatives=NegativeSampler("historical", 1),
+    )  # fmt: skip
+    batch = plan.batch(0, 4)
+    assert (int(batch.negative_src), int(batch.negative_dst)) in [(1, 0), (2, 1)]
+    event, negative = PairFeatures()(batch)
+    expected = [*columns(2, 6.0), *columns(1, 6.5), *columns(3, 6.0), *columns(3, 5.0)]
+    torch.testing.assert_close(event, torch.tensor(expected))
+    if int(batch.negative_src) == 1:
+        expected = [*columns(1, 6.5), *columns(2, 6.0), *columns(3, 6.0), *columns(1, 6.5)]
+    else:
+        expected = [*columns(1, 5.0), *columns(0, None), *columns(1, 5.0), *columns(3, 5.0)]
+    torch.testing.assert_close(negative, torch.tensor(expected))
+
+
+@pytest.mark.parametrize("unit", ["s", "ms"])
+def test_an_untrained_decoder_ranks_pairs_by_recency(unit: str) -> None:
+    """The pair's latest event in either direction decides, then the destination's."""
+    ticks = 1000 if unit == "ms" else 1
+    past = (6, 3, 50), (0, 2, 100), (6, 5, 1000), (3, 0, 8000), (6, 4, 9000), (0, 1, 9990)
+    events = graph_events(*((src, dst, t * ticks) for src, dst, t in (*past, (0, 9, 10_000))))
+    graph = TemporalGraph.from_events(events, time_unit=unit)
+    batch = plan_of(
+        graph, batch_size=7, counts=PairFeatures.counts, negatives=NegativeSampler(num=99)
+    ).batch(0, 0)
+    skip = LinkDecoder(6, pair_features=True).pair_skip
+    assert skip is not None
+    with torch.no_grad():
+        logits = SKIP_GAIN * skip(PairFeatures()(batch)).view(-1)
+    by_dst = dict(zip(batch.negative_dst[-1].tolist(), logits[-99:].tolist(), strict=True))
+    by_dst[9] = float(logits[6])
+    assert sorted(by_dst, key=by_dst.__getitem__, reverse=True) == [1, 3, 2, 4, 0, 5, 9]
+    assert by_dst[9] == 0.0  # nothing is known
+    p = d = log1p(9900) / 16
+    assert by_dst[2] == pytest.approx(6 * (1 - p) + 3 * (0.7 - d), rel=1e-5)
+
+
+def test_without_counts_there_is_a_way_out() -> None:
+    graph = TemporalGraph.from_events(skewed_events(30, 5))
+    batch = replace(plan_of(graph).batch(0, 1), counts=())
+    with pytest.raises(
+        ValueError, match="pair features need 3 counts of the past, the batch has 0"
+    ):
+        LinkDecoder(6, pair_features=True)(torch.zeros(99, 6), batch)
+
+
+KEY = torch.tensor([0x1234_5678_9ABC_DEF0])
+
+
+def drawn_by_core(key: torch.Tensor, rate: float, *shape: int) -> torch.Tensor:
+    out = torch.full(shape, -1.0)
+    _core.keep_factors(key=key, rate=rate, out=out)
+    return out
+
+
+def philox(key: int, item: int, draw: int) -> list[int]:
+    """The four words of Philox4x32-10, as the paper writes it."""
+    mask = (1 << 32) - 1
+    c = [draw & mask, draw >> 32, item & mask, item >> 32]
+    k0, k1 = key & mask, key >> 32
+    for _ in range(10):
+        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+        c = [(b >> 32) ^ c[1] ^ k0, b & mask, (a >> 32) ^ c[3] ^ k1, a & mask]
+        k0, k1 = k0 + 0x9E3779B9 & mask, k1 + 0xBB67AE85 & mask
+    return c
+
+
+def test_an_element_is_drawn_by_its_row_and_its_place():
+    factors = drawn_by_core(KEY, 0.25, 3, 11)
+    for row in range(3):
+        words = [philox(int(KEY), i // 4, row)[i % 4] for i in range(11)]
+        kept = [float(word >= 0.25 * 2**32) / 0.75 for word in words]
+        torch.testing.assert_close(factors[row], torch.tensor(kept), atol=0, rtol=1e-7)
+
+
+@pytest.mark.parametrize("order", cases([0, 1, 7], [0, 7]))
+@pytest.mark.parametrize("shape", [(0, 5), (1, 1), (2, 30), (3, 2_051)])
+def test_the_kernel_draws_what_the_core_draws(shape, order):
+    for rate in (0.0, 0.1, 0.75):
+        out = torch.full(shape, -1.0)
+        keep_factors(Emulator(order=order), key=KEY, rate=rate, out=out)
+        assert torch.equal(out, drawn_by_core(KEY, rate, *shape))
+
+
+def made_model() -> torch.nn.Module:
+    return torch.nn.Sequential(Dropout(0.5), torch.nn.Identity(), Dropout(0.5))
+
+
+def test_keyed_passes_are_a_function_of_key_and_place():
+    model, x = made_model(), torch.ones(4, 300)
+    keys = DropoutKeys(model)
+
+    def drawn(key: int) -> list[torch.Tensor]:
+        with keys.keyed(key):
+            return [model[0](x), model[2](x)]
+
+    first, second = drawn(7)
+    assert not torch.equal(first, second)  # each module has draws of its own
+    torch.rand(5)
+    again = DropoutKeys(other := made_model())
+    with again.keyed(7):
+        assert torch.equal(other[0](x), first)
+        assert torch.equal(other[2](x), second)
+    assert not torch.equal(drawn(8)[0], first)
+    assert torch.equal(drawn(7)[0], first)
+
+
+def test_a_captured_pass_draws_by_what_is_set_at_its_replay(monkeypatch):
+    model, x = made_model(), torch.ones(300)
+    keys = DropoutKeys(model)
+    with keys.keyed(3):
+        expected = model(x)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    keys.set(3)
+    with keys.keyed(9):
+        assert torch.equal(model(x), expected)
+
+
+@pytest.mark.parametrize(("rate", "training"), [(0.4, True), (0.4, False), (0.0, True)])
+def test_dropout_of_gelu_has_the_values_and_gradients_of_both(rate, training):
+    torch.manual_seed(0)
+    dropout, x = Dropout(rate).train(training), torch.randn(5, 7, 30)
+    grad = torch.randn(5, 7, 1).expand(5, 7, 30)
+    found = []
+    for made in (dropout.of_gelu, lambda y: dropout(torch.nn.functional.gelu(y))):
+        leaf = x.clone().requires_grad_()
+        with DropoutKeys(dropout).keyed(7):
+            out = made(leaf * 1.0)
+        out.backward(grad)
+        found.append((out.detach(), leaf.grad))
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two, atol=1e-6, rtol=1e-5)
