@@ -22,6 +22,7 @@ constexpr int64_t kMostLast = 1 << 20;  // of the last events of a list
 EventCounts* new_counts(const EventLog& log, const std::vector<CountArg>& counts) {
   std::vector<tgflow::Count> checked;
   for (const auto& [of, depth, half_life, by_events] : counts) {
+    check_number("of", static_cast<int64_t>(of), 0, static_cast<int64_t>(CountOf::kAll));
     check_number("depth", depth, 1, EventCounts::kMaxDepth);
     if (!(half_life >= 0) || std::isinf(half_life)) {
       throw py::value_error("half_life must be finite and at least 0, got " + std::to_string(half_life));

@@ -27,20 +27,10 @@ void destinations(const PairIndex& index, int64_t before, const TensorArg& out) 
   index.destinations(before, out.data<tgflow::node_t>("out", {index.num_destinations(before)}));
 }
 
-void check_asked(const PairIndex& index, int64_t src, int64_t before) {
+std::vector<tgflow::node_t> destinations_of(PairIndex& index, int64_t src, int64_t before) {
   check_number("src", src, 0, tgflow::kMaxNode);
   check_number("before", before, 0, index.size());
-}
-
-int64_t num_destinations_of(PairIndex& index, int64_t src, int64_t before) {
-  check_asked(index, src, before);
-  return index.num_destinations_of(src, before);
-}
-
-void destinations_of(PairIndex& index, int64_t src, int64_t before, const TensorArg& out) {
-  check_asked(index, src, before);
-  index.destinations_of(src, before,
-                        out.data<tgflow::node_t>("out", {index.num_destinations_of(src, before)}));
+  return index.destinations_of(src, before);
 }
 
 /// The request to draw what fits into `out`, [size, num].
@@ -154,8 +144,7 @@ void bind_pair_index(py::module_& m) {
       .def("num_destinations", &PairIndex::num_destinations, py::arg("before"))
       .def("num_pairs", &PairIndex::num_pairs, py::arg("before"))
       .def("destinations", &destinations, py::arg("before"), py::arg("out"), no_gil())
-      .def("num_destinations_of", &num_destinations_of, py::arg("src"), py::arg("before"), no_gil())
-      .def("destinations_of", &destinations_of, py::arg("src"), py::arg("before"), py::arg("out"), no_gil())
+      .def("destinations_of", &destinations_of, py::arg("src"), py::arg("before"), no_gil())
       .def("draw_destinations", &draw_destinations, py::arg("key"), py::arg("src"), py::arg("dst"),
            py::arg("cut"), py::arg("limit"), py::arg("collide"), py::arg("out_dst"), no_gil())
       .def("draw_pairs", &draw_pairs, py::arg("key"), py::arg("src"), py::arg("dst"), py::arg("cut"),

@@ -36,33 +36,31 @@ struct Key {
 
 }  // namespace
 
-EventCounts::List EventCounts::list_of(CountOf of) {
-  switch (of) {
-    case CountOf::kPair:
-    case CountOf::kReverse:
-      return kPairs;
-    case CountOf::kSrc:
-    case CountOf::kDstAsSrc:
-      return kSources;
-    case CountOf::kDst:
-    case CountOf::kSrcAsDst:
-      return kDestinations;
-    case CountOf::kTransition:
-      return kTransitions;
-    case CountOf::kTransitionRow:
-      return kTransitionRows;
-    case CountOf::kWindow:
-      return kWindows;
-    case CountOf::kWindowRow:
-      return kWindowRows;
-    case CountOf::kContinuation:
-      return kContinuations;
-    case CountOf::kContinuationAll:
-      return kAllContinuations;
-    case CountOf::kAll:
-      break;
-  }
-  return kEvents;
+/// Which lists a count is of, and under which keys.
+struct EventCounts::Kind {
+  enum KeyOf : uint8_t { kPair, kReverse, kSrc, kDst, kLastAndDst, kLast, kOne };
+
+  List list;
+  KeyOf key;
+};
+
+const EventCounts::Kind& EventCounts::kind_of(CountOf of) {
+  static constexpr Kind kinds[] = {
+      {kPairs, Kind::kPair},              // pair
+      {kPairs, Kind::kReverse},           // reverse
+      {kSources, Kind::kSrc},             // src
+      {kDestinations, Kind::kDst},        // dst
+      {kDestinations, Kind::kSrc},        // src_as_dst
+      {kSources, Kind::kDst},             // dst_as_src
+      {kTransitions, Kind::kLastAndDst},  // transition
+      {kTransitionRows, Kind::kLast},     // transition_row
+      {kWindows, Kind::kLastAndDst},      // window
+      {kWindowRows, Kind::kLast},         // window_row
+      {kContinuations, Kind::kDst},       // continuation
+      {kAllContinuations, Kind::kOne},    // continuation_all
+      {kEvents, Kind::kOne},              // all
+  };
+  return kinds[static_cast<size_t>(of)];
 }
 
 bool EventCounts::asks(CountOf of) const {
@@ -73,7 +71,7 @@ EventCounts::EventCounts(const EventLog& log, std::vector<Count> counts)
     : log_(log), counts_(std::move(counts)) {
   std::array<std::vector<Decay>, kNumLists> decays;
   for (const Count& count : counts_) {
-    const List list = list_of(count.of);
+    const List list = kind_of(count.of).list;
     std::vector<Decay>& known = decays[list];
     const auto place = std::find(known.begin(), known.end(), count.decay);
     decay_.push_back(static_cast<size_t>(place - known.begin()));
@@ -97,7 +95,7 @@ EventCounts::EventCounts(const EventLog& log, std::vector<Count> counts)
   if (continues) depth_ = std::max(depth_, 1);
   for (size_t list = 0; list < kNumLists; ++list) {
     const bool asked = std::any_of(counts_.begin(), counts_.end(),
-                                   [&](const Count& count) { return list_of(count.of) == list; });
+                                   [&](const Count& count) { return kind_of(count.of).list == list; });
     const bool needed = (list == kSources && depth_ > 0) || (list == kTransitions && continues);
     const bool implied = list == kEvents && decays[list].empty();  // by positions
     if ((asked && !implied) || needed)
@@ -194,29 +192,23 @@ struct EventCounts::Asked {
     const auto p = [&] {
       return last[i * static_cast<size_t>(depth) + static_cast<size_t>(count.depth) - 1];
     };
-    switch (count.of) {
-      case CountOf::kPair:
+    switch (kind_of(count.of).key) {
+      case Kind::kPair:
         return {pair_key(pair[i].src, pair[i].dst), true};
-      case CountOf::kReverse:
+      case Kind::kReverse:
         return {pair_key(pair[i].dst, pair[i].src), true};
-      case CountOf::kSrc:
-      case CountOf::kSrcAsDst:
+      case Kind::kSrc:
         return {src, true};
-      case CountOf::kDst:
-      case CountOf::kDstAsSrc:
-      case CountOf::kContinuation:
+      case Kind::kDst:
         return {dst, true};
-      case CountOf::kTransition:
-      case CountOf::kWindow:
+      case Kind::kLastAndDst:
         return {pair_key(p(), pair[i].dst), p() != kNoNode};
-      case CountOf::kTransitionRow:
-      case CountOf::kWindowRow:
+      case Kind::kLast:
         return {static_cast<uint64_t>(p()), p() != kNoNode};
-      case CountOf::kContinuationAll:
-      case CountOf::kAll:
+      case Kind::kOne:
         break;
     }
-    return {0, true};
+    return {kOneKey, true};
   }
 };
 
@@ -299,7 +291,7 @@ void EventCounts::answer(const Pairs& pairs, int64_t* out) const {
 
 /// Answers the counts of the same keys as `count`, which are looked up once.
 void EventCounts::answer_alike(const Count& count, const Asked& asked, const std::vector<Answer>& out) const {
-  const EventLists* lists = this->lists(list_of(count.of));
+  const EventLists* lists = this->lists(kind_of(count.of).list);
   const auto size = static_cast<int64_t>(asked.pair.size());
   for (int64_t begin = 0; begin < size; begin += kGroup) {
     const int64_t num = std::min(kGroup, size - begin);

@@ -66,39 +66,23 @@ void PairIndex::destinations(eid_t before, node_t* out) const {
   std::copy_n(destinations_.node.begin(), count_before(destinations_.first, before), out);
 }
 
-int64_t PairIndex::num_destinations_of(node_t src, eid_t before) {
-  return static_cast<int64_t>(pairs_of(src, before).size());
-}
-
-void PairIndex::destinations_of(node_t src, eid_t before, node_t* out) {
-  const std::vector<int64_t> pairs = pairs_of(src, before);
-  const std::shared_lock<std::shared_mutex> lock(mutex_);
-  std::transform(pairs.rbegin(), pairs.rend(), out,
-                 [&](int64_t i) { return pair_dst_[static_cast<std::size_t>(i)]; });
-}
-
-/// Links pairs that are new with the one before of the same source.
-void PairIndex::link_pairs() {
+std::vector<node_t> PairIndex::destinations_of(node_t src, eid_t before) {
+  const std::unique_lock<std::shared_mutex> lock(mutex_);
   while (pair_before_.size() < pair_src_.size()) {
     const auto number = static_cast<int64_t>(pair_before_.size());
-    const auto src = static_cast<std::size_t>(pair_src_[pair_before_.size()]);
-    if (src >= latest_pair_.size()) latest_pair_.resize(src + 1, -1);
-    pair_before_.push_back(latest_pair_[src]);
-    latest_pair_[src] = number;
+    const auto of = static_cast<std::size_t>(pair_src_[pair_before_.size()]);
+    if (of >= latest_pair_.size()) latest_pair_.resize(of + 1, -1);
+    pair_before_.push_back(latest_pair_[of]);
+    latest_pair_[of] = number;
   }
-}
-
-/// The numbers of the pairs of a source that are among the first `before` events, the latest first.
-std::vector<int64_t> PairIndex::pairs_of(node_t src, eid_t before) {
-  const std::unique_lock<std::shared_mutex> lock(mutex_);
-  link_pairs();
-  std::vector<int64_t> found;
+  std::vector<node_t> found;
   if (static_cast<std::size_t>(src) >= latest_pair_.size()) return found;
   const int64_t end = count_before(pair_first_, before);
   for (int64_t i = latest_pair_[static_cast<std::size_t>(src)]; i >= 0;
        i = pair_before_[static_cast<std::size_t>(i)]) {
-    if (i < end) found.push_back(i);
+    if (i < end) found.push_back(pair_dst_[static_cast<std::size_t>(i)]);
   }
+  std::reverse(found.begin(), found.end());
   return found;
 }
 

@@ -15,7 +15,6 @@ from helpers.made_streams import made_events
 from tgflow.cache import cached
 from tgflow.graph import TemporalGraph
 from tgflow.plan import Loader
-from tgflow.plan.loader import PartedPlan
 from tgflow.plan.negatives import FixedNegatives
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.tables import FeatureTable
@@ -63,16 +62,17 @@ def test_parts_and_given_negatives_are_those_of_the_cpu_made_there_or_copied(gpu
     fixed = FixedNegatives(20, start, EVENTS.dst[:80])
     device = device_of(gpu)
 
-    def parts(graph: TemporalGraph, num: int) -> PartedPlan:
-        plan = plan_of(graph, negatives=fixed, batch_size=20, start=20, stop=20 + num)
-        return PartedPlan(plan, 30, with_storing=True)
+    def parts(graph: TemporalGraph, **where: Any) -> Loader:
+        plan = plan_of(graph, negatives=fixed, batch_size=20, start=20, stop=50)
+        tasks = [(0, part.index, part) for part in plan.parts(30, with_storing=True)]
+        return Loader.of_tasks(plan, tasks, **where)
 
     here = TemporalGraph.from_events(EVENTS[:100])
     there = TemporalGraph.from_events(EVENTS[:100], device=opened(gpu))
-    expected = list(Loader(parts(here, 30)))
+    expected = list(parts(here))
     assert [batch.num_new for batch in expected] == [7, 7, 6, 20, 7, 3, 10]
-    for parted in (parts(there, 30), parts(here, 30)):
-        for found, exact in zip(Loader(parted, device=device), expected, strict=True):
+    for graph in (there, here):
+        for found, exact in zip(parts(graph, device=device), expected, strict=True):
             assert_on(device.device, found)
             assert_same_but_for_padding(found, exact)
             assert exact.negative_mask is not None

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
-from helpers.effort import slow
+from helpers.effort import cases, slow
+from helpers.made_plans import plan_of
+from helpers.made_streams import made_events, small_tgn
 from helpers.processes import environment
 from tgflow.batch import Batch
+from tgflow.cache import ScheduleMismatch, cached
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
+from tgflow.graph import TemporalGraph
+from tgflow.plan import Plan
 from tgflow.plan.in_order import BatchError, Task
 from tgflow.plan.loader import Loader
 from tgflow.plan.plan import LentBatch, MakeBatch
+from tgflow.tables import FeatureTable
+from tgflow.train.continual import ContinualTrainer
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -58,8 +66,12 @@ def loader_threads() -> list[threading.Thread]:
 
 
 @pytest.fixture(autouse=True)
-def _no_thread_is_left() -> Iterator[None]:
+def _no_thread_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
+    gc.collect()
+    until = time.monotonic() + 10 * ("planned" in request.node.name)
+    while loader_threads() and time.monotonic() < until:
+        time.sleep(0.01)
     assert loader_threads() == []
 
 
@@ -148,6 +160,45 @@ def test_closing_does_not_wait_for_a_silent_stream() -> None:
 def test_bad_loaders_are_refused(arguments: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="must be at least"):
         Loader(FakePlan(), **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("num_threads", [0, 2])
+def test_what_others_put_into_a_planned_cache_is_a_mismatch(num_threads: int) -> None:
+    cache = cached(FeatureTable(2), rows=40, policy="belady")
+    graph = TemporalGraph.from_events(made_events(400), edge_x=cache)
+    batches = iter(Loader(plan_of(graph), 3, num_threads=num_threads, lookahead=20))
+    next(batches)
+    cache.restore(cache.snapshot())  # as it is: nothing happens
+    cache.truncate(5)
+    with pytest.raises((ScheduleMismatch, BatchError), match=r"batch \d+ of epoch 3.* id \d+"):
+        list(batches)
+
+
+@pytest.mark.parametrize("num_threads", [0, 2])
+@pytest.mark.parametrize("broken", cases([0, 5, 33], [5]))
+def test_a_planned_batch_that_fails_is_raised_in_its_place(
+    num_threads: int, broken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Plan.pending
+
+    def draft(self: Plan, epoch: int, index: int) -> Any:
+        if index == broken:
+            raise OSError("the disk is gone")
+        return original(self, epoch, index)
+
+    monkeypatch.setattr(Plan, "pending", draft)
+    cache = cached(FeatureTable(2), rows=40, policy="belady")
+    graph = TemporalGraph.from_events(made_events(400), edge_x=cache)
+    batches = iter(Loader(plan_of(graph), num_threads=num_threads, lookahead=16))
+    assert [next(batches).index for _ in range(broken)] == list(range(broken))
+    with pytest.raises(BatchError, match=f"batch {broken} of epoch 0 failed: the disk is gone"):
+        next(batches)
+
+
+def test_a_live_stream_has_no_future_to_plan_for() -> None:
+    graph = TemporalGraph(node_x=cached(FeatureTable(2), rows=4, policy="belady"))
+    with pytest.raises(ValueError, match=r"node_x has policy=.* no future to know; use"):
+        ContinualTrainer(small_tgn(), graph)
 
 
 LEFT = """

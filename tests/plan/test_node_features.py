@@ -75,30 +75,6 @@ def test_batches_hold_the_rows_of_their_nodes(data: st.DataObject) -> None:
             assert_obvious(batch, expected.batch(epoch, batch.index), node_x)
 
 
-def growing(num_rows: int) -> tuple[TemporalGraph, list[Batch]]:
-    """A stream whose nodes' rows come right before them; what each batch was when it came."""
-    graph = TemporalGraph(edge_x_dim=2, node_x=cached(FeatureTable(3), rows=5))
-    assert graph.node_x is not None
-    seen = []
-    for index in range(12):
-        events = EVENTS[10 * index : 10 * index + 10]
-        known, last = len(graph.node_x), 1 + int(torch.maximum(events.src.max(), events.dst.max()))
-        graph.node_x.append(NODE_X[known : min(last, num_rows)])
-        graph.append(events)
-        seen.append(plan_of(graph).batch(0, index))
-    return graph, seen
-
-
-@pytest.mark.parametrize("num_rows", [0, 15, 32])
-def test_rows_that_come_later_change_no_batch(num_rows: int) -> None:
-    graph, seen = growing(num_rows)
-    plain = plan_of(TemporalGraph.from_events(EVENTS))
-    for index, batch in enumerate(seen):
-        assert_obvious(batch, plain.batch(0, index), NODE_X[:num_rows])
-        assert_same_batch(batch, plan_of(graph).batch(0, index))
-        assert_same_batch(batch, plan_of(graph).batch(0, index))
-
-
 def test_rows_that_come_after_their_nodes_are_refused() -> None:
     graph = TemporalGraph(edge_x_dim=2, node_x=table_of(NODE_X[:5]))
     assert graph.node_x is not None

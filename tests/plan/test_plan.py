@@ -37,7 +37,10 @@ def test_batches_and_slices_match_the_reference(
     events, changes = made
     plan = plan_of(TemporalGraph.from_events(events, time_unit="ns"), **changes, slices=slices)
     for index in range(len(plan)):
-        for batch in (plan.batch(0, index), *plan.share(0, index, range(slices)).slices):
+        whole, new = plan.batch(0, index), range(*plan.span(index))
+        assert whole.eid[: whole.num_new].tolist() == [*new], "replay takes no new event's place"
+        assert (whole.eid[whole.num_new :] < new.start).all()
+        for batch in (whole, *plan.share(0, index, range(slices)).slices):
             assert_batch_rows(batch, expected_rows(events, batch, spec_of(plan)))
             assert_columns(batch, events)
 
@@ -141,19 +144,6 @@ def test_every_neighbor_is_strictly_earlier(visibility: str, strategy: str) -> N
         nbr_t = events.t[top.eid.clamp(min=0)]
         assert bool((nbr_t < t.unsqueeze(1))[top.mask].all())
         assert bool((top.eid < limit.unsqueeze(1)).all())
-
-
-def test_replay_never_takes_the_place_of_a_new_event() -> None:
-    graph = TemporalGraph.from_events(made_events(95))
-    plan = plan_of(graph, replay=ExperienceReplay(5.0, 100, 30.0))
-    for index in range(10):
-        batch = plan.batch(0, index)
-        new = list(range(index * 10, min(95, index * 10 + 10)))
-        assert batch.num_new == len(new)
-        assert batch.eid[: len(new)].tolist() == new
-        replayed = batch.eid[len(new) :].tolist()
-        assert len(replayed) == min(5 * len(new), index * 10)
-        assert all(eid < index * 10 for eid in replayed)
 
 
 def test_a_growing_plan_counts_batches_as_they_come() -> None:

@@ -101,16 +101,6 @@ def test_batches_of_one_call_are_those_of_the_general_path(plan_on: PlanOn) -> N
             assert torch.equal(ids, expected.ids[name])
 
 
-@settings(max_examples=tries(40, 8))
-@given(any_plans(), st.integers(1, 4))
-def test_batches_of_threads_are_those_of_the_general_path(
-    plan_on: PlanOn, num_threads: int
-) -> None:
-    plan, other = plan_on(None), plan_on(None)
-    for batch in Loader(plan, 3, num_threads=num_threads):
-        assert_same_batch(batch, step_by_step(other, 3, batch.index))
-
-
 def tasks_of(plan: Plan) -> list[tuple[int, ...]]:
     """Return a task for each batch, and one for each slice of it."""
     numbers = range(plan.slices if plan.slices > 1 else 0)

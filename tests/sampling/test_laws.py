@@ -4,15 +4,12 @@ from itertools import combinations, permutations
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from helpers.effort import cases
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.sampling import Sampler, sample_neighbors
-from tgflow.testing.reference import draw_decayed
 
 NUM_QUERIES = 20_000
 
@@ -135,13 +132,3 @@ def test_uniform_draws_of_some_types_are_as_likely_as_any():
     assert (counts[1::3] == 0).all()
     kept = torch.cat([counts[::3], counts[2::3]])
     assert chisquare(kept.numpy()).pvalue > 1e-4
-
-
-@given(
-    times=st.lists(st.integers(0, 60), min_size=1, max_size=12).map(sorted),
-    half_life=st.integers(1, 40),
-    key=st.integers(0, 2**64 - 1),
-)
-def test_all_are_drawn_in_the_end(times, half_life, key):
-    drawn = draw_decayed(key, 0, times, [True] * len(times), len(times), half_life)
-    assert drawn == set(range(len(times)))

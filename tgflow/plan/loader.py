@@ -291,66 +291,6 @@ def _taken(side: SideStream, made: Generator[ReadyBatch]) -> Generator[Batch]:
         side.end()
 
 
-@dataclass(frozen=True, slots=True)
-class BatchPart:
-    """Some events of a batch, with all their negatives; or all of them, to be stored."""
-
-    index: int
-    """Of the batch."""
-    rows: slice
-    is_last: bool
-    """Whether the batch's scores are complete with it."""
-    is_stored: bool = False
-    """Whether it is the batch as it is stored: all events, one negative each, not to be scored."""
-
-
-class PartedPlan:
-    """The batches of a plan in parts, as a source for the loader: its batch `i` is part `i`.
-
-    Args:
-        plan: A plan that ends.
-        max_pairs: Pairs of nodes to score at once, the events' own included; a part has at least
-            one event.
-        with_storing: Whether a batch's parts are followed by the whole of it, to be stored.
-    """
-
-    def __init__(self, plan: Plan, max_pairs: int, *, with_storing: bool) -> None:
-        self._plan = plan
-        self.parts: list[BatchPart] = []
-        """In order."""
-        size = max(1, max_pairs // (1 + plan.negatives.num))
-        for index in range(len(plan)):
-            begin, end = plan.span(index)
-            for start in range(0, end - begin, size):
-                stop = min(start + size, end - begin)
-                self.parts.append(BatchPart(index, slice(start, stop), stop == end - begin))
-            if with_storing:
-                self.parts.append(BatchPart(index, slice(0, end - begin), False, True))
-
-    @property
-    def gpu(self) -> Device | None:
-        """Where batches are made: on a GPU, or in host memory."""
-        return self._plan.gpu
-
-    def __len__(self) -> int:
-        return len(self.parts)
-
-    def batch(self, epoch: int, index: int) -> Batch:
-        """Return a part."""
-        part = self.parts[index]
-        return self._plan.part(epoch, part.index, part.rows, 1 if part.is_stored else None)
-
-    def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> MakeBatch:
-        """Return what makes the parts on a GPU, or copies them there; none in slabs."""
-        copies = None if self.gpu is not None else PinnedCopies(gpu, clock)
-
-        def make(epoch: int, index: int) -> LentBatch:
-            batch = self.batch(epoch, index)
-            return LentBatch(batch if copies is None else copies.of_batch(batch))
-
-        return make
-
-
 class BeladyPlanner:
     """Plans what a cache of `num_slots` rows holds, batch by batch, from batches observed ahead.
 

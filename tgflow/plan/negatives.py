@@ -89,9 +89,7 @@ class PairHistory:
         Raises:
             ValueError: If it has not read as many events, or there can be no such node.
         """
-        out = torch.empty(self.native.num_destinations_of(src, before), dtype=torch.int64)
-        self.native.destinations_of(src, before, out)
-        return out
+        return torch.tensor(self.native.destinations_of(src, before), dtype=torch.int64)
 
     def draw_destinations(
         self,

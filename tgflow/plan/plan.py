@@ -55,6 +55,19 @@ if TYPE_CHECKING:
     from tgflow.model import TemporalModel
 
 
+@dataclass(frozen=True, slots=True)
+class BatchPart:
+    """Some events of a batch, with all their negatives; or all of them, to be stored."""
+
+    index: int
+    """Of the batch."""
+    rows: slice
+    is_last: bool
+    """Whether the batch's scores are complete with it."""
+    is_stored: bool = False
+    """Whether it is the batch as it is stored: all events, one negative each, not to be scored."""
+
+
 @described
 class Plan:
     """Batches of consecutive events of a log, each with negatives, replay and neighborhoods.
@@ -285,8 +298,8 @@ class Plan:
         """Return the batch of what was drawn, hop by hop, where the graph is."""
         return assemble(self, self.placed(roots)).gathered(self.graph)
 
-    def batch(self, epoch: int, index: int, number: int | None = None) -> Batch:
-        """Return batch `index` as it is drawn in `epoch`, or slice `number` of it; see `share`.
+    def batch(self, epoch: int, index: int, piece: int | BatchPart | None = None) -> Batch:
+        """Return batch `index` as it is drawn in `epoch`, or a slice or part; see `draw`, `share`.
 
         Safe to call from any number of threads. In host memory the tensors of a batch share one
         piece of memory, which is used again once the last of them is gone.
@@ -300,15 +313,15 @@ class Plan:
             ValueError: If an event can have no negative, see `NegativeSampler`; or events have been
                 deleted from the graph since, and the plan has `counts`.
         """
-        if number is None and self._one_call is not None:
+        if piece is None and self._one_call is not None:
             return self._one_call.batch(epoch, index)
-        return self.of_roots(self.draw(epoch, index, number))
+        return self.of_roots(self.draw(epoch, index, piece))
 
-    def pending(self, epoch: int, index: int, number: int | None = None) -> PendingBatch:
-        """Return a batch or a slice before its features are read; raises as `batch`."""
-        if number is None and self._one_call is not None:
+    def pending(self, epoch: int, index: int, piece: int | BatchPart | None = None) -> PendingBatch:
+        """Return a batch, slice or part before its features are read; raises as `batch`."""
+        if piece is None and self._one_call is not None:
             return self._one_call.pending(epoch, index)
-        return assemble(self, self.placed(self.draw(epoch, index, number)))
+        return assemble(self, self.placed(self.draw(epoch, index, piece)))
 
     def share(self, epoch: int, index: int, wanted: range) -> Share:
         """Return some slices of a batch, of which the plan has `slices`.
@@ -347,11 +360,27 @@ class Plan:
             IndexError: If the log does not hold an event of that batch.
             ValueError: As `batch`, or if the plan replays events.
         """
-        if self.replay is not None:
-            raise ValueError("a plan that replays events has no parts")
         num = self.negatives.num if num_negatives is None else num_negatives
-        part = self._some_of(self._drawn(epoch, index), rows, num)
-        return self.of_roots(self._with_counts(replace(part, num_new=len(part.host.eid))))
+        return self.of_roots(self._with_counts(self._part_of(epoch, index, rows, num)))
+
+    def parts(self, max_pairs: int, *, with_storing: bool) -> list[BatchPart]:
+        """Return the parts of all batches in order, for tasks (epoch, part.index, part).
+
+        Args:
+            max_pairs: Pairs of nodes to score at once, the events' own included; a part has at
+                least one event.
+            with_storing: Whether a batch's parts are followed by the whole of it, to be stored.
+        """
+        found: list[BatchPart] = []
+        size = max(1, max_pairs // (1 + self.negatives.num))
+        for index in range(len(self)):
+            begin, end = self.span(index)
+            for start in range(0, end - begin, size):
+                stop = min(start + size, end - begin)
+                found.append(BatchPart(index, slice(start, stop), stop == end - begin))
+            if with_storing:
+                found.append(BatchPart(index, slice(0, end - begin), False, True))
+        return found
 
     def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> MakeBatch:
         """Return what makes the batches on a GPU for one pass: made there, or copied.
@@ -368,20 +397,23 @@ class Plan:
         in_reach = all(each.is_in_reach_of_a_gpu for each in feature_inputs(self.graph))
         return self._device.batches(num_slabs if in_reach else 0, clock)
 
-    def draw(self, epoch: int, index: int, number: int | None = None) -> Roots:
+    def draw(self, epoch: int, index: int, piece: int | BatchPart | None = None) -> Roots:
         """Return what batch `index` asks about in `epoch`. Never waits for a device.
 
         Args:
             epoch: Of the batch.
             index: Of the batch.
-            number: Of the slice that is drawn alone; None: the whole batch.
+            piece: The slice, by its number, or part that is drawn alone; None: the whole batch.
 
         Raises:
             IndexError: If the log does not hold an event of that batch, or there is no such slice.
             ValueError: If an event can have no negative; see `NegativeSampler`.
         """
+        if isinstance(piece, BatchPart):
+            num = 1 if piece.is_stored else self.negatives.num
+            return self._with_counts(self._part_of(epoch, index, piece.rows, num))
         whole = self._drawn(epoch, index)
-        return self._with_counts(whole if number is None else self._slice_of(whole, number))
+        return self._with_counts(whole if piece is None else self._slice_of(whole, piece))
 
     def _drawn(self, epoch: int, index: int) -> Roots:
         """Return what batch `index` asks about in `epoch`, before the past is counted."""
@@ -443,6 +475,12 @@ class Plan:
             stop=host.end,
         )
         return replace(roots, counts=counts)
+
+    def _part_of(self, epoch: int, index: int, rows: slice, num_negatives: int) -> Roots:
+        if self.replay is not None:
+            raise ValueError("a plan that replays events has no parts")
+        part = self._some_of(self._drawn(epoch, index), rows, num_negatives)
+        return replace(part, num_new=len(part.host.eid))
 
     def _some_of(self, whole: Roots, rows: slice, num_negatives: int) -> Roots:
         """Return what some events of a batch ask about, by its key, before the past is counted."""
@@ -1070,49 +1108,11 @@ class LentBatch(NamedTuple):
 
 
 MakeBatch = Callable[..., LentBatch]
-"""Makes batch (epoch, index), or a slice of it by its number; for any thread."""
+"""Makes batch (epoch, index), or a slice or part of it; for any thread."""
 
 _PARAMS = 3
 """Of a hop: the cut-off of all queries, the key of its draws and how many queries are in use."""
 _TWO_TO_63 = 1 << 63
-
-
-class RootLayout:
-    """Where the columns of roots are in int64 of `num_bytes`, for roots of the same sizes."""
-
-    def __init__(self, plan: Plan, roots: Roots) -> None:
-        self._plan = plan
-        num, num_queries = len(roots.host.eid), len(roots.queries)
-        num_params = _PARAMS * len(plan.fanouts)
-        self._sizes = [num, num, *[num_queries] * 3, len(roots.counts), 1, num_params]
-        self.num_bytes = 8 * sum(self._sizes)
-
-    def pack(self, roots: Roots, room: Tensor) -> None:
-        """Write the columns of roots to host memory, uint8."""
-        plan, host, queries = self._plan, roots.host, roots.queries
-        assert queries.position is not None
-        limit = host.end if plan.sees_all_before else INT64_MAX
-        keys = [derive_key(roots.key, KeyDomain.HOP + hop) for hop in range(len(plan.fanouts))]
-        signed = [key - 2 * _TWO_TO_63 if key >= _TWO_TO_63 else key for key in keys]
-        params = [word for key in signed for word in (limit, key, INT64_MAX)]
-        columns = [host.eid, host.t, queries.nodes, queries.t, queries.position, roots.counts]
-        words = torch.tensor([host.begin, *params])
-        torch.cat([*columns, words], out=room.view(torch.int64))
-
-    def unpack(self, roots: Roots, room: Tensor) -> Roots:
-        """Return `roots` with columns in a piece of memory, uint8, as views of it."""
-        words = torch.split(room.view(torch.int64), self._sizes)
-        eid, t, nodes, query_t, position, counts, begin, params = words
-        src, dst, negative_src, negative_dst = roots.split(nodes)
-        return replace(
-            roots,
-            columns={"eid": eid, "src": src, "dst": dst, "t": t},
-            negatives=replace(roots.negatives, src=negative_src, dst=negative_dst),
-            queries=Frontier(nodes, query_t, position),
-            counts=counts,
-            begin=begin,
-            params=params.view(-1, _PARAMS),
-        )
 
 
 _WARM_UPS = 3
@@ -1125,9 +1125,8 @@ class _Captured:
 
     node_x_end: int | None
     """As the graph had it, whose rows of node features it decides."""
-    layout: RootLayout
     roots: Tensor
-    """uint8 on the GPU: what each replay reads."""
+    """int64 on the GPU: what each replay reads."""
     batch: Batch
     """Whose tensors each replay writes."""
     work: CapturedWork
@@ -1151,10 +1150,42 @@ class DevicePreparer:
 
     def placed(self, roots: Roots) -> Roots:
         """Return the roots with columns on the GPU, which come in one copy."""
-        layout = RootLayout(self._plan, roots)
-        with self._pinned.lend(layout.num_bytes) as room:
-            layout.pack(roots, room)
-            return layout.unpack(roots, self._gpu.copy_from_host(room))
+        with self._pinned.lend(8 * sum(self._sizes(roots))) as room:
+            self._pack(roots, room)
+            return self._unpack(roots, self._gpu.copy_from_host(room).view(torch.int64))
+
+    def _sizes(self, roots: Roots) -> list[int]:
+        """Return the lengths of the columns of roots, one behind the other in int64."""
+        num, num_queries = len(roots.host.eid), len(roots.queries)
+        num_params = _PARAMS * len(self._plan.fanouts)
+        return [num, num, *[num_queries] * 3, len(roots.counts), 1, num_params]
+
+    def _pack(self, roots: Roots, room: Tensor) -> None:
+        """Write the columns of roots to host memory, uint8."""
+        plan, host, queries = self._plan, roots.host, roots.queries
+        assert queries.position is not None
+        limit = host.end if plan.sees_all_before else INT64_MAX
+        keys = [derive_key(roots.key, KeyDomain.HOP + hop) for hop in range(len(plan.fanouts))]
+        signed = [key - 2 * _TWO_TO_63 if key >= _TWO_TO_63 else key for key in keys]
+        params = [word for key in signed for word in (limit, key, INT64_MAX)]
+        columns = [host.eid, host.t, queries.nodes, queries.t, queries.position, roots.counts]
+        words = torch.tensor([host.begin, *params])
+        torch.cat([*columns, words], out=room.view(torch.int64))
+
+    def _unpack(self, roots: Roots, words: Tensor) -> Roots:
+        """Return `roots` with columns in a piece of memory, int64, as views of it."""
+        columns = torch.split(words, self._sizes(roots))
+        eid, t, nodes, query_t, position, counts, begin, params = columns
+        src, dst, negative_src, negative_dst = roots.split(nodes)
+        return replace(
+            roots,
+            columns={"eid": eid, "src": src, "dst": dst, "t": t},
+            negatives=replace(roots.negatives, src=negative_src, dst=negative_dst),
+            queries=Frontier(nodes, query_t, position),
+            counts=counts,
+            begin=begin,
+            params=params.view(-1, _PARAMS),
+        )
 
     def batches(self, num_slabs: int, clock: WorkClock) -> MakeBatch:
         """Return what makes batches for one pass, up to `num_slabs` of them at a time in slabs."""
@@ -1165,7 +1196,7 @@ class DevicePreparer:
             roots = plan.draw(*task)
             slab: _Captured | None = None
             with lock:
-                is_captured = num_used < num_slabs and self._is_warm(roots)
+                is_captured = num_used < num_slabs and len(task) == 2 and self._is_warm(roots)
                 if is_captured:
                     num_used += 1
                     slab = self._free.popleft() if self._free else None
@@ -1195,7 +1226,7 @@ class DevicePreparer:
 
     def _is_warm(self, roots: Roots) -> bool:
         """Whether a batch can be captured: it is of full size, and others came before."""
-        if roots.slice is not None or len(roots.host.eid) != self._plan.full_size:
+        if len(roots.host.eid) != self._plan.full_size:
             return False
         self._num_warm += 1
         return self._num_warm > _WARM_UPS
@@ -1208,10 +1239,10 @@ class DevicePreparer:
         if slab is None or slab.node_x_end != graph.node_x_end:
             slab = self._captured(roots)
         tables = {id(each.table.base): each for each in feature_inputs(graph)}
-        with self._pinned.lend(slab.layout.num_bytes) as room:
-            slab.layout.pack(roots, room)
+        with self._pinned.lend(slab.roots.nbytes) as room:
+            self._pack(roots, room)
             with clock.measuring(), ExitStack() as reading:
-                self._gpu.copy_from_host(room, out=slab.roots)
+                self._gpu.copy_from_host(room, out=slab.roots.view(torch.uint8))
                 reading.enter_context(graph.backend.reading())
                 for each in tables.values():
                     reading.enter_context(each.reading())
@@ -1227,9 +1258,9 @@ class DevicePreparer:
         return slab
 
     def _captured(self, roots: Roots) -> _Captured:
-        plan, layout = self._plan, RootLayout(self._plan, roots)
-        there = torch.zeros(layout.num_bytes, dtype=torch.uint8, device=self._gpu.device)
-        placed = layout.unpack(roots, there)
+        plan, size = self._plan, sum(self._sizes(roots))
+        there = torch.zeros(size, dtype=torch.int64, device=self._gpu.device)
+        placed = self._unpack(roots, there)
         made: list[Batch] = []
 
         def prepare() -> list[Tensor]:
@@ -1237,7 +1268,7 @@ class DevicePreparer:
             return made[-1].tensors()
 
         node_x_end, work = plan.graph.node_x_end, self._gpu.capture(prepare)
-        return _Captured(node_x_end, layout, there, made[0], work)
+        return _Captured(node_x_end, there, made[0], work)
 
 
 _ALIGNMENT = 256
@@ -1291,8 +1322,8 @@ class CopiedBatches:
     """Prepares batches in host memory and copies them to a GPU, on the current stream.
 
     Whole batches are prepared in slabs of pinned memory, not used again before their copies are
-    done. Slices, and batches with features on a disk, behind a cache of the host or of selected
-    rows, are laid out in pinned memory first. What the GPU can read it gathers itself.
+    done. Slices, parts, and batches with features on a disk, behind a cache of the host or of
+    selected rows, are laid out in pinned memory first. What the GPU can read it gathers itself.
     """
 
     def __init__(self, plan: Plan, gpu: Device, clock: WorkClock) -> None:

@@ -1,7 +1,7 @@
 """Batches of several tasks prepared in one turn, whose questions other ranks answer together.
 
-Where neighbors, memory or features are sharded, every read waits for the other ranks. So batches of
-several micro-batches ask together, and all ranks take the same turns, with one thread each.
+Where neighbors or memory are sharded, every read waits for the other ranks. So batches of several
+micro-batches ask together, and all ranks take the same turns, with one thread each.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 from itertools import groupby, islice
 
 import torch
-from torch import Tensor
 
 from tgflow.batch import Batch, Share
 from tgflow.graph import TemporalGraph
 from tgflow.peers import PeerLost, Peers, RanksDisagree
 from tgflow.plan.in_order import Task, batch_error, ordered_map
-from tgflow.plan.plan import Feature, Plan, Roots, assemble, feature_inputs, walk_of
+from tgflow.plan.plan import Plan, assemble, walk_of
 from tgflow.sampling import Frontier, Sampler
 from tgflow.sampling.hops import Hops, HopWalk, hop_by_hop, walk_here
 
@@ -103,33 +102,29 @@ class SharePreparer:
     def shares(self, turn: Sequence[Task]) -> list[Share]:
         """Return the wanted slices of each batch: the same as `Plan.share` of a whole graph.
 
-        All ranks call it with the same turns. Features of all batches are gathered in one call.
+        All ranks call it with the same turns, and take as many walks.
         """
         try:
             tasks = [(self.plan_of(task[0]), task[:2]) for task in turn]
             drawn = [(plan, plan.draw(*task, n)) for plan, task in tasks for n in self.wanted]
-            batches = iter(self._batches(drawn, self.most * len(turn)))
+            plan, none = tasks[0][0], torch.empty(0, dtype=torch.int64)
+            nowhere = Frontier(none, none, none)
+            walks = [walk_of(*each) for each in drawn]
+            for _ in range(self.most * len(turn) - len(walks)):  # beside those of other ranks
+                walk = hop_by_hop(
+                    plan.graph.seconds_per_tick, None, nowhere, plan.fanouts, key=0, as_of=0
+                )
+                walks.append(walk)
+            batches = (
+                assemble(of, roots, hops).gathered(of.graph)
+                for (of, roots), hops in zip(drawn, self.walk(walks), strict=False)
+            )
             shares = [Share.of([*islice(batches, len(self.wanted))]) for _ in turn]
             return shares if self.ask is None else _fetching(shares, self.ask)
         except (PeerLost, RanksDisagree):
             raise
         except Exception as error:
             raise batch_error(turn[0], error) from error
-
-    def _batches(self, drawn: Sequence[tuple[Plan, Roots]], num_walks: int) -> list[Batch]:
-        """Return the batches of what was drawn, while other ranks prepare up to `num_walks`."""
-        walks = [walk_of(*each) for each in drawn]
-        walks += [_nowhere(drawn[0][0]) for _ in range(num_walks - len(walks))]
-        found = self.walk(walks)
-        pending = [assemble(*each, hops) for each, hops in zip(drawn, found, strict=False)]
-        rows: list[dict[Feature, Tensor]] = [{} for _ in pending]
-        for table in feature_inputs(drawn[0][0].graph):
-            ids = [batch.ids[table.name] for batch in pending]
-            with table.error_context():
-                found = table.table.gather(torch.cat(ids))
-            for of_batch, part in zip(rows, found.split([*map(len, ids)]), strict=True):
-                of_batch[table.name] = part
-        return [batch.with_features(each) for batch, each in zip(pending, rows, strict=True)]
 
 
 def _fetching(shares: Iterable[Share], ask: AskState) -> list[Share]:
@@ -138,13 +133,6 @@ def _fetching(shares: Iterable[Share], ask: AskState) -> list[Share]:
     read = [[batch for share in group for _, batch in share.computed()] for group in groups]
     pairs = zip(groups, ask(read), strict=True)
     return [replace(share, fetch=fetch) for group, fetch in pairs for share in group]
-
-
-def _nowhere(plan: Plan) -> HopWalk:
-    """Return a walk that asks for nothing, beside those of other ranks."""
-    none = torch.empty(0, dtype=torch.int64)
-    roots, seconds = Frontier(none, none, none), plan.graph.seconds_per_tick
-    return hop_by_hop(seconds, None, roots, plan.fanouts, key=0, as_of=0)
 
 
 def shares_by_turns(

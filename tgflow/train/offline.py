@@ -30,15 +30,13 @@ from tgflow.peers import Peers
 from tgflow.plan.counts import CountHistory
 from tgflow.plan.in_order import Task
 from tgflow.plan.loader import (
-    BatchPart,
     BatchSource,
     Loader,
-    PartedPlan,
     joined_shares,
     sliced_tasks,
 )
 from tgflow.plan.negatives import FixedNegatives, NegativeSampler, NegativeSource, PooledNegatives
-from tgflow.plan.plan import Plan
+from tgflow.plan.plan import BatchPart, Plan
 from tgflow.state import SpreadState
 from tgflow.tables.row_view import RowView
 from tgflow.tables.table import Table
@@ -531,9 +529,9 @@ class OfflineTrainer:
         return self._loaded(*reuse.batches(tasks, self.config.num_threads))
 
     def _batches(self, plan: BatchSource, epoch: int) -> Iterable[AnyBatch]:
-        """Return the batches of an epoch; slices of them, unless they come in parts."""
+        """Return the batches of an epoch, or the slices of them that are computed here."""
         tasks = ((epoch, index) for index in range(len(plan)))
-        if self.config.slices == 1 or isinstance(plan, PartedPlan):
+        if self.config.slices == 1:
             return self._loaded(plan, tasks)
         wanted = self._learner.reducer.wanted(self.config.slices)
         made: Any = iter(self._loaded(plan, sliced_tasks(tasks, wanted), len(wanted)))
@@ -626,14 +624,14 @@ class OfflineTrainer:
         the scores do not come to.
         """
         c, learner = self.config, self._learner
-        source: BatchSource = plan
+        made: Iterable[AnyBatch] | None = None
         parts: Iterable[BatchPart | None] = repeat(None)
         if c.fixed_negatives is not None and (
             plan.batch_size * (1 + plan.negatives.num) > c.max_pairs
         ):
             with_state = self.model.state is not None
-            source = parted = PartedPlan(plan, c.max_pairs, with_storing=with_state)
-            parts = parted.parts
+            parts = every = plan.parts(c.max_pairs, with_storing=with_state)
+            made = self._loaded(plan, ((0, part.index, part) for part in every))
         results: Results[tuple[BatchPlace, bool]] = learner.new_results()
         found: list[Scored] = []
 
@@ -648,7 +646,8 @@ class OfflineTrainer:
                     yield _joined(found)
                     found.clear()
 
-        batches = self._attached(plan.graph, self._batches(source, 0))
+        made = self._batches(plan, 0) if made is None else made
+        batches = self._attached(plan.graph, made)
         for batch, part in zip(batches, parts, strict=False):
             if part is not None and part.is_stored:
                 learner.commit(batch, None)

@@ -105,13 +105,14 @@ class EventCounts {
     kEvents,
     kNumLists,
   };
+  struct Kind;
   struct Asked;
   struct Answer;
   struct Found;
   using Numbers = std::vector<size_t>;  // of counts, in their order
   static constexpr int64_t kHugePagesFrom = int64_t{16} << 20;
 
-  static List list_of(CountOf of);
+  static const Kind& kind_of(CountOf of);
   bool asks(CountOf of) const;
   const EventLists* lists(List list) const { return lists_[list].get(); }
   bool add(List list, uint64_t key, eid_t eid) {

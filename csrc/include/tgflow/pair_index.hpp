@@ -37,11 +37,9 @@ class PairIndex {
   int64_t num_destinations(eid_t before) const;
   /// Writes them in the order of their first events, as many as `num_destinations` says.
   void destinations(eid_t before, node_t* out) const;
-  /// How many of them `src` has had an event with.
-  int64_t num_destinations_of(node_t src, eid_t before);
-  /// Writes those in the order of their first events with it, as many as `num_destinations_of` says. The
-  /// first time it is asked, and then for what came since, the pairs are looked through once.
-  void destinations_of(node_t src, eid_t before, node_t* out);
+  /// Those that `src` has had an event with, in the order of their first events with it. The first time it
+  /// is asked, and then for what came since, the pairs are looked through once.
+  std::vector<node_t> destinations_of(node_t src, eid_t before);
   /// Distinct pairs among the first `before` events.
   int64_t num_pairs(eid_t before) const;
 
@@ -83,8 +81,6 @@ class PairIndex {
   };
   int64_t draw_pair(const Request& q, const Eligible& pairs, int64_t end, int64_t slot) const;
   bool fill_pair(const Request& q, int64_t slot, Eligible& pairs, node_t* out_src, node_t* out_dst) const;
-  void link_pairs();
-  std::vector<int64_t> pairs_of(node_t src, eid_t before);
   uint64_t pair(int64_t i) const {
     return pair_key(pair_src_[static_cast<std::size_t>(i)], pair_dst_[static_cast<std::size_t>(i)]);
   }

@@ -93,12 +93,6 @@ def list_destinations() -> Call:
     return Call(known_pairs().destinations, arguments, numbers={"before": [-1, 4, INT64_MAX]})
 
 
-def list_destinations_of() -> Call:
-    arguments = {"src": 1, "before": 2, "out": torch.zeros(1, dtype=torch.int64)}
-    numbers: dict[str, list[Any]] = {"src": [-1, 2**31 - 1, 2], "before": [-1, 4, INT64_MAX]}
-    return Call(known_pairs().destinations_of, arguments, numbers=numbers)
-
-
 def draw_negatives(method: str) -> Callable[[], Call]:
     room = {name: torch.zeros(NUM, K, dtype=torch.int64) for name in ("out_src", "out_dst")}
 
@@ -331,12 +325,11 @@ CASES: dict[str, Callable[[], Call]] = {
     ),
     "PairIndex.num_pairs": simple(lambda: known_pairs().num_pairs, {"before": INT64_MAX}),
     "PairIndex.destinations": list_destinations,
-    "PairIndex.num_destinations_of": simple(
-        lambda: known_pairs().num_destinations_of,
+    "PairIndex.destinations_of": simple(
+        lambda: known_pairs().destinations_of,
         {"src": 1, "before": 2},
         numbers={"src": [-1, 2**31 - 1], "before": [-1, 4, INT64_MAX]},
     ),
-    "PairIndex.destinations_of": list_destinations_of,
     "PairIndex.draw_destinations": draw_negatives("draw_destinations"),
     "PairIndex.draw_pairs": draw_negatives("draw_pairs"),
     "EventCounts.__init__": new_counts,
