@@ -1,0 +1,309 @@
+"""Batches on a GPU: those of the CPU to the bit, on a stream of their own, in memory used again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers.device_batches import assert_on, assert_same_but_for_padding
+from helpers.devices import apart, device_of, for_each_gpu, opened
+from helpers.emulator.device import EmulatedDevice, EmulatedGraph
+from helpers.emulator.tensors import watching
+from helpers.made_plans import plan_of
+from helpers.made_streams import made_events
+from helpers.padding import pad
+from helpers.plan_reference import assert_same_batch
+from tgflow.batch import Batch
+from tgflow.cache import cached
+from tgflow.cuda.clock import WorkClock
+from tgflow.cuda.device import Device
+from tgflow.events import EventBatch
+from tgflow.graph import TemporalGraph
+from tgflow.plan import Loader, Plan
+from tgflow.plan.loader import SideStream
+from tgflow.plan.negatives import FixedNegatives
+from tgflow.plan.padding import shape_of
+from tgflow.plan.plan import LentBatch, MakeBatch, PinnedCopies
+from tgflow.plan.replay import ExperienceReplay
+from tgflow.tables import FeatureTable
+
+pytestmark = pytest.mark.timeout(120)
+
+EVENTS = made_events(240)
+
+
+@pytest.mark.parametrize("gpu", [apart])
+@pytest.mark.parametrize("placement", [None, "device", "uva"])
+@pytest.mark.parametrize("is_cached", [False, True])
+@pytest.mark.parametrize("changes", [{}, {"visibility": "batch", "with_memory": False}])
+def test_the_host_waits_for_nothing(
+    gpu: str, placement: Any, is_cached: bool, changes: dict[str, Any]
+) -> None:
+    device = opened(gpu)
+    tables = [
+        FeatureTable(2, placement=placement, device=device) for _ in range(2 * bool(placement))
+    ]
+    if is_cached:
+        tables = [cached(table, rows=30, device=device) for table in tables]
+    if tables:
+        tables[1].append(torch.rand(20, 2))
+    edge_x, node_x = tables or (None, None)
+    events = EVENTS if placement else made_events(120, x_dim=0)
+    graph = TemporalGraph.from_events(events, edge_x=edge_x, node_x=node_x, device=device)
+    plan = plan_of(graph, replay=ExperienceReplay(ratio=0.5), **changes)
+    with watching() as watch:
+        for index in range(0, 12, 4):
+            plan.batch(0, index)
+    assert watch.waits == []
+
+
+def test_a_cache_that_is_planned_on_the_host_is_refused() -> None:
+    cache = cached(FeatureTable(2), rows=30, policy="belady")
+    graph = TemporalGraph.from_events(EVENTS[:40], edge_x=cache, device=opened("emulated"))
+    with pytest.raises(ValueError, match=r"a GPU that samples tells no host.*policy=\"lru\""):
+        plan_of(graph)
+
+
+@for_each_gpu
+def test_parts_and_given_negatives_are_those_of_the_cpu_made_there_or_copied(gpu: str) -> None:
+    """Three negatives for every other event, and one for those between."""
+    counts = torch.tensor([3, 1] * 20)
+    start = torch.tensor([0, *counts.cumsum(0)])
+    fixed = FixedNegatives(20, start, EVENTS.dst[:80])
+    device = device_of(gpu)
+
+    def parts(graph: TemporalGraph, **where: Any) -> Loader:
+        plan = plan_of(graph, negatives=fixed, batch_size=20, start=20, stop=50)
+        tasks = [(0, part.index, part) for part in plan.parts(30, with_storing=True)]
+        return Loader.of_tasks(plan, tasks, **where)
+
+    here = TemporalGraph.from_events(EVENTS[:100])
+    there = TemporalGraph.from_events(EVENTS[:100], device=opened(gpu))
+    expected = list(parts(here))
+    assert [batch.num_new for batch in expected] == [7, 7, 6, 20, 7, 3, 10]
+    for graph in (there, here):
+        for found, exact in zip(parts(graph, device=device), expected, strict=True):
+            assert_on(device.device, found)
+            assert_same_but_for_padding(found, exact)
+            assert exact.negative_mask is not None
+            assert torch.equal(found.negative_mask, exact.negative_mask)  # type: ignore[arg-type]
+
+
+def graph_on(device: Device, num_rows: int = 9) -> TemporalGraph:
+    """Return a graph with both kinds of features where kernels read them."""
+    edge_x = FeatureTable(2, placement="device", device=device)
+    node_x = FeatureTable(3, placement="uva", device=device)
+    node_x.append(torch.arange(3.0 * num_rows).view(-1, 3))
+    return TemporalGraph(device=device, edge_x=edge_x, node_x=node_x)
+
+
+def graph_here(num_rows: int = 9) -> TemporalGraph:
+    node_x = FeatureTable(3)
+    node_x.append(torch.arange(3.0 * num_rows).view(-1, 3))
+    return TemporalGraph(edge_x_dim=2, node_x=node_x)
+
+
+def of_plan(plan: Plan, num_slabs: int) -> MakeBatch:
+    assert plan.gpu is not None
+    return plan.batches_on(plan.gpu, num_slabs, WorkClock())
+
+
+def copy_of(batch: Batch) -> Batch:
+    """Return a batch on the CPU, which stays as it is."""
+    return batch.map(lambda column: column.to("cpu", copy=True))
+
+
+@for_each_gpu
+def test_a_batch_stays_until_it_is_freed(gpu: str) -> None:
+    """Where no slab is free a batch has memory of its own."""
+    graph, here = graph_on(device_of(gpu)), graph_here()
+    for g in (graph, here):
+        g.append(EVENTS)
+    plan, expected = plan_of(graph), plan_of(here)
+    make = of_plan(plan, 2)
+    kept = [make(0, index) for index in range(9)]
+    for index, lent in enumerate(kept):
+        assert_same_but_for_padding(copy_of(lent.batch), expected.batch(0, index))
+    assert len({id(lent.batch.eid) for lent in kept}) == 9
+    kept[3].free()
+    again = make(0, 20).batch
+    assert again.eid is kept[3].batch.eid
+    assert_same_but_for_padding(copy_of(again), expected.batch(0, 20))
+    assert_same_but_for_padding(copy_of(kept[4].batch), expected.batch(0, 4))
+
+
+def test_a_slab_is_written_behind_whoever_reads_its_last_batch() -> None:
+    gpu = EmulatedDevice()
+    graph = graph_on(gpu)
+    graph.append(EVENTS)
+    make = of_plan(plan_of(graph), 1)
+    for index in range(3):
+        make(0, index)  # warms up
+    gpu.current = 7
+    first = make(0, 3)
+    gpu.current = 9  # where it is learned from
+    first.free()
+    gpu.current = 7
+    gpu.waits.clear()
+    assert make(0, 4).batch.eid is first.batch.eid
+    assert (7, 9) in gpu.waits
+
+
+@for_each_gpu
+def test_nodes_without_features_that_come_later_have_zeros(gpu: str) -> None:
+    """What a graph was captured for is over then: rows of nodes end where they did not before."""
+    device = device_of(gpu)
+    there, here = graph_on(device, num_rows=6), graph_here(num_rows=6)
+    few = EventBatch(EVENTS.src % 3, 3 + EVENTS.dst % 3, EVENTS.t, EVENTS.x)[:70]
+    many = EventBatch(EVENTS.src, EVENTS.dst, EVENTS.t + int(EVENTS.t[-1]), EVENTS.x)[:60]
+    plans = [plan_of(graph) for graph in (there, here)]
+    make, index = of_plan(plans[0], 1), 0
+    for events in (few, many):
+        for graph in (there, here):
+            graph.append(events)
+        while (index + 1) * 10 <= here.num_events:
+            lent = make(0, index)
+            assert_same_but_for_padding(copy_of(lent.batch), plans[1].batch(0, index))
+            lent.free()
+            index += 1
+    assert here.node_x_end == there.node_x_end == 6
+
+
+def test_a_replay_comes_behind_what_was_published_before() -> None:
+    """As a launch does: the store and its tables are enclosed as read."""
+    gpu = EmulatedDevice()
+    graph = graph_on(gpu)
+    graph.append(EVENTS[:200])
+    make = of_plan(plan_of(graph), 1)
+    gpu.current = 7
+    for index in range(4):
+        make(0, index).free()
+    gpu.current = 0
+    graph.append(EVENTS[200:])
+    gpu.current = 7
+    waits: list[tuple[int, int]] = []
+    replay = EmulatedGraph.replay
+
+    def watched(captured: EmulatedGraph) -> None:
+        waits.extend(gpu.waits)
+        replay(captured)
+
+    gpu.waits.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EmulatedGraph, "replay", watched)
+        make(0, 21)
+    assert len([wait for wait in waits if wait[0] == 7 != wait[1]]) >= 2  # the store, a table
+
+
+def test_the_host_waits_for_no_replay() -> None:
+    device = device_of("apart")
+    graph = graph_on(device)
+    graph.append(EVENTS)
+    make = of_plan(plan_of(graph), 1)
+    for index in range(4):
+        make(0, index).free()
+    with watching() as watch:
+        for index in range(4, 8):
+            make(0, index).free()
+    assert watch.waits == []
+
+
+@dataclass(eq=False)
+class Later:
+    """An event that is done when the test says."""
+
+    is_done: bool = False
+
+    def query(self) -> bool:
+        return self.is_done
+
+
+@dataclass(eq=False)
+class SlowDevice(EmulatedDevice):
+    """Copies when the test lets it: whoever fills pinned memory too early spoils a copy."""
+
+    queue: list[Callable[[], object] | Later] = field(default_factory=list)
+
+    def copy_from_host(self, pinned: Tensor) -> Tensor:
+        there = torch.full_like(pinned, 0xAB)
+        self.queue.append(lambda: there.copy_(pinned))
+        return there
+
+    def record_event(self) -> Later:  # type: ignore[override]
+        self.queue.append(Later())
+        return self.queue[-1]  # type: ignore[return-value]
+
+    def wait_event(self, event: Later) -> None:  # type: ignore[override]
+        pass
+
+    def proceed(self, num: int) -> None:
+        """Do the next of what is queued."""
+        for work in self.queue[:num]:
+            if isinstance(work, Later):
+                work.is_done = True
+            else:
+                work()
+        del self.queue[:num]
+
+
+@pytest.mark.parametrize("behind", [0, 1, 3, 8])
+def test_no_memory_is_filled_again_before_it_is_copied(behind: int) -> None:
+    """The copies are so many pieces of work behind the host."""
+    gpu, plan = SlowDevice(), plan_of(TemporalGraph.from_events(EVENTS))
+    pinned, batches = PinnedCopies(gpu, WorkClock()), [plan.batch(0, index) for index in range(20)]
+    copies = []
+    for batch in batches:
+        copies.append(pinned.of_batch(batch))
+        gpu.proceed(max(len(gpu.queue) - behind, 0))
+    gpu.proceed(len(gpu.queue))
+    for copy, batch in zip(copies, batches, strict=True):
+        assert_same_batch(copy, pad(batch, shape_of(batch).rounded()))
+
+
+def test_the_stream_that_takes_a_batch_waits_for_the_one_that_made_it() -> None:
+    gpu = EmulatedDevice()
+    side, plan = SideStream(gpu), plan_of(TemporalGraph.from_events(EVENTS, device=gpu))
+    gpu.waits.clear()
+    made = [side.make(lambda index: LentBatch(plan.batch(0, index)), index) for index in range(3)]
+    assert gpu.current_stream() == 0
+    assert [ready.done.stream for ready in made] == [1000] * 3  # type: ignore[attr-defined]
+    gpu.current = 7
+    taken = [side.take(ready) for ready in made]
+    assert [wait for wait in gpu.waits if wait[0] == 7] == [(7, 1000)] * 3
+    kept = [id(tensor) for stream, tensor in gpu.kept if stream == 7]
+    assert kept == [id(tensor) for batch in taken for tensor in batch.tensors()]
+    assert gpu.synchronized == 0
+
+
+def taken(gpu: EmulatedDevice, *, busy: bool) -> list[Batch]:
+    plan = plan_of(TemporalGraph.from_events(EVENTS, device=gpu))
+    loader, side = iter(Loader(plan, num_threads=0, device=gpu)), 999 + gpu.num_streams
+    batches = []
+    for _ in range(4):
+        gpu.busy |= {side} if busy else set()
+        batches.append(next(loader))
+    return batches
+
+
+def test_the_host_waits_for_a_batch_that_is_not_prepared_when_it_is_taken_and_for_no_other() -> (
+    None
+):
+    """And knows its size in both cases: nothing depends on who was earlier."""
+    late, early = EmulatedDevice(), EmulatedDevice()
+    of_late, of_early = taken(late, busy=True), taken(early, busy=False)
+    assert (late.synchronized, early.synchronized) == (4, 0)
+    for a, b in zip(of_late, of_early, strict=True):
+        assert_same_batch(a, b)
+
+
+def test_a_loader_names_the_device_that_it_cannot_deliver_to() -> None:
+    other = EmulatedDevice(device=torch.device("meta"))
+    plan = plan_of(TemporalGraph.from_events(EVENTS, device=EmulatedDevice()))
+    for device in (other, other.device):
+        with pytest.raises(ValueError, match="batches are made on cpu, and asked for on meta"):
+            Loader(plan, device=device)
