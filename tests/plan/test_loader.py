@@ -218,6 +218,7 @@ next(batches)
 """
 
 
+@pytest.mark.timeout(60)  # a process of its own, on a machine that may be busy
 @pytest.mark.parametrize(("last", "code"), [slow("", 0), ("raise ValueError('mine')", 1)])
 def test_a_program_that_leaves_a_loader_ends_as_it_says(last, code):
     command = [sys.executable, "-c", LEFT + last]
