@@ -79,12 +79,9 @@ def validate(
     num_rows = len(batch) + len(faults)
     events, kept, found = _checked(batch, schema)
     event_ids = None
-    if (name := schema.columns.event_id) is not None:
-        good, texts, event_ids, missing = _hash_event_ids(batch[name], name, kept)
-        if good is not None:
-            events, kept = events.take(good), np.arange(len(batch)) if kept is None else kept
-            kept, found = kept[good], found + missing
-        events = replace(events, event_id=texts)
+    if events.event_id is not None:
+        hashes = map(_hash, events.event_id.to_pylist())
+        event_ids = np.fromiter(hashes, dtype=np.int64, count=len(events))
     if index is not None:
         found = [RowFault(int(index[fault.row]), fault.code, fault.text) for fault in found]
         index = index if kept is None else index[kept]
@@ -149,7 +146,9 @@ def _events(batch: pa.RecordBatch, schema: RowSchema) -> EventColumns:
         missing = columns.fill_missing
         x = feature_columns(batch, columns.features, schema.widths, checks.max_abs, missing)
     weight = None if columns.weight is None else _weights(batch, columns.weight)
-    return EventColumns(src, dst, t, label, x, weight=weight)
+    name = columns.event_id
+    event_id = None if name is None else _event_ids(batch[name], name)
+    return EventColumns(src, dst, t, label, x, event_id, weight)
 
 
 def _weights(batch: pa.RecordBatch, name: str) -> Float32s:
@@ -274,27 +273,18 @@ def id_fault(name: str, value: Any, max_id: int = INT64_MAX) -> Fault | None:
     return None
 
 
-def _hash_event_ids(
-    column: pa.Array, name: str, kept: Int64s | None
-) -> tuple[Int64s | None, pa.Array, Int64s, list[RowFault]]:
-    """Return the event ids of good rows, whose numbers in `column` are `kept` (None: all)."""
-    index = np.arange(len(column)) if kept is None else kept
-    kind = _plain_type(column.type)
-    code, text = "null", f"{name} is missing; every event needs its id"
-    if is_text(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind):
-        texts = column.take(pa.array(index)).cast(pa.string())  # bad rows may not even be readable
-    else:
-        texts = pa.nulls(len(index), pa.string())
-        code, text = "type", f"{name} is of type {column.type}; event ids are texts or integers"
-    has_id = pc.fill_null(pc.greater(pc.binary_length(texts), 0), False)
-    good, faults = None, []
-    if not pc.all(has_id).as_py():
-        found = has_id.to_numpy(zero_copy_only=False)
-        good = np.flatnonzero(found)
-        faults = [RowFault(row, code, text) for row in index[~found].tolist()]
-        texts = texts.filter(has_id)
-    hashes = np.fromiter(map(_hash, texts.to_pylist()), dtype=np.int64, count=len(texts))
-    return good, texts, hashes, faults
+def _event_ids(array: pa.Array, name: str) -> pa.Array:
+    """Return event ids as texts that are not empty."""
+    kind = _plain_type(array.type)
+    if not (is_text(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind)):
+        text = f"{name} is of type {array.type}; event ids are texts or integers"
+        _refuse_all(len(array), "type", text)
+        return pa.nulls(0, pa.string())
+    texts = array.cast(pa.string())
+    is_missing = pc.fill_null(pc.equal(pc.binary_length(texts), 0), True)
+    fault = "null", f"{name} is missing; every event needs its id"
+    _refuse(is_missing.to_numpy(zero_copy_only=False), lambda _: fault)
+    return texts
 
 
 def _hash(value: str) -> int:
