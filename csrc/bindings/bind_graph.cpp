@@ -103,11 +103,6 @@ int64_t retain(TemporalGraph& graph, int64_t min_t, int64_t max_count) {
   return graph.retain(min_t, max_count);
 }
 
-void move_down(TemporalGraph& graph, int64_t bytes) {
-  check_number("bytes", bytes, 0);
-  graph.move_down(bytes);
-}
-
 constexpr int64_t kTypeWords = (1 << 16) / 64;  // a bit for each event type
 
 void sample_neighbors(TemporalGraph& graph, Strategy strategy, uint64_t key, int64_t span,
@@ -180,7 +175,6 @@ void bind_graph(py::module_& m) {
       .def("remove_node", &TemporalGraph::remove_node, py::arg("v"), no_gil)
       .def("retain", &retain, py::arg("min_t"), py::arg("max_count"), no_gil)
       .def("compact", &TemporalGraph::compact, no_gil)
-      .def("move_down", &move_down, py::arg("bytes"), no_gil)
       .def_property_readonly("log", &TemporalGraph::log, py::return_value_policy::reference_internal)
       .def_property_readonly("position", [](TemporalGraph& graph) { return graph.store().position(); })
       .def("stats", &TemporalGraph::stats, no_gil);

@@ -117,11 +117,6 @@ void TemporalGraph::compact() {
   store_.compact();
 }
 
-void TemporalGraph::move_down(int64_t bytes) {
-  const std::lock_guard<std::mutex> lock(writer_);
-  store_.move_down(bytes);
-}
-
 StoreStats TemporalGraph::stats() {
   const std::lock_guard<std::mutex> lock(writer_);
   return store_.stats();

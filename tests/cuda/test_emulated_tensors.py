@@ -9,7 +9,6 @@ import torch
 
 from helpers.emulator import tensors
 from helpers.emulator.tensors import watching
-from tgflow.tables import _native
 
 pytestmark = pytest.mark.skipif(
     not tensors.IS_THERE, reason="this PyTorch lets no Python be a device"
@@ -28,13 +27,6 @@ def test_a_tensor_made_there_is_there_and_so_is_what_comes_of_it(there):
     assert (x.cpu().is_cpu, x.to("cpu").tolist()) == (True, [0, 1, 2, 3])
     assert torch.tensor([1.5], device=there).to(torch.float64).device == there
     assert copy.deepcopy(x).device == there
-
-
-def test_the_core_takes_no_tensor_of_the_device(there):
-    rows, ids, out = torch.zeros(8, dtype=torch.uint8), torch.zeros(2), torch.zeros(2, 4)
-    for place in ((rows.to(there), ids.long(), out), (rows, ids.long().to(there), out)):
-        with pytest.raises(ValueError, match="must be a dense tensor on the CPU, got a tensor on"):
-            _native.gather_rows(place[0], 4, 2, place[1], place[2].view(torch.uint8))
 
 
 WAITS = {

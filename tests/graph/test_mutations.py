@@ -203,11 +203,6 @@ class ChangingGraph(RuleBasedStateMachine):
         self.everywhere(lambda graph: graph.compact())
         self.model.compact()
 
-    @rule(kilobytes=st.integers(0, 4))
-    def move_to_the_lower_tier(self, kilobytes):
-        for graph in self.graphs[1::2]:
-            graph.backend.move_down(kilobytes * 1024)
-
     @rule(
         seed=st.integers(0, 2**16),
         k=st.sampled_from([1, 3, 20]),

@@ -15,7 +15,6 @@ from tgflow.tables import FeatureTable
 SIZE = 12
 """Rows of the made tables: few, so that everything happens often."""
 
-ids_lists = st.lists(st.integers(-1, SIZE - 1), max_size=20)
 capacities = st.sampled_from((0, 1, 2, 3, 5, 8, SIZE, 40))
 policies = st.sampled_from(POLICIES)
 
@@ -29,8 +28,6 @@ class FarTable(FeatureTable):
     """A table that nobody can read in place: its cache must ask it for rows."""
 
     fails = False
-    num_reads = 0
-    """Rows that were asked for."""
 
     @property
     def placement(self) -> str:
@@ -39,7 +36,6 @@ class FarTable(FeatureTable):
     def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         if self.fails:
             raise OSError("the disk is gone")
-        self.num_reads += ids.numel()
         return super().gather(ids, out)
 
 

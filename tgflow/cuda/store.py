@@ -284,17 +284,6 @@ class DeviceStore:
         self._free.merge(drop_rooms=True)
         self._publish(self.position)
 
-    @translate_oom
-    @_on_writer
-    def move_down(self, num_bytes: int) -> None:
-        """Move the oldest chunks to the host until the device holds at most `num_bytes` of them.
-
-        Synchronizes.
-        """
-        self._begin()
-        self.chunks.shrink(num_bytes)
-        self._publish(self.position)
-
     def stats(self) -> DeviceStats:
         """Count what the store holds, node by node. Synchronizes."""
         tables = (self._heads, self._types, self.chunks.addresses, self.chunks.tiers)

@@ -104,10 +104,6 @@ class Chunks:
         on_host = [self._gpu.allocate_host(self.chunk_bytes) for _ in range(wanted - on_device)]
         self._add(on_host, [self._gpu.allocate(self.chunk_bytes) for _ in range(on_device)])
 
-    def shrink(self, num_bytes: int) -> None:
-        """Move the oldest chunks down until the device holds at most `num_bytes`."""
-        self._move_down(max(0, len(self._on_device) - num_bytes // self.chunk_bytes))
-
     def close(self) -> None:
         """Let the line go on in a new chunk."""
         self.cursor = len(self._data) * self.stride

@@ -122,11 +122,6 @@ class DeviceGraph:
         with self._writing:
             self._store.compact()
 
-    def move_down(self, num_bytes: int) -> None:
-        """Move the oldest blocks to the host until the device has at most `num_bytes` of blocks."""
-        with self._writing:
-            self._store.move_down(num_bytes)
-
     def stats(self) -> DeviceStats:
         """Count what the store holds. Synchronizes."""
         with self._writing:

@@ -38,7 +38,7 @@ class HostGraph:
             graph.remove_pair,
             graph.remove_node,
         )
-        self.retain, self.compact, self.move_down = graph.retain, graph.compact, graph.move_down
+        self.retain, self.compact = graph.retain, graph.compact
 
     @property
     def native(self) -> _native.Graph:

@@ -80,8 +80,6 @@ class BlockStore {
   /// that are at work. Throws OutOfMemory, and
   /// nothing that is to stay is lost then.
   void compact();
-  /// Moves the oldest blocks to the host tier until the device holds at most `bytes`.
-  void move_down(int64_t bytes) { entries_.move_down(bytes); }
 
   Direction direction() const { return direction_; }
   /// The snapshot: readers see the events below this log position.

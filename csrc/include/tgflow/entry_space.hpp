@@ -48,8 +48,6 @@ class EntrySpace : public Reclaimer {
   Entry* const* chunks() const { return chunks_.data(); }
   const uint8_t* tiers() const { return tiers_.data(); }
 
-  /// Moves the device tier's oldest chunks down until it holds at most `bytes`. Throws OutOfMemory.
-  void move_down(int64_t bytes);
   /// Ends filling the open chunks, and marks the chunks of which less than three quarters are in use as
   /// sparse.
   void close_chunks();
@@ -83,6 +81,8 @@ class EntrySpace : public Reclaimer {
   int64_t next_chunk_bytes(int tier, int64_t capacity) const;
   /// Takes a chunk that has room for a piece of that capacity.
   void open_chunk(int tier, int64_t capacity);
+  /// Moves the device tier's oldest chunks down until it holds at most `bytes`. Throws OutOfMemory.
+  void move_down(int64_t bytes);
   void move_chunk_down(size_t chunk);
   void give_back_if_empty(size_t chunk) noexcept;
   bool is_stale(place_t place, int tier) const {

@@ -41,8 +41,6 @@ class TemporalGraph {
   /// Forgets entries before `min_t`, and each node's oldest until it has at most `max_count`.
   int64_t retain(tick_t min_t, int64_t max_count);
   void compact();
-  /// Moves the oldest blocks to the host tier until the device holds at most `bytes`.
-  void move_down(int64_t bytes);
 
   EventLog& log() { return log_; }
   BlockStore& store() { return store_; }

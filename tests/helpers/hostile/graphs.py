@@ -307,7 +307,6 @@ CASES: dict[str, Callable[[], Call]] = {
     "TemporalGraph.retain": mutate(
         "retain", {"min_t": INT64_MAX, "max_count": 0}, numbers={"max_count": [-1]}
     ),
-    "TemporalGraph.move_down": mutate("move_down", {"bytes": 0}, numbers={"bytes": [-1]}),
     "EventLog.position": read_log("position", {"t": -(2**63)}),
     "EventLog.check_eids": read_log(
         "check_eids", {"eid": ids(0, 2, 1)}, indices={"eid": (0, 3)}, any_length={"eid"}
