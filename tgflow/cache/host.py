@@ -112,7 +112,7 @@ class HostCache:
 
     def counters(self) -> CacheCounters:
         """Return what was counted since the last reset."""
-        return CacheCounters(*self._rows.counts(), self._row_bytes)
+        return CacheCounters(*[*self._rows.counts(), self._row_bytes])
 
     def reset_counters(self) -> None:
         """Count from 0."""
