@@ -253,6 +253,11 @@ class Preparer:
         is_padded: bool,
     ) -> list[int]: ...
 
+# metrics: csrc/bindings/bind_metrics.cpp
+def rank_scores(positive: Tensor, negative: Tensor, tolerance: float, out: Tensor) -> None: ...
+def compare_scores(
+    positive: Tensor, negative: Tensor, tolerance: float, gained: Tensor
+) -> tuple[int, float]: ...
 def unique_queries(
     node: Tensor,
     t: Tensor,

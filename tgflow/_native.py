@@ -4,9 +4,11 @@ from tgflow import _core
 from tgflow._core import (
     IntIdMap,
     StringIdMap,
+    compare_scores,
     mix64,
     num_threads,
     probe_reads,
+    rank_scores,
     set_num_threads,
     simd_level,
 )
@@ -15,9 +17,11 @@ __all__ = [
     "CORE_FILE",
     "IntIdMap",
     "StringIdMap",
+    "compare_scores",
     "mix64",
     "num_threads",
     "probe_reads",
+    "rank_scores",
     "set_num_threads",
     "simd_level",
 ]

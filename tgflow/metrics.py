@@ -19,15 +19,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from tgflow import _native
 from tgflow.choices import METRIC_TITLES
 from tgflow.lazy import import_named
-
-Floats: TypeAlias = npt.NDArray[np.float64]
 
 HITS = (1, 10)
 """The `k` of each Hits@k."""
@@ -172,10 +169,10 @@ def ranks(positive: Tensor, negative: Tensor) -> Tensor:
             "ranks needs positive [B] and negative [B, m], "
             f"got {list(positive.shape)} and {list(negative.shape)}"
         )
-    own, others = _checked("positive", positive)[:, None], _checked("negative", negative)
-    margin = _margin(own, _tolerance(positive, negative))
-    above, not_below = (others > own + margin).sum(1), (others >= own - margin).sum(1)
-    return torch.from_numpy((above + not_below) / 2 + 1)
+    out = torch.empty(len(positive), dtype=torch.float64)
+    tolerance = _tolerance(positive, negative)
+    _native.rank_scores(_on_host(positive), _on_host(negative), tolerance, out)
+    return out
 
 
 def mrr(positive: Tensor, negative: Tensor) -> float:
@@ -303,38 +300,15 @@ def batch_metrics(positive: Tensor, negative: Tensor, rank: Tensor) -> dict[str,
 
 def _compared(positive: Tensor, negative: Tensor) -> tuple[float, float]:
     """Return the average precision and the ROC AUC of scores of any shape, some of each."""
-    true = np.sort(_checked("positive", positive), axis=None)
-    false = np.sort(_checked("negative", negative), axis=None)
-    score, num_equal = np.unique(true, return_counts=True)
-    margin = _margin(score, _tolerance(positive, negative))
-    low, high = score - margin, score + margin
-    num_true = len(true) - true.searchsorted(low)
-    num_false = len(false) - false.searchsorted(low)
-    num_higher = len(false) - false.searchsorted(high, side="right")
-    gained = num_equal * num_true / (num_true + num_false)
-    num_above = float((num_equal * (len(false) - (num_false + num_higher) / 2)).sum())
-    total = float(torch.from_numpy(gained[::-1].copy()).sum())
-    return total / len(true), num_above / (len(true) * len(false))
+    true, false = _on_host(positive).flatten(), _on_host(negative).flatten()
+    gained = torch.empty(len(true), dtype=torch.float64)
+    num, above = _native.compare_scores(true, false, _tolerance(positive, negative), gained)
+    return float(gained[:num].sum()) / len(true), above / (len(true) * len(false))
 
 
 def _tolerance(positive: Tensor, negative: Tensor) -> float:
     return 0.0 if torch.float64 in (positive.dtype, negative.dtype) else TIED
 
 
-def _margin(scores: Floats, tolerance: float) -> Floats:
-    """Return how far other scores may be from these and count as tied; 0 from infinite ones."""
-    margin = tolerance * np.maximum(np.abs(np.nan_to_num(scores)), 1.0)
-    margin[np.isinf(scores)] = 0.0
-    return np.asarray(margin)
-
-
-def _checked(name: str, scores: Tensor) -> Floats:
-    """Return scores as float64 on the CPU; raise ValueError if one is NaN."""
-    found: Floats = scores.detach().to("cpu", torch.float64).numpy()
-    is_nan = np.isnan(found)
-    if is_nan.any():
-        raise ValueError(
-            f"{name} score {is_nan.argmax()} of {is_nan.size} is NaN, which has no place in a "
-            "ranking; the model has diverged, or its input is not finite"
-        )
-    return found
+def _on_host(scores: Tensor) -> Tensor:
+    return scores.detach().to("cpu", torch.float64).contiguous()

@@ -13,6 +13,7 @@ PYBIND11_MODULE(_core, m) {
   bind_plan(m);
   bind_event_counts(m);
   bind_preparer(m);  // after the graph, pairs and counts that it takes
+  bind_metrics(m);
   bind_tables(m);
   bind_layers(m);
   bind_cache(m);

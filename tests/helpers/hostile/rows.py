@@ -1,4 +1,4 @@
-"""Calls of tables, files, caches and the planner."""
+"""Calls of rankings, tables, files, caches and the planner."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.hostile.attempts import INT64_MAX, NUM, ROWS, WIDTH, Call, ids, simple
+from helpers.hostile.attempts import INT64_MAX, NUM, ROWS, WIDTH, Call, K, ids, simple
 from tgflow import _core
 
 
@@ -165,6 +165,26 @@ def new_planner() -> Call:
 
 
 CASES: dict[str, Callable[[], Call]] = {
+    "rank_scores": lambda: Call(
+        _core.rank_scores,
+        {
+            "positive": torch.ones(NUM).double(),
+            "negative": torch.ones(NUM, K).double(),
+            "tolerance": 0.0,
+            "out": torch.ones(NUM).double(),
+        },
+        any_width={"negative"},
+    ),
+    "compare_scores": lambda: Call(
+        _core.compare_scores,
+        {
+            "positive": torch.ones(NUM).double(),
+            "negative": torch.ones(ROWS).double(),
+            "tolerance": 0.0,
+            "gained": torch.ones(NUM).double(),
+        },
+        any_length={"negative"},
+    ),
     "gather_rows": gather_rows,
     "scatter_rows": scatter_rows,
     "RowFile.__init__": open_file,
