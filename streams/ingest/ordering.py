@@ -256,6 +256,14 @@ def merged(parts: Sequence[Rows]) -> Rows:
     """Return at least one part as one, sorted by (t, rank)."""
     rows = concat(sorted(parts, key=lambda part: (part.t[0], part.rank[0])))
     t, rank = rows.t, rows.rank
-    if ((t[:-1] < t[1:]) | ((t[:-1] == t[1:]) & (rank[:-1] < rank[1:]))).all():
+    if _is_sorted(t, rank):
         return rows
-    return rows.take(np.lexsort((rank, t)))
+    order = np.argsort(t, kind="stable")  # one sort is enough where equal times come in order
+    if not _is_sorted(t[order], rank[order]):
+        order = np.lexsort((rank, t))
+    return rows.take(order)
+
+
+def _is_sorted(t: Int64s, rank: Int64s) -> bool:
+    earlier, tied = t[:-1] < t[1:], t[:-1] == t[1:]
+    return bool((earlier | (tied & (rank[:-1] < rank[1:]))).all())
