@@ -111,7 +111,10 @@ def test_hostile_files_are_refused_in_little_time_and_memory(judged, tmp_path, m
     good = tensors_file({})
     manifests = {
         "a way out": {"../../x.safetensors": entry(good)},
+        "an absolute way out": {str(tmp_path / "x.safetensors"): entry(good)},
         "another kind of file": {"model.pt": entry(good)},
+        "a hidden file": {".model.safetensors": entry(good)},
+        "no digest": {"model.safetensors": entry(good, sha256=3)},
         "no size": {"model.safetensors": entry(good, bytes="3")},
         "a size below zero": {"model.safetensors": entry(good, bytes=-1)},
         "a tebibyte": {"model.safetensors": entry(good, bytes=1 << 50)},

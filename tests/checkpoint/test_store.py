@@ -1,5 +1,7 @@
 """The store of checkpoints: the newest valid one is found, and what it needs is kept, no more."""
 
+import errno
+import itertools
 import os
 import shutil
 import threading
@@ -9,10 +11,14 @@ import torch
 
 from tgflow.checkpoint import (
     Checkpoint,
+    CheckpointDurabilityUnknown,
+    CheckpointNotCommitted,
     CheckpointStore,
     CheckpointWriter,
     NoValidCheckpoint,
 )
+from tgflow.durable.errors import DiskFull
+from tgflow.durable.fs import RealFs
 
 PIECE = 4
 
@@ -153,6 +159,66 @@ def test_all_damaged_is_refused_again_and_again(tmp_path):
     for _ in range(2):
         with pytest.raises(NoValidCheckpoint, match="no valid checkpoint, only corrupt-ckpt"):
             CheckpointStore(tmp_path).newest()
+
+
+class Failing(RealFs):
+    """Fails the `when`-th call of an operation, counted from 1."""
+
+    def __init__(self, name, when=1, code=errno.EIO):
+        inner, calls = getattr(self, name), itertools.count(1)
+
+        def call(*args):
+            if next(calls) == when:
+                raise OSError(code, os.strerror(code))
+            return inner(*args)
+
+        setattr(self, name, call)
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (errno.EIO, CheckpointNotCommitted),
+        (errno.ENOSPC, DiskFull),
+        (errno.EDQUOT, DiskFull),
+    ],
+)
+@pytest.mark.parametrize("name", ["make_directory", "create", "rename", "sync_directory"])
+def test_what_is_not_committed_changes_nothing(tmp_path, name, code, error):
+    CheckpointStore(tmp_path).save(5, at(5))
+    store = CheckpointStore(tmp_path, fs=Failing(name, code=code))
+    with pytest.raises(error):
+        store.save(9, at(9))
+    assert names(tmp_path) == ["ckpt-000000000005"]
+    store.save(10, at(10))
+    check(10, CheckpointStore(tmp_path).newest())
+
+
+def test_nothing_older_is_removed_until_a_checkpoint_is_durable(tmp_path):
+    first = CheckpointStore(tmp_path)
+    for step in (3, 4):
+        first.save(step, at(step))
+    store = CheckpointStore(tmp_path, keep=1, fs=Failing("sync_directory", 2))
+    store.newest()
+    with pytest.raises(CheckpointDurabilityUnknown, match="may not outlive a crash"):
+        store.save(5, at(5))
+    assert [entry.step for entry in store.entries()] == [3, 4, 5]
+    store.save(6, at(6))
+    assert [entry.step for entry in store.entries()] == [6]
+
+
+def test_what_lies_outside_is_durable_before_a_checkpoint_is_complete(tmp_path):
+    checkpoint = at(2)
+
+    def fail():
+        [unfinished] = tmp_path.glob(".tmp-*")
+        assert not (unfinished / "manifest.json").exists()
+        raise OSError(errno.EIO, "no")
+
+    checkpoint.outside.append(fail)
+    with pytest.raises(CheckpointNotCommitted):
+        CheckpointStore(tmp_path).save(2, checkpoint)
+    assert names(tmp_path) == []
 
 
 def test_the_writer_saves_beside_the_training(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -120,6 +121,21 @@ def test_a_file_that_has_not_what_it_had_is_refused(text: str, tmp_path: Path) -
         resumed(path, None)
     assert str(file) in str(caught.value)
     assert (file.read_bytes() if file.exists() else b"") == before
+
+
+def test_rows_are_on_the_disk_before_a_checkpoint_counts_them(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    def fail() -> None:
+        raise OSError(errno.EIO, "the disk is gone")
+
+    table = table_in("disk", tmp_path)
+    monkeypatch.setattr(table, "sync", fail)
+    trainer = trainer_with(table)
+    trainer.run([EVENTS[:40]])
+    with pytest.raises(ckpt.CheckpointNotCommitted):
+        ckpt.save(tmp_path / "c", trainer.checkpoint())
+    assert not (tmp_path / "c").exists()
 
 
 @pytest.mark.parametrize("policy", cases(["lru", "lfu", "fifo"], ["lru"]))
