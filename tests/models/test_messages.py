@@ -25,20 +25,22 @@ STATEFUL: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def batches_of(model: TemporalModel) -> list[Batch]:
+def batches_of(model: TemporalModel, replayed: float = 0.5) -> list[Batch]:
     """Three batches, the last of them with replayed events if the model learns."""
     learns = any(True for _ in model.parameters())
-    replay = ExperienceReplay(ratio=0.5, half_life=50) if learns else None
+    replay = ExperienceReplay(replayed, half_life=50) if learns and replayed else None
     plan = plan_for(model, made_events(60), batch_size=20, replay=replay)
     return [plan.batch(1, index) for index in range(3)]
 
 
 @torch.no_grad()
-def stored(name: str, settings: dict[str, Any], change: Any) -> dict[str, Tensor]:
+def stored(
+    name: str, settings: dict[str, Any], change: Any, replayed: float = 0.5
+) -> dict[str, Tensor]:
     """Return the state after batches whose messages go through `change(batch, messages)`."""
     model = made_model(name, **settings).eval()
     model.state.keep_past(60)
-    for batch in batches_of(model):
+    for batch in batches_of(model, replayed):
         messages = model.messages(batch, model(batch))
         model.store(NewEvents.of(batch), change(batch, messages))
     return model.state.state_dict()
@@ -59,6 +61,16 @@ def test_only_rows_that_are_read_need_to_be_there(name: str, settings: dict[str,
     assert found.keys() == expected.keys()
     for key, tensor in expected.items():
         assert torch.equal(found[key], tensor), key
+
+
+@pytest.mark.parametrize(("name", "settings"), STATEFUL)
+def test_replayed_events_are_not_stored(name: str, settings: dict[str, Any]) -> None:
+    found, expected = (
+        stored(name, settings, lambda batch, messages: messages, replayed) for replayed in (0.5, 0)
+    )
+    assert found.keys() == expected.keys()
+    for key, tensor in expected.items():
+        torch.testing.assert_close(found[key], tensor)
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=20))

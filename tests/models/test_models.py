@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from helpers.batches import made_batch
+from helpers.made_models import made_events, made_model
 from tgflow.batch import Batch
+from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.models import MODELS, TGN, EdgeBank, Recency, TGATConfig, TGNConfig
@@ -17,6 +20,40 @@ from tgflow.train import ContinualTrainer
 
 def take_in(model: TemporalModel, batch: Batch) -> None:
     model.commit(batch, model(batch))
+
+
+@pytest.mark.parametrize("name", ["tgn", "tgat", "jodie", "graphmixer"])
+def test_node_features_are_read_and_zeros_for_nodes_beyond_them(name):
+    model, events = made_model(name, node_x_dim=5).eval(), made_events(20)
+    node_x = torch.randn(7, 5)
+    scores = [
+        model(made_batch(events, 0, 20, model.fanouts, node_x=x)).positive
+        for x in (node_x, torch.cat([node_x, torch.zeros(5, 5)]), node_x[:3])
+    ]
+    assert torch.equal(scores[0], scores[1])
+    assert not torch.equal(scores[0], scores[2])
+
+
+@pytest.mark.parametrize("aggregator", ["last", "mean"])
+def test_new_events_leave_mail_of_the_other_ends_memory_and_of_their_features(aggregator):
+    events = EventBatch(
+        torch.tensor([0, 0, 1]), torch.tensor([1, 2, 3]), torch.tensor([5, 6, 9]), torch.eye(3)
+    )
+    model = made_model("tgn", edge_x_dim=3, aggregator=aggregator)
+    take_in(model, made_batch(events, 0, 2, model.fanouts))
+    rows = model.state.read(torch.arange(4), torch.full((4,), 2))
+    assert rows.has_mail.tolist() == [True, True, True, False]
+    assert rows.mail_t[:3].tolist() == [6, 5, 6]
+    assert rows.last_update[:3].tolist() == [6, 5, 6]  # a first message is 0 s after it
+    assert rows.mail[0, -3:].tolist() == ([0, 1, 0] if aggregator == "last" else [0.5, 0.5, 0])
+    assert not rows.memory.any(), "only the next use takes the mail in"
+    updated = model.updater(rows, 1.0).detach()
+    take_in(model, made_batch(events, 1, 2, model.fanouts))
+    after = model.state.read(torch.arange(4), torch.full((4,), 3))
+    torch.testing.assert_close(after.memory[1], updated[1])
+    assert (int(after.last_update[1]), int(after.mail_t[1])) == (5, 9)
+    torch.testing.assert_close(after.mail[3], torch.cat([updated[1], events.x[2]]))
+    torch.testing.assert_close(after.mail[1], torch.cat([updated[3], events.x[2]]))
 
 
 def test_a_model_takes_its_settings_by_name_or_as_a_config():

@@ -109,3 +109,8 @@ def test_anomalies_of_a_stream_are_what_was_not_foreseen():
     result = trainer.run(pieces(by_feature(200), 64))
     assert 0 < result["prequential.anomaly.auc"] < 1
     assert not EventScorer(labels=trainer._labels).says_labels
+
+
+def test_batches_in_slices_are_refused():
+    with pytest.raises(ValueError, match="whole batches in one process: leave slices at 1"):
+        trainer_of(slices=2)

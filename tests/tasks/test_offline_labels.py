@@ -61,6 +61,14 @@ def test_training_learns_the_labels_of_its_own_events():
         assert batch.targets.is_known.all()
 
 
+def test_labels_unknown_at_validation_are_not_learned():
+    trainer = trainer_of(taking_turns(200), config={"classes": 3, "label_delay": "10m"})
+    t = trainer.graph.log.read(0, 200).t
+    learned = torch.cat([batch.targets.is_known for batch in trainer._training_batches(0)])
+    assert torch.equal(learned, t[trainer.split.train] + 600 < t[trainer.split.val_start])
+    assert 0 < int(learned.sum()) < len(learned)
+
+
 def test_an_anomaly_is_what_links_did_not_foresee():
     events = made_events(300, noise=0.0)
     start = chronological_split(events).test_start

@@ -93,6 +93,15 @@ def test_each_epoch_learns_all_training_events_and_sees_no_others():
     assert negatives <= set(train.dst.tolist())
 
 
+def test_evaluation_samples_as_many_neighbors_as_are_asked_for_and_training_its_own():
+    widths = {"learn": set(), "predict": set()}
+    trainer, _ = trainer_of(eval_neighbors=(7,), inductive="apart")
+    for step, found in widths.items():
+        spy(trainer, step, lambda batch, _, to=found: to.add(batch.blocks[0].mask.shape[1]))
+    assert "evaluated with 7 neighbors" in trainer.fit()["protocol_line"]
+    assert widths == {"learn": {3}, "predict": {7}}
+
+
 def test_memory_goes_from_training_to_validation_to_test_and_each_epoch_starts_empty():
     trainer, _ = trainer_of()
     memory, split = trainer.model.state, trainer.split
