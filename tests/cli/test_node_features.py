@@ -87,3 +87,16 @@ def test_training_reads_them_and_info_describes_them(run):
     assert tg.open_run("out").graph.node_x.dim == 2
     found = run("info", "--json").json
     assert found["node_features"].startswith("node features: 24 nodes have a row")
+
+
+def test_a_run_does_not_go_on_with_other_features_of_its_nodes(run, resume):
+    flags = ("-m", "recency", "--batch-size", 50, "--threads", 1)
+    assert run("run", *flags, "-o", "out", "--limit", 100).code == 0
+    table = pq.read_table("nodes.parquet")
+    changed = pa.array([x.as_py() + 1 for x in table["balance"]])
+    pq.write_table(table.set_column(1, "balance", changed), "nodes.parquet")
+    ran = resume("--limit", 200)
+    assert ran.code == 66
+    assert "is other than it was when that node appeared" in ran.err
+    fewer = ("--node-columns", "balance", "--allow-config-change")
+    assert resume("--limit", 200, *fewer).code == 2

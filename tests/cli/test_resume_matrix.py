@@ -69,7 +69,7 @@ CASES = {
     "compare": Case("compare", (*STEP, *COMPARED, "--frozen-at", 120, "--seeds", 1)),
     "compare steps": Case("compare", (*STEP, "--models", "jodie", "--cut-at-steps", "--seeds", 1)),
     "compare nodes": Case("compare", (*STEP, *NODES, "--models", "recency,tgat", "--seeds", 1)),
-    "train": Case("train", TRAIN),
+    "train": Case("train", (*TRAIN, "--log-to", "csv")),
     "train seeds": Case("train", (*TRAIN, *TWO_SEEDS)),
     "compare offline": Case("compare", (*OFFLINE, *COMPARED)),
 }
@@ -265,7 +265,12 @@ def trained(out):
         "digests": [json.loads(path.read_text())["state_sha256"] for path in manifests],
         "metrics": {k: v for k, v in metrics.items() if k not in ("machine", "tables", "threads")},
         "records": [untimed(json.loads(line)) for line in lines],
+        "logged": [untimed(row) for path in out.glob("metrics.csv") for row in rows_of(path)],
     }
+
+
+def rows_of(path, delimiter=","):
+    return list(csv.DictReader(path.read_text().splitlines(), delimiter=delimiter))
 
 
 def scores_of(out, case):
@@ -274,7 +279,6 @@ def scores_of(out, case):
         return []
     if case.scores == "parquet":
         return pq.read_table(path).to_pylist()
-    text = path.read_text()
     if case.scores == "jsonl":
-        return [json.loads(line) for line in text.splitlines()]
-    return list(csv.DictReader(text.splitlines(), delimiter="\t" if case.scores == "tsv" else ","))
+        return [json.loads(line) for line in path.read_text().splitlines()]
+    return rows_of(path, "\t" if case.scores == "tsv" else ",")

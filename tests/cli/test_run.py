@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import sys
 import urllib.request
 from pathlib import Path
 
@@ -280,3 +281,14 @@ def test_a_run_logs_each_step_once_though_it_is_killed(
     assert [step for step, tag, _ in board if tag == "running/ap"] == steps
     assert [step for run in runs for step, _ in run.logged] == steps
     assert {run.options["name"] for run in runs} == {"out"}
+
+
+@pytest.mark.parametrize("command", ["run", "train"])
+def test_a_missing_logger_is_refused_before_anything_is_made(
+    tgflow, events_csv, monkeypatch, command
+):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    ran = tgflow(command, "-s", events_csv, "-o", "out", *SMALL, "--log-to", "wandb")
+    assert ran.code == 2
+    assert "logging to wandb needs wandb; pip install 'tgflow-learn[wandb]'" in ran.err
+    assert not Path("out").exists()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from helpers.forged import flip_bit
 from helpers.live_runs import SMALL
 from tgflow.runtime.scores import SavedScores
 
@@ -98,3 +99,16 @@ def test_rows_of_a_killed_run_are_in_the_first_file_though_it_goes_on_with_anoth
     tables = [pq.read_table(path)["position"].to_pylist() for path in (first, second)]
     assert len(tables[0]) in (50, 100)  # the newest checkpoint that was complete
     assert tables[0] + tables[1] == [*range(SIZE)]
+
+
+def test_damaged_rows_of_scores_are_refused(run, resume):
+    assert run("--scores", "s.parquet", "--limit", 100).code == 0
+    first, rows = Path("s.parquet").read_bytes(), Path("out/scores.arrows")
+    rows.write_bytes(flip_bit(rows.read_bytes(), 4 * rows.stat().st_size))
+    ran = resume("--limit", 200)
+    assert ran.code == 76
+    assert "out/scores.arrows is damaged: its checksum differs" in ran.err
+    assert Path("s.parquet").read_bytes() == first
+    ran = resume("--limit", 200, "--scores", "t.parquet")
+    assert ran.code == 0, ran.err
+    assert pq.read_table("t.parquet")["position"].to_pylist() == [*range(100, 200)]

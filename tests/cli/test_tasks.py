@@ -66,6 +66,13 @@ def test_rows_of_scores_have_the_predicted_label(tgflow, tmp_path, ending):
     assert all(0.3 < float(row["label_probability"]) <= 1 for row in rows)
 
 
+def test_rows_of_scores_with_other_columns_go_to_another_file(tgflow, payments):
+    flags = ("-s", payments, *FRAUD[:2], "--label", "is_fraud", "-o", "out", *SMALL)
+    assert tgflow("run", *flags, "--limit", 200, "--scores", "s.csv").code == 0
+    ran = tgflow("run", *flags, *FRAUD[2:], "--allow-config-change", "--resume")
+    assert (ran.code, "name another file" in ran.err) == (2, True), ran.err
+
+
 def rows_of(path):
     """Return the rows of a file of scores."""
     if path.endswith("parquet"):
