@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -11,6 +12,7 @@ import torch
 
 import tgflow as tg
 from helpers.made_models import X_DIM, made_events, made_model
+from tgflow.inference.engine import ReadWriteLock
 from tgflow.tables import FeatureTable
 
 STREAM = made_events(240)
@@ -101,3 +103,22 @@ def test_a_run_that_is_asked_ends_with_the_bits_of_one_that_is_not(name):
     assert asked_ap == ap
     assert asked.keys() == parts.keys()
     assert all(torch.equal(asked[part], parts[part]) for part in parts)
+
+
+def test_the_lock_serves_threads_in_the_order_of_their_requests():
+    lock, order, threads = ReadWriteLock(), [], []
+
+    def take(name, exclusive):
+        with lock.held(exclusive=exclusive):
+            order.append(name)
+
+    with lock.held(exclusive=False):
+        for asked in (("trainer", True), ("asker", False)):
+            threads.append(threading.Thread(target=take, args=asked))
+            threads[-1].start()
+            while len(lock._queue) < len(threads) and not order:
+                time.sleep(0.001)
+        assert order == [], "the asker could share, but the trainer came first"
+    for thread in threads:
+        thread.join()
+    assert order == ["trainer", "asker"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 
@@ -55,6 +57,21 @@ def test_events_that_wait_in_the_graph_are_not_known_yet():
     for _ in steps:
         pass
     assert predictor.score("n0", "n11").dst == ["n11"]
+
+
+def test_questions_within_holding_see_one_position():
+    predictor, trainer = live_predictor("tgn")
+    steps = trainer.steps(batches())
+    next(steps)
+    thread = threading.Thread(target=lambda: [*steps])
+    with predictor.holding():
+        before, first = predictor.position, predictor.score(SRC, DST)
+        thread.start()
+        thread.join(0.3)
+        assert predictor.position == before
+        assert torch.equal(predictor.score(SRC, DST).logit, first.logit)
+    thread.join()
+    assert predictor.position == len(EVENTS)
 
 
 def test_a_ranking_of_too_many_pairs_is_refused_before_it_is_made():

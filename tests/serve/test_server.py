@@ -155,6 +155,22 @@ def test_bytes_that_are_no_http_end_their_connection_alone(client, data):
     assert client.post("/score", PAIR)[0] == 200
 
 
+HEAD = b"POST /score HTTP/1.1\r\nHost: x\r\n" + JSON
+
+
+def test_a_body_without_a_length_is_read_as_far_as_it_may_be(client):
+    chunk = b"400\r\n" + b" " * 0x400 + b"\r\n"
+    with client.raw(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + 2 * chunk) as connection:
+        assert b" 413 " in connection.recv(65_536)
+
+
+def test_clients_that_leave_in_the_middle_disturb_nobody(client):
+    head = HEAD + b"Content-Length: 500\r\n\r\n"
+    for data in (b"", head[:20], head, head + b"{"):
+        client.raw(data).close()
+    assert client.post("/score", PAIR)[0] == 200
+
+
 def test_a_token_is_asked_for_where_there_is_one(predictor):
     with served(predictor, TOKEN) as server:
         for token, expected in ((None, 401), (TOKEN[:-1], 401), (TOKEN, 200)):
