@@ -70,6 +70,18 @@ def test_what_the_clock_has_ended_ends_there_again(tmp_path):
     assert path.read_bytes().startswith(lines_of(10, 14, 24, 27, 37))
 
 
+def test_what_a_stream_raises_comes_after_its_events(tmp_path):
+    def stream():
+        yield events(0, 3)
+        raise RuntimeError("gone")
+
+    batches = timed(stream(), MicroBatchEnds(tmp_path / "ends.txt", 0))
+    found = []
+    with pytest.raises(RuntimeError, match="gone"):
+        found.extend(iter(batches))
+    assert spans(found) == [(0, 3)]
+
+
 def found_in(path, position):
     """Return the ends to be repeated, or what is wrong with them."""
     try:

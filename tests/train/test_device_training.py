@@ -12,9 +12,10 @@ from helpers.emulator.tensors import watching
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from tgflow.graph import TemporalGraph
 from tgflow.tables import FeatureTable
-from tgflow.train.config import ContinualConfig, ExecutionConfig
+from tgflow.train.config import ContinualConfig, ExecutionConfig, OfflineConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.finite import TrainingDiverged
+from tgflow.train.offline import OfflineTrainer
 from tgflow.train.results import MOST_BEHIND
 
 pytestmark = pytest.mark.usefixtures("emulated_pages")
@@ -53,6 +54,19 @@ def test_a_device_learns_what_the_cpu_learns(device, make, has_graph):
     assert [r.stop for r in found] == [r.stop for r in expected]
     assert [r.loss for r in found] == pytest.approx([r.loss for r in expected], rel=1e-3)
     assert found[-1].prequential == pytest.approx(expected[-1].prequential, rel=1e-2)
+
+
+@for_each_place
+def test_offline_training_on_a_device_has_the_figures_of_the_cpu(device):
+    config = OfflineConfig(epochs=1, batch_size=20, learning_rate=1e-2, mrr_negatives=3)
+    execution, results = ExecutionConfig(capture=device != "apart"), []
+    for place in ("cpu", place_of(device)):
+        graph = TemporalGraph.from_events(made_events(200))
+        model = small_tgn(dropout=0.0).to(place)
+        results.append(OfflineTrainer(model, graph, config, execution=execution).fit())
+    for name in ("test.ap", "test.mrr", "inductive.test.ap", "val.ap"):
+        # of some ten events, two that change places are .02
+        assert results[1][name] == pytest.approx(results[0][name], abs=0.04), name
 
 
 @pytest.mark.parametrize("device", [apart])

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from helpers.made_models import X_DIM, made_model
-from helpers.made_streams import made_events, small_tgn
+from helpers.made_streams import made_events, pieces, small_tgn
 from helpers.thread_peers import in_threads
 from tgflow.checkpoint import Checkpoint, UntrustedCheckpoint
+from tgflow.events import MICRO_BATCH_END
 from tgflow.graph import TemporalGraph
 from tgflow.train import ContinualConfig, ContinualTrainer
 from tgflow.train.calibration import Calibration
@@ -59,6 +60,41 @@ def test_each_event_has_its_scores_of_the_model_that_did_not_know_it():
         assert (1 / record.scores.rank).mean() == pytest.approx(record.metrics["mrr"])
         assert "scores" not in record.to_json()
     assert not torch.equal(before[0], next(trainer.model.parameters()))
+
+
+def test_scores_change_nothing_that_is_learned():
+    plain, scoring = trainer_of(scores=False), trainer_of()
+    records = [list(each.steps([made_events(100)])) for each in (plain, scoring)]
+    assert all(record.scores is None for record in records[0])
+    assert [r.metrics for r in records[0]] == [r.metrics for r in records[1]]
+    left, right = (each.checkpoint().sections for each in (plain, scoring))
+    assert right.keys() - left.keys() == {"calibration"}
+    for section, tensors in left.items():
+        assert all(torch.equal(x, right[section][name]) for name, x in tensors.items()), section
+
+
+def test_events_of_a_skipped_micro_batch_have_no_scores():
+    events = made_events(112)
+    events.x[20] = math.inf
+    trainer = trainer_of(replace(CONFIG, on_nan="skip", replay_ratio=0.0))
+    found = [record.scores for record in trainer.steps([events])]
+    is_lost = [bool(scores.logit.isnan().all()) for scores in found]
+    assert 0 < sum(is_lost) <= trainer.result()["num_skipped"]
+    for scores, lost in zip(found, is_lost, strict=True):
+        for column in (scores.logit, scores.rank):
+            assert column.isnan().tolist() == [lost] * 16
+
+
+def test_a_stream_can_end_a_micro_batch_before_it_is_full():
+    events = made_events(80)
+    rest = [MICRO_BATCH_END, MICRO_BATCH_END, events[20:41], MICRO_BATCH_END, events[41:]]
+    records, again = (
+        list(trainer_of().steps([*first, *rest]))
+        for first in ([events[:20]], pieces(events[:20], 7))
+    )
+    spans = [(r.start, r.stop) for r in records]
+    assert spans == [(0, 16), (16, 20), (20, 36), (36, 41), (41, 57), (57, 73), (73, 80)]
+    assert_same(columns_of(again), columns_of(records))
 
 
 @pytest.mark.parametrize("updates", [0, 1])

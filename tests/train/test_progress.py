@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from itertools import pairwise
 
 import pytest
 import torch
@@ -38,6 +39,32 @@ def test_tasks_come_when_their_events_are_there_and_cover_all(size, sizes, batch
     assert torch.equal(graph.log.read(0, size).src, events.src)
     assert torch.equal(graph.edge_x.gather(torch.arange(size)), events.x)
     assert len(feeder.arrivals) == num
+
+
+@given(
+    sizes=st.lists(st.integers(0, 40), max_size=5),
+    batch_size=st.integers(1, 9),
+    most=st.integers(1, 4),
+)
+def test_turns_are_what_each_piece_completes(sizes, batch_size, most):
+    """So all who take in the same pieces take the same turns, and none waits for the next piece."""
+    events, ends = made_events(sum(sizes)), torch.tensor([0, *sizes]).cumsum(0).tolist()
+    feeder = MicroBatcher(TemporalGraph("undirected", 2), 0, 0, batch_size, updates=1)
+    came, num = [], 0
+
+    def stream():
+        for start, stop in pairwise(ends):
+            yield events[start:stop]
+            came.append(stop)
+
+    for turn in feeder.turns(stream(), most):
+        size = len(turn) // 2
+        assert 1 <= size <= most
+        assert turn == [(epoch, num + n) for n in range(size) for epoch in range(2)]
+        num += size
+        is_last = num * batch_size > len(events) or len(came) == len(sizes)
+        assert is_last or ends[len(came)] < num * batch_size <= ends[len(came) + 1]
+    assert num == -(-len(events) // batch_size)
 
 
 @given(
