@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from helpers.live_runs import SHARDED, same_run, write_events, write_features
+from helpers.live_runs import SHARDED, SMALL, same_run, write_events, write_features
 from helpers.rank_runs import (
     SOON,
     arguments,
@@ -23,6 +23,8 @@ from helpers.rank_runs import (
 )
 from tgflow.cli import main
 from tgflow.cli.errors import DATA, INTERNAL, MEMORY, NO_INPUT, UNAVAILABLE, USAGE
+from tgflow.cli.ranks import check_ranks
+from tgflow.config import ConfigError, load_config
 from tgflow.models.tgn import TGN
 from tgflow.runtime import ranks as rank_parts
 from tgflow.runtime import watch
@@ -160,6 +162,29 @@ def test_settings_for_one_process_are_refused(events, tmp_path, monkeypatch, com
     assert codes(ends) == [USAGE] * 2, ends
     assert all(re.search(said, end.err) for end in ends), ends
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "flag", "values"),
+    [("run", "--learning-rate", (1e-3, 1e-4)), ("train", "--seeds", (2, 3))],
+)
+def test_ranks_with_other_settings_are_refused(tmp_path, command, flag, values):
+    argv = [command, "--stream", "events.csv", "--out", "run", *map(str, SMALL), flag]
+    ends = run_ranks(tmp_path, 2, tuple([*argv, str(value)] for value in values))
+    assert codes(ends) == [USAGE] * 2, ends
+    for end in ends:
+        assert f"rank 1 has {flag}={values[1]} and rank 0 has {flag}={values[0]}" in end.err
+
+
+@pytest.mark.parametrize("what", ["graph", "memory"])
+def test_shards_are_refused_on_a_gpu_and_offline(what):
+    flags = {"stream.path": "x.csv", f"ranks.{what}": "sharded", "run.device": "cuda"}
+    config = load_config(flags=flags | {"continual.slices": 2, "offline.slices": 2})
+    with pytest.raises(ConfigError, match=f"--rank-{what}: sharded is for models on the CPU"):
+        check_ranks(config, "continual", 2, 0)
+    with pytest.raises(ConfigError, match=f'{what} = "sharded": offline training has all of it'):
+        check_ranks(config, "offline", 2, 0)
 
 
 def go_to(folder, rank):

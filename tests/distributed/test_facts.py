@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tgflow.distributed.facts import (
+    MOST_BYTES,
     Facts,
     Member,
     find_disagreement,
@@ -46,3 +47,17 @@ def test_nccl_is_for_ranks_with_a_device_each():
         have_own_devices([facts_of(rank, device=name) for rank, name in enumerate(names)])
         for names in devices
     ] == [True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b" " * (MOST_BYTES + 1), "1048577 bytes are more than the 1048576"),
+        (b"[]", "a rank did not say what it is"),
+        (b'{"member": {}}', "a rank did not say what it is"),
+        (b"\xff", "codec can't decode"),
+    ],
+)
+def test_what_are_no_facts_is_refused(data, text):
+    with pytest.raises(ValueError, match=text):
+        Facts.from_bytes(data)

@@ -135,6 +135,20 @@ def test_features_of_nodes_come_with_the_segments_that_mention_them(sizes):
     assert in_world(3, take_nodes, sizes) == [1 + 94 * 3] * 3
 
 
+def take_idle(peers, seconds):
+    def stream():
+        yield events(10)
+        time.sleep(seconds)
+        yield events(10)
+
+    source = stream() if peers.rank == 0 else NoSource()
+    assert len(concat(taken(peers, source, heartbeat=0.1))) == 20
+
+
+def test_an_idle_stream_outlives_the_timeout():
+    in_world(2, take_idle, 1.5, timeout=0.5)
+
+
 class SourceGone(OSError):
     """What a source raises."""
 

@@ -81,6 +81,11 @@ def test_rank_0_opens_the_address_that_all_were_given():
     assert outcomes_of(environs) == [[0, 1]] * 2
 
 
+def test_without_a_rank_0_the_others_give_up(tmp_path):
+    [text] = outcomes_of([in_directory(tmp_path, 1, 2)], [{"timeout": 0.5}])
+    assert text.startswith("PeerLost: rank 1 found no rank 0 to join within 0.5 s")
+
+
 def say_where(folder, port, nonce):
     (folder / "rank-0.json").write_text(json.dumps(["127.0.0.1", port, nonce]))
 

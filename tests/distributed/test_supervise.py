@@ -98,6 +98,14 @@ def test_what_another_try_may_mend_is_restarted(run, tmp_path, code):
     assert [starts(tmp_path, rank) for rank in range(2)] == [2, 2]
 
 
+@pytest.mark.parametrize("code", cases([1, 2, 65, 66, 70, 73, 76, 77], [70]))
+def test_what_no_other_try_mends_ends_all_at_once_with_its_code(run, tmp_path, code):
+    lines = []
+    assert run(f"sys.exit({code} if rank == 1 else 75)", say=lines.append) == code
+    assert starts(tmp_path) == 1
+    assert lines == [f"rank 1 ended with {code}"]
+
+
 def test_the_rank_that_was_killed_is_named_and_not_those_that_lost_it(run):
     lines = []
     script = "if rank == 1: os.kill(os.getpid(), 9)\nsys.exit(75)"
