@@ -116,6 +116,21 @@ def test_a_changed_bit_of_a_file_is_found_or_changes_nothing(outcome, tmp_path, 
     assert num_found > 10
 
 
+def test_the_better_model_leads_by_events_that_all_have(outcome, analysis, tmp_path):
+    assert_same(Outcome.read(written(outcome, tmp_path)), outcome)
+    assert analysis.num_events == SIZE
+    assert list(analysis.failures()) == ["<b>lost</b>/0"]
+    for means in (analysis.mrr.means, analysis.ap.means):
+        assert list(means) == ["good", "good frozen", "bad"]
+    assert analysis.mrr.p_of_best("good") is None
+    assert analysis.mrr.p_of_best("bad") < 0.05
+    assert analysis.pareto() == ["bad", "good frozen", "good"]
+    assert [window.stop - window.start for window in analysis.windows()] == [SIZE // 20] * 20
+    drift = analysis.drift(1.0)
+    assert drift["repeats"][0] < drift["repeats"][-1]
+    assert drift["new nodes"][0] > 0
+
+
 def test_average_precision_is_that_of_scikit_learn_batch_by_batch():
     rng = np.random.default_rng(1)
     positive, negative = rng.integers(0, 9, 130) / 4 + 0.5, rng.integers(0, 9, 130) / 4

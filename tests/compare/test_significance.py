@@ -8,6 +8,7 @@ import pytest
 from helpers.effort import slow
 from helpers.wandering import wandering
 from tgflow.compare.significance import compare_means, holm
+from tgflow.resampling import Resampling
 
 
 def test_two_copies_of_a_model_differ_by_exactly_nothing():
@@ -58,6 +59,13 @@ def coverage(runs, size, num_resamples):
 )
 def test_the_interval_holds_the_difference_as_often_as_it_claims(size, least, most):
     assert least <= coverage(*size) <= most
+
+
+def test_events_without_weight_do_not_count():
+    weights = (np.arange(100) < 50).astype(float)
+    drawn = Resampling(100, 1, 200).means(np.arange(100.0)[None], weights)
+    assert drawn.max() < 50
+    assert drawn.mean() == pytest.approx(24.5, abs=1)
 
 
 def test_holm_by_hand():

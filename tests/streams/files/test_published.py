@@ -97,6 +97,9 @@ def test_comments_longer_than_a_block_are_left_out(tmp_path):
     path.write_text("".join(f"# comment {i}\n" for i in range(120)) + text_of(ROWS))
     assert flat(read(open_files(path, block_bytes=30))) == flat(read(open_files(path)))
     assert rows_of(open_stream(path)) == ROWS
+    for separator in ("\t", ",", "  ", ", "):
+        path.write_text("# src dst t\n" + text_of(ROWS, separator))
+        assert rows_of(open_stream(path)) == ROWS
     path.write_text("#\n" * 10_001 + text_of(ROWS))
     with pytest.raises(StreamError, match="more than 10,000 lines of comments"):
         open_stream(path)

@@ -4,6 +4,8 @@ import math
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tgflow.streams.rows.schema import Checks, Columns, Scale
 from tgflow.streams.rows.validate import RowSchema, validate
@@ -26,6 +28,49 @@ def test_a_dictionary_with_an_index_out_of_range_is_isolated():
     rows = pa.record_batch({"src": broken, "dst": ["x"] * 3, "t": range(3)})
     found = validate(rows, RowSchema(Columns(), "string", Scale("s", "s")))
     assert [(fault.row, fault.code) for fault in found.faults] == [(1, "encoding")]
+
+
+INT64_MAX = 2**63 - 1
+VALUES = {
+    "src": [0, 7, INT64_MAX, -1, None],
+    "dst": [0, 7, 100, 101, None],
+    "t": [0, -5, -(2**63), INT64_MAX, None],
+    "label": [0, 5, 6, None],
+    "f": [0.0, 2.0, -2.1, math.nan, math.inf, 1e39, None],
+}
+RULES = {
+    "src": lambda x: "negative_id" if x < 0 else None,
+    "dst": lambda x: "negative_id" if x < 0 else None,
+    "t": lambda x: "time_range" if x == -(2**63) else None,
+    "label": lambda x: "range" if x > 5 else None,
+    "f": {math.nan: "nan", math.inf: "inf", 1e39: "inf", -2.1: "range"}.get,
+}
+
+
+def code_of(row):
+    codes = ("null" if row[name] is None else rule(row[name]) for name, rule in RULES.items())
+    return next(filter(None, codes), None)
+
+
+@given(
+    st.lists(st.fixed_dictionaries({k: st.sampled_from(v) for k, v in VALUES.items()}), max_size=12)
+)
+def test_the_first_fault_of_each_row_is_named_and_the_others_are_events(rows):
+    types = {name: pa.float64() if name == "f" else pa.int64() for name in VALUES}
+    batch = pa.RecordBatch.from_pylist(rows, pa.schema(types))
+    checks = Checks(max_node_id=INT64_MAX, max_label=5, max_abs=2.0)
+    columns = Columns(label="label", features=("f",))
+    found = validate(batch, RowSchema(columns, "int", Scale("s", "s"), (1,), checks))
+    codes = [code_of(row) for row in rows]
+    expected = [(i, code) for i, code in enumerate(codes) if code]
+    assert [(fault.row, fault.code) for fault in found.faults] == expected
+    good = [row for row, code in zip(rows, codes, strict=True) if code is None]
+    for name in ("src", "dst"):
+        assert getattr(found.events, name).to_pylist() == [row[name] for row in good]
+    assert found.events.t.tolist() == [row["t"] for row in good]
+    assert found.events.x[:, 0].tolist() == [row["f"] for row in good]
+    index = range(len(rows)) if found.index is None else found.index.tolist()
+    assert [*index] == [i for i, code in enumerate(codes) if code is None]
 
 
 def test_limits_of_values_make_rows_bad():
