@@ -196,3 +196,13 @@ def choices(key):
 )
 def test_settings_are_named_by_their_flags(said, shown):
     assert in_flags(said) == shown
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_settings_of_a_file_and_of_flags_win_over_those_of_a_protocol(tmp_path, name):
+    section = "continual" if name.startswith("prequential") else "offline"
+    file = tmp_path / "own.toml"
+    file.write_text(f'[{section}]\nprotocol = "{name}"\nbatch_size = 100\n')
+    config = getattr(load_config(file, {f"{section}.visibility": "batch"}), section)
+    expected = {**PROTOCOLS[name], "batch_size": 100, "visibility": "batch"}
+    assert {key: getattr(config, key) for key in expected} == expected

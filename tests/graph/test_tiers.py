@@ -67,3 +67,20 @@ def test_sizes_are_read_as_people_write_them():
     sizes = [parse_bytes(size) for size in written]
     assert sizes == [7, 7, 8 * 10**9, 1500, 2 * 2**20, 1000, 3072, 9, 2**63 - 1]
     assert type(parse_bytes(np.int64(9))) is int
+
+
+def test_a_node_of_degree_200_000():
+    """Ginex overran a buffer at 32 k neighbors."""
+    size = 200_000
+    leaf = torch.arange(1, size + 1)
+    graph = TemporalGraph.from_events(
+        EventBatch(torch.zeros_like(leaf), leaf, leaf - 1), "directed"
+    )
+    t = torch.tensor([1, 5, 123_457, size, 2 * size])
+    hub, end = torch.zeros_like(t), t.clamp(max=size)[:, None]
+    expected = (end - 1 - torch.arange(8)).clamp(min=-1)
+    assert torch.equal(recent_neighbors(graph, hub, t, 8).eid, expected)
+    drawn = uniform_neighbors(graph, hub, t, 8, key=3)
+    assert drawn.count.tolist() == [1, 5, 8, 8, 8]
+    assert (drawn.eid[2:, :-1] > drawn.eid[2:, 1:]).all()
+    assert (drawn.eid < end).all()

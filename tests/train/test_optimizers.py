@@ -5,14 +5,16 @@ from functools import partial
 
 import pytest
 import torch
+from torch.nn.functional import softplus
 from torch.optim import lr_scheduler
 
 from helpers.made_streams import made_events, pieces, small_tgn
 from helpers.records import assert_same_state, state_of
 from tgflow import checkpoint as ckpt
 from tgflow.graph import TemporalGraph
-from tgflow.train.config import ContinualConfig
+from tgflow.train.config import ContinualConfig, OfflineConfig
 from tgflow.train.continual import ContinualTrainer
+from tgflow.train.offline import OfflineTrainer
 
 CONFIG = ContinualConfig(batch_size=20, learning_rate=1e-2, mrr_negatives=5)
 
@@ -51,6 +53,20 @@ def test_optimizer_by_name_settings_or_callable_is_the_same(by_name, by_settings
     expected = bits_after(trainer_of(optimizer=by_callable), events)
     assert bits_after(trainer_of(replace(CONFIG, optimizer=by_name)), events) == expected
     assert bits_after(trainer_of(optimizer=by_settings), events) == expected
+
+
+def test_trainers_take_optimizer_schedule_and_loss():
+    def only_positive(scores):
+        return softplus(-scores.positive).mean()
+
+    how = {"optimizer": "sgd", "lr_scheduler": "exponential:gamma=0.5", "loss": only_positive}
+    graph = TemporalGraph.from_events(made_events(100))
+    offline = OfflineTrainer(small_tgn(), graph, OfflineConfig(epochs=1), **how)
+    for trainer in (trainer_of(**how), offline):
+        learner = trainer._learner
+        assert type(learner.optimizer) is torch.optim.SGD
+        assert type(learner.lr_scheduler) is lr_scheduler.ExponentialLR
+        assert learner.loss is only_positive
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.keys import derive_key
 from tgflow.metrics import ranks
-from tgflow.plan.negatives import PairHistory, PooledNegatives
+from tgflow.plan.negatives import NegativeSampler, PairHistory, PooledNegatives
 from tgflow.train.config import ContinualConfig, OfflineConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.offline import OfflineTrainer, is_better
@@ -70,6 +70,27 @@ def test_the_published_protocol_draws_as_published():
     result = trainer.fit()
     assert result["protocol"] == "dyglib/1"
     assert "changed: batch_size 20 for 200; epochs 1 for 100" in result["protocol_line"]
+
+
+def test_training_draws_from_the_destinations_of_training_or_of_all_events():
+    src, dst = torch.arange(200) % 5, 10 + torch.arange(200) % 7
+    dst[190:] = 99  # comes in the test alone
+    for destinations, is_drawn in (("train", False), ("all", True)):
+        events = EventBatch(src, dst, torch.arange(200))
+        plan = trainer_of(events, destinations=destinations)._train_plan
+        drawn = {d for i in range(len(plan)) for d in plan.batch(0, i).negative_dst[:, 0].tolist()}
+        assert (99 in drawn) is is_drawn
+
+
+def test_a_pass_of_new_nodes_apart_has_their_events_and_destinations_alone():
+    trainer = trainer_of(inductive="apart", collide=True)
+    start = trainer.split.test_start
+    new = start + trainer.split.touches_new[start:].nonzero().flatten()
+    plan = trainer._new_nodes_plan("test", NegativeSampler(num=50, cut=300, collide=True))
+    batches = [plan.batch(0, index) for index in range(len(plan))]
+    assert torch.equal(torch.cat([batch.eid for batch in batches]), new)
+    drawn = {d for batch in batches for d in batch.negative_dst.flatten().tolist()}
+    assert drawn == set(trainer.graph.log.gather(new).dst.tolist())
 
 
 def test_pooled_negatives_come_from_the_pool_and_miss_the_event_unless_they_may_hit_it():

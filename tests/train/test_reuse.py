@@ -20,7 +20,7 @@ from tgflow.plan import Loader, NegativeSampler
 from tgflow.train.config import OfflineConfig
 from tgflow.train.offline import OfflineTrainer
 from tgflow.train.plans import make_plan
-from tgflow.train.reuse import TrainingReuse
+from tgflow.train.reuse import TrainingReuse, reuse_of
 from tgflow.train.state import load_learner, save_learner
 from tgflow.train.step import TrainStep
 
@@ -117,6 +117,19 @@ def test_a_reused_row_is_that_of_the_parameters_it_was_computed_with(layers):
     assert not run.model.encoder.layers[-1]._forward_hooks
 
 
+def test_no_gradient_reaches_a_reused_row_and_a_refreshed_one_weighs_more():
+    run = Pass(recent_tgat(dropout=0.0))
+    run.learn(stop=6)
+    reused, ring = next(run.batches(6)).blocks[1].reused, run.reuse._rings[0]
+    computed = torch.randn(len(reused.weight), 8, requires_grad=True)
+    rows = ring.completed(computed, reused)
+    assert len(rows) == len(computed) + len(reused.slot)
+    factors = torch.randn(rows.shape)
+    (rows * factors).sum().backward()
+    assert torch.equal(computed.grad, factors[: len(computed)] * reused.weight.unsqueeze(1))
+    assert sorted(set(reused.weight.tolist())) == pytest.approx([1.0, 1 / 0.3])
+
+
 @pytest.mark.parametrize("killed", cases([(1, 0), (3, 1), (4, 2), (8, 0), (13, 1)], [(4, 2)]))
 def test_resume_after_kill_matches_an_undisturbed_pass(killed):
     stop, num_threads = killed
@@ -190,6 +203,10 @@ def test_models_and_settings_that_cannot_reuse_rows_are_refused(model, settings,
 def test_settings_out_of_range_and_rows_without_room_are_refused():
     with pytest.raises(ValueError, match=r"refresh must be more than 0 and at most 1, got 1\.5"):
         tg.train.Reuse(refresh=1.5)
+    trainer = trainer_of(recent_tgat(), reuse=replace(REUSE, staleness=0))
+    assert trainer.reuse is None
+    with pytest.raises(ValueError, match=r"for one process, .* got 2 ranks: leave reuse out"):
+        reuse_of(REUSE, trainer._learner, trainer._train_plan, num_ranks=2)
     first = Pass()
     first.learn(stop=8)
     small = Pass(reuse=replace(REUSE, budget=4_096))

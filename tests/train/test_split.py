@@ -37,7 +37,8 @@ def test_parts_end_where_numpy_says(steps, ratios):
 
 def test_new_nodes_are_unseen_in_training_and_seen_later():
     events = made_events(400)
-    split = chronological_split(events, seed=3)
+    split, again, other = (chronological_split(events, seed=seed) for seed in (3, 3, 0))
+    assert split.train.tolist() == again.train.tolist() != other.train.tolist()
     train = events[split.train]
     known = set(train.src.tolist()) | set(train.dst.tolist())
     everyone = set(events.src.tolist()) | set(events.dst.tolist())

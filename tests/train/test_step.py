@@ -1,6 +1,7 @@
 """One step: its loss, its dropout, and what happens when numbers run away."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -50,3 +51,12 @@ def test_what_is_not_finite_stops_the_run_by_place_and_changes_nothing(step, mon
         getattr(learner, step)(some_batch(model, epoch=2))
     after = model.state_dict()
     assert all(torch.equal(x, after[name]) for name, x in before.items() if "decoder" not in name)
+
+
+def test_the_loss_is_the_models_unless_settings_say_otherwise():
+    def loss(paper, setting):
+        model = small_tgn(dropout=0.0)
+        model.loss = paper
+        return TrainStep(model, replace(CONFIG, loss=setting)).learn(some_batch(model)).loss
+
+    assert loss("bpr", None) == loss("bce", "bpr") != loss("bpr", "bce")
