@@ -31,6 +31,7 @@ def test_run_leaves_all_that_it_promises_and_can_start_again(tgflow, events_csv,
     }  # fmt: skip
     records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [r["stop"] for r in records] == [50, 100, 150, 200, 250, 300, 350, 400]
+    assert all(r["rss_bytes"] > 0 and 0 < r["progress"] <= 1 for r in records)
     metrics = json.loads((out / "metrics.json").read_text())
     assert metrics["num_events"] == 400
     assert 0 < metrics["test.ap"] <= 1

@@ -86,6 +86,12 @@ def test_without_a_rank_0_the_others_give_up(tmp_path):
     assert text.startswith("PeerLost: rank 1 found no rank 0 to join within 0.5 s")
 
 
+def test_ranks_with_other_settings_are_no_world(tmp_path):
+    environs = [in_directory(tmp_path, rank, 2) for rank in range(2)]
+    for text in outcomes_of(environs, [{"settings": {"seed": rank}} for rank in range(2)]):
+        assert text.startswith("WorldError: rank 1 has seed=1 and rank 0 has seed=0; start all")
+
+
 def say_where(folder, port, nonce):
     (folder / "rank-0.json").write_text(json.dumps(["127.0.0.1", port, nonce]))
 

@@ -36,6 +36,7 @@ def fails_at(monkeypatch, owner, name, number, error):
 
 NO_MEMORY = torch.OutOfMemoryError("CUDA out of memory")
 IN_PART = "has changed the model in part; there is no checkpoint yet"
+NO_ROOM = "could not be saved: no room; there is no checkpoint yet"
 
 
 @pytest.mark.parametrize(
@@ -44,6 +45,7 @@ IN_PART = "has changed the model in part; there is no checkpoint yet"
         (step.TrainStep, "backward", NO_MEMORY, 100, None),
         (Plan, "batch", NO_MEMORY, 50, None),
         (torch.optim.Adam, "step", NO_MEMORY, None, IN_PART),
+        (step.TrainStep, "backward", NO_MEMORY, None, NO_ROOM),
     ],
 )
 def test_memory_that_ends_leaves_whole_micro_batches_or_says_what_stands(
@@ -57,6 +59,8 @@ def test_memory_that_ends_leaves_whole_micro_batches_or_says_what_stands(
     checkpoints = Checkpoints(trainer, store, CheckpointWriter(store), run_log, config.checkpoint)
     runner = Runner(trainer, stream, checkpoints, services=[checkpoints], warn=warnings.append)
     fails_at(monkeypatch, owner, name, 3, error)
+    if said == NO_ROOM:
+        fails_at(monkeypatch, ContinualTrainer, "save_to", 1, MemoryError("no room"))
     with pytest.raises((type(error), BatchError)) as found:
         runner.run()
     assert is_out_of_memory(found.value)
