@@ -33,8 +33,9 @@ def test_an_answer_is_that_of_a_trainer_which_stopped_there(name):
                 pass
             assert predictor.position == other.position == step.stop
             assert trainer.graph.num_events >= step.stop
-            found, expected = predictor.score(SRC, DST), stopped.score(SRC, DST)
-            assert torch.equal(found.logit, expected.logit)
+            for at in (None, 10**6):  # when all events in the graph have happened
+                found, expected = (each.score(SRC, DST, at) for each in (predictor, stopped))
+                assert torch.equal(found.logit, expected.logit)
             assert predictor.top_k("n0", k=3).dst == stopped.top_k("n0", k=3).dst
             if name != "tgn+pairs":
                 continue
