@@ -34,9 +34,13 @@ def test_an_answer_is_that_of_a_trainer_which_stopped_there(name):
             assert predictor.position == other.position == step.stop
             assert trainer.graph.num_events >= step.stop
             for at in (None, 10**6):  # when all events in the graph have happened
-                found, expected = (each.score(SRC, DST, at) for each in (predictor, stopped))
-                assert torch.equal(found.logit, expected.logit)
-            assert predictor.top_k("n0", k=3).dst == stopped.top_k("n0", k=3).dst
+                for ask in (
+                    lambda of, at=at: of.score(SRC, DST, at).logit,
+                    lambda of, at=at: of.top_k("n0", 3, at=at).logit,
+                    lambda of, at=at: of.embed(SRC, at) if name == "tgn" else torch.empty(0),
+                ):
+                    assert torch.equal(ask(predictor), ask(stopped))
+                assert predictor.top_k("n0", 3, at=at).dst == stopped.top_k("n0", 3, at=at).dst
             if name != "tgn+pairs":
                 continue
             known = predictor.top_k("n0", k=9, exclude_known=True)
