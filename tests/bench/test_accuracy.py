@@ -16,7 +16,7 @@ from tgflow.bench.row import Row
         ("learning_rate = 0.00030", "depth = 5\nwindow = true\nhalf_life = 10000000.0"),
     ],
 )
-def test_settings_are_a_rows_however_they_were_typed(tmp_path, training, model):
+def test_settings_of_a_row_do_not_depend_on_their_spelling(tmp_path, training, model):
     found = {"stream": "enron.csv", "model": "counts", "num_seeds": 3, "test.ap": 0.9}
     (tmp_path / "metrics.json").write_text(json.dumps(found | {"num_parameters": 9}))
     training, model = f"epochs = 5\nbatch_size = 100\n{training}", f'name = "counts"\n{model}'
@@ -32,7 +32,7 @@ def row_of(name, model, value, stream="collegemsg", settings="", **params):
     return Row(name, value, "", {"stream": stream, "model": model, "settings": settings, **params})
 
 
-def test_the_best_of_all_follows_from_the_rows():
+def test_best_result_is_computed_from_the_rows():
     rows = [
         row_of("test AP", "tpnet", 0.96),
         row_of("test AP", "recency", 0.965),
@@ -50,7 +50,7 @@ def test_the_best_of_all_follows_from_the_rows():
     assert with_targets(found) == found
 
 
-def test_the_default_is_to_reach_the_better_of_tgn_and_the_rules():
+def test_default_target_is_the_better_of_tgn_and_the_heuristics():
     rows = [
         row_of("prequential AP", "tgn+pairs", 0.9, "enron", events=10),
         row_of("prequential AP", "tgn+pairs", 0.97, events=10),

@@ -34,7 +34,7 @@ def test_every_method_reads_the_same_rows(path):
     assert len(take(task_of(path, "lru", limit_s=0.0)).rows) == 1
 
 
-def test_rows_compare_batches_that_both_methods_read():
+def test_rows_compare_only_batches_read_by_both_methods():
     belady = PassTimes([1.0, 2.0, 3.0], [10, 20, 30])
     taken = {"belady": belady, "lru": PassTimes([2.0, 4.0, 6.0], [10, 20, 30])}
     rows = list(disk.compared({**taken, "mmap": PassTimes([8.0, 9.0], [10, 20])}, {}))

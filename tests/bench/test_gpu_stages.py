@@ -19,7 +19,7 @@ def python(code: str, name: str = "step", **options) -> Step:
     return Step(name, [sys.executable, "-c", code], **options)
 
 
-def test_failed_step_stops_no_other(tmp_path, capsys):
+def test_failed_step_does_not_stop_the_others(tmp_path, capsys):
     steps = [
         python("print('bad'); exit(3)", "one"),
         Step("two", [tmp_path / "no-such-command"]),
@@ -37,7 +37,7 @@ def test_failed_step_stops_no_other(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_step_and_its_processes_end_at_its_limit(tmp_path):
+def test_step_and_its_processes_are_killed_at_its_time_limit(tmp_path):
     sleeper = "import subprocess, sys, time; subprocess.run([sys.executable, '-c', 'import time; "
     sleeper += 'time.sleep(2); open(sys.argv[1], "w")\', sys.argv[1]])'
     mark = tmp_path / "mark"
@@ -47,7 +47,7 @@ def test_step_and_its_processes_end_at_its_limit(tmp_path):
     assert not mark.exists()
 
 
-def test_every_stage_is_done_in_eight_minutes(monkeypatch):
+def test_every_stage_is_limited_to_eight_minutes(monkeypatch):
     monkeypatch.setattr(gpu_stages.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(gpu_stages.shutil, "rmtree", lambda *_, **__: None)
     for name, stage in STAGES.items():
@@ -57,7 +57,7 @@ def test_every_stage_is_done_in_eight_minutes(monkeypatch):
     assert kept == {f"{goal.bench}.json" for goal in GOALS}
 
 
-def test_rows_come_back_with_the_logs(tmp_path, monkeypatch, capsys):
+def test_rows_are_returned_with_the_logs(tmp_path, monkeypatch, capsys):
     goal = next(each for each in GOALS if each.bench == "train" and not each.is_ratio)
     row = json.dumps([Row(goal.name, 3e9, goal.unit, goal.params).to_json()])
     step = python(f"print({row!r})", "bench train 0", output="rows/0-train.json")

@@ -57,7 +57,7 @@ def test_rows_are_complete_and_have_baselines(run, beside, options):
         assert all(row.baseline is not None and row.baseline > 0 for row in made)
 
 
-def test_graph_on_a_gpu_is_measured_as_one_on_the_cpu():
+def test_gpu_graph_has_the_same_benchmark_rows_as_cpu():
     options = Options(quick=True, entries=(10_000,))
     found = []
     for device in (opened("emulated"), "cpu"):
@@ -86,7 +86,7 @@ def test_ratio_and_targets_of_a_row():
 
 
 @pytest.mark.parametrize("peer", peers.SAMPLERS, ids=lambda peer: peer.library)
-def test_peers_find_the_same_recent_neighbors_where_they_are_installed(peer):
+def test_installed_peers_find_the_same_recent_neighbors(peer):
     events, k = wikipedia()[:600], 5
     present, absent = samplers(events, k)
     if peer.library in absent:
@@ -100,7 +100,7 @@ def test_peers_find_the_same_recent_neighbors_where_they_are_installed(peer):
     assert share_equal(ours, theirs) == 1.0
 
 
-def test_library_that_is_not_installed_has_a_skipped_row():
+def test_missing_library_gives_a_skipped_row():
     rows = list(library_rows("two hops", "us", {OWN: 2.0, "slow": 6.0}, {"none": "absent"}, {}))
     assert [row.ratio for row in rows] == [3.0, None, None]
     assert rows[2].params == {"library": "none", "skipped": "absent"}
@@ -114,7 +114,7 @@ events_and_cuts = st.tuples(
 
 
 @given(events_and_cuts, st.sampled_from(["undirected", "directed"]), st.integers(1, 20))
-def test_csr_answers_as_the_graph_does(events_and_cuts, direction, k):
+def test_csr_matches_the_graph(events_and_cuts, direction, k):
     listed, cuts = events_and_cuts
     src, dst, gaps = torch.tensor(listed, dtype=torch.int64).view(-1, 3).unbind(1)
     events = EventBatch(src.clone(), dst.clone(), gaps.cumsum(0))
@@ -135,7 +135,7 @@ def test_csr_answers_as_the_graph_does(events_and_cuts, direction, k):
         check_equal("uniform", ours, csr.uniform(nodes, t, k, key=7))
 
 
-def test_different_answers_are_an_error():
+def test_different_answers_raise():
     graph, csr = TemporalGraph.from_events(PowerLaw(5).read(0, 20)), StaticCsr()
     nodes, t = torch.arange(5), torch.full((5,), 30)
     with pytest.raises(RuntimeError, match="recent: the answers differ in 'nodes'"):

@@ -15,20 +15,20 @@ WORK = Work("tgn", batch=20, warm_up=1, batches=2, dim=4)
 
 
 @pytest.mark.slow
-def test_ranks_learn_on_after_each_kill(tmp_path):
+def test_ranks_continue_training_after_each_kill(tmp_path):
     events = write_events(tmp_path / "events.csv", 40_000)
     assert all(0 < seconds < 60 for seconds in recoveries(events, 2))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [{"world": 2}, {"copies": 2}])
-def test_contenders_are_new_processes(processes):
+def test_each_measurement_runs_in_a_new_process(processes):
     seconds = start(Work("tgn", 20, 1, 2, dim=4, **processes))
     assert len(seconds) == 2
     assert min(seconds) > 0
 
 
-def test_two_ranks_are_held_to_one_process_or_to_what_the_machine_can(monkeypatch):
+def test_two_ranks_are_compared_with_one_process_or_the_machine_limit(monkeypatch):
     def made(work):
         return [control if work.copies == 2 else {2: 2.0, 0: 3.0}[work.world]]
 

@@ -15,7 +15,7 @@ REPORT = """<testsuites><testsuite>
 </testsuite></testsuites>"""
 
 
-def test_properties_are_added_up_by_kind(tmp_path):
+def test_properties_are_summed_by_kind(tmp_path):
     report = tmp_path / "report.xml"
     report.write_text(REPORT)
     rows = list(campaign_rows(properties_of(report)))

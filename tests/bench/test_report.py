@@ -20,19 +20,19 @@ ROWS = [
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_no_figure_of_a_page_was_typed(page):
+def test_all_figures_of_a_page_come_from_results(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     assert filled(text) == text
 
 
-def test_results_come_back_as_they_were_recorded(tmp_path):
+def test_recorded_results_round_trip(tmp_path):
     result = load(record("race", "make bench ARGS=race", ROWS, tmp_path))
     assert [row.to_json() for row in result.rows] == [row.to_json() for row in ROWS]
     assert result.command == "make bench ARGS=race"
     assert "cores of" in result.machine
 
 
-def test_a_table_marks_the_targets_that_are_missed(tmp_path, monkeypatch):
+def test_table_marks_missed_targets(tmp_path, monkeypatch):
     monkeypatch.setattr("benchmarks.report.TABLES", {"races": (Picked("race", ("speed",)),)})
     record("race", "make bench ARGS=race", ROWS, tmp_path)
     page = "Before.\n<!-- rows: races -->\nold\n<!-- end -->\n<!-- rows: missed -->\n<!-- end -->\n"

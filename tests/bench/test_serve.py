@@ -13,7 +13,7 @@ pytest.importorskip("fastapi", reason="fastapi is not installed")
 
 
 @pytest.mark.slow
-def test_every_number_of_clients_has_quantiles_and_learning_a_loss(monkeypatch):
+def test_rows_have_latency_quantiles_per_number_of_clients_and_training_slowdown(monkeypatch):
     monkeypatch.setattr(serve, "WARM_EVENTS", 200)
     monkeypatch.setattr(serve, "CLIENTS", (1, 3))
     with serve.Learning(Task(made_events(400, x_dim=3), 300, batch_size=50, dim=8)) as learning:

@@ -11,7 +11,7 @@ from tgflow.bench.setup import Options
 QUICK = Options(quick=True, device="cpu")
 
 
-def test_placements_are_measured_beside_what_they_replace(monkeypatch):
+def test_placements_are_measured_against_their_alternatives(monkeypatch):
     for name, value in {"WIDTHS": (100,), "GPU_CALL": 50, "SMALL_CALL": 20}.items():
         monkeypatch.setattr(table, name, value)
     rows = table.run(QUICK)
@@ -24,7 +24,7 @@ def test_placements_are_measured_beside_what_they_replace(monkeypatch):
     assert all(row.value > 0 and math.isfinite(row.value) for row in rows)
 
 
-def test_all_rows_of_files_but_the_bad_ones_reach_the_log(tmp_path, monkeypatch):
+def test_all_good_rows_of_files_reach_the_log(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = stream.write_files(tmp_path, 2000)
     read = [stream.into_log(tmp_path / name, tmp_path) for name in names]

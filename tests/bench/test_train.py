@@ -39,7 +39,7 @@ def test_own_models_train_on_the_task(name):
     [*peers.TGN, *peers.TGAT, *peers.GRAPHMIXER, *peers.DYGFORMER, *peers.TPNET],
     ids=lambda peer: peer.adapter,
 )
-def test_peers_run_the_same_task_where_they_are_installed(peer):
+def test_installed_peers_run_the_same_task(peer):
     contender = peers.load(peer, made_task())
     if contender == peer.not_installed:
         pytest.skip(f"{peer.library} is {contender}")
@@ -51,7 +51,7 @@ def test_peers_run_the_same_task_where_they_are_installed(peer):
     assert len(positive) == len(negative) == 20
 
 
-def test_rows_without_peers_have_the_way_to_install_them(monkeypatch):
+def test_rows_of_missing_peers_explain_how_to_install_them(monkeypatch):
     def not_installed(name):
         raise peers.PackageNotFoundError(name)
 
@@ -96,7 +96,7 @@ def test_training_on_a_device_is_measured_for_each_batch_size(monkeypatch):
 
 
 @pytest.mark.parametrize(("cores", "num_rows"), [(2, 2), (1, 1)])
-def test_training_is_measured_on_one_thread_and_on_all(cores, num_rows, monkeypatch):
+def test_training_is_measured_on_one_and_on_all_threads(cores, num_rows, monkeypatch):
     monkeypatch.setattr(threads, "num_cores", lambda: cores)
     one, *two = threads.training_rows(made_task(), own_tgn, {"model": "TGN"}, Options(quick=True))
     assert (one.params["threads"], 1 + len(two)) == (1, num_rows)
@@ -105,7 +105,7 @@ def test_training_is_measured_on_one_thread_and_on_all(cores, num_rows, monkeypa
         assert row.reached == (row.ratio >= 1.7)
 
 
-def test_each_staleness_is_measured_beside_none_on_the_same_batches(monkeypatch):
+def test_each_staleness_is_compared_with_none_on_the_same_batches(monkeypatch):
     for name, value in {"BATCH": 10, "X_DIM": 3, "NEIGHBORS": 2}.items():
         monkeypatch.setattr(reuse, name, value)
     events = made_events(240, x_dim=0)

@@ -25,7 +25,7 @@ PADDED = torch.cat([made_rows(SIZE), torch.zeros(1, 3)])
 
 
 @for_each_device
-def test_an_append_that_fails_changes_nothing(device, monkeypatch):
+def test_failed_append_changes_nothing(device, monkeypatch):
     cache = made_cache(4, device=device)
     cache.preload(int64([0, 1], device))
     with pytest.raises(ValueError, match="rows must be float32"):
@@ -41,7 +41,7 @@ def test_an_append_that_fails_changes_nothing(device, monkeypatch):
     assert sorted(cache.contents().tolist()) == [-1, -1, 0, 1]
 
 
-def test_a_script_of_another_batch_raises_and_changes_nothing():
+def test_schedule_of_another_batch_raises_and_changes_nothing():
     cache, reference = made_cache(3, "belady"), ReferenceCache(3, "belady")
     schedule = any_schedule(reference, [1, 2, 3], [0, 1, 2])
     cache.apply(schedule, int64([1, 2, 3]))
@@ -64,7 +64,7 @@ def test_a_script_of_another_batch_raises_and_changes_nothing():
 
 
 @for_each_device
-def test_a_table_that_fails_leaves_a_cache_that_is_right(device):
+def test_failing_table_leaves_the_cache_consistent(device):
     cache = made_cache(4, device=device, far=True)
     cache.preload(int64([0, 1], device))
     cache.table.fails = True
@@ -86,7 +86,7 @@ def call_and_wait(call, ids):
 
 
 @for_each_device
-def test_errors_are_those_of_tables(device):
+def test_cache_raises_the_same_errors_as_tables(device):
     cache = made_cache(4, device=device)
     with pytest.raises(ValueError, match="ids must be int64, got int32"):
         cache.gather(int64([1], device).int())
@@ -104,14 +104,14 @@ def test_errors_are_those_of_tables(device):
 
 
 @pytest.mark.parametrize("placement", ["host", "device", "uva"])
-def test_cache_in_host_memory_is_refused_for_rows_that_stay_in_memory(placement):
+def test_host_cache_of_an_in_memory_table_is_refused(placement):
     gpu = None if placement == "host" else opened("emulated")
     table = FeatureTable(3, placement=placement, device=gpu)
     with pytest.raises(ValueError, match=f'slows reads of a table with placement="{placement}"'):
         cached(table, rows=4)
 
 
-def test_a_cache_has_one_size():
+def test_cache_size_is_given_once():
     table = made_table(made_rows(SIZE, 25))
     assert cached(table, share=0.25).capacity == 3
     assert cached(table, bytes="1 KiB").capacity == 1024 // (100 + 144)
@@ -127,7 +127,7 @@ def test_a_cache_has_one_size():
         cached(table, rows=1, policy="mru")
 
 
-def test_memory_is_within_the_budget_after_many_gathers():
+def test_memory_stays_within_the_budget_after_many_gathers():
     cache = cached(made_table(made_rows(5_000, 16)), bytes=60_000, policy="lfu")
     generator = torch.Generator().manual_seed(0)
     for _ in range(200):

@@ -23,7 +23,7 @@ def gather_often(cache, seed, wrong, times=60):
 
 
 @pytest.mark.parametrize("policy", ["lru", "lfu"])
-def test_gathers_beside_snapshots_and_changes(policy: Policy):
+def test_concurrent_gathers_snapshots_and_changes(policy: Policy):
     cache = made_cache(50, policy, size=SIZE, dim=DIM)
     wrong: list[torch.Tensor] = []
     threads = [threading.Thread(target=gather_often, args=(cache, i, wrong)) for i in range(4)]
@@ -45,7 +45,7 @@ def test_gathers_beside_snapshots_and_changes(policy: Policy):
     assert len(held[held >= 0].unique()) == int((held >= 0).sum())
 
 
-def test_gathers_of_rows_as_they_are_appended():
+def test_concurrent_gathers_and_appends():
     rows = made_rows(40 * 8, DIM)
     cache = made_cache(50, "lru", size=8, dim=DIM)
     wrong: list[torch.Tensor] = []

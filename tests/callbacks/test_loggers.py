@@ -43,7 +43,7 @@ def rows(path):
         return list(csv.DictReader(file))
 
 
-def test_every_step_of_a_stream_is_logged_by_the_events_learned(tmp_path):
+def test_steps_of_a_stream_are_logged_by_number_of_events(tmp_path):
     kept = Kept()
     with tg.callbacks.CSVLogger(tmp_path / "figures.csv") as logger:
         trained(kept, logger)
@@ -54,7 +54,7 @@ def test_every_step_of_a_stream_is_logged_by_the_events_learned(tmp_path):
         assert {name: float(x) for name, x in row.items() if x and name != "step"} == figures
 
 
-def test_a_csv_file_is_cut_back_to_where_the_training_goes_on(tmp_path):
+def test_csv_file_is_truncated_to_the_resumed_step(tmp_path):
     path = tmp_path / "made" / "figures.csv"
     with tg.callbacks.CSVLogger(path) as logger:
         for step in (10, 20, 30):
@@ -72,7 +72,7 @@ def test_a_csv_file_is_cut_back_to_where_the_training_goes_on(tmp_path):
     assert [row["step"] for row in rows(path)] == ["5"], "a training that begins keeps none"
 
 
-def test_a_csv_file_that_cannot_be_written_again_stays_and_grows(tmp_path, monkeypatch):
+def test_csv_file_that_cannot_be_rewritten_is_appended_to(tmp_path, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
@@ -87,7 +87,7 @@ def test_a_csv_file_that_cannot_be_written_again_stays_and_grows(tmp_path, monke
     assert path.read_text() == "step,loss\n10,0.5\n30,0.25\n"
 
 
-def test_all_loggers_are_closed_though_one_cannot_be_made_or_closed(tmp_path, monkeypatch):
+def test_all_loggers_are_closed_even_if_one_fails(tmp_path, monkeypatch):
     def full(self):
         raise OSError("no room")
 
@@ -104,7 +104,7 @@ def test_all_loggers_are_closed_though_one_cannot_be_made_or_closed(tmp_path, mo
 
 
 @pytest.mark.parametrize("damage", ["2x", "20,0.5,7", "20,x", "20,\xff", "20,nan"])
-def test_a_damaged_row_of_a_csv_file_is_left_out_and_counted(tmp_path, caplog, damage):
+def test_damaged_csv_row_is_skipped_and_counted(tmp_path, caplog, damage):
     path = tmp_path / "figures.csv"
     good = "10,0.25\n30,0.5\n"
     path.write_bytes(f"step,loss\n{good}{damage}\n{damage}\n40,0.1\n".encode("latin-1"))
@@ -113,7 +113,7 @@ def test_a_damaged_row_of_a_csv_file_is_left_out_and_counted(tmp_path, caplog, d
     assert f"2 rows of {path} are damaged, and left out" in caplog.text
 
 
-def test_a_file_of_somebody_else_is_not_written_over(tmp_path):
+def test_foreign_file_is_not_overwritten(tmp_path):
     path = tmp_path / "events.csv"
     path.write_text("src,dst,t\n1,2,3\n")
     with pytest.raises(ValueError, match="no file of figures, it has no column step; name another"):
@@ -122,7 +122,7 @@ def test_a_file_of_somebody_else_is_not_written_over(tmp_path):
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
-def test_weights_and_biases_is_offline_and_has_each_step_once(tmp_path, monkeypatch):
+def test_weights_and_biases_logs_each_step_once_offline(tmp_path, monkeypatch):
     runs = fake_wandb(monkeypatch)
     with tg.callbacks.WandB(tmp_path, project="pay") as logger:
         trained(logger)

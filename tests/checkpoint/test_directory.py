@@ -29,7 +29,7 @@ def example():
     )
 
 
-def test_everything_comes_back_and_parts_are_read_when_they_are_asked_for(tmp_path):
+def test_sections_round_trip_and_are_read_on_demand(tmp_path):
     """And found right before, or then alone; a copy of what was loaded is the same."""
     saved = example()
     saved.put_part("memory", 7, lambda: {"x": torch.arange(3)})
@@ -63,7 +63,7 @@ def test_everything_comes_back_and_parts_are_read_when_they_are_asked_for(tmp_pa
         ({}, {"loss": float("nan")}, "JSON"),
     ],
 )
-def test_what_cannot_be_saved_is_refused(tmp_path, sections, meta, message):
+def test_unsupported_values_are_refused(tmp_path, sections, meta, message):
     with pytest.raises(ValueError, match=message):
         ckpt.save(tmp_path / "c", Checkpoint(sections, meta))
     assert os.listdir(tmp_path) == []
@@ -77,7 +77,7 @@ def test_what_cannot_be_saved_is_refused(tmp_path, sections, meta, message):
         ({"files": None}, UntrustedCheckpoint, "files is None, and no dict"),
     ],
 )
-def test_odd_manifests_are_refused(tmp_path, change, error, message):
+def test_malformed_manifests_are_refused(tmp_path, change, error, message):
     path = ckpt.save(tmp_path / "c", example())
     (path / "manifest.json").write_bytes(sign_manifest(ckpt.read_manifest(path) | change))
     with pytest.raises(error, match=message):
@@ -85,7 +85,7 @@ def test_odd_manifests_are_refused(tmp_path, change, error, message):
 
 
 @pytest.mark.parametrize("device", ["cpu", apart, cuda])
-def test_a_section_has_the_same_bytes_from_any_device(device, monkeypatch):
+def test_section_bytes_do_not_depend_on_the_device(device, monkeypatch):
     monkeypatch.setattr(encoding, "CHUNK_BYTES", 1 << 10)
     section = {"long": torch.randn(40, 13), "flag": torch.tensor(True), "none": torch.zeros(0, 4)}
     there = {name: x.to(place_of(device)) for name, x in section.items()}

@@ -106,7 +106,7 @@ def judged():
         process.stdin.close()
 
 
-def test_hostile_files_are_refused_in_little_time_and_memory(judged, tmp_path, monkeypatch):
+def test_hostile_files_are_refused_within_time_and_memory_limits(judged, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     good = tensors_file({})
     manifests = {
@@ -134,7 +134,7 @@ def test_hostile_files_are_refused_in_little_time_and_memory(judged, tmp_path, m
 
 @pytest.mark.parametrize("kind", ["link", "directory", "pipe", "device"])
 @pytest.mark.parametrize("name", ["model.safetensors", "manifest.json"])
-def test_only_plain_files_are_read(tmp_path, name, kind):
+def test_only_regular_files_are_read(tmp_path, name, kind):
     path = hostile(tmp_path / "c", tensors_file({}))
     file = path / name
     if kind == "link":
@@ -153,7 +153,7 @@ def test_only_plain_files_are_read(tmp_path, name, kind):
     assert time.perf_counter() - start < 1
 
 
-def test_a_sparse_file_of_a_tebibyte_is_not_read(tmp_path):
+def test_sparse_file_of_one_tebibyte_is_not_read(tmp_path):
     path = hostile(tmp_path / "c", tensors_file({}))
     with (path / "model.safetensors").open("r+b") as file:
         file.truncate(1 << 40)
@@ -181,7 +181,7 @@ DTYPES = [
     )
 )
 @settings(max_examples=tries(30))
-def test_the_files_are_safetensors(tmp_path_factory, shapes):
+def test_checkpoint_files_are_safetensors(tmp_path_factory, shapes):
     """What we write the library of that name reads, and the other way round."""
     directory = tmp_path_factory.mktemp("c")
     tensors = {
@@ -213,7 +213,7 @@ def try_to_load(path):
 
 @given(data=st.data())
 @FUZZ
-def test_fuzzed_headers_with_right_digests_give_a_declared_error(tmp_path, data):
+def test_fuzzed_headers_with_valid_digests_raise_a_declared_error(tmp_path, data):
     """Mutations of a sound file, as one who can compute digests would make them."""
     events = {"src": torch.arange(5), "t": torch.rand(5), "flag": torch.tensor(True)}
     made = save(tmp_path / "sound", Checkpoint({"events": events}))
@@ -237,7 +237,7 @@ json_values = st.recursive(
     files=json_values | st.dictionaries(st.just("model.safetensors"), json_values), meta=json_values
 )
 @FUZZ
-def test_fuzzed_manifests_with_right_digests_give_a_declared_error(tmp_path, files, meta):
+def test_fuzzed_manifests_with_valid_digests_raise_a_declared_error(tmp_path, files, meta):
     path = tmp_path / "c"
     shutil.rmtree(path, ignore_errors=True)
     hostile(path, tensors_file({}))

@@ -58,7 +58,7 @@ class Failing(RealFs):
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
-def test_whoever_writes_it_a_checkpoint_has_the_same_files_and_digest(tmp_path, world):
+def test_checkpoint_files_and_digest_do_not_depend_on_the_writer(tmp_path, world):
     alone = Checkpoint({})
     filler(13)(alone)
     expected = read_manifest(CheckpointStore(tmp_path / "alone").save(13, alone))
@@ -70,7 +70,7 @@ def test_whoever_writes_it_a_checkpoint_has_the_same_files_and_digest(tmp_path, 
     check(CheckpointStore(tmp_path / "ranks").newest(), 13)
 
 
-def test_every_rank_writes_its_share_and_links_what_is_there(tmp_path):
+def test_every_rank_writes_its_shard_and_links_existing_sections(tmp_path):
     disks = [Failing() for _ in range(4)]
     ranks = savers(tmp_path, 4, fs=disks.__getitem__)
     ranks.save(17, filler(17))
@@ -89,7 +89,7 @@ def test_every_rank_writes_its_share_and_links_what_is_there(tmp_path):
 
 
 @pytest.mark.parametrize("when", ["create", "rename"])
-def test_what_fails_at_rank_0_is_counted_at_all(tmp_path, when):
+def test_failure_at_rank_0_is_counted_by_all_ranks(tmp_path, when):
     class Refusing(RealFs):
         refuses = False
 
@@ -112,7 +112,7 @@ def test_what_fails_at_rank_0_is_counted_at_all(tmp_path, when):
 
 
 @pytest.mark.filterwarnings("ignore:no checkpoint at step 5")  # by rank 1, later
-def test_ranks_that_are_too_slow_cost_a_checkpoint_and_nothing_else(tmp_path):
+def test_slow_ranks_only_lose_a_checkpoint(tmp_path):
     go = threading.Event()
 
     class Slow(RealFs):
@@ -133,7 +133,7 @@ def test_ranks_that_are_too_slow_cost_a_checkpoint_and_nothing_else(tmp_path):
     check(CheckpointStore(tmp_path).newest(), 7, FEW)
 
 
-def test_a_rank_whose_process_has_ended_ends_the_wait_unless_it_has_said_what_it_wrote(tmp_path):
+def test_wait_ends_with_a_rank_process_that_reported_no_files(tmp_path):
     ranks = savers(tmp_path, 2)
     ranks.peers[0].gone = {1}
     notices = Notices(ranks.keys, ranks.peers[0], "checkpoint/")

@@ -59,7 +59,7 @@ def inode(path, name):
     return (path / f"{name}.safetensors").stat().st_ino
 
 
-def test_the_newest_comes_back(tmp_path):
+def test_newest_checkpoint_is_loaded(tmp_path):
     store = CheckpointStore(tmp_path / "a" / "checkpoints")
     assert store.newest() is None
     assert store.oldest_kept() is None
@@ -72,7 +72,7 @@ def test_the_newest_comes_back(tmp_path):
     assert store.size_of(path) == sum(file.stat().st_size for file in path.glob("*.safetensors"))
 
 
-def test_sealed_sections_are_links_and_not_made_again(tmp_path):
+def test_sealed_sections_are_hard_linked_and_not_rewritten(tmp_path):
     store = CheckpointStore(tmp_path)
     first = store.save(9, at(9))
     again = at(13)
@@ -92,7 +92,7 @@ def test_sealed_sections_are_links_and_not_made_again(tmp_path):
     assert inode(third, "events-0000") == inode(other.save(15, at(15)), "events-0000")
 
 
-def test_what_is_kept_is_bounded_and_shares_no_single_file(tmp_path):
+def test_kept_checkpoints_are_bounded_and_do_not_all_share_one_file(tmp_path):
     store = CheckpointStore(tmp_path, keep=3, keep_every=5)
     inodes = set()
     for step in range(4, 30):
@@ -106,7 +106,7 @@ def test_what_is_kept_is_bounded_and_shares_no_single_file(tmp_path):
     assert len(inodes) <= 6
 
 
-def test_saving_a_step_again_keeps_what_is_equal_and_replaces_what_is_not(tmp_path):
+def test_saving_a_step_again_replaces_only_changed_files(tmp_path):
     store = CheckpointStore(tmp_path)
     path = store.save(9, at(9))
     inodes = path.stat().st_ino
@@ -136,7 +136,7 @@ def damages(path):
         yield f"{file.name} missing", file, None
 
 
-def test_damage_of_every_kind_is_set_aside(tmp_path):
+def test_every_kind_of_damaged_checkpoint_is_set_aside(tmp_path):
     store = CheckpointStore(tmp_path / "sound")
     store.save(5, at(5))
     for name, file, data in damages(CheckpointStore(tmp_path / "sound").save(9, at(9))):
@@ -152,7 +152,7 @@ def test_damage_of_every_kind_is_set_aside(tmp_path):
         shutil.rmtree(copy)
 
 
-def test_all_damaged_is_refused_again_and_again(tmp_path):
+def test_only_damaged_checkpoints_are_refused_repeatedly(tmp_path):
     store = CheckpointStore(tmp_path)
     for step in (5, 9):
         (store.save(step, at(step)) / "model.safetensors").write_bytes(b"")
@@ -184,7 +184,7 @@ class Failing(RealFs):
     ],
 )
 @pytest.mark.parametrize("name", ["make_directory", "create", "rename", "sync_directory"])
-def test_what_is_not_committed_changes_nothing(tmp_path, name, code, error):
+def test_uncommitted_checkpoint_changes_nothing(tmp_path, name, code, error):
     CheckpointStore(tmp_path).save(5, at(5))
     store = CheckpointStore(tmp_path, fs=Failing(name, code=code))
     with pytest.raises(error):
@@ -194,7 +194,7 @@ def test_what_is_not_committed_changes_nothing(tmp_path, name, code, error):
     check(10, CheckpointStore(tmp_path).newest())
 
 
-def test_nothing_older_is_removed_until_a_checkpoint_is_durable(tmp_path):
+def test_older_checkpoints_are_kept_until_the_new_one_is_durable(tmp_path):
     first = CheckpointStore(tmp_path)
     for step in (3, 4):
         first.save(step, at(step))
@@ -207,7 +207,7 @@ def test_nothing_older_is_removed_until_a_checkpoint_is_durable(tmp_path):
     assert [entry.step for entry in store.entries()] == [6]
 
 
-def test_what_lies_outside_is_durable_before_a_checkpoint_is_complete(tmp_path):
+def test_outside_files_are_durable_before_a_checkpoint_is_complete(tmp_path):
     checkpoint = at(2)
 
     def fail():
@@ -221,7 +221,7 @@ def test_what_lies_outside_is_durable_before_a_checkpoint_is_complete(tmp_path):
     assert names(tmp_path) == []
 
 
-def test_the_writer_saves_beside_the_training(tmp_path):
+def test_checkpoint_writer_saves_during_training(tmp_path):
     go = threading.Event()
     store = CheckpointStore(tmp_path)
     writer = CheckpointWriter(store)

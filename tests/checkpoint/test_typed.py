@@ -35,7 +35,7 @@ class Pair:
         (Pair | None, 5, "key is 5"),
     ],
 )
-def test_what_does_not_is_refused_by_its_key(kind, value, text):
+def test_value_of_a_wrong_type_is_refused_by_its_key(kind, value, text):
     with pytest.raises(UntrustedCheckpoint, match=text):
         read_as(kind, value, "key")
 
@@ -44,11 +44,11 @@ def test_what_does_not_is_refused_by_its_key(kind, value, text):
     ("kind", "value"),
     [(int, -(2**63)), (int | None, None), (Literal["a", 1], 1), (tuple[str, ...], ("a", "b"))],
 )
-def test_what_fits_comes_back_as_it_is(kind, value):
+def test_value_of_the_right_type_is_returned_unchanged(kind, value):
     assert read_as(kind, value, "key") == value
 
 
-def test_a_count_is_not_negative():
+def test_negative_count_is_refused():
     assert read_natural({"n": 3}, "n") == 3
     for meta, text in (({"n": -1}, "n is -1"), ({}, "n is None"), ({"n": 2.0}, "n is 2.0")):
         with pytest.raises(UntrustedCheckpoint, match=text):

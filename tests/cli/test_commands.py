@@ -23,14 +23,14 @@ def plain(text):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_teaches_with_examples(tgflow, command):
+def test_help_contains_examples(tgflow, command):
     ran = tgflow(command, "--help")
     assert ran.code == 0
     assert f"tgflow {command}" in ran.out.split("Examples")[1]
 
 
 @pytest.mark.parametrize(("command", "most"), [("run", 15), ("train", 15), ("compare", 17)])
-def test_help_is_short_and_help_all_is_whole(tgflow, command, most):
+def test_help_is_short_and_help_all_is_complete(tgflow, command, most):
     short, whole = (
         set(re.findall(r"│ (--[a-z-]+)", tgflow(command, flag).out))
         for flag in ("--help", "--help-all")
@@ -113,7 +113,7 @@ def test_playback_writes_prints_and_paces_events(tgflow, events_csv, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_installed_module_plays_back_to_a_closed_pipe_in_silence(events_csv):
+def test_installed_module_plays_back_to_a_closed_pipe_without_errors(events_csv):
     command = f"{sys.executable} -m tgflow playback {events_csv} | head -n 1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert done.stdout == "src,dst,t\n"
@@ -167,7 +167,7 @@ def plan(tgflow, events_csv):
     return lambda *more, path=events_csv: tgflow("plan", "--data", path, *small, *more)
 
 
-def test_loads_are_shared_by_64_ranks_and_counted_in_a_sample_of_batches(plan):
+def test_plan_divides_loads_among_64_ranks_and_can_sample_batches(plan):
     found = plan("--world", 64, "--json").json
     assert found["slices"] == found["world"] == 64
     assert found["slices_of_rank"] == [[rank] for rank in range(64)]
@@ -197,7 +197,7 @@ def test_shards_shrink_with_the_world_and_features_are_counted(plan, tmp_path):
     assert edges["replicated"] == 200 * 2 * 4
 
 
-def test_a_larger_stream_needs_more_and_may_not_fit(plan):
+def test_plan_of_a_larger_stream_needs_more_memory_and_may_not_fit(plan):
     more = ("--events", "1e10", "--nodes", "1e9", "--memory-limit", "64GB")
     ran = plan("--world", 4, *more)
     assert ran.code == 0

@@ -44,7 +44,7 @@ def compared(tmp_path_factory):
     return out
 
 
-def test_it_leaves_figures_scores_and_a_page(compared):
+def test_compare_writes_figures_scores_and_a_page(compared):
     metrics = metrics_of(compared)
     keys = ["jodie/0", "jodie frozen/0", "tgn+pairs/0", "tgn+pairs frozen/0", "slow/0",
             "slow frozen/0"]  # fmt: skip
@@ -60,7 +60,7 @@ def test_it_leaves_figures_scores_and_a_page(compared):
     assert "preset" in metrics["preset_line"]
 
 
-def test_the_page_is_drawn_again(compared, tgflow):
+def test_compare_page_is_rebuilt(compared, tgflow):
     page = (compared / "report.html").read_bytes()
     (compared / "report.html").unlink()
     assert tgflow("compare", "--report", compared).code == 0
@@ -79,7 +79,7 @@ def test_damaged_files_are_named(compared, tgflow, name):
     assert "or compare again with another --out" in ran.err
 
 
-def test_an_offline_protocol_compares_on_the_test(compared, tgflow):
+def test_offline_protocol_compares_on_the_test_split(compared, tgflow):
     path = compared.parent / "made.csv"
     flags = ("--models", "recency,jodie", "--protocol", "dyglib/1", "--epochs", 1, *SMALL)
     ran = tgflow("compare", "-s", path, *flags, "-o", "offline")
@@ -104,7 +104,7 @@ def settings(models, **flags):
     return load_config(flags={"compare.models": models, **flags})
 
 
-def test_each_model_gets_the_settings_that_it_has():
+def test_each_model_gets_only_its_own_settings():
     config = settings(
         "tgn,small=tgn+pairs,craft",
         **{"model.dim": 8, "model.settings": {"table_size": 64, "small.memory_dim": 4}},
@@ -123,7 +123,7 @@ def family_of(src, dst, t):
     return measure(stream(src, dst, t), 1.0).family
 
 
-def test_the_kind_of_a_stream_is_measured():
+def test_preset_is_chosen_by_measuring_the_stream():
     many = torch.arange(1000)
     assert family_of(many % 7, 7 + many % 5, many // 100) == "discrete"
     assert family_of(2 * many, 2 * many + 1, many) == "sparse"
@@ -135,7 +135,7 @@ def test_the_kind_of_a_stream_is_measured():
     assert not facts.bipartite
 
 
-def test_presets_set_what_models_have_and_flags_win():
+def test_presets_set_supported_settings_and_flags_override_them():
     facts = measure(
         stream(torch.zeros(50).long(), torch.ones(50).long(), torch.arange(50) // 25), 1
     )
@@ -159,7 +159,7 @@ SPARSE = measure(stream(*(2 * torch.arange(60) + end for end in (0, 1)), torch.a
 DISCRETE = measure(stream(torch.zeros(50).long(), torch.ones(50).long(), torch.arange(50) // 25), 1)
 
 
-def test_a_line_up_of_a_sparse_stream_reads_no_history_of_pairs():
+def test_automatic_lineup_of_a_sparse_stream_excludes_pair_history_models():
     config = settings("auto,own=tgn+pairs")
     names = [choice.label for choice in chosen(config, SPARSE)]
     assert "tgn+pairs" not in names
@@ -172,7 +172,7 @@ def test_a_line_up_of_a_sparse_stream_reads_no_history_of_pairs():
     assert "leaves out" not in preset_line(other, SPARSE, [])
 
 
-def test_a_comparison_over_few_times_learns_step_by_step(tgflow):
+def test_comparison_over_few_distinct_times_learns_by_time_step(tgflow):
     rows = [f"{i % 7},{7 + i * i % 5},{i // 30}" for i in range(150)]
     Path("days.csv").write_text("\n".join(["src,dst,t", *rows]) + "\n")
     flags = ("compare", "-s", "days.csv", "--time-unit", "d", "--models", "jodie", *SMALL)

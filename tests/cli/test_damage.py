@@ -51,7 +51,7 @@ def broken_off(request, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_flipped_bit_is_found_or_changes_nothing(broken_off, tgflow):
+def test_flipped_bit_is_detected_or_harmless(broken_off, tgflow):
     run, digest = broken_off
     scores = run.parent / "scores.parquet"
     rows = pq.read_table(scores) if scores.exists() else None
@@ -136,7 +136,7 @@ def spoil(checkpoint, chance):
 
 
 @pytest.mark.slow
-def test_a_wrong_value_with_right_digests_is_refused_or_does_no_harm(broken_off, tgflow):
+def test_wrong_value_with_valid_digests_is_refused_or_harmless(broken_off, tgflow):
     chance, run = random.Random(1), Path("copy")
     for _ in range(CASES):
         shutil.rmtree(run, ignore_errors=True)

@@ -59,7 +59,7 @@ def test_settings_flags_and_links_of_a_page_exist(path, tmp_path):
         assert (path.parent / target).exists(), f"{path.name}: {target}"
 
 
-def test_files_that_contributors_are_sent_to_exist():
+def test_files_named_in_contributing_exist():
     """Except those that a walk adds, which are all called x."""
     pattern = re.compile(r"`((?:tgflow|csrc|streams|models|tests|examples)/[\w./-]*)`")
     named = set(pattern.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")))
@@ -69,7 +69,7 @@ def test_files_that_contributors_are_sent_to_exist():
 
 
 @pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.stem)
-def test_the_python_of_a_guide_runs_from_top_to_bottom(path, tmp_path, monkeypatch):
+def test_python_of_a_guide_runs(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     for code in blocks(path, "python"):
@@ -79,7 +79,7 @@ def test_the_python_of_a_guide_runs_from_top_to_bottom(path, tmp_path, monkeypat
         exec(compile(here, str(path), "exec"), names)  # noqa: S102
 
 
-def test_the_readme_is_short_and_its_commands_and_python_run(tmp_path, monkeypatch, capsys):
+def test_readme_is_short_and_its_commands_and_python_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert len(README.read_text(encoding="utf-8").split()) <= 700
     first, then, *_ = blocks(README, "sh")
@@ -125,7 +125,7 @@ def test_examples_run(script, args, text, monkeypatch, capsys):
     assert text in capsys.readouterr().out
 
 
-def test_examples_are_short_and_open_with_their_command():
+def test_examples_are_short_and_begin_with_their_command():
     for path in (ROOT / "examples").glob("*.py"):
         code = path.read_text(encoding="utf-8")
         assert len(code.splitlines()) < 150
@@ -144,7 +144,7 @@ def test_a_notebook_was_executed_in_order(path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_from_top_to_bottom(path):
+def test_notebook_runs(path):
     threads = torch.get_num_threads()
     try:
         for cell in code_cells(execute(path)):
@@ -153,7 +153,7 @@ def test_a_notebook_runs_from_top_to_bottom(path):
         torch.set_num_threads(threads)
 
 
-def test_every_public_name_is_that_of_its_module():
+def test_public_names_are_documented_under_their_module():
     tree = ast.parse(Path(tgflow.__file__).read_text())
     [block] = [node for node in tree.body if isinstance(node, ast.If)]
     homes = {alias.name: node.module for node in block.body for alias in node.names}

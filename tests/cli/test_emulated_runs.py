@@ -57,7 +57,7 @@ def table_of(out="out"):
 @pytest.mark.parametrize(
     ("budget", "where"), [((), "device"), slow(("--edge-budget", "100"), "uva")]
 )
-def test_features_are_where_there_is_room(gpu, run, budget, where):
+def test_features_are_placed_where_memory_is_free(gpu, run, budget, where):
     gpu.device_bytes = 1 << 40
     ran = run(*ON_GPU, *budget)
     assert ran.code == 0, ran.err
@@ -73,7 +73,7 @@ def test_features_are_where_there_is_room(gpu, run, budget, where):
         slow(("--edge-table", "disk"), (*ON_GPU, "--edge-table", "auto")),
     ],
 )
-def test_a_run_resumes_elsewhere_with_its_features(gpu, run, resume, first, then):
+def test_run_resumes_on_another_device_with_its_features(gpu, run, resume, first, then):
     assert run("--limit", 20, *first).code == 0
     refused = resume("--limit", SIZE, *then, "--strict-resume")
     assert (refused.code, "H200" in refused.err) == (2, True), refused.err

@@ -238,7 +238,7 @@ def table(rows, code):
     ("line", "code", "words"),
     [*table(USAGE, 2), *table(DATA, 65), *table(NO_INPUT, 66), *table(IO, 74)],
 )
-def test_an_error_has_a_code_and_names_the_fix(refused, line, code, words):
+def test_error_has_an_exit_code_and_names_the_fix(refused, line, code, words):
     before = {path: path.stat().st_mtime_ns for path in Path().rglob("*")}
     found, err = refused(line)
     assert [word for word in words if word not in err] == [], err
@@ -248,7 +248,7 @@ def test_an_error_has_a_code_and_names_the_fix(refused, line, code, words):
 
 
 @pytest.mark.parametrize(("line", "code", "words"), table(KAFKA_USAGE, 2))
-def test_an_error_in_settings_of_kafka_names_the_fix(refused, line, code, words):
+def test_error_in_kafka_settings_names_the_fix(refused, line, code, words):
     pytest.importorskip("kafka", reason="kafka-python is not installed")
     found, err = refused(line)
     assert (found, words[0] in err) == (code, True), err
@@ -285,7 +285,7 @@ def test_a_directory_that_cannot_be_written_is_refused_before_training(refused, 
 
 @pytest.mark.parametrize("command", ["run", "train"])
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_missing_gpu_is_refused_before_anything_is_made(refused, command):
+def test_missing_gpu_is_refused_before_anything_is_created(refused, command):
     code, err = refused(f"{command} made.csv --out out --device cuda")
     assert (code, err.startswith("tgflow: --device cuda: torch ")) == (2, True), err
     assert not Path("out").exists()

@@ -56,7 +56,7 @@ def health():
 @pytest.mark.parametrize(
     ("kind", "code"), [(SourceUnavailable, 75), (SourceExpired, 66), (SourceCorrupt, 76)]
 )
-def test_a_source_that_fails_leaves_all_that_was_learned(run, monkeypatch, kind, code):
+def test_failing_source_keeps_everything_learned(run, monkeypatch, kind, code):
     poll, polls = FileSource.poll, []
 
     def failing(self, wanted, timeout):
@@ -74,7 +74,7 @@ def test_a_source_that_fails_leaves_all_that_was_learned(run, monkeypatch, kind,
 
 
 @pytest.mark.parametrize("num_bad", [510, 490])
-def test_more_bad_rows_than_allowed_end_a_run_with_a_checkpoint(tgflow, tmp_path, num_bad):
+def test_too_many_bad_rows_end_a_run_with_a_checkpoint(tgflow, tmp_path, num_bad):
     rows, size = ["src,dst,t"], 10_000
     for i in range(size):
         is_bad = (i + 1) * num_bad // size != i * num_bad // size
@@ -99,7 +99,7 @@ def test_more_bad_rows_than_allowed_end_a_run_with_a_checkpoint(tgflow, tmp_path
 HOSTILE = "\x1b[2J\x1b]0;owned\x07<script>alert(1)</script>[red]"
 
 
-def test_what_bad_rows_hold_is_escaped_everywhere(tgflow, tmp_path):
+def test_contents_of_bad_rows_are_escaped_everywhere(tgflow, tmp_path):
     rows = [f"{i % 9},{9 + i % 7},{i}" for i in range(200)]
     rows[50] = f'"{HOSTILE}",5,50'
     rows[60] = f"1,2,{HOSTILE}"
@@ -155,7 +155,7 @@ def test_three_failed_checkpoints_in_a_row_stop_the_training(run, monkeypatch):
     assert [p.name for p in Path("out/checkpoints").iterdir()] == [f"ckpt-{calls[0]:012d}"]
 
 
-def test_a_log_that_cannot_be_written_ends_a_run(run, monkeypatch):
+def test_unwritable_log_ends_a_run(run, monkeypatch):
     faults.arm("log.before_append:1:eio")
     ran = run()
     assert ran.code == 74
@@ -175,7 +175,7 @@ def test_a_log_that_cannot_be_written_ends_a_run(run, monkeypatch):
 
 
 @pytest.mark.parametrize("skips", [False, True])
-def test_a_loss_that_is_not_finite_ends_a_run_or_is_left_out(run, monkeypatch, skips):
+def test_non_finite_loss_ends_a_run_or_is_skipped(run, monkeypatch, skips):
     learn = TrainStep.learn
 
     def diverging(self, batch, **settings):
@@ -197,9 +197,7 @@ def test_a_loss_that_is_not_finite_ends_a_run_or_is_left_out(run, monkeypatch, s
     assert all(x.isfinite().all() for x in load(newest).sections["model"].values())
 
 
-def test_at_the_memory_limit_a_run_pauses_ends_with_71_and_resumes_with_more(
-    run, made, monkeypatch
-):
+def test_run_at_its_memory_limit_exits_with_71_and_resumes_with_more(run, made, monkeypatch):
     full, record = [], runner.Runner._record
 
     def recording(self, step):

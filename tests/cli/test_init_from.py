@@ -39,7 +39,7 @@ def begin(tgflow, made):
     )  # fmt: skip
 
 
-def test_model_events_and_ids_go_on(begin, resume, made):
+def test_init_from_continues_model_events_and_ids(begin, resume, made):
     assert begin("--scores", "s.csv", "--json", "--limit", 50).code == 0
     old, run = tg.open_run(made / "off"), tg.open_run("out")
     assert run.config.model.dim == 8, "the model is the other run's"
@@ -73,7 +73,7 @@ def test_model_events_and_ids_go_on(begin, resume, made):
         (["--init-from", "nowhere"], 66, "nowhere is no run: it has no config.toml"),
     ],
 )
-def test_settings_that_do_not_fit_the_model_are_refused(begin, more, code, said):
+def test_settings_incompatible_with_the_model_are_refused(begin, more, code, said):
     ran = begin(*more)
     assert said in ran.err
     assert ran.code == code
@@ -85,7 +85,7 @@ def test_events_before_those_of_the_other_run_are_late(begin):
     assert "before" in ran.err
 
 
-def test_ranks_do_not_begin_with_another_run(made):
+def test_init_from_is_refused_with_several_ranks(made):
     config = load_config(flags={"start.init_from": str(made / "off")})
     assert find_initial(config) is not None
     with pytest.raises(ConfigError, match="leave out --nproc"):

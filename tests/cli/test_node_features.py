@@ -63,7 +63,7 @@ def test_a_run_reads_features_of_nodes(run, tgflow, more):
     assert len(opened.top_k("acc_1", k=3).dst) == 3
 
 
-def test_nodes_without_a_row_end_a_run_that_goes_on_once_they_have_one(run, resume):
+def test_missing_node_features_end_a_run_that_resumes_once_they_exist(run, resume):
     write_nodes([name for name in NAMES if name not in ("acc_17", "acc_21")])
     ran = run("run", *TGAT, "-o", "out")
     assert ran.code == 65
@@ -77,7 +77,7 @@ def test_nodes_without_a_row_end_a_run_that_goes_on_once_they_have_one(run, resu
     same_run(Path("out"), Path("whole"))
 
 
-def test_training_reads_them_and_info_describes_them(run):
+def test_train_reads_node_features_and_info_describes_them(run):
     flags = ("--epochs", 1, "--mrr-negatives", 3, *TGAT)
     ran = run("train", *flags, "--feature-scale", "log", "-o", "out")
     assert ran.code == 0, ran.err
@@ -89,7 +89,7 @@ def test_training_reads_them_and_info_describes_them(run):
     assert found["node_features"].startswith("node features: 24 nodes have a row")
 
 
-def test_a_run_does_not_go_on_with_other_features_of_its_nodes(run, resume):
+def test_run_does_not_resume_with_other_node_features(run, resume):
     flags = ("-m", "recency", "--batch-size", 50, "--threads", 1)
     assert run("run", *flags, "-o", "out", "--limit", 100).code == 0
     table = pq.read_table("nodes.parquet")

@@ -25,7 +25,7 @@ PATIENCE = 500
 """Seconds for torchrun and all its attempts: each imports torch three times."""
 
 
-def test_ranks_of_ranks_are_refused(capsys, monkeypatch):
+def test_nproc_under_torchrun_is_refused(capsys, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert main(["run", "x.csv", "--nproc", "2"]) == USAGE
     assert "nproc" in capsys.readouterr().err
@@ -48,7 +48,7 @@ def wait_until_learned(runner, run, num_events):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["run", "train"])
-def test_a_signal_to_the_program_stops_all_ranks_in_order(tmp_path, command):
+def test_signal_to_the_launcher_stops_all_ranks_gracefully(tmp_path, command):
     events, out = write_events(tmp_path / "events.csv", EVENTS), tmp_path / "out"
     more = {"run": ("--speed", 60 * 60), "train": ("--epochs", 10_000, "--patience", 10_000)}
     options = ("--stream", events, *SMALL, *more[command])
@@ -68,7 +68,7 @@ def test_a_signal_to_the_program_stops_all_ranks_in_order(tmp_path, command):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device")
-def test_ranks_that_share_a_gpu_end_with_the_bits_of_one_process(tmp_path):
+def test_ranks_sharing_a_gpu_match_one_process(tmp_path):
     events = write_events(tmp_path / "events.csv", EVENTS)
     options = ("run", "--stream", events, *SMALL, "--device", "cuda", "--slices", 2)
     for world in (1, 2):
@@ -96,7 +96,7 @@ def torchrun(folder, *arguments):
 @pytest.mark.slow
 @pytest.mark.timeout(2 * PATIENCE)
 @pytest.mark.parametrize("rank", [None, 0, 1])
-def test_a_run_under_torchrun_ends_as_one_process_does(tmp_path, rank):
+def test_run_under_torchrun_matches_one_process(tmp_path, rank):
     events = write_events(tmp_path / "events.csv", EVENTS // 2)
     one, two = tmp_path / "one", tmp_path / "two"
     options = [str(each) for each in ("--stream", events, *SMALL, "--checkpoint-batches", 3)]
@@ -128,7 +128,7 @@ def config(**flags):
         ("cpu", 1, "cpu"),
     ],
 )
-def test_a_rank_has_the_device_of_its_number_on_the_host(monkeypatch, name, local_rank, expected):
+def test_rank_uses_the_device_of_its_local_rank(monkeypatch, name, local_rank, expected):
     used = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", used.append)
@@ -146,7 +146,7 @@ def test_a_rank_has_the_device_of_its_number_on_the_host(monkeypatch, name, loca
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device")
 @pytest.mark.parametrize("command", ["run", "train"])
-def test_a_run_on_a_gpu_names_it(command, tgflow, events_csv):
+def test_gpu_run_prints_the_name_of_its_gpu(command, tgflow, events_csv):
     ran = tgflow(command, "--stream", events_csv, "--out", "out", "--device", "cuda", "--json")
     assert ran.json["machine"]["gpu"]
     assert ran.json["gpu_peak_bytes"] > 0

@@ -55,7 +55,7 @@ def count_of(point):
 
 @pytest.mark.parametrize("point", sorted(BETWEEN_RANKS))
 @pytest.mark.parametrize("rank", range(3))
-def test_a_rank_that_is_killed_anywhere_ends_all_soon(events, one, tmp_path, rank, point):
+def test_rank_killed_at_any_point_ends_all_ranks_quickly(events, one, tmp_path, rank, point):
     run = tmp_path / "run"
     killed = signal_in(rank, point, count_of(point), signal.SIGKILL)
     ends = run_ranks(tmp_path, 3, arguments(events, run, *KEPT), killed)
@@ -69,7 +69,7 @@ def test_a_rank_that_is_killed_anywhere_ends_all_soon(events, one, tmp_path, ran
 
 @pytest.mark.parametrize("point", ["ranks.before_exchange", "ranks.after_notice"])
 @pytest.mark.parametrize("rank", range(3))
-def test_a_rank_that_hangs_ends_all_after_the_timeout(events, one, tmp_path, rank, point):
+def test_hanging_rank_ends_all_ranks_after_the_timeout(events, one, tmp_path, rank, point):
     """Also if it is where all write a checkpoint, and rank 0 has the store by which they do."""
     run, timeout = tmp_path / "run", 3.0
     stopped = signal_in(rank, point, count_of(point), signal.SIGSTOP)
@@ -99,7 +99,7 @@ def have_no_room(times, rank):
         RealFs.create = creating
 
 
-def test_a_disk_that_is_full_at_one_rank_costs_a_checkpoint_or_ends_all(events, one, tmp_path):
+def test_full_disk_at_one_rank_loses_a_checkpoint_or_ends_all(events, one, tmp_path):
     run = tmp_path / "run"
     ends = run_ranks(tmp_path, 2, arguments(events, run, *KEPT), partial(have_no_room, 1))
     assert codes(ends) == [0, 0], ends

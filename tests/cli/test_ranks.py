@@ -59,7 +59,7 @@ def saved(run):
     }
 
 
-def test_ranks_end_as_one_process_does_and_rank_0_alone_prints(events, tmp_path, capsys):
+def test_ranks_match_one_process_and_only_rank_0_prints(events, tmp_path, capsys):
     one = alone(events, tmp_path / "one", "--slices", 2)
     argv = arguments(events, tmp_path / "two", "--json")
     ends = run_ranks(tmp_path, 2, argv, open_nothing)
@@ -86,7 +86,7 @@ def test_ranks_end_as_one_process_does_and_rank_0_alone_prints(events, tmp_path,
 @pytest.mark.slow
 @pytest.mark.parametrize("sharded", [(), SHARDED])
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_signal_to_any_rank_ends_all_with_what_is_learned_kept(events, tmp_path, rank, sharded):
+def test_signal_to_any_rank_ends_all_with_a_checkpoint(events, tmp_path, rank, sharded):
     one, two = alone(events, tmp_path / "one", "--slices", 2), tmp_path / "two"
     slowly = arguments(events, two, "--speed", 60 * 100, *sharded)
     ends = run_ranks(tmp_path, 2, slowly, signal_at(rank, 100, signal.SIGTERM))
@@ -98,7 +98,7 @@ def test_a_signal_to_any_rank_ends_all_with_what_is_learned_kept(events, tmp_pat
 
 
 @pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.slow)])
-def test_a_killed_rank_ends_the_others_and_all_resume_with_the_same_bits(events, tmp_path, rank):
+def test_killed_rank_ends_the_others_and_all_resume_bit_for_bit(events, tmp_path, rank):
     one = alone(events, tmp_path / "one", "--checkpoint-batches", 2, "--slices", 3)
     two = tmp_path / "two"
     argv = arguments(events, two, "--checkpoint-batches", 2)
@@ -115,7 +115,7 @@ def test_a_killed_rank_ends_the_others_and_all_resume_with_the_same_bits(events,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", ["auto", "log"])
-def test_features_are_scaled_on_ranks_to_the_bits_of_one_process(tmp_path, scale):
+def test_features_scaled_on_ranks_match_one_process(tmp_path, scale):
     stream = write_features(tmp_path / "made.csv", 300, nodes=60)
     flags = ("--features", "f*", "--feature-scale", scale, "-m", "tgat")
     assert main(arguments(stream, tmp_path / "one", "--slices", 2, *flags)) == 0
@@ -154,7 +154,9 @@ class Whole(TGN):
         ("train", "--features f* --edge-table disk", "--edge-table: 2 ranks would share one file"),
     ],
 )
-def test_settings_for_one_process_are_refused(events, tmp_path, monkeypatch, command, more, said):
+def test_single_process_settings_are_refused_with_ranks(
+    events, tmp_path, monkeypatch, command, more, said
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.py").write_text(WHOLE)
     argv = [command, *arguments(events, tmp_path / "run", *more.split())[1:]]
@@ -229,7 +231,7 @@ def diverge(rank):
         ("fault of 0", None, "a fault of rank"),
     ],
 )
-def test_a_failure_of_one_rank_ends_all(tmp_path, kind, expected, said):
+def test_failure_of_one_rank_ends_all_ranks(tmp_path, kind, expected, said):
     events, run = write_events(tmp_path / "events.csv", EVENTS, nodes=90), tmp_path / "run"
     more = ("--max-bad-ratio", 0, *(SHARDED if "sharded" in kind else ()))
     if "bad rows" in kind:
@@ -270,7 +272,7 @@ def hold_too_much(rank):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sharded", [(), SHARDED])
-def test_a_rank_at_its_memory_limit_ends_all_with_what_is_learned_kept(events, tmp_path, sharded):
+def test_rank_at_its_memory_limit_ends_all_with_a_checkpoint(events, tmp_path, sharded):
     """By rank 0 where it has all, and by all ranks together where each has a part."""
     features = ("--features", "f*")
     one, two = alone(events, tmp_path / "one", "--slices", 2, *features), tmp_path / "two"

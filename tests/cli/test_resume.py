@@ -58,7 +58,7 @@ def _no_faults():
 # Settings
 
 
-def test_settings_and_clocks_that_decide_nothing_change_nothing(run, resume, whole, monkeypatch):
+def test_settings_and_clocks_without_effect_may_change_on_resume(run, resume, whole, monkeypatch):
     jumps = iter([1e9 * (-1) ** i for i in range(100_000)])
     for module in (checkpoints, runner):
         monkeypatch.setattr(module.time, "time", lambda: 1.8e9 + next(jumps))
@@ -93,9 +93,7 @@ def test_other_settings_are_refused_with_a_diff(tgflow, made, whole):
 @pytest.mark.parametrize(
     "flags", cases([("--batch-size", 20), ("--seed", 4), ("--dim", 16)], [("--dim", 16)])
 )
-def test_other_settings_that_are_allowed_count_from_the_first_checkpoint_with_them(
-    run, resume, flags
-):
+def test_changed_settings_apply_from_the_first_checkpoint_with_them(run, resume, flags):
     assert run("--limit", 200).code == 0
     shutil.copytree("out", "before")
     faults.arm("checkpoint.before_directory:1:raise")
@@ -112,7 +110,7 @@ def test_other_settings_that_are_allowed_count_from_the_first_checkpoint_with_th
     assert resume(*flags).code == 0
 
 
-def test_settings_files_of_another_version_or_half_written_are_read(run, resume):
+def test_settings_files_of_another_version_or_truncated_are_read(run, resume):
     Path("out").mkdir()
     Path("out/.config.toml.partial").write_text("[stream")
     Path("out/.lock").touch()
@@ -124,7 +122,7 @@ def test_settings_files_of_another_version_or_half_written_are_read(run, resume)
     assert "a setting that no longer exists, left out: order.old_one" in ran.err
 
 
-def test_other_numbers_of_threads_are_reported_and_strictly_refused(tgflow, whole):
+def test_other_thread_count_is_reported_and_refused_in_strict_mode(tgflow, whole):
     out = ("-o", "whole", "--resume", "--threads")
     ran = tgflow("run", *out, 2)
     assert ran.code == 0
@@ -136,7 +134,7 @@ def test_other_numbers_of_threads_are_reported_and_strictly_refused(tgflow, whol
     assert (whole / "config.toml").read_bytes() == before
 
 
-def test_another_process_or_command_is_refused(tgflow, whole):
+def test_resume_by_another_process_or_command_is_refused(tgflow, whole):
     from tgflow.durable.lock import RunLock
 
     before = (whole / "config.toml").read_bytes()
@@ -180,7 +178,7 @@ def cut_log():
         (cut_log, "start over with another --out"),
     ],
 )
-def test_files_that_cannot_be_repaired_are_refused(resume, whole, damage, text):
+def test_irreparable_files_are_refused(resume, whole, damage, text):
     shutil.copytree(whole, "out")
     damage()
     for _ in range(2):
@@ -188,7 +186,7 @@ def test_files_that_cannot_be_repaired_are_refused(resume, whole, damage, text):
         assert (ran.code, text in ran.err) == (76, True), ran.err
 
 
-def test_without_its_log_a_run_goes_on_from_the_source(run, resume, whole):
+def test_run_without_its_log_resumes_from_the_source(run, resume, whole):
     for size in (100, 200):  # so that an older checkpoint's place in the log is another one
         assert run("--resume", "--limit", size).code == 0
     shutil.rmtree("out/log")
@@ -207,7 +205,9 @@ def test_without_its_log_a_run_goes_on_from_the_source(run, resume, whole):
     assert (ran.code, "has lost its beginning" in ran.err) == (76, True)
 
 
-def test_damaged_figures_and_missing_letters_are_reported_and_left_out(run, resume, tgflow, whole):
+def test_damaged_metrics_and_missing_dead_letters_are_reported_and_skipped(
+    run, resume, tgflow, whole
+):
     assert run("--limit", 200).code == 0
     for name, old, new in (
         ("metrics.jsonl", '"stop"', '"stoq"'),
@@ -238,7 +238,9 @@ def test_damaged_figures_and_missing_letters_are_reported_and_left_out(run, resu
 @pytest.mark.parametrize(
     ("module", "function"), [(build, "open_runner"), (page, "continual_report")]
 )
-def test_a_signal_at_either_end_stops_in_order(run, resume, whole, monkeypatch, module, function):
+def test_signal_at_startup_or_shutdown_stops_gracefully(
+    run, resume, whole, monkeypatch, module, function
+):
     original = getattr(module, function)
 
     def signaled(*args, **kwargs):
@@ -254,7 +256,7 @@ def test_a_signal_at_either_end_stops_in_order(run, resume, whole, monkeypatch, 
 
 
 @pytest.mark.parametrize("keeps", [False, True])
-def test_old_segments_of_the_log_go_with_the_checkpoints_that_need_them(
+def test_log_segments_are_removed_with_the_last_checkpoint_that_needs_them(
     run, resume, tgflow, whole, monkeypatch, keeps
 ):
     monkeypatch.setattr(ingestion, "SEGMENT_BYTES", 500)

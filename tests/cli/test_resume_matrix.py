@@ -198,7 +198,7 @@ def whole(folder, tgflow, monkeypatch):
 
 
 @pytest.mark.parametrize(("case", "point"), [*matrix()])
-def test_resume_after_an_end_anywhere_matches_the_undisturbed_run(
+def test_resume_after_stop_at_any_point_matches_undisturbed_run(
     whole, tgflow, tmp_path, case, point
 ):
     expected, out, handler = whole(case), tmp_path / "out", signal.getsignal(signal.SIGTERM)

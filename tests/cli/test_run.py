@@ -21,7 +21,7 @@ from tgflow.runtime.loggers import RunLoggers
 from tgflow.runtime.metrics import METRICS
 
 
-def test_run_leaves_all_that_it_promises_and_can_start_again(tgflow, events_csv, tmp_path):
+def test_run_writes_all_documented_files_and_can_be_repeated(tgflow, events_csv, tmp_path):
     ran = tgflow("run", "-s", events_csv, "-o", "out", "--seed", 3, *SMALL)
     assert ran.code == 0
     out = tmp_path / "out"
@@ -51,7 +51,7 @@ def test_run_leaves_all_that_it_promises_and_can_start_again(tgflow, events_csv,
     assert again.json["state_sha256"] == metrics["state_sha256"]
 
 
-def test_neighbors_are_sampled_as_asked(tgflow, events_csv):
+def test_neighbors_are_sampled_as_configured(tgflow, events_csv):
     plain = ["-s", events_csv, "-m", "tgn", "--json", *SMALL]
     ran = tgflow("run", *plain, "--strategy", "decayed", "--span", 3600)
     assert ran.json["prequential.loss"] != tgflow("run", *plain).json["prequential.loss"]
@@ -69,7 +69,7 @@ def test_the_model_is_chosen_and_kept_on_resume(tgflow, events_csv, tmp_path):
     assert ran.json["model"] == "tgn"
 
 
-def test_no_events_at_all_is_a_run_too(tgflow, tmp_path):
+def test_run_without_events_is_valid(tgflow, tmp_path):
     (tmp_path / "none.csv").write_text("src,dst,t\n")
     ran = tgflow("run", "-s", "none.csv", "--json", *SMALL)
     assert (ran.code, ran.json["num_events"]) == (0, 0)
@@ -94,7 +94,7 @@ class Reciprocal:
 METRIC = ("--metric", "own_parts:Reciprocal")
 
 
-def test_a_run_takes_an_own_model_and_an_own_metric(tgflow, resume, events_csv, tmp_path):
+def test_run_accepts_a_user_defined_model_and_metric(tgflow, resume, events_csv, tmp_path):
     (tmp_path / "own_parts.py").write_text(OWN)
     own = ("-m", "own_parts:Mine", *METRIC, "--batch-size", 200, "-o", "out")
     ran = tgflow("run", "-s", events_csv, *own, "--limit", 200)
@@ -117,7 +117,7 @@ def test_a_run_takes_an_own_model_and_an_own_metric(tgflow, resume, events_csv, 
         assert re.search(rf"{part}\.Reciprocal +{shown}", tgflow("info", "out").out)
 
 
-def test_train_and_compare_show_an_own_metric(tgflow, events_csv, tmp_path):
+def test_train_and_compare_show_a_user_defined_metric(tgflow, events_csv, tmp_path):
     (tmp_path / "own_parts.py").write_text(OWN)
     ran = tgflow("train", "-s", events_csv, *SMALL, *METRIC, "--epochs", 1, "-o", "trained")
     assert ran.code == 0, ran.err
@@ -207,7 +207,7 @@ def test_stderr_can_be_json_and_nothing_else(tgflow, events_csv, monkeypatch):
     assert ran.json["num_events"] == 400
 
 
-def test_health_is_written_while_it_runs(tgflow, events_csv, monkeypatch):
+def test_health_file_is_written_during_a_run(tgflow, events_csv, monkeypatch):
     found = []
     record = runner.Runner._record
 
@@ -252,9 +252,7 @@ def records(directory):
     return [json.loads(line) for line in lines]
 
 
-def test_a_run_logs_each_step_once_though_it_is_killed(
-    tgflow, resume, events_csv, tmp_path, monkeypatch
-):
+def test_killed_run_logs_each_step_once(tgflow, resume, events_csv, tmp_path, monkeypatch):
     shown, runs = fake_tensorboard(monkeypatch).shown, fake_wandb(monkeypatch)
     log = RunLoggers.log
 
@@ -285,7 +283,7 @@ def test_a_run_logs_each_step_once_though_it_is_killed(
 
 
 @pytest.mark.parametrize("command", ["run", "train"])
-def test_a_missing_logger_is_refused_before_anything_is_made(
+def test_missing_logger_is_refused_before_anything_is_created(
     tgflow, events_csv, monkeypatch, command
 ):
     monkeypatch.setitem(sys.modules, "wandb", None)

@@ -33,7 +33,7 @@ def table(path):
         return list(csv.DictReader(file))
 
 
-def test_an_event_has_a_row_in_the_ids_and_units_of_the_stream(run, tgflow, tmp_path):
+def test_score_rows_have_the_ids_and_time_units_of_the_stream(run, tgflow, tmp_path):
     assert run("--scores", "s.csv").code == 0
     rows = table("s.csv")
     assert list(rows[0]) == [*NAMES, "model_position"]
@@ -61,7 +61,7 @@ def test_an_event_has_a_row_in_the_ids_and_units_of_the_stream(run, tgflow, tmp_
         assert re.search(rf"{name} +\S+ .?B, \S+ .B a day so far", said)
 
 
-def test_a_file_that_lost_rows_is_refused(run, resume):
+def test_score_file_with_missing_rows_is_refused(run, resume):
     assert run("--scores", "s.csv", "--limit", 100).code == 0
     whole = Path("s.csv").read_bytes()
     Path("s.csv").write_bytes(whole[:500])
@@ -75,7 +75,7 @@ def test_a_file_that_lost_rows_is_refused(run, resume):
     assert Path("s.csv").read_bytes() == whole
 
 
-def test_rows_of_a_killed_run_are_in_the_first_file_though_it_goes_on_with_another(
+def test_rows_of_a_killed_run_stay_in_its_file_when_it_resumes_with_another(
     run, resume, monkeypatch
 ):
     write, first, second = SavedScores.write, "s.parquet", "t.parquet"

@@ -32,9 +32,7 @@ def url_of(text):
     return found and found[1]
 
 
-def test_a_served_run_answers_as_its_checkpoint_and_learns_the_same(
-    tgflow, events_csv, monkeypatch
-):
+def test_served_run_matches_its_checkpoint_and_learns_the_same(tgflow, events_csv, monkeypatch):
     flags, record, answers = ("-s", events_csv, *SMALL), runner.Runner._record, []
     assert tgflow("run", *flags, "-o", "alone").code == 0
 
@@ -73,7 +71,7 @@ def until_served(process):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_finished_or_running_run_is_served_until_a_signal_comes(tgflow, events_csv, number):
+def test_finished_or_running_run_is_served_until_a_signal(tgflow, events_csv, number):
     assert tgflow("run", "-s", events_csv, *SMALL, "-o", "out").code == 0
     goes_on = number == signal.SIGINT
     if goes_on:

@@ -64,7 +64,7 @@ def trained(tgflow, stream, out, *flags):
     return [metrics, [untimed(record) for record in records]], ran.json["tables"]["edge_x"]
 
 
-def test_training_from_disk_through_a_planned_cache_changes_no_bit(tgflow, tmp_path):
+def test_training_from_disk_through_a_planned_cache_is_bit_exact(tgflow, tmp_path):
     stream = write_features(tmp_path / "made.csv", 300)
     expected, in_memory = trained(tgflow, stream, tmp_path / "plain")
     assert (in_memory["placement"], in_memory["rows"]) == ("host", 300)
@@ -81,7 +81,7 @@ def test_training_from_disk_through_a_planned_cache_changes_no_bit(tgflow, tmp_p
         assert (read_manifest(out / "checkpoint")["files"].keys()) >= {"edge_x_mark.safetensors"}
 
 
-def test_learning_from_disk_through_a_cache_changes_no_bit(tgflow, run, resume, made):
+def test_streaming_from_disk_through_a_cache_is_bit_exact(tgflow, run, resume, made):
     ran = run(*DISK)
     assert ran.code == 0, ran.err
     assert "edge features: 400 rows (3.2 kB) on disk, " in ran.out
@@ -102,7 +102,7 @@ def test_learning_from_disk_through_a_cache_changes_no_bit(tgflow, run, resume, 
     assert metrics["tables"]["edge_x"]["cache"]["hit_rate"] is None
 
 
-def test_a_stream_that_cannot_be_read_leaves_no_table(tgflow, tmp_path):
+def test_unreadable_stream_leaves_no_table(tgflow, tmp_path):
     stream = write_features(tmp_path / "made.csv", 300)
     stream.write_text(stream.read_text() + "1,2,soon,1,2\n")
     ran = tgflow("train", "-s", stream, "-o", "out", *FEATURES, "--edge-table", "disk", *SMALL)
@@ -111,9 +111,7 @@ def test_a_stream_that_cannot_be_read_leaves_no_table(tgflow, tmp_path):
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, slow(errno.EIO)])
-def test_a_disk_that_takes_no_more_rows_ends_the_run_with_all_before_kept(
-    run, resume, made, number
-):
+def test_full_disk_ends_the_run_and_keeps_earlier_rows(run, resume, made, number):
     assert run("--limit", 100, *DISK, "--checkpoint-batches", 1).code == 0
     _core.inject_fault(_core.FileOp.write, 3, 1, -number)
     ran = resume("--limit", 400)
@@ -125,7 +123,7 @@ def test_a_disk_that_takes_no_more_rows_ends_the_run_with_all_before_kept(
     same_as_whole(made)
 
 
-def test_a_file_that_is_gone_is_refused_and_may_have_been_moved(run, resume, made, tmp_path):
+def test_missing_table_is_refused_and_moved_table_accepted(run, resume, made, tmp_path):
     assert run("--limit", 100, *DISK).code == 0
     shutil.move(ROWS, tmp_path / "x.rows")
     ran = resume("--limit", 400)
@@ -136,7 +134,7 @@ def test_a_file_that_is_gone_is_refused_and_may_have_been_moved(run, resume, mad
     same_as_whole(made)
 
 
-def test_a_damaged_row_is_named_and_all_can_be_learned_again(run, resume, made):
+def test_damaged_row_is_named_and_the_table_can_be_rebuilt(run, resume, made):
     assert run("--limit", 300, *DISK).code == 0
     data = bytearray(ROWS.read_bytes())
     data[4096 + 150 * 12] ^= 4
@@ -151,7 +149,7 @@ def test_a_damaged_row_is_named_and_all_can_be_learned_again(run, resume, made):
     same_as_whole(made)
 
 
-def test_a_resumed_run_cannot_take_the_file_of_another(run, resume, made, tmp_path):
+def test_resumed_run_refuses_the_table_of_another_run(run, resume, made, tmp_path):
     rows = tmp_path / "x.rows"
     assert run("--limit", 100, *DISK, "--edge-path", rows).code == 0
     shutil.move("out", "other")

@@ -35,7 +35,7 @@ def figures():
     return json.loads(Path("out/metrics.json").read_text())
 
 
-def test_training_learns_labels_and_shows_them_beside_heuristics(tgflow, payments):
+def test_training_learns_labels_and_compares_them_with_heuristics(tgflow, payments):
     ran = tgflow("train", "-s", payments, "-o", "out", *FRAUD, "--lr", "0.01", *FEW)
     assert ran.code == 0, ran.err
     for text in ("labels, edge", "pair's last", "source's most frequent", "macro-F1", "AUC"):
@@ -49,7 +49,7 @@ def test_training_learns_labels_and_shows_them_beside_heuristics(tgflow, payment
 
 
 @pytest.mark.parametrize("ending", ["csv", slow("parquet"), slow("jsonl")])
-def test_rows_of_scores_have_the_predicted_label(tgflow, tmp_path, ending):
+def test_score_rows_have_the_predicted_label(tgflow, tmp_path, ending):
     rng, lines = random.Random(4), []
     for i in range(400):
         shop = rng.randrange(9)
@@ -66,7 +66,7 @@ def test_rows_of_scores_have_the_predicted_label(tgflow, tmp_path, ending):
     assert all(0.3 < float(row["label_probability"]) <= 1 for row in rows)
 
 
-def test_rows_of_scores_with_other_columns_go_to_another_file(tgflow, payments):
+def test_score_rows_with_other_columns_go_to_another_file(tgflow, payments):
     flags = ("-s", payments, *FRAUD[:2], "--label", "is_fraud", "-o", "out", *SMALL)
     assert tgflow("run", *flags, "--limit", 200, "--scores", "s.csv").code == 0
     ran = tgflow("run", *flags, *FRAUD[2:], "--allow-config-change", "--resume")
@@ -122,7 +122,7 @@ def test_properties_of_nodes_are_forecast(tgflow, payments, tmp_path):
     assert figures()["test.property.last.ndcg"] > 0.9
 
 
-def test_a_frozen_model_learns_links_first_and_then_labels_alone(tgflow, payments):
+def test_frozen_model_learns_links_first_and_then_only_labels(tgflow, payments):
     flags = ("-m", "jodie", "--task", "node", "--target", "is_fraud", "--freeze", "--threads", 1)
     ran = tgflow("train", "-s", payments, "-o", "out", *flags, "--epochs", 2)
     assert ran.code == 0, ran.err

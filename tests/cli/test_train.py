@@ -52,7 +52,7 @@ def test_rows_of_lower_layers_may_be_reused(tgflow, events_csv):
     assert "lower layers' rows up to 4 batches old" in ran.json["protocol_line"]
 
 
-def test_a_converted_data_set_is_trained_on_under_its_protocol(tgflow, tmp_path):
+def test_converted_data_set_is_trained_under_its_protocol(tgflow, tmp_path):
     events = write_tgb(tmp_path / "raw")
     ran = tgflow("convert", "tgb", "raw", "--out", "data")
     assert ran.code == 0
@@ -72,7 +72,7 @@ def test_a_converted_data_set_is_trained_on_under_its_protocol(tgflow, tmp_path)
 
 
 @pytest.mark.slow
-def test_ranks_train_as_one_process_does_and_rank_0_alone_opens_the_stream(
+def test_ranks_train_like_one_process_and_only_rank_0_opens_the_stream(
     tgflow, events_csv, tmp_path
 ):
     options = ("train", "--data", events_csv, *SMALL, "--epochs", 2, "--dropout", 0.1)

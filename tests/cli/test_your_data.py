@@ -32,7 +32,7 @@ def plain(tmp_path):
     return path
 
 
-def test_units_that_were_found_out_are_reported_and_kept(tgflow, plain, tmp_path):
+def test_inferred_time_units_are_reported_and_kept(tgflow, plain, tmp_path):
     ran = tgflow("run", plain, *LAYOUT, "-o", "out", "--limit", 40, *CHEAP)
     assert ran.code == 0
     assert "times are read as ms, by their size (the first is 2024-05-01 12:00:00)" in ran.err
@@ -57,7 +57,7 @@ def test_stdin_is_a_stream(tgflow, plain, monkeypatch, tmp_path):
         slow("compare", ("--time-unit", "tick", "--t", "src", "--preset", "none")),
     ],
 )
-def test_a_command_that_learned_nothing_leaves_its_directory(tgflow, plain, command, failing):
+def test_command_that_learned_nothing_does_not_block_its_directory(tgflow, plain, command, failing):
     model = ("--models", "recency") if command == "compare" else ("-m", "recency")
     whole = (command, "-s", plain, *LAYOUT, *model, "-o", "out", "--batch-size", 50, "--threads", 1)
     assert tgflow(*whole, *failing).code == 65
@@ -102,9 +102,7 @@ def mean_mrr(tmp_path, *flags):
         ("tgat", True, 0.05),
     ],
 )
-def test_amounts_as_features_help_where_they_decide_and_else_do_no_harm(
-    tmp_path, model, decides, least
-):
+def test_amount_features_help_if_informative_and_else_do_not_hurt(tmp_path, model, decides, least):
     """Amounts from cents to hundreds of thousands, of 30 accounts at 8 shops.
 
     Where they decide, each shop has prices of its own, and an account mostly goes from a shop to
@@ -151,13 +149,13 @@ def test_info_shows_classes_of_labels(tgflow, tmp_path):
         (NOW * 10**9, "s", "is after 2100 if it counts from 1970: --time-unit ns?"),
     ],
 )
-def test_a_first_time_out_of_the_ordinary(first, unit, says):
+def test_implausible_first_time_is_reported(first, unit, says):
     expected = None if says is None else f"the first time, {first:,} {unit}, {says}"
     assert time_guard(first, unit) == expected
 
 
 @pytest.mark.parametrize("command", ["run", "train", "info"])
-def test_commands_warn_of_them(tgflow, tmp_path, command):
+def test_commands_warn_of_implausible_data(tgflow, tmp_path, command):
     rows = (f"{i * 7 % 200},{i % 9},{i + 1},{i * 90}" for i in range(200))
     (tmp_path / "odd.csv").write_text("src,dst,t,amount\n" + "\n".join(rows) + "\n")
     flags = ["--json", *(["-m", "recency", "--threads", 1] if command != "info" else [])]

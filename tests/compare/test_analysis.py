@@ -78,7 +78,7 @@ def analysis(outcome):
     return Analysis(outcome, 50, num_resamples=200)
 
 
-def test_facts_are_of_what_was_strictly_earlier():
+def test_event_attributes_depend_only_on_strictly_earlier_events():
     columns = [0, 1, 0, 2, 0], [1, 0, 1, 1, 1], [10, 20, 20, 20, 80]
     facts = event_facts(graph_of(EventBatch(*map(torch.tensor, columns))), 0, 5)
     assert facts["num_pair"].tolist() == [0, 0, 1, 0, 2]
@@ -104,7 +104,7 @@ def assert_same(found, outcome):
 
 
 @pytest.mark.parametrize("name", ["events.arrow", "scores.arrow"])
-def test_a_changed_bit_of_a_file_is_found_or_changes_nothing(outcome, tmp_path, name):
+def test_flipped_bit_of_a_file_is_detected_or_harmless(outcome, tmp_path, name):
     path = written(outcome, tmp_path) / name
     good, num_found = path.read_bytes(), 0
     for bit in random.Random(1).sample(range(8 * len(good)), 60):
@@ -116,7 +116,7 @@ def test_a_changed_bit_of_a_file_is_found_or_changes_nothing(outcome, tmp_path, 
     assert num_found > 10
 
 
-def test_the_better_model_leads_by_events_that_all_have(outcome, analysis, tmp_path):
+def test_better_model_leads_on_shared_events(outcome, analysis, tmp_path):
     assert_same(Outcome.read(written(outcome, tmp_path)), outcome)
     assert analysis.num_events == SIZE
     assert list(analysis.failures()) == ["<b>lost</b>/0"]
@@ -131,7 +131,7 @@ def test_the_better_model_leads_by_events_that_all_have(outcome, analysis, tmp_p
     assert drift["new nodes"][0] > 0
 
 
-def test_average_precision_is_that_of_scikit_learn_batch_by_batch():
+def test_average_precision_matches_scikit_learn_per_batch():
     rng = np.random.default_rng(1)
     positive, negative = rng.integers(0, 9, 130) / 4 + 0.5, rng.integers(0, 9, 130) / 4
     found = batch_aps(positive, negative, 50)
@@ -142,7 +142,7 @@ def test_average_precision_is_that_of_scikit_learn_batch_by_batch():
         assert found[number] == pytest.approx(wanted, abs=1e-12)
 
 
-def test_slices_part_the_events(analysis):
+def test_slices_partition_the_events(analysis):
     num = {each.name: each.num for each in analysis.slices}
     kinds = ("pair repeated", "reversed only", "new pair of known nodes", "one node new",
              "both nodes new")  # fmt: skip
@@ -155,7 +155,7 @@ def test_slices_part_the_events(analysis):
     assert whole.mrr["good"].low < whole.mrr["good"].mean < whole.mrr["good"].high
 
 
-def test_the_page_holds_what_it_promises(analysis):
+def test_comparison_page_has_all_sections(analysis):
     page = comparison_page(analysis)
     for title in (
         "Leaderboard", "Mean reciprocal rank", "Accuracy against cost", "Differences", "Slices",
@@ -179,7 +179,7 @@ def test_the_page_holds_what_it_promises(analysis):
     assert f"{worth.since.low:.4f} to {worth.since.high:.4f}" in part
 
 
-def test_a_page_of_one_model_and_few_events():
+def test_page_of_one_model_and_few_events():
     facts = event_facts(graph_of(made_events(3, x_dim=0)), 0, 3)
     scores = {"one/0": np.array([[1.0, 0.5, 0.1], [0.5, 0.2, 0.3], [1.0, 0.9, 0.3]])}
     summary = {"participants": {"one/0": participant("one", 0)}, "batch_size": 200}

@@ -63,7 +63,7 @@ def assert_same_scores(left, right):
 
 
 @pytest.mark.parametrize("changes", [{"hist_negatives": 3, "updates": 2}, {"updates": 0}])
-def test_each_model_has_the_figures_of_a_run_of_its_own(changes):
+def test_each_model_matches_a_separate_run(changes):
     config = replace(CONFIG, **changes)
     found = compared(tgn(0), tgat(1), tgn(1), config=config)
     for key, make in (("tgn/0", small_tgn), ("tgat/1", small_tgat), ("tgn/1", small_tgn)):
@@ -79,7 +79,7 @@ def test_each_model_has_the_figures_of_a_run_of_its_own(changes):
         }
 
 
-def test_neither_order_nor_company_changes_a_bit():
+def test_scores_do_not_depend_on_order_or_other_models():
     both = compared(tgn(0), tgat(0), tgn(1))
     other = compared(tgn(1), tgat(0), tgn(0))
     assert_same_scores(rows(both), rows(other))
@@ -114,7 +114,7 @@ def diverging(seed=0):
     return Entrant("bad", seed, model)
 
 
-def test_one_that_diverges_drops_out_and_the_others_go_on():
+def test_diverging_model_drops_out_and_the_others_continue():
     found = compared(tgn(0), diverging(), tgat(0))
     failure = found.result()["participants"]["bad/0"]["failure"]
     assert failure["at"] == 60
@@ -124,12 +124,12 @@ def test_one_that_diverges_drops_out_and_the_others_go_on():
     assert found.position == 130
 
 
-def test_it_ends_when_nobody_is_left():
+def test_comparison_ends_when_no_model_is_left():
     with pytest.raises(TrainingDiverged, match="no model is left: epoch 0, batch 3"):
         compared(diverging(0), diverging(1))
 
 
-def test_a_frozen_copy_learns_no_more_and_stores_on():
+def test_frozen_copy_stops_learning_and_keeps_storing():
     copy = tgn(0, "tgn frozen", frozen_of="tgn", frozen_at=55)
     found = compared(tgn(0), copy)
     learning, frozen = rows(found)["tgn/0"], rows(found)["tgn frozen/0"]
@@ -185,12 +185,12 @@ def test_a_checkpoint_of_other_models_is_refused(tmp_path):
         ([tgn(0, "x", frozen_of="tgn", frozen_at=5)], "x/0 is a copy of tgn, which is not there"),
     ],
 )
-def test_lineups_that_cannot_be_are_refused(lineup, message):
+def test_invalid_lineups_are_refused(lineup, message):
     with pytest.raises(ValueError, match=message):
         comparison(*lineup)
 
 
-def test_entrants_may_differ_in_how_they_learn_and_in_nothing_else():
+def test_entrants_may_differ_only_in_learning_settings():
     with pytest.raises(ValueError, match="got batch_size"):
         tgn(learning={"batch_size": 3})
     found = compared(tgn(0), tgn(0, "slow", learning={"learning_rate": 1e-4}))

@@ -11,7 +11,7 @@ from tgflow.compare.significance import compare_means, holm
 from tgflow.resampling import Resampling
 
 
-def test_two_copies_of_a_model_differ_by_exactly_nothing():
+def test_copies_of_a_model_differ_by_exactly_zero():
     values = np.random.default_rng(0).random((3, 5_000))
     found = compare_means({"one": values, "two": values.copy()}, num_resamples=200)
     [difference] = found.differences
@@ -57,11 +57,11 @@ def coverage(runs, size, num_resamples):
     ("size", "least", "most"),
     [((40, 3_000, 200), 0.85, 1.0), slow((600, 6_000, 1_000), 0.92, 0.98)],
 )
-def test_the_interval_holds_the_difference_as_often_as_it_claims(size, least, most):
+def test_confidence_interval_has_its_nominal_coverage(size, least, most):
     assert least <= coverage(*size) <= most
 
 
-def test_events_without_weight_do_not_count():
+def test_events_of_weight_zero_are_ignored():
     weights = (np.arange(100) < 50).astype(float)
     drawn = Resampling(100, 1, 200).means(np.arange(100.0)[None], weights)
     assert drawn.max() < 50

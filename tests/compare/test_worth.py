@@ -39,7 +39,7 @@ def test_a_model_and_its_copy_are_paired_by_seed():
     assert worth.since.high - worth.since.low < 0.2  # not the distance of seeds
 
 
-def test_without_copies_there_is_nothing_to_say():
+def test_without_frozen_copies_there_is_no_result():
     gains = np.zeros((1, 60))
     assert Analysis(outcome_of(gains, copied=[]), 50, num_resamples=10).worths == []
     late = outcome_of(gains, frozen_at=60)  # the stream has ended before

@@ -60,7 +60,7 @@ def spoiled(checkpoint, keys, value):
         (["participants", 0, "scores", "start"], 1.5, "start is 1.5"),
     ],
 )
-def test_a_comparison_names_what_it_cannot_use(compared, keys, value, said):
+def test_comparison_names_invalid_checkpoint_entries(compared, keys, value, said):
     with pytest.raises(UntrustedCheckpoint, match=said):
         Comparison.from_checkpoint(lineup(), spoiled(compared, keys, value))
 
@@ -84,12 +84,12 @@ def offline(value=None, *keys):
         ),
     ],
 )
-def test_an_offline_comparison_names_what_it_cannot_use(keys, value, said):
+def test_offline_comparison_names_invalid_checkpoint_entries(keys, value, said):
     with pytest.raises(UntrustedCheckpoint, match=said):
         OfflineSaves(newest=offline(value, *keys))
 
 
-def test_scores_of_another_shape_are_none():
+def test_scores_of_another_shape_are_refused():
     found = offline()
     found.sealed["c000-scores"] = lambda: {"rows": torch.zeros(4, 2)}
     with pytest.raises(UntrustedCheckpoint, match="c000-scores has torch"):
@@ -98,7 +98,7 @@ def test_scores_of_another_shape_are_none():
 
 @pytest.mark.parametrize("value", WRONG)
 @pytest.mark.parametrize("key", ["epoch", "val", "has_state", "totals"])
-def test_a_training_names_what_it_cannot_use(key, value):
+def test_training_names_invalid_checkpoint_entries(key, value):
     if (key, value) in (("val", {}), ("has_state", True)):
         pytest.skip("this can be")
     progress, saved = OfflineProgress(), Checkpoint({})

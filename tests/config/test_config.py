@@ -32,7 +32,7 @@ from tgflow.train.protocols import PROTOCOLS
 from tgflow.units import UNITS
 
 
-def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path):
+def test_flags_override_the_file_and_the_file_overrides_defaults(tmp_path):
     file = tmp_path / "run.toml"
     file.write_text("[continual]\nbatch_size = 7\nlearning_rate = 1\n")
     config = load_config(file, {"continual.batch_size": 9})
@@ -42,7 +42,7 @@ def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path):
     assert config.model.name == "tgn+pairs"
 
 
-def test_reuse_is_a_section_that_an_offline_trainer_finds_in_its_settings(tmp_path):
+def test_offline_trainer_reads_the_reuse_section(tmp_path):
     file = tmp_path / "run.toml"
     file.write_text("[reuse]\nstaleness = 8\n")
     config = load_config(file, {"reuse.refresh": 0.5})
@@ -63,7 +63,7 @@ texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
     speed=st.none() | st.floats(min_value=1e-300, max_value=1e300),
     sort=st.booleans(),
 )
-def test_what_is_written_reads_back(tmp_path_factory, path, features, speed, sort):
+def test_written_config_round_trips(tmp_path_factory, path, features, speed, sort):
     stream = StreamConfig(path=path, features=features, speed=speed, sort=sort)
     config = Config(stream=stream, order=OrderConfig(late="error"))
     file = tmp_path_factory.mktemp("config") / "run.toml"
@@ -71,7 +71,7 @@ def test_what_is_written_reads_back(tmp_path_factory, path, features, speed, sor
     assert load_config(file) == config
 
 
-def test_every_setting_is_written_with_what_it_means():
+def test_every_setting_is_written_with_its_description():
     text = to_toml(Config())
     for field in fields():
         assert field.help
@@ -107,7 +107,7 @@ def test_every_setting_is_written_with_what_it_means():
         ("[offline", "is not valid TOML"),
     ],
 )
-def test_a_wrong_file_is_named_with_key_value_and_way_out(tmp_path, text, message):
+def test_invalid_file_is_named_with_key_value_and_fix(tmp_path, text, message):
     file = tmp_path / "run.toml"
     file.write_text(text + "\n")
     with pytest.raises(ConfigError) as caught:
@@ -116,7 +116,7 @@ def test_a_wrong_file_is_named_with_key_value_and_way_out(tmp_path, text, messag
     assert str(file) in str(caught.value)
 
 
-def test_the_library_checks_the_same_ranges_with_the_same_words():
+def test_library_checks_the_same_ranges_with_the_same_messages():
     with pytest.raises(ValueError, match=r"^batch_size must be at least 1, got 0$"):
         ContinualConfig(batch_size=0)
     with pytest.raises(
@@ -125,7 +125,7 @@ def test_the_library_checks_the_same_ranges_with_the_same_words():
         Checks(max_bad_ratio=2)
 
 
-def test_a_model_brings_its_own_settings(tmp_path):
+def test_model_has_its_own_settings(tmp_path):
     file = tmp_path / "run.toml"
     file.write_text('[model]\nname = "tgn"\ndim = 8\naggregator = "mean"\n')
     config = load_config(file, {"model.settings": {"memory_dim": 4}})
@@ -164,7 +164,7 @@ def test_a_wrong_setting_of_a_model_is_named(stated, text):
         ("compare.protocol", PROTOCOLS),
     ],
 )
-def test_a_setting_can_be_whatever_the_library_knows(key, names):
+def test_choices_of_a_setting_match_the_library(key, names):
     """Their names stand in the schema, too, as it needs neither torch nor pyarrow."""
     assert choices(key) == set(names)
 
@@ -199,7 +199,7 @@ def test_settings_are_named_by_their_flags(said, shown):
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_settings_of_a_file_and_of_flags_win_over_those_of_a_protocol(tmp_path, name):
+def test_file_and_flags_override_a_protocol(tmp_path, name):
     section = "continual" if name.startswith("prequential") else "offline"
     file = tmp_path / "own.toml"
     file.write_text(f'[{section}]\nprotocol = "{name}"\nbatch_size = 100\n')

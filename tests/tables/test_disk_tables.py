@@ -94,7 +94,7 @@ def test_rows_come_ahead_of_their_use(path):
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
-def test_an_append_that_fails_changes_nothing(path, error):
+def test_failed_append_changes_nothing(path, error):
     rows = some_rows(40)
     table = on_disk(path)
     table.append(rows[:10])
