@@ -147,7 +147,7 @@ class Whole(TGN):
         ("run", "--rank-memory halved", "--rank-memory"),
         ("run", "--interface nowhere0", r"interface 'nowhere0' is none .*; there are .*127\.0\.0"),
         ("run", "--slices 1", "--slices: a batch has 1, so at most 1 of 2 .*or pass --slices 2"),
-        ("run", "--model own:Whole", "Whole has a commit of its own.*: give it messages and store"),
+        ("run", "--model own:Whole", "Whole overrides commit.*: define messages and store"),
         ("run", "--features f* --edge-table disk", "--edge-table: 2 ranks would share one file"),
         ("train", "--cache-policy belady", "--cache-policy: belady plans for one process; use lru"),
         ("train", "--slices 1", "--slices: a batch has 1"),

@@ -264,7 +264,7 @@ def test_ids_that_do_not_continue_are_refused():
     list(read)
     with pytest.raises(ValueError, match=r"open it with those of this trainer.*ids=trainer\.ids"):
         trainer.run(read)
-    with pytest.raises(ValueError, match="so its nodes would be taken for others"):
+    with pytest.raises(ValueError, match="which would mix up nodes"):
         trainer.run(open_stream(rows_of(names, 10), time_unit="s", bipartite=True))
     other = ContinualTrainer(SmoothedCounts(), trainer.graph)
     with pytest.raises(ValueError, match="the graph has 3 nodes and the stream has ids of 0"):

@@ -162,8 +162,8 @@ def test_an_anomaly_is_the_percentage_of_higher_logits_before():
     [
         ({"counts": torch.zeros(3)}, r"counts is torch.float32 \(3,\)"),
         ({}, "lacks tensor 'counts'"),
-        ({"counts": torch.full((2, 2049), -1.0).double()}, "has values that count nothing"),
-        ({"counts": torch.full((2, 2049), math.nan).double()}, "has values that count nothing"),
+        ({"counts": torch.full((2, 2049), -1.0).double()}, "has values that are not counts"),
+        ({"counts": torch.full((2, 2049), math.nan).double()}, "has values that are not counts"),
     ],
 )
 def test_what_was_never_saved_is_refused(section, says):

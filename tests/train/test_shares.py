@@ -197,9 +197,9 @@ class Whole(TemporalModel):
 def test_a_model_that_stores_whole_batches_is_refused() -> None:
     model = Whole()
     model.state = object()
-    with pytest.raises(ValueError, match=r"Whole has a commit of its own, .*--slices 1"):
+    with pytest.raises(ValueError, match=r"Whole overrides commit, .*--slices 1"):
         ContinualTrainer(model, TemporalGraph(), CONFIG)
-    with pytest.raises(ValueError, match="Whole has a commit of its own"):
+    with pytest.raises(ValueError, match="Whole overrides commit"):
         OfflineTrainer(model, TemporalGraph.from_events(EVENTS), OfflineConfig(slices=2))
     with pytest.raises(ValueError, match="slices must be at least 1, got 0"):
         ContinualConfig(slices=0)

@@ -1,7 +1,7 @@
-"""A graph's caches between a trainer's passes.
+"""Cache contents carried over between a trainer's passes.
 
-GNNFlow (SoCC 2024) calls it *reuse* that contents stay from one round to the next, and *restore*
-that those before an evaluation come back after it, and the round's first rows with them.
+GNNFlow (SoCC 2024) calls it *reuse* to keep contents from one round to the next, and *restore* to
+bring back those from before an evaluation, together with the round's first rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tgflow.plan.plan import Feature, Plan, feature_inputs
 
 
 def caches_of(graph: TemporalGraph) -> dict[Feature, CachedTable]:
-    """Return the caches in front of a graph's tables, by the names of these."""
+    """Return the caches in front of a graph's tables, by table name."""
     caches = ((each.name, cache_of(each.table)) for each in feature_inputs(graph))
     return {name: cache for name, cache in caches if cache is not None}
 
@@ -27,15 +27,15 @@ def caches_of(graph: TemporalGraph) -> dict[Feature, CachedTable]:
 def isolate_evaluation(
     graph: TemporalGraph, upcoming: Callable[[], dict[Feature, Tensor]]
 ) -> Iterator[None]:
-    """Enclose a pass whose rows are not those of the next: what that begins with comes back.
+    """Context manager of an evaluation pass: restores the rows that the next pass reads first.
 
-    GNNFlow restores all contents and preloads all of the first rows. Of a small cache most of that
-    is evicted before anyone asks for it, and more is read from the table than spared (`make bench
-    ARGS=cache` measures both). So only rows that were held and that the next pass reads first come
-    back: read here, they are hits there, and no row is read in vain.
+    GNNFlow restores all contents and preloads all of the first rows. A small cache evicts most of
+    these before use, and more rows are read from the table than saved (`make bench ARGS=cache`
+    measures both). So only rows that were cached and that the next pass reads first are restored:
+    each read here is a hit there.
 
-    A cache that plans needs none of that: it counts the pass in, and carries contents over. One
-    that is static does not change.
+    A planned cache includes the pass in its plan and carries contents over by itself; a static
+    cache does not change.
     """
     caches = {n: c for n, c in caches_of(graph).items() if c.policy not in ("static", "belady")}
     held = {name: cache.contents() for name, cache in caches.items()}

@@ -14,24 +14,24 @@ from tgflow.checkpoint.tensors import check_like
 Values: TypeAlias = NDArray[np.float64]
 
 HALF_LIFE = 10_000.0
-"""Events after which a score counts half as much."""
+"""Half-life of a score's weight, in events."""
 _NUM_BINS = 2049  # odd: logits of zero are in the middle of one
 _REACH = 15.0
-"""Bins are as wide as each other in asinh(logit), from minus to plus this: logits of 1.6e6."""
+"""Bins have equal width in asinh(logit), from minus to plus this: logits of 1.6e6."""
 _CENTERS = np.sinh(np.linspace(-_REACH, _REACH, _NUM_BINS))
 _NEWTON_STEPS = 25
 _SETTLED = 1e-9
 
 
 class Calibration:
-    """Histograms of the logits of events and of their negatives, of which older ones fade.
+    """Histograms of the logits of events and of their negatives, with exponential decay.
 
-    Probabilities are Platt's (1999): sigmoid(a * logit + b), with the `a` and `b` that fit the
-    histograms best and, while these hold little, are near 1 and 0. So a probability is that of an
-    event beside one negative of its kind. Both are functions of the histograms alone, which are
-    therefore all that is saved; bins are 1.5 % of a logit wide, and 0.015 near zero.
+    Probabilities are Platt's (1999): sigmoid(a * logit + b), with `a` and `b` fitted to the
+    histograms and regularized toward 1 and 0 while these hold little. So a probability is that of
+    an event against one negative of its kind. `a` and `b` depend on the histograms alone, so only
+    these are saved; bins are 1.5 % of a logit wide, and 0.015 near zero.
 
-    Any thread may ask while one adds.
+    Thread-safe: any thread may read while one adds.
     """
 
     name = "calibration"
@@ -41,7 +41,7 @@ class Calibration:
         self._fit: tuple[Values, tuple[float, float]] | None = None
 
     def probabilities(self, logits: Values) -> Values:
-        """Return the probability of an event at each logit, in [0, 1], by what was added before."""
+        """Return the probability of an event at each logit, in [0, 1], by the scores so far."""
         counts, fit = self._counts, self._fit
         if fit is None or fit[0] is not counts:
             fit = self._fit = counts, _fitted(counts)
@@ -49,9 +49,9 @@ class Calibration:
         return _sigmoid(scale * logits + offset)
 
     def anomalies(self, logits: Values) -> Values:
-        """Return which percentage of the events added before have a higher logit, NaN without any.
+        """Return the percentage of the events added so far with a higher logit, NaN without any.
 
-        Those in the same bin count one half.
+        Events in the same bin count one half.
         """
         events = self._counts[0]
         total = events.sum()
@@ -63,7 +63,7 @@ class Calibration:
         return 100 * shares
 
     def add(self, positive: Values, negative: Values) -> None:
-        """Take in the logits of events, `[B]`, and of their negatives, `[B, m]`."""
+        """Add the logits of events, `[B]`, and of their negatives, `[B, m]`."""
         counts = self._counts * 0.5 ** (len(positive) / HALF_LIFE)
         counts[0] += np.bincount(_bins(positive), minlength=_NUM_BINS)
         if negative.size:
@@ -79,7 +79,7 @@ class Calibration:
         check_like(self.name, found, {"counts": torch.from_numpy(self._counts)})
         counts: Values = found["counts"].numpy().copy()
         if not (np.isfinite(counts).all() and (counts >= 0).all()):
-            raise UntrustedCheckpoint(f"{self.name}: counts has values that count nothing")
+            raise UntrustedCheckpoint(f"{self.name}: counts has values that are not counts")
         self._counts = counts
 
 
@@ -89,7 +89,7 @@ def _bins(logits: Values) -> NDArray[np.int64]:
 
 
 def _fitted(counts: Values) -> tuple[float, float]:
-    """Return scale and offset of the logits: Newton's method, halving steps that overshoot."""
+    """Return scale and offset of the logits by Newton's method, halving steps that overshoot."""
     used = np.flatnonzero(counts.sum(0))
     x, (events, others) = _CENTERS[used], counts[:, used]
     x = np.stack([x, np.ones_like(x)])

@@ -17,22 +17,22 @@ from tgflow.cuda.device import CapturedWork, Device
 from tgflow.model import Scores
 
 WARM_UPS = 3
-"""Calls with a shape that run as they are, before it is captured: by then all is compiled."""
+"""Eager calls with a shape before it is captured: by then everything is compiled."""
 MOST_SHAPES = 12
-"""Batches of further shapes run as they are, unless one of these has not come for long."""
+"""Most captured shapes; others run eagerly, until one of these was not used for long."""
 LONG = 512
-"""Calls without a shape after which another one may have its place."""
+"""Calls without use after which a shape may be replaced."""
 
 Result = TypeVar("Result")
 
 
 @dataclass(slots=True, eq=False)
 class _Shape:
-    """The calls that were captured of batches of one shape. One may read another's result."""
+    """Captured calls for batches of one shape. One may read another's result."""
 
     inputs: Batch
     fixed: list[Tensor]
-    """Of the model's state, as they were: a replay reads and writes these."""
+    """Tensors of the model's state at capture: a replay reads and writes these."""
     holds: Batch | None = None
     """The batch whose values are in `inputs`."""
     calls: dict[str, tuple[Any, CapturedWork]] = field(default_factory=dict)
@@ -40,16 +40,16 @@ class _Shape:
 
 
 class CapturedCalls:
-    """Runs functions of batches, by replays of CUDA graphs where shapes recur.
+    """Captures functions of batches as CUDA graphs and replays them where shapes recur.
 
-    A replay does what the function did when it was captured, with the values that are in the
-    batch's tensors now; whatever else changes from batch to batch must be in the device's memory.
-    So a replay goes on with the modules and parameters that a model had at its capture, also where
-    others have taken their place since; it is noticed of the tensors of `fixed` alone.
+    A replay runs the captured kernels on the current values of the batch's tensors; everything else
+    that changes from batch to batch must be in device memory. A replay therefore uses the modules
+    and parameters of the capture, even if they were replaced since; only a replaced tensor of
+    `fixed` is detected.
 
-    All graphs share one pool of memory, so that they take together what the largest one needs:
-    they come one after the other, and a result is there until the next call, but for a call with
-    the same batch that was captured later, which may read it.
+    All graphs share one memory pool, sized by the largest one, as they run one after the other. A
+    result is valid until the next call, except that a call with the same batch that was captured
+    later may read it.
     """
 
     def __init__(self, device: Device, fixed: Callable[[], list[Tensor]]) -> None:
@@ -105,7 +105,7 @@ class CapturedCalls:
         return result
 
     def _found(self, key: Any) -> _Shape | None:
-        """Return what was captured of a shape, unless the state has grown, and moved, since."""
+        """Return the captured calls of a shape, unless the state has since grown and moved."""
         shape = self._shapes.get(key)
         if shape is None:
             return None
@@ -116,7 +116,7 @@ class CapturedCalls:
         return None
 
     def _with_room(self, key: Any, batch: Batch) -> _Shape | None:
-        """Return a place for another shape; None if all are in use."""
+        """Return a slot for another shape; None if all are in use."""
         if len(self._shapes) >= MOST_SHAPES:
             oldest = min(self._shapes, key=lambda known: self._shapes[known].last_used)
             if self._num_calls - self._shapes[oldest].last_used < LONG:
@@ -156,7 +156,7 @@ def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
 
 
 def tensors_of(scores: Scores) -> list[Tensor]:
-    """Return the tensors of scores, those that are carried on included."""
+    """Return the tensors of scores, including those carried on."""
     found: list[Tensor] = []
     leaves = tree_leaves((scores.positive, scores.negative, scores.carry), is_leaf=is_dataclass)
     for leaf in leaves:

@@ -1,4 +1,4 @@
-"""Settings of the trainers. Nothing here needs torch: the command line's help is made of it."""
+"""Settings of the trainers. Does not import torch: the command line builds its help from them."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def _parse_pair(field: str, pair: str) -> tuple[str, bool | int | float]:
 @described
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExecutionConfig:
-    """How a trainer uses a GPU; nothing of it has an effect on the CPU."""
+    """GPU execution settings of a trainer; they have no effect on the CPU."""
 
     precision: Precision = "fp32"
-    """Of products of matrices: fp32; or tf32, which rounds their factors to 10 bits."""
+    """Matrix products: fp32; or tf32, which rounds their factors to 10 bits."""
     capture: bool = True
     """Replay steps whose shapes recur as CUDA graphs."""
 
@@ -83,7 +83,7 @@ class TrainingConfig:
     batch_size: Annotated[int, Ge(1)] = 200
     """Events per batch."""
     slices: Annotated[int, Ge(1)] = 1
-    """Slices of a batch, computed one by one and added up: what several can share."""
+    """Slices of a batch, computed separately and summed; ranks can share them."""
     learning_rate: Annotated[float, Gt(0), Setting(flags=("--learning-rate", "--lr"))] = 1e-3
     """Learning rate of the optimizer."""
     weight_decay: Annotated[float, Ge(0)] = 0.0
@@ -97,17 +97,17 @@ class TrainingConfig:
     grad_clip: Annotated[float, Gt(0)] | None = None
     """Largest norm of all gradients; unset: not clipped."""
     loss: Loss | None = None
-    """What is learned: bce, each score alone; softmax, the event among its negatives; bpr, pairs of
+    """Training loss: bce, each score alone; softmax, the event among its negatives; bpr, pairs of
     the two; unset: as in the model's paper."""
     metrics: Annotated[tuple[str, ...], Setting(flags=("--metric",), resume="from_now")] = ()
-    """Metrics of your own beside AP, AUC, MRR and Hits@k: module:Class, or a name given to
+    """Custom metrics beside AP, AUC, MRR and Hits@k: module:Class, or a name given to
     tg.metrics.register."""
     mrr_negatives: Annotated[int, Ge(1), Le(1_000_000)] = 20
     """Negatives per event to rank it among; AP and AUC use the first of them."""
     visibility: Visibility = "event"
-    """What a query sees: all earlier events, or only those before its batch."""
+    """Events visible to a query: all earlier events, or only those before its batch."""
     strategy: Strategy | None = None
-    """How neighbors are sampled; unset: as in the model's paper."""
+    """Neighbor sampling strategy; unset: as in the model's paper."""
     span: Annotated[int, Ge(1)] | None = None
     """Width of strategy window, or half-life of decayed, in ticks."""
     num_threads: Annotated[int, Ge(0), Setting(flags=("--workers",), resume="any_time")] = 1
@@ -137,38 +137,38 @@ class ContinualConfig(TrainingConfig):
     """
 
     protocol: Literal["prequential/1"] | None = None
-    """A named protocol: its settings are then the defaults, and what differs is printed."""
+    """A named protocol: it sets the defaults, and deviations are printed."""
     data_seed: Annotated[int, Ge(0), Setting(expert=True)] | None = None
-    """Seed of what compared runs share: negatives, replay, sampled neighbors; unset: the seed."""
+    """Seed of negatives, replay and sampled neighbors, shared by compared runs; unset: the seed."""
     hist_negatives: Annotated[int, Ge(0), Le(1_000_000)] = 0
-    """Past pairs to rank each event among besides, as mrr_hist."""
+    """Past pairs to also rank each event among, as mrr_hist."""
     warmup: Annotated[int, Ge(0)] = 0
-    """First events, which are learned and not measured; up to the end of their micro-batch."""
+    """Events learned first without being measured; up to the end of their micro-batch."""
     updates: Annotated[int, Ge(0)] = 1
     """Optimizer steps per micro-batch, each with new negatives and replay; 0: no learning."""
     replay_ratio: Annotated[float, Ge(0)] = 0.5
     """Past events replayed per new event."""
     replay_horizon: Annotated[int, Ge(1)] = 50_000
-    """How many events back replay reaches."""
+    """Largest age of a replayed event, in events."""
     replay_half_life: Annotated[float, Gt(0)] = 10_000.0
-    """An event this many events older is replayed half as often."""
+    """Half-life of the probability that an event is replayed, in events."""
     on_nan: Annotated[Literal["stop", "skip"], Setting(resume="any_time")] = "stop"
-    """When a loss or score is not finite: stop, or skip the update and count it."""
+    """If a loss or score is not finite: stop, or skip the update and count it."""
     half_life: Annotated[float, Gt(0), Setting(expert=True)] = 20.0
     """Half-life of the running metrics, in micro-batches."""
     test_share: Annotated[float, Gt(0), Le(1), Setting(expert=True)] = 0.15
-    """Last part of the events, over which the result's `test.*` are taken."""
+    """Share of the events, the last ones, that the result's `test.*` are computed over."""
 
 
 @described
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reuse:
-    """Rows of layers below the top that training takes from the batches before, not computed again.
+    """Reuse of rows below the top layer from earlier batches, instead of computing them again.
 
     For models of two layers or more without state, such as TGAT, that sample the most recent
-    neighbors. What a row is made of is the same as if it were computed, its parameters are those of
-    up to `staleness` steps before, and no gradient reaches it. Validation and test compute all
-    rows. Where less than a tenth of the rows recurs it switches itself off until the next epoch.
+    neighbors. A reused row has the inputs of a computed one, but the parameters of up to
+    `staleness` steps before, and gets no gradient. Validation and test compute all rows. If less
+    than a tenth of the rows recurs, reuse is off until the next epoch.
 
     Example:
         >>> tg.OfflineConfig(reuse=tg.train.Reuse(staleness=8)).reuse.refresh
@@ -178,9 +178,9 @@ class Reuse:
     staleness: Annotated[int, Ge(0), Setting(flags=("--reuse-staleness",))] = 0
     """Reuse rows of lower layers computed at most this many batches before, such as 8; 0: none."""
     refresh: Annotated[float, Gt(0), Le(1), Setting(flags=("--reuse-refresh",))] = 0.2
-    """Share of reusable rows to compute again, whose gradients stand for all of them."""
+    """Share of reusable rows to compute again; their gradients are scaled up to represent all."""
     budget: Annotated[Size, Setting(flags=("--reuse-budget",))] = "64MiB"
-    """Memory for rows to reuse; those for which there is no room are computed each time."""
+    """Memory for rows to reuse; rows that do not fit are recomputed."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -197,13 +197,13 @@ class OfflineConfig(TrainingConfig):
     """
 
     protocol: Literal["dyglib/1", "tgb/1"] | None = None
-    """A named protocol: its settings are then the defaults, and what differs is printed."""
+    """A named protocol: it sets the defaults, and deviations are printed."""
     learning_rate: Annotated[float, Gt(0), Setting(flags=("--learning-rate", "--lr"))] = 1e-4
     """Learning rate of the optimizer."""
     data_seed: Annotated[int, Ge(0), Setting(expert=True)] = 0
-    """Seed of what compared runs share: which nodes are new, and the negatives of evaluation."""
+    """Seed of new nodes and evaluation negatives, shared by compared runs."""
     epochs: Annotated[int, Ge(1)] = 100
-    """Passes over the training part, at most."""
+    """Epochs over the training part, at most."""
     patience: Annotated[int, Ge(1)] = 20
     """Early stopping: epochs without improvement of the validation AP."""
     val_ratio: Annotated[float, Gt(0), Lt(1)] = 0.15
@@ -215,7 +215,7 @@ class OfflineConfig(TrainingConfig):
     negatives: tuple[NegativeKind, ...] = ("random",)
     """Kinds of negatives to test with; the first chooses the best epoch."""
     select: Literal["ap", "ap+auc", "mrr"] = "ap"
-    """Validation metric of the best epoch; ap+auc: neither may be lower, as in DyGLib."""
+    """Validation metric that chooses the best epoch; ap+auc: neither may be lower, as in DyGLib."""
     eval_neighbors: tuple[Annotated[int, Ge(1)], ...] | None = None
     """Neighbors of each hop in validation and test, such as 20,20; unset: as in training."""
     inductive: Literal["same_pass", "apart"] = "same_pass"
@@ -223,7 +223,7 @@ class OfflineConfig(TrainingConfig):
     fixed_negatives: str | None = None
     """Negatives of TGB as `tgflow convert tgb` wrote them: OUT/NAME."""
     max_pairs: Annotated[int, Ge(1), Setting(expert=True)] = 20_000
-    """Pairs to score at once under fixed negatives; more come in parts."""
+    """Pairs to score at once under fixed negatives; larger batches are split."""
     collide: Annotated[bool, Setting(expert=True)] = False
     """Whether a random negative may be the event itself."""
     replace: Annotated[bool, Setting(expert=True)] = True
@@ -231,9 +231,9 @@ class OfflineConfig(TrainingConfig):
     inductive_since: Annotated[Literal["train", "part"], Setting(expert=True)] = "train"
     """Inductive negatives are first seen after training, or after the part before."""
     destinations: Annotated[Literal["train", "all"], Setting(expert=True)] = "train"
-    """Training's negatives: destinations of its own events, or of all."""
+    """Negatives in training: destinations of training events, or of all events."""
     reuse: Reuse = Reuse()
-    """Rows of lower layers that training takes from the batches before."""
+    """Reuse of rows of lower layers from earlier batches in training."""
 
     def __post_init__(self) -> None:
         _check(self)

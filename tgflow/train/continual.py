@@ -38,35 +38,32 @@ from tgflow.train.stream_trainer import StreamTrainer
 
 
 class ContinualTrainer(StreamTrainer):
-    """Learns from a stream as it comes, and measures how well each event was predicted before.
+    """Learns from a stream online, and measures how well each event was predicted before.
 
-    A model without parameters is only measured: nothing is replayed or drawn to learn from.
-
-    The graph may already hold events: they are history, neither predicted nor learned.
+    A model without parameters is only measured, without replay or training negatives. Events
+    already in the graph are history, neither predicted nor learned.
 
     Args:
-        model: Model to train, memory included: one whose `state` is a `ShardedMemory` has that of
-            this rank's nodes alone, fetches other rows once a micro-batch, and is saved by all
-            ranks together, each to a `Checkpoint` of its shard.
-        graph: Grows by the stream's events; append to it nowhere else. One that is sharded
-            (`TemporalGraph(shard=peers.shard)`) asks the owners of nodes for their neighbors.
-            Where any of it is sharded, `steps` is given the same batches on all ranks, up to 8
-            micro-batches of a batch are prepared together, and it is not to be left early and
-            called again.
+        model: Model to train, memory included: with a `ShardedMemory` as `state` it holds the rows
+            of this rank's nodes alone, fetches others once a micro-batch, and is saved by all ranks
+            together, each to a `Checkpoint` of its shard.
+        graph: Grows by the stream's events; append to it nowhere else. A sharded one
+            (`TemporalGraph(shard=peers.shard)`) requests neighbors from the ranks that own the
+            nodes; `steps` then needs the same batches on all ranks, prepares up to 8 micro-batches
+            of a batch together, and must not be called again after it was left early.
         config: Settings.
-        execution: How a GPU is used, if the model is on one. Where steps are captured, modules and
-            parameters put into the model after the first of them are not noticed: do that before,
-            or set `capture=False`.
+        execution: GPU settings, if the model is on one. With captured steps, replace modules or
+            parameters of the model before the first step, or set `capture=False`.
         peers: The ranks that learn together, as `tgflow.join` returns them; None: this process
-            alone. All of them have the same model, graph and settings; `run` reads the stream of
-            rank 0 for all. Each prepares and computes some slices of each batch
-            (`config.slices`), and all of them end with the bits of one process. Rank 0 alone has
-            metrics; records of others say how far they are, and what the loss was.
-        scores: Whether records say what the model said of each event (`StepRecord.scores`), with
-            probabilities calibrated on the way; and of its label, where `task` predicts labels.
-            Each micro-batch is then waited for before it is learned.
-        task: What is learned and measured beside links, such as labels of events, each once its
-            event has been predicted, or later; None: nothing.
+            alone. All need the same model, graph and settings; `run` reads the stream on rank 0.
+            Each prepares and computes some slices of each batch (`config.slices`); the result has
+            the same bits as one process. Only rank 0 has metrics; records of other ranks have
+            position and loss.
+        scores: Whether records have the scores of each event (`StepRecord.scores`), with
+            probabilities calibrated online; and of its label, where `task` predicts labels.
+            Synchronizes each micro-batch before it is learned.
+        task: A further task to learn and measure beside links, such as labels of events, each once
+            its event has been predicted, or later; None: links only.
         optimizer: A name such as "adamw", a mapping such as {"name": "sgd", "momentum": 0.9}, or a
             function from parameters to an optimizer; None: `config.optimizer`.
         lr_scheduler: Likewise, such as {"name": "cosine", "T_max": 10_000}, or a function from the
@@ -75,10 +72,9 @@ class ContinualTrainer(StreamTrainer):
         loss: A name, or a function from `tgflow.Scores` to a loss; None: `config.loss`.
 
     Raises:
-        ValueError: If features of the graph are cached with `policy="belady"`, which needs to know
-            what comes next. Rows of a stream are written through to their table as they come, and
-            `policy="lru"` follows recency. Or if `config.slices` is more than 1, and the model
-            stores whole batches alone; or the graph or its features are sharded, and it or the
+        ValueError: If features of the graph are cached with `policy="belady"`, which needs future
+            accesses (use `policy="lru"` for streams). If `config.slices` is more than 1 and the
+            model stores only whole batches. If the graph or its features are sharded and it or the
             model is on a GPU.
         WorldError: If there are more ranks than slices.
 
@@ -109,7 +105,7 @@ class ContinualTrainer(StreamTrainer):
             task.check(model)
             if config.slices > 1:
                 raise ValueError(
-                    "a task learns whole batches in one process: leave slices at 1 (--slices 1, "
+                    "a task requires whole batches in one process: leave slices at 1 (--slices 1, "
                     "without --nproc)"
                 )
         peers, device = Peers() if peers is None else peers, device_of_model(model)
@@ -124,7 +120,7 @@ class ContinualTrainer(StreamTrainer):
             "loss": loss,
         }
         self.not_in_config = [name for name, value in given.items() if value is not None]
-        """Arguments that were given and that `config` does not hold."""
+        """Arguments given beside `config`, which does not hold them."""
         self._labels = None if task is None else task.labels_of(graph)
         self.scorer = EventScorer(config.hist_negatives, self._labels) if scores else None
         """Makes `StepRecord.scores`; its `hear` is called before a micro-batch is learned."""
@@ -152,7 +148,7 @@ class ContinualTrainer(StreamTrainer):
 
     @property
     def spread_state(self) -> SpreadState | None:
-        """The model's state, if each rank has that of its own nodes."""
+        """The model's state, if each rank holds that of its own nodes."""
         state = self.model.state
         return state if isinstance(state, SpreadState) else None
 
@@ -174,7 +170,7 @@ class ContinualTrainer(StreamTrainer):
         return batch
 
     def _collect(self, *, everything: bool) -> None:
-        """Make records of what has come to the host; go back to before what was not finite."""
+        """Make records of values that reached the host; roll back a batch that was not finite."""
         try:
             self._stepper.collect(everything=everything)
         except TrainingDiverged as error:
@@ -186,7 +182,7 @@ class ContinualTrainer(StreamTrainer):
 
         `prequential.*` are over all events, `test.*` over the last `test_share` of them, from
         `test.start_event` on; each event was predicted before it was learned. AP and AUC are means
-        over micro-batches, MRR and Hits@k over events. Times add up over resumed runs.
+        over micro-batches, MRR and Hits@k over events. Times include those before a resume.
         """
         c, progress = self.config, self.progress
         test_start = progress.timeline.tail_start(c.test_share)
@@ -217,7 +213,7 @@ class ContinualTrainer(StreamTrainer):
         stream after the events that were learned; give `--stream` if that was not a file.
 
         Args:
-            path: The directory; one that an earlier `save` of this trainer has written is updated.
+            path: The directory; one written by an earlier `save` of this trainer is updated.
 
         Raises:
             FileExistsError: If it holds other files, or a later state.
@@ -237,9 +233,9 @@ class ContinualTrainer(StreamTrainer):
         save_trainer(self, path)
 
     def save_to(self, writer: Checkpoint) -> None:
-        """Save to `writer` what `checkpoint` holds; what is learned later does not change it.
+        """Save to `writer` the contents of `checkpoint`; later training does not change them.
 
-        Waits for the device, as the figures of all that was learned belong to it.
+        Synchronizes with the device, as it includes the metrics of all learned events.
         """
         self._collect(everything=True)
         save_state(writer, self._learner, self.graph, self.position, self.config.slices)
@@ -272,29 +268,29 @@ class ContinualTrainer(StreamTrainer):
 
         Args:
             model: Built with the configuration it had then; its parameters are overwritten.
-            checkpoint: From `checkpoint()`, by way of `save` and `load`; or another reader of what
-                the trainer's `save_to` has written.
-            config: Settings to continue with, None for those it had. Others give other bits;
-                another `batch_size` counts micro-batches from here. A larger `replay_horizon`
-                reaches further back as the run continues, as far as the model's state was kept.
-            device: Where the graph is to be, as `TemporalGraph` takes it. Checkpoints do not
-                depend on it.
-            device_budget: As `TemporalGraph` takes it.
-            keep_model: False starts with `model` as it is and an empty memory; the events, and the
-                figures so far, stay.
-            edge_x: The table to have the edge features, see `tgflow.train.state.graph_of`; None:
+            checkpoint: From `checkpoint()`, through `save` and `load`; or another reader of what
+                `save_to` wrote.
+            config: Settings to continue with; None: the saved ones. Other settings change the
+                results; another `batch_size` counts micro-batches from here. A larger
+                `replay_horizon` reaches further back as the run continues, as far as the model's
+                state was kept.
+            device: Device of the graph, as in `TemporalGraph`. Checkpoints do not depend on it.
+            device_budget: As in `TemporalGraph`.
+            keep_model: False keeps the parameters of `model` and starts with an empty memory;
+                events and metrics so far are loaded.
+            edge_x: Table to load the edge features into, see `tgflow.train.state.graph_of`; None:
                 host memory. Results are the same wherever they are.
-            node_x: The table to have the node features, likewise.
-            shard: As `TemporalGraph` takes it; may differ from run to run.
+            node_x: Table to load the node features into, likewise.
+            shard: As in `TemporalGraph`; may differ from run to run.
             options: Further arguments of the class. `execution` and `peers` may differ from run to
-                run. With `scores` a calibration goes on if the checkpoint has one, and with `task`
-                its figures do, if the model is kept; labels that were not known yet are those of
-                the checkpoint's events. An `optimizer`, `lr_scheduler` or `loss` that is not in the
+                run. With `scores` the checkpoint's calibration continues, if it has one, and with
+                `task` its metrics, if the model is kept; pending labels are those of the
+                checkpoint's events. An `optimizer`, `lr_scheduler` or `loss` that is not in the
                 settings must be given again.
 
         Raises:
-            CheckpointError: If it is not of a continual trainer, or the model does not fit it, or
-                a file of features that it refers to does not have what it had.
+            CheckpointError: If it is not of a continual trainer, the model does not fit it, or a
+                feature file that it refers to has changed.
         """
         meta = checkpoint.meta
         graph = graph_of(

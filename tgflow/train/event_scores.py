@@ -19,48 +19,48 @@ from tgflow.train.calibration import Calibration
 @described
 @dataclass(frozen=True, slots=True, eq=False)
 class EventScores:
-    """The scores of the events of a micro-batch, on the host: NaN where none is known.
+    """The scores of the events of a micro-batch, on the host: NaN where unknown.
 
-    A micro-batch whose scores were not finite, and which was skipped for that, has none at all.
+    A micro-batch skipped because its scores were not finite has none.
     """
 
     logit: Tensor
-    """Float `[B]`: as the model gave them; the higher, the likelier."""
+    """Float `[B]`: raw scores of the model; higher is likelier."""
     probability: Tensor
-    """float64 `[B]`: of the event beside one negative of its kind, by all micro-batches before."""
+    """float64 `[B]`: of the event against one negative, calibrated on all earlier micro-batches."""
     rank: Tensor
     """float64 `[B]`: among its negatives, 1 is best; ties take the middle."""
     anomaly: Tensor
-    """float64 `[B]`: which percentage of the events before had higher logits; the oldest of them
-    fade. NaN for the first ones."""
+    """float64 `[B]`: percentage of earlier events with higher logits, the oldest of them decayed.
+    NaN for the first ones."""
     model_position: int
     """Log position up to which the model had learned and stored events."""
     predicted_label: Tensor | None = None
-    """int64 `[B]`: the likeliest label, of two classes 1 (above 0) or 0; `NO_LABEL` where that is a
-    class that no label before had. None without a task that predicts labels."""
+    """int64 `[B]`: the likeliest label, of two classes 1 (above 0) or 0; `NO_LABEL` for a class
+    that no earlier label had. None without a task that predicts labels."""
     label_probability: Tensor | None = None
-    """float64 `[B]`: of two classes that the label is above 0, else that it is the predicted."""
+    """float64 `[B]`: for two classes P(label > 0), else the probability of the predicted label."""
 
 
 OnEventScores = Callable[[HostEvents, EventScores], None]
-"""Gets the events of a micro-batch, in dense ids, and their scores, before they are learned."""
+"""Called with the events of a micro-batch, in dense ids, and their scores, before learning."""
 
 
 class EventScorer:
-    """Makes event scores of what was predicted; what logits stand for it finds out on the way."""
+    """Computes event scores from predictions, and calibrates them online."""
 
     def __init__(self, num_hist: int = 0, labels: EventLabels | None = None) -> None:
         self.calibration = Calibration()
-        """By the micro-batches that were learned."""
+        """Calibration by the micro-batches learned so far."""
         self.hear: OnEventScores = lambda events, scores: None
-        """Called with each micro-batch before it is learned; for a runner to set."""
+        """Called with each micro-batch before it is learned; set by a runner."""
         self._num_hist = num_hist
         self._labels = labels if labels is not None and labels.are_predicted else None
         self._latest: tuple[Tensor, Tensor] | None = None
 
     @property
     def says_labels(self) -> bool:
-        """Whether scores have what is predicted of labels."""
+        """Whether scores include predicted labels."""
         return self._labels is not None
 
     def score(self, events: HostEvents, values: Mapping[str, Tensor] | None) -> EventScores | None:
@@ -91,7 +91,7 @@ class EventScorer:
         return scores
 
     def settle(self) -> None:
-        """Take in the scores of the latest micro-batch, which is learned and stored now."""
+        """Add the scores of the latest micro-batch, now learned and stored, to the calibration."""
         if self._latest is not None:
             positive, negative = (x.double().numpy() for x in self._latest)
             self.calibration.add(positive, negative)

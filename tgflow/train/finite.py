@@ -1,4 +1,4 @@
-"""Losses and scores that are not finite: found, and named by the batch that they are of."""
+"""Detection of losses and scores that are not finite; errors name the batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WAY_OUT = "lower the learning rate, set grad_clip, or look for features that ar
 
 
 class TrainingDiverged(RuntimeError):
-    """A loss or score that is not finite; the message has the place and the way out.
+    """Raised for a loss or score that is not finite; the message has the place and the fix.
 
     Args:
         text: The message.
@@ -22,9 +22,10 @@ class TrainingDiverged(RuntimeError):
     """
 
     is_late = False
-    """Whether it was found with what came next: something that was predicted is not finite."""
+    """Whether it was found late: the prediction, not the update, was not finite."""
     before: tuple[int, int, int]
-    """A trainer's position, segment and index before the micro-batch, where no step has waited."""
+    """A trainer's position, segment and index before the micro-batch, unless a step synchronized.
+    """
 
     def __init__(self, text: str, events: tuple[int, int]) -> None:
         super().__init__(text)
@@ -33,7 +34,7 @@ class TrainingDiverged(RuntimeError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchPlace:
-    """Which batch values are of, without the batch: it holds nothing of a device."""
+    """Position of a batch, without the batch itself: it holds no device memory."""
 
     epoch: int
     index: int
@@ -56,7 +57,7 @@ class BatchPlace:
 
 
 def elsewhere(place: BatchPlace) -> TrainingDiverged:
-    """Return the error of what is not finite in slices of a batch that others have computed."""
+    """Return the error for a value that is not finite in slices computed by other ranks."""
     text = f"{place}: a score or the loss of a slice that is computed elsewhere is not finite"
     return TrainingDiverged(f"{text}; {_WAY_OUT}", place.new_events)
 

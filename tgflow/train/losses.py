@@ -29,7 +29,7 @@ def weighted_mean(values: Tensor, weight: Tensor | None) -> Tensor:
 def bce(scores: Scores, weight: Tensor | None = None) -> Tensor:
     """Return the binary cross-entropy of logits, half of it from positives, half from negatives.
 
-    With one negative a positive this is the mean over all scores.
+    With one negative per positive this is the mean over all scores.
     """
     positive = weighted_mean(softplus(-scores.positive), weight)
     return (positive + weighted_mean(softplus(scores.negative), weight)) / 2
@@ -50,13 +50,13 @@ def bpr(scores: Scores, weight: Tensor | None = None) -> Tensor:
 
 
 LOSSES: dict[Loss, Callable[..., Tensor]] = {"bce": bce, "softmax": softmax, "bpr": bpr}
-"""Each makes float `[]` of the scores of at least one event with at least one negative;
-`weight` has a weight for each event."""
+"""Returns float `[]` for the scores of at least one event with at least one negative; `weight` has
+a weight for each event."""
 
 LossLike: TypeAlias = Loss | Callable[..., Tensor]
 """Name of a loss, or a function from scores to float `[]`, the mean over its rows.
 
-For events with weights it takes them as `weight`, float `[B]`, and returns the weighted mean."""
+For weighted events it takes `weight`, float `[B]`, and returns the weighted mean."""
 
 
 def takes_weight(loss: Callable[..., Tensor]) -> bool:

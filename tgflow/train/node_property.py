@@ -32,7 +32,7 @@ COLUMNS = ("t", "node", "label", "weight")
 TOP = 10
 PATIENCE = 10
 _SKIP = 20.0
-"""Initial weight of the moving average in a logit: the head starts by that order."""
+"""Initial weight of the moving average in a logit: the head starts from its ranking."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +43,7 @@ class PropertyTime:
     nodes: Tensor
     """int64 `[N]`: dense ids, each once."""
     row: Tensor
-    """int64 `[R]`: of which node a weight is, by its place in `nodes`."""
+    """int64 `[R]`: node of each weight, as an index into `nodes`."""
     item: Tensor
     weight: Tensor
     """float32 `[R]`, at least 0."""
@@ -86,7 +86,7 @@ class PropertyLabels:
 
 
 class PropertyHead(nn.Module):
-    """W2 relu(W1 [z | last | average] + b1) + b2 + a last + b average, of a node at a time."""
+    """W2 relu(W1 [z | last | average] + b1) + b2 + a last + b average, for a node at a time."""
 
     def __init__(self, dim: int, num_items: int) -> None:
         super().__init__()
@@ -103,11 +103,11 @@ class PropertyHead(nn.Module):
 
 
 class Asked(NamedTuple):
-    """The nodes with properties at one time, and what the model makes of them then."""
+    """Nodes with properties at one time, and their embeddings then."""
 
     of: PropertyTime
     z: Tensor
-    """float `[N, dim]` on the host: of what happened before that time."""
+    """float `[N, dim]` on the host: from events before that time."""
     part: str
 
 
@@ -119,10 +119,10 @@ def asked_at_times(
     split: Split,
     labels: PropertyLabels,
 ) -> Iterator[Asked]:
-    """Yield what a model makes of nodes at the times of their properties, in one pass over the log.
+    """Yield node embeddings at the times of their properties, in one pass over the log.
 
-    A query at time T sees events before T alone, in memory too: its state starts empty, and events
-    are stored up to T, in batches that end there; it is then as it was before.
+    A query at time T sees only events before T, in memory too: the state starts empty, and events
+    are stored up to T, in batches that end there; it is restored afterwards.
     """
     engine, position = Inference(model, graph), 0
     t = graph.log.read(0, graph.num_events).t
@@ -152,10 +152,10 @@ def asked_at_times(
 def node_property_figures(
     asked: list[Asked], num_items: int, *, epochs: int = 50, learning_rate: float = 1e-3, seed: int
 ) -> dict[str, float]:
-    """Learn a head on what was asked, and return its figures on the test beside forecasters'.
+    """Train a head on the embeddings, and return its test metrics beside those of baselines.
 
-    Soft-target cross-entropy; labels before T are seen at T, of all nodes, in each part. The epoch
-    is chosen by validation, from before the first one on.
+    Soft-target cross-entropy; at T the labels of all nodes before T are visible, in each part.
+    Validation chooses the epoch, the untrained head included.
     """
     for part in ("val", "test"):
         if not any(each.part == part for each in asked):
@@ -196,7 +196,7 @@ def _pass(
     nodes: Tensor,
     num_items: int,
 ) -> dict[str, dict[str, list[float]]]:
-    """Go over all times; learn from those of training, if that is wanted; measure the others."""
+    """Iterate over all times; train on those of the training part if asked, measure the others."""
     last, average = torch.zeros(2, len(nodes), num_items)
     is_known = torch.zeros(len(nodes), dtype=torch.bool)
     found: dict[str, dict[str, list[float]]] = {

@@ -20,39 +20,39 @@ Stage = Literal["train", "val", "test"]
 @described
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
-    """A batch of an offline pass is done."""
+    """Record of a completed batch of an offline pass."""
 
     stage: Stage
-    """Which part of the events the pass is over."""
+    """The part of the events that the pass covers."""
     epoch: int
-    """From 0."""
+    """Epoch, from 0."""
     index: int
-    """Of the batch in its pass, from 0."""
+    """Index of the batch in its pass, from 0."""
     num_batches: int
-    """Of the pass."""
+    """Number of batches in the pass."""
     num_events: int
-    """Of the batch."""
+    """Number of events in the batch."""
     loss: float | None
-    """None where nothing is learned."""
+    """Training loss; None in evaluation."""
 
 
 @described
 @dataclass(frozen=True, slots=True)
 class EpochRecord:
-    """An epoch is trained and validated."""
+    """Record of a trained and validated epoch."""
 
     epoch: int
-    """From 0."""
+    """Epoch, from 0."""
     loss: float
     """Mean over the epoch's batches."""
     val: dict[str, float]
     """Validation metrics, as `LinkMetrics.result` names them."""
     is_best: bool
-    """Whether no epoch before was better."""
+    """Whether it is the best epoch so far."""
     seconds: float
-    """Of training alone, without validation."""
+    """Training time, without validation."""
     events_per_second: float
-    """Of training alone."""
+    """Training throughput."""
     overhead_share: float
     """Share of `seconds` outside forward, backward and optimizer."""
 
@@ -63,7 +63,7 @@ class EpochRecord:
 @described
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """A micro-batch is predicted, learned and stored."""
+    """Record of a micro-batch that was predicted, learned and stored."""
 
     index: int
     """Micro-batches before this one, since the start or since the last partial one."""
@@ -74,15 +74,15 @@ class StepRecord:
     t: int
     """Time of its last event in ticks."""
     loss: float | None
-    """Of the last update, before it; None if nothing was learned."""
+    """Loss of the last update, before its optimizer step; None if nothing was learned."""
     metrics: dict[str, float]
-    """Of this micro-batch, predicted before it was learned: `ap`, `auc`, `mrr`, `hits@k`."""
+    """Metrics of this micro-batch before it was learned: `ap`, `auc`, `mrr`, `hits@k`."""
     running: dict[str, float]
     """The same, `loss` and `replay_ap`, weighted exponentially toward the latest micro-batches."""
     prequential: dict[str, float]
     """The same over all events so far: AP and AUC as means over micro-batches, MRR over events."""
     forgetting: float | None
-    """How far the running AP on replayed events is below its highest; None without replay."""
+    """Drop of the running AP on replayed events below its highest; None without replay."""
     num_fallbacks: int
     """Negatives of the prediction that had no eligible candidate (see `NegativeSampler`)."""
     lag_events: int
@@ -94,7 +94,7 @@ class StepRecord:
     seconds: float
     """Wall time of this step, waiting for its events included."""
     events_per_second: float
-    """Over the whole run so far."""
+    """Mean over the whole run so far."""
     overhead_share: float
     """Share of the run's wall time outside forward, backward and optimizer, waiting included."""
     scores: EventScores | None = None
@@ -114,9 +114,9 @@ class StepRecord:
         return torch.arange(self.start, self.stop)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a flat dict that JSON can hold, such as {"start": 0, "running.ap": 0.9, ...}.
+        """Return a flat, JSON-serializable dict, such as {"start": 0, "running.ap": 0.9, ...}.
 
-        What is known of each event (`scores`) is left out.
+        Omits the per-event `scores`.
         """
         return _flat({name: getattr(self, name) for name in _STEP_FIELDS})
 
@@ -146,7 +146,7 @@ class Callback:
         """Called with the scores of a test batch of `OfflineTrainer`, on the host.
 
         Args:
-            negatives: Their kind.
+            negatives: Kind of negatives.
             eid: Log positions, int64 `[B]`.
             positive: float `[B]`.
             negative: float `[B, m]`.
@@ -160,7 +160,7 @@ class Callback:
 
 
 class Callbacks:
-    """Several callbacks, which are called one after the other."""
+    """Calls several callbacks one after the other."""
 
     def __init__(self, observer: Callback | Sequence[Callback] | None = None) -> None:
         several = observer if isinstance(observer, Sequence) else [observer]

@@ -65,7 +65,7 @@ def scheduler_of(
 
 
 def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether `optimizer` leaves a step out where `found_inf` is set on its device."""
+    """Return whether `optimizer` skips a step on its device where `found_inf` is set."""
     return isinstance(optimizer, torch.optim.Adam) and all(
         group.get("fused") for group in optimizer.param_groups
     )

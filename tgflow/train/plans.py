@@ -1,4 +1,4 @@
-"""The plans of a trainer's batches, and how a stream becomes micro-batches of one size."""
+"""Plans of a trainer's batches, and the division of a stream into micro-batches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PREDICT = 0
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchPlans:
-    """The plans of one segment of a stream, side by side, as one source for the loader."""
+    """The plans of one segment of a stream, combined into one source for the loader."""
 
     predict: Plan
     learn: Plan
@@ -59,7 +59,7 @@ class MicroBatchPlans:
 
 @dataclass(slots=True)
 class MicroBatcher:
-    """Appends a stream to a graph, and names the batches to prepare as micro-batches fill up."""
+    """Appends a stream to a graph, and yields tasks as micro-batches fill up."""
 
     graph: TemporalGraph
     start: int
@@ -67,14 +67,14 @@ class MicroBatcher:
     batch_size: int
     updates: int
     arrivals: deque[float] = field(default_factory=deque)
-    """When each micro-batch named was complete, oldest first; a reader takes them out."""
+    """Completion time of each named micro-batch, oldest first; a reader removes them."""
 
     def tasks(self, stream: Iterable[EventBatch]) -> Iterator[Task]:
         """Yield the tasks of each micro-batch once its events are in the log, then of the rest."""
         return itertools.chain.from_iterable(self.turns(stream, most=1))
 
     def turns(self, stream: Iterable[EventBatch], most: int) -> Iterator[list[Task]]:
-        """Yield what `tasks` does, up to `most` micro-batches at once, which a batch completes."""
+        """Yield the same as `tasks`, up to `most` micro-batches at once, completed by one batch."""
         turn: list[Task] = []
         for events in itertools.chain([empty_events()], stream):
             rest = events
@@ -97,7 +97,7 @@ class MicroBatcher:
         return events[num:]
 
     def _room(self) -> int:
-        """Return how many events the next micro-batch still lacks, 0 if it is complete."""
+        """Return the number of events that the next micro-batch lacks, 0 if it is complete."""
         end = self.start + (self.index + 1) * self.batch_size
         return max(0, end - self.graph.num_events)
 
@@ -120,7 +120,7 @@ def make_plan(
     fanouts: Sequence[int] | None = None,
     **options: Any,
 ) -> Plan:
-    """Return the plan of the events of `graph` from `start` on for a model and its settings."""
+    """Return the plan of a graph's events from `start` on for a model and its settings."""
     own = {"fanouts": fanouts, "strategy": config.strategy, "counts": counts}
     return Plan.for_model(
         model,

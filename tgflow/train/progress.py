@@ -14,13 +14,13 @@ from tgflow.metrics import MEAN_OVER_BATCHES
 
 @dataclass(slots=True)
 class RunningMean:
-    """Exponentially weighted means: a value counts half as much after `half_life` more of them."""
+    """Exponentially weighted means with a half-life of `half_life` values."""
 
     half_life: float
     sums: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def add(self, values: dict[str, float]) -> None:
-        """Take one value of each name in; NaN is left out."""
+        """Add one value for each name; NaN is skipped."""
         decay = 0.5 ** (1 / self.half_life)
         for name, value in values.items():
             if not math.isnan(value):
@@ -33,7 +33,7 @@ class RunningMean:
 
 @dataclass(slots=True)
 class Segment:
-    """Consecutive batches, summed up."""
+    """Sums over consecutive batches."""
 
     start: int
     stop: int
@@ -57,7 +57,7 @@ class Timeline:
     total: Segment = field(default_factory=lambda: Segment(0, 0, {}))
 
     def add(self, start: int, stop: int, metrics: dict[str, float]) -> None:
-        """Take in one batch of events `[start, stop)`, which follow those before; no NaN."""
+        """Add a batch of events `[start, stop)`, which follow those before; no NaN."""
         sums = {}
         for name, value in metrics.items():
             weight = 1.0 if name in MEAN_OVER_BATCHES else float(stop - start)
@@ -86,7 +86,7 @@ class Timeline:
         return {name: value / weight for name, (value, weight) in total.sums.items()}
 
     def tail_start(self, share: float) -> int:
-        """Return where the last `share` of the events starts, rounded up to a segment's start."""
+        """Return the start of the last `share` of the events, rounded up to a segment's start."""
         if not self.segments:
             return 0
         first, end = self.segments[0].start, self.segments[-1].stop
@@ -105,21 +105,21 @@ class Progress:
     num_steps: int = 0
     num_fallbacks: int = 0
     num_skipped: int = 0
-    """Predictions and updates that were left out as not finite."""
+    """Predictions and updates skipped as not finite."""
     wall_seconds: float = 0.0
     compute_seconds: float = 0.0
     preparation_seconds: float = 0.0
-    """For which a GPU's stream was busy with preparing batches."""
+    """Time in which a GPU's stream was busy preparing batches."""
     step_seconds: float = 0.0
     best_replay_ap: float | None = None
-    """The highest running AP on replayed events."""
+    """Highest running AP on replayed events."""
     clock: float = 0.0
-    """When the latest step ended; of this process only."""
+    """End of the latest step, in this process only."""
     compute_clock: float = 0.0
     preparation_clock: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, of which `read_as` makes it again: a copy."""
+        """Return a copy as plain values, from which `read_as` restores it."""
         plain: dict[str, Any] = TypeAdapter(Progress).dump_python(self)
         return plain
 
@@ -141,7 +141,7 @@ class Progress:
         compute_seconds: float,
         preparation_seconds: float = 0.0,
     ) -> None:
-        """Take in the step over events `[start, stop)`, done at `ended` by `perf_counter`."""
+        """Add the step over events `[start, stop)`, done at `ended` by `perf_counter`."""
         learned = {"loss": loss, "replay_ap": replay_ap}
         known = measured | {name: value for name, value in learned.items() if value is not None}
         self.running.add(known)
@@ -160,7 +160,7 @@ class Progress:
         self.preparation_clock = preparation_seconds
 
     def forgetting(self) -> float | None:
-        """Return how far the running AP on replayed events is below its highest, at least 0."""
+        """Return how much the running AP on replayed events is below its highest, at least 0."""
         if self.best_replay_ap is None:
             return None
         return self.best_replay_ap - self.running.means()["replay_ap"]
@@ -173,14 +173,14 @@ class Progress:
         return 1 - self.compute_seconds / self.wall_seconds if self.wall_seconds else 0.0
 
     def preparation_share(self) -> float | None:
-        """Return the share of wall time in which a GPU's stream was busy with preparing batches.
+        """Return the share of wall time in which a GPU's stream was busy preparing batches.
 
-        None where no GPU prepares batches, and none are copied to one.
+        None if batches are neither prepared on a GPU nor copied to one.
         """
         return self.preparation_seconds / self.wall_seconds if self.preparation_seconds else None
 
     def summary(self) -> dict[str, Any]:
-        """Return the figures of the whole run for a result; no key for what is unknown."""
+        """Return the metrics of the whole run for a result; unknown ones are omitted."""
         out: dict[str, Any] = {
             "num_steps": self.num_steps,
             "num_fallbacks": self.num_fallbacks,

@@ -1,4 +1,4 @@
-"""Progress bar of a training on a terminal or in a notebook."""
+"""Progress bar of training on a terminal or in a notebook."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ProgressBar(Callback):
-    """Shows how far a training is while it is entered."""
+    """Context manager that shows training progress."""
 
     def __init__(
         self, stream: object = None, console: Console | None = None, metrics: Sequence[str] = ()

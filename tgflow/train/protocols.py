@@ -1,7 +1,7 @@
 """Named protocols: settings of published evaluations, and the line that describes them.
 
-A protocol is a name with a version, and nothing but settings. Each may be another, and is then
-named in the line that is printed with every result.
+A protocol is a versioned name for a set of settings. Each may be overridden; the line printed with
+every result then names it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         },
     }
 )
-"""The settings of each protocol; those that it does not name are the model's or the user's."""
+"""Settings of each protocol; all others are the model's or the user's."""
 
 
 def protocol_settings(name: str) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def protocol_settings(name: str) -> dict[str, Any]:
 
 
 def offline_line(config: OfflineConfig, tied_share: float, select: str | None = None) -> str:
-    """Return in one line what figures of an offline training are to be compared by."""
+    """Return the settings that results of an offline training depend on, in one line."""
     c = config
     chosen = c.select.upper().replace("+", " and ") if select is None else select
     shares = (1 - c.val_ratio - c.test_ratio, c.val_ratio, c.test_ratio)
@@ -89,7 +89,7 @@ def offline_line(config: OfflineConfig, tied_share: float, select: str | None = 
 
 
 def continual_line(config: ContinualConfig, tied_share: float) -> str:
-    """Return in one line what figures of continual learning are to be compared by."""
+    """Return the settings that results of continual learning depend on, in one line."""
     kinds = [f"random:{config.mrr_negatives}"]
     if config.hist_negatives:
         kinds.append(f"historical:{config.hist_negatives}")
@@ -105,7 +105,7 @@ def continual_line(config: ContinualConfig, tied_share: float) -> str:
 
 
 def _line(config: Any, *parts: str) -> str:
-    """Return the parts of a line, and what `config` has other than its protocol."""
+    """Return the parts of a line, and the settings that deviate from the protocol."""
     wanted = PROTOCOLS[config.protocol] if config.protocol is not None else {}
     changed = "; ".join(
         f"{name} {getattr(config, name)} for {value}"

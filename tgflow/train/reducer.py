@@ -1,6 +1,6 @@
-"""Scores, messages and gradients of a batch of which slices, or ranks, are computed apart.
+"""Combines scores, messages and gradients of the slices of a batch, over ranks if there are any.
 
-Ranks exchange a parcel for each update, with orders and figures.
+Ranks exchange one payload (parcel) per update, including orders and status.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class SliceReducer:
     """Combines the slices of a batch; here all of them are computed in this process.
 
     `RankReducer` combines those of several ranks, which call the same methods in the same order.
-    There, what `scores` and `messages` take may be sent later, with what follows: they return a
-    function of the result, to be called when it is needed. `own` has the slices of
-    `share.computed()`, in order, by number.
+    There, the arguments of `scores` and `messages` may be sent later, with the next payload: both
+    return a function of the result, to be called when it is needed. `own` maps slice number to
+    slice for `share.computed()`, in order.
     """
 
     waits = False
-    """Whether a step waits for what others send."""
+    """Whether a step waits for other ranks."""
 
     def wanted(self, num_slices: int) -> range:
         """Return the slices of each batch that are computed here, at least one."""
@@ -74,12 +74,12 @@ class SliceReducer:
         return leaves.total()
 
     def settle(self, share: Share) -> None:
-        """Complete the exchange of everything given so far: nothing else of the batch comes."""
+        """Complete the exchange of everything given so far; no more of the batch follows."""
 
     def agree(self, share: Share, error: TrainingDiverged | None) -> None:
         """Raise on all ranks if a prediction of any of them is not finite.
 
-        That may be late: then the next call raises it (`TrainingDiverged.is_late`).
+        It may be raised by the next call instead (`TrainingDiverged.is_late`).
         """
         if error is not None:
             raise error
@@ -87,14 +87,14 @@ class SliceReducer:
 
 @dataclass(slots=True, eq=False)
 class ShareScores:
-    """The scores of a batch of which slices were computed apart; as `tgflow.Scores`."""
+    """Scores of a batch whose slices were computed separately; as `tgflow.Scores`."""
 
     own: Mapping[int, Scores]
-    """Of the slices that were computed here, with what their messages need."""
+    """Scores of the slices computed here, with the inputs of their messages."""
     whole: Callable[[], Scores] | None
-    """Returns those of all rows, if they come here."""
+    """Returns the scores of all rows, if this rank receives them."""
     messages: Callable[[], Messages] | None = None
-    """Returns the messages of the whole batch, if they were sent already."""
+    """Returns the messages of the whole batch, if they were already sent."""
 
     @property
     def positive(self) -> Tensor:
@@ -111,7 +111,7 @@ AnyScores = Scores | ShareScores
 
 
 def score_values(scores: AnyScores) -> dict[str, Tensor]:
-    """Return all scores by name; nothing if only another rank has them."""
+    """Return all scores by name; empty if only another rank has them."""
     if isinstance(scores, ShareScores) and scores.whole is None:
         return {}
     values = {"positive": scores.positive, "negative": scores.negative}
@@ -121,41 +121,41 @@ def score_values(scores: AnyScores) -> dict[str, Tensor]:
 
 
 def check_sliceable(model: TemporalModel, slices: int) -> None:
-    """Raise ValueError if batches are cut into slices, and a model stores whole ones alone."""
+    """Raise ValueError if batches are sliced and a model stores only whole ones."""
     takes_whole = type(model).commit is not TemporalModel.commit and model.state is not None
     if slices > 1 and takes_whole:
         raise ValueError(
-            f"{type(model).__name__} has a commit of its own, which stores whole batches, and they "
-            f"are cut into {slices} slices: give it messages and store in its place, or leave "
-            "slices at 1 (--slices 1)"
+            f"{type(model).__name__} overrides commit, which stores whole batches, but they are "
+            f"cut into {slices} slices: define messages and store instead, or leave slices at 1 "
+            "(--slices 1)"
         )
 
 
 def joined_scores(parts: Mapping[int, Scores]) -> Scores:
-    """Return the scores of slices next to each other as those of one batch."""
+    """Return the scores of slices concatenated into those of one batch."""
     columns = [(each.positive, each.negative) for each in parts.values()]
     positive, negative = (torch.cat(column) for column in zip(*columns, strict=True))
     return Scores(positive, negative)
 
 
 class RankControl:
-    """Sends the orders that a runner asks for to all ranks.
+    """Sends the orders requested by a runner to all ranks.
 
-    An order is asked for until the runner takes it back. It reaches rank 0 with this rank's
-    figures, and comes back as the order of a later micro-batch: of the next one, if rank 0 asks
-    itself. All ranks have the same order after the same micro-batch.
+    A request stands until the runner withdraws it. It reaches rank 0 with this rank's status, and
+    returns as the order of a later micro-batch: of the next one, if rank 0 requests it. All ranks
+    have the same order after the same micro-batch.
     """
 
     def __init__(self, peers: Peers, compute_seconds: Callable[[], float]) -> None:
         self._peers, self.compute_seconds = peers, compute_seconds
         self.asks = Order.NONE
-        """Orders that this rank asks for; for a runner to set, from any thread."""
+        """Orders requested by this rank; set by a runner, from any thread."""
         self.memory_bytes = 0
-        """Memory of this process; for a runner to set."""
+        """Memory of this process; set by a runner."""
         self.order = Order.NONE
         """Order to all ranks after the latest micro-batch."""
         self.figures: tuple[RankFigures, ...] = ()
-        """Of each rank, as of the latest micro-batch; on rank 0 of several."""
+        """Status of each rank, as of the latest micro-batch; only on rank 0 of several."""
 
     def begin(self) -> None:
         """Begin a micro-batch, which has no order yet."""
@@ -163,16 +163,16 @@ class RankControl:
 
 
 class RankReducer(SliceReducer):
-    """Combines what the ranks of a world have computed.
+    """Combines the results of the ranks of a world.
 
-    An update is two collectives. One exchanges parcels: parts of gradients, with loss and what is
-    not finite; rows for the model's state; scores and figures to rank 0; its order to all. The
-    other one gathers the sums of the parts. What is predicted waits for the parcel of the first
-    update after it; only where nothing is learned is it sent by itself, in one exchange. All ranks
-    therefore learn with the next parcel that predicted scores are not finite.
+    An update is two collectives. The first exchanges payloads: shards of gradients, with loss and
+    finite flags; rows for the model's state; scores and status to rank 0; its order to all. The
+    second gathers the sums of the shards. Predictions are sent with the payload of the first update
+    after them; without updates they take one exchange of their own. All ranks therefore learn with
+    the next payload that predicted scores are not finite.
 
-    Rows for the state go to all ranks, or to the owners of their nodes where each rank has the
-    state of its own nodes (`SpreadState`). Rank 0 alone gets scores.
+    Rows for the state go to all ranks, or to the owners of their nodes if the state is sharded
+    (`SpreadState`). Only rank 0 gets scores.
     """
 
     waits = True
@@ -221,12 +221,12 @@ class RankReducer(SliceReducer):
         return self._stored.whole
 
     def _to_all(self, share: Share, parts: Mapping[int, Messages]) -> _Rows:
-        """Return the rows that are read, by the log alone: so all ranks know how many come."""
+        """Return the rows that are read, from the log alone, so all ranks know the counts."""
         own = Messages.joined([*parts.values()])
         read = own.rows_read(share.host, share.num_new)
 
         def span(numbers: range) -> tuple[int, slice]:
-            """Return the first row of some slices, and their places among the rows read."""
+            """Return the first row of some slices, and their positions among the rows read."""
             start = share.new_rows_of(numbers[0]).start * own.per_event
             stop = share.new_rows_of(numbers[-1]).stop * own.per_event
             first, last = torch.searchsorted(read, torch.tensor([start, stop])).tolist()
@@ -275,7 +275,7 @@ class RankReducer(SliceReducer):
     def _exchange(
         self, chunks: Sequence[Tensor] | None, specs: Sequence[Spec]
     ) -> list[dict[str, Tensor]]:
-        """Send each rank its parcel; take in, and return, what all of them have sent."""
+        """Exchange payloads with all ranks; process and return the received ones."""
         step, self._step = self._step, self._step + 1
         scores, self._scores = self._scores, []
         stored, self._stored = self._stored, None
@@ -285,7 +285,7 @@ class RankReducer(SliceReducer):
         expected: list[dict[str, Spec]] = [{} for _ in range(world)]
 
         def add(name: str, tensors: Sequence[Tensor], specs: Sequence[Spec]) -> None:
-            """Send the first ranks these tensors; take these from the first ranks."""
+            """Send these tensors to the first ranks, and receive those of the first ranks."""
             for send, tensor in zip(sends, tensors, strict=False):
                 send[name] = tensor.to(self._device)
             for each, spec in zip(expected, specs, strict=False):
@@ -337,7 +337,7 @@ class RankReducer(SliceReducer):
 
 
 class _Rows:
-    """Rows on their way between ranks: their columns side by side, uint8 `[R, W]`."""
+    """Rows being sent between ranks: concatenated columns, uint8 `[R, W]`."""
 
     def __init__(
         self,
@@ -355,7 +355,7 @@ class _Rows:
         self._whole = self._join(parts)
 
     def whole(self) -> Any:
-        assert self._whole is not None, f"{self.kind} are read before they were sent"
+        assert self._whole is not None, f"{self.kind} were read before they were exchanged"
         return self._whole
 
 
@@ -374,7 +374,7 @@ def _side_by_side(columns: Sequence[Tensor], num_rows: int) -> Tensor:
 
 
 def _apart(rows: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """Return the columns of which `_side_by_side` made `rows`, each as one of `like`."""
+    """Return the columns from which `_side_by_side` made `rows`, each like one of `like`."""
     pieces = torch.split(rows, _widths(like), dim=1) if like else ()
     return [
         piece.clone(memory_format=torch.contiguous_format)  # where it may be read as any dtype
@@ -387,7 +387,7 @@ def _apart(rows: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
 def reducer_of(
     peers: Peers, slices: int, model: TemporalModel, device: torch.device, control: RankControl
 ) -> SliceReducer:
-    """Return what combines the slices of a world; see `RankReducer`."""
+    """Return the reducer of the slices of a world; see `RankReducer`."""
     return (
         SliceReducer() if peers.world == 1 else RankReducer(peers, slices, model, device, control)
     )

@@ -1,4 +1,4 @@
-"""Values of steps on their way to the host: at once on the CPU, a few steps behind on a device."""
+"""Asynchronous transfer of step values to the host: at once on the CPU, delayed on a device."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 MOST_BEHIND = 16
-"""Steps by which results are behind at most."""
+"""Largest delay of results, in steps."""
 
 Label = TypeVar("Label")
 Values = Mapping[Any, Tensor]
 
 
 class _Copy(NamedTuple):
-    """Values of a step that are copied to the host, all of them in one tensor there."""
+    """Values of a step being copied to the host, as one tensor."""
 
     host: Tensor
     likes: dict[Any, tuple[torch.Size, torch.dtype]]
@@ -36,7 +36,7 @@ class Results(Generic[Label]):
         return len(self._waiting)
 
     def put(self, label: Label, values: Values) -> None:
-        """Take a step's values, float of any shape, by name, which do not change from now on."""
+        """Add a step's values, float of any shape, by name; they must not change from now on."""
         if self._device is None:
             self._waiting.append((label, {name: x.cpu() for name, x in values.items()}))
             return
@@ -51,7 +51,7 @@ class Results(Generic[Label]):
         self._waiting.append((label, _Copy(host, likes, done)))
 
     def take(self, *, everything: bool = False) -> Iterator[tuple[Label, Values]]:
-        """Yield in order the steps whose values have come to the host."""
+        """Yield in order the steps whose values have reached the host."""
         while self._waiting:
             label, values = self._waiting[0]
             if isinstance(values, _Copy):

@@ -34,23 +34,23 @@ class ReuseStats:
     """Counts of rows over all passes and layers."""
 
     asked: int
-    """Rows of layers below the top that batches asked for, while reuse was on."""
+    """Rows of layers below the top that batches needed while reuse was on."""
     reused: int
-    """Of these, rows that were taken and not computed."""
+    """Rows among these that were reused instead of computed."""
     refreshed: int
-    """Rows that could have been taken, and were computed again."""
+    """Rows that could have been reused, but were recomputed."""
     saved: int
     """Neighbors that were neither sampled nor read."""
     largest_lag: int
-    """Batches since the oldest row that was taken had been computed."""
+    """Largest age of a reused row, in batches."""
     dropped: int
-    """Rows that were forgotten as the past had changed."""
+    """Rows dropped because the past had changed."""
     is_off: bool
-    """Whether it has switched itself off in the latest pass, where too little was reused."""
+    """Whether the latest pass switched reuse off because too few rows recurred."""
 
 
 class TrainingReuse:
-    """Rings for all layers of a model but the top one, for batches of one plan."""
+    """Embedding rings for all layers of a model but the top one, for batches of one plan."""
 
     name = "reuse"
 
@@ -112,7 +112,7 @@ class TrainingReuse:
         )  # fmt: skip
 
     def learn(self, learner: TrainStep, batch: AnyBatch) -> StepResult:
-        """Take a step from a batch, whose rows are completed and stored; see `TrainStep.learn`."""
+        """Take a step on a batch whose rows are completed and stored; see `TrainStep.learn`."""
         assert isinstance(batch, Batch)
         with ExitStack() as hooks:
             for number, (layer, ring) in enumerate(zip(self._layers, self._rings, strict=True)):
@@ -124,7 +124,7 @@ class TrainingReuse:
             return learner.learn(batch)
 
     def save(self, writer: Checkpoint) -> None:
-        """Save the rows that later batches may take, and how far the decisions have come."""
+        """Save the rows that later batches may reuse, and the state of the decisions."""
         tensors: dict[str, Tensor] = {}
         for number, (ring, progress) in enumerate(zip(self._rings, self._progress, strict=True)):
             kept = ring.rows_since(progress.oldest(self._rule.staleness))

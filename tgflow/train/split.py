@@ -1,4 +1,4 @@
-"""The published protocol of offline evaluation: three parts in time, and nodes kept unseen."""
+"""The published protocol of offline evaluation: chronological split with unseen nodes."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def chronological_split(
 ) -> Split:
     """Split events by quantiles of time, as DyGLib does, so that equal times stay together.
 
-    Of the nodes that appear after the training part, some are drawn to be new: training sees none
-    of their events. Their number is a share of all nodes.
+    Some nodes that appear after the training part are drawn to be new: training sees none of their
+    events. Their number is a share of all nodes.
     """
     if not (val_ratio > 0 and test_ratio > 0 and val_ratio + test_ratio < 1):
         raise ValueError(
@@ -74,12 +74,12 @@ def chronological_split(
 
 
 def training_end(t: Tensor, val_ratio: float, test_ratio: float) -> int:
-    """Return how many events come before validation, of all events' times `t`."""
+    """Return the number of events before validation, from all events' times `t`."""
     return _after_quantile(t, 1 - val_ratio - test_ratio)
 
 
 def _after_quantile(t: Tensor, q: float) -> int:
-    """Return how many times are at most the `q` quantile, interpolated as numpy does it."""
+    """Return the number of times at or below the `q` quantile, interpolated as in numpy."""
     if not len(t):
         return 0
     place = math.floor(q * (len(t) - 1) + 1e-9)  # 0.4 * 20 is 8, not the 7.99... of 1 - 0.3 - 0.3

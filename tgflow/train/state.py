@@ -1,10 +1,10 @@
 """A trainer's state as a checkpoint: model, optimizer, events, features and caches.
 
-Events are the bulk of a graph and never change, so they are saved in sealed pieces, which a
-checkpoint need not write again; the section `events` has the rest.
+Events are the bulk of a graph and never change, so they are saved in sealed segments, which later
+checkpoints need not write again; the section `events` has the rest.
 
-A table on disk with a path is durable by itself. A checkpoint syncs it and has a fingerprint: how
-many rows it had, and what the last of them were. Rows that are elsewhere are in the checkpoint.
+A table on disk with a path is durable by itself. A checkpoint syncs it and has a fingerprint: its
+number of rows, and the last of them. All other rows are in the checkpoint.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from tgflow.train.caches import caches_of
 from tgflow.train.step import TrainStep
 
 PIECE = 1 << 18
-"""Events of a sealed piece: 8 MiB of columns."""
+"""Events of a sealed segment: 8 MiB of columns."""
 DIGEST_ROWS = 256
-"""Rows before the end by which a file is known again."""
+"""Last rows of a file that its fingerprint covers."""
 PIECE_BYTES = 64 << 20
 COPY_BYTES = 16 << 20
 _TITLES = {"edge_x": "edge features", "node_x": "node features"}
@@ -66,10 +66,9 @@ def save_state(
 ) -> None:
     """Save a trainer that has stored `position` events.
 
-    With several `slices`, memory is saved by parts, which ranks can write together.
-
-    Later training does not change what was saved: it is copies of all that changes, and views of
-    events, which do not. Nothing is drawn, and nothing of the trainer changes.
+    With several `slices`, memory is saved in parts, which ranks can write together. Later training
+    does not change the saved state: mutable state is copied, and events, which do not change, are
+    views. Draws no random numbers and does not change the trainer.
     """
     save_learner(writer, learner, by_part=slices > 1)
     save_graph(writer, graph, position, by_part=slices > 1)
@@ -151,7 +150,7 @@ def _events(piece: Tensors) -> EventBatch:
 
 
 def _load_caches(reader: Checkpoint, graph: TemporalGraph) -> None:
-    """Let caches hold what they held; one of another policy or capacity starts empty."""
+    """Restore the contents of caches; one of another policy or capacity starts empty."""
     for name, cache in caches_of(graph).items():
         kinds = read_as(dict[str, Any], reader.meta.get(_CACHES, {}), _CACHES)
         if kinds.get(name) == {"policy": cache.policy, "capacity": cache.capacity}:
@@ -164,7 +163,7 @@ def _load_caches(reader: Checkpoint, graph: TemporalGraph) -> None:
                     )
             ids = held["ids"][held["ids"] != -1]
             if bool((ids < 0).any()) or len(ids.unique()) < len(ids):  # type: ignore[no-untyped-call]
-                raise ValueError("a cache holds rows that there are, each once")
+                raise ValueError("a cache must hold existing rows, each once")
             cache.restore(CacheSnapshot(held["ids"], held["keys"]))
 
 
@@ -195,19 +194,19 @@ def graph_of(
 
     Args:
         checkpoint: A trainer's.
-        trainer: Which trainer's it must be ("continual", "offline" or "compare"); None takes any.
-        edge_x: The table to have the edge features: an empty one, wherever it is, or the one on
-            disk whose rows the checkpoint counts; what that has beyond them is cut off. A cache in
-            front of it holds again what it held, if it is one like then. None: host memory.
-        node_x: The table to have the node features, if there are any: an empty one, or one that has
-            them, and more if need be; a cache in front of it as before. None: host memory.
-        device: Where its neighborhoods are to be, as `TemporalGraph` takes it.
-        device_budget: As `TemporalGraph` takes it.
-        shard: As `TemporalGraph` takes it. Checkpoints have all events, whatever was sharded.
+        trainer: Its required trainer ("continual", "offline" or "compare"); None: any.
+        edge_x: Table to load the edge features into: an empty one, or the one on disk whose rows
+            the checkpoint counts; further rows are truncated. A cache in front of it is restored if
+            its policy and capacity are the same. None: host memory.
+        node_x: Table to load the node features into, if there are any: an empty one, or one that
+            has them, and possibly more; caches as above. None: host memory.
+        device: Device of its neighborhoods, as in `TemporalGraph`.
+        device_budget: As in `TemporalGraph`.
+        shard: As in `TemporalGraph`. Checkpoints have all events, even of sharded graphs.
 
     Raises:
-        CheckpointError: If it is another trainer's, has no events, or mutations that cannot be
-            made of them; `RowsLost` if the features are in a file, and that has not what it had.
+        CheckpointError: If it is another trainer's, has no events, or has mutations that do not fit
+            them; `RowsLost` if the features are in a file whose rows are missing or changed.
         OSError: If the table cannot take the rows.
     """
     found = checkpoint.meta.get("trainer")
@@ -259,7 +258,7 @@ def _check_rows(graph: TemporalGraph, edge_x: Table | None, checkpoint: Checkpoi
     if found > rows and graph.num_nodes > rows:
         raise ValueError(
             f"node_x has {found} rows, but had {rows} when events mentioned {graph.num_nodes} "
-            "nodes, of which the last had none; give the table that it was"
+            "nodes, of which the last had none; give the original table"
         )
 
 
@@ -268,7 +267,7 @@ def load_model(model: TemporalModel, checkpoint: Checkpoint) -> None:
 
 
 def load_model_before_labels(model: TemporalModel, checkpoint: Checkpoint) -> None:
-    """Do as `load_model`; a decoder of labels that the checkpoint does not have stays as it is."""
+    """Do the same as `load_model`, but keep a label decoder that the checkpoint does not have."""
     decoder = model.label_decoder
     if not any(name.startswith("label_decoder.") for name in checkpoint.get("model")):
         model.label_decoder = None
@@ -345,7 +344,7 @@ def load_rows(reader: Checkpoint, name: str, table: Table, *, follows_log: bool)
 
 
 def file_of(meta: Mapping[str, Any], name: str) -> Path | None:
-    """Return the file that has the rows `name` of a checkpoint; None if it has them itself."""
+    """Return the file with the rows `name` of a checkpoint; None if the checkpoint has them."""
     noted = read_as(dict[str, Any], meta.get(name, {}), name)
     file: str | None = read_as(str | None, noted.get("file"), f"{name}.file")
     return None if file is None else Path(file)
@@ -357,7 +356,7 @@ def same_file(left: Path | None, right: Path | None) -> bool:
 
 
 def _backing_file(table: Table) -> FeatureTable | None:
-    """Return the table behind `table` if its rows outlive the process in a file with a name."""
+    """Return the table behind `table` if its rows are in a named file and outlive the process."""
     if isinstance(table, CachedTable) and isinstance(table.table, FeatureTable):
         table = table.table
     if isinstance(table, FeatureTable) and table.placement == "disk" and table.path is not None:

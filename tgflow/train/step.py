@@ -46,7 +46,7 @@ class StepResult:
     loss: Tensor
     """float32 `[]`: of the batch before the update; see `tgflow.train.losses`."""
     scores: AnyScores
-    """Detached logits in training mode (with dropout), and what `messages` needs."""
+    """Detached logits in training mode (with dropout), and the inputs of `messages`."""
 
 
 class TrainStep:
@@ -54,10 +54,10 @@ class TrainStep:
 
     For parameter-free models `learn` only returns loss and scores.
 
-    How a batch is computed is an `Execution`: plain; captured, which replays recurring shapes as
-    CUDA graphs; or sliced, for a `Share`. Each slice is computed by itself, with its own key for
-    dropout; gradients and losses are added over slices in one order (`tgflow.tree_sum`), followed
-    by one optimizer step. The result is therefore the same whichever ranks compute which slices.
+    An `Execution` computes a batch: plain; captured, which replays recurring shapes as CUDA graphs;
+    or sliced, for a `Share`. Each slice is computed separately, with its own dropout key; gradients
+    and losses are added over slices in one order (`tgflow.tree_sum`), followed by one optimizer
+    step. The result is therefore the same whichever ranks compute which slices.
 
     Dropout (`tgflow.nn.Dropout`) is keyed by (seed, epoch, index), so a step is the same on every
     device and after a resume. torch's default generators are seeded for the step and restored
@@ -65,9 +65,9 @@ class TrainStep:
     steps cannot seed them: such draws differ after a resume.
 
     On the CPU a value that is not finite raises `TrainingDiverged` before anything has changed. On
-    a device nothing waits for that check: from the first such batch on `is_lost` is set there, and
-    no step changes parameters, optimizer or state. `check_late` then raises for the batch once its
-    scores and loss are on the host.
+    a device the check does not synchronize: from the first such batch on `is_lost` is set there,
+    and no step changes parameters, optimizer or state. `check_late` then raises for the batch once
+    its scores and loss are on the host.
 
     Args:
         model: Model to train.
@@ -98,9 +98,9 @@ class TrainStep:
         self._takes_weight = takes_weight(self.loss)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.device = device_of_model(model)
-        """Where the model's parameters are, or else its buffers; the CPU for a model of neither."""
+        """Device of the model's parameters, or else its buffers; the CPU if it has neither."""
         self.optimizer: torch.optim.Optimizer | None = None
-        """None for a model without parameters that can be learned."""
+        """None for a model without trainable parameters."""
         self.lr_scheduler: torch.optim.lr_scheduler.LRScheduler | None = None
         """None for a constant learning rate."""
         if self.parameters:
@@ -133,7 +133,7 @@ class TrainStep:
         self._sliced = _SlicedExecution(self)
 
     def _captured_calls(self) -> CapturedCalls | None:
-        """Return what captures steps, if nothing in them waits or moves."""
+        """Return the CUDA graph capture, if no captured step synchronizes or moves memory."""
         state = self.state
         if self.is_lost is None or not has_device(self.device):
             return None
@@ -151,7 +151,7 @@ class TrainStep:
         return scores
 
     def learn(self, batch: AnyBatch, *, stores: bool = True) -> StepResult:
-        """Take one optimizer step on all events of `batch`; memory is left as it is."""
+        """Take one optimizer step on all events of `batch`; memory is not updated."""
         result: StepResult = self._execution(batch).learn(batch, stores)
         # Outside of the execution: a replayed CUDA graph runs no Python.
         if self.lr_scheduler is not None:
@@ -200,19 +200,19 @@ class TrainStep:
         if not self._takes_weight:
             name = getattr(self.loss, "__name__", type(self.loss).__name__)
             raise ValueError(
-                f"the loss {name} takes no weights, and the events have some; define it as "
+                f"the loss {name} takes no weights, but the events have weights; define it as "
                 f"{name}(scores, weight=None), or read the stream without weight=..."
             )
         return self.loss(scores, weight=weight)
 
     @property
     def learns(self) -> bool:
-        """Whether there is anything to learn; else one pass over the events is as good as many."""
+        """Whether there are parameters to train; else one pass over the events is enough."""
         return self.optimizer is not None
 
     @property
     def compute_seconds(self) -> float:
-        """Time in forward, backward and optimizer; all else is a trainer's overhead."""
+        """Time in forward, backward and optimizer; the rest is overhead."""
         return self._clock.seconds
 
     def key_of(self, batch: Batch) -> int:
@@ -220,7 +220,7 @@ class TrainStep:
         return key if batch.slice is None else derive_key(key, KeyDomain.SLICE, batch.slice.number)
 
     def check_batch(self, batch: Batch) -> None:
-        """Refuse the first batch if its features have other widths than the model's."""
+        """Raise for the first batch if its features have other widths than the model's."""
         if not self._checked:
             self.model.check_widths(batch)
             self._checked = True
@@ -231,7 +231,7 @@ class TrainStep:
 
     @contextmanager
     def evaluating(self, batch: Batch) -> Iterator[None]:
-        """Enclose the scoring of `batch` in evaluation mode, without gradients."""
+        """Context manager for scoring `batch` in evaluation mode, without gradients."""
         self.check_batch(batch)
         self.set_mode(training=False)
         with torch.no_grad(), self.computing():
@@ -239,7 +239,7 @@ class TrainStep:
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """Enclose what the model computes: timed, on a device with its precision and state."""
+        """Context manager for the model's computation: timing, precision and state access."""
         with self._clock.measuring():
             if self.device.type == "cpu":
                 yield
@@ -249,7 +249,7 @@ class TrainStep:
 
     @contextmanager
     def touching_state(self) -> Iterator[None]:
-        """Enclose reading or writing the model's state: on a device without waiting for it."""
+        """Context manager for reading or writing the model's state; does not synchronize."""
         with ExitStack() as stack:
             if self.state is not None and self.device.type != "cpu":
                 if self._num_nodes is not None:
@@ -259,7 +259,7 @@ class TrainStep:
             yield
 
     def check_finite(self, batch: Batch, scores: Scores, loss: Tensor | None = None) -> None:
-        """Raise if a value is not finite, or on a device note it there."""
+        """Raise if a value is not finite; on a device set its flag instead."""
         if self.is_lost is None:
             place = BatchPlace.of(batch)
             check_finite(place, scores.positive, scores.negative, loss, scores.classes)
@@ -271,7 +271,7 @@ class TrainStep:
     def lost(
         self, batch: Batch, scores: Scores, loss: Tensor | None = None
     ) -> TrainingDiverged | None:
-        """Do as `check_finite`, and return the error that it raises."""
+        """Return the error that `check_finite` would raise."""
         try:
             self.check_finite(batch, scores, loss)
         except TrainingDiverged as error:
@@ -279,7 +279,7 @@ class TrainStep:
         return None
 
     def check_late(self, place: BatchPlace, values: Mapping[str, Tensor]) -> None:
-        """Check the scores and the loss of a step on the host, if nothing has waited for them."""
+        """Check the scores and the loss of a step on the host, if nothing synchronized on them."""
         if self.is_lost is None:
             return
         try:
@@ -289,13 +289,13 @@ class TrainStep:
             raise
 
     def new_results(self) -> Results[Any]:
-        """Return what brings scores and losses to the host: behind the steps on a device."""
+        """Return the transfer of scores and losses to the host, delayed on a device."""
         return Results(None if self.is_lost is None else self.device)
 
 
 @contextmanager
 def _matmul_precision(precision: str | None) -> Iterator[None]:
-    """Let torch multiply float32 matrices with this precision; None: as it does."""
+    """Context manager that sets torch's float32 matmul precision; None: unchanged."""
     if precision is None:
         yield
         return
@@ -351,7 +351,7 @@ class _CapturedExecution(_PlainExecution):
         super().__init__(step)
         self.calls = calls
         self._replayed: tuple[str, Scores, Scores] | None = None
-        """If a replay made the latest scores: of what, as it left them, and as returned."""
+        """If a replay made the latest scores: their batch, as the replay left them, as returned."""
 
     def predict(self, batch: Batch) -> Scores:
         with self._step.evaluating(batch):
@@ -369,7 +369,7 @@ class _CapturedExecution(_PlainExecution):
             return StepResult(result.loss.clone(), self._kept("learn", result.scores))
 
     def _kept(self, name: str, scores: Scores) -> Scores:
-        """Return scores that no replay overwrites; note which replay their carry belongs to."""
+        """Return scores that no replay overwrites; record which replay their carry belongs to."""
         kept = Scores(scores.positive.clone(), scores.negative.clone(), scores.carry)
         self._replayed = (name, scores, kept) if self.calls.was_replay else None
         return kept
@@ -397,7 +397,7 @@ class _SlicedExecution:
 
     @contextmanager
     def _reading(self, batch: Batch) -> Iterator[None]:
-        """Enclose what reads the state for a slice: that leaves no trace of who has read it."""
+        """Context manager for reading the state for a slice; leaves no trace in it."""
         if self._step.state is None or not batch.nodes.is_cpu:
             yield
             return
@@ -414,7 +414,7 @@ class _SlicedExecution:
         return ShareScores(own, self._reducer.scores(share, own))
 
     def _computed(self, share: Share) -> dict[int, Scores]:
-        """Return the scores of the slices that are computed here, finite or not."""
+        """Return the scores of the slices computed here, finite or not."""
         if share.fetch is not None:  # what the slices read of a state that is spread over ranks
             share.fetch()
         own = {}
@@ -460,7 +460,7 @@ class _SlicedExecution:
     def _slice_leaf(
         self, leaves: _Leaves, batch: Batch, num_rows: int
     ) -> tuple[Scores, Tensor, TrainingDiverged | None]:
-        """Return the scores and the leaf of a slice of `num_rows` rows, and what is not finite."""
+        """Return the scores and the leaf of a slice of `num_rows` rows, and the error, if any."""
         step, key = self._step, self._step.key_of(batch)
         with step.dropout.keyed(key), step.computing(), _seeded_draws(key, step.device):
             leaves.rewind()
@@ -476,7 +476,7 @@ class _SlicedExecution:
         return _detached(scores), leaf, error
 
     def _messages(self, share: Share, own: Mapping[int, Scores]) -> Callable[[], Messages] | None:
-        """Return what gives the messages of the whole batch; None if the model stores nothing."""
+        """Return the function of the whole batch's messages; None if the model stores nothing."""
         made: dict[int, Messages] = {}
         with torch.no_grad():
             for number, batch in share.computed():
@@ -503,10 +503,10 @@ class _SlicedExecution:
 class _Leaves:
     """Turns the gradients of a slice into a *leaf*, float `[size]`, and the sum of leaves back.
 
-    A leaf has the gradients of all parameters, one after the other, zeros where there is none; then
-    the marks, 1 where one is set; then the loss, and whether something is not finite. Marks are
-    bool buffers that training's forward may set, and never clears: each slice sees those set before
-    its batch and those that it sets itself.
+    A leaf has the gradients of all parameters, concatenated, zeros where there is none; then the
+    marks, 1 where one is set; then the loss, and whether a value is not finite. Marks are bool
+    buffers that the forward pass in training may set but never clears: each slice sees those set
+    before its batch and its own.
     """
 
     def __init__(
@@ -551,7 +551,7 @@ class _Leaves:
 
 
 def _share_of_slice(batch: Batch, num_rows: int) -> float:
-    """Return the part that a slice has in the loss of a batch of `num_rows` rows."""
+    """Return the share of a slice in the loss of a batch of `num_rows` rows."""
     weight = batch.host.weight
     if weight is None:
         return len(batch) / num_rows

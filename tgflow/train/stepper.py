@@ -29,12 +29,12 @@ from tgflow.train.step import StepResult, TrainStep
 Answer = TypeVar("Answer")
 
 MAX_LOST = 20
-"""Micro-batches in a row that may be left out as not finite; then the parameters are lost."""
+"""Most consecutive micro-batches skipped as not finite; after that the parameters are lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """A micro-batch of a stream, for all models that learn it."""
+    """A micro-batch of a stream, shared by all models that learn it."""
 
     before: tuple[int, int, int]
     """The trainer's position, segment and index before it."""
@@ -51,25 +51,25 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Learned:
-    """A micro-batch that is stored, before its scores have come to the host."""
+    """A stored micro-batch whose scores have not reached the host yet."""
 
     of: MicroBatch
     places: list[BatchPlace]
-    """Of what was predicted, then of what each update learned from."""
+    """Of the prediction, then of the batch of each update."""
     num_fallbacks: int
     ended: float
     scores: EventScores | None
 
 
 OnScores: TypeAlias = Callable[[MicroBatch, Tensor, Tensor, Tensor], None]
-"""Gets a micro-batch, the scores of its events and of their negatives on the host, and the ranks of
-the events among these: of each one that is measured, without its historical negatives."""
+"""Called with a micro-batch, the scores of its events and negatives on the host, and the ranks of
+measured events among these, without historical negatives."""
 
 
 class Stepper:
     """Takes one model through micro-batches, and makes their records.
 
-    Of each micro-batch: `predict`, then `learn` once for each update, then `store` and `finish`.
+    For each micro-batch: `predict`, then `learn` once for each update, then `store` and `finish`.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Stepper:
         self._metrics = find_metrics(config.metrics)
         self._results: Results[_Learned] = self.learner.new_results()
         self.records = deque[StepRecord]()
-        """Records that `collect` has made."""
+        """Records made by `collect`."""
         self._event_scores: EventScores | None = None
         self._on_host: dict[str, Tensor] = {}
         self._lost = 0
@@ -114,7 +114,7 @@ class Stepper:
         self._learned: StepResult | None = None
 
     def keep_past(self) -> None:
-        """Let the model's state keep what replayed events read of it."""
+        """Make the model's state keep the past that replayed events read."""
         num_events = kept_past(self.config) if self.num_updates else 0
         if self.model.state is not None and num_events:
             self.model.state.keep_past(num_events)
@@ -132,7 +132,7 @@ class Stepper:
             self._event_scores = self._scorer.score(batch.host, values)
 
     def _scores_of(self, batch: AnyBatch) -> AnyScores:
-        """Return the scores of a micro-batch: on the host and finite, if they are to be given."""
+        """Return the scores of a micro-batch: on the host and finite, if they are requested."""
         scores = self.learner.predict(batch)
         if self._scorer is not None:
             if isinstance(batch, Share):
@@ -143,7 +143,7 @@ class Stepper:
         return scores
 
     def learn(self, batch: AnyBatch) -> None:
-        """Take one update from the micro-batch and what is replayed with it."""
+        """Take one update on the micro-batch and the events replayed with it."""
         update = len(self._places)
         self._places.append(BatchPlace.of(batch))
         if self._predicted is None:
@@ -164,7 +164,7 @@ class Stepper:
             self._lost = 0
 
     def finish(self, of: MicroBatch) -> None:
-        """Put the micro-batch among those whose records are to come."""
+        """Queue the micro-batch for its record."""
         if self._scorer is not None:
             self._scorer.settle()
         ended = time.perf_counter()
@@ -179,7 +179,7 @@ class Stepper:
 
     @property
     def num_pending(self) -> int:
-        """Micro-batches that are stored and whose records were not taken."""
+        """Micro-batches that are stored but whose records were not taken."""
         return len(self._results) + len(self.records)
 
     def collect(self, *, everything: bool) -> None:
@@ -198,7 +198,7 @@ class Stepper:
             self.records.append(self._record(step, values[0], values[-1]))
 
     def _measured(self, step: _Learned, values: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return the metrics of what was predicted; none of the warm-up."""
+        """Return the metrics of the prediction; none during warm-up."""
         if "positive" not in values or step.of.start < self.config.warmup:
             return {}
         positive, negative = values["positive"], values["negative"]
@@ -219,7 +219,7 @@ class Stepper:
     def _record(
         self, step: _Learned, predicted: Mapping[str, Tensor], learned: Mapping[str, Tensor]
     ) -> StepRecord:
-        """Return the record of what was predicted, and of the last update, if there was one."""
+        """Return the record of the prediction, and of the last update, if there was one."""
         measured, progress, of = self._measured(step, predicted), self.progress, step.of
         loss = float(learned["loss"]) if "loss" in learned else None
         replay_ap = None
@@ -259,7 +259,7 @@ class Stepper:
         )
 
     def _tried(self, act: Callable[[AnyBatch], Answer], batch: AnyBatch) -> Answer | None:
-        """Return `act(batch)`; None if that is not finite, and is skipped."""
+        """Return `act(batch)`; None if the result is not finite and is skipped."""
         try:
             return act(batch)
         except TrainingDiverged as error:
@@ -281,15 +281,15 @@ class Stepper:
 
 
 def replay_past(config: ContinualConfig) -> int:
-    """Return how many events back a model's state is read by training with `config`."""
+    """Return how many events back training with `config` reads a model's state."""
     return config.replay_horizon if config.replay_ratio > 0 and config.updates > 0 else 0
 
 
 def kept_past(config: ContinualConfig) -> int:
-    """Return of how many events a model's state keeps what they have changed.
+    """Return for how many events a model's state must keep its past.
 
-    What the oldest event of replay reads may have been overwritten with the micro-batch that the
-    event is in, so this counts too.
+    The micro-batch of the oldest replayed event may have overwritten the rows that event reads, so
+    it is included.
     """
     past = replay_past(config)
     return past + config.batch_size if past else 0

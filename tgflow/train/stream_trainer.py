@@ -45,7 +45,7 @@ from tgflow.train.stepper import MicroBatch, Stepper
 class StreamTrainer(ABC):
     """Base class of trainers over a stream, which read it micro-batch by micro-batch.
 
-    A subclass has its models as `Stepper`s, and defines the batches and how they are stepped with.
+    A subclass provides its models as `Stepper`s, and defines their batches and steps.
     """
 
     control: RankControl | None = None
@@ -73,14 +73,14 @@ class StreamTrainer(ABC):
         self._wanted = reducer.wanted(self.config.slices)
         self.graph = graph
         self.position = graph.num_events
-        """Events predicted, learned and stored (or history); the graph's others wait their turn."""
+        """Events predicted, learned and stored (or history); the graph's others are pending."""
         self.ids: NodeIds | None = None
-        """The ids of the nodes: those of the first stream, with which later streams continue."""
+        """Node ids of the first stream; later streams continue them."""
         self.device = device
         self.changing: Callable[[], AbstractContextManager[None]] = nullcontext
-        """Encloses each micro-batch, from its prediction until it is stored and counted: set to
-        `tgflow.Inference.changing`, so that an engine that other threads ask answers between two,
-        and never from one half made."""
+        """Context manager around each micro-batch, from prediction until it is stored and counted:
+        set to `tgflow.Inference.changing`, so that an engine used by other threads answers only
+        between two micro-batches."""
         self.stream: Any = None
         """The latest stream with ids, as it was given."""
         self.stream_start = self.position
@@ -89,11 +89,11 @@ class StreamTrainer(ABC):
         self._pairs = PairHistory(graph.log)
         self._catches_up = False
         self._replay_from = 0
-        """No event before this log position is replayed: the model's state has forgotten it."""
+        """First log position that may be replayed: the model's state before it is gone."""
         self._segment_start = self.position
         self._index = 0
         self._ready = deque[StepRecord]()
-        """Records that were not yielded yet."""
+        """Records not yet yielded."""
 
     def _facts(self) -> dict[str, object]:
         progress = self.progress
@@ -107,7 +107,7 @@ class StreamTrainer(ABC):
     @property
     @abstractmethod
     def _steppers(self) -> Sequence[Stepper]:
-        """The models that learn, in order, the first of them with the figures of progress."""
+        """The models that learn, in order; the first one has the progress."""
 
     @property
     def progress(self) -> Progress:
@@ -115,48 +115,48 @@ class StreamTrainer(ABC):
 
     @property
     def num_pending(self) -> int:
-        """Micro-batches that were learned and whose records were not yielded yet."""
+        """Micro-batches that were learned but whose records were not yielded."""
         return max(each.num_pending for each in self._steppers)
 
     @property
     def is_whole(self) -> bool:
         """Whether no micro-batch was learned in part, as by `steps` that failed within one.
 
-        What `checkpoint` returns is a state that an undisturbed training has been in only then.
+        Only then is a `checkpoint` a state of an undisturbed training.
         """
         return not any(each.learner.has_changed for each in self._steppers)
 
     @property
     def memory_rows(self) -> int | None:
-        """Rows of node memory that are held; None without any."""
+        """Rows of node memory held; None without any."""
         rows = [getattr(each.model.state, "num_rows", None) for each in self._steppers]
         return sum(held) if (held := [num for num in rows if num is not None]) else None
 
     @property
     def spread_state(self) -> SpreadState | None:
-        """The model's state, if each rank has that of its own nodes."""
+        """The model's state, if each rank holds that of its own nodes."""
         return None
 
     @property
     def is_spread(self) -> bool:
-        """Whether each rank has a part of what is saved, so that all ranks save together."""
+        """Whether saved state is sharded over ranks, so that all ranks save together."""
         return self.spread_state is not None
 
     @property
     def num_batches(self) -> int:
-        """Batches that are prepared for each micro-batch: to predict, and one for each update."""
+        """Batches prepared for each micro-batch: one to predict, and one for each update."""
         return 1 + max(each.num_updates for each in self._steppers)
 
     @abstractmethod
     def result(self) -> dict[str, Any]:
-        """Return the metrics so far, flat or nested, and fit for JSON."""
+        """Return the metrics so far, flat or nested, JSON-serializable."""
 
     @abstractmethod
     def save_to(self, writer: Checkpoint) -> None:
         """Save all that is needed to continue with the same bits.
 
-        What is learned later does not change what was saved. Waits for the device, as the figures
-        of all that was learned belong to it.
+        Later training does not change the saved state. Synchronizes with the device, as it includes
+        the metrics of all learned events.
         """
 
     @abstractmethod
@@ -165,11 +165,11 @@ class StreamTrainer(ABC):
 
     @abstractmethod
     def _step(self, batch: AnyBatch, following: Iterator[AnyBatch]) -> AnyBatch:
-        """Take in one micro-batch, whose other batches come next; return the last one of them."""
+        """Process one micro-batch, whose other batches come next; return the last one of them."""
 
     @abstractmethod
     def _collect(self, *, everything: bool) -> None:
-        """Make records of what has come to the host, also where that raises."""
+        """Make records of values that have reached the host, also if that raises."""
 
     def run(
         self,
@@ -181,19 +181,18 @@ class StreamTrainer(ABC):
         """Learn from all of `stream` and return `result()`.
 
         Args:
-            stream: Batches of any size, in order; read as needed, from another thread. Of several
-                ranks that of rank 0 is read, and no other one.
+            stream: Batches of any size, in order; read as needed, from another thread. With several
+                ranks only the stream of rank 0 is read.
             observer: A callback for each step, such as a `tgflow.callbacks.CSVLogger`; or several.
             progress: Whether rank 0 shows a bar, on stderr; None: on a terminal, or in a notebook.
 
         Raises:
             TrainingDiverged: If a loss or score is not finite.
             BatchError: If a batch cannot be prepared.
-            LeaderFailed: On other ranks than 0, what that raises of its stream.
+            LeaderFailed: On ranks other than 0, if reading the stream failed on rank 0.
             ValueError: If the stream has another time unit than the graph, or ids that do not
-                continue those of the streams before, or the graph rows of
-                nodes that the stream has not numbered yet; and what either raises, such as for a
-                time that decreases.
+                continue those of earlier streams, or the graph has rows of nodes that the stream
+                has not numbered yet. Errors of either are passed on, such as for a decreasing time.
         """
         self._continue_ids(stream)
         callbacks, c = Callbacks(observer), self.config
@@ -205,14 +204,14 @@ class StreamTrainer(ABC):
         return self.result()
 
     def steps(self, stream: Iterable[EventBatch]) -> Iterator[StepRecord]:
-        """Do what `run` does, step by step; between steps a checkpoint may be taken.
+        """Do the same as `run`, step by step; between steps a checkpoint may be taken.
 
-        On a GPU records come up to 16 micro-batches behind, and all of them before this returns.
-        Left early, up to `lookahead` micro-batches of the stream wait in the graph: they come first
-        when this is called again.
+        On a GPU records are delayed by up to 16 micro-batches, and all are yielded before this
+        returns. If left early, up to `lookahead` micro-batches of the stream stay in the graph:
+        they come first when this is called again.
 
         Where the stream yields `tgflow.events.MICRO_BATCH_END`, a micro-batch ends before it is
-        full, as at the end of the stream. Each of several ranks is given the same stream.
+        full, as at the end of the stream. Several ranks need the same stream.
         """
         self._continue_ids(stream)
         self.graph.check_time_unit(stream)
@@ -231,7 +230,7 @@ class StreamTrainer(ABC):
             yield from self._steps(up_to_a_cut())
 
     def _continue_ids(self, stream: Iterable[EventBatch]) -> None:
-        """Adopt the ids of the first stream, and let a later one continue with them."""
+        """Adopt the ids of the first stream, and check that a later one continues them."""
         ids = getattr(stream, "ids", None)
         if stream is not self.stream:
             self.stream, self.stream_start = stream, self.graph.num_events
@@ -241,20 +240,20 @@ class StreamTrainer(ABC):
             if len(ids) < self.graph.num_nodes:
                 raise ValueError(
                     f"the graph has {self.graph.num_nodes} nodes and the stream has ids of "
-                    f"{len(ids)}, so its nodes would be taken for others: open it with the ids of "
-                    "the stream before, tg.open_stream(..., ids=before.ids)"
+                    f"{len(ids)}, which would mix up nodes: open it with the ids of the "
+                    "previous stream, tg.open_stream(..., ids=before.ids)"
                 )
             self.ids = ids
             return
         if len(ids) or ids.bipartite != self.ids.bipartite or not hasattr(stream, "first"):
             raise ValueError(
-                "the stream has ids of its own, so its nodes would be taken for others: open it "
+                "the stream has ids of its own, which would mix up nodes: open it "
                 "with those of this trainer, tg.open_stream(..., ids=trainer.ids)"
             )
         stream.ids = self.ids  # type: ignore[attr-defined]
 
     def _steps(self, stream: Iterable[EventBatch]) -> Iterator[StepRecord]:
-        """Do what `steps` does with a stream in which micro-batches are full, but for the last."""
+        """Implement `steps` for a stream in which all micro-batches but the last are full."""
         c, num = self.config, self.num_batches
         feeder = MicroBatcher(self.graph, self._segment_start, self._index, c.batch_size, num - 1)
         made = (
@@ -280,7 +279,7 @@ class StreamTrainer(ABC):
         yield from self.drain()
 
     def _loaded(self, tasks: Iterator[Task]) -> Any:
-        """Return the batches of tasks, prepared from the graph at hand."""
+        """Return the batches of tasks, prepared from the graph of this process."""
         c = self.config
         loader: Any = iter(
             Loader.of_tasks(
@@ -296,13 +295,13 @@ class StreamTrainer(ABC):
         return joined_shares(loader, len(self._wanted)) if c.slices > 1 else loader
 
     def _asked(self, turns: Iterator[list[Task]]) -> Generator[Share]:
-        """Yield the shares of turns, prepared by asking the owners of nodes."""
+        """Yield the shares of turns, prepared by requests to the owners of nodes."""
         c = self.config
         if self.graph.num_events != self.position:
             raise ValueError(
-                f"{self.graph.num_events - self.position} events wait in the graph, as training "
-                "was left early, and how many do differs between ranks, which ask each other: go "
-                "on from a checkpoint"
+                f"{self.graph.num_events - self.position} events are pending in the graph, as "
+                "training was left early, and their number differs between ranks: continue from a "
+                "checkpoint"
             )
         plans, gate = self._source(), TurnGate(self._peers)
         assert isinstance(plans, MicroBatchPlans)
@@ -331,13 +330,13 @@ class StreamTrainer(ABC):
         return PREFETCH_BATCHES if self.config.lookahead == "auto" else self.config.lookahead
 
     def catch_up(self) -> None:
-        """Let `steps` yield what is pending before it goes on; waits for the device there."""
+        """Make `steps` yield what is pending before it continues; synchronizes there."""
         self._catches_up = True
 
     def drain(self) -> Iterator[StepRecord]:
         """Yield the records of micro-batches that `steps` has learned and did not yield.
 
-        There are some on a GPU only, after `steps` was left early. Waits for the device.
+        Occurs on a GPU only, after `steps` was left early. Synchronizes.
         """
         try:
             self._collect(everything=True)
@@ -352,15 +351,15 @@ class StreamTrainer(ABC):
         """Return all that `from_checkpoint` needs to continue with the same bits.
 
         It holds the events up to `position`: resume the stream from there. Save parts of your own
-        to it, such as `Ids`, before you write it. It is a copy as of now: train on while another
-        thread writes it. Nothing is drawn and no bit of the trainer changes.
+        to it, such as `Ids`, before you write it. It is a snapshot, so training may go on while
+        another thread writes it. Does not draw random numbers or change the trainer.
         """
         checkpoint = Checkpoint({})
         self.save_to(checkpoint)
         return checkpoint
 
     def _advance(self, batch: AnyBatch, feeder: MicroBatcher) -> MicroBatch:
-        """Move on behind the micro-batch that was just stored; return which it was."""
+        """Advance past the micro-batch that was just stored; return its place."""
         before = (self.position, self._segment_start, self._index)
         self.position += batch.num_new
         if batch.num_new < self.config.batch_size:  # the stream has ended in a partial one
@@ -395,6 +394,6 @@ class StreamTrainer(ABC):
         writer.note("replay_from", self._replay_from)
 
     def _load_place(self, reader: Checkpoint) -> None:
-        """Go on where `_save_place` was called, with micro-batches of the same size."""
+        """Continue where `_save_place` was called, with micro-batches of the same size."""
         self._segment_start = read_natural(reader.meta, "segment_start", most=self.position)
         self._index = read_natural(reader.meta, "index")
