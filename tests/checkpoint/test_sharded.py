@@ -133,7 +133,7 @@ def test_slow_ranks_only_lose_a_checkpoint(tmp_path):
     check(CheckpointStore(tmp_path).newest(), 7, FEW)
 
 
-def test_wait_ends_with_a_rank_process_that_reported_no_files(tmp_path):
+def test_waiting_for_an_exited_rank_raises_unless_it_reported_its_files(tmp_path):
     ranks = savers(tmp_path, 2)
     ranks.peers[0].gone = {1}
     notices = Notices(ranks.keys, ranks.peers[0], "checkpoint/")

@@ -49,7 +49,7 @@ TABLE_BUDGETS = {
 
 
 @pytest.mark.parametrize(("what", "placement"), TABLE_BUDGETS, ids=lambda part: part)
-def test_calls_of_tables(what, placement):
+def test_table_calls_stay_within_their_launch_budgets(what, placement):
     gpu = EmulatedDevice.apart()
     table = FeatureTable(6, placement=placement, device=gpu)
     table.append(some_rows(2_000, 6))
@@ -93,7 +93,7 @@ GRAPH_BUDGETS = {
 
 
 @pytest.mark.parametrize("call", GRAPH_BUDGETS)
-def test_calls_of_graphs(call):
+def test_graph_calls_stay_within_their_launch_budgets(call):
     gpu = EmulatedDevice.apart()
     graph = TemporalGraph(device=gpu)
     for start in range(0, GROWN, 500):

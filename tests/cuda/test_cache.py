@@ -128,7 +128,7 @@ def test_gathers_on_two_streams_take_turns():
     assert gpu.waits == [(0, 7)]
 
 
-def test_a_cache_is_not_freed_during_a_gather_on_another_stream():
+def test_cache_is_not_freed_during_a_gather_on_another_stream():
     gpu = EmulatedDevice()
     for busy in (set(), {7}):
         cache = made(gpu, 10, placement="uva")
@@ -190,12 +190,12 @@ def test_a_gather_after_a_wrong_id_matches_the_table():
         assert torch.equal(found, cache.table.gather(torch.tensor(ids)))
 
 
-def test_more_slots_than_can_be_numbered_are_refused():
+def test_too_many_slots_are_refused():
     with pytest.raises(ValueError, match="at most 2147483647 rows, got 2147483648"):
         made(EmulatedDevice(), 2**31, dim=1)
 
 
-def test_a_row_that_is_not_there_yet_is_not_held():
+def test_row_not_yet_appended_is_not_cached():
     cache = made(EmulatedDevice(), 10)
     cache.gather(torch.tensor([3, SIZE]))
     assert SIZE not in cache.contents().tolist()

@@ -12,7 +12,7 @@ pytestmark = needs_cuda
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: sampler.strategy)
-def test_a_captured_sampler_sees_the_store_grow(sampler):
+def test_captured_sampler_reads_the_grown_store(sampler):
     events = hub_events(60_000, 3_000, seed=1)
     graph = TemporalGraph(device="cuda")
     graph.append(events[:1_000])
@@ -33,7 +33,7 @@ def test_a_captured_sampler_sees_the_store_grow(sampler):
 
 
 @pytest.mark.parametrize("size", [200, 5_000])
-def test_appending_makes_the_host_wait_for_nothing(size):
+def test_append_does_not_block_the_host(size):
     events = hub_events(150_000, 3_000, seed=5)
     graph = TemporalGraph(device="cuda")
     graph.append(events[:50_000])

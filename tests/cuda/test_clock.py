@@ -25,7 +25,7 @@ class TimedDevice(EmulatedDevice):
         return self.events[-1]
 
 
-def test_what_is_done_counts_and_nothing_waits_for_the_rest() -> None:
+def test_clock_counts_finished_work_without_waiting_for_the_rest() -> None:
     gpu = TimedDevice()
     clock = StreamClock(gpu)
     with clock.measuring():

@@ -23,13 +23,13 @@ def fail_with(error):
     return fail
 
 
-def test_a_full_device_says_how_much_was_asked_for(gpu, monkeypatch):
+def test_device_out_of_memory_error_names_the_requested_bytes(gpu, monkeypatch):
     monkeypatch.setattr(torch, "empty", fail_with(torch.OutOfMemoryError("no")))
     with pytest.raises(MemoryError, match="asked cuda:0 for 77 bytes, it has 5 of 100 free; set a"):
         gpu.allocate(77)
 
 
-def test_a_full_host_says_how_much_was_asked_for(gpu, monkeypatch):
+def test_host_out_of_memory_error_names_the_requested_bytes(gpu, monkeypatch):
     monkeypatch.setattr(torch, "empty", fail_with(RuntimeError("CUDA error: out of memory")))
     with pytest.raises(MemoryError, match="asked the host for 77 bytes of pinned memory"):
         gpu.allocate_host(77)
@@ -53,7 +53,7 @@ class FakeRuntime:
         del self.pinned[address]
 
 
-def test_host_memory_is_pinned_for_all_devices_and_let_go(gpu, monkeypatch):
+def test_host_memory_is_pinned_for_all_devices_and_unpinned(gpu, monkeypatch):
     runtime = FakeRuntime()
     cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime))
     monkeypatch.setattr(device, "require_cupy", lambda device: cupy)
@@ -66,7 +66,7 @@ def test_host_memory_is_pinned_for_all_devices_and_let_go(gpu, monkeypatch):
     assert runtime.pinned == {}
 
 
-def test_what_torch_lacks_elsewhere_is_a_memory_error_too():
+def test_out_of_memory_errors_of_torch_become_memory_errors():
     sort = device.translate_oom(fail_with(torch.OutOfMemoryError("Tried to allocate 2.00 GiB")))
     with pytest.raises(MemoryError, match=r"Tried to allocate 2\.00 GiB"):
         sort()

@@ -20,7 +20,7 @@ def there() -> torch.device:
     return tensors.emulated_device()
 
 
-def test_a_tensor_made_there_is_there_and_so_is_what_comes_of_it(there):
+def test_tensors_and_results_stay_on_the_emulated_device(there):
     x = torch.arange(4, device=there)
     for each in (x, x + 1, x[1:], x.view(2, 2).t(), x.clone(), torch.zeros_like(x), x.cumsum(0)):
         assert (each.device, each.is_cpu) == (there, False)
@@ -48,7 +48,7 @@ WAITS = {
 
 
 @pytest.mark.parametrize("name", WAITS)
-def test_what_the_host_waits_for_is_counted(name, there):
+def test_host_synchronizations_are_counted(name, there):
     x = torch.arange(4, device=there)
     with watching() as watch:
         WAITS[name](x)

@@ -62,7 +62,7 @@ def kernels(tmp_path) -> Emulator:
 
 
 @pytest.mark.parametrize("kernel", ["exchange", "exchange_in_step"])
-def test_a_missing_sync_shows_in_some_order(kernel, kernels):
+def test_missing_sync_changes_results_in_some_lane_order(kernel, kernels):
     answers = set()
     for order in ORDERS:
         kernels.order = order
@@ -73,7 +73,7 @@ def test_a_missing_sync_shows_in_some_order(kernel, kernels):
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_block_waits_for_all_its_threads(order, kernels):
+def test_block_barrier_waits_for_all_threads(order, kernels):
     kernels.order = order
     out = torch.zeros(96, dtype=torch.int32)
     kernels.launch("sum_of_block", 1, 96, pointer(out))
@@ -82,7 +82,7 @@ def test_a_block_waits_for_all_its_threads(order, kernels):
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("mistake", range(len(MISTAKES)), ids=lambda number: MISTAKES[number][0])
-def test_a_collective_that_lanes_miss_is_an_error(mistake, order, kernels):
+def test_collective_skipped_by_some_lanes_is_an_error(mistake, order, kernels):
     kernels.order = order
     with pytest.raises(RuntimeError, match=MISTAKES[mistake][1]):
         kernels.launch(f"mistake_{mistake}", 1, 32)

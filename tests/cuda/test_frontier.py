@@ -100,7 +100,7 @@ def neighbors_of(frontier: Frontier, k: int, seed: int) -> Neighbors:
     seed=st.integers(0, 99),
     order=ORDERS,
 )
-def test_a_frontier_is_expanded_as_the_core_does(
+def test_frontier_expansion_matches_the_core(
     frontier: Frontier,
     k: int,
     by_time: bool,
@@ -155,7 +155,7 @@ def test_frontiers_of_any_size(gpu: str, size: int, num_nodes: int) -> None:
     assert_same_events([nodes, t], there)
 
 
-def test_tensors_that_a_kernel_cannot_take_are_refused() -> None:
+def test_tensors_unsupported_by_a_kernel_are_refused() -> None:
     gpu, nodes = emulated(0), torch.arange(4)
     for t in (nodes.int(), nodes[:3], torch.arange(8)[::2], nodes.to("meta")):
         with pytest.raises(ValueError, match="t must be contiguous int64"):

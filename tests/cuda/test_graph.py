@@ -43,7 +43,7 @@ def assert_alike(graphs: list[TemporalGraph], seed: int = 0, num_nodes: int = 60
 @for_each_gpu
 @pytest.mark.parametrize("budget", cases([None, 4096, 100_000], [4096]))
 @pytest.mark.parametrize("direction", cases(["undirected", "directed"], ["undirected"]))
-def test_a_graph_changed_in_every_way_answers_as_on_the_cpu(gpu, budget, direction):
+def test_graph_after_all_mutations_matches_the_cpu(gpu, budget, direction):
     """Long chains of blocks, so that one change makes several blocks of a node."""
     events = hub_events(6_000, 60, seed=1)
     graphs = twins(gpu, budget, direction=direction)
@@ -76,7 +76,7 @@ def test_a_graph_changed_in_every_way_answers_as_on_the_cpu(gpu, budget, directi
 
 
 @for_each_gpu
-def test_compaction_gives_memory_back(gpu):
+def test_compaction_releases_memory(gpu):
     events = hub_events(20_000, 50, seed=6)
     graph = TemporalGraph(device=opened(gpu), device_budget="40KB")
     graph.append(events)
@@ -92,7 +92,7 @@ def test_compaction_gives_memory_back(gpu):
     assert_alike(graphs)
 
 
-def test_out_of_memory_keeps_log_and_store_together():
+def test_out_of_memory_keeps_log_and_store_consistent():
     gpu = EmulatedDevice()
     graph = TemporalGraph(device=gpu)
     graph.append(graph_events((0, 1, 0)))

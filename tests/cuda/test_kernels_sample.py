@@ -34,7 +34,7 @@ def random_queries(num_queries: int, seed: int):
 
 @pytest.mark.parametrize("order", cases([0, 1, 5], [5]))
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: sampler.strategy)
-def test_any_k_and_any_number_of_queries(sampler, order):
+def test_sampling_with_any_k_and_any_number_of_queries(sampler, order):
     """Fewer and more slots than lanes; queries that fill no tile, one warp, or several rounds."""
     gpu, slow = EmulatedDevice(), reference.ReferenceGraph(EVENTS)
     gpu.kernels.order = order
@@ -49,7 +49,7 @@ def test_any_k_and_any_number_of_queries(sampler, order):
 
 @pytest.mark.parametrize("types", [None, (0, 1)])
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: sampler.strategy)
-def test_params_in_device_memory_count_instead_of_arguments(sampler, types):
+def test_params_in_device_memory_override_arguments(sampler, types):
     """Replays of one captured call have other cut-offs, keys and numbers of queries."""
     gpu = EmulatedDevice()
     snapshot = (graph := grown(gpu)).backend._store.snapshot

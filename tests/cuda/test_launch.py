@@ -144,7 +144,7 @@ def test_every_thread_launches_in_the_devices_context_and_keeps_its_own(fake):
     assert before == [None, PRIMARY, PRIMARY + 2]
 
 
-def test_a_failed_launch_says_what_the_driver_says(fake):
+def test_failed_launch_reports_the_driver_error(fake):
     kernels = launch.Kernels(torch.device("cuda", 0))
     fake.driver.status = 700
     name = next(iter(sources.kernels()))
@@ -167,7 +167,7 @@ COMPILE_ERRORS = {
 
 
 @pytest.mark.parametrize("error", COMPILE_ERRORS, ids=lambda error: type(error).__name__)
-def test_what_goes_wrong_at_compiling_is_a_sentence(fake, error):
+def test_compile_errors_are_readable(fake, error):
     fake.cupy.error = error
     kernels = launch.Kernels(torch.device("cuda", 0))
     with pytest.raises(CudaError, match=COMPILE_ERRORS[error]):

@@ -54,7 +54,7 @@ def test_many_messages_to_large_nodes(events, sorted_by):
     assert kernels.launches == [sorted_by, "mail_mean_by_1"]
 
 
-def test_no_messages_launch_nothing():
+def test_without_messages_nothing_is_launched():
     none = torch.empty(0, dtype=torch.int64)
     kernels = Emulator()
     found = LastMessages(kernels, none, none, none)

@@ -82,7 +82,7 @@ def assert_same(placed: KernelMemory, plain: NodeMemory) -> None:
 )
 @settings(max_examples=tries(40, 6), deadline=None)
 @given(steps=STEPS)
-def test_versions_are_those_of_the_cpus_memory(dims, history, order, steps):
+def test_versions_match_the_cpu_memory(dims, history, order, steps):
     plain, placed, position = plain_memory(dims, history), KernelMemory(dims, history, order), 1
     for nodes, step, is_lost in steps:
         position += step
@@ -116,7 +116,7 @@ def test_more_rows_than_a_thread_block_has_threads_are_archived_in_order(history
     assert_same(placed, plain)
 
 
-def test_a_node_without_a_row_is_not_written_and_does_not_stay_unseen():
+def test_node_without_a_row_is_not_written_and_is_reported():
     placed = KernelMemory((2, 1), 4, 0)
     nodes = torch.tensor([-1, 1000, 2**40, 3])
     placed.write(nodes, versions_of(nodes, (2, 1), 1))
@@ -128,7 +128,7 @@ def test_a_node_without_a_row_is_not_written_and_does_not_stay_unseen():
     assert clock.any(dim=1).tolist() == [False, False, False, True]
 
 
-def test_a_damaged_list_is_left_and_nothing_outside_of_it_is_read():
+def test_damaged_version_list_causes_no_out_of_bounds_read():
     placed, nodes = KernelMemory((2, 1), 4, 0), torch.arange(2)
     for position in range(1, 5):
         placed.write(nodes, versions_of(nodes, (2, 1), position))
@@ -154,7 +154,7 @@ def test_wrong_tensors_are_refused_before_their_address_is_taken(name):
 
 
 @pytest.mark.parametrize("name", ["rows", "clock", "link", "origin", "head", "counts"])
-def test_a_ring_without_room_is_refused(name):
+def test_version_ring_that_is_too_small_is_refused(name):
     placed, nodes = KernelMemory((4, 4), 3, 0), torch.arange(3)
     ring = placed.buffers.ring
     wrong = nodes if name == "counts" else getattr(ring, name)[:0]

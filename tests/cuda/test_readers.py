@@ -51,7 +51,7 @@ def latest(graph: TemporalGraph, node: int, kept: list[object] | None = None) ->
     return found.eid
 
 
-def test_a_sampler_does_not_see_what_is_appended_after_its_call(gpu):
+def test_sampler_does_not_see_later_appends(gpu):
     """The writer's stream may be ahead of the reader's: nothing is read before it was predicted."""
     graph = TemporalGraph(device=gpu)
     graph.append(graph_events((0, 1, 10), (0, 2, 20)))
@@ -62,7 +62,7 @@ def test_a_sampler_does_not_see_what_is_appended_after_its_call(gpu):
     assert found.tolist() == [[1, 0, -1, -1]]
 
 
-def test_a_captured_sampler_sees_what_there_is_at_its_replay(gpu):
+def test_captured_sampler_reads_the_graph_at_its_replay(gpu):
     graph = TemporalGraph(device=gpu)
     graph.append(graph_events((0, 1, 10), (0, 2, 20)))
     held = HeldUp(gpu)
@@ -75,7 +75,7 @@ def test_a_captured_sampler_sees_what_there_is_at_its_replay(gpu):
     assert found.tolist() == [[2, 1, 0, -1]]
 
 
-def test_a_change_of_the_past_waits_on_the_device_for_samplers_before_it(gpu):
+def test_history_change_waits_on_the_device_for_earlier_samplers(gpu):
     graph = TemporalGraph(device=gpu)
     graph.append(graph_events((0, 1, 10), (0, 2, 20)))
     latest(graph, 0)
@@ -84,7 +84,7 @@ def test_a_change_of_the_past_waits_on_the_device_for_samplers_before_it(gpu):
     assert gpu.waits == [(WRITER, TRAINER)]
 
 
-def test_replays_are_seen_by_the_writer(gpu):
+def test_writer_waits_for_cuda_graph_replays(gpu):
     """They wait for what was appended, and what they read is not used again under them."""
     graph = TemporalGraph(device=gpu)
     graph.append(graph_events((0, 1, 10)))
@@ -97,7 +97,7 @@ def test_replays_are_seen_by_the_writer(gpu):
     assert len(graph.backend._store.readers.reclaim()) == 1
 
 
-def test_a_stream_waits_once_for_a_publication(gpu):
+def test_cuda_stream_waits_once_per_publication(gpu):
     store = DeviceStore(gpu, directed=True)
     for _ in range(5):
         with store.readers.reading():

@@ -45,7 +45,7 @@ def message(function=require_cupy, device=GPU) -> str:
     return str(caught.value)
 
 
-def test_a_whole_machine_has_all_it_needs(machine):
+def test_complete_machine_meets_all_requirements(machine):
     assert require_cupy(GPU) is machine
     assert require_device(GPU) == torch.device("cuda", 0)
 
@@ -102,7 +102,7 @@ def version(name: str, number: int):
         ),
     ],
 )
-def test_what_is_missing_is_named(machine, monkeypatch, change, text):
+def test_missing_requirement_is_named(machine, monkeypatch, change, text):
     change(machine, monkeypatch)
     assert text in message()
 
@@ -114,12 +114,12 @@ def test_a_missing_driver_is_named(machine, monkeypatch):
     assert "nvidia-smi" in message(require_device)
 
 
-def test_a_device_that_is_not_there_is_named(machine):
+def test_missing_device_is_named(machine):
     assert message(device=torch.device("cuda:3")) == (
         "there is no device cuda:3: torch finds 1, numbered from 0"
     )
 
 
-def test_a_cupy_that_brings_its_headers_needs_none(machine, monkeypatch):
+def test_cupy_with_bundled_headers_needs_no_others(machine, monkeypatch):
     monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
     assert require_cupy(GPU) is machine

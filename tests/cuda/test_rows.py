@@ -40,7 +40,7 @@ def gathered(row_bytes: int, ids: torch.Tensor, order: int = 0) -> tuple[torch.T
     "row_bytes",
     cases([1, 2, 6, 12, 16, 24, 120, 128, 130, 400, 511, 688, 2_000], [1, 6, 16, 130, 400, 511]),
 )
-def test_every_width_in_every_order_of_lanes(row_bytes, order):
+def test_rows_of_every_width_are_gathered_in_every_lane_order(row_bytes, order):
     ids = torch.randint(-1, NUM_ROWS, (157,), generator=torch.Generator().manual_seed(order))
     rows, out, wrong, _ = gathered(row_bytes, ids, order)
     assert torch.equal(out, torch.cat([rows, torch.zeros_like(rows[:1])])[ids])
@@ -61,7 +61,7 @@ def test_wrong_ids_are_reported_and_read_nothing():
 @pytest.mark.parametrize(
     "row_bytes", cases([1, 2, 6, 12, 16, 24, 130, 400, 511, 688], [6, 16, 511])
 )
-def test_scattered_rows_are_there_and_no_others(row_bytes, order):
+def test_scatter_writes_only_its_rows(row_bytes, order):
     gpu = EmulatedDevice(kernels=Emulator(order=order))
     rows = line_aligned(NUM_ROWS * row_bytes).view(NUM_ROWS, row_bytes)
     generator = torch.Generator().manual_seed(order)
@@ -74,7 +74,7 @@ def test_scattered_rows_are_there_and_no_others(row_bytes, order):
 
 
 @pytest.mark.parametrize("bad", [NUM_ROWS, -1, 2**40])
-def test_a_row_that_is_not_there_is_left_out_of_a_scatter(bad):
+def test_scatter_skips_missing_rows(bad):
     gpu = EmulatedDevice()
     rows = line_aligned(NUM_ROWS * 8).view(NUM_ROWS, 8)
     expected, view = rows.clone(), viewed(gpu, rows)

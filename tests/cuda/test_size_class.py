@@ -19,7 +19,7 @@ extern "C" __global__ void classes(int64_t* capacity, int32_t* size_class, int32
 """
 
 
-def test_every_capacity_has_a_class_of_its_own(tmp_path):
+def test_every_capacity_has_its_own_size_class(tmp_path):
     source = tmp_path / "classes.cu"
     source.write_text(CODE)
     capacity, size_class = torch.zeros(2**15, dtype=torch.int64), torch.zeros(2**15).int()

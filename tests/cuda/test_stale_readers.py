@@ -74,7 +74,7 @@ class Readers:
 @pytest.mark.parametrize(
     ("small", "batch"), [(True, 25), slow(True, 700), slow(False, 25), (False, 700)]
 )
-def test_readers_between_any_two_launches_of_an_insertion(
+def test_readers_between_launches_of_an_insertion_see_a_valid_graph(
     monkeypatch, small, most_chunks, budget, batch
 ):
     """Chunks of few entries, so that their table is outgrown more than once where it is small."""

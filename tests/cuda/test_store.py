@@ -60,7 +60,7 @@ def check(store: DeviceStore, events: EventBatch, nodes, t, k: int, directed=Fal
     order=st.integers(0, 5),
     small=st.booleans(),
 )
-def test_any_batches_give_the_graph(events, cuts, k, directed, order, small):
+def test_graph_does_not_depend_on_batch_boundaries(events, cuts, k, directed, order, small):
     """In two launches, and as large ones are inserted."""
     gpu = EmulatedDevice()
     gpu.kernels.order = order
@@ -93,7 +93,7 @@ def test_long_histories_in_both_tiers(monkeypatch, small, num_batches, budget):
         assert store.chunks.tier_bytes(1) > 0
 
 
-def test_given_up_memory_is_used_again():
+def test_released_memory_is_reused():
     """Nodes that grow one after the other: without reuse, each would leave a trail of blocks."""
     store = DeviceStore(EmulatedDevice(), directed=True)
     node = torch.arange(6_000) // 25
@@ -105,7 +105,7 @@ def test_given_up_memory_is_used_again():
 
 
 @pytest.mark.parametrize("tier", ["device", "host"])
-def test_out_of_memory_leaves_the_graph_as_it_was(tier):
+def test_out_of_memory_leaves_the_graph_unchanged(tier):
     gpu = EmulatedDevice()
     events = hub_events(4_000, 100, seed=5)
     store = grown(events[:2000], [500], gpu, budget=64_000)
@@ -136,7 +136,7 @@ def test_positions_beyond_32_bits():
         assert int(found.count[0]) == sum(eid < cut for eid in expected)
 
 
-def test_compaction_waits_on_the_device_for_readers_of_what_it_gives_up():
+def test_compaction_waits_on_the_device_for_readers_of_released_blocks():
     """A sampler launched before the last change needs the older versions."""
     gpu = EmulatedDevice()
     store = DeviceStore(gpu, directed=True)
@@ -161,7 +161,7 @@ def test_compaction_waits_on_the_device_for_readers_of_what_it_gives_up():
     assert store.readers.reclaim() == [], "what they may read is not reused"
 
 
-def test_appending_goes_on_while_the_device_is_behind():
+def test_append_does_not_wait_for_a_device_that_is_behind():
     """Totals that have not come are bounded; with too many of them the oldest is waited for."""
     gpu = EmulatedDevice(busy={WRITER})
     store = DeviceStore(gpu, directed=False)
@@ -178,7 +178,7 @@ def test_appending_goes_on_while_the_device_is_behind():
     assert store.stats().num_entries == 2 * 3_200 - int((events.src == events.dst).sum())
 
 
-def test_a_batch_that_could_need_much_more_than_is_there_is_waited_for():
+def test_batch_that_may_exceed_free_memory_synchronizes():
     gpu = EmulatedDevice()
     store = DeviceStore(gpu, directed=False, budget=4096)
     insert(store, hub_events(1_000, 50, seed=1))

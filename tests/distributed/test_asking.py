@@ -49,7 +49,7 @@ def assert_equal(found: Hops, expected: Hops) -> None:
     dedup=st.booleans(),
     sizes=st.lists(st.integers(0, 12), min_size=4, max_size=4),
 )
-def test_owners_answer_as_one_graph(
+def test_answers_of_shard_owners_match_the_whole_graph(
     growth, world, turn, fanouts, sampler, types, each, dedup, sizes
 ):
     """Both visibilities: a cut-off of each query, or one of the batch."""
@@ -88,7 +88,7 @@ def asked_by(peers, graph, sizes, fanouts=(3,), sampler=None):
     return AskingSampler(graph, peers, sampler or Sampler.uniform()).walk([walk])[0]
 
 
-def test_an_owner_that_is_behind_says_so():
+def test_shard_owner_that_is_behind_raises():
     def work(peers):
         steps = GROWTH.steps[: 2 if peers.rank == 1 else 3]
         graph = Growth("undirected", steps, 4).shard(peers.shard)

@@ -37,11 +37,11 @@ def facts_of(rank, **changes):
         ),
     ],
 )
-def test_what_must_be_alike_is_named_with_rank_key_and_both_values(changes, text):
+def test_disagreement_is_named_with_rank_key_and_both_values(changes, text):
     assert find_disagreement([facts_of(0), facts_of(1), facts_of(2, **changes)]) == text
 
 
-def test_nccl_is_for_ranks_with_a_device_each():
+def test_nccl_requires_one_device_per_rank():
     devices = [["m a", "m b"], ["m a", "m a"], ["m a", None], [None, None]]
     assert [
         have_own_devices([facts_of(rank, device=name) for rank, name in enumerate(names)])
@@ -58,6 +58,6 @@ def test_nccl_is_for_ranks_with_a_device_each():
         (b"\xff", "codec can't decode"),
     ],
 )
-def test_what_are_no_facts_is_refused(data, text):
+def test_malformed_facts_are_refused(data, text):
     with pytest.raises(ValueError, match=text):
         Facts.from_bytes(data)

@@ -70,7 +70,7 @@ def taken(peers, stream, batch_size=10, **options):
 
 
 @given(st.integers(0, 200), st.lists(st.integers(0, 120), max_size=6), st.integers(1, 30))
-def test_segments_are_whole_micro_batches_whatever_the_stream_is_cut_into(size, sizes, batch_size):
+def test_segments_are_whole_micro_batches_for_any_input_batches(size, sizes, batch_size):
     whole = events(size, x_dim=2)
     found = list(segments(cut(whole, sizes), batch_size))
     same(concat(found) if found else empty_events(2), whole)
@@ -80,7 +80,7 @@ def test_segments_are_whole_micro_batches_whatever_the_stream_is_cut_into(size, 
         assert 0 < len(segment) <= MOST_BATCHES * batch_size
 
 
-def test_where_a_micro_batch_ends_early_another_begins():
+def test_early_end_of_a_micro_batch_starts_the_next():
     whole = events(40)
     stream = [whole[:13], MICRO_BATCH_END, MICRO_BATCH_END, whole[13:25], whole[25:]]
     found = list(segments(stream, 10))
@@ -102,7 +102,7 @@ def take_any(peers, sizes):
 
 @pytest.mark.parametrize("sizes", cases([[], [1, 30, 3], [5] * 19], quick=[[1, 30, 3]]))
 @pytest.mark.parametrize("world", WORLDS)
-def test_segments_of_any_size_give_the_same_to_all_ranks(world, sizes):
+def test_all_ranks_receive_the_same_segments(world, sizes):
     in_world(world, take_any, sizes)
 
 
@@ -168,7 +168,7 @@ def take_failing(peers):
         assert error.value.kinds[:2] == ("SourceGone", "OSError")
 
 
-def test_an_error_of_the_stream_ends_all_ranks_by_the_same_cause():
+def test_stream_error_ends_all_ranks_with_the_same_cause():
     in_world(3, take_failing)
 
 
@@ -199,7 +199,7 @@ def read_far(peers):
         return sum(len(segment) for segment in followed)
 
 
-def test_a_rank_that_does_not_follow_stops_the_reading():
+def test_slow_rank_pauses_the_reading():
     (early, read, learned), followed = in_world(2, read_far)
     assert early < 15, "queues of both ranks, and sockets"
     assert read == 30
@@ -216,7 +216,7 @@ def lose_follower(peers):
     return str(errors[0])
 
 
-def test_a_rank_that_ends_while_nothing_comes_is_missed():
+def test_rank_that_exits_during_an_idle_stream_is_detected():
     leader, follower = run_apart(2, lose_follower, joined=20.0)
     assert follower.code == 9
     assert "rank 1" in leader.result, leader.error

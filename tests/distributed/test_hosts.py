@@ -101,7 +101,7 @@ def learned(run):
 
 @pytest.mark.slow
 @pytest.mark.timeout(700)
-def test_a_run_on_two_hosts_outlives_a_cable_that_is_cut_for_a_while(hosts, tmp_path):
+def test_run_on_two_hosts_survives_a_temporary_network_outage(hosts, tmp_path):
     events = write_events(tmp_path / "events.csv", EVENTS)
     options = ("--stream", events, *SMALL, "--checkpoint-batches", 3)
     one, two = tmp_path / "one", tmp_path / "two"

@@ -61,7 +61,7 @@ def outcomes_of(environs, options=()):
     return [each.result for each in run_apart(len(environs), join_as, environs, options)]
 
 
-def test_one_process_is_alone_and_waits_for_nobody(monkeypatch):
+def test_single_process_does_not_wait_for_others(monkeypatch):
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     assert type(tgflow.join()) is Peers
@@ -72,7 +72,7 @@ def test_one_process_is_alone_and_waits_for_nobody(monkeypatch):
         tgflow.join(timeout=0)
 
 
-def test_rank_0_opens_the_address_that_all_were_given():
+def test_rank_0_listens_on_the_given_address():
     port = free_port()
     environs = [
         {"RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
@@ -81,7 +81,7 @@ def test_rank_0_opens_the_address_that_all_were_given():
     assert outcomes_of(environs) == [[0, 1]] * 2
 
 
-def test_without_a_rank_0_the_others_give_up(tmp_path):
+def test_join_times_out_without_rank_0(tmp_path):
     [text] = outcomes_of([in_directory(tmp_path, 1, 2)], [{"timeout": 0.5}])
     assert text.startswith("PeerLost: rank 1 found no rank 0 to join within 0.5 s")
 
@@ -148,14 +148,14 @@ def test_stale_addresses_are_not_followed(what, tmp_path):
     del kept
 
 
-def test_counts_of_restarts_may_differ_and_old_addresses_lie_in_the_agents_store():
+def test_restart_counts_may_differ_and_stale_addresses_may_be_in_the_agent_store():
     agent = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     for restarts in ([0, 0], [2, 1]):
         environs = [by_agent(agent.port, rank, 2, restarts[rank]) for rank in range(2)]
         assert outcomes_of(environs) == [[0, 1]] * 2
 
 
-def test_a_missing_rank_is_named_by_all(tmp_path):
+def test_missing_rank_is_named_by_all_ranks(tmp_path):
     environs = [in_directory(tmp_path, rank, 4) for rank in (0, 1, 3)]
     text = "PeerLost: 3 of 4 ranks joined within 1.5 s; missing: 2"
     assert outcomes_of(environs, [{"timeout": 1.5}] * 3) == [text] * 3
@@ -176,7 +176,7 @@ def join_while_rank_0_stops(rank, folder, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["_judge", "Ranks"])
-def test_a_rank_0_that_is_stopped_meanwhile_holds_nobody(where, tmp_path):
+def test_stopped_rank_0_does_not_block_the_others(where, tmp_path):
     """Before it says that there is a world, and before it connects to the others."""
     [_, text] = [each.result for each in run_apart(2, join_while_rank_0_stops, tmp_path, where)]
     assert text == "PeerLost: rank 1 has found a rank 0 that does not answer: is it stopped?"
@@ -190,7 +190,7 @@ def join_with_threads(rank, environs, strict):
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_other_numbers_of_threads_are_a_warning_or_refused(tmp_path, strict):
+def test_different_thread_counts_warn_or_are_refused(tmp_path, strict):
     environs = [in_directory(tmp_path, rank, 2) for rank in range(2)]
     outcomes = [each.result for each in run_apart(2, join_with_threads, environs, strict)]
     text = "rank 1 computes with threads 2 and "
@@ -216,7 +216,7 @@ def listen_and_watch(rank, environs):
     return addresses_listened_on(), unpickled
 
 
-def test_it_listens_on_the_interface_only_and_unpickles_nothing(tmp_path):
+def test_join_listens_only_on_its_interface_and_unpickles_nothing(tmp_path):
     environs = [in_directory(tmp_path, rank, 2) for rank in range(2)]
     for rank, each in enumerate(run_apart(2, listen_and_watch, environs)):
         assert not each.error

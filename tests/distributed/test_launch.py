@@ -29,17 +29,17 @@ TORCHRUN = {
         ({"MASTER_PORT": ""}, "MASTER_PORT must be a whole number, got ''"),
     ],
 )
-def test_variables_that_make_no_sense_are_refused(changes, text):
+def test_invalid_environment_variables_are_refused(changes, text):
     environ = {k: v for k, v in (TORCHRUN | changes).items() if v is not None}
     with pytest.raises(WorldError, match=text):
         read_launch(environ)
 
 
-def test_an_unknown_interface_is_refused_and_those_there_are_listed():
+def test_unknown_interface_is_refused_and_available_ones_are_listed():
     with pytest.raises(WorldError, match=r"interface 'eth77' is none .*; there are .*127\.0\.0\.1"):
         choose_interface("eth77", one_host=True)
 
 
-def test_many_hosts_need_an_interface_by_name():
+def test_multiple_hosts_require_a_named_interface():
     with pytest.raises(WorldError, match=r"on several hosts: name .* interface='eth1'; there are"):
         choose_interface(None, one_host=False)

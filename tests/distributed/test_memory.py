@@ -179,7 +179,7 @@ def assert_shard_of(found: ShardedMemory, whole: NodeMemory, peers: Peers) -> No
 
 @settings(max_examples=tries(150, 8), deadline=None)
 @given(stream=memory_streams(), world=st.integers(1, 4), turn=st.integers(1, 8))
-def test_sharded_and_replicated_read_as_one(stream, world, turn):
+def test_sharded_memory_matches_replicated_memory(stream, world, turn):
     """Last and mean, replayed positions, nodes that appear later, self-loops, idle ranks."""
     expected, whole = read_alone(stream, world)
     found = in_threads(world, lambda peers: (peers, *read_by_owners(peers, stream, turn)))
@@ -190,7 +190,7 @@ def test_sharded_and_replicated_read_as_one(stream, world, turn):
         assert_shard_of(memory, whole, peers)
 
 
-def test_what_was_not_fetched_is_refused():
+def test_unfetched_rows_are_refused():
     memory = sharded(Peers(), 0)
     nodes, position = torch.tensor([STRIDE]), torch.tensor([0])
     with pytest.raises(ValueError, match="must be fetched before each micro-batch"):

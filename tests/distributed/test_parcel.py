@@ -25,7 +25,7 @@ def tensors(draw):
 
 
 @given(sent=tensors(), step=st.integers(0, 2**62))
-def test_what_was_packed_is_unpacked(sent, step):
+def test_packed_payload_round_trips(sent, step):
     [found] = exchange_parcels(Peers(), "step", step, [sent], [specs_of(sent)])
     assert list(found) == list(sent)
     for name, tensor in sent.items():
@@ -46,7 +46,7 @@ SPECS = {"rows": (torch.float32, (2, 3))}
         ("step", 11, {"other": (torch.float32, (2, 3))}, "rank 5 sent other tensors"),
     ],
 )
-def test_other_parcels_of_the_same_size_are_found_by_their_headers(kind, step, specs, text):
+def test_payload_of_another_kind_or_step_is_detected_by_its_header(kind, step, specs, text):
     dtype, shape = next(iter(specs.values()))
     parcel = Layout(kind, specs).pack(
         step, {name: torch.ones(shape, dtype=dtype) for name in specs}

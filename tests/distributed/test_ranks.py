@@ -37,7 +37,7 @@ def exchange_all(peers):
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_each_rank_gets_what_each_sends_of_any_length(world):
+def test_ranks_exchange_payloads_of_any_length(world):
     in_world(world, exchange_all)
 
 
@@ -60,7 +60,7 @@ def use_groups_at_once(peers):
     assert {flow.calls for flow in peers.traffic.flows.values()} == {100}
 
 
-def test_groups_are_used_by_threads_at_once():
+def test_groups_can_be_used_by_concurrent_threads():
     in_world(2, use_groups_at_once)
 
 
@@ -77,7 +77,7 @@ def misuse(peers):
     assert peers.traffic.flows.keys() == {"rows"}
 
 
-def test_misuse_is_refused_before_anything_is_sent_and_a_world_can_be_left():
+def test_misuse_is_refused_before_sending_and_a_world_can_be_closed():
     in_world(2, misuse)
 
 
@@ -111,7 +111,7 @@ def how_it_ends(how):
 
 
 @pytest.mark.parametrize("how", cases(["kill", "raise"], quick=["kill"]))
-def test_a_rank_that_dies_is_named_by_the_others_at_once(how):
+def test_dead_rank_is_named_by_the_others_immediately(how):
     outcomes = run_apart(3, lose_rank_1, how, joined=20.0)
     assert outcomes[1].code == (-signal.SIGKILL if how == "kill" else 1)
     for rank in (0, 2):
@@ -122,7 +122,7 @@ def test_a_rank_that_dies_is_named_by_the_others_at_once(how):
 
 
 @pytest.mark.slow
-def test_a_rank_that_hangs_is_named_after_the_timeout():
+def test_hanging_rank_is_named_after_the_timeout():
     outcomes = run_apart(2, lose_rank_1, "stop", joined=3.0)
     seconds, text = outcomes[0].result
     assert 2 < seconds < 8

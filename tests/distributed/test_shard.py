@@ -27,7 +27,7 @@ def test_every_id_has_one_owner_and_owners_have_dense_local_ids_in_order(world, 
 
 
 @given(world=worlds)
-def test_ranks_own_whole_consecutive_parts_and_none_has_none(world):
+def test_ranks_own_consecutive_nonempty_partitions(world):
     parts = [Shard(rank, world).parts for rank in range(world)]
     assert [part for owned in parts for part in owned] == list(range(PARTS))
     assert min(map(len, parts)) >= 1
@@ -44,6 +44,6 @@ def test_ranks_own_whole_consecutive_parts_and_none_has_none(world):
         (-1, 2, "rank must be from 0 to 1, got -1"),
     ],
 )
-def test_a_rank_that_no_world_has_is_refused(rank, world, text):
+def test_rank_outside_the_world_is_refused(rank, world, text):
     with pytest.raises(WorldError, match=text):
         Shard(rank, world)

@@ -71,7 +71,7 @@ ALL = (GRAPH, MEMORY)
 
 
 @pytest.mark.parametrize("sharded", cases([ALL, (MEMORY,)], [ALL]))
-def test_what_is_sharded_goes_on_with_any_number_of_ranks(
+def test_sharded_training_resumes_with_any_number_of_ranks(
     sharded: Sharded,
 ) -> None:
     """Saved by two, by one and by three; past the end of what replay reads of a memory."""
@@ -101,7 +101,7 @@ def test_what_is_sharded_goes_on_with_any_number_of_ranks(
     assert_sections([sections], expected)
 
 
-def test_what_was_saved_whole_is_divided() -> None:
+def test_unsharded_checkpoint_is_divided_among_ranks() -> None:
     """By a process that learned whole batches, which has no parts of nodes or rows."""
     whole = trainer_of("tgn", replace(HERE, slices=1))
     whole.run([EVENTS[:32]])
@@ -131,7 +131,7 @@ def stopped(peers: Any, sharded: Sharded) -> Any:
 
 
 @pytest.mark.parametrize("sharded", cases([ALL, (MEMORY,)], [ALL]))
-def test_ranks_stop_together_where_turns_are_prepared_ahead(sharded: Sharded) -> None:
+def test_ranks_with_prefetched_batches_stop_together(sharded: Sharded) -> None:
     found = in_world(3, stopped, sharded)
     assert found == [found[0]] * 3
     assert found[0][0] in (16, 32)

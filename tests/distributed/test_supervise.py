@@ -74,7 +74,7 @@ def starts(folder, rank=0):
     return len((folder / f"starts-{rank}").read_text().split())
 
 
-def test_ranks_know_who_they_are_and_meet_in_a_directory_of_their_own(run, tmp_path):
+def test_ranks_get_their_environment_and_a_private_rendezvous_directory(run, tmp_path):
     names = "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE"
     script = f"""
 note(f"who-{{rank}}", " ".join(os.environ[name] for name in {names!r}.split()))
@@ -92,21 +92,21 @@ sys.exit(75 if attempt == 0 else 0)
 
 
 @pytest.mark.parametrize("code", cases([71, 74, 75, -9, -6, -11, -15], [75, -9]))
-def test_what_another_try_may_mend_is_restarted(run, tmp_path, code):
+def test_retryable_exit_codes_restart_all_ranks(run, tmp_path, code):
     end = f"os.kill(os.getpid(), {-code})" if code < 0 else f"sys.exit({code})"
     assert run(f"if attempt == 0 and rank == 1: {end}\nsys.exit(75 if attempt == 0 else 0)") == 0
     assert [starts(tmp_path, rank) for rank in range(2)] == [2, 2]
 
 
 @pytest.mark.parametrize("code", cases([1, 2, 65, 66, 70, 73, 76, 77], [70]))
-def test_what_no_other_try_mends_ends_all_at_once_with_its_code(run, tmp_path, code):
+def test_permanent_exit_codes_end_all_ranks_immediately(run, tmp_path, code):
     lines = []
     assert run(f"sys.exit({code} if rank == 1 else 75)", say=lines.append) == code
     assert starts(tmp_path) == 1
     assert lines == [f"rank 1 ended with {code}"]
 
 
-def test_the_rank_that_was_killed_is_named_and_not_those_that_lost_it(run):
+def test_killed_rank_is_named_instead_of_its_peers(run):
     lines = []
     script = "if rank == 1: os.kill(os.getpid(), 9)\nsys.exit(75)"
     assert run(script, max_restarts=1, say=lines.append) == 128 + 9
@@ -116,7 +116,7 @@ def test_the_rank_that_was_killed_is_named_and_not_those_that_lost_it(run):
     ]
 
 
-def test_pauses_double_and_restarts_end(run, pauses, tmp_path):
+def test_restart_backoff_doubles_and_restarts_are_limited(run, pauses, tmp_path):
     assert run("sys.exit(74)", max_restarts=3) == 74
     assert pauses == [1, 2, 4]
     assert starts(tmp_path) == 4
@@ -124,7 +124,7 @@ def test_pauses_double_and_restarts_end(run, pauses, tmp_path):
 
 
 @pytest.mark.usefixtures("little_grace")
-def test_a_rank_that_hangs_is_killed_and_all_restart(run, tmp_path):
+def test_hanging_rank_is_killed_and_all_restart(run, tmp_path):
     script = """
 while not (folder / "starts-1").exists() or len(starts_of(1)) <= attempt:
     time.sleep(0.005)
@@ -158,7 +158,7 @@ def ready(handler):
 BOTH = ["ready-0", "ready-1"]
 
 
-def test_sigterm_goes_to_rank_0_which_ends_all(run, tmp_path):
+def test_sigterm_is_forwarded_to_rank_0_which_ends_all(run, tmp_path):
     script = ready("note(f'stop-{rank}')") + "wait_for('stop-0')"
     when_there_are(BOTH, tmp_path, terminate_this)
     assert run(script) == 0
@@ -167,9 +167,7 @@ def test_sigterm_goes_to_rank_0_which_ends_all(run, tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_ranks_that_keep_nothing_are_all_ended_by_a_signal_which_the_code_says(
-    run, tmp_path, number
-):
+def test_signal_ends_all_ranks_without_checkpoints_and_sets_the_exit_code(run, tmp_path, number):
     when_there_are(BOTH, tmp_path, lambda: os.kill(os.getpid(), number))
     lines = []
     script = "note(f'ready-{rank}'); time.sleep(60)"
@@ -179,14 +177,14 @@ def test_ranks_that_keep_nothing_are_all_ended_by_a_signal_which_the_code_says(
     assert starts(tmp_path) == 1
 
 
-def test_a_second_sigterm_kills(run, tmp_path):
+def test_second_sigterm_kills_all_ranks(run, tmp_path):
     script = ready("note('asked')") + "time.sleep(60)"
     when_there_are(BOTH, tmp_path, terminate_this)
     when_there_are(["asked"], tmp_path, terminate_this)
     assert run(script) == 128 + signal.SIGTERM
 
 
-def test_ranks_end_with_whoever_supervises_them_and_that_needs_no_torch(tmp_path):
+def test_ranks_end_with_their_supervisor_which_needs_no_torch(tmp_path):
     ranks = command(ready("note(f'stop-{rank}')"), tmp_path)
     ranks[3] += "wait_for(f'stop-{rank}'); note(f'ended-{rank}')"
     code = (

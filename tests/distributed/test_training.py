@@ -120,7 +120,7 @@ EVERY = [parts for size in range(3) for parts in combinations(ALL, size)]
         ),
     ],
 )
-def test_n_ranks_learn_what_one_does(world, name, updates, sharded):
+def test_n_ranks_match_one_process(world, name, updates, sharded):
     """Parameters, Adam, memory, every score and every metric, with dropout and replay."""
     tasks = tasks_of(name, updates, sharded)
     ranks = in_world(world, learn_all, tasks)
@@ -144,7 +144,7 @@ def ends_apart(peers, changed):
     return len(records), "", ""
 
 
-def test_a_changed_bit_on_one_rank_ends_the_run():
+def test_flipped_bit_on_one_rank_ends_the_run():
     for learned, name, text in in_world(3, ends_apart, 2):
         assert (learned, name) == (2, "RanksDisagree")
         assert text.startswith("the parameters of rank 2 are not those of rank 0")
@@ -169,7 +169,7 @@ def spoil(peers, on_nan):
     return trainer.position, trainer.progress.num_skipped, trainer.checkpoint().sections
 
 
-def test_what_is_not_finite_on_one_rank_stops_all():
+def test_non_finite_value_on_one_rank_stops_all():
     assert in_world(2, spoil, "stop") == [(32, True, True), (32, True, False)]
 
 
@@ -190,7 +190,7 @@ def obey(peers):
     return found, figures
 
 
-def test_all_ranks_have_one_order_after_the_same_micro_batch():
+def test_all_ranks_receive_the_same_order_after_the_same_micro_batch():
     world = 3
     ranks = in_world(world, obey)
     assert [found for found, _ in ranks] == [ranks[0][0]] * world

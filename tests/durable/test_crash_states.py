@@ -132,7 +132,7 @@ def test_every_crash_state_of_replacing_and_setting_aside_is_old_or_new(record_p
     assert num > 40
 
 
-def test_the_enumeration_finds_a_writer_that_does_not_sync(tmp_path):
+def test_crash_states_reveal_a_writer_that_does_not_sync(tmp_path):
     class Hasty(RecordingFs):
         def sync(self, fd):
             pass
@@ -186,7 +186,7 @@ def write_letters(fs, polls, segment_bytes):
     return letters
 
 
-def test_every_crash_state_of_dead_letters_holds_those_promised(tmp_path):
+def test_every_crash_state_of_dead_letters_has_the_acknowledged_ones(tmp_path):
     root = tmp_path / "letters"
     root.mkdir()
     fs = RecordingFs(root)

@@ -24,7 +24,7 @@ KINDS = ("kill", "enospc", "eio", "raise")
 
 @pytest.mark.parametrize("kind", cases(KINDS, ["kill"]))
 @pytest.mark.parametrize("point", faults.DURABLE)
-def test_a_fault_at_any_point_leaves_the_old_or_the_new(record_property, tmp_path, point, kind):
+def test_fault_at_any_point_leaves_the_old_or_the_new_state(record_property, tmp_path, point, kind):
     record_property("faults", len(COUNTS))
     for count in COUNTS:
         spec = f"{FIRST.get(point, '')}{point}:{count}:{kind}"
@@ -42,7 +42,7 @@ def test_a_fault_at_any_point_leaves_the_old_or_the_new(record_property, tmp_pat
             assert code == 0
 
 
-def test_nothing_in_the_environment_makes_a_run_fail():
+def test_environment_variables_cannot_inject_faults():
     room = Path(tgflow.__file__).parent
     rooms = (room, *(Path(module.__file__).parent for module in (models, streams)))
     text = "".join(path.read_text() for room in rooms for path in room.rglob("*.py"))

@@ -21,7 +21,7 @@ def synced(monkeypatch):
     return found
 
 
-def test_it_grows_is_cut_back_and_replaced(tmp_path):
+def test_appended_file_grows_is_rewound_and_replaced(tmp_path):
     file = AppendedFile(tmp_path / "rows")
     assert file.size == 0
     file.write(b"one\n")
@@ -37,7 +37,7 @@ def test_it_grows_is_cut_back_and_replaced(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["rows"]
 
 
-def test_a_new_name_is_on_the_disk_once_it_is_synced(tmp_path, synced):
+def test_new_file_name_is_durable_after_a_sync(tmp_path, synced):
     file = AppendedFile(tmp_path / "rows")
     file.write(b"one\n")
     assert synced == []
@@ -51,7 +51,7 @@ def test_a_new_name_is_on_the_disk_once_it_is_synced(tmp_path, synced):
     file.close()
 
 
-def test_what_cannot_be_replaced_stays(tmp_path):
+def test_failed_replacement_keeps_the_old_file(tmp_path):
     def broken():
         yield b"half"
         raise OSError("no room")
@@ -78,7 +78,7 @@ sys.stdin.read()
 """
 
 
-def test_a_second_process_learns_who_holds_the_lock(tmp_path):
+def test_second_process_gets_the_owner_of_the_lock(tmp_path):
     path = tmp_path / ".lock"
     command = [sys.executable, "-c", HOLD, str(path)]
     pipe = subprocess.PIPE

@@ -46,7 +46,7 @@ def expected(count, rows=3, first=0):
     reopen=st.sets(st.integers(0, 12)),
     start=st.integers(0, 12),
 )
-def test_the_log_is_a_list(tmp_path_factory, sizes, segment_bytes, reopen, start):
+def test_log_behaves_like_a_list(tmp_path_factory, sizes, segment_bytes, reopen, start):
     directory = tmp_path_factory.mktemp("log")
     settings = {"segment_bytes": segment_bytes, "sync_ms": 0 if start % 2 else 1e6}
     log, reference, places = DurableLog(directory, **settings), [], [None]
@@ -64,7 +64,7 @@ def test_the_log_is_a_list(tmp_path_factory, sizes, segment_bytes, reopen, start
     log.close()
 
 
-def test_a_torn_tail_is_cut(tmp_path):
+def test_torn_tail_is_truncated(tmp_path):
     with DurableLog(tmp_path) as log:
         places = fill(log, 3)
     file = tmp_path / "0000000000.log"
@@ -81,7 +81,7 @@ def test_a_torn_tail_is_cut(tmp_path):
         assert frames_of(log) == expected(4)
 
 
-def test_a_hole_is_refused(tmp_path):
+def test_damage_in_the_middle_is_refused(tmp_path):
     with DurableLog(tmp_path, sync_ms=0) as log:
         places = fill(log, 3)
     file = tmp_path / "0000000000.log"
@@ -92,7 +92,7 @@ def test_a_hole_is_refused(tmp_path):
             DurableLog(tmp_path)
 
 
-def test_damage_before_what_is_needed_is_not_refused(tmp_path):
+def test_damage_before_the_needed_position_is_ignored(tmp_path):
     with DurableLog(tmp_path, sync_ms=0) as log:
         places = fill(log, 4)
     file = tmp_path / "0000000000.log"
@@ -116,7 +116,7 @@ ERRORS = {"enospc": DiskFull, "eio": OSError, "raise": faults.InjectedFault}
 @pytest.mark.parametrize("sync_ms", [0, 1e9])
 @pytest.mark.parametrize("kind", ERRORS)
 @pytest.mark.parametrize("at", ["before_append", "after_append", "before_sync", "after_sync"])
-def test_a_failed_append_leaves_nothing(tmp_path, at, kind, sync_ms):
+def test_failed_append_leaves_no_rows(tmp_path, at, kind, sync_ms):
     log = DurableLog(tmp_path, sync_ms=sync_ms)
     places = fill(log, 2)
     # what an fsync left behind is written to a new segment, so that one must fail as well
@@ -149,7 +149,7 @@ def test_a_failed_sync_is_not_repeated_on_the_same_file(tmp_path, kind):
 
 
 @pytest.mark.parametrize("frame", [6, 19])
-def test_damage_anywhere_after_what_is_needed_is_refused_while_it_is_opened(tmp_path, frame):
+def test_damage_after_the_needed_position_is_refused_on_open(tmp_path, frame):
     with DurableLog(tmp_path, segment_bytes=1500) as log:
         places = fill(log, 20)
         log.sync()

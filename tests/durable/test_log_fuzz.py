@@ -54,7 +54,7 @@ def check_beginning(found):
 
 @given(data=st.data())
 @FUZZ
-def test_fuzzed_golden_logs_give_their_beginning_or_a_declared_error(tmp_path, data):
+def test_fuzzed_logs_give_a_prefix_or_a_declared_error(tmp_path, data):
     directory = copied(tmp_path)
     file = directory / data.draw(st.sampled_from(["0000000000.log", "0000000001.log"]))
     content = bytearray(file.read_bytes())
@@ -72,7 +72,7 @@ def test_fuzzed_golden_logs_give_their_beginning_or_a_declared_error(tmp_path, d
 
 @given(data=st.data())
 @FUZZ
-def test_fuzzed_bodies_with_right_checksums_give_a_declared_error(data):
+def test_fuzzed_bodies_with_valid_checksums_raise_a_declared_error(data):
     """As one would make them who can compute checksums."""
     body = encode(*golden_frame(3))
     content = bytearray(body.data)
@@ -90,7 +90,7 @@ def test_fuzzed_bodies_with_right_checksums_give_a_declared_error(data):
     assert rows.num_rows >= 0
 
 
-def test_a_length_of_a_tebibyte_is_not_allocated(tmp_path):
+def test_length_of_one_tebibyte_is_not_allocated(tmp_path):
     directory = copied(tmp_path)
     at = HEADER_BYTES
     file = directory / "0000000001.log"
@@ -105,7 +105,7 @@ def test_a_length_of_a_tebibyte_is_not_allocated(tmp_path):
 
 
 @pytest.mark.parametrize("at", [0, HEADER_BYTES])
-def test_a_newer_log_is_refused_and_left_alone(tmp_path, at):
+def test_log_of_a_newer_version_is_refused_and_unchanged(tmp_path, at):
     directory = copied(tmp_path)
     file = directory / "0000000001.log"
     content = bytearray(file.read_bytes())

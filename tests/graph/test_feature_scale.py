@@ -51,7 +51,7 @@ def made(size, seed=0):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_are_scaled_as_by_hand(kind):
+def test_scaled_rows_match_a_hand_computed_example(kind):
     x = made(260)
     found = scaled(FeatureScale(kind, freeze_at=150), x)
     for column in range(3):
@@ -61,7 +61,7 @@ def test_rows_are_scaled_as_by_hand(kind):
 
 
 @given(st.data())
-def test_batches_do_not_matter_and_nothing_comes_from_later(data):
+def test_scaling_depends_neither_on_batches_nor_on_later_rows(data):
     kind = data.draw(st.sampled_from(KINDS))
     freeze_at = data.draw(st.sampled_from([1, 50, 100, 130]))
     x = made(200, seed=3)
@@ -78,7 +78,7 @@ def test_batches_do_not_matter_and_nothing_comes_from_later(data):
 
 
 @given(st.data())
-def test_what_was_saved_goes_on_with_the_same_bits(data):
+def test_resumed_scaling_is_bit_exact(data):
     """A checkpoint may be of an earlier event than the last one that was appended."""
     kind = data.draw(st.sampled_from(KINDS))
     freeze_at = data.draw(st.sampled_from([1, 60, 120]))
@@ -99,7 +99,7 @@ def test_what_was_saved_goes_on_with_the_same_bits(data):
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("value", [0.0, 7.0, -1e-30, 0.1, 3e38])
-def test_a_constant_column_is_0_and_stays_as_it_is_without_a_warning(kind, value):
+def test_constant_column_is_scaled_to_0_without_a_warning(kind, value):
     scale = FeatureScale(kind, freeze_at=150)
     x = torch.cat([torch.full((200, 1), value), made(200)], dim=1)
     assert scaled(scale, x)[:, 0].tolist() == [0.0] * 200
@@ -112,7 +112,7 @@ def events(x, first=0):
     return EventBatch(n % 5, 5 + n % 7, n, x)
 
 
-def test_a_graph_keeps_scaled_rows_and_nothing_of_a_batch_that_it_refuses():
+def test_graph_keeps_scaled_rows_and_nothing_of_a_refused_batch():
     x = made(40)
     graph = TemporalGraph(edge_x_dim=3, feature_scale=FeatureScale("log"))
     graph.append(events(x[:20]))
@@ -122,7 +122,7 @@ def test_a_graph_keeps_scaled_rows_and_nothing_of_a_batch_that_it_refuses():
     assert torch.equal(graph.edge_x.read(0, 40), scaled(FeatureScale("log"), x))
 
 
-def test_wrong_settings_and_figures_are_refused():
+def test_invalid_settings_and_statistics_are_refused():
     with pytest.raises(ValueError, match="must be auto, standard or log, got 'robust'"):
         FeatureScale("robust")
     with pytest.raises(ValueError, match="freeze_at must be at least 1"):

@@ -20,7 +20,7 @@ def state(graph: TemporalGraph) -> tuple[int, ...]:
     return graph.num_events, len(graph.log), graph.num_nodes, graph.stats().num_entries, rows
 
 
-def test_a_graph_keeps_features_in_the_table_that_it_is_given():
+def test_graph_keeps_features_in_the_given_table():
     events = EventBatch(*torch.arange(12).view(3, 4), torch.arange(8.0).view(4, 2))
     table = FeatureTable(2, placement="uva", device=EmulatedDevice())
     graph = TemporalGraph(edge_x=table)

@@ -15,7 +15,7 @@ def labeled(events: EventBatch) -> EventBatch:
 
 
 @given(events=event_lists(), cut=st.integers(0, 40), with_label=st.booleans())
-def test_a_log_returns_what_was_appended(events, cut, with_label):
+def test_log_returns_appended_events(events, cut, with_label):
     events = labeled(events) if with_label else events
     graph = TemporalGraph()
     log = graph.log
@@ -36,7 +36,7 @@ def test_a_log_returns_what_was_appended(events, cut, with_label):
     assert log.num_nodes == max(ends, default=-1) + 1
 
 
-def test_a_read_outlives_its_graph_and_later_appends():
+def test_read_result_outlives_its_graph_and_later_appends():
     graph = TemporalGraph.from_events(graph_events((0, 1, 5)))
     read = graph.log.read(0, 1)
     for t in range(6, 3000):

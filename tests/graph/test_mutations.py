@@ -276,7 +276,7 @@ def cycles(graph: TemporalGraph, events: EventBatch, number: int, **limits: int)
 @pytest.mark.parametrize(
     "limits", [{"max_age": 90}, {"max_count": 7}, {"max_age": 120, "max_count": 9}]
 )
-def test_cycles_of_forgetting_leave_a_short_record(limits):
+def test_repeated_retention_leaves_a_short_mutation_record(limits):
     events = skewed_events(2_000, 40)
     graph = TemporalGraph()
     cycles(graph, events[:1_000], 50, **limits)
@@ -297,7 +297,7 @@ def test_cycles_of_forgetting_leave_a_short_record(limits):
         assert torch.equal(mine.eid, yours.eid)
 
 
-def test_the_last_change_is_one_object_until_the_next() -> None:
+def test_last_change_is_the_same_object_until_the_next() -> None:
     graph = TemporalGraph.from_events(graph_events((0, 1, 5), (1, 2, 9)))
     assert graph.last_change is None
     graph.append(graph_events((0, 2, 9)))

@@ -21,7 +21,7 @@ SPREAD = graph_events((1, 40, 1), (40, 1, 2), (40, 40, 3), (2, 63, 4), (65, 104,
 
 
 @for_each_device
-def test_a_node_of_another_rank_is_refused(device):
+def test_node_of_another_rank_is_refused(device):
     graph = TemporalGraph.from_events(SPREAD, device=opened(device), shard=Shard(0, 2))
     t = torch.full((3,), 9)
     with pytest.raises(ValueError, match=r"node 40 is with rank 1 of 2, and this graph has .* 0's"):
@@ -41,7 +41,9 @@ def test_a_node_of_another_rank_is_refused(device):
     types=st.none() | st.sets(st.integers(0, 2)),
     seed=st.integers(0, 2**16),
 )
-def test_shards_together_are_the_graph(device, small, growth, world, sampler, k, types, seed):
+def test_shards_together_match_the_whole_graph(
+    device, small, growth, world, sampler, k, types, seed
+):
     """Whatever is appended, deleted and forgotten: what is counted adds up, and each one answers
     what the graph of all nodes does, with and without a cut-off of each query."""
     with pytest.MonkeyPatch.context() as patch:

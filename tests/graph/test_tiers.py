@@ -33,7 +33,7 @@ def assert_same_answers(one: TemporalGraph, other: TemporalGraph) -> None:
 
 
 @pytest.mark.parametrize("budget", [4096, "100KB", "1 MiB"])
-def test_a_budget_is_kept_and_changes_no_answer(budget):
+def test_device_budget_is_respected_and_changes_no_result(budget):
     plain = graph_in_batches(EVENTS)
     graph = graph_in_batches(EVENTS, device_budget=budget)
     assert_same_answers(graph, plain)
@@ -51,7 +51,7 @@ def test_a_budget_is_kept_and_changes_no_answer(budget):
     "size",
     ["x", "8 GBB", "-1", -1, "1.5.2GB", "5iB", "5i", 2**63, str(2**63), "8388608TiB"],
 )
-def test_sizes_that_are_none_are_named(size):
+def test_invalid_sizes_are_named(size):
     with pytest.raises(ValueError, match="size"):
         parse_bytes(size)
 
@@ -62,7 +62,7 @@ def test_sizes_of_other_types_are_named(size):
         parse_bytes(size)
 
 
-def test_sizes_are_read_as_people_write_them():
+def test_sizes_with_units_are_parsed():
     written = (7, "7", "8GB", "1.5 kb", "2MiB", "1K", "3 ki", np.int64(9), str(2**63 - 1))
     sizes = [parse_bytes(size) for size in written]
     assert sizes == [7, 7, 8 * 10**9, 1500, 2 * 2**20, 1000, 3072, 9, 2**63 - 1]

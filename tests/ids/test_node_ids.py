@@ -57,7 +57,7 @@ def columns(ids):
     unknown=st.data(),
     bipartite=st.booleans(),
 )
-def test_a_map_does_what_a_dictionary_does(edges, unknown, bipartite):
+def test_id_map_matches_a_dictionary(edges, unknown, bipartite):
     ids, reference = NodeIds(bipartite), ReferenceIds(bipartite)
     for batch in edges:
         src, dst = [s for s, _ in batch], [d for _, d in batch]
@@ -117,7 +117,7 @@ def test_a_missing_id_is_named(ids):
         NodeIds().find(ids)
 
 
-def test_kinds_do_not_mix():
+def test_integer_and_string_ids_cannot_be_mixed():
     ids = NodeIds()
     with pytest.raises(TypeError, match=r"src mixes int and str \(row 1: 'b'\)"):
         ids.encode([1, "b"], [1, 2])
@@ -135,7 +135,7 @@ def test_kinds_do_not_mix():
 @pytest.mark.parametrize(
     "ids", [[1.5], [True], [b"a"], torch.ones(1), torch.ones(1, dtype=torch.bool), np.ones(1)]
 )
-def test_other_kinds_are_refused(ids):
+def test_unsupported_id_types_are_refused(ids):
     with pytest.raises(TypeError, match="src must be integers or strings, got"):
         NodeIds().encode(ids, [1])
 
@@ -143,7 +143,7 @@ def test_other_kinds_are_refused(ids):
 @pytest.mark.parametrize(
     "none", [[], np.array([]), pa.array([]), torch.tensor([]), pa.array([""])[1:]]
 )
-def test_no_edges_decide_nothing(none):
+def test_empty_input_does_not_fix_the_id_type(none):
     ids = NodeIds()
     src, dst = ids.encode(none, none)
     assert (src.shape, dst.shape, src.dtype) == ((0,), (0,), torch.int64)
@@ -161,7 +161,7 @@ def test_decoding_an_unknown_node_names_it(ids, dense):
         ids.decode(torch.tensor([dense]))
 
 
-def test_find_knows_two_sides():
+def test_find_accepts_only_two_sides():
     with pytest.raises(ValueError, match='side must be "src" or "dst", got \'both\''):
         NodeIds().find([1], "both")
 
@@ -194,7 +194,7 @@ def test_a_damaged_state_is_refused_and_changes_nothing(state, message):
     assert ids.find([7]).tolist() == [0]
 
 
-def test_others_may_look_up_while_one_encodes():
+def test_lookups_are_safe_during_an_encode():
     ids = NodeIds()
     ids.encode(list(map(str, range(100))), list(map(str, range(100))))
     wrong, done = [], threading.Event()

@@ -51,7 +51,7 @@ def beside(work: Callable[[], None], *others: Callable[[], None]) -> None:
 
 
 @pytest.mark.parametrize("name", ["tgat", "tgn", "tgn+pairs", "counts"])
-def test_answers_as_of_a_position_stay_the_same_while_others_append(name):
+def test_answers_as_of_a_position_do_not_change_during_appends(name):
     graph = graph_of(STREAM[:60])
     engine = tg.Inference(made_model(name), graph)
     expected = engine.score(NODES, NODES.flip(0), 150, as_of=50)
@@ -90,7 +90,7 @@ def learned(name, *others):
 
 
 @pytest.mark.parametrize("name", ["tgn", "tgat"])
-def test_a_run_that_is_asked_ends_with_the_bits_of_one_that_is_not(name):
+def test_queries_do_not_change_a_run(name):
     def embed(engine):
         seen = torch.arange(engine.graph.num_nodes)
         assert engine.embed(seen, 10_000).isfinite().all()

@@ -52,7 +52,7 @@ def questions(size=9):
 
 @for_each_model
 @pytest.mark.parametrize("visibility", ["event", "batch"])
-def test_scores_have_the_bits_of_a_trainers_predictions(name, visibility):
+def test_scores_equal_the_predictions_of_a_trainer(name, visibility):
     model = made_model(name)
     plan = plan_for(model, STREAM, visibility=visibility)
     learner, engine = learner_of(model), tg.Inference(model, plan.graph)
@@ -68,7 +68,7 @@ def test_scores_have_the_bits_of_a_trainers_predictions(name, visibility):
 
 
 @for_each_model
-def test_an_answer_as_of_a_position_reads_nothing_after_it(name):
+def test_answer_as_of_a_position_reads_no_later_events(name):
     model, (src, dst, t) = made_model(name), questions()
     plan = plan_for(model, STREAM)
     see(model, plan, 2)
@@ -78,7 +78,7 @@ def test_an_answer_as_of_a_position_reads_nothing_after_it(name):
 
 
 @pytest.mark.parametrize(("name", "hops"), [("tgn", 1), ("tgat", 2)])
-def test_all_neighbors_are_as_many_as_there_are(name, hops):
+def test_fanout_all_uses_every_neighbor(name, hops):
     model = made_model(name)
     plan = plan_for(model, STREAM)
     see(model, plan, 3)
@@ -90,7 +90,7 @@ def test_all_neighbors_are_as_many_as_there_are(name, hops):
     assert not torch.allclose(found, own)
 
 
-def test_neighborhoods_too_wide_for_one_part_come_in_smaller_ones(monkeypatch):
+def test_large_neighborhoods_are_split_into_smaller_batches(monkeypatch):
     model = made_model("tgat")
     graph = graph_of(STREAM)
     src, dst, t = questions()
@@ -105,7 +105,7 @@ def test_neighborhoods_too_wide_for_one_part_come_in_smaller_ones(monkeypatch):
 
 
 @for_each_kind
-def test_a_ranking_is_the_order_of_the_scores_of_all_destinations(name):
+def test_ranking_orders_the_scores_of_all_destinations(name):
     model = made_model(name)
     plan = plan_for(model, STREAM)
     see(model, plan, 3)

@@ -39,13 +39,13 @@ def engine_for(name, fanouts=None):
         ("recency", (2,), "Recency takes fan-outs for as many hops as its own, ()"),
     ],
 )
-def test_fanouts_that_a_model_cannot_take(name, fanouts, message):
+def test_unsupported_fanouts_are_refused(name, fanouts, message):
     with pytest.raises((TypeError, ValueError), match=re.escape(message)):
         engine_for(name, fanouts)
 
 
 @pytest.mark.parametrize("name", ["dygformer", "tpnet", "craft", "edgebank", "counts"])
-def test_a_model_that_scores_pairs_alone_says_so(name):
+def test_model_without_embeddings_refuses_to_embed(name):
     with pytest.raises(ValueError, match="defines no embed; use score or rank"):
         engine_for(name).embed(NODES, 5)
 
@@ -70,13 +70,13 @@ def test_a_model_that_scores_pairs_alone_says_so(name):
         ({"as_of": NODES[:1]}, "as_of must be a number or int64 [2]"),
     ],
 )
-def test_wrong_nodes_times_and_positions(engine, wrong, message):
+def test_invalid_nodes_times_and_positions_are_refused(engine, wrong, message):
     right = {"src": NODES, "dst": NODES, "t": 5, "as_of": None}
     with pytest.raises((IndexError, TypeError, ValueError), match=re.escape(message)):
         engine.score(**right | wrong)
 
 
-def test_wrong_rankings(engine):
+def test_invalid_rankings_are_refused(engine):
     for wrong, message in (
         ({"k": 0}, "k must be at least 1, got 0"),
         ({"candidates": NODES[:0]}, "candidates must be at least one for each of 2 sources"),
@@ -94,7 +94,7 @@ def test_sharded_memory_is_refused():
         tg.Inference(model, plan_for(made_model("tgn"), made_events(30)).graph)
 
 
-def test_memory_that_does_not_reach_back_as_far():
+def test_position_before_the_kept_memory_is_refused():
     model = made_model("tgn")
     plan = plan_for(model, made_events(60))
     learner = TrainStep(model, ContinualConfig())

@@ -80,7 +80,7 @@ class TestBrokerContract:
             source.close()
             assert rest.src() == list(range(arrivals.position["offset"], 300))
 
-    def test_the_end_is_settled_at_the_start(self, any_broker, topic):
+    def test_end_offset_is_fixed_at_the_start(self, any_broker, topic):
         publish(any_broker, topic, edges(20))
         source = open_source(any_broker, topic)
         source.start({})
@@ -89,13 +89,13 @@ class TestBrokerContract:
         source.close()
         assert reading.src() == list(range(20))
 
-    def test_tombstones(self, any_broker, topic):
+    def test_tombstones_are_skipped_and_counted(self, any_broker, topic):
         publish(any_broker, topic, [*edges(3), None, *edges(2, 3)])
         reading = read_all(any_broker, topic)
         assert reading.src() == list(range(5))
         assert reading.counts == {"tombstone": 1}
 
-    def test_what_comes_later_is_read_too(self, any_broker, topic):
+    def test_later_records_are_read(self, any_broker, topic):
         publish(any_broker, topic, edges(10))
         source = open_source(any_broker, topic, until_end=False)
         reading = read(source, stop=lambda r: len(r.src()) == 10)
@@ -127,7 +127,7 @@ class TestBrokerContract:
         assert consumer.committed(TopicPartition(topic, 0)) == 10
         consumer.close()
 
-    def test_a_missing_topic_is_said(self, any_broker):
+    def test_missing_topic_is_reported(self, any_broker):
         source = open_source(any_broker, "there-is-none-of-this-name")
         with pytest.raises(ValueError, match="there is no such topic"):
             source.start({})

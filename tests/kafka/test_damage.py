@@ -32,7 +32,7 @@ def flip_large(times):
     return damage
 
 
-def test_a_byte_flipped_on_the_wire_is_fetched_again(broker, topic, proxy):
+def test_corrupt_fetch_is_retried(broker, topic, proxy):
     fill(broker, topic, 1000, batch_size=16_000)
     proxy.damage = flip_large(2)
     source = open_source(broker, topic, servers=[proxy.server], options=SMALL)
@@ -43,7 +43,7 @@ def test_a_byte_flipped_on_the_wire_is_fetched_again(broker, topic, proxy):
     assert source.counters()["rebuilds"] >= 1
 
 
-def test_bytes_damaged_on_every_read_end_the_source_and_skip_nothing(broker, topic, proxy):
+def test_persistent_corruption_ends_the_source_and_skips_nothing(broker, topic, proxy):
     fill(broker, topic, 200)
     publish(broker, topic, edges(1000, 200), batch_size=60_000)
     proxy.damage = flip_large(10**9)

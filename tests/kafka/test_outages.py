@@ -38,7 +38,7 @@ def outage_of(source, seconds):
     return lambda reading: source.counters()["outage_seconds"] > seconds
 
 
-def test_brokers_that_go_down_while_reading_are_waited_for(broker, topic):
+def test_reading_resumes_after_a_broker_restart(broker, topic):
     fill(broker, topic, 2000, batch_size=4000)
     source = open_source(
         broker, topic, options=SMALL, queue_records=400, retry=replace(QUICK, answer=0.5)
@@ -64,7 +64,7 @@ def test_connections_cut_every_40_kb_lose_and_repeat_nothing(broker, topic, prox
     assert reading.counts == {}
 
 
-def test_a_partition_whose_leader_moves_is_read_on():
+def test_partition_is_read_after_its_leader_moves():
     with MockBroker(3) as broker:
         broker.create("edges", 1)
         publish(broker, "edges", edges(1500), batch_size=2000)
@@ -78,13 +78,13 @@ def test_a_partition_whose_leader_moves_is_read_on():
     assert reading.src() == list(range(1500))
 
 
-def test_fetches_cut_and_refused_are_asked_again(broker, topic):
+def test_failed_fetches_are_retried(broker, topic):
     fill(broker, topic, 1000, batch_size=2000)
     broker.fail(FETCH, [CUT, CUT, 6, 6, 7, CUT])  # not the leader, timed out
     assert read_all(broker, topic, options=SMALL).src() == list(range(1000))
 
 
-def test_a_topic_deleted_while_reading_is_missed(broker, topic):
+def test_topic_deleted_while_reading_is_detected(broker, topic):
     fill(broker, topic, 50)
     options = PATIENT | {"metadata_max_age_ms": 200}
     source = open_source(broker, topic, until_end=False, max_outage=0.8, options=options)
@@ -95,7 +95,7 @@ def test_a_topic_deleted_while_reading_is_missed(broker, topic):
     source.close()
 
 
-def test_fetches_refused_for_ever_are_an_outage(broker, topic, caplog):
+def test_permanently_refused_fetches_raise_an_outage(broker, topic, caplog):
     fill(broker, topic, 50)
     broker.fail(FETCH, [29] * 3000)  # not authorized
     source = open_source(broker, topic, max_outage=0.8)
@@ -105,7 +105,7 @@ def test_fetches_refused_for_ever_are_an_outage(broker, topic, caplog):
     assert source.counters()["outage_seconds"] >= 0.8
 
 
-def test_a_broker_that_comes_late_is_waited_for(broker, topic, proxy):
+def test_broker_that_starts_late_is_waited_for(broker, topic, proxy):
     fill(broker, topic, 50)
     proxy.refuse(True)
     source = open_source(broker, topic, servers=[proxy.server], options=PATIENT)
@@ -115,7 +115,7 @@ def test_a_broker_that_comes_late_is_waited_for(broker, topic, proxy):
     assert reading.src() == list(range(50))
 
 
-def test_waiting_for_a_broker_or_for_records_is_stopped_at_once(broker, topic, proxy):
+def test_waiting_for_a_broker_or_records_stops_immediately(broker, topic, proxy):
     position = first_position(broker, topic)
     proxy.refuse(True)
     stop = threading.Event()
@@ -141,7 +141,7 @@ def test_waiting_for_a_broker_or_for_records_is_stopped_at_once(broker, topic, p
 
 
 @pytest.mark.timeout(30)
-def test_a_call_that_never_returns_is_abandoned(broker, topic, monkeypatch):
+def test_client_call_that_never_returns_is_abandoned(broker, topic, monkeypatch):
     from kafka import KafkaConsumer
 
     fill(broker, topic, 500, batch_size=1000)

@@ -54,7 +54,7 @@ def some_events(count, text=False):
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize(("by", "text"), [("src", False), ("src", True), ("round_robin", False)])
-def test_what_is_published_is_read_back(shared_broker, topic, codec, by, text):
+def test_published_events_are_read_back(shared_broker, topic, codec, by, text):
     ids, events = some_events(500, text)
     shared_broker.create(topic, 3)
     size = None if codec == "json" else 7
@@ -79,7 +79,7 @@ def test_what_is_published_is_read_back(shared_broker, topic, codec, by, text):
         assert times == sorted(times)  # each partition keeps the order
 
 
-def test_publishing_where_nobody_listens_is_said_in_time():
+def test_publishing_to_an_unreachable_broker_fails_in_time():
     began = time.monotonic()
     with pytest.raises(PublishError, match="see that the broker runs"):
         Topic("kafka://127.0.0.1:1/edges", {"api_version": (2, 3)}, timeout=1.0)
@@ -98,7 +98,7 @@ def ordered(source, **settings):
 
 
 @pytest.mark.parametrize(("codec", "partitions"), [("arrow", 1), ("arrow", 3), ("json", 1)])
-def test_a_file_and_a_topic_of_the_same_events_give_the_same(
+def test_file_and_topic_of_the_same_events_give_the_same_rows(
     shared_broker, topic, codec, partitions
 ):
     shared_broker.create(topic, partitions)
@@ -143,7 +143,7 @@ def test_dead_letters_go_to_files_and_a_topic(shared_broker, topic, tmp_path):
     assert base64.b64decode(letter["raw"]) == b"{\x1b[31m"
 
 
-def test_dead_letters_that_the_topic_does_not_take_stop_the_stream(broker, tmp_path):
+def test_dead_letters_rejected_by_the_topic_stop_the_stream(broker, tmp_path):
     broker.create("edges", 1)
     broker.create("dead", 1)
     publish(broker, "edges", [edge(1), b"{", edge(2)])
@@ -175,7 +175,7 @@ def test_playback_publishes_a_file(tgflow, shared_broker, topic):
     assert sum(map(len, reading.rows.values())) == 600
 
 
-def test_scores_are_a_record_an_event_with_its_position_as_key(shared_broker, topic, tmp_path):
+def test_scores_are_one_record_per_event_keyed_by_position(shared_broker, topic, tmp_path):
     shared_broker.create(topic, 1)
     stream = write_events(tmp_path / "made.csv", size=120)
     version = json.dumps(list(shared_broker.api_version))
@@ -193,7 +193,7 @@ def test_scores_are_a_record_an_event_with_its_position_as_key(shared_broker, to
 
 @pytest.mark.slow
 @pytest.mark.timeout(280)
-def test_the_round_ends_as_an_undisturbed_run_would():
+def test_example_round_matches_undisturbed_run():
     command = [sys.executable, str(EXAMPLES / "kafka_round.py"), "--events", "1600", *TINY]
     done = subprocess.run(command, capture_output=True, text=True, timeout=270, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

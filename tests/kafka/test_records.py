@@ -95,14 +95,14 @@ def test_each_record_is_an_event_or_one_row_with_a_code_and_its_place(codec, cas
 
 
 @given(st.lists(st.sampled_from(list(JSON)), max_size=30))
-def test_what_a_json_record_gives_does_not_depend_on_its_neighbors(texts):
+def test_json_record_does_not_depend_on_its_neighbors(texts):
     reading = decode([text.encode() for text in texts], "json")
     assert reading.codes == [JSON[text] for text in texts if JSON[text]]
     assert len(reading.src()) == sum(JSON[text] is None for text in texts)
 
 
 @given(st.lists(st.lists(st.sampled_from(list(CSV)), min_size=1)))
-def test_a_csv_record_of_several_lines_is_as_many_rows(records):
+def test_csv_record_of_several_lines_gives_one_row_per_line(records):
     lines = [line for record in records for line in record]
     reading = decode(["\n".join([*record, ""]).encode() for record in records], "csv")
     assert reading.codes == [CSV[line] for line in lines if CSV[line]]
@@ -113,7 +113,7 @@ def test_a_csv_record_of_several_lines_is_as_many_rows(records):
 
 
 @given(st.binary(max_size=200), st.sampled_from(CODECS))
-def test_any_bytes_are_an_event_or_a_bad_row(value, codec):
+def test_any_bytes_give_an_event_or_a_bad_row(value, codec):
     reading = decode([value, row(codec, 1, 2, 3)], codec)
     assert reading.rows[0][-1] == (1, 2, 3)
     assert set(reading.codes) <= CODES.keys()
@@ -140,7 +140,7 @@ def test_labels_event_ids_and_text_ids(codec, value, text):
     assert decode([text], codec, id_kind="string", features=()).rows[0] == [("ä", "b,c", 1)]
 
 
-def test_event_ids_may_be_numbers_and_texts_in_one_topic():
+def test_event_ids_may_be_numbers_and_strings_in_one_topic():
     values = [edge(i, id=i if i % 3 else str(i)) for i in range(100)]
     [rows] = decode(values, "json", event_id="id", features=()).arrivals
     texts = [edge(i, id=str(i)) for i in range(100)]
@@ -150,7 +150,7 @@ def test_event_ids_may_be_numbers_and_texts_in_one_topic():
     assert decode([edge(1, id=1.5)], "json", event_id="id", features=()).codes == ["type"]
 
 
-def test_bytes_that_are_not_utf8_make_a_row_bad():
+def test_invalid_utf8_makes_a_row_bad():
     settings = {"id_kind": "string", "features": ()}
     assert decode([b'{"src":"a","dst":"b","t":3,"a":"\xff"}'], "json").codes == ["encoding"]
     half = b'{"src":"\\ud800","dst":"b","t":3}'
@@ -161,7 +161,7 @@ def test_bytes_that_are_not_utf8_make_a_row_bad():
     assert reading.bad[0][2].place["row"] == 1
 
 
-def test_a_huge_record_is_not_even_parsed():
+def test_huge_record_is_not_parsed():
     value = b'{"src":1,"dst":2,"t":3,"x":[1,2],"a":"' + b"a" * (50 << 20) + b'"}'
     tracemalloc.start()
     reading = decode([edge(1, x=[1, 2]), value, edge(2, x=[1, 2])], "json")
@@ -239,7 +239,7 @@ def test_a_damaged_arrow_record_gives_events_or_a_bad_row(at, byte, cut):
     assert set(reading.codes) <= CODES.keys()
 
 
-def test_rows_of_different_types_follow_each_other_and_none_are_counted():
+def test_arrow_records_of_different_types_and_empty_ones_may_follow_each_other():
     wide = arrow([5], x=False, t=pa.array([7], pa.int32()).to_pylist())
     types = {"src": pa.int16(), "dst": pa.uint8(), "t": pa.float64()}
     values = {name: pa.array([i], kind) for i, (name, kind) in enumerate(types.items(), 6)}

@@ -41,7 +41,7 @@ from tgflow.testing.broker import OFFSET_COMMIT
 pytestmark = pytest.mark.timeout(60)
 
 
-def test_a_resumed_run_ends_where_the_first_one_would_have(shared_broker, topic):
+def test_resumed_run_stops_at_the_original_end(shared_broker, topic):
     shared_broker.create(topic, 2)
     publish(shared_broker, topic, edges(50))
     source = open_source(shared_broker, topic)
@@ -59,7 +59,7 @@ def test_a_resumed_run_ends_where_the_first_one_would_have(shared_broker, topic)
     assert reading.src(1) == []
 
 
-def test_a_run_that_had_ended_continues_to_the_end_there_is_now(shared_broker, topic):
+def test_finished_run_continues_to_the_current_end(shared_broker, topic):
     shared_broker.create(topic, 2)
     publish(shared_broker, topic, edges(50))
     positions = read_all(shared_broker, topic).positions
@@ -80,7 +80,7 @@ def test_an_empty_topic_has_ended(shared_broker, topic):
     assert read_all(shared_broker, topic).rows == {0: [], 1: [], 2: []}
 
 
-def test_a_queue_full_of_what_nobody_wants_keeps_nobody_waiting(shared_broker, topic):
+def test_full_queue_of_an_unrequested_partition_does_not_block_others(shared_broker, topic):
     fill(shared_broker, topic, 1000, 2, batch_size=2000)
     source = open_source(shared_broker, topic, queue_records=100)
     source.start({})
@@ -93,7 +93,7 @@ def test_a_queue_full_of_what_nobody_wants_keeps_nobody_waiting(shared_broker, t
 
 
 @pytest.mark.parametrize("is_alone", [True, False])
-def test_a_partition_that_came_in_part_is_read_on_after_a_pause(
+def test_partially_fetched_partition_is_read_after_a_pause(
     shared_broker, topic, monkeypatch, is_alone
 ):
     """kafka-python never reads what it set aside on, if another partition was read meanwhile."""
@@ -120,7 +120,7 @@ def test_a_partition_that_came_in_part_is_read_on_after_a_pause(
         read_until(lambda: seen[in_part] == 250)
 
 
-def test_a_missing_broker_is_said_in_time():
+def test_missing_broker_is_reported_in_time():
     config = KafkaConfig(url="kafka://127.0.0.1:1/edges", max_outage=0.3, poll_timeout=0.1)
     source = KafkaSource(config, retry=QUICK)
     with pytest.raises(ValueError, match="no answer from"):
@@ -128,7 +128,7 @@ def test_a_missing_broker_is_said_in_time():
     source.close()
 
 
-def test_options_that_cannot_work_are_said_at_once(shared_broker, topic):
+def test_invalid_options_are_refused_immediately(shared_broker, topic):
     shared_broker.create(topic, 1)
     source = open_source(shared_broker, topic, options={"no_such_option": 1})
     with pytest.raises(SourceUnavailable, match="no_such_option"):
@@ -140,12 +140,12 @@ def test_options_that_cannot_work_are_said_at_once(shared_broker, topic):
     "option",
     ["check_crcs", "auto_offset_reset", "value_deserializer", "max_poll_records", "group_id"],
 )
-def test_options_that_exactly_once_rests_on_are_refused(option):
+def test_options_required_for_exactly_once_cannot_be_overridden(option):
     with pytest.raises(ValueError, match=option):
         KafkaConfig(url="kafka://h:1/t", options={option: False})
 
 
-def test_a_commit_that_fails_does_not_stop_reading(broker, topic):
+def test_failed_commit_does_not_stop_reading(broker, topic):
     fill(broker, topic, 50)
     source = open_source(broker, topic, group_id=topic, options=PATIENT)
     reading = read(source, stop=after(20))
@@ -172,7 +172,7 @@ def test_urls_options_and_features():
 # Partitions that are added while a topic is read
 
 
-def test_partitions_added_while_running_join_when_looked_for(broker, topic, monkeypatch):
+def test_new_partitions_join_after_the_next_lookup(broker, topic, monkeypatch):
     broker.create(topic, 3)
     for partition in range(3):
         publish(broker, topic, edges(50, 100 * partition), partition)
@@ -197,7 +197,7 @@ def test_partitions_added_while_running_join_when_looked_for(broker, topic, monk
 # Positions that the topic no longer holds, or holds otherwise
 
 
-def test_a_position_that_retention_has_passed_is_refused_or_with_skip_a_gap(broker, topic):
+def test_expired_position_is_refused_or_skipped_as_a_gap(broker, topic):
     position = first_position(broker, topic)
     begin = position["offset"] + 7
     broker("partition_delete_records", topic, 0, begin)
@@ -213,7 +213,7 @@ def test_a_position_that_retention_has_passed_is_refused_or_with_skip_a_gap(brok
     assert (counts["other"], counts["gaps"]) == ({"gap": 7}, [[begin - 7, begin]])
 
 
-def test_retention_that_overtakes_a_running_source_ends_it(broker, topic):
+def test_retention_past_a_running_source_ends_it(broker, topic):
     fill(broker, topic, 3000, batch_size=1000)
     source = open_source(broker, topic, options=SMALL, queue_records=100)
     reading = read(source, stop=after(50))
@@ -224,7 +224,7 @@ def test_retention_that_overtakes_a_running_source_ends_it(broker, topic):
     assert reading.src() == list(range(len(reading.src())))
 
 
-def test_if_retention_took_only_the_anchor_reading_continues(broker, topic, caplog):
+def test_reading_continues_if_only_the_anchor_record_expired(broker, topic, caplog):
     position = first_position(broker, topic)
     broker("partition_delete_records", topic, 0, position["offset"])
     source = open_source(broker, topic, until_end=False)

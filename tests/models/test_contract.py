@@ -32,12 +32,12 @@ STREAM = made_events(60)
 
 @for_each_model
 @pytest.mark.parametrize("check", CHECKS)
-def test_a_model_keeps_the_contract(name, check):
+def test_model_satisfies_the_contract(name, check):
     assert check_model(lambda: made_model(name), checks=[check]) == [check]
 
 
 @for_each_model
-def test_the_size_of_chunks_changes_no_score(name, monkeypatch):
+def test_scores_do_not_depend_on_chunk_size(name, monkeypatch):
     model = made_model(name)
     module = sys.modules[type(model).__module__]
     sizes = {"MAX_PAIRS": 7, "MAX_TOKENS": 80}
@@ -63,7 +63,7 @@ def trainer_of(model, **options):
 @for_each_model
 @pytest.mark.parametrize("device", [apart, cuda])
 @pytest.mark.usefixtures("emulated_pages")
-def test_a_device_learns_what_the_cpu_learns(name, device):
+def test_device_training_matches_the_cpu(name, device):
     expected = list(trainer_of(made_model(name)).steps([STREAM]))
     # an emulated device does what it captures
     execution = ExecutionConfig(capture=device != "apart")
@@ -133,11 +133,11 @@ def test_each_violation_is_named(expected):
     assert str(error.value).startswith("Broken breaks the contract:\n  * ")
 
 
-def test_a_model_that_keeps_the_contract_passes_all_checks():
+def test_valid_model_passes_all_checks():
     assert check_model(Popular) == list(CHECKS)
 
 
-def test_what_cannot_be_checked_is_refused():
+def test_unknown_checks_and_other_classes_are_refused():
     with pytest.raises(ValueError, match="no check 'speed'; there are shapes, future"):
         check_model(Popular, checks=["speed"])
     with pytest.raises(TypeError, match=r"needs a tgflow\.TemporalModel, got a Linear"):

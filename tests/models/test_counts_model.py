@@ -91,7 +91,7 @@ def test_features_are_those_of_the_equations_at_every_prefix(extras, both):
 
 
 @pytest.mark.parametrize("base", [False, True])
-def test_the_table_that_the_paper_works_out(base):
+def test_table_of_the_paper_is_reproduced(base):
     """Source 0 visits a, b, c, b, c, and another source d; what is next, of a, b, c, d?"""
     src, dst = torch.tensor([0, 0, 0, 0, 0, 9]), torch.tensor([1, 2, 3, 2, 3, 4])
     graph = TemporalGraph.from_events(EventBatch(src, dst, torch.arange(6)))
@@ -118,5 +118,5 @@ def test_the_table_that_the_paper_works_out(base):
     ("settings", "num"),
     [({}, 9), ({"window": True, "recency": True, "scales": True}, 13), ({"both": True}, 9)],
 )
-def test_it_has_as_many_parameters_as_the_paper_says(settings, num):
+def test_number_of_parameters_matches_the_paper(settings, num):
     assert sum(p.numel() for p in made_model("counts", **settings).parameters()) == num

@@ -116,7 +116,7 @@ def test_graphmixer_is_the_mean_of_mixed_tokens_beside_the_features_around() -> 
 
 
 @torch.no_grad()
-def test_craft_lets_a_candidate_attend_to_whom_the_source_met() -> None:
+def test_craft_candidates_attend_to_past_partners_of_the_source() -> None:
     model = made_model("craft", table_size=16).train()
     few = made_batch(EVENTS, 0, 3, model.fanouts)
     model(few)  # from which it knows some nodes

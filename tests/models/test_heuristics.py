@@ -46,7 +46,7 @@ def key(events, name, pair, t, direction):
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("direction", ["both", "forward"])
-def test_rule_orders_all_pairs_of_all_queries_lexicographically(rule, direction):
+def test_recency_rule_orders_pairs_lexicographically(rule, direction):
     model = Recency(RecencyConfig(rule=rule, direction=direction))
     scored = []
     for batch in batches_of(plan_for(model, WITH_LOOPS)):
@@ -76,7 +76,7 @@ class PlainEdgeBank:
 
 
 @pytest.mark.parametrize("window", [math.inf, 20.0, 60.0])
-def test_edgebank_is_that_of_tgb(window):
+def test_edgebank_matches_tgb(window):
     model, plain = made_model("edgebank"), PlainEdgeBank(window)
     if window < math.inf:
         model = EdgeBankTW(EdgeBankTWConfig(window=window))
@@ -107,7 +107,7 @@ def popular(size):
     return changed(made_events(size), src=100 + torch.arange(size), dst=dst)
 
 
-def test_the_best_rule_so_far_scores_and_is_named():
+def test_best_heuristic_so_far_scores_and_is_named():
     model = made_model("recency")
     result = ContinualTrainer(
         model, TemporalGraph("undirected", 2), ContinualConfig(batch_size=20)

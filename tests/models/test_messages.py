@@ -47,7 +47,7 @@ def stored(
 
 
 @pytest.mark.parametrize(("name", "settings"), STATEFUL)
-def test_only_rows_that_are_read_need_to_be_there(name: str, settings: dict[str, Any]) -> None:
+def test_only_message_rows_that_are_read_are_required(name: str, settings: dict[str, Any]) -> None:
     def only_read(batch: Batch, messages: Messages) -> Messages:
         read = messages.rows_read(batch.host, batch.num_new)
         columns = []
@@ -74,7 +74,7 @@ def test_replayed_events_are_not_stored(name: str, settings: dict[str, Any]) -> 
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=20))
-def test_which_row_is_the_last_of_a_node_is_known_from_the_events(
+def test_last_message_row_of_each_node_follows_from_the_events(
     pairs: list[tuple[int, int]],
 ) -> None:
     last = {}

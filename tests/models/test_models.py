@@ -35,7 +35,7 @@ def test_node_features_are_read_and_zeros_for_nodes_beyond_them(name):
 
 
 @pytest.mark.parametrize("aggregator", ["last", "mean"])
-def test_new_events_leave_mail_of_the_other_ends_memory_and_of_their_features(aggregator):
+def test_mail_of_an_event_has_its_features_and_the_memory_of_the_other_node(aggregator):
     events = EventBatch(
         torch.tensor([0, 0, 1]), torch.tensor([1, 2, 3]), torch.tensor([5, 6, 9]), torch.eye(3)
     )
@@ -84,7 +84,7 @@ def test_a_model_takes_its_settings_by_name_or_as_a_config():
         (TGNConfig, {"memory_updater": "lstm"}, "memory_updater must be one of gru, rnn, got"),
     ],
 )  # fmt: skip
-def test_configs_name_the_wrong_setting(config, settings, message):
+def test_configs_name_the_invalid_setting(config, settings, message):
     with pytest.raises(ValueError, match=message):
         config(**settings)
 
@@ -98,7 +98,7 @@ def test_a_model_cites_its_paper_and_states_the_differences(name):
 
 
 @pytest.mark.slow
-def test_pairs_history_beats_the_rule_that_it_starts_from() -> None:
+def test_pair_history_beats_its_initial_heuristic() -> None:
     stream = Path(__file__).parents[2] / "examples" / "data" / "collegemsg.csv.gz"
     found = []
     for make in (lambda: Recency(rule="LR>GR"), TGN):

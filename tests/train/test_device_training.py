@@ -44,7 +44,7 @@ def records_of(trainer, events):
 @for_each_place
 @pytest.mark.parametrize("make", cases([small_tgn, small_tgat], [small_tgn]))
 @pytest.mark.parametrize("has_graph", cases([False, True], [False]))
-def test_a_device_learns_what_the_cpu_learns(device, make, has_graph):
+def test_device_training_matches_the_cpu(device, make, has_graph):
     events = made_events(80)
     expected = records_of(trainer_on("cpu", make(dropout=0.0)), events)
     graph = graph_on(device) if has_graph else None
