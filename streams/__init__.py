@@ -1,4 +1,4 @@
-"""Where events come from: files, folders, tables in memory, and their playback in real time."""
+"""Event sources: files, folders, in-memory tables and Kafka topics; playback in real time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a source says when its data cannot be read."""
+"""Stream exceptions and error codes."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ CODES = {
     "range": "a value outside of its declared range",
     "late": "an event that came after its time was passed on",
 }
-"""Why a row is no event, or an event is not accepted."""
+"""Error codes of rejected rows and events, with their meaning."""
 MAX_MESSAGE = 200
-"""Characters of a message that quotes what came with a stream."""
+"""Maximum characters of stream data quoted in a message."""
 
 
 class StreamError(ValueError):
-    """Data that is not a stream of events. The message names the file and the line or row.
+    """Base class of stream errors. The message names the file and the line or row.
 
     Args:
         where: The place, as `events.csv, line 812`, or only the file.
-        code: What kind of fault it is, one of `CODES`, or `time_order` in a strict reader.
-        text: What was wrong, what arrived, and the way out.
+        code: Error code: one of `CODES`, or `time_order` in a strict reader.
+        text: The fault, the value received, and the fix.
     """
 
     def __init__(self, where: str, code: str, text: str) -> None:
@@ -47,36 +47,36 @@ class StreamError(ValueError):
 
 
 class SourceExpired(StreamError):
-    """What comes next is no longer kept: retention, or a file that is gone."""
+    """The next data is no longer available: retention has deleted it, or a file was removed."""
 
 
 class SourceTruncated(StreamError):
-    """The source ends before the position that was reached: a recreated topic, a cut file."""
+    """The source ends before the saved position: a recreated topic, a truncated file."""
 
 
 class SourceMismatch(StreamError):
-    """What stood before the position is not what was read then: another topic, a changed file."""
+    """The data before the saved position has changed: another topic, a modified file."""
 
 
 class SourceCorrupt(StreamError):
-    """The same bytes are damaged however often they are read."""
+    """The data is damaged, and stays so on every retry."""
 
 
 class SourceUnavailable(StreamError):
-    """The source could not be reached for too long; try again later."""
+    """The source was unreachable for longer than the timeout; try again later."""
 
 
 class TooManyBadRecords(StreamError):
-    """So much of the data is bad that the schema must be wrong."""
+    """The share of bad rows is so high that the schema must be wrong."""
 
 
 class LateEvent(StreamError):
-    """An event came too late, and late events are an error."""
+    """An event arrived later than `allowed_lateness` under the policy "error"."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowFault:
-    """What is wrong with one row."""
+    """Error of one row."""
 
     row: int
     code: str
@@ -84,5 +84,5 @@ class RowFault:
 
 
 def shown(value: object) -> str:
-    """Return `value` as a message shows it: quoted, escaped, and at most 60 characters."""
+    """Return `value` formatted for a message: quoted, escaped, and at most 60 characters."""
     return shortened(repr(value), 60)

@@ -22,13 +22,13 @@ from tgflow.streams.rows.schema import Checks
 from tgflow.units import INT64_MAX, INT64_MIN
 
 MAX_BATCH = 1 << 16
-"""Events handed on at a time, at most."""
+"""Maximum events per batch."""
 POLL_SECONDS = 1.0
 
 
 @runtime_checkable
 class Source(Protocol):
-    """Batches of events in arrival order, of any size, times never decreasing.
+    """Batches of events in arrival order, of any size, with non-decreasing times.
 
     Example:
         >>> source = tg.open_stream({"src": ["ann"], "dst": ["bob"], "t": [5]}, time_unit="s")
@@ -43,17 +43,17 @@ class Source(Protocol):
 
     @property
     def ids(self) -> NodeIds:
-        """The map from the stream's node ids to dense ones; it grows while the source is read."""
+        """The map from the stream's node ids to dense ones; it grows during the read."""
         ...
 
     @property
     def unit(self) -> str:
-        """What a tick is, one of `tgflow.units.UNITS`."""
+        """Unit of a tick, one of `tgflow.units.UNITS`."""
         ...
 
     @property
     def num_events(self) -> int | None:
-        """How many events there will be, or None if that is not known."""
+        """Expected number of events, or None if unknown."""
         ...
 
     def __iter__(self) -> Iterator[EventBatch]:
@@ -63,12 +63,12 @@ class Source(Protocol):
 
 @described
 class EventSource:
-    """The events of files or tables, one after another, up to the first row that is none.
+    """The events of files or tables in sequence, up to the first bad row.
 
     Args:
-        name: What messages call it.
-        reader: What reads the files.
-        ids: The map that node ids go through.
+        name: Name in messages.
+        reader: Reader of the files.
+        ids: Map from node ids to dense ones.
         sort: Whether to read everything first and sort it by time, ties in file order.
     """
 
@@ -76,25 +76,25 @@ class EventSource:
         self.ids = ids
         self.unit = reader.time.tick
         self.time_unit = reader.time.unit
-        """What numbers in the files count."""
+        """Unit of numeric times in the files."""
         self.notes: Sequence[str] = reader.notes
-        """What the first rows have shown that nobody said, in sentences."""
+        """Settings detected from the first rows, one sentence each."""
         self.num_events = reader.num_events
         self.x_dim = sum(reader.widths)
         self.feature_names: Sequence[str] = reader.feature_names
-        """What the columns of the features are called."""
+        """Names of the feature columns."""
         self.progress = 0.0
-        """Which share of the data the latest iteration has read, 0 to 1."""
+        """Share of the data that the latest iteration has read, 0 to 1."""
         self.origin: dict[str, Any] = {}
-        """Path and options of `open_stream`; empty for a table in memory."""
+        """Path and options of `open_stream`; empty for an in-memory table."""
         self._name = name
         self._reader = reader
         self._sort = sort
 
     def first(self, count: int) -> EventBatch:
-        """Return the first `count` events as the files have them, leaving out rows that are none.
+        """Return the first `count` events in file order, without bad rows.
 
-        The ids of nodes are dense, and no others than these events have.
+        Node ids are dense over these events alone.
 
         Raises:
             StreamError: If a file cannot be read.
@@ -119,15 +119,15 @@ class EventSource:
 
     @property
     def label_classes(self) -> Sequence[str]:
-        """What the labels 0, 1, ... were, where they are texts, as far as has been read."""
+        """Names of the labels 0, 1, ... read so far, where labels are texts."""
         classes = self._reader.classes
         return () if classes is None else tuple(classes.names)
 
     def __iter__(self) -> Iterator[EventBatch]:
-        """Return the events from the start. They are read in a thread, a few blocks ahead.
+        """Return the events from the start. A background thread reads a few blocks ahead.
 
         Raises:
-            StreamError: At the first row that is no event; the events before it come first.
+            StreamError: At the first bad row, after the events before it.
         """
         self.progress = 0.0
         last, held = INT64_MIN, []
@@ -154,9 +154,9 @@ class EventSource:
             yield to_batch(events.take(slice(at, at + MAX_BATCH)), self.ids)
 
     def _until_error(self, rows: RowBatch, last: int) -> tuple[EventColumns, StreamError | None]:
-        """Return the events before the first row that is none, or that goes back in time, and why.
+        """Return the events before the first row that is bad or goes back in time, and the error.
 
-        `last` is the time of the event before all of them.
+        `last` is the time of the previous event.
         """
         t = rows.events.t
         number = np.arange(len(t)) if rows.index is None else rows.index
@@ -188,40 +188,39 @@ def open_stream(
     bipartite: bool | None = None,
     **options: Any,
 ) -> EventSource:
-    """Return the events of a file, a folder, or a table in memory as one ordered stream.
+    """Open a file, a folder, or an in-memory table as one ordered stream of events.
 
     Files are CSV, TSV, JSON lines (each also compressed: `.gz`, `.zst`, `.bz2`), Parquet, Arrow IPC
-    and Feather. JODIE's CSV files are read as they are published: their columns are called src,
-    dst, t, label, f0, f1, ..., the stream is bipartite and its features are read. A folder is read
-    file after file in order of name, where digits count as numbers (`part-2` before `part-10`);
-    names that start with `.` or `_` are skipped. Tables are pyarrow tables and batches, data frames
-    that offer the Arrow C stream (pandas, polars, also lazy ones), dicts of columns (NumPy, torch,
-    lists), tuples of them (src, dst, t, and perhaps x), iterables of dicts, one a row, and
-    `TemporalData` of PyTorch Geometric, whose features are `features="msg"`.
+    and Feather. Published formats without conversion: JODIE's CSV files (columns src, dst, t,
+    label, f0, f1, ...; a bipartite stream with its features), DyGLib's `ml_NAME.csv` with the
+    features in `ml_NAME.npy`, SNAP's `.txt` (src, dst, t), Network Repository's `.edges` and
+    KONECT's `out.NAME` (src, dst, weight, t), all without headers; and `.npz` and `.pt`, arrays and
+    tensors by name, which are never unpickled or executed.
 
-    As they are published: DyGLib's `ml_NAME.csv` with the features in `ml_NAME.npy`, SNAP's `.txt`
-    (src, dst, t), Network Repository's `.edges` and KONECT's `out.NAME` (src, dst, weight, t)
-    without headers; and `.npz` and
-    `.pt`, arrays and tensors by name, in which nothing is ever unpickled or run.
+    A folder is read in order of file name, with digits compared as numbers (`part-2` before
+    `part-10`); names that start with `.` or `_` are skipped. Tables are pyarrow tables and batches,
+    data frames with the Arrow C stream interface (pandas, polars, also lazy ones), dicts of columns
+    (NumPy, torch, lists), tuples of them (src, dst, t, and optionally x), iterables of dicts, one
+    per row, and `TemporalData` of PyTorch Geometric, whose features are `features="msg"`.
 
     Args:
-        source: A path, a list of paths, or a table; "-" is stdin, CSV unless `format` says another.
+        source: A path, a list of paths, or a table; "-" is stdin, as CSV unless `format` is given.
         sort: Read everything first and sort it by time, ties in file order. Without it times must
             not decrease.
-        ids: A map that has ids already, or None for a new one. `bipartite` is then the map's.
-        bipartite: Whether sources and destinations are separate name spaces; None: where the file
-            declares it, as JODIE's and some of KONECT's do.
+        ids: An existing id map, or None for a new one. `bipartite` is then the map's.
+        bipartite: Whether sources and destinations are separate name spaces; None: as declared by
+            the file (JODIE's, some of KONECT's).
         **options: Fields of `StreamOptions`: the columns, their units, the format, ...
 
     Returns:
-        A source that can be iterated again and again, in bounded memory unless `sort`.
+        A source that can be iterated repeatedly, in bounded memory unless `sort`.
 
     Raises:
-        FileNotFoundError: If there is no such file or folder.
-        StreamError: If a file is of no known format, or lacks a column. Iterating raises it at the
-            first row that is no event, naming file and line (or row, from 0).
-        TypeError: If there is no such option.
-        ValueError: If an option is out of its choices.
+        FileNotFoundError: If the file or folder does not exist.
+        StreamError: If a file has an unknown format, or lacks a column. Iterating raises it at the
+            first bad row, with file and line (or row, from 0).
+        TypeError: If an option is unknown.
+        ValueError: If an option has an invalid value.
 
     Example:
         >>> payments = {"src": ["ann", "bob"], "dst": ["shop", "shop"], "t": [5, 7]}
@@ -249,29 +248,29 @@ def open_files(
     bipartite: bool | None = None,
     **options: Any,
 ) -> FileSource:
-    """Return a file, a folder or a table as a source that can resume at any position.
+    """Open a file, a folder or a table as a source that can resume at any position.
 
-    Rows that are no events do not end it: each comes as a bad row with its place (the byte in the
-    text, or the row) and its bytes. Times may come in any order; `Ingest` sorts them.
+    Bad rows do not end it: each is reported with its place (the byte in the text, or the row) and
+    its bytes. Times may come in any order; `Ingest` sorts them.
 
     Args:
         source: As for `open_stream`.
-        event_id: Name of a column of texts or integers by which events that come twice are found,
-            if `OrderConfig.dedup_window` says so; None reads none.
+        event_id: Name of a text or integer column used to find repeated events, if
+            `OrderConfig.dedup_window` is set; None reads none.
         checks: Limits on the values; None for those of `Checks()`.
-        max_file_bytes: How many bytes of text a compressed file may hold; None for 1 GiB, or 200
-            times its own size where that is more.
-        block_bytes: How much of a text file to parse at a time. It does not change what is read.
-        follow: Read on as the file grows by whole lines, or as whole files are moved to the folder,
-            and never end. What there is to be found out, the first row alone shows.
+        max_file_bytes: Maximum text bytes of a compressed file; None for the larger of 1 GiB and
+            200 times its own size.
+        block_bytes: Bytes of a text file parsed at a time; does not change the result.
+        follow: Keep reading as the file grows by whole lines, or as whole files are moved to the
+            folder, and never end. Column detection then uses the first row alone.
         bipartite: As for `open_stream`.
         **options: Fields of `StreamOptions`.
 
     Raises:
-        FileNotFoundError: If there is no such file or folder.
-        StreamError: If a file is of no known format, or lacks a column.
-        TypeError: If there is no such option.
-        ValueError: If an option is out of its choices.
+        FileNotFoundError: If the file or folder does not exist.
+        StreamError: If a file has an unknown format, or lacks a column.
+        TypeError: If an option is unknown.
+        ValueError: If an option has an invalid value.
     """
     name, reader, found = _reader_of(
         source,

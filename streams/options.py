@@ -1,4 +1,4 @@
-"""How the rows of files become events: columns, units of time, formats; needs no pyarrow."""
+"""Options that map the rows of files to events: columns, time units, formats; needs no pyarrow."""
 
 from __future__ import annotations
 
@@ -18,48 +18,48 @@ FileFormat = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class TextLayout:
-    """Format of files, and the layout of delimited text."""
+    """File format, and the layout of delimited text."""
 
     format: FileFormat | None = None
     """Format; unset: by the name's ending."""
     header: bool | None = None
-    """Whether the first line of delimited text names its columns; unset: unless --columns does."""
+    """Whether the first line of delimited text names the columns; unset: yes, without --columns."""
     columns: str | Sequence[str] | None = None
-    """Names of the columns where no header has them, such as src,dst,_,t; _ is not read."""
+    """Column names for files without a header, such as src,dst,_,t; _ ignores a column."""
     sep: str | None = None
-    """What stands between two values: a character, tab, or space for any number of them."""
+    """Separator of values: a character, tab, or space for any run of spaces and tabs."""
     comment: str | None = None
-    """What lines of text begin with that are no rows, such as #."""
+    """Prefix of comment lines in text files, such as #."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamOptions(ColumnNames, TextLayout):
-    """How the rows of a source become events; the keyword arguments of `open_stream`.
+    """Options that map the rows of a source to events; the keyword arguments of `open_stream`.
 
-    Times may be numbers, timestamps, and texts such as `2024-05-01 12:00:00.5+02:00` (ISO 8601, or
-    as SQL writes it); without a zone they are UTC. `time_unit=None` goes by the first rows: ms, us
-    or ns where all of them are dates of 1980 to 2099 in that unit, else s. Times that fall between
-    two ticks are an error, never rounded: `time_unit="s", tick_unit="ms"` keeps 3 decimals. The
-    least and the largest int64 are no times.
+    Times may be numbers, timestamps, and texts such as `2024-05-01 12:00:00.5+02:00` (ISO 8601 or
+    SQL); without a zone they are UTC. `time_unit=None` detects the unit from the first rows: ms, us
+    or ns if all are dates of 1980 to 2099 in that unit, else s. Times between two ticks are an
+    error, never rounded: `time_unit="s", tick_unit="ms"` keeps 3 decimals. The least and the
+    largest int64 are not valid times.
 
     Labels are integers, booleans (0 and 1), or texts, which become 0, 1, ... in order of appearance
     (`EventSource.label_classes`). Features may also be columns of lists; None reads those that the
     format declares (JODIE's), else none.
 
     Raises:
-        ValueError: If an option is out of its choices.
+        ValueError: If an option has an invalid value.
     """
 
     features: str | Sequence[str] | None = None
     """Edge feature columns: names, or a prefix such as f*."""
     fill_missing: float | None = None
-    """What features are that are empty, null or NaN, and those of nodes without a row of their own;
-    unset: such a row is refused."""
+    """Value of features that are empty, null or NaN, and of all features of nodes without a row;
+    unset: such a row is rejected."""
     time_unit: Unit | None = None
     """Unit of numeric times; unset: detected from the first rows. ISO 8601 times need none."""
     tick_unit: Unit | None = None
-    """Unit to keep times in; finer than time_unit if they have decimals; unset: time_unit, or what
-    the first dates need."""
+    """Unit to store times in; finer than time_unit if they have decimals; unset: time_unit, or the
+    unit that the first dates need."""
     id_kind: IdKind | None = None
     """Type of the node ids; unset: as in the first row."""
 
@@ -71,10 +71,10 @@ class StreamOptions(ColumnNames, TextLayout):
 
     @property
     def unit(self) -> str:
-        """What numbers of times count: `time_unit`, or s where nothing gives it."""
+        """Unit of numeric times: `time_unit`, or s if unset."""
         return self.time_unit or "s"
 
     @property
     def tick(self) -> str:
-        """What a tick is: `tick_unit`, or the unit of times where nothing gives it."""
+        """Unit of a tick: `tick_unit`, or the unit of times if unset."""
         return self.tick_unit or self.unit

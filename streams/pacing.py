@@ -1,4 +1,4 @@
-"""When events are handed out, and how many at a time."""
+"""Real-time playback and rebatching of events."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def playback(
     limit: int | None = None,
     clock: Any = time,
 ) -> Iterator[EventBatch]:
-    """Yield the events of `source` when they are due, stream time running at `speed`.
+    """Yield the events of `source` when they are due, with stream time running at `speed`.
 
-    The first event is due at once. Batches are split so that no event comes early and those with
-    one time come together; whoever is slow gets what has become due meanwhile in one batch.
+    The first event is due at once. Batches are split so that no event is early and events of equal
+    time stay together; a slow consumer receives all events due meanwhile in one batch.
 
     Args:
         source: The stream.
-        speed: How many times real time, more than 0; None or infinity does not wait at all.
-        limit: How many events at most; nothing is read beyond them. None: all.
+        speed: Multiple of real time, more than 0; None or infinity does not wait at all.
+        limit: Maximum number of events; nothing is read beyond them. None: all.
         clock: Has `monotonic()` and `sleep(seconds)`, as the module `time` does.
 
     Raises:
@@ -49,7 +49,7 @@ def playback(
 
 
 def num_played(source: Source, limit: int | None) -> int | None:
-    """Return how many events of `source` there will be up to `limit`, None if it does not say."""
+    """Return the number of events of `source` up to `limit`, None if unknown."""
     known = source.num_events
     return min(known, limit) if known is not None and limit is not None else known
 

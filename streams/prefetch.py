@@ -1,4 +1,4 @@
-"""Work done ahead in a thread of its own, a bounded number of items at a time."""
+"""Bounded prefetch in a background thread."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ T = TypeVar("T")
 
 
 class Ended(Exception):
-    """Nothing more will come."""
+    """Raised when the iterator is exhausted."""
 
 
 class Prefetcher(Generic[T]):
-    """The items of an iterator, made in a thread while the ones before are used."""
+    """Prefetches the items of an iterator in a thread."""
 
     def __init__(self, items: Iterator[T], depth: int) -> None:
         self._items = items
@@ -27,7 +27,7 @@ class Prefetcher(Generic[T]):
         self._thread.start()
 
     def take(self, timeout: float) -> T | None:
-        """Return the next item, waiting for it up to `timeout` seconds; None if it takes longer."""
+        """Return the next item, waiting up to `timeout` seconds; None on timeout."""
         if self._end is not None:
             raise self._end
         try:
@@ -40,10 +40,10 @@ class Prefetcher(Generic[T]):
         return item
 
     def close(self) -> None:
-        """Stop the thread; waits for the item being made, a few seconds at most."""
+        """Stop the thread; waits for the item in progress, a few seconds at most."""
         self._stopped.set()
         with suppress(queue.Empty):
-            self._waiting.get_nowait()  # the thread may be waiting for room
+            self._waiting.get_nowait()  # unblock a thread that waits for space
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
@@ -52,12 +52,12 @@ class Prefetcher(Generic[T]):
             for item in self._items:
                 if not self._put(item):
                     return
-        except BaseException as error:  # it is raised again where the items are taken
+        except BaseException as error:  # raised again by `take`
             end = error
         self._put(end)
 
     def _put(self, item: T | BaseException) -> bool:
-        """Return whether the item was put; False if that is not wanted any more."""
+        """Put an item; return False if the prefetcher was closed."""
         while not self._stopped.is_set():
             try:
                 self._waiting.put(item, timeout=0.1)

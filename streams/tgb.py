@@ -1,4 +1,4 @@
-"""TGB's files for link prediction as files that anybody reads: Parquet, and safetensors."""
+"""Convert TGB's link prediction files to portable formats: Parquet and safetensors."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ Int64s = npt.NDArray[np.int64]
 
 PARTS = ("val", "test")
 SHARES = (0.70, 0.85)
-"""Quantiles of the times at which validation and the test begin."""
+"""Quantiles of the times at which validation and test begin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """What was written."""
+    """Result of a conversion."""
 
     files: tuple[Path, ...]
     """The events, then the negatives of validation and of the test."""
     num_events: int
     num_negatives: dict[str, int]
-    """By part."""
+    """Number of events, by part."""
 
 
 def convert_tgb(
@@ -46,23 +46,22 @@ def convert_tgb(
 ) -> Converted:
     """Write NAME.parquet, NAME.val.negatives.safetensors and NAME.test.negatives.safetensors.
 
-    Node ids become TGB's integers: of lists in JODIE's form (wiki, subreddit, ...) the destinations
-    follow the sources; of others, whose columns are time, source, destination and more, nodes are
-    numbered from 0 on in the order in which they appear. Of the
-    pickles only integer arrays are read.
+    Node ids become TGB's integers: in JODIE's layout (wiki, subreddit, ...) destinations are
+    numbered after the sources; in the others, whose columns are time, source, destination and more,
+    nodes are numbered from 0 in order of appearance. Only integer arrays are read from the pickles.
 
     Args:
         folder: Has NAME_edgelist*.csv, NAME_val_ns*.pkl and NAME_test_ns*.pkl, one of each.
-        out: The folder to write to; it is made.
+        out: Output folder; created if missing.
         time_unit: Unit of the times.
 
     Returns:
-        What was written. The negatives are `start`, int64 `[n + 1]`, and `dst`, int64: those of the
-        part's n-th event are `dst[start[n]:start[n + 1]]`.
+        The files written. The negatives are `start`, int64 `[n + 1]`, and `dst`, int64: those of
+        the part's n-th event are `dst[start[n]:start[n + 1]]`.
 
     Raises:
-        FileNotFoundError: If a file is not there.
-        StreamError: If one is not what it should be, or negatives are of other events.
+        FileNotFoundError: If a file is missing.
+        StreamError: If a file is invalid, or negatives belong to other events.
     """
     folder = Path(folder)
     edges = _only(folder, "*_edgelist*.csv")
@@ -105,7 +104,7 @@ def _only(folder: Path, pattern: str) -> Path:
 
 
 def _read(path: Path, time_unit: str) -> tuple[dict[str, Int64s], npt.NDArray[np.float32] | None]:
-    """Return src, dst and t of all events as TGB numbers their nodes, and the features."""
+    """Return src, dst and t of all events with TGB's node numbers, and the features."""
     decoder = decoder_for(path)
     is_jodie = isinstance(decoder, JodieDecoder)
     if is_jodie:

@@ -1,4 +1,4 @@
-"""Transports by URL scheme: where streams come from besides files, found when first asked for."""
+"""Transports by URL scheme: event sources other than files, loaded on first use."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from typing import Any
 from tgflow.streams.rows.row_batch import PartitionedSource
 
 SCHEMES = {"kafka": "tgflow.streams.kafka"}
-"""Of each URL scheme the module whose `TRANSPORT` serves it. A new transport is one such line."""
+"""Module of each URL scheme, which exports `TRANSPORT`. A new transport is one such line."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """What a URL scheme stands for.
+    """A transport for a URL scheme.
 
     Args:
         config: The dataclass of its settings; its field `url` is the address of a stream.
-        open: Returns the source that a `config` describes. Raises `ImportError` if a package that
-            it needs is not installed.
-        ends: Whether its streams end; of those that do not the time may jump far ahead only if the
-            user says so, and late events are dead letters by default.
+        open: Returns the source for a `config`. Raises `ImportError` if a required package is not
+            installed.
+        ends: Whether its streams end; in endless ones, times may jump far ahead only if allowed
+            explicitly, and late events are dead letters by default.
         publish: Returns a context manager that writes events to an address, and flushes and closes
-            at its end: `send(events)` and `flush()` raise `OSError` if events are not taken,
-            `num_events` were written, `describe()` returns what and where, such as "40 records to
-            3 partitions of edges", and `how_to_read()` the settings of a stream that reads them. It
-            takes the address, the `NodeIds` of the events, and as keywords codec, records,
-            partition_by and options. Raises `ValueError` if these do not fit. None if the transport
-            cannot be written to.
-        topic: Returns what takes records of any kind at an address, with `send(value, partition,
-            key)`, `flush()` and `close()`, which raise `OSError` if records are not taken. It takes
-            the address and the options of the scheme's section. None if the transport cannot be
-            written to.
+            on exit: `send(events)` and `flush()` raise `OSError` if events are rejected,
+            `num_events` counts those written, `describe()` returns a summary such as "40 records
+            to 3 partitions of edges", and `how_to_read()` the settings that read them. It takes
+            the address, the `NodeIds` of the events, and the keywords codec, records, partition_by
+            and options. Raises `ValueError` if these are inconsistent. None if the transport is
+            read-only.
+        topic: Returns a writer of arbitrary records to an address, with `send(value, partition,
+            key)`, `flush()` and `close()`, which raise `OSError` if records are rejected. It takes
+            the address and the options of the scheme's section. None if the transport is
+            read-only.
     """
 
     config: type[Any]
@@ -53,10 +53,10 @@ def scheme_of(address: str) -> str | None:
 
 
 def find_transport(address: str) -> Transport | None:
-    """Return what reads the stream at `address`, None if it is a path.
+    """Return the transport of the stream at `address`, None if it is a path.
 
     Raises:
-        ValueError: If the scheme is unknown; the message lists those there are.
+        ValueError: If the scheme is unknown; the message lists the known ones.
     """
     scheme = scheme_of(address)
     if scheme is None:

@@ -1,4 +1,4 @@
-"""Writing a stream to a file, so that it can be read back the same."""
+"""Writing streams to files, for a lossless round trip."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from tgflow.streams.open import Source
 def write_events(path: str | os.PathLike[str], source: Source) -> int:
     """Write a stream to a CSV, TSV, JSON lines, Parquet or Arrow file, by the ending of its name.
 
-    The columns are src and dst (the stream's own ids, not the dense ones), t in ticks, label and
-    weight if there are some, and f0, f1, ... for the features. The file appears when it is
-    complete; one that is there already is replaced.
+    The columns are src and dst (the stream's own ids, not the dense ones), t in ticks, optional
+    label and weight, and f0, f1, ... for the features. The write is atomic: an existing file is
+    replaced once the new one is complete.
 
     Args:
-        path: The file to write; text formats may end in `.gz`, `.zst` or `.bz2` besides.
+        path: The file to write; text formats may end in `.gz`, `.zst` or `.bz2` as well.
         source: The stream; its ids distinguish sources and destinations if bipartite.
 
     Returns:
-        How many events were written.
+        The number of events written.
 
     Raises:
-        ValueError: If the name has no known ending.
+        ValueError: If the name has an unknown ending.
     """
     rows = (events.to_arrow(source.ids) for events in source)
     columns = [(name, pa.int64()) for name in ("src", "dst", "t")]
@@ -47,18 +47,18 @@ def write_rows(
 ) -> int:
     """Write rows to a CSV, TSV, JSON lines, Parquet or Arrow file, by the ending of its name.
 
-    The file appears when it is complete; one that is there already is replaced.
+    The write is atomic: an existing file is replaced once the new one is complete.
 
     Args:
         path: As `write_events`.
         rows: Batches of rows, all of one schema.
-        schema: Of the file where there are no rows.
+        schema: Schema of the file, used if there are no rows.
 
     Returns:
-        How many rows were written.
+        The number of rows written.
 
     Raises:
-        ValueError: If the name has no known ending.
+        ValueError: If the name has an unknown ending.
     """
     target, num_rows, write = Path(path), 0, None
     kind, compression = format_of(target), COMPRESSION.get(target.suffix)
@@ -81,12 +81,12 @@ def write_rows(
 
 
 def encode_rows(rows: pa.RecordBatch, kind: str, *, header: bool = False) -> bytes:
-    """Return rows as a piece of a text file, which others may follow.
+    """Encode rows as a chunk of a text file, which others may follow.
 
     Args:
-        rows: What is written.
+        rows: The rows to encode.
         kind: "csv", "tsv" or "jsonl".
-        header: Whether the names of the columns come first, where a format has them.
+        header: Whether to write the column names first, where a format has them.
     """
     if kind == "jsonl":
         return b"".join(f"{json.dumps(row)}\n".encode() for row in rows.to_pylist())

@@ -1,1 +1,1 @@
-"""Files and tables as partitions of rows: one decoder a format."""
+"""Files and tables read as partitions of rows; one decoder per format."""

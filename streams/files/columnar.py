@@ -1,4 +1,4 @@
-"""Typed columns in batches: Parquet, Arrow IPC and Feather, NumPy's and torch's arrays, tables."""
+"""Decoders of columnar data: Parquet, Arrow IPC and Feather, NumPy and torch files, tables."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ from tgflow.streams.rows.schema import Columns
 from tgflow.streams.rows.validate import RowSchema, validate
 
 BATCH_ROWS = 1 << 15
-"""Torch checks more at a time in several threads, which wait for one another on a busy machine."""
+"""Elements torch checks at once; above this it uses threads, which are slow on a busy machine."""
 MAX_BYTES = 1 << 30
-"""Bytes that a compressed file's array may have whatever its size; beyond, `MAX_RATIO` counts."""
+"""Bytes of a compressed file's array that are always allowed; above them `MAX_RATIO` applies."""
 MAX_RATIO = 200
 _ARROW_MAGIC = b"ARROW1"
 _DAMAGE = (pa.ArrowException, OSError, ValueError, zipfile.BadZipFile, EOFError)
 
 
 class ColumnarDecoder(Decoder):
-    """Typed columns of a file, or of a table in memory, read in batches.
+    """Decode the typed columns of a file or an in-memory table in batches.
 
     Args:
-        name: What messages call it.
+        name: Name in messages.
         names: The names of the columns.
-        num_events: How many rows there are, None if that is not known.
-        load: Yields some columns in batches of any size.
-        path: The file; None for a table in memory.
+        num_events: Number of rows, None if unknown.
+        load: Yields the requested columns in batches of any size.
+        path: The file; None for an in-memory table.
         may_grow: Whether rows may be appended to the file.
-        features: The feature columns of a stream that declares none.
+        features: Default feature columns, for streams that declare none.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ColumnarDecoder(Decoder):
         return self._names
 
     def default_features(self) -> Sequence[str]:
-        """Return what was named when it was made."""
+        """Return the default feature columns given at construction."""
         return self._features
 
     def batches(
@@ -96,26 +96,26 @@ class ColumnarDecoder(Decoder):
             raise SourceCorrupt(where, "syntax", f"{text}; fetch the file again") from error
 
     def samples(self, columns: Columns) -> Sequence[Mapping[str, Any]]:
-        """Return some of the first rows, by column name, without those that cannot be read."""
+        """Return a sample of the first rows, by column name, without unreadable rows."""
         for batch in self.batches(columns.names, SAMPLES):
             rows = (_values(batch, row) for row in range(len(batch)))
             return [row for row, is_whole in rows if is_whole]
         return []
 
     def read(self, schema: RowSchema, start: Position | None) -> Iterator[RowBatch]:
-        """Return the rows; what type a column has is judged when it is converted."""
+        """Return the rows; column types are checked during conversion."""
         if start is not None:
             self._check(start)
         return self._rows(schema, 0 if start is None else int(start["row"] or 0))
 
     def progress(self) -> float:
-        """Return which share of the rows the latest `read` has yielded, 0 if that is unknown."""
+        """Return the share of rows that the latest `read` has yielded, 0 if unknown."""
         return min(1.0, self._num_read / self.num_events) if self.num_events else 0.0
 
     def _rows(self, schema: RowSchema, first: int) -> Iterator[RowBatch]:
         self._num_read = first
         anchor: Position = {"size": self.size}
-        if self._path is not None:  # the end of most files is their table of contents
+        if self._path is not None:  # most formats keep their metadata at the end of the file
             size = self._path.stat().st_size
             anchor = {"size": size, "sha256": digest(tail(self._path, size))}
         for batch in self.batches(schema.columns.names, BATCH_ROWS, first):
@@ -125,7 +125,7 @@ class ColumnarDecoder(Decoder):
             yield validate(batch, schema, locate=locate, position=position)
 
     def _check(self, start: Position) -> None:
-        """Raise `SourceTruncated` or `SourceMismatch` if it is not what gave `start`."""
+        """Raise `SourceTruncated` or `SourceMismatch` if the data differs from that of `start`."""
         before = int(start["size"] or 0)
         if self._path is None:
             if self.size < before:
@@ -146,7 +146,7 @@ def _origin(name: str, first: int, batch: pa.RecordBatch, row: int) -> Origin:
 
 
 def _values(batch: pa.RecordBatch, row: int) -> tuple[dict[str, Any], bool]:
-    """Return the values of a row, None for those that cannot be read, and whether all can be."""
+    """Return the values of a row (None for unreadable ones), and whether all are readable."""
     values, is_whole = {}, True
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         value = column.slice(row, 1)
@@ -159,7 +159,7 @@ def _values(batch: pa.RecordBatch, row: int) -> tuple[dict[str, Any], bool]:
 
 
 def table_decoder(table: pa.Table, features: Sequence[str] = ()) -> ColumnarDecoder:
-    """Open a table in memory."""
+    """Open an in-memory table."""
 
     def load(names: Sequence[str]) -> Iterable[pa.RecordBatch]:
         batches: list[pa.RecordBatch] = table.select(list(names)).to_batches()
@@ -184,7 +184,7 @@ def parquet_decoder(path: Path) -> ColumnarDecoder:
 
 
 def arrow_decoder(path: Path) -> ColumnarDecoder:
-    """Open an Arrow IPC file (Feather version 2 is the same), mapped into memory, or a stream."""
+    """Open an Arrow IPC file (or Feather version 2), memory-mapped, or an Arrow stream."""
     with path.open("rb") as file:
         is_file = file.read(len(_ARROW_MAGIC)) == _ARROW_MAGIC
 
@@ -213,7 +213,7 @@ def _arrays_decoder(
     shapes: Mapping[str, Sequence[int]],
     arrays: Callable[[Sequence[str]], Mapping[str, Any]],
 ) -> ColumnarDecoder:
-    """Open named arrays of one length: of one dimension, or of two, whose rows are lists."""
+    """Open named arrays of equal length: 1-d, or 2-d, whose rows become lists."""
     columns = {name: shape for name, shape in shapes.items() if len(shape) in (1, 2)}
     lengths = {shape[0] for shape in columns.values()}
     if len(lengths) > 1:
@@ -231,7 +231,7 @@ def _arrays_decoder(
 
 
 def npz_decoder(path: Path) -> ColumnarDecoder:
-    """Open a file of `numpy.savez`; arrays of objects, which would be unpickled, are refused."""
+    """Open a `numpy.savez` file; object arrays, which need unpickling, are rejected."""
     try:
         with zipfile.ZipFile(path) as file:
             shapes = {
@@ -251,7 +251,7 @@ def npz_decoder(path: Path) -> ColumnarDecoder:
 
 
 def _shape(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[int, ...]:
-    """Return an array's shape by its header; `ValueError` if it holds objects, or lies."""
+    """Return an array's shape from its header; `ValueError` if it is invalid or holds objects."""
     if info.file_size > max(MAX_BYTES, MAX_RATIO * info.compress_size):
         raise ValueError(f"{info.filename} would unpack to {info.file_size:,} bytes")
     read = {(1, 0): np.lib.format.read_array_header_1_0}
@@ -266,10 +266,10 @@ def _shape(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[int, ...]:
 
 
 def tensors_decoder(path: Path) -> ColumnarDecoder:
-    """Open a dict of tensors that `torch.save` wrote, such as `TemporalData.to_dict()`.
+    """Open a dict of tensors written by `torch.save`, such as `TemporalData.to_dict()`.
 
-    It is read with `weights_only=True`, so that nothing in it is run; a `TemporalData` that was
-    saved as it is names its class, and is refused.
+    The file is read with `weights_only=True`, so nothing in it is executed; a pickled
+    `TemporalData` object is rejected.
     """
     way_out = "save a dict of tensors: torch.save(data.to_dict(), path), or pass the object itself"
     try:
@@ -289,11 +289,11 @@ def tensors_decoder(path: Path) -> ColumnarDecoder:
 
 
 def as_table(data: Any) -> pa.Table | None:
-    """Return `data` as a table if it is one: Arrow's, a data frame, PyG's, columns, or rows.
+    """Convert `data` to a table if it is one: Arrow, a data frame, PyG's, columns, or rows.
 
-    A dict's columns may be NumPy arrays, torch tensors, Arrow arrays or lists; a 2-d one becomes
-    a column of lists. A tuple has src, dst, t, and perhaps x. Rows are dicts, of which all are
-    taken; lazy frames are computed.
+    A dict's columns may be NumPy arrays, torch tensors, Arrow arrays or lists; 2-d columns become
+    columns of lists. A tuple holds src, dst, t, and optionally x. Rows are dicts, all of which are
+    read; lazy frames are computed. Returns None for any other type.
     """
     if hasattr(data, "collect_schema") and hasattr(data, "collect"):
         data = data.collect()
@@ -301,7 +301,7 @@ def as_table(data: Any) -> pa.Table | None:
         return pa.Table.from_batches([data])
     if all(isinstance(getattr(data, name, None), torch.Tensor) for name in ("src", "dst", "t")):
         columns = data.to_dict() if hasattr(data, "to_dict") else vars(data)
-        num = len(data.src)  # a `TemporalData` of PyTorch Geometric: src, dst, t, msg, ...
+        num = len(data.src)  # a PyTorch Geometric `TemporalData`: src, dst, t, msg, ...
         data = {
             name: x.detach().cpu()
             for name, x in columns.items()
@@ -321,7 +321,7 @@ def as_table(data: Any) -> pa.Table | None:
 
 
 def array_of(column: Any) -> Any:
-    """Return a column as Arrow has it; one of two dimensions as lists of its rows."""
+    """Convert a column to an Arrow array; a 2-d column becomes an array of lists."""
     if isinstance(column, pa.Array | pa.ChunkedArray | list | tuple):
         return column
     values = np.asarray(column)

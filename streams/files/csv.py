@@ -1,19 +1,19 @@
 r"""Delimited text with or without a header line, in one dialect.
 
-Rows are those of RFC 4180, but for what follows; Python's `csv` with `strict=True` splits lines
+Rows follow RFC 4180 with the exceptions below; Python's `csv` with `strict=True` splits lines
 into the same values:
 
-* A row is a line, which ends by `\n` or `\r\n`; a quoted value holds neither, nor a lone `\r`.
-* Values between quotes may hold the delimiter, and quotes that are doubled. Nothing stands between
-  the closing quote and the next delimiter. A quote that opens within a value is a character like
-  any other: `5"x` is `5"x`.
-* A blank line is no row, and a row has as many values as the header. Both are UTF-8; a byte order
-  mark may stand at the beginning of the file. NUL is a character like any other.
-* Spaces and tabs around a number do not count; those around text do. Numbers are decimal: an id
-  and a label `-?[0-9]+`, a time and a feature perhaps with a point and an exponent. Text like
-  `nan`, `inf`, `1_000` and `0x10` is no number.
+* A row is a line that ends in `\n` or `\r\n`; quoted values contain neither, nor a lone `\r`.
+* Quoted values may contain the delimiter and doubled quotes. Nothing may stand between the closing
+  quote and the next delimiter. A quote that opens within a value is an ordinary character:
+  `5"x` is `5"x`.
+* Blank lines are bad rows, and a row has as many values as the header. Text is UTF-8; the file may
+  start with a byte order mark. NUL is an ordinary character.
+* Spaces and tabs around numbers are ignored; around text they are kept. Numbers are decimal: ids
+  and labels match `-?[0-9]+`; times and features may have a decimal point and an exponent.
+  `nan`, `inf`, `1_000` and `0x10` are not numbers.
 
-What a row is depends on its own line alone.
+The parse of a row depends on its own line alone.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ from tgflow.streams.rows.validate import (
 
 SPACE, TAB = "space", "tab"
 UNREAD = "_"
-"""The name of a column that is not read; there may be many."""
+"""Name of an ignored column; may be repeated."""
 MISSING = ("", "nan", "NaN", "NA", "N/A", "null", "NULL", "None")
-"""Texts of features that are missing, where those are filled."""
+"""Feature values treated as missing when `fill_missing` is set."""
 MAX_COMMENTS, HEAD_BYTES = 10_000, 8 << 20
-"""Of a file: lines of comments at its head, and bytes that are searched for them, about."""
+"""Maximum leading comment lines of a file, and about how many bytes are searched for them."""
 JODIE_HEADER = b"user_id,item_id,timestamp,state_label,comma_separated_list_of_features"
 _INTEGER = re.compile(r"\s*-?\d{1,99}\s*", re.ASCII)  # int() refuses thousands of digits
 _MAY_BE_NUMBER = re.compile(r"\s*[-+]?[0-9.iInN]")
@@ -70,7 +70,7 @@ _SPACES = re.compile(rb"[ \t]+")
 
 
 def names_of(layout: TextLayout) -> list[str] | None:
-    """Return the names of the columns, None where they are not given."""
+    """Return the column names, None where they are not given."""
     sep, comment, columns = layout.sep, layout.comment, layout.columns
     if sep not in (None, SPACE, TAB) and (len(sep) != 1 or sep in '"\n\r'):
         raise ValueError(f"sep must be one character, tab or space, got {sep!r}")
@@ -91,14 +91,14 @@ def names_of(layout: TextLayout) -> list[str] | None:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What a format says of the layout of its files.
+    """Layout of a delimited text format.
 
     Args:
-        delimiter: What stands between two values; a space for any number of `blanks`.
+        delimiter: Separator of values; a space stands for any run of `blanks`.
         has_header: Whether the first line names the columns.
-        comments: What lines begin with that are no rows.
-        blanks: Bytes that count as a space.
-        weight_from: From how many values on the third one of a row without a header is a weight.
+        comments: Prefixes of comment lines.
+        blanks: Bytes treated as a space.
+        weight_from: Minimum width of a headerless row whose third value is a weight.
     """
 
     delimiter: str = ","
@@ -109,18 +109,18 @@ class Dialect:
 
 
 SNAP = Dialect(" ", False, (b"#", b"%"), b"\t,")
-"""SNAP's temporal networks: src, dst, t, and c3, c4, ... for what comes behind."""
+"""SNAP's temporal networks: src, dst, t; further columns are named c3, c4, ..."""
 EDGES = replace(SNAP, weight_from=4)
-"""Network Repository's `.edges`: src, dst, t; or with more values src, dst, weight, t."""
+"""Network Repository's `.edges`: src, dst, t; with four values or more src, dst, weight, t."""
 KONECT = replace(SNAP, weight_from=0)
-"""KONECT's `out.NAME`: src, dst, weight and t; its first comment tells whether it is bipartite."""
+"""KONECT's `out.NAME`: src, dst, weight, t; the first comment declares a bipartite graph."""
 
 
 class CsvDecoder(TextDecoder):
-    """Delimited text as its format and its layout say.
+    """Decode delimited text with the layout of its format and the user's options.
 
-    Without a header and without names the columns are src, dst, t, and c3, c4, ... for what comes
-    behind.
+    Without a header and without given names the columns are src, dst, t; further ones are named
+    c3, c4, ...
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class CsvDecoder(TextDecoder):
         self._check_width()
 
     def names(self) -> Sequence[str] | None:
-        """Return the names of the columns, None if there are neither rows nor names."""
+        """Return the column names, None if there are neither rows nor names."""
         if self._given is not None:
             return [f"_{i}" if name == UNREAD else name for i, name in enumerate(self._given)]
         if self._header:
@@ -163,14 +163,14 @@ class CsvDecoder(TextDecoder):
         return [*first[: len(row)], *(f"c{i}" for i in range(len(first), len(row)))]
 
     def notes(self) -> Sequence[str]:
-        """Return that names were taken for granted."""
+        """Return a note that default column names are used."""
         names = self.names()
         if self._header or self._given is not None or names is None:
             return ()
         return [f"no header: the columns are read as {listed(names)}; columns='...' names others"]
 
     def read_head(self) -> list[bytes]:
-        """Read the first lines, tidy."""
+        """Read the first lines, with whitespace normalized."""
         return [bytes(self._tidy(line)) for line in super().read_head()]
 
     def samples(self, columns: Columns) -> Sequence[Mapping[str, Any]]:
@@ -184,7 +184,7 @@ class CsvDecoder(TextDecoder):
         return rows
 
     def parser(self, schema: RowSchema) -> Parser:
-        """Return how lines become typed columns."""
+        """Return the parser of lines."""
         names, columns = self.names() or (), schema.columns
         return csv_parser(names, self._delimiter, columns, schema.ids, schema.time, self._tidy)
 
@@ -212,13 +212,13 @@ class CsvDecoder(TextDecoder):
         return [name.strip() for name in names]
 
     def _first_row(self) -> list[str] | None:
-        """Return the values of the first line that has some; none if no line has, None without."""
+        """Return the values of the first row; empty if no line has any, None without a line."""
         lines = [x for x in self.head()[self.num_header_lines :] if not x.startswith(self.comments)]
         rows = (split_values(x, self._delimiter) for x in lines if undecodable(x) is None)
         return next(filter(None, rows), []) if lines else None
 
     def _check_width(self) -> None:
-        """Refuse names that are not as many as the first row has values."""
+        """Raise `StreamError` if the number of names differs from the width of the first row."""
         names = self._given
         row = None if names is None else self._first_row()
         if names is None or not row or len(row) == len(names):
@@ -240,7 +240,7 @@ class CsvDecoder(TextDecoder):
         return lines[:count]
 
     def _tidy(self, lines: Text) -> Text:
-        """Return lines between spaces with one between two values, and none around them."""
+        """Return space-delimited lines with single separators and no surrounding spaces."""
         if self._delimiter != " ":
             return lines
         found = lines.translate(bytes.maketrans(self._blanks, b" " * len(self._blanks)))
@@ -253,10 +253,10 @@ class CsvDecoder(TextDecoder):
 
 
 class JodieDecoder(CsvDecoder):
-    """JODIE's CSV files (Kumar et al., KDD 2019) as they are published: wikipedia, reddit, ...
+    """JODIE's published CSV files (Kumar et al., KDD 2019): wikipedia, reddit, ...
 
-    Five names in the header stand for `4 + F` values a row: src, dst, t, label, f0, f1, ... Users
-    and items are counted apart, both from 0: a stream of them is bipartite.
+    The header has five names for `4 + F` values per row: src, dst, t, label, f0, f1, ... Users
+    and items are numbered separately, both from 0, so the stream is bipartite.
     """
 
     bipartite = True
@@ -269,7 +269,7 @@ class JodieDecoder(CsvDecoder):
         return ["src", "dst", "t", "label", *(f"f{i}" for i in range(num_features))]
 
     def default_features(self) -> Sequence[str]:
-        """Return f0, f1, ...: they are read unless others are asked for."""
+        """Return f0, f1, ..., which are read unless other features are requested."""
         return self.names()[4:]
 
 
@@ -281,7 +281,7 @@ def csv_parser(
     time: Scale,
     tidy: Callable[[Text], Text] = lambda lines: lines,
 ) -> Parser:
-    """Return how lines become typed columns: times decimal, so that they are never floats."""
+    """Return the parser of lines; times are parsed as decimals, never as floats."""
     names = list(names)
     reading = pa.csv.ReadOptions(column_names=names)
     parsing = pa.csv.ParseOptions(delimiter=delimiter, ignore_empty_lines=False)
@@ -307,7 +307,7 @@ def csv_parser(
 
     def parse(lines: Text, num_lines: int) -> pa.RecordBatch:
         lines = tidy(lines)
-        if num_lines == 1 and undecodable(lines) is None:  # Arrow takes 30 times longer
+        if num_lines == 1 and undecodable(lines) is None:  # Arrow takes 30x as long
             values = split_values(lines, delimiter)
             if len(values) != len(names) or not all(
                 _MAY_BE_NUMBER.match(values[i]) for i in numbers
@@ -316,22 +316,22 @@ def csv_parser(
         if b"\r" in lines and lines.count(b"\r") != lines.count(b"\r\n"):
             raise pa.ArrowInvalid("a line end of another kind")
         if b"\xef" in lines and (lines.startswith(BOM) or b"\n" + BOM in lines):
-            raise pa.ArrowInvalid("a byte order mark")  # Arrow skips one where it begins
+            raise pa.ArrowInvalid("a byte order mark")  # Arrow would skip a leading one
         if b'"' in lines and not encloses_values(lines, delimiter):
-            raise pa.ArrowInvalid("text after a closing quote")  # Arrow adds it to the value
+            raise pa.ArrowInvalid("text after a closing quote")  # Arrow appends it
         refuse_tiny(lines, is_tiny)
         reading.block_size = parser_block(lines, num_lines)
         batch = table(lines, converting)
         if len(batch) != num_lines:
             raise pa.ArrowInvalid("a value holds a line end")
         if ids == "int" and (b"x" in lines or b"X" in lines):
-            for column in table(lines, as_text).columns:  # Arrow reads hexadecimal numbers
+            for column in table(lines, as_text).columns:  # Arrow accepts hexadecimal numbers
                 if pc.any(pc.match_substring_regex(column, r"^\s*0[xX]")).as_py():
                     raise pa.ArrowInvalid("a hexadecimal id")
         return batch
 
     def explain(line: Text) -> Fault | None:
-        if plain.fullmatch(line):  # 10 times faster than what follows
+        if plain.fullmatch(line):  # 10 times faster than the checks below
             return None
         return _fault(tidy(line), names, delimiter, columns, ids, time)
 
@@ -339,7 +339,7 @@ def csv_parser(
 
 
 def split_values(line: Text, delimiter: str) -> list[str]:
-    """Return the values of a line; none if it is blank or no UTF-8, or its quotes are wrong."""
+    """Split a line into values; empty if it is blank, not UTF-8, or wrongly quoted."""
     try:
         return next(csv.reader([line.decode()], delimiter=delimiter, strict=True))
     except (csv.Error, UnicodeDecodeError):
@@ -347,19 +347,19 @@ def split_values(line: Text, delimiter: str) -> list[str]:
 
 
 def as_integer(value: str) -> int | None:
-    """Return the integer that a value is, spaces and tabs around it or not; None if it is none."""
+    """Parse an integer, with or without spaces and tabs around it; None if `value` is not one."""
     return int(value) if _INTEGER.fullmatch(value) else None
 
 
 def encloses_values(lines: Text, delimiter: str) -> bool:
-    r"""Return whether each value that begins with a quote ends by one, with others in it doubled.
+    r"""Return whether each value with an opening quote is closed, and its inner quotes are doubled.
 
-    A quote that opens within a value is a character like any other. A quoted value that holds a
-    line end may pass: counting the rows finds it.
+    A quote that opens within a value is an ordinary character. A quoted value that contains a
+    line end may pass; the row count detects it.
     """
     data = np.frombuffer(lines, dtype=np.uint8)
     quotes = np.flatnonzero(data == ord('"'))
-    if len(quotes) % 2 == 0:  # quotes that open and close in turn; two in a value do both
+    if len(quotes) % 2 == 0:  # quotes open and close alternately; a doubled quote does both
         opening, closing = quotes[::2], quotes[1::2]
         before, after = data[opening - 1], data[np.minimum(closing + 1, len(data) - 1)]
         opens = (opening == 0) | np.isin(before, [*f'{delimiter}\n"'.encode()])
@@ -371,7 +371,7 @@ def encloses_values(lines: Text, delimiter: str) -> bool:
 
 
 def _quote_error(line: Text, delimiter: str) -> str | None:
-    """Return what is wrong with the quotes of a line; its bytes need not be UTF-8."""
+    """Describe the quoting error of a line, None if there is none; bytes need not be UTF-8."""
     try:
         next(csv.reader([line.decode("latin-1")], delimiter=delimiter, strict=True), None)
     except csv.Error as error:
@@ -380,7 +380,7 @@ def _quote_error(line: Text, delimiter: str) -> str | None:
 
 
 def _quote_fault(line: Text, delimiter: str) -> tuple[str, str]:
-    """Return what is wrong with the quotes of a line that has no values, and the way out."""
+    """Return the quoting error of a line without values, and the fix."""
     if "unexpected end" in (_quote_error(line, delimiter) or ""):
         return "a quote is not closed", "values hold no line ends here"
     return "text follows a closing quote", "write quotes within quotes twice"
@@ -433,7 +433,7 @@ def _types(columns: Columns, ids: IdKind, time: Scale) -> dict[str, pa.DataType]
 
 
 def _strict(types: Mapping[str, pa.DataType], missing: Sequence[str] = ()) -> pa.csv.ConvertOptions:
-    """Return options under which nothing means "missing" but some texts for numbers."""
+    """Return conversion options with no null values except in numeric columns with `missing`."""
     return pa.csv.ConvertOptions(
         column_types=types,
         include_columns=list(types),
@@ -443,7 +443,7 @@ def _strict(types: Mapping[str, pa.DataType], missing: Sequence[str] = ()) -> pa
 
 
 def _plain(kind: pa.DataType | None, delimiter: bytes) -> bytes:
-    """Return a pattern of values in which nothing is wrong."""
+    """Return a pattern that matches only valid values."""
     if kind == pa.int64():
         return rb"[0-9]{1,18}"
     if kind is not None and (pa.types.is_decimal(kind) or pa.types.is_floating(kind)):

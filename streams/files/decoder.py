@@ -1,4 +1,4 @@
-"""Base class of the decoders, one for each file format, and the anchors of positions."""
+"""Base class of the file decoders, and the anchors of positions."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ANCHOR_BYTES = 1 << 16
 
 
 class Decoder(ABC):
-    """One file, or one table, of one format."""
+    """Base class of decoders; reads one file or table."""
 
     bipartite = False
-    """Whether it counts sources and destinations apart."""
+    """Whether sources and destinations are numbered separately."""
     is_growing = False
-    """Whether lines may be appended while it is read."""
+    """Whether lines may be appended during the read."""
 
     def __init__(self, name: str, size: int, num_events: int | None, first_place: str) -> None:
         self.name = name
@@ -33,46 +33,46 @@ class Decoder(ABC):
 
     @abstractmethod
     def names(self) -> Sequence[str] | None:
-        """Return the names of the columns, or None if it has neither rows nor names."""
+        """Return the column names, None if there are neither rows nor names."""
 
     @abstractmethod
     def samples(self, columns: Columns) -> Sequence[Mapping[str, Any]]:
-        """Return some of the first rows, by column name, without those that cannot be read."""
+        """Return a sample of the first rows, by column name, without unreadable rows."""
 
     @abstractmethod
     def read(self, schema: RowSchema, start: Position | None) -> Iterator[RowBatch]:
         """Return the rows in order, from `start` on, a bounded number of them at a time.
 
-        Positions lack the file, which the reader adds.
+        Positions lack the file; the reader adds it.
         """
 
     @abstractmethod
     def progress(self) -> float:
-        """Return which share of it the latest `read` has consumed, 0 to 1."""
+        """Return the share that the latest `read` has consumed, 0 to 1."""
 
     def default_features(self) -> Sequence[str]:
-        """Return the feature columns of a stream that declares none."""
+        """Return the default feature columns, for streams that declare none."""
         return ()
 
     def notes(self) -> Sequence[str]:
-        """Return what was taken for granted about it, in sentences."""
+        """Return notes on assumptions made about the file, one sentence each."""
         return ()
 
 
 def digest(before: bytes) -> str:
-    """Return the anchor of the bytes before a place, of which the last 64 KiB count."""
+    """Return the anchor of a position: a digest of the last 64 KiB of `before`."""
     return hashlib.sha256(before[-ANCHOR_BYTES:]).hexdigest()
 
 
 def check_digest(name: str, before: bytes, position: Mapping[str, Any], what: str) -> None:
-    """Raise `SourceMismatch` unless `before` is what stood before `position` when it was read."""
+    """Raise `SourceMismatch` if `before` differs from the data before `position` when saved."""
     if digest(before) != position["sha256"]:
         text = f"what stands before {what} is not what was read there; it is another file: "
         raise SourceMismatch(name, "schema", f"{text}put the old one back, or start afresh")
 
 
 def check_size(name: str, size: int, position: Mapping[str, Any]) -> None:
-    """Raise `SourceTruncated` if a file is shorter than it was."""
+    """Raise `SourceTruncated` if the file has become shorter."""
     if size < position["size"]:
         text = f"it has {size} bytes, but had {position['size']} when it was read; put it back"
         raise SourceTruncated(name, "schema", text)

@@ -1,4 +1,4 @@
-"""The files of DyGLib: `ml_NAME.csv`, and beside it the features of its events, `ml_NAME.npy`."""
+"""DyGLib data sets: `ml_NAME.csv`, with event features in `ml_NAME.npy` beside it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ Rows = npt.NDArray[np.floating[Any]]
 
 
 class DyglibDecoder(CsvDecoder):
-    """A list of events with columns row, src, dst, t, label and idx, and x from the file beside it.
+    """Decode an event list with columns row, src, dst, t, label, idx, and x from the `.npy` file.
 
-    Row `idx` of `ml_NAME.npy` is an event's features; row 0 stands for none. They are read unless
-    others are asked for, or unless all are zero, as DyGLib writes them for data sets without any.
+    Row `idx` of `ml_NAME.npy` holds an event's features; row 0 is padding. They are read unless
+    other features are requested, or all are zero, as DyGLib writes for data sets without features.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class DyglibDecoder(CsvDecoder):
         return found
 
     def parser(self, schema: RowSchema) -> Parser:
-        """Return how lines become typed columns, features included."""
+        """Return the parser of lines, features included."""
         rows, columns = self._rows_of_x, schema.columns
         if rows is None or FEATURES not in columns.features:
             return csv_parser(_NAMES, ",", columns, schema.ids, schema.time)
@@ -93,7 +93,7 @@ class DyglibDecoder(CsvDecoder):
 
 
 def _features(path: Path) -> Rows | None:
-    """Return the rows of the features, mapped; None if there are none, or all are zero."""
+    """Memory-map the feature rows; None if there are none, or all are zero."""
     if not path.exists():
         return None
     try:
@@ -110,7 +110,7 @@ def _features(path: Path) -> Rows | None:
 
 
 def _with_features(batch: pa.RecordBatch, rows: Rows, keeps_index: bool) -> pa.RecordBatch:
-    """Return a batch with the features of its events; `pa.ArrowInvalid` if an idx is no row."""
+    """Add the features of each event to a batch; `pa.ArrowInvalid` if an idx is out of range."""
     index = pc.cast(batch.column(INDEX), pa.int64()).to_numpy()
     if len(index) and not (index.min() >= 0 and index.max() < len(rows)):
         raise pa.ArrowInvalid("an idx without features")
@@ -130,6 +130,6 @@ def _index_fault(line: Text, num_rows: int) -> Fault | None:
 
 
 def _row_number(index: str, num_rows: int) -> int | None:
-    """Return the number of an event's row of features; None if there is no such."""
+    """Return the feature row of an event; None if it is out of range."""
     number = as_integer(index)
     return number if number is not None and 0 <= number < num_rows else None

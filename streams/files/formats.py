@@ -1,4 +1,4 @@
-"""The file formats, one decoder each, and the file names that stand for them."""
+"""File formats, their decoders and file name endings."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class Format:
     """A file format.
 
     Args:
-        decoder: Its decoder.
-        endings: Of the names of its files.
-        dialect: Of delimited text that a `TextLayout` may describe.
-        is_text: Whether it is text: it may be compressed, and grow.
+        decoder: Decoder class or function.
+        endings: File name endings.
+        dialect: Dialect of delimited text, which a `TextLayout` may adjust.
+        is_text: Whether it is text, which may be compressed and may grow.
     """
 
     decoder: Callable[..., Decoder]
@@ -72,11 +72,11 @@ FORMATS = {
 }
 WRITABLE = ("csv", "tsv", "parquet", "arrow", "jsonl")
 EXTENSIONS = {ending: name for name, each in FORMATS.items() for ending in each.endings}
-"""What a file name's ending says about its format; text formats may end in .gz besides."""
+"""Format of each file name ending; text formats may also end in .gz, .zst or .bz2."""
 
 
 def format_of(path: Path) -> str | None:
-    """Return the format that the name of `path` stands for, or None."""
+    """Return the format by the ending of `path`, or None."""
     endings = [suffix.lower() for suffix in path.suffixes]
     is_compressed = bool(endings) and endings[-1] in COMPRESSION
     endings = endings[:-1] if is_compressed else endings
@@ -94,8 +94,8 @@ def decoder_for(
 ) -> Decoder:
     """Return the decoder of one file.
 
-    Without a format it goes by the file's name, and by its header for JODIE's and DyGLib's; a file
-    of no known ending whose layout is given is CSV.
+    Without a format the file name decides, for JODIE and DyGLib the header; a file with an unknown
+    ending and a given layout is CSV.
     """
     layout = layout or TextLayout()
     format, given = layout.format, (layout.header, layout.columns, layout.sep, layout.comment)
@@ -122,17 +122,17 @@ def decoder_for(
 
 
 def read_table(source: Any, texts: Sequence[str] = ()) -> tuple[str, pa.Table]:
-    """Return what messages call a table, such as one of nodes, and all of it.
+    """Read a whole table, such as one of nodes; return its name for messages, and the table.
 
     Args:
-        source: The path of a file, CSV, TSV or JSON lines (also `.gz`, `.zst`, `.bz2`), Parquet,
-            Arrow, `.npz` or `.pt`; or a table in memory, as `open_stream` takes them.
-        texts: Columns of CSV and TSV that are read as texts, as ids are: "007" is not 7.
+        source: Path of a CSV, TSV or JSON lines (also `.gz`, `.zst`, `.bz2`), Parquet, Arrow,
+            `.npz` or `.pt` file; or an in-memory table, as for `open_stream`.
+        texts: Columns of CSV and TSV read as text, such as ids: "007" is not 7.
 
     Raises:
-        FileNotFoundError: If there is no such file.
+        FileNotFoundError: If the file does not exist.
         StreamError: If it cannot be read, or has no rows.
-        TypeError: If the source is none.
+        TypeError: If the source has another type.
     """
     if isinstance(source, str | os.PathLike):
         name, table = str(source), _read_file(Path(source), texts)

@@ -1,4 +1,4 @@
-"""JSON lines: one object a line."""
+"""JSON lines: one object per line."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ from tgflow.streams.rows.validate import (
 )
 
 HEAD_LINES, HEAD_BYTES = 1000, 8 << 20
-"""Of a file: lines that decide what its keys hold, and their bytes, about."""
+"""Lines read to determine the keys and their types, and about how many bytes of them."""
 
 
 class JsonlDecoder(TextDecoder):
-    """A file of JSON objects, in the dialect of RFC 8259; their keys are the columns.
+    """Decode JSON objects, one per line (RFC 8259); the keys are the columns.
 
-    Which keys there are half of the first 1,000 rows say, and most of them whether a feature is a
-    number or a list, and of how many. Numbers are JSON's, besides `NaN` and `Infinity`, which are
-    no features: `true` is no number, nor is `"7"`, and an integer has neither point nor exponent,
-    but where it is a time or a label (`2.0`, `1e3`). A key that stands twice makes a line bad.
+    The keys are those of at least half of the first 1,000 rows; the majority decides whether a
+    feature is a number or a list, and its width. Numbers are JSON's; `NaN` and `Infinity` parse but
+    are rejected as features. `true` and `"7"` are not numbers; an integer has neither point nor
+    exponent, except in a time or a label (`2.0`, `1e3`). A repeated key makes a line bad.
     """
 
     def names(self) -> Sequence[str] | None:
-        """Return the keys that half of the first objects have, or None if there is no line."""
+        """Return the keys in at least half of the first objects, or None without a line."""
         head = self.head()
         if not head:
             return None
@@ -66,12 +66,12 @@ class JsonlDecoder(TextDecoder):
         return self._objects
 
     def read_head(self) -> list[bytes]:
-        """Read the lines that decide what the keys hold."""
+        """Read the lines that determine the keys and their types."""
         num_lines = 1 if self.is_growing else HEAD_LINES
         return head_of(self._path, num_lines, HEAD_BYTES, self._max_bytes)
 
     def parser(self, schema: RowSchema) -> Parser:
-        """Return how lines become typed columns."""
+        """Return the parser of lines."""
         rows, columns, time = self._objects, schema.columns, schema.time
         usual = {name: usual_value(row.get(name) for row in rows) for name in columns.names}
         types = json_types(columns, schema.ids, time, usual)
@@ -85,7 +85,7 @@ class JsonlDecoder(TextDecoder):
 def json_parser(
     types: Mapping[str, pa.DataType], columns: Columns, time: Scale, checks: Checks
 ) -> Parser:
-    """Return how lines become typed columns: times decimal, so that they are never floats."""
+    """Return the parser of lines; times are parsed as decimals, never as floats."""
     schema = pa.schema(list(types.items()))
     reading = pa.json.ReadOptions()
     others = "error" if checks.unknown_keys == "reject" else "ignore"
@@ -105,7 +105,7 @@ def json_parser(
         if len(table) != num_lines:
             raise pa.ArrowInvalid("not one object a line")
         batch = table.combine_chunks().to_batches()[0]
-        batch.validate(full=True)  # strings may hold bytes that are not UTF-8
+        batch.validate(full=True)  # strings may contain bytes that are not UTF-8
         return batch
 
     def explain(line: Text) -> Fault | None:
@@ -117,7 +117,7 @@ def json_parser(
 def json_types(
     columns: Columns, ids: IdKind, time: Scale, usual: Mapping[str, Any]
 ) -> dict[str, pa.DataType]:
-    """Return the types of the columns, of features and ids as in `usual`, values by column."""
+    """Return the column types: features and ids as in `usual`, the others by column."""
     types = {}
     for name in columns.numbers:
         is_list = isinstance(usual.get(name), list)
@@ -141,15 +141,15 @@ _LABELS = {
     pa.bool_(): (bool, "true or false as in the first rows"),
 }
 _EVENT_IDS = {pa.int64(): (int, "an integer"), pa.string(): (str, "a string")}
-"""Of columns of other types than times their type in Python, and its name in a message."""
+"""Python type and name in messages, by Arrow type, for columns other than times."""
 _AFTER_OBJECT = re.compile(rb"\}[ \t\r]*[^ \t\r\n{},\]]")
 
 
 def _refuse_other_lines(lines: Text, num_lines: int) -> None:
-    """Raise `pa.ArrowInvalid` unless each line is seen to be one object, or may well be.
+    """Raise `pa.ArrowInvalid` unless each line is, or may be, exactly one object.
 
-    Arrow takes any white space between objects, and a line end within them; anything else between
-    them, as `null`, makes it read memory that is not its own.
+    Arrow accepts whitespace between objects and line ends within them; any other text between
+    objects, such as `null`, makes it read out of bounds.
     """
     if not lines.lstrip(b" \t").startswith(b"{"):
         raise pa.ArrowInvalid("no object")
@@ -160,7 +160,7 @@ def _refuse_other_lines(lines: Text, num_lines: int) -> None:
 
 
 def parse_object(line: Text) -> tuple[dict[str, Any], Fault | None]:
-    """Return the object on a line, or what is wrong with the line."""
+    """Parse the object on a line; return it, or the fault of the line."""
     if fault := undecodable(line):
         return {}, fault
     try:
@@ -181,7 +181,7 @@ def parse_object(line: Text) -> tuple[dict[str, Any], Fault | None]:
 
 
 def _is_whole(value: object) -> bool:
-    """Return whether no text holds half of a surrogate pair."""
+    """Return whether no string contains an unpaired surrogate."""
     try:
         json.dumps(value, ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError:
@@ -247,7 +247,7 @@ def _kind_fault(name: str, value: object, kind: type, expected: str) -> Fault | 
 
 
 def _plain(value: object) -> object:
-    """Return a parsed value as a message shows it."""
+    """Convert a parsed value for display in a message."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
     return float(value) if isinstance(value, Decimal) else value

@@ -1,4 +1,4 @@
-"""Unpickler of dicts of integer arrays, the form in which TGB publishes its negatives."""
+"""Unpickler for dicts of integer arrays, the format of TGB's negatives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Key = tuple[int, int, int]
 Array = npt.NDArray[np.generic]
 
 MAX_GROWTH = 16
-"""Maximum bytes of arrays per byte of the file; one array may be the value of many keys."""
+"""Maximum array bytes per byte of the file; one array may be the value of many keys."""
 _OPCODES = {
     *("PROTO", "FRAME", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE"),
     *("BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT"),
@@ -42,7 +42,7 @@ class _Refused(Exception):
 
 
 class _Found(dict[Key, Array]):
-    """The dict; checks a key before it is hashed: a tuple nested deep would overflow the stack."""
+    """A dict that checks keys before hashing; a deeply nested tuple would overflow the stack."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if not isinstance(value, _Values):
@@ -56,7 +56,7 @@ class _Found(dict[Key, Array]):
 
 
 class _DType:
-    """Stands for a dtype, whose own `__setstate__` trusts the file."""
+    """Replaces a dtype, whose own `__setstate__` trusts the file."""
 
     def __init__(self, code: str, *_: bool) -> None:
         if code not in _DTYPES:
@@ -68,7 +68,7 @@ class _DType:
 
 
 class _Values:
-    """Stands for an array, whose own `__setstate__` trusts the file."""
+    """Replaces an array, whose own `__setstate__` trusts the file."""
 
     found: Array
 
@@ -105,12 +105,12 @@ _CALLABLE: dict[str, Callable[..., Any]] = {
 
 
 def read_pickled_arrays(path: Path) -> dict[Key, Array]:
-    """Return the arrays of a pickled dict by their keys, three integers each.
+    """Read a pickled dict of arrays; each key is three integers.
 
-    Nothing that the file names is imported or called.
+    Nothing named in the file is imported or called.
 
     Raises:
-        StreamError: If it holds anything else, or is damaged.
+        StreamError: If the file contains anything else, or is damaged.
     """
     if not path.stat().st_size:  # an empty file cannot be mapped
         raise StreamError(f"{path}, byte 0", "syntax", "it is no whole pickle: the file is empty")
@@ -135,7 +135,7 @@ class _Opcodes(dict[int, Callable[[Any], None]]):
         raise _Refused(f"the opcode {_NAMES[code]}")
 
 
-# The unpickler in Python, not the one in C, which allocates what a memo index or a length asks for.
+# Python's unpickler, as the C one allocates any size that a memo index or a length requests.
 class _ArrayUnpickler(pickle._Unpickler):
     stack: list[Any]
 

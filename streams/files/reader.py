@@ -1,4 +1,4 @@
-"""Files or a table as a source: rows of one file after another, from any position on."""
+"""Reads files or a table in sequence, from any position; the file source."""
 
 from __future__ import annotations
 
@@ -41,34 +41,34 @@ DEPTH = 2
 POLL_SECONDS = 0.2
 CHUNK_BYTES = 1 << 16
 ENOUGH_LINES = 2
-"""Lines that no comment is: a header and a row."""
+"""Minimum lines that are not comments: a header and a row."""
 
 _SEPARATORS = {";": ";", "\t": "tab", "|": "|", ",": ",", " ": "space"}
-"""What often separates values, and its name in settings."""
+"""Common separators, and their names in settings."""
 
 OpenFile = Callable[[Path], Decoder]
 
 
 class FileTail:
-    """A file or folder that may grow at any time: data that others write while it is read."""
+    """A file or folder that others may write during the read."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing more will come: all there is can be read."""
+        """Whether all data is available; nothing more will be added."""
         return False
 
     def wait(self, stop: Event) -> bool:
-        """Wait until it is time to look again; return False if `stop` is set."""
+        """Wait for the next check; return False if `stop` is set."""
         return not stop.wait(POLL_SECONDS)
 
     def fill(self, size: int) -> None:
-        """Wait until what was there before, `size` bytes, is there again."""
+        """Wait until the earlier content, `size` bytes, is available again."""
 
 
 class Spool(FileTail):
-    """Copies a pipe to a file, which can be read at any place and again, in a thread of its own.
+    """Copies a pipe to a temporary file in a thread, so that it can be reread from any position.
 
-    The file is removed with the process.
+    The file is deleted when the process ends.
     """
 
     def __init__(self, pipe: IO[bytes], name: str) -> None:
@@ -81,13 +81,13 @@ class Spool(FileTail):
 
     @property
     def is_complete(self) -> bool:
-        """Whether the pipe has ended, and all of it is in the file; raises why it could not be."""
+        """Whether the pipe was copied to its end; raises the error of a failed copy."""
         if self.ended.is_set() and self._error is not None:
             raise self._error
         return self.ended.is_set()
 
     def wait(self, stop: Event) -> bool:
-        """Wait a little for the pipe's end; return False if `stop` is set."""
+        """Wait briefly for the end of the pipe; return False if `stop` is set."""
         self.ended.wait(POLL_SECONDS / 4)
         return not stop.is_set()
 
@@ -101,13 +101,13 @@ class Spool(FileTail):
             with self.path.open("wb", buffering=0) as file:
                 while chunk := pipe.read1(CHUNK_BYTES):  # type: ignore[attr-defined]
                     file.write(chunk)
-        except Exception as error:  # raised again where the file is read
+        except Exception as error:  # raised again by the reader of the file
             self._error = error
         self.ended.set()
 
 
 class Files:
-    """Files (or one table) in the order in which they are read."""
+    """Files (or one table) in read order."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Files:
         self._folder, self._open_file = folder, open_file
 
     def is_complete(self) -> bool:
-        """Return whether nothing more will come; a last line without its end is then read too."""
+        """Return whether no more data will come; then a last line without line end is read too."""
         if self.growth is None or not self.growth.is_complete:
             return self.growth is None
         last = self.decoders[-1]
@@ -132,9 +132,9 @@ class Files:
         return True
 
     def following(self, current: int, is_complete: bool, is_idle: bool, stop: Event) -> int | None:
-        """Return which file to read on after the `current` one, itself if it grows; None: none.
+        """Return the index of the file to read after `current`, which may be itself; None: none.
 
-        `is_complete` is from before it was read; if it was idle, there is a wait until `stop`.
+        `is_complete` was taken before the read; if the read was idle, this waits until `stop`.
         """
         while True:
             if current + 1 == len(self.decoders):
@@ -150,7 +150,7 @@ class Files:
                 return current
 
     def find(self, position: Position) -> int:
-        """Return the number of the file of a position, in a folder by its name."""
+        """Return the index of a position's file; in a folder files are found by name."""
         name, number = str(position["name"]), int(position["file"] or 0)
         if self._folder is None:
             if number >= len(self.names):
@@ -171,14 +171,14 @@ class Files:
         return found
 
     def progress(self, current: int) -> float:
-        """Return which share of all files has been read when one is being read, 0 to 1."""
+        """Return the share of all files read so far while reading `current`, 0 to 1."""
         total = sum(decoder.size for decoder in self.decoders)
         done = sum(decoder.size for decoder in self.decoders[:current])
         done += round(self.decoders[current].size * self.decoders[current].progress())
         return done / total if total else 1.0
 
     def _look_for_files(self) -> None:
-        """Add the files that have come to the folder and sort after the last one."""
+        """Add new files in the folder that sort after the last one."""
         if self._folder is None or self._open_file is None:
             return
         last = _natural(self.names[-1])
@@ -194,7 +194,7 @@ def _paths_in(folder: Path) -> list[Path]:
 
 
 def _natural(name: str) -> list[tuple[str, int]]:
-    """Return a key that orders `part-2` before `part-10`: texts and numbers in turn."""
+    """Return a sort key of alternating text and numbers: `part-2` sorts before `part-10`."""
     texts, numbers = re.split("[0-9]+", name), re.findall("[0-9]+", name)
     return list(zip(texts, map(int, [*numbers, 0]), strict=True))
 
@@ -207,7 +207,7 @@ def find_files(
     *,
     follow: bool = False,
 ) -> Files:
-    """Return the files of a source, with the arguments of `open_files`."""
+    """Return the files of a source; the arguments are those of `open_files`."""
     names_of(options)
     open_file = partial(decoder_for, layout=options, max_bytes=max_bytes, block_bytes=block_bytes)
     comments = SNAP.comments + ((options.comment.encode(),) if options.comment else ())
@@ -262,7 +262,7 @@ def _of_paths(
 
 
 def _of_stdin(open_file: OpenFile, format: str | None, comments: tuple[bytes, ...]) -> Files:
-    """Return what comes by stdin, as CSV where no format is given."""
+    """Return the files for stdin, as CSV if no format is given."""
     ending = next((end for end, name in EXTENSIONS.items() if name == format), ".csv")
     spool = Spool(sys.stdin.buffer, f"stdin{ending}")
     _wait_for_rows(spool.path, spool, comments)
@@ -277,7 +277,7 @@ def _of_stdin(open_file: OpenFile, format: str | None, comments: tuple[bytes, ..
 
 
 def _wait_for_rows(path: Path, growth: FileTail, comments: tuple[bytes, ...]) -> None:
-    """Wait until a file that grows holds a header and a row, or is complete."""
+    """Wait until a growing file holds a header and a row, or is complete."""
     forever = Event()
     while not growth.is_complete and growth.wait(forever):
         with path.open("rb") as file:
@@ -288,7 +288,7 @@ def _wait_for_rows(path: Path, growth: FileTail, comments: tuple[bytes, ...]) ->
 
 
 class Reader:
-    """Reads files in order, from any place on."""
+    """Reads files in order, from any position."""
 
     def __init__(
         self, files: Files, options: StreamOptions, event_id: str | None, checks: Checks
@@ -300,12 +300,12 @@ class Reader:
         self.id_kind: IdKind = options.id_kind or "int"
         self.widths: tuple[int, ...] = ()
         self.feature_names: list[str] = []
-        """What the columns of the features are called: `f0`, or `x[1]` in a list."""
+        """Names of the feature columns: `f0`, or `x[1]` in a list."""
         self.time, _ = times.scale(())
         self.notes: list[str] = []
-        """What the first rows have shown that was not given, in sentences."""
+        """Settings detected from the first rows, one sentence each."""
         self.classes: LabelClasses | None = None
-        """What labels that are texts have become up to where the latest reading is."""
+        """Names of text labels up to the position of the latest read."""
         self._first_classes: list[str] | None = None
         self._look_ahead(times)
         counts = [decoder.num_events for decoder in files.decoders]
@@ -315,9 +315,9 @@ class Reader:
     def read(
         self, start: Position | None = None, stop: Event | None = None
     ) -> Generator[tuple[RowBatch, float]]:
-        """Return the rows of all files from `start` on; of files that grow until `stop` is set.
+        """Return the rows of all files from `start` on; growing files are read until `stop` is set.
 
-        With each batch comes which share of all files has been read with it.
+        Each batch comes with the share of all files read so far.
         """
         current = 0 if start is None else self._files.find(start)
         if self._first_classes is not None:
@@ -337,7 +337,7 @@ class Reader:
         is_complete: bool,
         stop: Event,
     ) -> Generator[tuple[RowBatch, float]]:
-        """Yield the rows of the `current` file from `position` on, and of all that come."""
+        """Yield the rows of the `current` file from `position` on, then those of later files."""
         while True:
             is_idle = True
             for batch in rows:
@@ -366,7 +366,7 @@ class Reader:
         return decoder.read(schema, start)
 
     def _columns(self, decoder: Decoder, names: Sequence[str]) -> Columns:
-        """Return the columns to read of a file; raise `StreamError` if one is missing, or twice."""
+        """Return the columns to read from a file; `StreamError` if one is missing or repeated."""
         where, options = decoder.name, self._options
         roles = {role: getattr(options, role) for role in ("src", "dst", "t", *OPTIONAL)}
         wanted = {k: name for k, name in (roles | {"event_id": self._event_id}).items() if name}
@@ -394,7 +394,7 @@ class Reader:
         )
 
     def _look_ahead(self, times: Times) -> None:
-        """Learn the width of features and the unit of times from the first rows, ids from one."""
+        """Detect feature widths and time unit from the first rows, the id type from the first."""
         for decoder in self._files.decoders:
             names = decoder.names()
             if names is None:
@@ -442,7 +442,7 @@ def _require(where: str, names: Sequence[str], role: str, name: str) -> None:
 
 
 def _is_value(name: str) -> bool:
-    """Return whether the name of a column is rather a value of a row: a number, or a time."""
+    """Return whether a column name looks like a row value: a number, or a time."""
     try:
         float(name)
     except ValueError:
@@ -464,21 +464,21 @@ def _id_kind(where: str, first: dict[str, object]) -> IdKind:
 
 
 class FileSource(PartitionedSource):
-    """Files one after another, or a table: one partition, that of number 0.
+    """Source of files in sequence, or of a table, as a single partition 0.
 
-    Files are read in a thread of their own, at most three blocks ahead.
-    A position names the file and the byte (or row) in it, with an anchor: the file's size and the
-    digest of what stood before. A file to which lines were appended, and files of a folder that
-    sort after the last one, resume too.
+    Files are read in a background thread, at most three blocks ahead.
+    A position holds the file and the byte (or row) in it, with an anchor: the file's size and a
+    digest of the data before it. Resume also works after lines were appended, or after files that
+    sort after the last one were added to a folder.
     """
 
     def __init__(self, name: str, reader: Reader, ids: NodeIds) -> None:
         self.name = name
         self.unit = reader.time.tick
         self.time_unit = reader.time.unit
-        """What numbers in the files count."""
+        """Unit of numeric times in the files."""
         self.notes: Sequence[str] = reader.notes
-        """What the first rows have shown that was not given, in sentences."""
+        """Settings detected from the first rows, one sentence each."""
         self.x_dim = sum(reader.widths)
         self.id_kind = reader.id_kind
         self.ids = ids
@@ -490,7 +490,7 @@ class FileSource(PartitionedSource):
         self._has_ended = False
 
     def start(self, positions: Mapping[int, Position]) -> None:
-        """Start, or resume, at `positions[0]`; without it the files are read from the beginning."""
+        """Start or resume at `positions[0]`; without it, read from the beginning."""
         self.close()
         self._stop = Event()
         rows = self._reader.read(positions.get(PARTITION), self._stop)
@@ -502,7 +502,7 @@ class FileSource(PartitionedSource):
         return [PARTITION]
 
     def poll(self, wanted: Set[int], timeout: float) -> list[RowBatch]:
-        """Return the next block of rows, waiting for it up to `timeout` seconds."""
+        """Return the next block of rows, waiting up to `timeout` seconds."""
         if PARTITION not in wanted or self._has_ended or self._ahead is None:
             return []
         try:
@@ -516,11 +516,11 @@ class FileSource(PartitionedSource):
         return [rows]
 
     def ended(self) -> Set[int]:
-        """Return partition 0 once all files have been read to their ends."""
+        """Return partition 0 once all files have been read completely."""
         return {PARTITION} if self._has_ended else set()
 
     def progress(self) -> float:
-        """Return which share of the files' bytes has been polled, 0 to 1."""
+        """Return the share of the files' bytes polled so far, 0 to 1."""
         return self._progress
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Text files of one row a line: blocks of lines in, rows out, bad lines apart from good ones."""
+"""Line-oriented text files: read blocks of lines, parse rows, and separate the bad lines."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ Text: TypeAlias = bytes | bytearray
 
 
 def _line_ends(lines: Text) -> Int64s:
-    """Return the byte after each line, a last one without its line end included."""
+    """Return the offset after each line, including a last one without line end."""
     ends = np.flatnonzero(np.frombuffer(lines, dtype=np.uint8) == ord("\n")) + 1
     return ends if lines.endswith(b"\n") else np.append(ends, len(lines))
 
 
 def _count_lines(lines: Text) -> int:
-    """Return how many lines there are, a last one without its line end included."""
+    """Return the number of lines, including a last one without line end."""
     ends = np.frombuffer(lines, dtype=np.uint8) == ord("\n")  # 5x faster than bytes.count
     return int(np.count_nonzero(ends)) + (not lines.endswith(b"\n"))
 
@@ -65,23 +65,23 @@ class TextBlock:
     offset: int
     num_lines: int
     left_out: int
-    """Bytes that `data` lacks; only of one line, too long to keep."""
+    """Bytes left out of `data`; only for a single line that is too long to keep."""
     position: Position
-    """Where the lines after it begin."""
+    """Position after these lines."""
 
 
 class TextFile:
-    """The text of a file from a position on, decompressed if its name ends in one of `COMPRESSION`.
+    """Text of a file from a position on, decompressed if its name ends in one of `COMPRESSION`.
 
     Args:
         path: The file.
-        max_bytes: How many bytes of text a compressed file may hold; None for 1 GiB, or 200 times
-            its own size where that is more.
-        start: The position of a block, after which reading goes on.
+        max_bytes: Maximum text bytes of a compressed file; None for the larger of 1 GiB and 200
+            times its own size.
+        start: Position of a block; reading continues after it.
 
     Raises:
         SourceTruncated: If the file ends before `start`.
-        SourceMismatch: If what stands before `start` is not what was read there.
+        SourceMismatch: If the data before `start` has changed.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class TextFile:
         self._line = start["line"]
 
     def progress(self) -> float:
-        """Return which share of the file's bytes has been read."""
+        """Return the share of the file's bytes read so far."""
         if not self.size:
             return 0.0
         return 1.0 if self._raw.closed else float(self._raw.tell() / self.size)
@@ -122,9 +122,9 @@ class TextFile:
     ) -> Iterator[TextBlock]:
         """Yield blocks of about `block_bytes`, and close the file.
 
-        A line longer than `longest` comes alone, and without what is beyond that length, where it
-        does not fit into a block; none is longer in memory. With `whole_lines` a last line without
-        its end is left for later.
+        A line longer than `longest` that does not fit into a block is yielded alone, truncated to
+        that length, so memory is bounded. With `whole_lines`, a last line without line end is left
+        for later.
         """
         with closing(self._raw), closing(self._stream):
             offset, line = self._num_read, self._line
@@ -156,7 +156,7 @@ class TextFile:
     def _long_line(
         self, start: bytearray, longest: int, block_bytes: int
     ) -> tuple[bytearray, int, bytearray]:
-        """Return the start of a line, how much of it is left out, and what follows it."""
+        """Return the start of a long line, the number of bytes left out, and the data after it."""
         size, rest = len(start), bytearray()
         self._passed(start)
         while data := self._read(block_bytes):
@@ -169,7 +169,7 @@ class TextFile:
         return start[:longest], size - longest, rest
 
     def _num_skipped(self, head: Text) -> int:
-        """Return how much of `head` is a byte order mark, or ends a last line that had no end."""
+        """Return the length of the byte order mark or of the missing line end in `head`."""
         if not self._tail:
             return len(BOM) if head.startswith(BOM) else 0
         if not head or self._tail.endswith(b"\n"):
@@ -202,7 +202,7 @@ class TextFile:
         return buffer
 
     def _passed(self, data: Text) -> None:
-        """Keep the last of what has been handed on."""
+        """Keep the end of the data yielded, for the anchor."""
         end = bytes(data[-ANCHOR_BYTES:])
         self._tail = end if len(end) == ANCHOR_BYTES else (self._tail + end)[-ANCHOR_BYTES:]
 
@@ -210,7 +210,7 @@ class TextFile:
 def head_of(
     path: Path, num_lines: int, num_bytes: int | None = None, max_bytes: int | None = None
 ) -> list[bytes]:
-    """Return the first lines of a file without their ends; stop after `num_bytes` of text."""
+    """Return the first lines of a file without line ends; stop after `num_bytes` of text."""
     data = b""
     for block in TextFile(path, max_bytes).blocks(1 << 16):
         data += block.data
@@ -222,14 +222,14 @@ def head_of(
 
 @dataclass(frozen=True, slots=True)
 class Parser:
-    """How lines of a format become rows.
+    """Parser of lines of one format.
 
     Args:
-        parse: Returns the rows of so many lines, one each, or raises `pa.ArrowInvalid`. Lines it
-            takes together it also takes one by one, with the same rows.
-        explain: Returns what seems wrong with a line, None if nothing does.
+        parse: Returns one row per line, or raises `pa.ArrowInvalid`. Lines parsed together give the
+            same rows as lines parsed one by one.
+        explain: Returns the apparent fault of a line, None if there is none.
         schema: The columns of the rows.
-        columns: Their names as messages list them.
+        columns: Their names in messages.
     """
 
     parse: Callable[[Text, int], pa.RecordBatch]
@@ -239,10 +239,10 @@ class Parser:
 
 
 def parser_block(lines: Text, num_lines: int) -> int:
-    """Return the block size to parse lines with: some per block where Arrow may use threads.
+    """Return the block size for parsing lines: several blocks where Arrow may use threads.
 
-    Arrow refuses a line that spans three of its blocks, so the last few lines of a search for one
-    go in a single block.
+    Arrow rejects a line that spans three of its blocks, so a small number of lines is parsed in a
+    single block.
     """
     return _PARSER_BYTES if num_lines > _FEW_LINES else len(lines) + 1
 
@@ -256,10 +256,10 @@ def refuse_tiny(lines: Text, is_tiny: Callable[[Text], bool]) -> None:
 def parse_lines(
     lines: Text, num_lines: int, parser: Parser, longest: int, left_out: int = 0
 ) -> tuple[pa.RecordBatch, Int64s | None, list[RowFault]]:
-    """Return the rows of lines, of each its number (None if all are rows), and the other's faults.
+    """Return the rows, the line number of each (None if all lines are valid), and the faults.
 
-    Clean lines are parsed at once. Refused ones are parsed again in 16 pieces; in a refused piece
-    each line that seems wrong is parsed alone, and all others together.
+    All lines are parsed at once. If that fails, they are parsed again in 16 chunks; in a failing
+    chunk, suspicious lines are parsed individually, and the others together.
     """
     ends = _line_ends(lines)
     starts = np.append(0, ends[:-1])
@@ -297,7 +297,7 @@ def parse_lines(
         rows = waiting.pop()
         if takes(rows):
             continue
-        if len(rows) > 1:  # nothing seems wrong, but something is
+        if len(rows) > 1:  # no line looks wrong, yet together they fail
             waiting += np.array_split(rows, 2)
             continue
         text = shown(line(rows[0]).decode(errors="replace").rstrip("\r\n"))
@@ -318,7 +318,7 @@ def _parse(lines: Text, num_lines: int, parser: Parser) -> pa.RecordBatch | None
 
 
 def _selected(lines: Text, starts: Int64s, ends: Int64s, rows: Int64s) -> Text:
-    """Return the lines `rows`, which rise."""
+    """Return the lines `rows`, in increasing order."""
     if rows[-1] - rows[0] == len(rows) - 1:
         return lines[starts[rows[0]] : ends[rows[-1]]]
     is_taken = np.zeros(len(ends), dtype=np.bool_)
@@ -327,12 +327,12 @@ def _selected(lines: Text, starts: Int64s, ends: Int64s, rows: Int64s) -> Text:
 
 
 class TextDecoder(Decoder):
-    """A text file with one event a line."""
+    """Base class of decoders for text files with one event per line."""
 
     comments: tuple[bytes, ...] = ()
-    """What lines begin with that are no rows."""
+    """Prefixes of comment lines."""
     whole_lines = False
-    """Whether a last line without its end is left for later: more may come."""
+    """Whether to leave a last line without line end unread, as the file may grow."""
 
     def __init__(
         self,
@@ -350,26 +350,26 @@ class TextDecoder(Decoder):
 
     @abstractmethod
     def parser(self, schema: RowSchema) -> Parser:
-        """Return how lines become rows."""
+        """Return the parser of lines."""
 
     def head(self) -> list[bytes]:
-        """Return the first lines, the header among them; they are read once."""
+        """Return the first lines, including the header; they are read once."""
         if self._head is None:
             self._head = self.read_head()
         return self._head
 
     def read_head(self) -> list[bytes]:
-        """Read the header and the lines by which to find out what the file holds."""
+        """Read the header and the lines used to detect columns and types."""
         num_lines = self.num_header_lines + (1 if self.is_growing else SAMPLES)
         return head_of(self._path, num_lines, max_bytes=self._max_bytes)
 
     def let_grow(self) -> None:
-        """Read whole lines only, and learn what there is to learn from the first row alone."""
+        """Read whole lines only, and detect columns and types from the first row alone."""
         self._head = None
         self.is_growing = self.whole_lines = True
 
     def progress(self) -> float:
-        """Return which share of the file's bytes the latest `read` has consumed."""
+        """Return the share of the file's bytes that the latest `read` has consumed."""
         return 0.0 if self._file is None else self._file.progress()
 
     def read(self, schema: RowSchema, start: Position | None) -> Iterator[RowBatch]:
@@ -396,7 +396,7 @@ class TextDecoder(Decoder):
             )
 
     def _rows_among(self, block: TextBlock) -> Int64s | None:
-        """Return the numbers of lines that are no header and no comments; None: all are."""
+        """Return the numbers of lines other than header and comments; None if all are rows."""
         lines, starts_with = block.data, self.comments
         num_header_lines = max(0, self.num_header_lines + 1 - block.line)
         has_comments = any(
@@ -414,7 +414,7 @@ class TextDecoder(Decoder):
     def _locator(
         self, block: TextBlock, rows: Int64s | None, longest: int
     ) -> Callable[[int], Origin]:
-        """Return where a row stands; of a line that is too long its start stands for its bytes."""
+        """Return a function from row to origin; an oversized line is represented by its start."""
         ends = cache(lambda: _line_ends(block.data))
 
         def locate(row: int) -> Origin:
@@ -428,7 +428,7 @@ class TextDecoder(Decoder):
 
 
 def undecodable(line: Text) -> Fault | None:
-    """Return the fault of a line that is no plain UTF-8 or is blank, None if it is neither."""
+    """Return the fault of a line that is blank or not plain UTF-8, None if it is neither."""
     try:
         text = line.decode()
     except UnicodeDecodeError as error:

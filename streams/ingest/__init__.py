@@ -1,1 +1,1 @@
-"""From partitions of rows to one sequence of events: admit, reorder, log, account."""
+"""Merge partitions of rows into one event sequence: admission, reordering, log, accounting."""

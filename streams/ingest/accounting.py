@@ -1,4 +1,4 @@
-"""Row accounting: every row that was read is an event, rejected, a duplicate, or still held."""
+"""Row accounting: every row read is an event, rejected, a duplicate, or still buffered."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from tgflow.text import printable
 
 NUM_EXAMPLES = 3
 WINDOW = 10_000
-"""Rows of a partition among which the bad ones are counted."""
+"""Rows of a partition in the circuit breaker's window."""
 FIRST = 1_000
-"""Rows of a partition of which, at its beginning, one must be good."""
+"""Number of first rows of a partition that trip the breaker if all are bad."""
 
 Counts = Mapping[str, Mapping[str, Any]]
-"""By partition (as text, as JSON has it): the rows `read`, `accepted` as events and dropped as
-`duplicate`; how often its watermark was `forced` on; `refused`, by code: the count of rows, the
-place of the first and the last, three examples; `other` things met, such as tombstones, by name;
-`gaps` that the source skipped, `[begin, end)` in its own numbers; and `recent_bad`, the numbers of
-the bad rows among the last 10,000."""
+"""By partition (text, as in JSON): rows `read`, `accepted` as events and dropped as `duplicate`;
+how often the watermark was `forced` forward; `refused`, by code: the count of rows, the places of
+the first and the last, three examples; `other` items, such as tombstones, by name; `gaps` that the
+source skipped, `[begin, end)` in the source's numbering; and `recent_bad`, the numbers of the bad
+rows among the last 10,000."""
 
 
 class Unbalanced(RuntimeError):
-    """Rows that were read and are not accounted for, or the other way round."""
+    """Raised when the rows read differ from the rows accounted for; a bug in tgflow."""
 
 
 class RowAccounting:
     """Counts of all rows; `read = accepted + late + malformed + duplicate + buffered`.
 
-    It is also the circuit breaker, as a high share of bad rows means a wrong schema, not bad data.
-    It trips where more than `max_bad_ratio` x 10,000 of the last 10,000 rows of a partition are
-    bad, or the first 1,000 all are; and at the end if more than `max_bad_ratio` of all rows were.
-    That is judged row by row, so how many rows come at a time does not matter.
+    Also the circuit breaker: a high share of bad rows means a wrong schema, not bad data. It trips
+    when more than `max_bad_ratio` x 10,000 of the last 10,000 rows of a partition are bad, or all
+    of its first 1,000; and at the end if more than `max_bad_ratio` of all rows were bad. Rows are
+    counted individually, so the poll size does not matter.
 
     Args:
         name: Name of the source, for messages.
-        max_bad_ratio: Share of bad rows to put up with, 0 to 1; 0 allows none, None any.
+        max_bad_ratio: Tolerated share of bad rows, 0 to 1; 0 allows none, None any.
     """
 
     def __init__(self, name: str, max_bad_ratio: float | None = None) -> None:
@@ -68,12 +68,12 @@ class RowAccounting:
             counts["refused"] = {**counts["refused"], row.code: seen}
 
     def accept(self, rank: Int64s) -> None:
-        """Account for events handed on, by their `ranks`."""
+        """Account for released events, given their `ranks`."""
         for partition, num_rows, _ in per_partition(rank):
             self._changing(partition)["accepted"] += num_rows
 
     def check_share(self) -> None:
-        """Raise `TooManyBadRecords` if too many of all rows were bad."""
+        """Raise `TooManyBadRecords` if the overall share of bad rows is too high."""
         found = sums(self.counts, 0)
         num_bad, num_rows = found["malformed"], found["read"]
         if not self._allows(num_bad, num_rows):
@@ -95,7 +95,7 @@ class RowAccounting:
         return self.counts[str(partition)]
 
     def _break(self, counts: dict[str, Any], bad: Sequence[BadRow]) -> None:
-        """Note the bad rows that follow the `counts` of a partition, and trip if they are many."""
+        """Record the bad rows that follow the `counts` of a partition; trip if too many are bad."""
         recent, start = list(counts["recent_bad"]), 0
         for row in bad:
             number = counts["read"] + row.index
@@ -133,7 +133,7 @@ def _none() -> dict[str, Any]:
 
 
 def _with_one_more(seen: Mapping[str, Any] | None, row: BadRow) -> dict[str, Any]:
-    """Return what is noted of the rows of one code, with another row; all text is escaped."""
+    """Add a row to the statistics of its error code; all text is escaped."""
     place = {
         key: printable(v, MAX_MESSAGE) if isinstance(v, str) else v
         for key, v in row.origin.place.items()
@@ -147,7 +147,7 @@ def _with_one_more(seen: Mapping[str, Any] | None, row: BadRow) -> dict[str, Any
 
 
 def sums(counts: Counts, num_buffered: int) -> dict[str, Any]:
-    """Return the sums over the partitions, and `refused`, the rows of each code, most first."""
+    """Return the sums over the partitions, and `refused`, rows by code in descending order."""
     found: dict[str, Any] = {
         name: sum(entry[name] for entry in counts.values())
         for name in ("read", "accepted", "duplicate", "forced")
@@ -161,7 +161,7 @@ def sums(counts: Counts, num_buffered: int) -> dict[str, Any]:
 
 
 def check_balance(counts: Counts, num_buffered: int) -> None:
-    """Make sure that every row read is accounted for."""
+    """Raise `Unbalanced` unless every row read is accounted for."""
     found = sums(counts, num_buffered)
     names = ("accepted", "late", "malformed", "duplicate", "buffered")
     if found["read"] != (total := sum(found[name] for name in names)):

@@ -1,6 +1,6 @@
-"""Decides for each row that arrives whether it becomes an event: duplicates, lateness, time jumps.
+"""Row admission: duplicates, lateness and time jumps.
 
-All of it is decided row by row: how rows are cut into polls makes no difference.
+Each row is decided individually, so the result does not depend on poll boundaries.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from tgflow.streams.ingest.ordering import (
 from tgflow.streams.rows.row_batch import BadRow, Int64s, Position, RowBatch
 
 SLACK = 1024
-"""Ids that may be remembered beyond twice the window."""
+"""Ids kept in addition to twice the window before old ones are discarded."""
 
 
 class Seen(NamedTuple):
-    """Event ids, and the numbers of the rows that had them first, both int64."""
+    """Event ids, and the row number where each first occurred, both int64."""
 
     seq: Int64s
     ids: Int64s
@@ -38,14 +38,14 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DedupWindow:
-    """The ids remembered at one moment: immutable, though it shares `pieces` with later ones."""
+    """A snapshot of the remembered ids: immutable, although it shares `pieces` with later ones."""
 
     pieces: list[Seen]
     stop: int
     first_seq: int
 
     def seen(self) -> Seen:
-        """Return the ids, by increasing number of their row."""
+        """Return the ids, by increasing row number."""
         pieces = [Seen(np.empty(0, np.int64), np.empty(0, np.int64)), *self.pieces[: self.stop]]
         seq, ids = (np.concatenate(columns) for columns in zip(*pieces, strict=True))
         recent = np.flatnonzero(seq >= self.first_seq)
@@ -57,13 +57,13 @@ class RecentIds:
     """The event ids of the last rows of one partition.
 
     A row is a duplicate if one of the `window` rows before it was the first with its id. Duplicates
-    themselves are not remembered: a row that keeps coming is let through once in a window.
+    are not remembered, so a row that is repeated forever passes once per window.
     """
 
     def __init__(self, window: int) -> None:
         self._window = window
         self._seq_of: dict[int, int] = {}
-        self._pieces: list[Seen] = []  # only ever appended to, as windows share it
+        self._pieces: list[Seen] = []  # append-only, as windows share it
         self._num_rows = 0
         self._first_seq = -window
 
@@ -80,7 +80,7 @@ class RecentIds:
         return is_duplicate
 
     def remember(self, seen: Seen) -> None:
-        """Add rows that are known to be no duplicates, in any order."""
+        """Add rows known not to be duplicates, in any order."""
         order = np.argsort(seen.seq)
         seen = Seen(seen.seq[order], seen.ids[order])
         for seq, key in zip(seen.seq.tolist(), seen.ids.tolist(), strict=True):
@@ -88,11 +88,11 @@ class RecentIds:
         self._keep(seen, seen.seq)
 
     def window(self) -> DedupWindow:
-        """Return what is remembered now."""
+        """Return a snapshot of the remembered ids."""
         return DedupWindow(self._pieces, len(self._pieces), self._first_seq)
 
     def _keep(self, seen: Seen, read: Int64s) -> None:
-        """Keep rows, and forget those that no row after `read` can be a duplicate of."""
+        """Keep rows, and discard those outside the window of every row after `read`."""
         if len(seen.seq):
             self._pieces.append(seen)
             self._num_rows += len(seen.seq)
@@ -106,11 +106,11 @@ class RecentIds:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """What is known of a partition after some of its rows.
+    """State of a partition after some of its rows.
 
-    Its source resumes at `position` (None: the beginning), its next row is number `seq`, the latest
-    time of its events is `max_t`, and its watermark was forced to `floor`. An idle one was silent
-    for so long that it holds no other back.
+    The source resumes at `position` (None: the beginning); the next row has number `seq`; `max_t`
+    is the latest event time; the watermark was forced forward to `floor`. An idle partition has
+    exceeded the idle timeout and no longer delays the others.
     """
 
     position: Position | None = None
@@ -120,12 +120,12 @@ class PartitionState:
     is_idle: bool = False
 
     def watermark(self, allowed_lateness: int) -> int:
-        """Return the time that its next event must have at least."""
+        """Return the partition's watermark: the minimum time of its next event."""
         return max(self.floor, self.max_t - allowed_lateness, BEFORE_ALL)
 
 
 class BoundedWindow:
-    """Times and bytes of a partition's events at or after its watermark, up to a bound of both."""
+    """A partition's events at or after its watermark, bounded in number and in bytes."""
 
     def __init__(self, parts: Iterable[Rows], most_rows: int, most_bytes: int) -> None:
         self.most_rows, self.most_bytes = most_rows, most_bytes
@@ -137,9 +137,9 @@ class BoundedWindow:
         return len(self._heap)
 
     def add(self, t: int, size: int, watermark: int) -> int | None:
-        """Add an event, and remove those before the watermark and the earliest while too many.
+        """Add an event; evict those before the watermark and, above a bound, the earliest.
 
-        Returns the watermark that the latter takes; None if they are not too many.
+        Returns the watermark forced by evictions above a bound; None if there were none.
         """
         heapq.heappush(self._heap, (t, size))
         self.num_bytes += size
@@ -161,13 +161,13 @@ def _sized(t: Int64s, sizes: int | Int64s) -> Iterable[tuple[int, int]]:
 
 
 class Classified(NamedTuple):
-    """How far a partition has come with some events, and those that are rejected, in order."""
+    """State of a partition after some events, and the rejected ones in order."""
 
     max_t: int
     floor: int
     rejected: list[RowFault]
     forced: int = 0
-    """How often the watermark was forced on."""
+    """Number of times the watermark was forced forward."""
 
 
 def classify(
@@ -179,17 +179,17 @@ def classify(
     window: BoundedWindow | None = None,
     sizes: int | Int64s = 0,
 ) -> Classified:
-    """Return which of the next events of a partition are rejected: late, or their time is wrong.
+    """Classify the next events of a partition; rejects late events and bad times.
 
-    All before `released` has been released already. If the events at or after the watermark could
-    become too many, `window` has those before, and gets these, of the `sizes` in bytes.
+    All events before `released` have been released. If the events at or after the watermark could
+    exceed the bounds, `window` holds the earlier ones, and receives these, with `sizes` in bytes.
     """
     jump, lateness = config.jump, config.allowed_lateness
     if not len(t):
         return Classified(state.max_t, state.floor, [])
     before = np.maximum.accumulate(np.concatenate([np.array([state.max_t]), t[:-1]]))
     is_odd = (t < config.first_t) | (t > config.last_t)
-    if jump is not None:  # the first event of all cannot be judged
+    if jump is not None:  # the first event of a partition cannot be checked
         is_odd |= (before != BEFORE_ALL) & (t > before) & (_distance(t, before) > jump)
     if window is not None or is_odd.any():
         return _classify_each(t, state, config, released, window, sizes)
@@ -203,7 +203,7 @@ def classify(
 
 
 def _distance(later: Int64s, earlier: Int64s) -> npt.NDArray[np.uint64]:
-    """Return `later - earlier` where that is not negative, whatever its size."""
+    """Return `later - earlier` where it is not negative, without overflow."""
     return later.view(np.uint64) - earlier.view(np.uint64)
 
 
@@ -215,7 +215,7 @@ def _classify_each(
     window: BoundedWindow | None,
     sizes: int | Int64s,
 ) -> Classified:
-    """Judge one event after the other."""
+    """Classify events one by one."""
     rejected: list[RowFault] = []
     max_t, floor, forced = state.max_t, state.floor, 0
     first, last = config.first_t, config.last_t
@@ -246,10 +246,10 @@ def _late(row: int, t: int, watermark: int, lateness: int) -> RowFault:
 
 @dataclass(slots=True)
 class Admitted:
-    """What became of the rows of one `RowBatch`: the events, those rejected by number, and more.
+    """Result of admitting a `RowBatch`: events, rejected rows by number, and counts.
 
-    `forced` is how often the watermark was forced on, `unlogged` the event ids of rows that are
-    neither events nor duplicates.
+    `forced` counts how often the watermark was forced forward; `unlogged` holds the event ids of
+    rows that are neither events nor duplicates.
     """
 
     rows: Rows
@@ -260,7 +260,7 @@ class Admitted:
 
 
 class Admission:
-    """Judges rows, and holds how far each partition has come."""
+    """Admits rows, and holds the state of each partition."""
 
     def __init__(self, config: OrderConfig, buffer: ReorderBuffer) -> None:
         self.partitions: dict[int, PartitionState] = {}
@@ -273,21 +273,21 @@ class Admission:
         self._windows: dict[int, BoundedWindow] = {}
 
     def join(self, partition: int) -> None:
-        """Begin with a partition."""
+        """Add a partition."""
         if not 0 <= partition <= MAX_PARTITION:
             raise ValueError(f"partitions are numbered 0 to {MAX_PARTITION}, got {partition}")
         self.partitions[partition] = PartitionState()
 
     def watermark_of(self, partition: int) -> int:
-        """Return the time that the next event of a partition must have at least."""
+        """Return a partition's watermark: the minimum time of its next event."""
         if partition in self.ended:
             return AFTER_ALL
         return self.partitions[partition].watermark(self._config.allowed_lateness)
 
     def watermark(self) -> int:
-        """Return the time before which no event will come; it never goes back.
+        """Return the global watermark: no later event is before it; it never decreases.
 
-        Idle partitions do not count unless all are idle; without partitions nothing will come.
+        Idle partitions are ignored unless all are idle; without partitions it is infinite.
         """
         all_of_them = {p: self.watermark_of(p) for p in self.partitions}
         active = [t for p, t in all_of_them.items() if not self.is_idle(p)]
@@ -300,17 +300,17 @@ class Admission:
         return self.partitions[partition].is_idle and partition not in self.ended
 
     def make_idle(self, partitions: Iterable[int]) -> None:
-        """Let the others continue without these until they bring rows again."""
+        """Mark partitions as idle until they deliver rows again."""
         for partition in partitions:
             self.partitions[partition] = replace(self.partitions[partition], is_idle=True)
 
     def behind(self) -> set[int]:
-        """Return the partitions that hold the others back: those that are behind all of them."""
+        """Return the partitions with the lowest watermark, which delay the others."""
         least = self.watermark()
         return {p for p in self.partitions if self.watermark_of(p) <= least} - self.ended
 
     def wanted(self) -> set[int]:
-        """Return the partitions to read from: when the buffer is full, those that are behind."""
+        """Return the partitions to poll: when the buffer is full, only the ones that are behind."""
         config, others = self._config, len(self.partitions) - 1
         full = (others + 1) * len(self._buffer) >= others * config.buffer_events
         full |= (others + 1) * self._buffer.num_bytes.total() >= others * config.max_bytes
@@ -319,12 +319,12 @@ class Admission:
         return self.partitions.keys() - self.ended
 
     def remember(self, partition: int, seen: Seen) -> None:
-        """Add event ids of rows that came before, if duplicates are looked for."""
+        """Add event ids of earlier rows, if deduplication is on."""
         if window := self._config.dedup_window:
             self.recent.setdefault(partition, RecentIds(window)).remember(seen)
 
     def admit(self, batch: RowBatch) -> Admitted:
-        """Judge the next rows of a partition."""
+        """Admit the next rows of a partition."""
         partition, dedup_window = batch.partition, self._config.dedup_window
         state = self.partitions[partition]
         index = np.arange(len(batch.events)) if batch.index is None else batch.index
@@ -362,9 +362,9 @@ class Admission:
         return Admitted(rows, rejected, num_duplicates, found.forced, unlogged)
 
     def _window_for(self, partition: int, num_rows: int, num_bytes: int) -> BoundedWindow | None:
-        """Return the partition's events at or after its watermark, if new ones may be too many.
+        """Return the window of a partition that could exceed its bounds, else None.
 
-        Once there is a window it is kept until even twice as many events would fit.
+        An existing window is kept until twice as many events would fit.
         """
         num_partitions, config, buffer = len(self.partitions), self._config, self._buffer
         most_rows = max(1, config.buffer_events // num_partitions)

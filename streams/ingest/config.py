@@ -1,4 +1,4 @@
-"""How events are put in order, and which are not taken."""
+"""Settings of event ordering and admission."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from tgflow.units import INT64_MAX, INT64_MIN, parse_bytes
 Late = Literal["dead_letter", "drop", "error"]
 
 BEFORE_ALL = INT64_MIN
-"""A watermark that nothing is before; no event may have this time."""
+"""Watermark before all times; no event may have this time."""
 AFTER_ALL = INT64_MAX
-"""A watermark that every event is before; no event may have this time."""
+"""Watermark after all times; no event may have this time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OrderConfig:
-    """How events that come out of order are put in order; times are in ticks.
+    """Settings of event ordering and admission; times are in ticks.
 
     Raises:
         ValueError: If a setting is out of its range.
     """
 
     allowed_lateness: Annotated[int, Ge(0), Le(INT64_MAX)] = 0
-    """Ticks that an event may come after a later one of its partition."""
+    """Ticks by which an event may arrive after a later one of its partition."""
     late: Late = "dead_letter"
-    """Policy for events later than `allowed_lateness`; by default error for files, else
-    dead_letter; drop only counts them."""
+    """Policy for events later than `allowed_lateness`; default error for files, else dead_letter;
+    drop only counts them."""
     max_time_jump: Annotated[int, Ge(0), Le(INT64_MAX)] | Literal["none"] | None = None
-    """Ticks that time may jump ahead in a partition, or none for any; Kafka needs one of the two.
-    The first event of a partition cannot be judged."""
+    """Maximum jump of time in a partition in ticks, or none for any; required for Kafka.
+    The first event of a partition is not checked."""
     time_min: int | None = None
     """Earliest tick that an event may have."""
     time_max: int | None = None
     """Latest tick that an event may have."""
     idle_timeout: Annotated[float, Gt(0)] | None = None
-    """Seconds after which a silent partition no longer holds the others back; unset: never."""
+    """Seconds after which a silent partition no longer delays the others; unset: never."""
     buffer_events: Annotated[int, Ge(1)] = 1_000_000
-    """Events that may wait to be put in order, over all partitions."""
+    """Maximum events in the reorder buffer, over all partitions."""
     buffer_bytes: Annotated[Size, Setting(expert=True)] = "256MiB"
-    """Memory that waiting events may take, over all partitions."""
+    """Maximum memory of the reorder buffer, over all partitions."""
     dedup_window: Annotated[int, Ge(0), Le(INT64_MAX)] = 0
-    """Rows of a partition among which a repeated event id is found; with event_id 100000."""
+    """Rows of a partition among which repeated event ids are found; 100000 with event_id."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -66,10 +66,10 @@ class OrderConfig:
 
     @property
     def first_t(self) -> int:
-        """The earliest time an event may have."""
+        """Earliest time that an event may have."""
         return max(BEFORE_ALL + 1, BEFORE_ALL if self.time_min is None else self.time_min)
 
     @property
     def last_t(self) -> int:
-        """The latest time an event may have."""
+        """Latest time that an event may have."""
         return min(AFTER_ALL - 1, AFTER_ALL if self.time_max is None else self.time_max)

@@ -1,4 +1,4 @@
-"""Dead letters: every row that was not accepted, with its place and the reason."""
+"""Dead letters: all rejected rows, with place and reason."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ _log = logging.getLogger(__name__)
 MAX_RAW_BYTES = 4096
 
 Length: TypeAlias = dict[str, int]
-"""How much has been written: {"segment": 0, "byte": 1234}."""
+"""Length written so far: {"segment": 0, "byte": 1234}."""
 NO_LETTERS: Length = {"segment": 0, "byte": 0}
 
 
 class DeadLetterFiles:
     """Dead letters as JSON lines in files `000000.jsonl`, `000001.jsonl`, ..., and in a topic.
 
-    In the files each letter stands exactly once: `length` is saved with the positions of the
-    sources, and `rewind` cuts the files back to it on resume. An entry has the keys source, place,
-    code, message (at most 200 characters), num_bytes, sha256 (of all raw bytes) and raw (base64 of
-    the first 4 KiB). In the topic each letter stands at least once: a resume sends those again that
-    came after the last checkpoint. Its key is its place, such as "edges:3:4711:0" (topic,
-    partition, offset, row), by which a reader keeps one of each.
+    Files contain each letter exactly once: `length` is saved with the positions of the sources, and
+    `rewind` truncates the files to it on resume. An entry has the keys source, place, code, message
+    (at most 200 characters), num_bytes, sha256 (of all raw bytes) and raw (base64 of the first
+    4 KiB). The topic receives each letter at least once: after a resume, those since the last
+    checkpoint are sent again. The record key is the place, such as "edges:3:4711:0" (topic,
+    partition, offset, row), so that consumers can deduplicate.
 
-    Once an operation has failed every later one fails too: it is unknown what the file holds then.
+    After a failed operation all later ones fail too, as the file content is unknown.
 
     Args:
-        directory: Where the files are; made if it is not there.
-        topic: Also takes each letter: has `send(value, partition, key)`, `flush` and `close`; None:
-            files only.
+        directory: Directory of the files; created if missing.
+        topic: Receives each letter too, by `send(value, partition, key)`, `flush` and `close`;
+            None: files only.
         fs: The file operations.
-        segment_bytes: From which size on another file is started.
+        segment_bytes: Size at which a new file is started.
 
     Raises:
-        OSError: If the directory cannot be made or read.
+        OSError: If the directory cannot be created or read.
     """
 
     def __init__(
@@ -72,11 +72,11 @@ class DeadLetterFiles:
 
     @property
     def length(self) -> Length:
-        """How much has been written, all of it on the disk after `sync`."""
+        """Length written so far; durable after `sync`."""
         return {"segment": self._segment, "byte": self._byte}
 
     def write(self, source: str, rows: Sequence[BadRow]) -> None:
-        """Append rows of a source; `sync` puts them on the disk, and makes the topic take them."""
+        """Append rejected rows of a source; `sync` makes them durable and flushes the topic."""
         if not rows:
             return
         lines = [letter_of(source, row) for row in rows]
@@ -90,7 +90,7 @@ class DeadLetterFiles:
                 self._topic.send(line, None, key.encode())
 
     def sync(self) -> None:
-        """Return once all letters are on the disk, and with the broker."""
+        """Block until all letters are on disk and acknowledged by the broker."""
         with self._failing():
             if self._fd is not None:
                 self._fs.sync(self._fd)
@@ -98,16 +98,16 @@ class DeadLetterFiles:
             self._topic.flush()
 
     def rewind(self, length: Length) -> None:
-        """Remove all that was written to files after `length`; a topic gives nothing back.
+        """Remove letters written to files after `length`; those in a topic remain.
 
-        The letters are for people alone: where some are missing a warning is logged, half a letter
-        is cut off, and a new file is started.
+        Dead letters are diagnostics only: if some are missing, a warning is logged, a partial one
+        is truncated, and a new file is started.
         """
         self._close()
         segment, byte = length["segment"], length["byte"]
         path = self._path(segment)
         size = path.stat().st_size if path.exists() else 0
-        for later in reversed(self._segments()):  # a crash in between leaves no hole
+        for later in reversed(self._segments()):  # a crash in between leaves no gap
             if later > segment:
                 self._fs.unlink(self._path(later))
         if size > byte:
@@ -123,7 +123,7 @@ class DeadLetterFiles:
         self._segment, self._byte, self._failure = segment, byte, None
 
     def close(self) -> None:
-        """Make sure of all letters, then give files and connections back."""
+        """Sync all letters, then close files and connections."""
         try:
             if self._failure is None:
                 self.sync()
@@ -133,7 +133,7 @@ class DeadLetterFiles:
                 self._topic.close()
 
     def _segments(self) -> list[int]:
-        """Return the numbers of the files there are, in order."""
+        """Return the numbers of the existing files, in order."""
         names = (path.stem for path in self._directory.iterdir() if path.suffix == ".jsonl")
         return sorted(int(name) for name in names if name.isdecimal())
 
@@ -141,7 +141,7 @@ class DeadLetterFiles:
         return self._directory / f"{segment:06}.jsonl"
 
     def _open(self) -> int:
-        """Return the descriptor to write by, of a new file if the current one is full."""
+        """Return the descriptor of the current file; start a new one if it is full."""
         if self._byte >= self._segment_bytes:
             self.sync()
             self._close()
@@ -162,7 +162,7 @@ class DeadLetterFiles:
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """Refuse after a failure, and note one that happens within."""
+        """Raise after an earlier failure, and record a new one."""
         if self._failure is not None:
             why = self._failure.strerror or str(self._failure)
             text = f"dead letters could not be written before ({why})"
@@ -175,7 +175,7 @@ class DeadLetterFiles:
 
 
 def letter_of(source: str, row: BadRow) -> bytes:
-    """Return a row as a line of JSON, ASCII only, so that no terminal acts on what it holds."""
+    """Encode a row as a line of JSON, ASCII only, so that terminals interpret no raw bytes."""
     raw = row.origin.raw
     entry = {
         "source": source,

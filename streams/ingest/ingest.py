@@ -1,7 +1,7 @@
-"""From a partitioned source to one sequence of events, each exactly once, in an order of its own.
+"""Merge a partitioned source into one deterministic event sequence, each event exactly once.
 
-The sequence is a function of the partitions' contents and the configuration: neither timing, nor
-the sizes of polls, nor crashes change it.
+The sequence is a function of the partitions' contents and the configuration; timing, poll sizes
+and crashes do not affect it.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from tgflow.streams.rows.row_batch import (
 from tgflow.streams.rows.validate import LabelClasses
 
 MAX_BATCH = 1 << 16
-"""Events handed on at a time, at most."""
+"""Maximum events per batch."""
 POLL_SECONDS = 0.1
 DISK_FULL_SECONDS = 60.0
-"""How long to wait for room when the disk of the log is full."""
+"""Seconds between retries while the log's disk is full."""
 RETRY_SECONDS = 0.1
 REFRESH_SECONDS = 1.0
-"""How old the source's lag and counters may be in a report."""
+"""Maximum age of the source's lag and counters in a report."""
 WARN_SECONDS = 60.0
-"""After which a warning names a silent partition that the others wait for."""
+"""Seconds of silence after which a warning names the partition that delays the others."""
 MAX_STATES = 64
 """States kept for checkpoints."""
 
@@ -63,9 +63,9 @@ _log = logging.getLogger("tgflow.streams")
 
 @dataclass(slots=True)
 class _Taken:
-    """What a poll brought: events, and the partitions that changed.
+    """Result of a poll: events, and the partitions that changed.
 
-    `unlogged` holds, by partition, numbers and event ids of rows to remember that are no events.
+    `unlogged` holds, by partition, numbers and event ids of rows that are not events.
     """
 
     rows: list[Rows] = field(default_factory=list)
@@ -74,29 +74,29 @@ class _Taken:
 
 
 class Ingest:
-    """The events of a source in their order: by (t, partition, number of the row in it).
+    """Ordered events of a source, sorted by (t, partition, row number in the partition).
 
-    Iterating polls, rejects what is no event, holds back what may be preceded by others, logs the
-    rest and hands it on. With a log it first goes through what the log holds beyond `state`. It can
-    be iterated once; iterating again continues where the first left off.
+    Iteration polls, rejects bad rows, buffers events that others may precede, logs the rest and
+    yields it. With a log, it first replays the log beyond `state`. A second iteration continues
+    where the first one stopped.
 
     Args:
-        source: Where rows come from; closed when the iteration ends or is closed. Its `ids` must be
-            empty, or hold the ids of the first `skip_to` events.
-        config: Which rows are taken and how long they are held back.
-        letters: Takes the rows that are rejected; None drops them, counted.
-        max_bad_ratio: Share of bad rows from which on it stops (`RowAccounting`); None never does.
-        log: Where accepted rows are written before they are handed on; None writes none. Then after
-            a crash the source is read again.
-        state: Where to resume; None at the beginning.
-        skip_to: Events up to this one have been handed on before: they are not given again. None
-            gives all beyond `state`.
-        keep_event_ids: Whether `event_ids` can be asked for; the source must have some.
-        stop: Called between polls; once it returns True the iteration ends, with nothing lost.
-        clock: Returns seconds that never go back.
+        source: Row source; closed when the iteration ends or is closed. Its `ids` must be empty, or
+            hold the ids of the first `skip_to` events.
+        config: Settings of ordering and admission.
+        letters: Receives the rejected rows; None drops them, counted.
+        max_bad_ratio: Share of bad rows at which it stops (`RowAccounting`); None never stops.
+        log: Receives accepted rows before they are yielded; None writes none. Then after a crash
+            the source is read again.
+        state: State to resume from; None at the beginning.
+        skip_to: Number of events yielded before; they are not yielded again. None yields all beyond
+            `state`.
+        keep_event_ids: Whether to support `event_ids`; the source must have some.
+        stop: Called between polls; once it returns True the iteration ends without loss.
+        clock: Returns monotonic seconds.
 
     Raises:
-        ValueError: If an `idle_timeout` is set without a log, which has to remember when it passed.
+        ValueError: If an `idle_timeout` is set without a log, which has to record when it expired.
     """
 
     def __init__(
@@ -142,39 +142,39 @@ class Ingest:
         self._warned: set[int] = set()
         self._refreshed = float("-inf")
         self.lag: Mapping[int, int] = {}
-        """How many records each partition holds that were not polled yet, lately."""
+        """Records not polled yet, by partition, as of the latest refresh."""
         self.progress = 0.0
-        """Which share of the source has been polled, 0 to 1, lately."""
+        """Share of the source polled so far, 0 to 1, as of the latest refresh."""
         self._counters: Mapping[str, float] = {}
         self._events = self._run()
 
     def __iter__(self) -> Iterator[EventBatch]:
-        """Return the events, in batches of at most `MAX_BATCH`.
+        """Yield the events, in batches of at most `MAX_BATCH`.
 
         Raises:
-            LateEvent: If one comes too late and that is an error.
+            LateEvent: If an event is late and the policy is "error".
             TooManyBadRecords: If more rows are bad than `max_bad_ratio` allows.
-            StreamError: What the source raises.
+            StreamError: If the source fails.
             LogCorrupt: If the log cannot be read.
             OSError: If log or dead letters cannot be written.
-            Unbalanced: If a row got lost, or the log gives another sequence; an error of tgflow's.
+            Unbalanced: If a row is lost, or the log replays another sequence; a bug in tgflow.
         """
         return self._events
 
-    # For the trainer's thread
+    # Called by the trainer's thread
 
     def state_at(self, position: int) -> IngestState:
-        """Return the newest state with `num_released <= position`, and forget those before it.
+        """Return the newest state with `num_released <= position`, and discard older ones.
 
-        For checkpoints: all that it stands for is on the disk when this returns, and new partitions
-        are looked for soon. `forget_before` is cheaper.
+        For checkpoints: everything the state refers to is durable on return, and a lookup of new
+        partitions is scheduled. `forget_before` is cheaper.
 
         Args:
-            position: Events the trainer has stored; it may not go back.
+            position: Number of events the trainer has stored; must not decrease.
 
         Raises:
             Unbalanced: If a row is not accounted for.
-            OSError: If log or dead letters cannot be put on the disk.
+            OSError: If log or dead letters cannot be synced to disk.
         """
         self.forget_before(position)
         state = self._states[0]
@@ -194,10 +194,10 @@ class Ingest:
             del self._states[: kept[-1]]
 
     def event_ids(self, start: int, stop: int) -> pa.Array:
-        """Return the ids of the events `[start, stop)`, which were handed on, as text.
+        """Return the ids of the yielded events `[start, stop)`, as text.
 
-        Forgets those of all events before: `start` may not go back. Null where the log has none, as
-        it was written when they were not kept. Any thread may ask.
+        Discards the ids of all earlier events: `start` must not decrease. Null where the log was
+        written without ids. Thread-safe.
         """
         assert self._keep_event_ids, "they are not kept"
         parts = self._id_parts
@@ -212,17 +212,17 @@ class Ingest:
         return pa.concat_arrays(found) if found else pa.nulls(0, pa.string())
 
     def committed(self, state: IngestState) -> None:
-        """Note that a checkpoint holds `state`; the source is told at the next poll."""
+        """Record that a checkpoint holds `state`; the next poll notifies the source."""
         self._committed = state
 
     @property
     def ids(self) -> NodeIds:
-        """The map that gives dense ids, with those of all events handed on."""
+        """The map to dense ids, including those of all yielded events."""
         return self.source.ids
 
     @property
     def unit(self) -> str:
-        """What a tick is."""
+        """Unit of a tick."""
         return self.source.unit
 
     @property
@@ -232,22 +232,22 @@ class Ingest:
 
     @property
     def num_events(self) -> int | None:
-        """How many rows there will be, or None if that is not known."""
+        """Expected number of rows, or None if unknown."""
         return self.source.num_events
 
     @property
     def num_released(self) -> int:
-        """Events handed on, including those skipped."""
+        """Number of events yielded, including skipped ones."""
         return self._state.num_released
 
     @property
     def num_buffered(self) -> int:
-        """Events held back."""
+        """Number of buffered events."""
         return self._state.num_held
 
     @property
     def label_classes(self) -> Sequence[str] | None:
-        """What the labels 0, 1, ... of events so far were; None if the source numbers no texts."""
+        """Names of the labels 0, 1, ... so far; None if the source has no text labels."""
         for position in self._state.positions.values():
             if "classes" in position:
                 return LabelClasses.load(str(position["classes"]), ()).names
@@ -255,11 +255,11 @@ class Ingest:
 
     @property
     def has_polled(self) -> bool:
-        """Whether anything was polled, or read from the log, since it was made."""
+        """Whether anything has been polled, or read from the log, since construction."""
         return self._state is not self._first
 
     def report(self) -> dict[str, Any]:
-        """Return a JSON-serializable report as of the last poll that brought anything."""
+        """Return a JSON-serializable report as of the last poll that returned rows."""
         state, lateness = self._state, self._config.allowed_lateness
         totals = sums(state.counts, state.num_held)
         partitions = {
@@ -283,7 +283,7 @@ class Ingest:
         self._events.close()
         self.source.close()
 
-    # The cycle: poll, take, release, log, hand on
+    # The cycle: poll, admit, release, log, yield
 
     def _run(self) -> Generator[EventBatch, None, None]:
         admission = self._admission
@@ -298,9 +298,9 @@ class Ingest:
             self.source.close()
 
     def _cycle(self) -> Iterator[EventBatch]:
-        """Poll once and hand on what that sets free."""
+        """Poll once and yield the events that it releases."""
         admission = self._admission
-        if joined := self._look_around():  # a state of its own, that checkpoints can go back to
+        if joined := self._look_around():  # gets a state of its own for checkpoints
             yield from self._step(_Taken(partitions=joined))
         wanted = admission.wanted()
         polled = self.source.poll(wanted, POLL_SECONDS)
@@ -320,10 +320,10 @@ class Ingest:
             yield from self._step(taken)
 
     def _look_around(self) -> set[int]:
-        """Do what other threads asked for; return the partitions that have joined.
+        """Handle requests of other threads; return the partitions that have joined.
 
-        Those that the state does not have join only after the events that were handed on before:
-        these are without them.
+        Partitions missing from the state join only after the events yielded before: the order of
+        these does not include them.
         """
         if self._committed is not None:
             state, self._committed = self._committed, None
@@ -340,7 +340,7 @@ class Ingest:
         return new
 
     def _take(self, polled: Sequence[RowBatch]) -> _Taken:
-        """Judge rows, and hold back those that are taken; dead letters are on the disk then."""
+        """Admit rows and buffer the accepted ones; dead letters are durable on return."""
         taken, late = _Taken(), self._config.late
         rejected: list[BadRow] = []
         pairs: list[tuple[RowBatch, Admitted]] = []
@@ -370,10 +370,10 @@ class Ingest:
         return taken
 
     def _idle(self, heard: set[int]) -> list[int]:
-        """Return the partitions that hold the others back and have been silent for too long.
+        """Return the partitions that delay the others and have exceeded the idle timeout.
 
         Without a timeout there are none, and a warning names each that is silent for a minute.
-        Those that are `heard` have brought rows, or were not polled.
+        Partitions in `heard` have delivered rows, or were not polled.
         """
         now, admission, timeout = self._clock(), self._admission, self._config.idle_timeout
         self._silent_since |= dict.fromkeys(heard, now)
@@ -399,10 +399,10 @@ class Ingest:
         return []
 
     def _step(self, taken: _Taken) -> Iterator[EventBatch]:
-        """Release what nothing can precede any more, log the step, and hand on the events.
+        """Release events that nothing can precede, log the step, and yield the events.
 
-        They are handed on once all that led to them is in the log; dense ids are given while it is
-        being written.
+        They are yielded once everything before them is in the log; dense ids are assigned while it
+        is written.
         """
         admission, first = self._admission, self.num_released
         admission.released = admission.watermark()
@@ -423,7 +423,7 @@ class Ingest:
         if self._log is None:
             ready: list[EventBatch] = []
             self._advance(footer, released, None)
-        else:  # empty polls too: a footer holds only the changes since the last
+        else:  # also for empty polls: a footer holds only the changes since the last
             frame = (concat(taken.rows) if taken.rows else self._none).to_batch()
             writing = self._writer.submit(self._append, frame, footer)
             ready = list(itertools.islice(batches, 2))
@@ -432,7 +432,7 @@ class Ingest:
         yield from batches
 
     def _append(self, frame: pa.RecordBatch, footer: Mapping[str, Any]) -> LogPosition:
-        """Add a frame to the log and return the place after it; wait while the disk is full."""
+        """Append a frame to the log and return the position after it; wait while disk is full."""
         assert self._log is not None
         seconds = 0.0
         while True:
@@ -445,10 +445,10 @@ class Ingest:
                 seconds += RETRY_SECONDS
 
     def _advance(self, footer: Mapping[str, Any], released: Rows, log: LogPosition | None) -> None:
-        """Keep the state after a frame, or what would be one.
+        """Store the state after a frame (or after the step, without a log).
 
-        Of many states some are left out: an older one costs a checkpoint a longer way back to where
-        the trainer was.
+        Old states are thinned out; the price is that a checkpoint resumes from further back, before
+        the trainer's position.
         """
         old, admission = self._state, self._admission
         self._state = IngestState(
@@ -470,7 +470,7 @@ class Ingest:
                 del self._states[1:-1:2]
 
     def _batches(self, released: Rows, first: int) -> Iterator[EventBatch]:
-        """Yield events, the first of which is number `first`, but for those handed on before."""
+        """Yield events, the first of which has number `first`, except those yielded before."""
         for at in range(max(0, self._skip_to - first), len(released), MAX_BATCH):
             events = released.events.take(slice(at, at + MAX_BATCH))
             if self._keep_event_ids:
@@ -482,7 +482,7 @@ class Ingest:
     # Resuming
 
     def _replay(self) -> Iterator[EventBatch]:
-        """Restore the state, and hand on what the frames that the log holds beyond it released."""
+        """Restore the state, and yield the events released by log frames beyond it."""
         state, admission = self._state, self._admission
         if (rows := state.held_rows()) is not None:
             self._buffer.add(rows.keeping_ids(self._keep_event_ids))
@@ -496,7 +496,7 @@ class Ingest:
             yield from self._batches(released, first)
 
     def _apply(self, frame: pa.RecordBatch, footer: Mapping[str, Any], end: LogPosition) -> Rows:
-        """Do what was done when a frame was written; return the rows released."""
+        """Repeat the step recorded in a frame; return the rows released."""
         admission = self._admission
         if len(frame):
             rows = Rows.from_batch(frame).keeping_ids(self._keep_event_ids)
@@ -522,11 +522,11 @@ class Ingest:
         return released
 
     def _start(self) -> None:
-        """Put dead letters and accounting where the state is, and start the source."""
+        """Restore dead letters and accounting to the state, and start the source."""
         state, admission = self._state, self._admission
         self.accounting.restore(state.counts)
         if self._letters is not None:
             self._letters.rewind(NO_LETTERS if state.letters is None else state.letters)
-        if admission.released == AFTER_ALL:  # all had ended; should there be more now, it resumes
+        if admission.released == AFTER_ALL:  # all had ended; if there is more data now, it resumes
             admission.released = state.last_t
         self.source.start(state.positions)

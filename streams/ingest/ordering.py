@@ -1,4 +1,4 @@
-"""Events with their place in the order, and the buffer that puts them in that order."""
+"""Events with their sort keys, and the reorder buffer."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ MAX_PARTITION = (1 << (63 - SEQ_BITS)) - 1
 _SEQ_MASK = (1 << SEQ_BITS) - 1
 _KEY_BYTES = 24
 _ARROW = ("src", "dst", "event_id")
-"""Columns that stay Arrow arrays; all others are NumPy arrays."""
+"""Columns kept as Arrow arrays; all others are NumPy arrays."""
 FANOUT_BITS = 3
-"""Runs whose lengths have equally many digits to this base of 2 are merged, 8 at a time."""
+"""Bits per digit of a run's length; 8 runs with equally many such digits are merged at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Events, the `ranks` that order those of one tick, and perhaps ids to find duplicates by."""
+    """Events, the `ranks` that order events of one tick, and optional ids for deduplication."""
 
     rank: Int64s
     events: EventColumns
@@ -48,14 +48,14 @@ class Rows:
         return Rows(self.rank[rows], self.events.take(rows), ids)
 
     def keeping_ids(self, keep: bool) -> Rows:
-        """Return them with the texts of their ids, or without; see `EventColumns.keeping_ids`."""
+        """Return the rows with or without event id texts; see `EventColumns.keeping_ids`."""
         events = self.events.keeping_ids(keep)
         return self if events is self.events else replace(self, events=events)
 
     def sizes(self) -> int | Int64s:
-        """Return how many bytes each row takes: one number if all take the same.
+        """Return the bytes per row: one number if all rows are equal.
 
-        Texts of event ids do not count: whether they are kept must not change any order.
+        Texts of event ids are excluded: the order must not depend on whether they are kept.
         """
         e = self.events
         numbers = [c for n, c in e.columns().items() if n != "t" and isinstance(c, np.ndarray)]
@@ -67,7 +67,7 @@ class Rows:
         return fixed + 8 + sizes
 
     def to_batch(self) -> pa.RecordBatch:
-        """Return them as columns: partition, seq, those of `EventColumns`, and event_id_hash."""
+        """Return the columns partition, seq, those of `EventColumns`, and event_id_hash."""
         columns: dict[str, Any] = {
             "partition": partitions(self.rank).astype(np.int32),
             "seq": sequence(self.rank),
@@ -79,7 +79,7 @@ class Rows:
 
     @classmethod
     def from_batch(cls, batch: pa.RecordBatch) -> Rows:
-        """Return the rows that gave `to_batch()`."""
+        """Return the rows for the result of `to_batch()`."""
         names = {field.name for field in fields(EventColumns)} & {*batch.schema.names}
         found = {n: batch[n] if n in _ARROW else _to_numpy(batch[n]) for n in names}
         if missing := {"src", "dst", "t"} - names:
@@ -106,7 +106,7 @@ def _to_numpy(array: pa.Array) -> Any:
 
 
 def ranks(partition: int | Int64s, seq: Int64s) -> Int64s:
-    """Return what orders events of one tick: first by partition, then by number within it."""
+    """Return the sort key of events within a tick: first partition, then row number."""
     return (partition << SEQ_BITS) | seq
 
 
@@ -116,17 +116,17 @@ def partitions(rank: Int64s) -> Int64s:
 
 
 def sequence(rank: Int64s) -> Int64s:
-    """Return the numbers of the rows within their partitions, of `ranks`."""
+    """Return the row numbers within the partitions of `ranks`."""
     return rank & _SEQ_MASK
 
 
 def total_bytes(sizes: int | Int64s, num: int) -> int:
-    """Return how many bytes `num` rows of these sizes take."""
+    """Return the total bytes of `num` rows of these sizes."""
     return sizes * num if isinstance(sizes, int) else int(sizes.sum())
 
 
 def no_rows(id_kind: IdKind, x_dim: int) -> Rows:
-    """Return no rows, of a stream without labels."""
+    """Return empty rows, for a stream without labels."""
     none = np.empty(0, np.int64)
     ids = pa.array([], pa.int64() if id_kind == "int" else pa.string())
     x = np.empty((0, x_dim), np.float32) if x_dim else None
@@ -134,7 +134,7 @@ def no_rows(id_kind: IdKind, x_dim: int) -> Rows:
 
 
 def concat(parts: Sequence[Rows]) -> Rows:
-    """Return at least one part, one after another; all have the same columns."""
+    """Concatenate at least one part; all have the same columns."""
     if len(parts) == 1:
         return parts[0]
     ids = [part.event_ids for part in parts if part.event_ids is not None]
@@ -146,7 +146,7 @@ def concat(parts: Sequence[Rows]) -> Rows:
 
 
 def per_partition(rank: Int64s, sizes: int | Int64s = 0) -> Iterable[tuple[int, int, int]]:
-    """Return which partitions the rows are of: the partition, its rows, and their bytes."""
+    """Return for each partition among the rows its number, its rows, and their bytes."""
     if not len(rank):
         return []
     first, last = int(rank.min()) >> SEQ_BITS, int(rank.max()) >> SEQ_BITS
@@ -162,7 +162,7 @@ def per_partition(rank: Int64s, sizes: int | Int64s = 0) -> Iterable[tuple[int, 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SortedRun:
-    """Rows sorted by (t, rank), and the length of the arrays of which they may be a view."""
+    """Rows sorted by (t, rank), and the length of the arrays that they may be a view of."""
 
     rows: Rows
     room: int
@@ -171,18 +171,18 @@ class SortedRun:
         return len(self.rows)
 
     def tail(self, size: int) -> SortedRun:
-        """Return all but the first `size` rows; a copy if few are left, to free the others."""
+        """Return all but the first `size` rows; copies when few are left, to free the rest."""
         if 4 * (len(self) - size) < self.room:
             return SortedRun(self.rows.take(np.arange(size, len(self))), len(self) - size)
         return SortedRun(self.rows.take(slice(size, None)), self.room)
 
 
 class ReorderBuffer:
-    """Events that may still be preceded by others.
+    """Buffer of events that others may still precede.
 
-    The order is by (t, partition, number of the row in the partition). Adding `n` rows costs about
-    `n` times the logarithm of how many `n` are in the buffer, however large it is; releasing them,
-    `n` and a little for each of the few runs that they are spread over.
+    The order is (t, partition, row number in the partition). Adding `n` rows costs about
+    `n * log(size / n)`, however large the buffer is; a release costs `n` and a little for each of
+    the few runs that contain the rows.
     """
 
     def __init__(self) -> None:
@@ -201,7 +201,7 @@ class ReorderBuffer:
             return
         self._count(rows, 1)
         self._runs.add(SortedRun(merged([rows]), len(rows)))
-        while True:  # merge 8 runs of about one length, so that there are few
+        while True:  # merge 8 runs of about equal length, to keep their number low
             alike: defaultdict[int, list[SortedRun]] = defaultdict(list)
             for run in self._runs:
                 alike[len(run).bit_length() // FANOUT_BITS].append(run)
@@ -234,7 +234,7 @@ class ReorderBuffer:
         return rows
 
     def rows_since(self, partition: int, t: int) -> list[Rows]:
-        """Return the rows of a partition at or after `t`, in no order."""
+        """Return the rows of a partition at or after `t`, unordered."""
         found = []
         for run in self._runs:
             rows = np.flatnonzero((partitions(run.rows.rank) == partition) & (run.rows.t >= t))
@@ -243,7 +243,7 @@ class ReorderBuffer:
         return found
 
     def held(self) -> tuple[SortedRun, ...]:
-        """Return what is in it now; it never changes."""
+        """Return the current content as an immutable snapshot."""
         return tuple(self._runs)
 
     def _count(self, rows: Rows, sign: int) -> None:
@@ -253,12 +253,12 @@ class ReorderBuffer:
 
 
 def merged(parts: Sequence[Rows]) -> Rows:
-    """Return at least one part as one, sorted by (t, rank)."""
+    """Merge at least one part into one, sorted by (t, rank)."""
     rows = concat(sorted(parts, key=lambda part: (part.t[0], part.rank[0])))
     t, rank = rows.t, rows.rank
     if _is_sorted(t, rank):
         return rows
-    order = np.argsort(t, kind="stable")  # one sort is enough where equal times come in order
+    order = np.argsort(t, kind="stable")  # one sort suffices if equal times are in order
     if not _is_sorted(t[order], rank[order]):
         order = np.lexsort((rank, t))
     return rows.take(order)

@@ -1,4 +1,4 @@
-"""State of ingestion between two polls, saved so that it can resume there."""
+"""Ingestion state between two polls, saved for resume."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from tgflow.streams.rows.row_batch import Position
 
 @dataclass(frozen=True, slots=True)
 class IngestState:
-    """The state of `Ingest` after one of its polls. It shares memory with others and never changes.
+    """Immutable state of `Ingest` after a poll. Shares memory with other states.
 
     Args:
-        num_released: Events handed on.
-        watermark: All events before this time have been handed on.
+        num_released: Number of events released.
+        watermark: All events before this time have been released.
         last_t: Time of the last one.
-        partitions: How far each partition has come.
-        held: Events held back.
-        windows: Event ids remembered, by partition.
-        counts: The rows of each partition; see `Counts`.
+        partitions: State of each partition.
+        held: Buffered events.
+        windows: Deduplication windows, by partition.
+        counts: Row counts of each partition; see `Counts`.
         letters: Length of the dead letters.
-        log: The place in the log after all that came before.
+        log: Log position after everything up to this state.
     """
 
     num_released: int = 0
@@ -48,24 +48,24 @@ class IngestState:
 
     @property
     def positions(self) -> dict[int, Position]:
-        """Where the source resumes; partitions at their beginning are not in it."""
+        """Positions at which the source resumes; partitions at their beginning are omitted."""
         found = ((p, state.position) for p, state in self.partitions.items())
         return {p: position for p, position in found if position is not None}
 
     @property
     def num_held(self) -> int:
-        """Events held back."""
+        """Number of buffered events."""
         return sum(map(len, self.held))
 
     def held_rows(self) -> Rows | None:
-        """Return the events held back in their order, None if there are none."""
+        """Return the buffered events in order, None if there are none."""
         return merged([run.rows for run in self.held]) if self.held else None
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the part of it that is tensors.
+        """Return the tensors of the state.
 
         Returns:
-            Perhaps `rows` (uint8, the events held back as an Arrow IPC stream) and `seen` (int64
+            Optionally `rows` (uint8, the buffered events as an Arrow IPC stream) and `seen` (int64
             `[3, n]`: partition, row and event id).
         """
         tensors = {}
@@ -81,7 +81,7 @@ class IngestState:
         return tensors
 
     def to_json(self) -> dict[str, Any]:
-        """Return the rest of it, which is plain values."""
+        """Return the JSON-serializable remainder of the state."""
         return {
             "num_released": self.num_released,
             "watermark": self.watermark,
@@ -94,10 +94,10 @@ class IngestState:
 
     @classmethod
     def from_json(cls, meta: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> IngestState:
-        """Return the state that gave `to_json()` and `state_dict()`.
+        """Return the state for the results of `to_json()` and `state_dict()`.
 
         Raises:
-            ValueError: If it cannot have given this.
+            ValueError: If they are invalid.
         """
         try:
             buffer = ReorderBuffer()

@@ -1,4 +1,4 @@
-"""Records to rows: codecs of JSON, CSV and Arrow, and the decoder of a partition's records."""
+"""Codecs from Kafka records (JSON, CSV, Arrow) to rows, and the record decoder."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from tgflow.streams.rows.schema import listed
 from tgflow.streams.rows.validate import RowSchema, validate
 
 MAX_RECORD_ROWS = 1 << 20
-"""Rows that an Arrow record may have."""
+"""Maximum rows of an Arrow record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Rows of some records, numbered from 0 over all of them; a record that is none is one row.
+    """Rows of some records, numbered from 0 over all of them; an undecodable record is one row.
 
-    `batches` hold all rows that could be decoded, in order, with at least the columns of an event:
-    safe to touch, but not checked, and their types may differ. `num_rows` are those of each record,
-    good and bad; `faults` are by number.
+    `batches` hold all decodable rows in order, with at least the columns of an event; their buffers
+    are safe to read, their values are unchecked, and their types may differ. `num_rows` counts the
+    rows of each record, good and bad; `faults` are by row number.
     """
 
     batches: Sequence[pa.RecordBatch]
@@ -42,9 +42,9 @@ class Decoded:
 
 
 class CsvCodec:
-    """Lines of src, dst, t, label, weight, the features and the event id, as far as there are any.
+    """Lines of src, dst, t, label, weight, features and event id, without absent columns.
 
-    A feature that is a list takes as many columns as it has numbers, `x[0]`, `x[1]`, ...
+    A list feature takes as many columns as it has numbers, `x[0]`, `x[1]`, ...
     """
 
     def __init__(self, schema: RowSchema) -> None:
@@ -69,7 +69,7 @@ class CsvCodec:
 
 
 class JsonCodec:
-    """JSON objects with the fields of an event, one a record."""
+    """JSON objects with the fields of an event, one per record."""
 
     def __init__(self, schema: RowSchema) -> None:
         self.schema = schema
@@ -96,7 +96,7 @@ class JsonCodec:
 
 
 def _parsed(records: Sequence[bytes], num_rows: Int64s, parser: Parser) -> Decoded:
-    """Return the rows of records that are lines of text."""
+    """Return the rows of records that consist of lines of text."""
     if not records:
         return Decoded([], num_rows, {})
     lines = b"\n".join([*records, b""])
@@ -105,7 +105,7 @@ def _parsed(records: Sequence[bytes], num_rows: Int64s, parser: Parser) -> Decod
 
 
 def _is_plain(records: Sequence[bytes]) -> bool:
-    """Return whether all records are UTF-8, and none has a line end."""
+    """Return whether all records are UTF-8 without line ends."""
     text = b" ".join(records)
     try:
         text.decode()
@@ -115,7 +115,7 @@ def _is_plain(records: Sequence[bytes]) -> bool:
 
 
 def _make_plain(records: list[bytes]) -> dict[int, Fault]:
-    """Write each object on one line; a record that is none becomes a blank one, with its fault."""
+    """Write each object on one line; an invalid record becomes a blank line and a fault."""
     faults = {}
     for i, record in enumerate(records):
         _, fault = parse_object(record) if not _is_plain([record]) else ({}, None)
@@ -126,7 +126,7 @@ def _make_plain(records: list[bytes]) -> dict[int, Fault]:
 
 
 def _either(first: Parser, second: Parser) -> Parser:
-    """Return a parser of lines that `first` takes, or `second`; in the types of `second`."""
+    """Return a parser that tries `first`, then `second`; rows have the types of `second`."""
 
     def parse(lines: Text, num_lines: int) -> pa.RecordBatch:
         try:
@@ -141,7 +141,7 @@ _UNREADABLE = (pa.ArrowException, ValueError, OSError, EOFError, StopIteration, 
 
 
 class _FaultError(Exception):
-    """What is wrong with a record."""
+    """Raised for an invalid record."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -149,10 +149,10 @@ class _FaultError(Exception):
 
 
 class ArrowCodec:
-    """Arrow IPC: one stream a record, with any number of rows; the fast form.
+    """Arrow IPC: one stream per record, with any number of rows; the fastest codec.
 
-    What comes from outside is bounded before it is read: no compression (a topic has its own), no
-    dictionaries, no types of which a few bytes can stand for many rows.
+    External data is bounded before it is read: no compression (topics have their own), no
+    dictionaries, and no types in which a few bytes can represent many rows.
     """
 
     def __init__(self, schema: RowSchema) -> None:
@@ -180,7 +180,7 @@ class ArrowCodec:
         return Decoded(_joined([batch for batch in batches if len(batch)]), num_rows, faults)
 
     def raw(self, value: bytes, row: int) -> bytes:
-        """Return the row as JSON, or a record that cannot be read as it is."""
+        """Return the row as JSON, or an unreadable record unchanged."""
         try:
             [batch] = _joined(self._batches(value))
         except (_FaultError, ValueError):
@@ -189,7 +189,7 @@ class ArrowCodec:
         return json.dumps(fields, default=str).encode()
 
     def _batches(self, value: bytes) -> list[pa.RecordBatch]:
-        """Return the selected columns of all batches of a record, every buffer within it."""
+        """Return the selected columns of all batches; every buffer lies within the record."""
         try:
             messages = pa.ipc.MessageReader.open_stream(pa.py_buffer(value))
             schema = self._read_schema(messages.read_next_message())
@@ -205,7 +205,7 @@ class ArrowCodec:
             raise _FaultError("syntax", text) from error
 
     def _read_schema(self, message: pa.ipc.Message) -> pa.Schema:
-        """Return the stream's schema, once it is one of events; a repeated one is known."""
+        """Return the stream's schema if it is one of events; repeated schemas are cached."""
         data = message.metadata.to_pybytes()
         if self._schema is not None and data == self._schema_bytes:
             return self._schema
@@ -239,7 +239,7 @@ class ArrowCodec:
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Return the same rows in as few batches as their types allow."""
+    """Concatenate batches of equal types."""
     groups = [list(group) for _, group in groupby(batches, lambda batch: batch.schema)]
     return [group[0] if len(group) == 1 else pa.concat_batches(group) for group in groups]
 
@@ -258,13 +258,13 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 _HEADER, _COMPRESSION = 2, 3
-"""Of a `Message` the field of its header; of a `RecordBatch` that of its compression."""
+"""Indices of FlatBuffers fields: the header of a `Message`, the compression of a `RecordBatch`."""
 
 
 def _is_compressed(metadata: pa.Buffer) -> bool:
-    """Return whether a record batch says that its buffers are compressed.
+    """Return whether the header of a record batch declares compressed buffers.
 
-    It is a FlatBuffers table, little endian. Raises `struct.error` if it points outside of itself.
+    It is a little-endian FlatBuffers table. Raises `struct.error` if an offset is out of bounds.
     """
     data = memoryview(metadata)
     header = _field(data, _unpack("<I", data, 0), _HEADER)
@@ -272,10 +272,10 @@ def _is_compressed(metadata: pa.Buffer) -> bool:
 
 
 def _field(data: memoryview, table: int, index: int) -> int:
-    """Return where a field of a table lies, 0 if it is not there.
+    """Return the offset of a table's field, 0 if it is absent.
 
-    The first 4 bytes of a table tell how far before it its list of fields begins; that holds, after
-    its own size and the table's, where each field is within the table, 0 for one that is missing.
+    The first 4 bytes of a table hold the distance back to its vtable; after its own size and the
+    table's, the vtable holds the offset of each field within the table, 0 if absent.
     """
     fields, place = table - _unpack("<i", data, table), 4 + 2 * index
     is_listed = place < _unpack("<H", data, fields)
@@ -301,9 +301,9 @@ _CODECS: Mapping[CodecName, Callable[[RowSchema], Codec]] = {
 class RecordDecoder:
     """Decodes the records of a topic.
 
-    Each codec has a `schema` that its rows must satisfy to become events, `decode(values)`, whose
-    rows of a record do not depend on the others, and `raw(value, row)`, one row of a record as it
-    stands there, or if it is binary as JSON.
+    A codec has a `schema` that its rows must satisfy, `decode(values)`, in which the rows of a
+    record do not depend on other records, and `raw(value, row)`, which returns one row of a record
+    unchanged, or as JSON if the record is binary.
     """
 
     def __init__(self, config: KafkaConfig) -> None:
@@ -311,7 +311,7 @@ class RecordDecoder:
         self._codec = _CODECS[config.codec](config.schema)
 
     def decode(self, chunk: Chunk) -> RowBatch:
-        """Return the rows of `chunk`, perhaps none."""
+        """Return the rows of `chunk`, possibly none."""
         counts, limit = dict(chunk.counts), self._limit
         records = [record for record in chunk.records if record.value is not None]
         if len(records) < len(chunk.records):
@@ -349,7 +349,7 @@ class RecordDecoder:
     def _validated(
         self, batches: Sequence[pa.RecordBatch], num_rows: int, found: Mapping[int, Fault]
     ) -> RowBatch:
-        """Return all rows, those that could be decoded checked, numbered among all."""
+        """Return all rows with the decodable ones validated, numbered over all rows."""
         schema = self._codec.schema
         numbers = np.delete(np.arange(num_rows), list(found))
         faults = [RowFault(row, *fault) for row, fault in found.items()]

@@ -1,4 +1,4 @@
-"""Where a topic is, what its records hold, and the options of kafka-python."""
+"""Kafka settings: address and schema of a topic, and options of kafka-python."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FIXED_OPTIONS: Mapping[str, Any] = {
     "value_deserializer": None,
     "max_poll_records": 10_000,
 }
-"""What exactly-once rests on; a user may not set them."""
+"""Options required for exactly-once delivery; users cannot set them."""
 
 FIRST_WITH_TRANSACTIONS = (0, 11)
 
@@ -39,7 +39,7 @@ _REASONS = {
     "group_id": "pass group_id itself, which serves only to show the lag",
 }
 CLIENT_DEFAULTS: Mapping[str, Any] = {"client_id": "tgflow", "metrics_enabled": False}
-"""Options of kafka-python's consumers and producers alike, where the user gives none."""
+"""Default options of kafka-python's consumers and producers."""
 _CONSUMER_DEFAULTS: Mapping[str, Any] = {
     **CLIENT_DEFAULTS,
     "allow_auto_create_topics": False,
@@ -49,10 +49,10 @@ _CONSUMER_DEFAULTS: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaClientConfig:
-    """How the brokers of a topic are reached and read.
+    """Settings for connecting to the brokers of a topic and reading it.
 
     Raises:
-        ValueError: If a setting is out of its range, or an option is not the user's to choose.
+        ValueError: If a setting is out of its range, or an option is reserved.
     """
 
     options: Annotated[Mapping[str, Any], Setting(flags=("--kafka-option", "--options"))] = field(
@@ -91,22 +91,22 @@ class KafkaConfig(ColumnNames, KafkaClientConfig):
 
     Args:
         url: `kafka://HOST:PORT[,HOST:PORT...]/TOPIC`.
-        codec: What a record holds: "json", one object; "csv", one line or several, of src, dst,
-            t, label, weight, the features and the event id; "arrow", an Arrow IPC stream, the fast
-            one.
+        codec: Content of a record: "json", one object; "csv", one line or more of src, dst, t,
+            label, weight, the features and the event id; "arrow", an Arrow IPC stream, the
+            fastest.
         src, dst, t, label, weight: Names of the fields; None without one.
         features: Names of the edge features; "x[172]" is a list of 172 numbers.
-        event_id: Name of a field by which repeated events are found, or None.
-        id_kind: What the node ids are.
+        event_id: Name of a field used to find repeated events, or None.
+        id_kind: Type of the node ids.
         bipartite: Whether sources and destinations are separate name spaces.
         time_unit, tick_unit: Units of the times and of the stream's ticks; no tick: `time_unit`.
         checks: Limits on records and values.
-        until_end: Stop where the topic ended when the run started, also after a crash and a resume;
-            once it has stopped there, a resume reads up to the end of that moment. Otherwise it
-            never ends.
+        until_end: Stop at the topic's end as of the start of the run, also after a crash and a
+            resume; after a completed stop, a resume reads up to the end as of then. Otherwise the
+            stream never ends.
 
     Raises:
-        ValueError: If one of these is out of its choices.
+        ValueError: If one of these is not a valid choice.
     """
 
     url: str
@@ -127,7 +127,7 @@ class KafkaConfig(ColumnNames, KafkaClientConfig):
 
     @property
     def servers(self) -> list[str]:
-        """The brokers to ask first."""
+        """The bootstrap servers."""
         return parse_url(self.url)[0]
 
     @property
@@ -137,7 +137,7 @@ class KafkaConfig(ColumnNames, KafkaClientConfig):
 
     @property
     def schema(self) -> RowSchema:
-        """What a row must be to become an event."""
+        """Schema of the rows."""
         from tgflow.streams.rows.validate import RowSchema
 
         features = [feature_width(feature) for feature in self.features]
@@ -148,10 +148,10 @@ class KafkaConfig(ColumnNames, KafkaClientConfig):
         return RowSchema(columns, self.id_kind, time, widths, self.checks)
 
     def client_options(self) -> dict[str, Any]:
-        """Return what `kafka.KafkaConsumer` is given."""
+        """Return the keyword arguments of `kafka.KafkaConsumer`."""
         chosen = {**_CONSUMER_DEFAULTS, **client_values(self.options), **FIXED_OPTIONS}
         if chosen.get("api_version") and tuple(chosen["api_version"]) < FIRST_WITH_TRANSACTIONS:
-            chosen["isolation_level"] = "read_uncommitted"  # all there is, and all is committed
+            chosen["isolation_level"] = "read_uncommitted"  # every record, as all are committed
         return {"bootstrap_servers": self.servers, **chosen}
 
 
@@ -165,7 +165,7 @@ def parse_url(url: str) -> tuple[list[str], str]:
 
 
 def feature_width(feature: str) -> tuple[str, int]:
-    """Return the field of a feature and how many numbers it holds: "x[172]" is ("x", 172)."""
+    """Return the field of a feature and its width: "x[172]" is ("x", 172)."""
     if feature.endswith("*"):
         text = "a topic has no header to look for it; name each, or the width of a list as x[172]"
         raise ValueError(f"features has {feature!r}, but {text}")
@@ -174,12 +174,12 @@ def feature_width(feature: str) -> tuple[str, int]:
 
 
 def client_values(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options as kafka-python wants them: lists, as TOML and JSON have them, as tuples."""
+    """Convert options for kafka-python: lists, as TOML and JSON have them, become tuples."""
     return {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
 
 
 def kafka_client() -> Any:
-    """Return the module `kafka`."""
+    """Import and return the module `kafka`."""
     try:
         import crc32c
         import kafka

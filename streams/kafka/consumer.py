@@ -1,4 +1,4 @@
-"""Reads the partitions of a topic into a bounded queue, in a thread, through any outage."""
+"""Reads the partitions of a topic into a bounded queue in a thread, and survives outages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tgflow.streams.rows.row_batch import Position
 
 _RECREATED = "the topic was recreated, or this is another broker: start a new run to read it"
 MAX_BYTES = 8 << 20
-"""Bytes of records after which no more of them are decoded at a time."""
+"""Maximum record bytes decoded at a time."""
 
 _log = logging.getLogger(__name__)
 
@@ -34,15 +34,15 @@ class NoTopicError(StreamError):
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where a partition continues.
+    """Position in a partition.
 
     Args:
-        offset: Of the next record.
-        anchor: Offset of the record before, None at the beginning: if it has changed, so has the
-            topic.
-        anchor_crc: The CRC-32C of its key and value.
-        anchor_t: Its own timestamp in milliseconds, -1 without one.
-        end: Where the partition ends for this run, None if it never does.
+        offset: Offset of the next record.
+        anchor: Offset of the previous record, None at the beginning; if that record has changed, so
+            has the topic.
+        anchor_crc: CRC-32C of its key and value.
+        anchor_t: Its timestamp in milliseconds, -1 without one.
+        end: Offset where the partition ends for this run, None if it never does.
     """
 
     offset: int
@@ -53,12 +53,12 @@ class Cursor:
 
     @property
     def start(self) -> int:
-        """The offset to read from, so that the anchor comes first."""
+        """Offset at which to start reading, such that the anchor comes first."""
         return self.offset if self.anchor is None else self.anchor
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more comes."""
+        """Whether the end has been reached."""
         return self.end is not None and self.offset >= self.end
 
     def after(self, record: Any) -> Cursor:
@@ -67,7 +67,7 @@ class Cursor:
 
     @classmethod
     def from_position(cls, position: Position) -> Cursor:
-        """Return the cursor whose fields a checkpoint has kept."""
+        """Return the cursor saved in a checkpoint."""
         values = {field.name: position.get(field.name) for field in fields(cls)}
         offset = values["offset"]
         if (
@@ -89,7 +89,7 @@ def _crc(record: Any) -> int:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Records of one partition that follow each other."""
+    """Consecutive records of one partition."""
 
     partition: int
     records: Sequence[Any]
@@ -99,12 +99,12 @@ class Chunk:
 
     @cached_property
     def num_bytes(self) -> int:
-        """The bytes of the records' values."""
+        """Total bytes of the record values."""
         return sum(len(record.value) for record in self.records if record.value is not None)
 
 
 class ConsumerConnection:
-    """A consumer that reads some partitions, each from its cursor on, until its first failure."""
+    """A consumer that reads partitions from their cursors until its first failure."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class ConsumerConnection:
         self.unverified: set[int] = set()
         """Partitions whose anchor has not arrived yet."""
         self.ends: dict[int, int] = {}
-        """Where each partition ended when the broker last reported it."""
+        """End offset of each partition as last reported by the broker."""
 
     def close(self) -> None:
         """Close the consumer."""
@@ -132,15 +132,15 @@ class ConsumerConnection:
             self._consumer.close(autocommit=False, timeout_ms=1000)
 
     def open(self, join: Collection[int] | None) -> list[Chunk]:
-        """Connect, check every cursor against what the broker holds, and seek there.
+        """Connect, check every cursor against the broker's offsets, and seek to it.
 
-        Returns where partitions continue that are new, or do not continue at their cursor, without
-        records, and the gap that has expired before.
+        Returns an empty chunk for each partition that is new or cannot continue at its cursor,
+        with its position and the expired gap before it.
         """
         self._heartbeat()
         self._consumer = self._kafka.KafkaConsumer(**self._config.client_options())
         self._heartbeat()
-        self._consumer.bootstrap(timeout_ms=self._answer_ms)  # later requests may wait for ever
+        self._consumer.bootstrap(timeout_ms=self._answer_ms)  # later requests may block for ever
         there = self.partitions()
         if not there:
             text = "there is no such topic on this broker; create it, or correct the URL"
@@ -195,25 +195,25 @@ class ConsumerConnection:
         return Chunk(partition, [], cursor, counts, gaps)
 
     def partitions(self) -> frozenset[int]:
-        """Return the partitions of the topic, by the latest metadata."""
+        """Return the partitions of the topic, from the latest metadata."""
         self._heartbeat()
         return frozenset(self._consumer.partitions_for_topic(self._config.topic) or ())
 
     def behind(self) -> dict[int, int]:
-        """Return the partitions that hold more to read, and the offset where each continues."""
+        """Return the partitions with unread records, and the offset where each continues."""
         cursors = {p: self._cursors[p] for p in self._reading}
         return {p: cursor.offset for p, cursor in cursors.items() if cursor.offset < self._until(p)}
 
     def starving(self) -> set[int]:
-        """Return the partitions that are not paused, and hold records that have not arrived."""
+        """Return the partitions that are not paused and have records that have not arrived."""
         behind = self.behind().keys() - self._paused
         return {p for p in behind if self._position(p) < self._until(p)}
 
     def pause(self, partitions: Collection[int]) -> None:
         """Read all partitions but these, until the next call.
 
-        One of whose last fetch a part was returned is paused only if all are: kafka-python sets the
-        other part aside, and would not read that partition again once another one was.
+        A partition whose last fetch was returned in part is paused only if all are: kafka-python
+        sets the rest aside, and would not read it again once another partition was read.
         """
         assigned = {tp.partition for tp in self._consumer.assignment()}
         wanted = assigned & set(partitions)
@@ -224,12 +224,12 @@ class ConsumerConnection:
         self._paused = wanted
 
     def poll(self, timeout: float) -> list[Chunk]:
-        """Return what has arrived, waiting up to `timeout` seconds."""
+        """Return the records that have arrived, waiting up to `timeout` seconds."""
         self._heartbeat()
         found = self._consumer.poll(timeout_ms=int(timeout * 1000))
         num_records = sum(map(len, found.values()))
         if num_records == FIXED_OPTIONS["max_poll_records"]:
-            self._in_part = next(reversed(found)).partition  # no more fitted: perhaps not all of it
+            self._in_part = next(reversed(found)).partition  # the limit was hit: perhaps incomplete
         elif num_records or self._in_part not in self._paused:
             self._in_part = None
         chunks = [self._chunk(tp.partition, records) for tp, records in found.items()]
@@ -241,7 +241,7 @@ class ConsumerConnection:
         return [chunk for chunk in chunks if chunk.records or chunk.counts or chunk.cursor.ended]
 
     def probe(self) -> None:
-        """Ask the broker where the partitions end, which also shows whether it is reachable."""
+        """Request the end offsets, which also checks that the broker is reachable."""
         self._heartbeat()
         topics = [self._tp(p) for p in self._cursors]
         ends = self._consumer.end_offsets(topics, timeout_ms=self._answer_ms)
@@ -255,7 +255,7 @@ class ConsumerConnection:
         return end if until is None else min(end, until)
 
     def _position(self, partition: int) -> int:
-        """Return the offset that is fetched next: past markers, such as a transaction's end."""
+        """Return the next fetch offset, after markers such as the end of a transaction."""
         return int(self._consumer.position(self._tp(partition), timeout_ms=self._answer_ms))
 
     def _chunk(self, partition: int, polled: Sequence[Any]) -> Chunk:
@@ -309,11 +309,11 @@ class ConsumerConnection:
 
 
 class Poller:
-    """Reads partitions in its own thread, from their cursors on, until it is closed.
+    """Reads partitions in a thread, from their cursors, until it is closed.
 
-    After any failure, a new consumer continues behind what is in the queue. Each partition has
-    its share of the queue, so that none can keep another one out; when it is full the partition is
-    paused, until half of it has been taken.
+    After any failure a new consumer continues after the records in the queue. Each partition has
+    its share of the queue, so that none can block another; a partition with a full share is paused
+    until half of it has been taken.
     """
 
     def __init__(
@@ -335,7 +335,7 @@ class Poller:
         self._behind: dict[int, int] = {}
         self._asked_at: float | None = None
         self.started: dict[int, Cursor] | None = None
-        """Where each partition started, once that is known and verified."""
+        """Start position of each partition, once known and verified."""
         self.known: Set[int] = frozenset()
         self.ends: dict[int, int] = {}
         self.paused_seconds = 0.0
@@ -351,7 +351,7 @@ class Poller:
             return self.started is not None
 
     def take(self, wanted: Set[int], timeout: float) -> list[Chunk]:
-        """Return what is in the queue of the partitions `wanted`, waiting for the first of it."""
+        """Return queued chunks of the partitions `wanted`, waiting for the first one."""
         with self._state:
             self._state.wait_for(
                 lambda: self._error or any(chunk.partition in wanted for chunk in self._queue),
@@ -378,7 +378,7 @@ class Poller:
             self._rejoin = True
 
     def stuck_for(self) -> float:
-        """Return for how many seconds the thread has been waiting in one call."""
+        """Return the seconds that the thread has spent in the current call."""
         asked_at = self._asked_at
         return 0.0 if asked_at is None else self._clock.monotonic() - asked_at
 
@@ -414,7 +414,7 @@ class Poller:
         self._asked_at = self._clock.monotonic()
 
     def _handle(self, error: Exception) -> float:
-        """Return how long to wait after a failure; raise what ends the source."""
+        """Return the wait after a failure in seconds; raise if the error is final."""
         if isinstance(error, NoTopicError) and self.started is not None:
             return self._retry.note_failure(ConnectionError(error.text))  # it may reappear
         if isinstance(error, NoTopicError):
@@ -430,8 +430,8 @@ class Poller:
         return wait
 
     def _open(self, connection: ConsumerConnection) -> None:
-        """Open with the partitions that join; verify their anchors, then report the start."""
-        with self._state:  # those that join meanwhile are read after the next time
+        """Open with joining partitions; verify their anchors, then report the start."""
+        with self._state:  # later joins are read after the next reconnect
             join, self._join = self._join, frozenset()
             self._rejoin = False
         try:
@@ -443,7 +443,7 @@ class Poller:
         started = dict(self._cursors)
         self._put(moved)
         self._update_ends(connection)
-        if not self._behind:  # else the broker has yet to show that it returns them
+        if not self._behind:  # otherwise the broker has not yet returned any records
             self._retry.note_contact()
         deadline = self._clock.monotonic() + self._policy.verify
         while connection.unverified and not self._stop.is_set():
@@ -480,7 +480,7 @@ class Poller:
                 self.paused_seconds += self._clock.monotonic() - before
 
     def _poll(self, connection: ConsumerConnection) -> bool:
-        """Queue what arrives; return whether anything did."""
+        """Queue the records that arrive; return whether there were any."""
         chunks = connection.poll(self._config.poll_timeout)
         if chunks:
             self._put(chunks)
@@ -488,7 +488,7 @@ class Poller:
         return bool(chunks)
 
     def _is_well(self, connection: ConsumerConnection, heard: float) -> bool:
-        """Ask the broker; return False if it holds records that have not arrived since `heard`."""
+        """Probe the broker; return False if records since `heard` have not arrived."""
         asked = self._clock.monotonic()
         connection.probe()
         starving = connection.starving()

@@ -1,4 +1,4 @@
-"""Events written to a topic, in the forms that the codecs read."""
+"""Publish events to a topic in the formats that the codecs read."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ PartitionBy = Literal["src", "round_robin"]
 
 FLUSH_SECONDS = 60.0
 UNSENT_BYTES = 32 << 20
-"""Bytes that may wait to be sent."""
+"""Maximum bytes waiting to be sent."""
 ROWS = {"json": 1, "csv": 1, "arrow": 1000}
-"""How many events a record holds by default."""
+"""Default number of events per record."""
 
 _PRODUCER_DEFAULTS: Mapping[str, Any] = {
     **CLIENT_DEFAULTS,
@@ -42,11 +42,11 @@ _PRODUCER_DEFAULTS: Mapping[str, Any] = {
 
 
 class PublishError(OSError):
-    """The broker did not take records; the message says why, and whether there is such a topic."""
+    """The broker rejected records; the message has the reason, and whether the topic exists."""
 
 
 class Topic:
-    """A topic to write to; each record arrives once and in order, as far as the broker can tell."""
+    """A topic to write to; records arrive once and in order, as far as the broker can guarantee."""
 
     def __init__(
         self, url: str, options: Mapping[str, Any] | None = None, timeout: float = FLUSH_SECONDS
@@ -76,7 +76,7 @@ class Topic:
             raise PublishError(f"there is no topic {self.name!r}, and the broker makes none")
 
     def send(self, value: bytes, partition: int | None, key: bytes | None = None) -> None:
-        """Send a record soon; waits while too many do."""
+        """Queue a record for sending; blocks while the queue is full."""
         self._check()
         if self._unsent + len(value) > UNSENT_BYTES:
             self.flush()
@@ -88,16 +88,16 @@ class Topic:
         future.add_errback(self._fail)
 
     def flush(self) -> None:
-        """Return once the broker has all that was sent."""
+        """Block until the broker has acknowledged all records."""
         try:
-            self._producer.flush(timeout=self._timeout)  # without a timeout it may wait for ever
+            self._producer.flush(timeout=self._timeout)  # without a timeout it may block for ever
         except Exception as error:
             raise self._refused(error) from error
         self._unsent = 0
         self._check()
 
     def close(self) -> None:
-        """Give the connections back, within a few seconds; `flush` first."""
+        """Close the connections within a few seconds; call `flush` first."""
         if self._producer is not None:
             self._producer.close(timeout=5)
 
@@ -156,7 +156,7 @@ class Publisher:
             self.topic.close()
 
     def send(self, events: EventBatch) -> None:
-        """Send events soon, in their order within each partition."""
+        """Queue events for sending, in order within each partition."""
         if not len(events):
             return
         rows = replace(events, x=None).to_arrow(self._ids)
@@ -173,16 +173,16 @@ class Publisher:
             self._send(rows if len(here) == len(rows) else rows.take(pa.array(here)), number)
 
     def flush(self) -> None:
-        """Return once the broker has all events."""
+        """Block until the broker has acknowledged all events."""
         self.topic.flush()
 
     def describe(self) -> str:
-        """Return what was written and where, such as "40 records to 3 partitions of edges"."""
+        """Describe the events written and their target: "40 records to 3 partitions of edges"."""
         topic = self.topic
         return f"{self.num_records:,} records to {topic.num_partitions} partitions of {topic.name}"
 
     def how_to_read(self) -> dict[str, str]:
-        """Return the settings by which the records are read, such as {"codec": "arrow"}."""
+        """Return the settings that read these records, such as {"codec": "arrow"}."""
         found: dict[str, str] = {"codec": self._codec}
         schema = self._schema
         if schema is None:
@@ -195,7 +195,7 @@ class Publisher:
         return found
 
     def _send(self, rows: pa.RecordBatch, partition: int | None) -> None:
-        """Send records to a partition; None: to one after the other."""
+        """Send records to a partition; None: round-robin."""
         for start in range(0, len(rows), self._size):
             part = rows.slice(start, self._size)
             turn = self.num_records % self.topic.num_partitions
@@ -205,7 +205,7 @@ class Publisher:
 
 
 def _encoded(rows: pa.RecordBatch, codec: CodecName) -> bytes:
-    """Return a record of these rows, one alone for JSON."""
+    """Encode rows as one record; for JSON a single row."""
     if codec == "arrow":
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema) as writer:
@@ -224,7 +224,7 @@ def _encoded(rows: pa.RecordBatch, codec: CodecName) -> bytes:
 
 
 def _partition_of(src: pa.Array, num_partitions: int) -> Any:
-    """Return the partition of each source node, int64: the same node goes to the same one."""
+    """Return the partition of each source node, int64: a node always maps to the same one."""
     if pa.types.is_integer(src.type):
         return np.mod(src.to_numpy(), num_partitions)
     from crc32c import crc32c

@@ -1,4 +1,4 @@
-"""How failures of the broker are handled: how long to wait, and when to give up."""
+"""Retry policy for broker failures."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tgflow.streams.errors import SourceCorrupt, SourceUnavailable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How long to wait for what; all times are in seconds.
+    """Retry waits and timeouts, in seconds.
 
     Args:
-        first_wait: Pause after the first failure; each further one doubles it.
-        last_wait: The longest pause.
-        answer: How long a request other than a fetch may take.
-        idle: Time without a record after which the broker is asked whether it is there.
-        slow: Time after which an answer counts as an outage that ended.
-        starved: Time without a record, although the broker holds more, after which the consumer is
+        first_wait: Wait after the first failure; doubled at each further one.
+        last_wait: Maximum wait.
+        answer: Timeout of requests other than fetches.
+        idle: Time without a record after which the broker is probed.
+        slow: Response time above which an answer counts as an outage that ended.
+        starved: Time without a record, although the broker has more, after which the consumer is
             replaced.
-        verify: How long the records that were read last may take to arrive again.
+        verify: Timeout for the anchor records to arrive again.
         hang: Time beyond three poll timeouts after which a call of kafka-python is abandoned.
-        same_damage: How often the same bytes may arrive damaged before the partition counts as
-            corrupt.
+        same_damage: Number of times that the same bytes may arrive damaged before the partition
+            counts as corrupt.
     """
 
     first_wait: float = 0.1
@@ -41,7 +41,7 @@ class RetryPolicy:
 
 
 class RetryState:
-    """Counts failures and the time without a broker. Thread-safe."""
+    """Counts failures and outage time. Thread-safe."""
 
     def __init__(
         self, name: str, max_outage: float, policy: RetryPolicy, clock: Any = time
@@ -59,13 +59,13 @@ class RetryState:
 
     @property
     def outage_seconds(self) -> float:
-        """Seconds without the broker so far, a current outage included."""
+        """Total outage in seconds, including a current one."""
         with self._lock:
             current = self.clock.monotonic() - self._last_contact if self._out else 0.0
             return self._outage_seconds + current
 
     def note_contact(self, since: float | None = None) -> None:
-        """Note that the broker answered; `since` is when a slow answer was asked for."""
+        """Record a response of the broker; `since` is the time of the request if it was slow."""
         with self._lock:
             now = self.clock.monotonic()
             if self._out:
@@ -75,7 +75,7 @@ class RetryState:
             self._out, self._wait, self._last_contact = False, self.policy.first_wait, now
 
     def note_failure(self, error: BaseException, behind: Mapping[int, int] | None = None) -> float:
-        """Note a failure and return how many seconds to wait before the next attempt."""
+        """Record a failure and return the seconds to wait before the next attempt."""
         if is_damage(error):
             self._damaged(error, behind or {})
         with self._lock:
@@ -90,7 +90,7 @@ class RetryState:
         return wait
 
     def _damaged(self, error: BaseException, behind: Mapping[int, int]) -> None:
-        """Count repeated damage; forget that of partitions which were read past it."""
+        """Count repeated damage; reset the count of partitions that were read past it."""
         self.corrupt += 1
         what = f"{type(error).__name__}: {error}"
         stuck = {w: (n, dict(p.items() & behind.items())) for w, (n, p) in self._damage.items()}
@@ -105,9 +105,9 @@ class RetryState:
 
 
 def is_damage(error: BaseException) -> bool:
-    """Return whether `error` came from bytes that are not what the broker must send.
+    """Return whether `error` was caused by a malformed response.
 
-    kafka-python raises its own errors for everything else, the operating system's for sockets.
+    kafka-python raises its own errors for all other failures, and OS errors for sockets.
     """
     from kafka.errors import CorruptRecordError, KafkaError
 
@@ -117,7 +117,7 @@ def is_damage(error: BaseException) -> bool:
 
 
 def is_final(error: BaseException) -> bool:
-    """Return whether asking again cannot help: other options are needed, or other rights."""
+    """Return whether a retry cannot help: other options or permissions are needed."""
     from kafka import errors
 
     kinds = (

@@ -1,4 +1,4 @@
-"""A Kafka topic as a source of events: exactly once, whatever the broker does."""
+"""Kafka event source with exactly-once delivery."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from tgflow.streams.transports import Transport
 
 COMMIT_MS = 10_000
 STOP_CHECK_SECONDS = 0.2
-"""How often a wait asks whether to stop."""
+"""Interval in seconds at which waits check `stop`."""
 
 _log = logging.getLogger(__name__)
 
 
 class KafkaSource:
-    """The events of a topic, partition by partition; a `PartitionedSource`.
+    """The events of a topic by partition; a `PartitionedSource`.
 
-    Positions are ours, not a consumer group's: partition and offset.
+    Positions (partition and offset) are kept by tgflow, not by a consumer group.
 
     Args:
-        config: The topic, its schema and how it is read.
-        retry: Pauses and time limits; None for those that suit a remote broker.
-        stop: Asked whenever it waits; once it returns True, `start` returns without having
-            started, and `poll` returns nothing. It may be set later, as the attribute `stop`.
+        config: The topic, its schema and read settings.
+        retry: Waits and timeouts; None for defaults that suit a remote broker.
+        stop: Called during waits; once it returns True, `start` returns without having started,
+            and `poll` returns nothing. May also be set later through the attribute `stop`.
 
     Raises:
         ImportError: If kafka-python is not installed.
@@ -72,14 +72,14 @@ class KafkaSource:
         self._has_warned = False
 
     def start(self, positions: Mapping[int, Position]) -> None:
-        """Start, or continue, at `positions`; a partition without one is read from its beginning.
+        """Start or resume at `positions`; a partition without one is read from its beginning.
 
         Waits for the broker up to `max_outage` seconds, or until `stop` returns True.
 
-        With `until_end` the ends are fixed at the first start and are part of the positions, so
-        that a run which was killed stops where it would have: a partition that is not in
-        `positions` is newer, and beyond the end. Once all ends have been reached, the next
-        start fixes new ones, and includes new partitions.
+        With `until_end` the end offsets are fixed at the first start and stored in the positions,
+        so that a resumed run stops at the same place: a partition that is not in `positions` is
+        newer, and excluded. Once all ends have been reached, the next start fixes new ones, and
+        includes new partitions.
         """
         given = {p: Cursor.from_position(position) for p, position in positions.items()}
         self._halt()
@@ -87,7 +87,7 @@ class KafkaSource:
         if all(cursor.ended for cursor in given.values()):
             given = {p: replace(cursor, end=None) for p, cursor in given.items()}
             fixed = False
-        self._retry.note_contact()  # its time starts now
+        self._retry.note_contact()  # the outage timer starts here
         join: Set[int] | None = frozenset() if fixed else None
         self._poller = Poller(self._config, given, join, self._retry)
         deadline = self._clock.monotonic() + self._config.max_outage
@@ -108,10 +108,10 @@ class KafkaSource:
         return sorted(self._cursors)
 
     def look_for_partitions(self) -> Sequence[int]:
-        """Return the partitions added since, and read them from their beginning from now on.
+        """Return the partitions added since; they are read from their beginning from now on.
 
-        Known is what the broker reported within the last half minute (`metadata_max_age_ms`).
-        With `until_end` there are none: the end was fixed at the start. That is logged once.
+        The broker's metadata may be half a minute old (`metadata_max_age_ms`). With `until_end`
+        there are none, as the end was fixed at the start; this is logged once.
         """
         poller = self._live()
         new = frozenset(poller.known) - frozenset(self._cursors)
@@ -130,10 +130,10 @@ class KafkaSource:
         return sorted(new)
 
     def poll(self, wanted: Set[int], timeout: float) -> list[RowBatch]:
-        """Return what has arrived in the partitions `wanted`, waiting up to `timeout` seconds.
+        """Return records of the partitions `wanted`, waiting up to `timeout` seconds.
 
-        Raises a `StreamError` if the broker has been away for `max_outage` seconds, the same bytes
-        arrive damaged however often they are read, or the topic does not continue at the position.
+        Raises a `StreamError` if the broker is unreachable for `max_outage` seconds, the same bytes
+        arrive damaged on every retry, or the topic does not continue at the position.
         """
         self._watch()
         deadline = self._clock.monotonic() + timeout
@@ -153,19 +153,19 @@ class KafkaSource:
     def ended(self) -> Set[int]:
         """Return the partitions that were read to the end, with `until_end`.
 
-        An empty one is polled once before, so that its end is known.
+        An empty partition must be polled once before its end is known.
         """
         return {p for p, cursor in self._cursors.items() if cursor.ended} - self._unreported
 
     def lag(self) -> Mapping[int, int]:
-        """Return how many offsets lie between what was polled and the end of each partition."""
+        """Return the number of offsets between the last poll and the end of each partition."""
         ends = self._poller.ends if self._poller else {}
         return {
             p: max(0, ends[p] - cursor.offset) for p, cursor in self._cursors.items() if p in ends
         }
 
     def progress(self) -> float:
-        """Return which share has been polled, with `until_end`; else 0."""
+        """Return the share polled so far, with `until_end`; else 0."""
         total = done = 0
         for partition, cursor in self._cursors.items():
             if cursor.end is not None:
@@ -175,7 +175,7 @@ class KafkaSource:
         return done / total if total else float(bool(self._cursors) and self._config.until_end)
 
     def counters(self) -> Mapping[str, float]:
-        """Return rebuilds, seconds of outage and of back-pressure, and the like."""
+        """Return counters such as rebuilds and seconds of outage and back-pressure."""
         paused = self._poller.paused_seconds if self._poller else 0.0
         return {
             "rebuilds": self._retry.rebuilds,
@@ -190,15 +190,15 @@ class KafkaSource:
     def committed(self, positions: Mapping[int, Position]) -> None:
         """Commit offsets to the consumer group, if any, in the background; never raises.
 
-        They only show Kafka's tools the lag: one that fails is counted, and one that comes while
-        another is under way is left out.
+        Commits only expose the lag to Kafka's tools: failures are counted, and a commit during
+        another one is skipped.
         """
         if self._config.group_id and self._committing.acquire(blocking=False):
             offsets = {p: position["offset"] for p, position in positions.items()}
             threading.Thread(target=self._commit, args=(offsets,), daemon=True).start()
 
     def close(self) -> None:
-        """Close the consumer; waits for no more than about three seconds."""
+        """Close the consumer within about three seconds."""
         self._halt()
         if self._committing.acquire(timeout=1.0):
             self._committing.release()

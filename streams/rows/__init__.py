@@ -1,1 +1,1 @@
-"""What a row is: its schema, the check of every field, and events as columns."""
+"""Row schema, validation, and events as columns."""

@@ -1,4 +1,4 @@
-"""Rows between decoder and ingestion, and the interface of the sources that deliver them."""
+"""Batches of rows between decoder and ingestion, and the interface of partitioned sources."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ Int64s = npt.NDArray[np.int64]
 Float32s = npt.NDArray[np.float32]
 
 Fault = tuple[str, str]
-"""A code of `tgflow.streams.errors.CODES`, and what was wrong and what arrived."""
+"""A code of `tgflow.streams.errors.CODES`, and a message with the fault and the value."""
 
 Position: TypeAlias = dict[str, int | float | str | None]
-"""Where a partition resumes, as its source writes it: plain values that JSON can hold."""
+"""Resume position of a partition in its source's form: JSON-serializable values."""
 
 Location: TypeAlias = Mapping[str, int | str]
-"""Where a row stood, for a person: {"topic", "partition", "offset", "row"} or {"file", "byte"}."""
+"""Location of a row for messages: {"topic", "partition", "offset", "row"} or {"file", "byte"}."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventColumns:
-    """Events before their ids are mapped: a field for each column, None for one that is missing.
+    """Events before their ids are mapped: a field for each column, None for an absent one.
 
-    `src` and `dst` are Arrow int64 or string arrays. `event_id` is the id of each event as text, if
-    the stream has one and it is kept. All methods apply to every field.
+    `src` and `dst` are Arrow int64 or string arrays. `event_id` holds the event ids as text, if
+    the stream has ids and they are kept. All methods apply to every field.
     """
 
     src: pa.Array
@@ -58,14 +58,14 @@ class EventColumns:
         return replace(self, **{n: _taken(column, rows) for n, column in self.columns().items()})
 
     def keeping_ids(self, keep: bool) -> EventColumns:
-        """Return the events with their ids, null where they are not known; or without any."""
+        """Return the events with their ids, null where unknown; or without any."""
         if keep == (self.event_id is not None):
             return self
         return replace(self, event_id=pa.nulls(len(self), pa.string()) if keep else None)
 
     @classmethod
     def concat(cls, parts: Sequence[EventColumns]) -> EventColumns:
-        """Return at least one part, one after another; all have the same columns."""
+        """Concatenate at least one part; all have the same columns."""
         if len(parts) == 1:
             return parts[0]
         columns = [part.columns() for part in parts]
@@ -88,10 +88,10 @@ def joined(parts: Sequence[Any]) -> Any:
 
 
 def to_batch(events: EventColumns, ids: NodeIds) -> EventBatch:
-    """Return events with dense ids; `ids` gives new ones to nodes not yet seen."""
+    """Return events with dense ids; `ids` adds nodes not yet seen."""
     src, dst = ids.encode(events.src, events.dst)
     others: dict[str, Any] = {
-        name: torch.from_numpy(x if x.flags.writeable else x.copy())  # Arrow's cannot be written to
+        name: torch.from_numpy(x if x.flags.writeable else x.copy())  # Arrow's are read-only
         for name, x in events.columns().items()
         if name in COLUMNS.keys() - {"src", "dst"}
     }
@@ -100,7 +100,7 @@ def to_batch(events: EventColumns, ids: NodeIds) -> EventBatch:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a row came from."""
+    """Origin of a row."""
 
     place: Location
     raw: bytes
@@ -125,29 +125,29 @@ class BadRow:
 
 
 def nowhere(row: int) -> Origin:
-    """Return the origin of a row of which only its number is known."""
+    """Return an origin with only the row number."""
     return Origin({"row": row}, b"")
 
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """Rows of one partition in the order they stand there: events, and what is wrong with others.
+    """Rows of one partition in order: events, and the faults of bad rows.
 
-    Rows are numbered from 0 within the batch, good and bad ones alike. Records that are no rows, as
-    Kafka's tombstones, are not numbered among them.
+    Rows are numbered from 0 within the batch, good and bad alike. Records that are not rows, such
+    as Kafka's tombstones, are not numbered.
 
     Args:
         events: The good rows.
-        index: Of each good row its number, int64, increasing; None if all are good.
-        faults: What is wrong with each of the others, by number.
-        num_rows: How many rows there are.
-        locate: Returns where a row came from, by number; slow, for messages and dead letters.
-        position: Where the partition resumes after these rows.
-        event_ids: Of each good row an id by which duplicates are found, a 64-bit hash as int64, or
+        index: Number of each good row, int64, increasing; None if all are good.
+        faults: Faults of the other rows, by number.
+        num_rows: Number of rows.
+        locate: Returns the origin of a row by number; slow, for messages and dead letters.
+        position: Resume position after these rows.
+        event_ids: A 64-bit hash of each good row's event id as int64, used to find duplicates, or
             None.
         partition: The partition.
-        counts: What else was met on the way, such as {"tombstone": 2}; not rows.
-        gaps: What was skipped just before, `[begin, end)` in the source's own numbers.
+        counts: Counts of other items, such as {"tombstone": 2}; not rows.
+        gaps: Ranges skipped just before, `[begin, end)` in the source's numbering.
     """
 
     events: EventColumns
@@ -162,7 +162,7 @@ class RowBatch:
     gaps: Sequence[tuple[int, int]] = ()
 
     def origin(self, i: int) -> Origin:
-        """Return where good row `i` came from."""
+        """Return the origin of good row `i`."""
         return self.locate(i if self.index is None else int(self.index[i]))
 
     def bad(self) -> list[BadRow]:
@@ -171,81 +171,81 @@ class RowBatch:
 
 
 class PartitionedSource(Protocol):
-    """Partitions of rows, each in an order of its own that never changes.
+    """Partitions of rows, each in a fixed order of its own.
 
-    Files, one after another, are one partition; a Kafka topic has its own. Not thread-safe.
+    Files in sequence are one partition; a Kafka topic has its own. Not thread-safe.
     """
 
     name: str
-    """What messages and reports call it."""
+    """Name in messages and reports."""
     unit: str
-    """What a tick is, one of `tgflow.units.UNITS`."""
+    """Unit of a tick, one of `tgflow.units.UNITS`."""
     x_dim: int
     """Width of the edge features, 0 without them."""
     id_kind: IdKind
-    """What the node ids are."""
+    """Type of the node ids."""
     ids: NodeIds
-    """An empty map for the ids (bipartite if the source is); ordering the events fills it."""
+    """An empty id map (bipartite if the source is); filled as the events are ordered."""
     num_events: int | None
-    """How many rows there will be, or None if that is not known."""
+    """Expected number of rows, or None if unknown."""
 
     def start(self, positions: Mapping[int, Position]) -> None:
-        """Start, or resume, at `positions`; a partition without one is read from its beginning.
+        """Start or resume at `positions`; a partition without one is read from its beginning.
 
         Raises:
-            SourceExpired: If a partition no longer holds what comes next.
+            SourceExpired: If a partition no longer holds the next rows.
             SourceTruncated: If a partition ends before its position.
-            SourceMismatch: If what stood before a position is no longer what it was.
-            SourceUnavailable: If it cannot be reached in time.
+            SourceMismatch: If the data before a position has changed.
+            SourceUnavailable: If the source cannot be reached in time.
         """
         ...
 
     def partitions(self) -> Sequence[int]:
-        """Return the partitions there are, known after `start`."""
+        """Return the partitions, known after `start`."""
         ...
 
     def look_for_partitions(self) -> Sequence[int]:
-        """Return the partitions that came since, and read them from their beginning from now on."""
+        """Return the partitions added since; they are read from their beginning from now on."""
         return []
 
     def poll(self, wanted: Set[int], timeout: float) -> list[RowBatch]:
-        """Return what has arrived in the partitions `wanted`, waiting up to `timeout` seconds.
+        """Return rows of the partitions `wanted`, waiting up to `timeout` seconds.
 
-        The others are paused: they keep what they have. An empty list means that nothing came.
+        The other partitions are paused, without loss. An empty list means that nothing arrived.
 
         Raises:
-            StreamError: If the source cannot continue, one of its kinds in `tgflow.streams.errors`.
+            StreamError: If the source cannot continue; subclasses are in `tgflow.streams.errors`.
         """
         ...
 
     def ended(self) -> Set[int]:
-        """Return the partitions of which nothing more will ever come."""
+        """Return the partitions that have ended for good."""
         ...
 
     def lag(self) -> Mapping[int, int]:
-        """Return how many records each partition holds that were not polled yet, where known."""
+        """Return the number of records of each partition not polled yet, where known."""
         return {}
 
     def progress(self) -> float:
-        """Return which share of it has been polled, 0 to 1; 0 where that is not known."""
+        """Return the share polled so far, 0 to 1; 0 if unknown."""
         ...
 
     def counters(self) -> Mapping[str, float]:
-        """Return what it has met so far, such as {"rebuilds": 2, "outage_seconds": 3.5}."""
+        """Return counters such as {"rebuilds": 2, "outage_seconds": 3.5}."""
         return {}
 
     def committed(self, positions: Mapping[int, Position]) -> None:
-        """Note that a checkpoint holds all before `positions`; never raises."""
+        """Record that a checkpoint holds everything before `positions`; never raises."""
         return
 
     def close(self) -> None:
-        """Release its resources; never waits for more than a few seconds."""
+        """Release all resources within a few seconds."""
         ...
 
 
 @runtime_checkable
 class Stoppable(Protocol):
-    """A source that may wait long, as for a broker, and can be told to stop."""
+    """A source that may block for long, for instance on a broker, and can be stopped."""
 
     stop: Callable[[], bool]
-    """Called while it waits; once it returns True, `start` returns with nothing started."""
+    """Called during waits; once it returns True, `start` returns without having started."""

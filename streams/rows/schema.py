@@ -1,4 +1,4 @@
-"""What a row must be to become an event: columns, units of time and limits."""
+"""Row schema: columns, units of time and limits."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from tgflow.units import (
 IdKind = Literal["int", "string"]
 
 YEARS = (date(1980, 1, 1), date(2100, 1, 1))
-"""Between which numbers of ms, us and ns since 1970 are recognized by their size."""
+"""Range of dates in which ms, us and ns since 1970 are recognized by magnitude."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How decimal numbers in `unit` become whole ticks of 1 `tick`, never rounded.
+    """Exact conversion of decimal numbers in `unit` to whole ticks of 1 `tick`.
 
-    A tick is `value * per_unit`; no number with more than `digits` decimals is a whole tick. With
-    `is_text` the column is text: times such as `2024-05-01 12:00:00`, and numbers among them.
+    A tick is `value * per_unit`; numbers with more than `digits` decimals are never whole ticks.
+    With `is_text` the column is text: times such as `2024-05-01 12:00:00`, possibly with numbers.
     """
 
     unit: str
@@ -68,12 +68,12 @@ def _multiplicity(prime: int, number: int) -> int:
 
 
 UNSCALED = Scale("tick", "tick", is_time=False)
-"""For whole numbers that are not times, as labels."""
+"""Scale of whole numbers that are not times, such as labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The units of a stream's times, None where its first rows decide."""
+    """Units of a stream's times, None where the first rows decide."""
 
     unit: str | None = None
     tick: str | None = None
@@ -86,7 +86,7 @@ class Times:
             Scale.between(self.unit, self.tick or self.unit)
 
     def scale(self, first: Iterable[object]) -> tuple[Scale, str | None]:
-        """Return how times become ticks, and what was found out, as a sentence."""
+        """Return the scale of the times, and a sentence on the detected units, None without any."""
         values = [value for value in first if value is not None]
         texts = [v for v in values if isinstance(v, str) and iso_seconds(v) is not None]
         texts = texts if _are_most(texts, values) else []
@@ -110,7 +110,7 @@ class Times:
 
 
 def _unit_of(values: Sequence[object]) -> str | None:
-    """Return ms, us or ns if most values are numbers that, taken as it, are dates of our days."""
+    """Return ms, us or ns if most values, taken in that unit, are dates in the known range."""
     numbers = _numbers(values)
     low, high = ((day - date(1970, 1, 1)).days * 86_400 for day in YEARS)
     for unit in ("ms", "us", "ns"):
@@ -129,7 +129,7 @@ def _are_most(some: Sequence[object], values: Sequence[object]) -> bool:
 
 
 def _finest(values: Sequence[datetime | str]) -> str:
-    """Return the coarsest unit from seconds on in which all times are whole."""
+    """Return the coarsest unit, from seconds down, in which all times are whole."""
     for unit in ("s", "ms", "us"):
         if all((_part_of_second(v) * ticks_per_unit("s", unit)).denominator == 1 for v in values):
             return unit
@@ -144,7 +144,7 @@ def _part_of_second(value: datetime | str) -> Fraction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checks:
-    """What a row must be to become an event; one that is not becomes a dead letter.
+    """Limits on rows; a row that exceeds one becomes a dead letter.
 
     Raises:
         ValueError: If a limit is out of its range.
@@ -179,7 +179,7 @@ class Checks:
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnNames:
-    """The columns of events that hold one value a row, by their names in the source."""
+    """Columns of events that hold one value per row, by their names in the source."""
 
     src: str = "src"
     """Column of the source node."""
@@ -195,23 +195,23 @@ class ColumnNames:
 
 
 OPTIONAL: Mapping[str, type] = {"label": int, "weight": float}
-"""Fields of `ColumnNames` that may be unset, and their values, in the order of a CSV record."""
+"""Optional fields of `ColumnNames` with their value types, in the order of a CSV record."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Columns(ColumnNames):
-    """The columns of one file that make its events, and perhaps an id of each, by name."""
+    """The columns of one file that form its events, and the optional event id, by name."""
 
     features: tuple[str, ...] = ()
     event_id: str | None = None
     has_classes: bool = False
     """Whether labels are texts."""
     fill_missing: float | None = None
-    """What features are that are missing; None: such a row is no event."""
+    """Value of missing features; None: such a row is rejected."""
 
     @classmethod
     def of(cls, names: ColumnNames, **others: Any) -> Columns:
-        """Return the columns that `names` has, besides `others`."""
+        """Return the columns in `names`, together with `others`."""
         given = {each.name: getattr(names, each.name) for each in fields(ColumnNames)}
         return cls(**given, **others)
 
@@ -222,16 +222,16 @@ class Columns(ColumnNames):
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """The columns of numbers that become float32."""
+        """Numeric columns that become float32."""
         return (*self.features, *self.single(float))
 
     @property
     def names(self) -> list[str]:
-        """All of them, each once."""
+        """All columns, each once."""
         others = (*self.single(int), self.event_id) if self.event_id else self.single(int)
         return list(dict.fromkeys((self.src, self.dst, self.t, *others, *self.numbers)))
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return column names as a message lists them: the first 8."""
+    """Format column names for a message: the first 8."""
     return ", ".join(names) if len(names) <= 8 else f"{', '.join(names[:8])}, ..."

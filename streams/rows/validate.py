@@ -1,4 +1,4 @@
-"""From decoded Arrow columns of any type to events and bad rows: every check, for every source."""
+"""Validation of decoded Arrow columns of any type into events and bad rows, for every source."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _BOTH = "every event needs both its nodes"
 
 @dataclass(frozen=True, slots=True)
 class RowSchema:
-    """What a row must be to become an event."""
+    """Schema that rows must satisfy to become events."""
 
     columns: Columns
     ids: IdKind
@@ -59,22 +59,21 @@ def validate(
     locate: Callable[[int], Origin] = nowhere,
     position: Position | None = None,
 ) -> RowBatch:
-    """Return the events among decoded rows, and what is wrong with each of the others.
+    """Return the events among decoded rows, and the faults of the others.
 
-    Of a bad row the first fault counts, in the order src, dst, t, label, features, weight, event
-    id. What a row becomes depends on that row alone, not on its neighbors. A batch without bad rows
-    is checked once, column by column; others once more for each kind of fault in them.
+    A bad row gets its first fault, in the order src, dst, t, label, features, weight, event id. The
+    result for a row depends on that row alone, not on its neighbors. A batch without bad rows is
+    checked once, column by column; others once more for each kind of fault in them.
 
     Args:
-        batch: Decoded rows with at least the columns of `schema`, of any Arrow types and from
-            anywhere: text that is not UTF-8, and values that lie outside of the buffers, are bad
-            rows too. (A batch whose buffers lie about their own sizes does not pass
-            `pa.ipc.open_stream`.)
-        schema: What a row must be.
-        index: Of each decoded row its number, increasing; None if all rows could be decoded.
-        faults: What is wrong with the rows that could not be decoded, by number.
-        locate: Returns where a row came from, by number.
-        position: Where the partition resumes after these rows.
+        batch: Decoded rows with at least the columns of `schema`, of any Arrow types, untrusted:
+            invalid UTF-8 and offsets beyond the buffers make bad rows. (Batches with wrong buffer
+            sizes are rejected by `pa.ipc.open_stream`.)
+        schema: Schema of the rows.
+        index: Number of each decoded row, increasing; None if all rows could be decoded.
+        faults: Faults of the rows that could not be decoded, by number.
+        locate: Returns the origin of a row, by number.
+        position: Resume position after these rows.
     """
     num_rows = len(batch) + len(faults)
     events, kept, found = _checked(batch, schema)
@@ -118,7 +117,7 @@ def _refuse_nulls(array: pa.Array, name: str) -> None:
 def _checked(
     batch: pa.RecordBatch, schema: RowSchema
 ) -> tuple[EventColumns, Int64s | None, list[RowFault]]:
-    """Return the events, of each its number in `batch` (None if all are events), and the faults."""
+    """Return the events, the number of each in `batch` (None if all are events), and the faults."""
     index: Int64s | None = None
     faults: list[RowFault] = []
     while True:
@@ -135,7 +134,7 @@ def _checked(
 
 
 def _events(batch: pa.RecordBatch, schema: RowSchema) -> EventColumns:
-    """Return all rows as events; raise `BadRows` at the first check that some do not pass."""
+    """Return all rows as events; raise `BadRows` at the first check that some rows fail."""
     columns, checks = schema.columns, schema.checks
     x = None
     src = _id_column(batch[columns.src], columns.src, schema.ids, checks.max_node_id)
@@ -172,7 +171,7 @@ def _labels(batch: pa.RecordBatch, schema: RowSchema) -> Int64s | None:
     return values
 
 
-# Values that are not what their type promises: checked before anything reads them.
+# Values that are invalid for their type: rejected before anything reads them.
 
 
 def _refuse_invalid(batch: pa.RecordBatch, names: Sequence[str]) -> None:
@@ -194,7 +193,7 @@ def _refuse_invalid(batch: pa.RecordBatch, names: Sequence[str]) -> None:
 
 
 def _mark_invalid(array: pa.Array, rows: Bools) -> None:
-    """Mark the invalid rows of an array that holds some, by bisection."""
+    """Mark the invalid rows of an array that contains some, by bisection."""
     if len(array) == 1:
         rows[0] = True
         return
@@ -207,7 +206,7 @@ def _mark_invalid(array: pa.Array, rows: Bools) -> None:
 def _is_invalid(array: pa.Array) -> bool:
     flat = pa.types.is_primitive(array.type) or pa.types.is_decimal(array.type)
     try:
-        array.validate(full=not flat)  # numbers are valid whatever their bits
+        array.validate(full=not flat)  # every bit pattern is a valid number
     except pa.ArrowInvalid:
         return True
     return False
@@ -228,7 +227,7 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _id_column(array: pa.Array, name: str, kind: IdKind, max_id: int) -> pa.Array:
-    """Return node ids as int64 in `[0, max_id]`, or as strings that are not empty."""
+    """Return node ids as int64 in `[0, max_id]`, or as non-empty strings."""
 
     def fault(row: int) -> Fault:
         return id_fault(name, array[row].as_py(), max_id) or ("type", name)
@@ -242,12 +241,12 @@ def _id_column(array: pa.Array, name: str, kind: IdKind, max_id: int) -> pa.Arra
         values = array.to_numpy(zero_copy_only=False)
         if values.dtype != np.uint64:
             values = np.asarray(values, dtype=np.int64)
-        _refuse(values.view(np.uint64) > np.uint64(max_id), fault)  # negative ones are huge
+        _refuse(values.view(np.uint64) > np.uint64(max_id), fault)  # negative ones wrap to huge
         return pa.array(values.view(np.int64))
     if not is_text(array.type):
         text = f"{name} is of type {array.type}; ids are integers or strings"
         _refuse_all(len(array), "type", text)
-    elif kind == "int":  # a number in quotes is no integer
+    elif kind == "int":  # a quoted number is not an integer
         _refuse(np.ones(len(array), dtype=np.bool_), fault)
     else:
         empty = pc.equal(pc.binary_length(array.cast(pa.large_string())), 0)
@@ -258,7 +257,7 @@ def _id_column(array: pa.Array, name: str, kind: IdKind, max_id: int) -> pa.Arra
 
 
 def id_fault(name: str, value: Any, max_id: int = INT64_MAX) -> Fault | None:
-    """Return what is wrong with `value` as an integer id, None if nothing is."""
+    """Return the fault of `value` as an integer id, None if it is valid."""
     if value is None or value == "":
         return "null", f"{name} is empty; {_BOTH}"
     if not isinstance(value, int) or isinstance(value, bool):
@@ -274,7 +273,7 @@ def id_fault(name: str, value: Any, max_id: int = INT64_MAX) -> Fault | None:
 
 
 def _event_ids(array: pa.Array, name: str) -> pa.Array:
-    """Return event ids as texts that are not empty."""
+    """Return event ids as non-empty texts."""
     kind = _plain_type(array.type)
     if not (is_text(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind)):
         text = f"{name} is of type {array.type}; event ids are texts or integers"
@@ -291,34 +290,34 @@ def _hash(value: str) -> int:
     return int.from_bytes(blake2b(value.encode(), digest_size=8).digest(), "little", signed=True)
 
 
-# Times and labels: numbers of any type to int64 ticks, exactly or not at all.
+# Times and labels: exact conversion of numbers of any type to int64 ticks.
 
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
-PRECISION = 22  # digits a decimal of a text file may have: 19 of an int64, and spare ones
+PRECISION = 22  # maximum digits of a decimal in a text file: 19 of an int64, and spare ones
 MOST_DECIMALS = 38
-"""Of a number that Arrow reads from text: where one has more, it reads memory that is no table."""
+"""Maximum decimals of a number that Arrow parses from text; with more it reads out of bounds."""
 _TINY = [
     re.compile(letter + rb"-(?:0*[2-9][0-9]|[0-9]{3,}|(?<=[0-9]{19}[eE]-))")
-    for letter in (b"e", b"E")  # a pattern each: one that begins with a letter is found 8x as fast
+    for letter in (b"e", b"E")  # two patterns: one with a literal first letter is 8x as fast
 ]
 _PLAIN = rf"^{DAY}([T ]{CLOCK}(:[0-9]{{2}}(\.[0-9]{{1,9}})?)?(Z|[+-][0-9]{{2}}(:?[0-9]{{2}})?)?)?$"
-"""What Arrow reads as `iso_seconds` does."""
+"""Pattern of texts that Arrow parses in the same way as `iso_seconds`."""
 _ZONED = r":[^Z+-]*[Z+-]"
 
 
 def may_be_tiny(text: bytes | bytearray) -> bool:
-    """Return whether a number in a text may have more than `MOST_DECIMALS`; seldom in vain."""
+    """Return whether a text may contain a number with more than `MOST_DECIMALS`; rarely wrong."""
     return any(pattern.search(text) for pattern in _TINY)
 
 
 def has_too_many_decimals(value: object) -> bool:
-    """Return whether a number, or a text that is one, has more than `MOST_DECIMALS`."""
+    """Return whether a number, or a numeric text, has more than `MOST_DECIMALS`."""
     number = exact_decimal(str(value))
     return number is not None and int(number.as_tuple().exponent) < -MOST_DECIMALS
 
 
 def time_type(scale: Scale) -> pa.DataType:
-    """Return the Arrow type that text is read to, so that no tick is ever a float."""
+    """Return the Arrow type to parse text to, such that no tick is ever a float."""
     return pa.string() if scale.is_text else pa.decimal128(PRECISION, scale.digits)
 
 
@@ -326,8 +325,8 @@ def _tick_column(array: pa.Array, name: str, scale: Scale) -> Int64s:
     """Return times (or labels) as int64 ticks `[B]`.
 
     Integers, decimals and floats are in `scale.unit`; timestamps, durations and dates have their
-    own unit. Texts are times such as `2024-05-01T12:00:00Z`, or numbers. Columns become ticks at
-    once; values of which that is not sure go one by one, exactly.
+    own unit. Texts are times such as `2024-05-01T12:00:00Z`, or numbers. Columns are converted as a
+    whole; values that this may not convert exactly are converted one by one.
     """
     _refuse_nulls(array, name)
     kind = array.type
@@ -369,7 +368,7 @@ def _tick_column(array: pa.Array, name: str, scale: Scale) -> Int64s:
 
 
 def _scaled(values: npt.NDArray[np.integer[Any]], step: Fraction) -> tuple[Int64s, Bools]:
-    """Return integers times `step`, and which of them are whole and within int64."""
+    """Return integers times `step`, and which results are whole and within int64."""
     limit = INT64_MAX // step.numerator
     whole, rest = np.divmod(values, step.denominator)
     is_sure = (rest == 0) & (whole <= limit)
@@ -379,7 +378,7 @@ def _scaled(values: npt.NDArray[np.integer[Any]], step: Fraction) -> tuple[Int64
 
 
 def _decimal_ticks(array: pa.Array, scale: Scale) -> tuple[Int64s, Bools]:
-    """Read the decimals' low words where they are whole; the high ones may only hold the sign."""
+    """Read the low words of whole decimals; the high words may only hold the sign."""
     if (
         len(array) == 0
         or not pa.types.is_decimal128(array.type)
@@ -393,7 +392,7 @@ def _decimal_ticks(array: pa.Array, scale: Scale) -> tuple[Int64s, Bools]:
 
 
 def _float_ticks(array: pa.Array, scale: Scale) -> tuple[Int64s, Bools]:
-    """Take a float for the decimal number of at most `scale.digits` decimals that it stands for."""
+    """Convert floats to the decimal of at most `scale.digits` decimals that each represents."""
     values = array.to_numpy(zero_copy_only=False)
     ten = 10.0**scale.digits
     with np.errstate(invalid="ignore", over="ignore"):
@@ -428,7 +427,7 @@ def _moment_ticks(array: pa.Array, name: str, scale: Scale) -> Int64s:
 
 
 def plain_ticks(array: pa.Array, tick: str) -> Int64s | None:
-    """Return the ticks of a column of texts at once, None unless all are plain and whole ticks."""
+    """Convert a column of texts as a whole; None unless all are plain and whole ticks."""
     texts = array.cast(pa.string())
     if tick == "tick" or not pc.all(pc.match_substring_regex(texts, _PLAIN)).as_py():
         return None
@@ -446,7 +445,7 @@ def plain_ticks(array: pa.Array, tick: str) -> Int64s | None:
 
 
 def _exact(value: Decimal | str, scale: Scale) -> Fraction:
-    """Return how many ticks a number stands for, or a text that is a time or a number."""
+    """Return the ticks of a number, or of a text that is a time or a number."""
     text = str(value)
     seconds = iso_seconds(text)
     if seconds is None:
@@ -455,7 +454,7 @@ def _exact(value: Decimal | str, scale: Scale) -> Fraction:
 
 
 def time_fault(name: str, value: object, scale: Scale) -> Fault | None:
-    """Return what is wrong with a time of a file, None if nothing is; see `number_fault`."""
+    """Return the fault of a time in a file, None if it is valid; see `number_fault`."""
     if not scale.is_text:
         return number_fault(name, value, scale)
     if value is not None and not isinstance(value, str):
@@ -475,8 +474,8 @@ def time_fault(name: str, value: object, scale: Scale) -> Fault | None:
 
 
 def number_fault(name: str, value: object, scale: Scale) -> Fault | None:
-    """Return the code and text of what is wrong with a time (or label), None if nothing is."""
-    if isinstance(value, str) and _WHOLE.fullmatch(value):  # 20 times faster than what follows
+    """Return the code and message of an invalid time (or label), None if it is valid."""
+    if isinstance(value, str) and _WHOLE.fullmatch(value):  # 20 times faster than the code below
         ticks = int(value) * scale.per_unit
         if abs(ticks) <= INT64_MAX:
             return None
@@ -504,7 +503,7 @@ def number_fault(name: str, value: object, scale: Scale) -> Fault | None:
 
 
 def _too_fine(name: str, value: object, number: Fraction, unit: str, scale: Scale) -> str:
-    """Return the message of a time between two ticks; without a `unit` no tick can hold it."""
+    """Return the message for a time between two ticks; without a `unit` no tick can hold it."""
     way_out = "write fewer decimals" if scale.is_text else "write times as whole numbers"
     for tick in ("s", "ms", "us", "ns") if unit not in ("tick", "") else ():
         if (number * ticks_per_unit(unit, tick)).denominator == 1:
@@ -513,17 +512,17 @@ def _too_fine(name: str, value: object, number: Fraction, unit: str, scale: Scal
     return f"{name} is {value}, between two ticks of 1 {scale.tick}; {way_out}"
 
 
-# Labels that are texts, as classes.
+# Text labels as classes.
 
 MOST = 1_000
-"""Classes; more are hardly any."""
+"""Maximum number of classes."""
 BOOLEANS = ("false", "true")
 
 
 class LabelClasses:
-    """Gives texts numbers: 0 to the first one, 1 to the next other one, and so on.
+    """Numbers texts in order of first appearance: 0, 1, and so on.
 
-    Which number a text has depends on the rows before it alone.
+    The number of a text depends on the rows before it alone.
     """
 
     def __init__(self, names: Iterable[str] = (), *, are_booleans: bool = False) -> None:
@@ -532,16 +531,16 @@ class LabelClasses:
 
     @classmethod
     def load(cls, saved: str, first: Sequence[str]) -> LabelClasses:
-        """Return those that `save` wrote; of an empty text `first`, from `first_classes`."""
+        """Return the classes written by `save`; for an empty text `first`, from `first_classes`."""
         names = json.loads(saved) if saved else first
         return cls(names, are_booleans=[*first] == [*BOOLEANS])
 
     def save(self) -> str:
-        """Return the names as text."""
+        """Serialize the names as text."""
         return json.dumps(self.names, ensure_ascii=False)
 
     def encode(self, array: pa.Array, name: str) -> Int64s:
-        """Return the classes of texts, int64 `[B]`; texts that are new get the next numbers."""
+        """Return the classes of texts, int64 `[B]`; new texts get the next numbers."""
         _refuse_nulls(array, name)
         texts = array.cast(pa.string())
         if self._are_booleans:
@@ -565,7 +564,7 @@ class LabelClasses:
 
 
 def first_classes(values: Iterable[object]) -> list[str] | None:
-    """Return the classes that labels begin with if most of them are texts, None if not."""
+    """Return the initial classes if most labels are texts, None if not."""
     there = [value for value in values if value not in (None, "")]
     texts = [value for value in there if isinstance(value, str) and not _is_whole(value)]
     if 2 * len(texts) <= len(there):
@@ -595,7 +594,7 @@ def feature_columns(
 ) -> Float32s:
     """Return edge features, float32 `[B, sum(widths)]`, all finite: one column each, or lists.
 
-    With `fill_missing` that stands for values that are null or NaN.
+    Null and NaN are replaced with `fill_missing` if it is set.
     """
     x = np.empty((len(batch), sum(widths)), dtype=np.float32)
     done = 0
@@ -613,7 +612,7 @@ def feature_columns(
 
 
 def feature_names(names: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """Return what the columns of a feature matrix are called: `f0`, or `x[1]` in a list."""
+    """Return the names of the columns of a feature matrix: `f0`, or `x[1]` in a list."""
     named = zip(names, widths, strict=True)
     return [n if width == 1 else f"{n}[{i}]" for n, width in named for i in range(width)]
 
@@ -622,7 +621,7 @@ def _refuse_values(
     bad: Bools, x: Float32s, names: Sequence[str], widths: Sequence[int], what: str
 ) -> None:
     def fault(row: int) -> Fault:
-        column = int(bad[row].argmax())  # the first one is named
+        column = int(bad[row].argmax())  # report the first one
         name, value = feature_names(names, widths)[column], x[row, column]
         if np.isfinite(value):
             return "range", f"{name} is {value}, larger than max_abs in absolute value"
@@ -657,7 +656,7 @@ def _fill(x: Float32s, array: pa.Array, name: str, missing: float | None) -> Non
 def _copy(x: Float32s, values: pa.Array, name: str) -> None:
     kind = values.type
     if pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
-        values = values.cast(pa.float64())  # or NumPy would have objects
+        values = values.cast(pa.float64())  # otherwise NumPy makes an object array
     elif not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
         _refuse_all(len(x), "type", f"{name} is of type {kind}, expected numbers")
         return
@@ -666,10 +665,10 @@ def _copy(x: Float32s, values: pa.Array, name: str) -> None:
 
 
 def usual_value(values: Iterable[Any]) -> Any:
-    """Return what a column mostly holds: the first value of that kind, None if all are missing.
+    """Return the typical value of a column: the first of the majority type, None if all missing.
 
     It is a list if most values are, of the length that most lists have; else of the type that most
-    of the others have. Where there are as many of two kinds, the one that comes first counts.
+    of the others have. Ties are resolved by first appearance.
     """
     there = [value for value in values if value is not None]
     lists = [value for value in there if isinstance(value, list)]
