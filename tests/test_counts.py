@@ -27,7 +27,7 @@ EVENTS = EventBatch(torch.tensor([0, 1]), torch.tensor([2, 3]), torch.tensor([0,
         ({"of": "pair", "clock": "events"}, "is for a half_life, which is None"),
     ],
 )
-def test_a_count_that_cannot_be_is_refused(settings, message):
+def test_invalid_count_is_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         Count(**settings)
 

@@ -34,7 +34,7 @@ def trainer():
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_every_public_class_shows_itself_and_explains_its_fields(name):
+def test_every_public_class_has_a_repr_and_documents_its_fields(name):
     kind = CLASSES[name]
     assert kind.__repr__ is not object.__repr__
     assert hasattr(kind, "_repr_html_")
@@ -44,7 +44,7 @@ def test_every_public_class_shows_itself_and_explains_its_fields(name):
     assert not [field for field in names if f"{field}:" not in text]
 
 
-def test_lines_and_tables_have_counts_and_ranges_but_no_values(trainer):
+def test_reprs_have_counts_and_ranges_but_no_values(trainer):
     events = made_events(60, x_dim=2)
     graph = tg.TemporalGraph.from_events(events)
     checkpoint = trainer.checkpoint()
@@ -72,7 +72,7 @@ def test_lines_and_tables_have_counts_and_ranges_but_no_values(trainer):
     assert repr(batch) == f"EventBatch({columns}, x=None, label=None, weight=None, new_nodes=None)"
 
 
-def test_a_model_shows_its_size_above_its_layers(trainer):
+def test_model_repr_has_its_size_above_its_layers(trainer):
     lines = repr(trainer.model).splitlines()
     size = sum(x.numel() for x in trainer.model.parameters())
     assert lines[0] == "TGN("
@@ -87,7 +87,7 @@ def test_a_table_is_escaped():
 
 
 @given(values=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=5))
-def test_the_range_of_a_tensor_is_from_its_least_to_its_largest(values):
+def test_range_of_a_tensor_is_its_minimum_and_maximum(values):
     text = summary(torch.tensor(values))
     assert text == f"int64[{len(values)}] {min(values)}..{max(values)}"
 
@@ -113,7 +113,7 @@ def test_the_range_of_a_tensor_is_from_its_least_to_its_largest(values):
         (object(), "object"),
     ],
 )
-def test_a_value_in_a_few_words(value, text):
+def test_summary_of_a_value(value, text):
     assert summary(value) == text
 
 
@@ -121,7 +121,7 @@ def test_a_long_text_is_cut():
     assert len(summary("x" * 1_000)) == MOST_CHARACTERS
 
 
-def test_help_of_settings_has_the_text_of_the_command_line():
+def test_help_of_settings_matches_the_command_line():
     text = inspect.getdoc(tg.ContinualConfig) or ""
     assert (
         "\nFields:\n    seed: Seed of negatives, replay, sampled neighbors and dropout.\n" in text

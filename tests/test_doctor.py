@@ -15,7 +15,7 @@ def found(name, folder=None):
     return check
 
 
-def test_a_report_names_everything_once_and_advises_on_what_is_wrong(tmp_path):
+def test_report_lists_each_check_once_with_advice_for_failures(tmp_path):
     checks = {check.name: check for check in doctor.report(tmp_path)}
     assert len(checks) == len(doctor.report(tmp_path))
     assert {"python", "threads", "memory", "disk", "CUDA device"} <= checks.keys()
@@ -34,7 +34,7 @@ def test_a_report_names_everything_once_and_advises_on_what_is_wrong(tmp_path):
         ("compiler", shutil, "which", lambda _: None),
     ],
 )
-def test_what_slows_or_limits_is_a_warning(monkeypatch, name, owner, attribute, value):
+def test_slow_or_limiting_settings_are_warnings(monkeypatch, name, owner, attribute, value):
     monkeypatch.setattr(owner, attribute, value)
     assert found(name).status == "warn"
     assert found(name).advice
@@ -49,7 +49,7 @@ def test_slow_vector_instructions_are_a_warning(monkeypatch):
 
 
 @pytest.mark.parametrize("error", [OSError("broken"), RuntimeError("broken")])
-def test_a_check_that_fails_is_a_finding(monkeypatch, error):
+def test_failing_check_is_a_finding(monkeypatch, error):
     def fail(*_):
         raise error
 

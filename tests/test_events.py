@@ -27,7 +27,7 @@ def read(table):
     return next(iter(stream)), stream.ids
 
 
-def test_a_table_has_the_ids_of_the_stream_and_is_read_back_the_same():
+def test_table_has_the_ids_of_the_stream_and_round_trips():
     batch, ids = read(TABLE)
     rows = batch.to_arrow(ids)
     assert rows.schema.names == list(TABLE)
@@ -42,7 +42,7 @@ def test_a_table_without_ids_has_the_dense_ones():
     assert (rows["src"], rows["dst"]) == ([0, 2, 0], [1, 1, 3])
 
 
-def test_a_table_of_no_events():
+def test_table_of_no_events():
     none = torch.empty(0, dtype=torch.int64)
     rows = tg.EventBatch(none, none, none).to_arrow()
     assert (len(rows), rows.schema.names) == (0, ["src", "dst", "t"])
@@ -53,7 +53,7 @@ def test_ids_of_another_stream_are_refused():
         read(TABLE)[0].to_arrow(tg.NodeIds())
 
 
-def test_a_frame_of_pandas_has_the_same_columns(monkeypatch):
+def test_pandas_frame_has_the_same_columns(monkeypatch):
     batch, ids = read(TABLE)
     with monkeypatch.context() as patched:
         patched.setitem(sys.modules, "pandas", None)

@@ -37,12 +37,12 @@ def test_evaluate_learns_labels_with_a_delay(delay):
     assert 0 <= found["prequential.edge.auc"] <= 1
 
 
-def test_a_delay_needs_a_target():
+def test_delay_requires_a_target():
     with pytest.raises(ValueError, match="delay='1d' is for labels: give target"):
         tg.evaluate([made_events(4)], tg.EdgeBank(), delay="1d")
 
 
-def test_the_data_set_is_read_from_any_folder(tmp_path):
+def test_data_set_is_read_from_any_folder(tmp_path):
     before = os.getcwd()
     os.chdir(tmp_path)
     try:

@@ -38,7 +38,7 @@ def test_slices_are_the_rows_in_order_and_sizes_differ_by_one(slices, num_rows):
         (100, 65, "a world has 1 to 64 ranks, got 65"),
     ],
 )  # fmt: skip
-def test_worlds_that_cannot_be_are_refused(slices, world, text):
+def test_invalid_worlds_are_refused(slices, world, text):
     with pytest.raises(WorldError, match=text):
         SliceSchedule(slices, world)
     with pytest.raises(ValueError, match="slices must be at least 1, got 0"):

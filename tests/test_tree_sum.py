@@ -58,7 +58,7 @@ def sums_of(owned, values, leaves):
 
 
 @given(cut=cuts(), seed=st.integers(0, 10**6))
-def test_any_contiguous_cut_gives_the_same_bits(cut, seed):
+def test_any_contiguous_partition_gives_the_same_bits(cut, seed):
     slices, ranks = cut
     values = gradients(slices, seed)
     tree = TreeSum(slices)
@@ -68,13 +68,13 @@ def test_any_contiguous_cut_gives_the_same_bits(cut, seed):
     assert bits(tree.total()) == bits(slow_sum(values))
 
 
-def test_the_order_matters_so_that_these_tests_can_fail():
+def test_sum_depends_on_the_order_of_slices():
     values = gradients(8, seed=0)
     assert bits(sum(values[1:], values[0])) != bits(slow_sum(values))
 
 
 @given(slices=st.integers(1, 33), split=st.integers(0, WIDTH), seed=st.integers(0, 10**6))
-def test_chunks_are_added_as_the_whole_is(slices, split, seed):
+def test_sum_of_chunks_matches_the_whole(slices, split, seed):
     values = gradients(slices, seed)
     halves = slice(0, split), slice(split, WIDTH)
     chunks = [tree_sum([each[rows].clone() for each in values]) for rows in halves]
@@ -82,7 +82,7 @@ def test_chunks_are_added_as_the_whole_is(slices, split, seed):
 
 
 @given(cut=cuts())
-def test_a_rank_sends_the_sums_of_few_subtrees(cut):
+def test_rank_sends_the_sums_of_few_subtrees(cut):
     slices, ranks = cut
     for owned in ranks:
         roots = subtrees(owned, slices)
@@ -92,12 +92,12 @@ def test_a_rank_sends_the_sums_of_few_subtrees(cut):
 
 
 @pytest.mark.parametrize("slices", range(1, 10))
-def test_absent_leaves_are_not_zeros(slices):
+def test_absent_leaves_are_not_added_as_zeros(slices):
     negative_zero = [torch.tensor([-0.0]) for _ in range(slices)]
     assert torch.signbit(tree_sum(negative_zero)).all()
 
 
-def test_slices_are_added_in_order_and_all_of_them():
+def test_slices_must_be_added_in_order_and_completely():
     tree = TreeSum(4)
     with pytest.raises(ValueError, match=r"of 4 slices only \[\] were added"):
         tree.total()

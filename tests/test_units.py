@@ -42,10 +42,10 @@ from tgflow.units import exact_number
         (None, None),
     ],
 )
-def test_a_number_is_exact_or_none(value, expected):
+def test_exact_number_returns_the_exact_value_or_none(value, expected):
     assert exact_number(value) == expected
 
 
 @given(st.decimals(-(10**20), 10**20, places=9) | st.integers(-(2**63), 2**63))
-def test_texts_of_numbers_are_those_numbers(number):
+def test_exact_number_of_a_string_matches_the_number(number):
     assert exact_number(str(number)) == exact_number(number) == Fraction(number)

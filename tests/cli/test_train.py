@@ -44,7 +44,7 @@ def test_several_seeds_give_mean_and_deviation(tgflow, events_csv, tmp_path):
     assert (tmp_path / "out" / "checkpoint" / "1" / "manifest.json").exists()
 
 
-def test_rows_of_lower_layers_may_be_reused(tgflow, events_csv):
+def test_lower_layer_rows_can_be_reused(tgflow, events_csv):
     tgat = ("train", "-s", events_csv, "-m", "tgat", *FEW)
     ran = tgflow(*tgat, "--reuse-staleness", "4", "--reuse-refresh", "0.5", "--json")
     assert ran.json["reuse.reused"] > 0

@@ -12,7 +12,7 @@ CASES = {**graphs.CASES, **id_maps.CASES, **layers.CASES, **rows.CASES}
 """A maker of a call for every entry of the core."""
 
 
-def test_every_entry_of_the_core_is_tried():
+def test_hostile_cases_cover_every_core_function():
     assert entries() == set(CASES)
 
 
@@ -22,7 +22,7 @@ def attempt(_, path):
         return attempt_all(CASES)
 
 
-def test_every_wrong_argument_is_refused_by_a_sentence(tmp_path):
+def test_every_wrong_argument_raises_a_readable_error(tmp_path):
     [end] = run_apart(1, attempt, tmp_path / "said")
     lines = (tmp_path / "said").read_text().splitlines()
     bad = [

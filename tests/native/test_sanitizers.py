@@ -34,7 +34,7 @@ needs_cmake = pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is
 
 @needs_cmake
 @pytest.mark.timeout(600)
-def test_the_stores_own_tests_pass_under_the_address_sanitizer():
+def test_store_tests_pass_under_the_address_sanitizer():
     run_tests("address", "store_tests")
 
 
@@ -44,7 +44,7 @@ def test_the_stores_own_tests_pass_under_the_address_sanitizer():
 @pytest.mark.parametrize(
     ("sanitizers", "filter"), [("address,undefined", ""), ("thread", "stress")]
 )
-def test_the_cores_own_tests_pass_under_sanitizers(sanitizers, filter):
+def test_core_tests_pass_under_sanitizers(sanitizers, filter):
     run_tests(sanitizers, "core_tests", *filter.split())
 
 

@@ -99,7 +99,7 @@ def of_a_class(node):
     return found
 
 
-def test_the_stub_names_what_the_core_has_with_the_same_arguments_in_the_same_order():
+def test_stub_matches_the_functions_and_arguments_of_the_core():
     core, stub = of_the_core(), of_the_stub()
     assert {name: (core.get(name), stub.get(name)) for name in core.keys() ^ stub.keys()} == {}
     assert {name: text for name, text in stub.items() if core[name] != text} == {}, core

@@ -80,7 +80,7 @@ def test_attention_matches_the_plain_formula(size, k, heads, h_dim, x_dim, seed)
         torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-6)
 
 
-def test_native_core_is_the_same_at_any_number_of_threads():
+def test_native_attention_does_not_depend_on_the_number_of_threads():
     block = made_block(500, 4, 50, 3, seed=0, dtype=torch.float32)
     layer = AttentionLayer(TimeEncoding(5), h_dim=3, edge_x_dim=3, dim=4, heads=2, dropout=0.0)
     below, results = torch.randn(50, 3, requires_grad=True), []
@@ -96,7 +96,7 @@ def test_native_core_is_the_same_at_any_number_of_threads():
 
 
 @pytest.mark.parametrize(("h_dim", "x_dim"), [(3, 0), (3, 1), (3, 4), (0, 2), (2, 2), (4, 2)])
-def test_inputs_of_other_widths_are_refused(h_dim, x_dim):
+def test_inputs_of_wrong_widths_are_refused(h_dim, x_dim):
     layer = AttentionLayer(
         TimeEncoding(3), h_dim=h_dim, edge_x_dim=x_dim, dim=4, heads=2, dropout=0.0
     )

@@ -36,7 +36,7 @@ def emulated(call: Callable[[], list[Tensor]], order: int = 0) -> list[Tensor]:
     widths=st.sampled_from(WIDTHS[2:]), below=st.integers(1, 9),
     shared=st.booleans(), dropped=st.booleans(), seed=st.integers(0, 99),
 )  # fmt: skip
-def test_attention_of_the_core_and_of_kernels_is_its_definition_at_all_sizes(
+def test_core_and_kernel_attention_match_the_definition_at_all_sizes(
     size, k, heads, widths, below, shared, dropped, seed
 ):
     case = AttentionCase.made(
@@ -47,7 +47,7 @@ def test_attention_of_the_core_and_of_kernels_is_its_definition_at_all_sizes(
     check_close(emulated(lambda: case.results(attend), seed), expected)
 
 
-def test_the_bits_do_not_depend_on_the_order_of_lanes():
+def test_results_do_not_depend_on_lane_order():
     case = AttentionCase.made(50, 12, (20, 8, 12), below=4)
     first = emulated(lambda: case.results(attend), 0)
     for order in (1, 5, 9):
@@ -55,7 +55,7 @@ def test_the_bits_do_not_depend_on_the_order_of_lanes():
         assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
 
 
-def test_masked_slots_and_padded_rows_are_inert():
+def test_masked_slots_and_padded_rows_have_no_effect():
     case = AttentionCase.made(9, 4, (5, 3, 7), below=6)
     expected = emulated(lambda: case.results(attend))
     block, mask = case.block, case.block.mask
@@ -68,7 +68,7 @@ def test_masked_slots_and_padded_rows_are_inert():
     assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
 
 
-def test_a_row_that_is_not_there_is_not_read_and_does_not_stay_unseen():
+def test_missing_row_is_not_read_and_is_reported():
     case = AttentionCase.made(6, 4, (5, 3, 7), below=6, dropped=False)
     filled = tuple(case.block.mask.nonzero()[0].tolist())
     for name in ("neighbor", "edge_row"):
@@ -88,7 +88,7 @@ def test_a_row_that_is_not_there_is_not_read_and_does_not_stay_unseen():
 @pytest.mark.parametrize(
     ("size", "num_rows", "width"), [(0, 3, 4), (70, 9, 12), (900, 3, 130), (9, 0, 5)]
 )
-def test_picked_rows_are_summed_to_where_they_came_from(size, num_rows, width, order):
+def test_gathered_rows_are_summed_into_their_sources(size, num_rows, width, order):
     generator = torch.Generator().manual_seed(order)
     rows = torch.randn(size, width, generator=generator)
     row = torch.randint(max(num_rows, 1), (size,), generator=generator)
@@ -101,7 +101,7 @@ def test_picked_rows_are_summed_to_where_they_came_from(size, num_rows, width, o
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("dim", [1, 13, 32, 100, 130])
-def test_the_step_of_a_gru_is_torchs(dim, order):
+def test_gru_step_matches_torch(dim, order):
     check_close(emulated(lambda: gru_results(dim, 0), order), gru_results(dim, 0))
 
 

@@ -17,7 +17,7 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 @pytest.mark.parametrize(
     ("size", "k", "shared"), [(600, 10, False), (4_400, 10, False), (77, 40, True)]
 )
-def test_attention_on_a_gpu_is_the_cpus_at_every_run(size, k, shared, widths):
+def test_gpu_attention_matches_the_cpu_and_is_deterministic(size, k, shared, widths):
     case = AttentionCase.made(size, k, widths, below=300, shared=shared)
     on_gpu = case.to(GPU)
     first = on_gpu.results(attend)
@@ -27,7 +27,7 @@ def test_attention_on_a_gpu_is_the_cpus_at_every_run(size, k, shared, widths):
         assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
 
 
-def test_dropout_and_gathered_rows_on_a_gpu_are_the_cpus():
+def test_gpu_dropout_and_gathered_rows_match_the_cpu():
     x, row = torch.randn(50, 12), torch.randint(50, (4_000,))
     results = []
     for device in (CPU, GPU):

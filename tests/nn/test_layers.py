@@ -69,7 +69,7 @@ def test_mixer_matches_the_equation():
     torch.testing.assert_close(mixer.mean(x), mixer(x).mean(dim=1))
 
 
-def test_cross_attention_is_torchs_and_a_feed_forward_with_norms():
+def test_cross_attention_matches_torch_with_a_normed_feed_forward():
     torch.manual_seed(0)
     layer = CrossAttention(6, 2, 0.5).eval()
     plain = nn.MultiheadAttention(6, 2, batch_first=True)
@@ -89,7 +89,7 @@ def test_cross_attention_is_torchs_and_a_feed_forward_with_norms():
     torch.testing.assert_close(layer(query, layer.keys(tokens), mask, group), expected)
 
 
-def test_a_query_of_no_tokens_attends_to_nothing():
+def test_query_without_tokens_attends_to_nothing():
     torch.manual_seed(0)
     layer = CrossAttention(4, 2, 0.0)
     query = torch.randn(1, 4, requires_grad=True)
@@ -115,7 +115,7 @@ def attended(tokens, keep):
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_a_layer_is_its_equations(training):
+def test_layer_matches_its_equations(training):
     torch.manual_seed(0)
     layer, x = TransformerLayer(6, 2, 0.3).train(training), torch.randn(4, 5, 6)
     normed = layer.attention_norm(x)
@@ -133,7 +133,7 @@ def test_a_layer_is_its_equations(training):
 
 
 @pytest.mark.parametrize("parts", [1, 2, 4])
-def test_the_means_of_parts_of_the_next_tokens(parts):
+def test_segment_means_of_the_next_tokens(parts):
     torch.manual_seed(0)
     layer, x = TransformerLayer(6, 2, 0.3).eval(), torch.randn(3, 8, 6)
     expected = layer(x).view(3, parts, 8 // parts, 6).mean(dim=2)
@@ -141,7 +141,7 @@ def test_the_means_of_parts_of_the_next_tokens(parts):
 
 
 @pytest.mark.parametrize("dt", [0.0, 1e-3, 1.0, 1e4, 2.6e6, 3e9])
-def test_time_encoding_is_the_cosine_of_the_phase_that_float32_has(dt):
+def test_time_encoding_is_the_cosine_of_the_float32_phase(dt):
     encoding = TimeEncoding(100)
     dt = dt * torch.linspace(0.5, 1, 30)
     phase = (dt.unsqueeze(-1) * encoding.frequency).double()
@@ -152,7 +152,7 @@ def test_time_encoding_is_the_cosine_of_the_phase_that_float32_has(dt):
     torch.testing.assert_close(native, phase.cos().float(), rtol=0, atol=1e-6)
 
 
-def test_log_time_encoding_by_hand():
+def test_log_time_encoding_matches_a_hand_computed_example():
     encoding = LogTimeEncoding(4)
     with torch.no_grad():
         encoding.phase[1] = 0.5
@@ -169,7 +169,7 @@ def made_rows(dtype: torch.dtype = torch.float64) -> MemoryRows:
 
 
 @pytest.mark.parametrize("cell", ["gru", "rnn"])
-def test_updater_is_torchs_cell_on_the_whole_message(cell):
+def test_updater_matches_the_torch_cell_on_the_whole_message(cell):
     rows = made_rows()
     updater = MemoryUpdater(2, 4, TimeEncoding(3), cell).double()
     torch_cell = (torch.nn.GRUCell if cell == "gru" else torch.nn.RNNCell)(9, 2).double()
@@ -277,7 +277,7 @@ def test_labels_are_never_read():
     assert torch.equal(decoder(Z, batch_of()), decoder(Z, other))
 
 
-def test_before_it_has_learned_it_copies_what_was_and_says_nothing_else():
+def test_untrained_label_decoder_copies_past_labels():
     decoder, past = LabelDecoder(DIM, CLASSES, depth=DEPTH), torch.full((B, 4, DEPTH), -1)
     assert torch.equal(decoder(Z, batch_of(past)), torch.zeros(B, CLASSES))
     past[:, 0, 0] = 2  # of the pair
@@ -286,13 +286,13 @@ def test_before_it_has_learned_it_copies_what_was_and_says_nothing_else():
     assert torch.allclose(decoder(Z, batch_of(past)), expected, atol=1e-5)
 
 
-def test_average_precision_of_each_row_is_that_of_the_metrics():
+def test_row_average_precision_matches_the_metrics():
     positive, negative = torch.randint(4, (6, 9)).double(), torch.randint(4, (6, 5)).double()
     expected = [average_precision(*row) for row in zip(positive, negative, strict=True)]
     assert average_precisions(positive, negative).tolist() == pytest.approx(expected)
 
 
-def test_who_has_been_best_leads_from_the_next_event_on():
+def test_best_choice_leads_from_the_next_event_on():
     choice = Choice(3)
     for position, merits in ((10, [0.5, 0.6, 0.4]), (20, [0.9, 0.7, 0.4]), (30, [0, 0, 5.0])):
         choice.add(torch.tensor(merits, dtype=torch.float64), position)
@@ -300,7 +300,7 @@ def test_who_has_been_best_leads_from_the_next_event_on():
     assert leads == [0, 0, 1, 1, 0, 0, 2, 2]
 
 
-def test_choice_comes_back_from_its_tensors_and_forgets_on_reset():
+def test_choice_round_trips_its_tensors_and_is_cleared_on_reset():
     choice, other = Choice(2), Choice(2)
     choice.add(torch.tensor([0.0, 1.0], dtype=torch.float64), 10)
     other.load_state_dict(choice.state_dict())
@@ -323,13 +323,13 @@ def rows_of(table, nodes):
     return table(nodes, torch.ones_like(nodes, dtype=torch.bool))
 
 
-def test_rows_of_padding_make_nothing_known():
+def test_padding_rows_do_not_mark_nodes_as_known():
     table = table_of()
     table(torch.tensor([3, 0, 0]), torch.tensor([True, False, False]))
     assert torch.equal(rows_of(table.eval(), torch.arange(7)), table.rows[[0, 0, 0, 4, 0, 0, 0]])
 
 
-def test_nodes_are_unknown_until_they_are_learned_from():
+def test_nodes_are_unknown_until_learned():
     table, nodes = table_of().eval(), torch.tensor([2, 5])
     assert torch.equal(rows_of(table, nodes), table.rows[[0, 0]])
     rows_of(table.train(), torch.tensor([5]))
@@ -346,7 +346,7 @@ def test_ids_beyond_the_table_share_rows_evenly():
     assert 850 < int(counts.min()) <= int(counts.max()) < 1150
 
 
-def test_a_share_of_nodes_trains_the_unknown_row():
+def test_share_of_nodes_trains_the_unknown_row():
     table = table_of(size=1001, unknown=0.1)
     found = rows_of(table, torch.arange(1000))
     is_unknown = (found == table.rows[0]).all(dim=1)
@@ -356,7 +356,7 @@ def test_a_share_of_nodes_trains_the_unknown_row():
     assert torch.equal(rows_of(table.eval(), torch.arange(1000)), table.rows[1:])
 
 
-def test_a_table_needs_a_row_beside_the_unknown():
+def test_table_requires_a_row_besides_the_unknown():
     with pytest.raises(ValueError, match="size of at least 2, got 1"):
         NodeTable(1, 3)
 
@@ -370,7 +370,7 @@ def columns(num: int, age: float | None) -> list[float]:
     return [1.0, log1p(num), log1p(age) / 16, *(exp(-age / s) for s in (HOUR, DAY, WEEK))]
 
 
-def test_features_are_the_history_of_the_pair_in_seconds() -> None:
+def test_pair_features_are_its_history_in_seconds() -> None:
     events = graph_events((0, 1, 0), (1, 0, 500), (0, 1, 1000), (2, 1, 2000), (0, 1, 7000))
     graph = TemporalGraph.from_events(events, time_unit="ms")
     plan = plan_of(
@@ -411,7 +411,7 @@ def test_an_untrained_decoder_ranks_pairs_by_recency(unit: str) -> None:
     assert by_dst[2] == pytest.approx(6 * (1 - p) + 3 * (0.7 - d), rel=1e-5)
 
 
-def test_without_counts_there_is_a_way_out() -> None:
+def test_missing_counts_are_refused_by_the_link_decoder() -> None:
     graph = TemporalGraph.from_events(skewed_events(30, 5))
     batch = replace(plan_of(graph).batch(0, 1), counts=())
     with pytest.raises(
@@ -441,7 +441,7 @@ def philox(key: int, item: int, draw: int) -> list[int]:
     return c
 
 
-def test_an_element_is_drawn_by_its_row_and_its_place():
+def test_dropout_draws_are_keyed_by_row_and_position():
     factors = drawn_by_core(KEY, 0.25, 3, 11)
     for row in range(3):
         words = [philox(int(KEY), i // 4, row)[i % 4] for i in range(11)]
@@ -451,7 +451,7 @@ def test_an_element_is_drawn_by_its_row_and_its_place():
 
 @pytest.mark.parametrize("order", cases([0, 1, 7], [0, 7]))
 @pytest.mark.parametrize("shape", [(0, 5), (1, 1), (2, 30), (3, 2_051)])
-def test_the_kernel_draws_what_the_core_draws(shape, order):
+def test_dropout_draws_of_the_kernel_match_the_core(shape, order):
     for rate in (0.0, 0.1, 0.75):
         out = torch.full(shape, -1.0)
         keep_factors(Emulator(order=order), key=KEY, rate=rate, out=out)
@@ -462,7 +462,7 @@ def made_model() -> torch.nn.Module:
     return torch.nn.Sequential(Dropout(0.5), torch.nn.Identity(), Dropout(0.5))
 
 
-def test_keyed_passes_are_a_function_of_key_and_place():
+def test_keyed_dropout_is_a_function_of_key_and_position():
     model, x = made_model(), torch.ones(4, 300)
     keys = DropoutKeys(model)
 
@@ -481,7 +481,7 @@ def test_keyed_passes_are_a_function_of_key_and_place():
     assert torch.equal(drawn(7)[0], first)
 
 
-def test_a_captured_pass_draws_by_what_is_set_at_its_replay(monkeypatch):
+def test_captured_dropout_uses_the_key_set_at_its_replay(monkeypatch):
     model, x = made_model(), torch.ones(300)
     keys = DropoutKeys(model)
     with keys.keyed(3):

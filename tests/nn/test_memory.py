@@ -71,7 +71,7 @@ def assert_equal(left, right):
 
 @settings(max_examples=tries(80), deadline=None)
 @given(writes=WRITES, history=st.sampled_from([1, 3, 7, 30, 1000]))
-def test_versions_match_a_dict_and_come_back_from_parts(writes, history):
+def test_versions_match_a_dict_and_round_trip_through_partitions(writes, history):
     memory, expected, last = with_past(NodeMemory(2, 1), history), DictMemory(history), 0
     for nodes, value, last in numbered(writes):
         write(memory, nodes, value, last)
@@ -92,7 +92,7 @@ def test_versions_match_a_dict_and_come_back_from_parts(writes, history):
 
 @settings(max_examples=tries(60), deadline=None)
 @given(writes=WRITES, history=st.integers(1, 30))
-def test_a_memory_of_some_nodes_keeps_of_them_what_that_of_all_does(writes, history):
+def test_memory_of_some_nodes_matches_the_memory_of_all(writes, history):
     whole, *some = (with_past(NodeMemory(1, 1), history) for _ in range(3))
     for nodes, value, position in numbered(writes):
         write(whole, nodes, value, position)
@@ -106,7 +106,7 @@ def test_a_memory_of_some_nodes_keeps_of_them_what_that_of_all_does(writes, hist
         assert torch.equal(half["history.events"], saved["history.events"])
 
 
-def test_nodes_that_were_read_alone_leave_no_trace():
+def test_nodes_that_were_only_read_are_not_saved():
     memory, other = NodeMemory(3, 2), NodeMemory(3, 2)
     for each in (memory, other):
         write(each, [1, 89], 1.0, 4)
@@ -116,7 +116,7 @@ def test_nodes_that_were_read_alone_leave_no_trace():
         assert_equal(memory.parted()(part), other.parted()(part))
 
 
-def test_an_old_position_without_history_is_an_error():
+def test_old_position_without_history_is_an_error():
     memory = NodeMemory(2, 0)
     write(memory, [3], 1.0, 20)
     message = "node 3 is asked for as of position 10, but was written at 20"
@@ -124,7 +124,7 @@ def test_an_old_position_without_history_is_an_error():
         memory.read(torch.tensor([3]), torch.tensor([10]))
 
 
-def test_what_does_not_fit_a_memory_is_refused_and_changes_nothing():
+def test_incompatible_memory_input_is_refused_and_changes_nothing():
     memory = with_past(NodeMemory(1, 1), 10)
     for position in (5, 6, 7):
         write(memory, [1], float(position), position)

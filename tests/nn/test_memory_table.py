@@ -51,7 +51,7 @@ def assert_same(state: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
 @for_each_kind
 @settings(max_examples=tries(25, 8))
 @given(steps=STEPS, data=st.data())
-def test_memory_in_a_table_is_the_plain_one(kind, steps, data):
+def test_memory_in_a_table_matches_plain_memory(kind, steps, data):
     at, plain = home_of(kind), with_past(NodeMemory(2, 1), 7)
     placed = with_past(NodeMemory(2, 1, memory_table_of(kind, 3)), 7).to(at)
     saved = [plain.state_dict(), placed.state_dict()]
@@ -74,7 +74,7 @@ def test_memory_in_a_table_is_the_plain_one(kind, steps, data):
         assert_same(placed.state_dict(), plain.state_dict())
 
 
-def test_a_table_that_cannot_serve_is_refused(tmp_path):
+def test_incompatible_memory_table_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r'on disk, whose rows never change; use placement="uva"'):
         NodeMemory(2, 1, FeatureTable(3, placement="disk"))
     used = FeatureTable(3)
@@ -88,7 +88,7 @@ def test_a_table_that_cannot_serve_is_refused(tmp_path):
             NodeMemory(2, 1, table)
 
 
-def test_memory_cache_is_refused_on_the_cpu_whatever_gpus_there_are(monkeypatch):
+def test_memory_cache_is_refused_on_the_cpu_even_with_gpus(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     placed = NodeMemory(2, 1, PlacedTable(3, "host", "64KiB"))
     with pytest.raises(ValueError, match="memory_cache requires a model on a GPU"):
@@ -97,7 +97,7 @@ def test_memory_cache_is_refused_on_the_cpu_whatever_gpus_there_are(monkeypatch)
 
 @pytest.mark.parametrize("device", [apart, cuda])
 @pytest.mark.parametrize("placement", ["host", "uva"])
-def test_a_table_and_its_cache_are_for_the_device_of_the_model(device, placement, monkeypatch):
+def test_table_and_cache_must_be_on_the_device_of_the_model(device, placement, monkeypatch):
     if placement == "uva" and device != "apart":
         pytest.skip("needs a GPU for the table, too")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -117,7 +117,7 @@ def test_a_table_and_its_cache_are_for_the_device_of_the_model(device, placement
 
 @pytest.mark.parametrize("device", [apart, cuda])
 @pytest.mark.parametrize("history", [3, 50])
-def test_a_moved_memory_continues_with_its_past(device, history):
+def test_moved_memory_keeps_its_history(device, history):
     plain, moved = (with_past(NodeMemory(2, 1), history) for _ in range(2))
     for step, nodes in enumerate([[1, 2], [1, 2, 3], [0, 1], [1, 9]], start=1):
         for each in (plain, moved):

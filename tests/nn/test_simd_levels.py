@@ -67,7 +67,7 @@ WORK = {
 
 
 @pytest.mark.parametrize("what", WORK)
-def test_each_level_computes_what_torch_does(what):
+def test_each_simd_level_matches_torch(what):
     native, plain = WORK[what]
     expected, found = plain(), {}
     for level in LEVELS:
@@ -82,7 +82,7 @@ def test_each_level_computes_what_torch_does(what):
         )
 
 
-def test_a_level_that_the_machine_has_not_is_refused():
+def test_unsupported_simd_level_is_refused():
     with pytest.raises(ValueError, match=r"this machine has the levels baseline.*, got AVX-9000"):
         _core.set_simd_level("AVX-9000")
     assert _core.simd_level() == LEVELS[-1]

@@ -82,7 +82,7 @@ def decayed_walks(rows, end):
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 30])
-def test_rows_are_those_of_the_walk_matrices(batch_size):
+def test_rows_match_the_walk_matrices(batch_size):
     events = made_events()
     end = int(events.t[-1]) + 5
     found = decayed_walks(rows_of(stored(events, batch_size)), end).double()
@@ -90,7 +90,7 @@ def test_rows_are_those_of_the_walk_matrices(batch_size):
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_features_of_a_batch_are_those_of_the_matrices_at_its_times():
+def test_features_of_a_batch_match_the_walk_matrices_at_its_times():
     events = made_events()
     memory = stored(events[:16], 4)
     batch = made_batch(events, 4, 4, (2,))

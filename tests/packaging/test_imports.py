@@ -130,12 +130,12 @@ def nearest(module, names):
     return module if module in names else "tgflow"
 
 
-def test_no_modules_import_each_other_in_a_circle():
+def test_there_are_no_import_cycles():
     graphlib.TopologicalSorter(known_modules()).prepare()
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_a_room_imports_only_rooms_below_it(room):
+def test_packages_import_only_packages_below_them(room):
     names, allowed = (text.split() for text in ROOMS[room])
     assert all(list(ROOMS).index(other) < list(ROOMS).index(room) for other in allowed)
     for name, others in known_modules().items():
@@ -145,7 +145,7 @@ def test_a_room_imports_only_rooms_below_it(room):
             assert not wrong, f"{name} imports {wrong}"
 
 
-def test_every_module_is_in_a_room_and_floors_are_few():
+def test_every_module_belongs_to_a_package_and_layers_are_few():
     assert {package_of(name) for name in known_modules()} <= ROOM_OF.keys()
     floors = {}
     for room, (_, allowed) in ROOMS.items():
@@ -162,14 +162,14 @@ ROOM_OF["tgflow"] = ""  # names what is public, and imports it when it is asked 
 
 
 @pytest.mark.parametrize("package", ONLY_IN)
-def test_some_packages_are_imported_by_few_modules_alone(package):
+def test_restricted_packages_are_imported_only_by_listed_modules(package):
     for _, name, path in modules():
         if not within(name, ONLY_IN[package]):
             found = {m for m in imports(name, path) if within(m, [package])}
             assert not found, f"{name} imports {found}"
 
 
-def test_ranks_need_torch_alone_and_send_nothing_that_is_run_or_added_in_another_order():
+def test_ranks_import_only_torch_and_use_no_pickle_or_unordered_sums():
     """Not pickle, which receives code, nor what torch builds on it; nor sums of torch's own."""
     strange = {"pickle", "marshal", "shelve", "multiprocessing", "torch.distributed.rpc"}
     for _, name, path in modules():
@@ -181,7 +181,7 @@ def test_ranks_need_torch_alone_and_send_nothing_that_is_run_or_added_in_another
             assert not re.search(NOT_BETWEEN_RANKS, path.read_text()), name
 
 
-def test_a_room_meets_the_core_in_its_native_module_only():
+def test_packages_import_the_core_only_in_their_native_module():
     for _, name, path in modules():
         if name.endswith("._native") or within(name, KNOW_ADDRESSES):
             continue
@@ -189,14 +189,14 @@ def test_a_room_meets_the_core_in_its_native_module_only():
         assert "data_ptr" not in path.read_text(), f"{name} hands addresses around"
 
 
-def test_the_core_knows_neither_python_nor_torch():
+def test_core_depends_on_neither_python_nor_torch():
     wrong = re.compile(r"#\s*include\s*[<\"](torch|ATen|c10|pybind11|Python\.h|numpy)")
     for path in (ROOT / "csrc").rglob("*.[chi]*"):
         if "bindings" not in path.parts and path.is_file():
             assert not wrong.search(path.read_text()), path
 
 
-def test_no_file_names_a_machine_or_a_package_host():
+def test_no_file_contains_a_machine_or_package_host_name():
     git = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
     if git.returncode != 0:
         pytest.skip("git does not list the files")
@@ -231,14 +231,14 @@ def test_import_is_quick_and_light():
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, "5000"), ("7", "7")])
-def test_idle_threads_of_torch_soon_sleep_unless_somebody_has_said_otherwise(given, expected):
+def test_import_sets_a_short_spin_count_unless_already_set(given, expected):
     settings = {k: v for k, v in os.environ.items() if k != "GOMP_SPINCOUNT"}
     settings |= {} if given is None else {"GOMP_SPINCOUNT": given}
     code = "import tgflow, os; print(os.environ['GOMP_SPINCOUNT'])"
     assert printed(code, settings) == [expected]
 
 
-def test_a_model_needs_fewer_than_50_modules():
+def test_model_imports_fewer_than_50_modules():
     found = printed(
         "import sys, tgflow.models.tgn; print(*(m for m in sys.modules if m[:6] == 'tgflow'))"
     )

@@ -32,7 +32,7 @@ def test_no_two_public_classes_share_a_name():
     assert {name: files for name, files in homes.items() if len(files) > 1} == {}
 
 
-def test_sources_and_texts_are_spelled_as_in_american_english():
+def test_sources_and_texts_use_american_spelling():
     endings = (".py", ".cpp", ".hpp", ".cu", ".md", ".ipynb")
     rooms = (*ROOMS, "csrc", "tests", "examples")
     for path in (*sources(*endings, rooms=rooms), *ROOT.glob("*.md")):
@@ -40,7 +40,7 @@ def test_sources_and_texts_are_spelled_as_in_american_english():
         assert not found or path == Path(__file__), f"{path}: {found.group()}"
 
 
-def test_names_of_tests_say_what_holds_and_quote_no_catalog():
+def test_names_and_docstrings_of_tests_have_no_catalog_numbers():
     for path in sources(".py", rooms=("tests",)):
         found = CATALOG.search(path.read_text(encoding="utf-8"))
         assert not found or path == Path(__file__), f"{path}: {found.group()}"

@@ -20,7 +20,7 @@ reveal_type(Source)
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("mypy") is None, reason="there is no mypy")
-def test_a_type_checker_knows_the_public_names(tmp_path):
+def test_type_checker_resolves_the_public_names(tmp_path):
     (tmp_path / "code.py").write_text(CODE)
     command = [sys.executable, "-m", "mypy", "--cache-dir", "cache", "code.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -59,13 +59,13 @@ def names(wheel):
         return set(archive.namelist())
 
 
-def test_the_wheel_holds_every_room_under_its_name(names):
+def test_wheel_contains_every_package(names):
     for folder, package in ROOMS.items():
         missing = {f"{package}/{file}" for file in python_files(folder)} - names
         assert not missing, missing
 
 
-def test_the_wheel_holds_the_core_its_types_and_its_kernels(names):
+def test_wheel_contains_the_core_its_types_and_its_kernels(names):
     assert [n for n in names if re.fullmatch(r"tgflow/_core\.[^/]*\.(so|pyd)", n)]
     assert {"tgflow/_core.pyi", "tgflow/py.typed"} <= names
     for header in (ROOT / "csrc/include").rglob("*.hpp"):
@@ -74,7 +74,7 @@ def test_the_wheel_holds_the_core_its_types_and_its_kernels(names):
         assert f"tgflow/kernels/cuda/{kernel.name}" in names
 
 
-def test_the_wheel_holds_nothing_else(names):
+def test_wheel_contains_nothing_else(names):
     tops = {name.split("/")[0] for name in names}
     assert "tgflow" in tops
     assert all(
@@ -100,7 +100,7 @@ def installed(wheel, tmp_path_factory):
     return site, lambda script: python("-S", "-c", script, cwd=folder, env=env)
 
 
-def test_the_installed_wheel_works_away_from_the_repository(installed):
+def test_installed_wheel_works_outside_the_repository(installed):
     site, run = installed
     script = (
         "import tgflow, tgflow.streams, tgflow.models; from tgflow.ids import NodeIds\n"
@@ -113,7 +113,7 @@ def test_the_installed_wheel_works_away_from_the_repository(installed):
     assert files.count(str(site)) == 3, files
 
 
-def test_the_source_archive_holds_all_that_a_build_needs(tmp_path):
+def test_source_archive_contains_all_build_inputs(tmp_path):
     script = "import sys; from scikit_build_core.build import build_sdist; build_sdist(sys.argv[1])"
     python("-c", script, tmp_path, cwd=ROOT)
     (path,) = tmp_path.glob("*.tar.gz")

@@ -92,7 +92,7 @@ def made_trace(g: random.Random) -> tuple[Batches, list[int]]:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_the_planner_equals_the_optimum_of_dynamic_programming(seed: int) -> None:
+def test_planner_matches_the_dynamic_programming_optimum(seed: int) -> None:
     g = random.Random(seed)
     for _ in range(250):
         batches, contents = made_trace(g)
@@ -111,7 +111,7 @@ def traces(draw: st.DrawFn) -> tuple[Batches, int]:
 
 
 @given(traces(), st.integers(1, 30))
-def test_what_stays_is_what_is_needed_next_as_far_as_is_known(
+def test_planner_keeps_the_rows_needed_next_within_the_lookahead(
     made: tuple[Batches, int], lookahead: int
 ) -> None:
     batches, num_slots = made
@@ -138,7 +138,7 @@ def next_uses(rows: set[int], known: Batches) -> list[int]:
     ("batch", "message"),
     [([4, 2, 7, 4], "a batch has id 4 twice"), ([4, 8, -1], "ids must be at least 0, got -1")],
 )
-def test_ids_that_cannot_be_planned_are_refused(batch: list[int], message: str) -> None:
+def test_invalid_ids_are_refused_by_the_planner(batch: list[int], message: str) -> None:
     planner, other = BeladyPlanner(2), BeladyPlanner(2)
     for each in (planner, other):
         list(plan_all(each, tensors([[7], [8]])))

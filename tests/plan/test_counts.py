@@ -141,7 +141,7 @@ def check(
 
 @settings(max_examples=tries(12), deadline=None)
 @given(events=event_lists(max_events=14, max_node=2), data=st.data())
-def test_every_list_at_a_cut_off_is_what_a_scan_finds(events, data) -> None:
+def test_counts_at_a_cutoff_match_a_scan(events, data) -> None:
     graph = TemporalGraph.from_events(events, time_unit="ms")
     limit = data.draw(st.integers(0, len(events)))
     times = {int(t) + d for t in events.t for d in (0, 1)} | {0}
@@ -150,7 +150,7 @@ def test_every_list_at_a_cut_off_is_what_a_scan_finds(events, data) -> None:
     )
 
 
-def test_late_events_count_from_their_position_on_with_their_own_time() -> None:
+def test_late_events_count_from_their_position_with_their_own_time() -> None:
     graph = TemporalGraph()
     rows = [(0, 1, 5), (0, 1, 50), (0, 1, 7), (0, 1, 60)]
     for start, stop in ((0, 2), (2, 3), (3, 4)):
@@ -163,7 +163,7 @@ def test_late_events_count_from_their_position_on_with_their_own_time() -> None:
     assert late[:2] == (1, 2)  # an event at 7 does not see the one at 50 that the log had then
 
 
-def test_an_answer_about_a_prefix_never_changes_while_others_append() -> None:
+def test_counts_of_a_prefix_do_not_change_during_appends() -> None:
     events = skewed_events(3000, 40, seed=3)
     graph = TemporalGraph.from_events(events[:500])
     history, counts = CountHistory(graph, EVERY_LIST), len(EVERY_LIST)
@@ -197,7 +197,7 @@ def test_an_answer_about_a_prefix_never_changes_while_others_append() -> None:
 
 @pytest.mark.parametrize("visibility", ["event", "batch"])
 @pytest.mark.parametrize("kind", ["random", "historical"])
-def test_a_plan_counts_what_its_visibility_shows(visibility: Visibility, kind: str) -> None:
+def test_plan_counts_only_visible_events(visibility: Visibility, kind: str) -> None:
     """Also for replayed events: what was known when their batch came."""
     events = replace(skewed_events(120, 8), t=torch.arange(120) // 4)
     graph = TemporalGraph.from_events(events)

@@ -41,7 +41,7 @@ EVENTS = made_events(240)
 @pytest.mark.parametrize("placement", [None, "device", "uva"])
 @pytest.mark.parametrize("is_cached", [False, True])
 @pytest.mark.parametrize("changes", [{}, {"visibility": "batch", "with_memory": False}])
-def test_the_host_waits_for_nothing(
+def test_preparation_does_not_synchronize(
     gpu: str, placement: Any, is_cached: bool, changes: dict[str, Any]
 ) -> None:
     device = opened(gpu)
@@ -62,7 +62,7 @@ def test_the_host_waits_for_nothing(
     assert watch.waits == []
 
 
-def test_a_cache_that_is_planned_on_the_host_is_refused() -> None:
+def test_cache_planned_on_the_host_is_refused() -> None:
     cache = cached(FeatureTable(2), rows=30, policy="belady")
     graph = TemporalGraph.from_events(EVENTS[:40], edge_x=cache, device=opened("emulated"))
     with pytest.raises(ValueError, match=r"a GPU that samples tells no host.*policy=\"lru\""):
@@ -70,7 +70,7 @@ def test_a_cache_that_is_planned_on_the_host_is_refused() -> None:
 
 
 @for_each_gpu
-def test_parts_and_given_negatives_are_those_of_the_cpu_made_there_or_copied(gpu: str) -> None:
+def test_device_parts_and_fixed_negatives_match_the_cpu(gpu: str) -> None:
     """Three negatives for every other event, and one for those between."""
     counts = torch.tensor([3, 1] * 20)
     start = torch.tensor([0, *counts.cumsum(0)])
@@ -119,7 +119,7 @@ def copy_of(batch: Batch) -> Batch:
 
 
 @for_each_gpu
-def test_a_batch_stays_until_it_is_freed(gpu: str) -> None:
+def test_batch_stays_valid_until_freed(gpu: str) -> None:
     """Where no slab is free a batch has memory of its own."""
     graph, here = graph_on(device_of(gpu)), graph_here()
     for g in (graph, here):
@@ -137,7 +137,7 @@ def test_a_batch_stays_until_it_is_freed(gpu: str) -> None:
     assert_same_but_for_padding(copy_of(kept[4].batch), expected.batch(0, 4))
 
 
-def test_a_slab_is_written_behind_whoever_reads_its_last_batch() -> None:
+def test_slab_is_rewritten_after_all_readers_of_its_last_batch() -> None:
     gpu = EmulatedDevice()
     graph = graph_on(gpu)
     graph.append(EVENTS)
@@ -155,7 +155,7 @@ def test_a_slab_is_written_behind_whoever_reads_its_last_batch() -> None:
 
 
 @for_each_gpu
-def test_nodes_without_features_that_come_later_have_zeros(gpu: str) -> None:
+def test_later_nodes_without_features_have_zeros(gpu: str) -> None:
     """What a graph was captured for is over then: rows of nodes end where they did not before."""
     device = device_of(gpu)
     there, here = graph_on(device, num_rows=6), graph_here(num_rows=6)
@@ -174,7 +174,7 @@ def test_nodes_without_features_that_come_later_have_zeros(gpu: str) -> None:
     assert here.node_x_end == there.node_x_end == 6
 
 
-def test_a_replay_comes_behind_what_was_published_before() -> None:
+def test_replay_waits_for_earlier_publications() -> None:
     """As a launch does: the store and its tables are enclosed as read."""
     gpu = EmulatedDevice()
     graph = graph_on(gpu)
@@ -200,7 +200,7 @@ def test_a_replay_comes_behind_what_was_published_before() -> None:
     assert len([wait for wait in waits if wait[0] == 7 != wait[1]]) >= 2  # the store, a table
 
 
-def test_the_host_waits_for_no_replay() -> None:
+def test_replay_does_not_block_the_host() -> None:
     device = device_of("apart")
     graph = graph_on(device)
     graph.append(EVENTS)
@@ -252,7 +252,7 @@ class SlowDevice(EmulatedDevice):
 
 
 @pytest.mark.parametrize("behind", [0, 1, 3, 8])
-def test_no_memory_is_filled_again_before_it_is_copied(behind: int) -> None:
+def test_pinned_memory_is_not_reused_before_its_copy_finishes(behind: int) -> None:
     """The copies are so many pieces of work behind the host."""
     gpu, plan = SlowDevice(), plan_of(TemporalGraph.from_events(EVENTS))
     pinned, batches = PinnedCopies(gpu, WorkClock()), [plan.batch(0, index) for index in range(20)]
@@ -265,7 +265,7 @@ def test_no_memory_is_filled_again_before_it_is_copied(behind: int) -> None:
         assert_same_batch(copy, pad(batch, shape_of(batch).rounded()))
 
 
-def test_the_stream_that_takes_a_batch_waits_for_the_one_that_made_it() -> None:
+def test_consumer_cuda_stream_waits_for_the_producer() -> None:
     gpu = EmulatedDevice()
     side, plan = SideStream(gpu), plan_of(TemporalGraph.from_events(EVENTS, device=gpu))
     gpu.waits.clear()
@@ -290,9 +290,7 @@ def taken(gpu: EmulatedDevice, *, busy: bool) -> list[Batch]:
     return batches
 
 
-def test_the_host_waits_for_a_batch_that_is_not_prepared_when_it_is_taken_and_for_no_other() -> (
-    None
-):
+def test_host_waits_only_for_a_batch_taken_before_it_is_prepared() -> None:
     """And knows its size in both cases: nothing depends on who was earlier."""
     late, early = EmulatedDevice(), EmulatedDevice()
     of_late, of_early = taken(late, busy=True), taken(early, busy=False)
@@ -301,7 +299,7 @@ def test_the_host_waits_for_a_batch_that_is_not_prepared_when_it_is_taken_and_fo
         assert_same_batch(a, b)
 
 
-def test_a_loader_names_the_device_that_it_cannot_deliver_to() -> None:
+def test_loader_names_an_unsupported_device() -> None:
     other = EmulatedDevice(device=torch.device("meta"))
     plan = plan_of(TemporalGraph.from_events(EVENTS, device=EmulatedDevice()))
     for device in (other, other.device):

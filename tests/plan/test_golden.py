@@ -73,7 +73,7 @@ def digest(batch: Batch) -> str:
     return found.hexdigest()[:16]
 
 
-def test_keys_of_different_words_differ_and_never_change() -> None:
+def test_keys_of_different_words_differ_and_are_stable() -> None:
     words = [word for n in (2, 3) for word in itertools.product((0, 1, 2, 2**63), repeat=n)]
     words += [(), (0,), (-1,)]
     assert len({derive_key(*word) for word in words}) == len(words)
@@ -82,7 +82,7 @@ def test_keys_of_different_words_differ_and_never_change() -> None:
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_batches_are_what_they_have_always_been(name: str) -> None:
+def test_batches_match_golden_digests(name: str) -> None:
     node_x = FeatureTable(4)
     node_x.append(torch.arange(100.0).reshape(25, 4))
     graph = TemporalGraph.from_events(made_events(), time_unit="ms", node_x=node_x)

@@ -84,7 +84,7 @@ def test_batches_come_in_order(num_threads: int, lookahead: int) -> None:
 
 
 @pytest.mark.parametrize("num_threads", [0, 1, 4])
-def test_a_failure_comes_in_its_place_and_names_the_batch(num_threads: int) -> None:
+def test_failure_is_raised_in_order_and_names_the_batch(num_threads: int) -> None:
     batches = iter(Loader(FakePlan(broken=7), 2, num_threads=num_threads))
     assert [next(batches) for _ in range(7)] == [(2, i) for i in range(7)]
     with pytest.raises(BatchError, match="batch 7 of epoch 2 failed: no such thing") as failure:
@@ -95,7 +95,7 @@ def test_a_failure_comes_in_its_place_and_names_the_batch(num_threads: int) -> N
 
 
 @pytest.mark.parametrize("num_threads", [0, 1, 3])
-def test_a_failing_stream_fails_after_its_batches(num_threads: int) -> None:
+def test_failing_stream_raises_after_its_batches(num_threads: int) -> None:
     def tasks() -> Iterator[Task]:
         yield from ((0, i) for i in range(3))
         raise OSError("the stream broke")
@@ -107,7 +107,7 @@ def test_a_failing_stream_fails_after_its_batches(num_threads: int) -> None:
 
 
 @pytest.mark.parametrize("num_threads", [1, 3])
-def test_no_more_than_lookahead_is_pulled_ahead(num_threads: int) -> None:
+def test_loader_pulls_at_most_lookahead_batches(num_threads: int) -> None:
     pulled = []
 
     def tasks() -> Iterator[Task]:
@@ -123,7 +123,7 @@ def test_no_more_than_lookahead_is_pulled_ahead(num_threads: int) -> None:
 
 
 @pytest.mark.parametrize("num_threads", [0, 1, 3])
-def test_what_is_ready_is_delivered_while_the_stream_waits(num_threads: int) -> None:
+def test_ready_batches_are_delivered_while_the_stream_waits(num_threads: int) -> None:
     """The stream gives its next task only once the batch before it has been taken."""
     taken = threading.Semaphore(0)
 
@@ -139,7 +139,7 @@ def test_what_is_ready_is_delivered_while_the_stream_waits(num_threads: int) -> 
     assert list(batches) == []
 
 
-def test_closing_does_not_wait_for_a_silent_stream() -> None:
+def test_close_does_not_wait_for_a_silent_stream() -> None:
     silence = threading.Event()
 
     def tasks() -> Iterator[Task]:
@@ -157,13 +157,13 @@ def test_closing_does_not_wait_for_a_silent_stream() -> None:
 
 
 @pytest.mark.parametrize("arguments", [{"num_threads": -1}, {"lookahead": 0}])
-def test_bad_loaders_are_refused(arguments: dict[str, int]) -> None:
+def test_invalid_loaders_are_refused(arguments: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="must be at least"):
         Loader(FakePlan(), **arguments)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("num_threads", [0, 2])
-def test_what_others_put_into_a_planned_cache_is_a_mismatch(num_threads: int) -> None:
+def test_external_change_of_a_planned_cache_raises_a_mismatch(num_threads: int) -> None:
     cache = cached(FeatureTable(2), rows=40, policy="belady")
     graph = TemporalGraph.from_events(made_events(400), edge_x=cache)
     batches = iter(Loader(plan_of(graph), 3, num_threads=num_threads, lookahead=20))
@@ -176,7 +176,7 @@ def test_what_others_put_into_a_planned_cache_is_a_mismatch(num_threads: int) ->
 
 @pytest.mark.parametrize("num_threads", [0, 2])
 @pytest.mark.parametrize("broken", cases([0, 5, 33], [5]))
-def test_a_planned_batch_that_fails_is_raised_in_its_place(
+def test_failure_of_a_planned_batch_is_raised_in_order(
     num_threads: int, broken: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = Plan.pending
@@ -195,7 +195,7 @@ def test_a_planned_batch_that_fails_is_raised_in_its_place(
         next(batches)
 
 
-def test_a_live_stream_has_no_future_to_plan_for() -> None:
+def test_belady_cache_is_refused_for_live_streams() -> None:
     graph = TemporalGraph(node_x=cached(FeatureTable(2), rows=4, policy="belady"))
     with pytest.raises(ValueError, match=r"node_x has policy=.* no future to know; use"):
         ContinualTrainer(small_tgn(), graph)
@@ -220,7 +220,7 @@ next(batches)
 
 @pytest.mark.timeout(60)  # a process of its own, on a machine that may be busy
 @pytest.mark.parametrize(("last", "code"), [slow("", 0), ("raise ValueError('mine')", 1)])
-def test_a_program_that_leaves_a_loader_ends_as_it_says(last, code):
+def test_program_with_an_open_loader_exits_with_its_own_code(last, code):
     command = [sys.executable, "-c", LEFT + last]
     ran = subprocess.run(command, check=False, capture_output=True, text=True, env=environment())
     assert ran.returncode == code, ran.stderr

@@ -141,12 +141,12 @@ def test_pair_negatives_are_pairs_of_the_past_and_not_of_the_batch(
             assert pair[1] != dst
 
 
-def test_an_event_without_any_negative_is_an_error() -> None:
+def test_event_without_any_negative_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"3 -> 3 has no negative.*first 2 events"):
         draw(NegativeSampler("random"), [(3, 3), (3, 3)], 1, 2)
 
 
-def test_a_fixed_cut_opens_the_whole_log_and_nothing_more() -> None:
+def test_fixed_cut_limits_candidates_to_the_log_prefix() -> None:
     pairs = [(0, 1), (0, 2), (0, 3), (0, 4)]
     drawn = draw(NegativeSampler("random", 2_000, cut=3), pairs, 0, 1)
     assert set(drawn.dst.flatten().tolist()) == {2, 3}
@@ -157,9 +157,7 @@ def test_a_fixed_cut_opens_the_whole_log_and_nothing_more() -> None:
 
 @settings(max_examples=tries(100), deadline=None)
 @given(pairs=pair_lists, stops=st.lists(st.integers(0, 30), min_size=1, max_size=4))
-def test_the_destinations_of_a_source_are_those_it_met_before(
-    pairs: Pairs, stops: list[int]
-) -> None:
+def test_destinations_of_a_source_are_its_earlier_partners(pairs: Pairs, stops: list[int]) -> None:
     history = PairHistory(log_of(pairs))
     for stop in (min(stop, len(pairs)) for stop in stops):  # in any order, as the index grows
         index = history.upto(stop)
@@ -181,7 +179,7 @@ def test_the_destinations_of_a_source_are_those_it_met_before(
         ({"replace": False}, "random negatives are drawn with replacement"),
     ],
 )
-def test_bad_samplers_are_refused(arguments: dict[str, object], message: str) -> None:
+def test_invalid_samplers_are_refused(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         NegativeSampler(**arguments)  # type: ignore[arg-type]
 
@@ -219,7 +217,7 @@ def successive(weights: list[float], num: int) -> dict[tuple[int, ...], float]:
 
 
 @pytest.mark.parametrize("half_life", [0.25, 1.0, 3.0, math.inf])
-def test_sets_are_drawn_in_proportion_to_recency(half_life: float) -> None:
+def test_replay_sets_are_drawn_in_proportion_to_recency(half_life: float) -> None:
     """A half-life of 0.25 makes rejection give up now and then, so it checks the exact scan too."""
     num_draws, before, horizon = 6_000, 12, 5
     replay = ExperienceReplay(3, horizon, half_life)
@@ -246,6 +244,6 @@ def test_sets_are_drawn_in_proportion_to_recency(half_life: float) -> None:
         ({"ratio": 1, "half_life": 0.0}, "at least 1e-6 events, got 0.0"),
     ],
 )
-def test_bad_replay_is_refused(arguments: dict[str, float], message: str) -> None:
+def test_invalid_replay_is_refused(arguments: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ExperienceReplay(**arguments)  # type: ignore[arg-type]

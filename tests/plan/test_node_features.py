@@ -75,7 +75,7 @@ def test_batches_hold_the_rows_of_their_nodes(data: st.DataObject) -> None:
             assert_obvious(batch, expected.batch(epoch, batch.index), node_x)
 
 
-def test_rows_that_come_after_their_nodes_are_refused() -> None:
+def test_feature_rows_later_than_their_nodes_are_refused() -> None:
     graph = TemporalGraph(edge_x_dim=2, node_x=table_of(NODE_X[:5]))
     assert graph.node_x is not None
     graph.append(EVENTS)
@@ -95,7 +95,7 @@ def test_rows_that_come_after_their_nodes_are_refused() -> None:
 
 @pytest.mark.parametrize("policy", ["lru", "belady"])
 @pytest.mark.parametrize("name", ["edge_x", "node_x"])
-def test_a_disk_that_fails_names_batch_and_table(name: str, policy: Any, tmp_path: Path) -> None:
+def test_disk_failure_names_batch_and_table(name: str, policy: Any, tmp_path: Path) -> None:
     tables: dict[str, Table] = {"edge_x": FeatureTable(2), "node_x": table_of(NODE_X)}
     path = tmp_path / "x.rows"
     table = FeatureTable(tables[name].dim, placement="disk", path=path)

@@ -85,7 +85,7 @@ def graph_with_features(x_dim: int, node_x_dim: int) -> TemporalGraph:
 @pytest.mark.parametrize("settings", cases(VARIANTS, VARIANTS[1:2]))
 @hypothesis.settings(max_examples=tries(60, 3))
 @given(more=st.lists(st.integers(0, 40), min_size=3, max_size=3), features=st.booleans())
-def test_a_padded_batch_teaches_a_model_what_it_would_without(
+def test_padding_changes_no_scores_or_gradients(
     name: str, settings: dict[str, Any], more: list[int], features: bool
 ) -> None:
     graph = graph_with_features(3, 2) if features else graph_with_features(0, 0)
@@ -103,7 +103,7 @@ def test_a_padded_batch_teaches_a_model_what_it_would_without(
 
 
 @given(rows=st.integers(1, 1 << 40))
-def test_a_size_has_a_third_of_padding_at_most(rows: int) -> None:
+def test_padding_is_at_most_a_third_of_a_size(rows: int) -> None:
     size = BatchShape((rows,), rows, rows).rounded()
     assert size == BatchShape((size.nodes,), size.nodes, size.nodes)
     assert size.nodes == 32 or rows <= size.nodes <= 1.5 * rows

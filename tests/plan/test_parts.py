@@ -39,7 +39,7 @@ def test_each_event_has_its_own_negatives_and_padding_that_is_masked():
 
 
 @pytest.mark.parametrize("stop", [None, 61])
-def test_an_event_without_negatives_is_an_error_that_names_it(stop):
+def test_event_without_negatives_is_named(stop):
     plan = plan_of(ragged(40, [2] * 20), start=41, stop=stop)
     with pytest.raises(
         ValueError, match=r"event 60 has no fixed negatives, .* 40 to 59; .*version"
@@ -56,13 +56,13 @@ def test_an_event_without_negatives_is_an_error_that_names_it(stop):
         ([0, 2, 1, 2], [5, 5], "never decrease"),
     ],
 )
-def test_negatives_that_do_not_fit_together_are_refused(start, dst, message):
+def test_inconsistent_negatives_are_refused(start, dst, message):
     columns = (torch.tensor(column, dtype=torch.int64) for column in (start, dst))
     with pytest.raises(ValueError, match=message):
         FixedNegatives(0, *columns)
 
 
-def test_a_file_of_negatives_names_nodes_as_the_stream_does(tmp_path):
+def test_negatives_file_uses_the_node_ids_of_the_stream(tmp_path):
     path = tmp_path / "x.test.negatives.safetensors"
     columns = {"start": torch.tensor([0, 1, 3]), "dst": torch.tensor([70, 50, 70])}
     save_file(columns, path)
@@ -100,7 +100,7 @@ def roots_of(batch):
     [NegativeSampler(num=7), NegativeSampler("historical", 7), ragged(40, [7, 2] * 30)],
     ids=["random", "historical", "fixed"],
 )
-def test_the_parts_of_a_batch_are_the_whole(negatives, visibility):
+def test_parts_of_a_batch_cover_the_whole(negatives, visibility):
     plan = plan_of(negatives, start=40, visibility=visibility)
     whole = plan.batch(2, 1)
     parts = [plan.part(2, 1, slice(a, a + 6)) for a in range(0, 20, 6)]
@@ -120,7 +120,7 @@ def test_the_parts_of_a_batch_are_the_whole(negatives, visibility):
     assert torch.equal(few.negative_dst, whole.negative_dst[:, :2])
 
 
-def test_given_events_alone_are_planned_on_the_graph_of_all():
+def test_selected_events_are_planned_on_the_whole_graph():
     only = torch.tensor([30, 31, 44, 60, 90])
     plan = plan_of(NegativeSampler(num=2), batch_size=2, only=only)
     batches = [plan.batch(0, index) for index in range(len(plan))]

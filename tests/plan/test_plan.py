@@ -63,7 +63,7 @@ def assert_columns(batch: Batch, events: EventBatch) -> None:
         assert torch.equal(block.edge_x, expected)
 
 
-def test_a_batch_by_hand() -> None:
+def test_batch_matches_a_hand_computed_example() -> None:
     """0-1 at 10, 0-2 at 20, 0-1 at 20: batch 1 sees both earlier events, its own tie never."""
     events = EventBatch(
         torch.tensor([0, 0, 0]), torch.tensor([1, 2, 1]), torch.tensor([10, 20, 20])
@@ -83,7 +83,7 @@ def test_a_batch_by_hand() -> None:
 
 
 @each_variant
-def test_nothing_of_the_future_is_read(variant: dict[str, Any]) -> None:
+def test_batches_do_not_read_future_events(variant: dict[str, Any]) -> None:
     """Every batch is the same whether the log ends with it or goes on, whatever comes then."""
     events = made_events(120)
     size = plan_of(TemporalGraph(), **variant).batch_size
@@ -101,7 +101,7 @@ def test_nothing_of_the_future_is_read(variant: dict[str, Any]) -> None:
 
 
 @each_variant
-def test_batches_planned_while_another_thread_appends_are_the_same(variant: dict[str, Any]) -> None:
+def test_batches_planned_during_appends_are_the_same(variant: dict[str, Any]) -> None:
     events = made_events(600)
     expected = plan_of(TemporalGraph.from_events(events), **variant)
     graph = TemporalGraph(edge_x_dim=3)
@@ -149,7 +149,7 @@ def test_every_neighbor_is_strictly_earlier(visibility: str, strategy: str) -> N
         assert bool((top.eid < limit.unsqueeze(1)).all())
 
 
-def test_a_growing_plan_counts_batches_as_they_come() -> None:
+def test_growing_plan_counts_batches_of_appended_events() -> None:
     events = made_events(25)
     graph = TemporalGraph(edge_x_dim=3)
     plan = plan_of(graph, visibility="batch")
@@ -163,7 +163,7 @@ def test_a_growing_plan_counts_batches_as_they_come() -> None:
     assert len(plan_of(graph, start=30)) == 0
 
 
-def test_a_batch_that_is_not_there_is_an_error() -> None:
+def test_batch_index_out_of_range_is_an_error() -> None:
     plan = plan_of(TemporalGraph.from_events(made_events(25)))
     for index in (-1, 3):
         with pytest.raises(IndexError, match=f"no batch {index}; the plan has 3 batches"):
@@ -184,12 +184,12 @@ def test_a_batch_that_is_not_there_is_an_error() -> None:
         ({"start": 5, "stop": 4}, "got start=5, stop=4"),
     ],
 )
-def test_bad_plans_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_invalid_plans_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         plan_of(TemporalGraph(), **changes)
 
 
-def test_a_batch_moves_as_a_whole_and_copies_what_is_shared_once() -> None:
+def test_moving_a_batch_copies_shared_tensors_once() -> None:
     batch = plan_of(TemporalGraph.from_events(made_events(60)), fanouts=(3, 2)).batch(0, 4)
     assert_same_batch(batch.to("cpu"), batch)
     there = batch.to("meta")
@@ -200,7 +200,7 @@ def test_a_batch_moves_as_a_whole_and_copies_what_is_shared_once() -> None:
     assert there.host is batch.host
 
 
-def test_a_graph_goes_with_its_last_user_and_waits_for_no_collection() -> None:
+def test_graph_is_freed_with_its_last_reference() -> None:
     graph = TemporalGraph.from_events(made_events(100))
     plan = plan_of(graph)
     list(Loader(plan))
@@ -218,7 +218,7 @@ COUNTS = (Count("pair"), Count("dst", half_life=30.0))
 
 @each_variant
 @pytest.mark.parametrize("slices", cases([2, 3, 7], [3]))
-def test_slices_are_the_batch_cut(variant: dict[str, Any], slices: int) -> None:
+def test_slices_match_the_batch(variant: dict[str, Any], slices: int) -> None:
     """Events, replayed ones too, negatives and counts: each row is in one slice, in order."""
     graph = TemporalGraph.from_events(made_events(97))
     whole_plan = plan_of(graph, **variant, counts=COUNTS)
@@ -242,7 +242,7 @@ def test_slices_are_the_batch_cut(variant: dict[str, Any], slices: int) -> None:
         assert sum(map(len, share.slices)) == len(whole)
 
 
-def test_a_batch_with_fewer_rows_than_slices_has_slices_without_rows() -> None:
+def test_batch_with_fewer_rows_than_slices_has_empty_slices() -> None:
     plan = plan_of(TemporalGraph.from_events(made_events(22)), slices=5, counts=COUNTS)
     share = plan.share(0, 2, range(5))
     assert [len(each) for each in share.slices] == [0, 0, 1, 0, 1]
@@ -254,7 +254,7 @@ def test_a_batch_with_fewer_rows_than_slices_has_slices_without_rows() -> None:
     assert alone.host.eid.tolist() == [20, 21]
 
 
-def test_what_is_no_slice_is_refused() -> None:
+def test_invalid_slice_is_refused() -> None:
     plan = plan_of(TemporalGraph.from_events(made_events(60)), slices=2)
     with pytest.raises(IndexError, match="there is no slice 2; a batch has 2"):
         plan.share(0, 0, range(3))

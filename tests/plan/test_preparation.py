@@ -89,7 +89,7 @@ def step_by_step(plan: Plan, epoch: int, index: int) -> Batch:
 
 @settings(max_examples=tries(100, 12))
 @given(any_plans())
-def test_batches_of_one_call_are_those_of_the_general_path(plan_on: PlanOn) -> None:
+def test_single_call_batches_match_the_general_path(plan_on: PlanOn) -> None:
     plan = plan_on(None)
     slabs = host_preparer(plan)
     assert slabs is not None
@@ -129,7 +129,7 @@ def copied(plan_on: PlanOn, device: Device) -> Iterator[Batch]:
 @pytest.mark.parametrize("prepare", [made_there, loaded_there, copied])
 @settings(max_examples=tries(40, 8))
 @given(any_plans())
-def test_batches_on_a_device_are_those_of_the_host(
+def test_device_batches_match_the_host(
     gpu: str, prepare: Callable[[PlanOn, Device], Iterator[Batch]], plan_on: PlanOn
 ) -> None:
     device, here = device_of(gpu), plan_on(None)
@@ -148,7 +148,7 @@ def slabs_of(plan: Plan) -> HostPreparer:
     return slabs
 
 
-def test_a_slab_is_not_used_again_while_any_tensor_of_it_is_alive() -> None:
+def test_slab_is_not_reused_while_any_of_its_tensors_is_alive() -> None:
     """However little of the batch is kept: here its smallest part, and a view of a view."""
     plan = plan_of(TemporalGraph.from_events(made_events(200)))
     slabs = slabs_of(plan)
@@ -164,7 +164,7 @@ def test_a_slab_is_not_used_again_while_any_tensor_of_it_is_alive() -> None:
     assert (slabs.pool.num_used, slabs.pool.num_free) == (0, KEPT_SLABS)
 
 
-def test_the_events_of_a_batch_keep_no_slab() -> None:
+def test_events_of_a_batch_do_not_keep_its_slab() -> None:
     """Those who look back at what was predicted keep them for an epoch."""
     slabs = slabs_of(plan_of(TemporalGraph.from_events(made_events(200))))
     hosts = [slabs.batch(0, index).host for index in range(20)]
@@ -172,7 +172,7 @@ def test_the_events_of_a_batch_keep_no_slab() -> None:
     assert [int(host.eid[0]) for host in hosts] == list(range(0, 200, 10))
 
 
-def test_a_batch_that_fails_gives_its_slab_back_and_harms_no_other() -> None:
+def test_failed_batch_returns_its_slab_and_affects_no_other() -> None:
     """Of one node alone there is no negative."""
     alone = EventBatch(torch.zeros(3).long(), torch.zeros(3).long(), torch.arange(3))
     plan = plan_of(TemporalGraph.from_events(alone), batch_size=3)

@@ -126,7 +126,7 @@ class Reference:
     acts=st.none()
     | st.lists(st.sampled_from(["late", "delete", "retain", "compact", ""]), max_size=12),
 )
-def test_rows_are_those_of_a_reference(staleness, visibility, noise, seed, acts):
+def test_reused_rows_match_a_reference(staleness, visibility, noise, seed, acts):
     """Late events, deletions, retention and compaction drop rows; `check` finds any that stays."""
     events = made_events(160, noise=noise, seed=seed)
     graph = TemporalGraph(edge_x=FeatureTable(2))
@@ -150,7 +150,7 @@ def test_rows_are_those_of_a_reference(staleness, visibility, noise, seed, acts)
     assert reference.num_reused > 0 or any(acts or ())
 
 
-def test_it_switches_itself_off_where_little_recurs():
+def test_reuse_is_disabled_if_few_nodes_recur():
     events = made_events(1_600)
     events.src[:], events.dst[:] = torch.arange(3_200).view(2, -1)  # nobody is met again
     plan = recent_plan(TemporalGraph.from_events(events), batch_size=20)
@@ -162,7 +162,7 @@ def test_it_switches_itself_off_where_little_recurs():
         assert_same_batch(batches[index], plan.batch(0, index))
 
 
-def test_the_gradient_of_refreshed_rows_stands_for_all():
+def test_gradient_of_refreshed_rows_is_unbiased():
     """The mean of 10,000 draws of a linear model's gradient is that of all rows."""
     generator = torch.Generator().manual_seed(1)
     x, size, share = torch.randn(20, 3, generator=generator), 20, 0.2
@@ -181,7 +181,7 @@ def test_the_gradient_of_refreshed_rows_stands_for_all():
 @for_each_gpu
 @pytest.mark.parametrize("visibility", cases(["event", "batch"], ["event"]))
 @pytest.mark.parametrize("fanouts", cases([(3, 2), (2, 2, 2)], [(2, 2, 2)]))
-def test_batches_of_a_graph_on_a_gpu_are_the_same_but_for_padding(gpu, visibility, fanouts):
+def test_gpu_graph_batches_differ_only_by_padding(gpu, visibility, fanouts):
     changes = {"visibility": visibility, "fanouts": fanouts, "stop": 60}
     there = recent_plan(TemporalGraph.from_events(EVENTS, device=opened(gpu)), **changes)
     here = recent_plan(**changes)

@@ -26,7 +26,7 @@ def show(terminal, records, total=400):
     return out.getvalue()
 
 
-def test_without_a_terminal_there_are_plain_lines():
+def test_without_a_terminal_plain_lines_are_printed():
     text = show(False, [RECORD])
     assert text.splitlines() == [
         "a title",
@@ -35,13 +35,13 @@ def test_without_a_terminal_there_are_plain_lines():
 
 
 @pytest.mark.parametrize("total", [400, None])
-def test_on_a_terminal_there_is_a_panel(total):
+def test_on_a_terminal_a_panel_is_shown(total):
     text = show(True, [RECORD, RECORD | {"stop": 400}], total)
     for part in ("a title", "0.9123", "0.9000 since start", "1,234 events/s", "500 MB", "400"):
         assert part in text
 
 
-def test_figures_for_people():
+def test_numbers_are_formatted_for_people():
     shown = [compact(x) for x in (0, 3, 99.5, 1234, 59835, 2.5e6, float("nan"))]
     assert shown == ["0", "3", "99.5", "1,234", "59.8k", "2.5M", "–"]
     spans = [duration(s) for s in (0.0123, 2, 59.94, 60, 71.2, 3600, 90061, float("nan"))]
@@ -62,7 +62,7 @@ def test_times_are_dates_if_they_are_unix_times():
 
 
 @pytest.mark.parametrize(("first", "last"), [(1_600_000_000_000, 1_600_000_900_000), (0, 2**62)])
-def test_times_that_are_no_dates_are_since_the_first_event(first, last):
+def test_other_times_are_shown_since_the_first_event(first, last):
     show_t, name = stream_time(first, last, "s")  # milliseconds, say, taken for seconds
     assert name == "time since the stream's first event"
     assert show_t(first) == "0 ms"

@@ -60,7 +60,7 @@ def config(name="events.csv"):
     return load_config(flags={"stream.path": name})
 
 
-def test_the_page_is_whole_in_itself():
+def test_page_is_self_contained():
     page = continual_report(records(10), METRICS, config())
     Page(page)
     assert not re.search(r"(?i)(src|href)\s*=|@import|url\(|https?:|//[a-z]", page)
@@ -79,14 +79,14 @@ def test_the_page_shows_figures_plots_protocol_and_settings():
 @pytest.mark.parametrize("unit", ["s", "ns", "d", "tick"])
 @pytest.mark.parametrize("first", [-(2**63), -62_135_596_801, 0, 1_600_000_000])
 @pytest.mark.parametrize("span", [0, 1, 253_402_300_800, 2**62])
-def test_any_times_make_a_page(first, span, unit):
+def test_page_can_be_built_from_any_times(first, span, unit):
     made = [{**record, "t": first + i * span // 4} for i, record in enumerate(records(5))]
     settings = load_config(flags={"stream.path": "events.csv", "stream.time_unit": unit})
     Page(continual_report(made, METRICS, settings))
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3 * MAX_POINTS])
-def test_any_number_of_records_makes_a_page(size):
+def test_page_can_be_built_from_any_number_of_records(size):
     page = continual_report(records(size), METRICS, config())
     Page(page)
     assert "nan" not in page.replace("on_nan", "")
@@ -94,14 +94,14 @@ def test_any_number_of_records_makes_a_page(size):
     assert ("Nothing was measured." in page) == (size == 0)
 
 
-def test_names_cannot_break_the_page():
+def test_names_are_escaped_on_the_page():
     evil = "<script>alert(1)</script>&'\"</style>.csv"
     page = continual_report(records(3), METRICS, config(f"a/{evil}"))
     Page(page)
     assert "<script>alert" not in page
 
 
-def test_a_thinned_line_keeps_means_and_ends_of_the_axis():
+def test_downsampled_line_keeps_means_and_ends_of_the_axis():
     size = 10 * MAX_POINTS
     line = Line("x", list(range(size)), [float(i % 2) for i in range(size)])
     chart = Chart("x", "", [line], str, lambda y: f"{y:g}", "x")
@@ -110,7 +110,7 @@ def test_a_thinned_line_keeps_means_and_ends_of_the_axis():
     assert {point[2] for point in points} == {"0.5"}
 
 
-def test_each_rank_is_shown_where_there_are_several():
+def test_page_shows_each_rank_of_a_multi_rank_run():
     sent = {"gradient": 2_000, "rows": 1_000, "queries": 0, "other": 500}
     figures = {"compute_seconds": 2.5, "wait_seconds": 0.5, "memory_bytes": 3e8}
     ranks = {str(rank): {**figures, "sent_bytes": sent} for rank in range(2)}

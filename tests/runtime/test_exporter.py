@@ -52,7 +52,7 @@ def test_every_metric_is_exported_under_its_name():
     assert "process_resident_memory_bytes" in exported
 
 
-def test_what_is_not_known_is_left_out():
+def test_unknown_metrics_are_omitted():
     page = page_of({"position": 12, "source_lag": {}}, {})
     assert "tgflow_events_learned_total 12.0" in page
     assert "tgflow_checkpoint_age_seconds" not in page
@@ -62,7 +62,7 @@ def expressions(panel):
     return [target["expr"] for target in panel.get("targets", [])]
 
 
-def test_the_dashboard_names_only_what_is_exported():
+def test_dashboard_uses_only_exported_metrics():
     board = json.loads(DASHBOARD.read_text(encoding="utf-8"))
     known = {metric.exported for metric in METRICS} | {"tgflow_run_info", "up", *PROCESS}
     shown = {

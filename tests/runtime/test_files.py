@@ -27,7 +27,7 @@ from tgflow.runtime.log import RunLog
 from tgflow.text import printable
 
 
-def test_a_record_with_any_changed_bit_is_left_out_and_counted(tmp_path):
+def test_record_with_a_flipped_bit_is_skipped_and_counted(tmp_path):
     rundir = RunFiles(tmp_path)
     for index in range(3):
         rundir.log({"index": index, "loss": math.nan, "who": "caf\u00e9"})
@@ -46,7 +46,7 @@ def test_a_record_with_any_changed_bit_is_left_out_and_counted(tmp_path):
         assert len(found.kept) == 3 or found.num_damaged >= 1
 
 
-def test_figures_that_are_not_what_was_written_are_refused(tmp_path):
+def test_modified_metrics_are_refused(tmp_path):
     rundir = RunFiles(tmp_path)
     rundir.write_json("figures.json", {"a": 1, "b": {"1": [0.1]}})
     assert rundir.read_json("figures.json") == {"a": 1, "b": {"1": [0.1]}}
@@ -64,7 +64,7 @@ def test_figures_that_are_not_what_was_written_are_refused(tmp_path):
             rundir.read_json("figures.json")
 
 
-def test_a_place_is_free_where_nothing_was_learned(tmp_path):
+def test_directory_of_a_run_that_learned_nothing_can_be_reused(tmp_path):
     def left(name, position):
         rundir = RunFiles(tmp_path / name)
         rundir.make()
@@ -85,7 +85,7 @@ def test_a_place_is_free_where_nothing_was_learned(tmp_path):
         RunFiles(tmp_path / "damaged")
 
 
-def test_a_place_is_free_where_a_run_was_killed_over_a_file(tmp_path):
+def test_directory_with_only_partial_files_can_be_reused(tmp_path):
     for name in (".metrics.csv.partial", ".scores.json.partial", ".config.toml.partial", ".lock"):
         (tmp_path / name).touch()
     RunFiles(tmp_path).clear()
@@ -111,7 +111,7 @@ def write(file, start, stop):
         file.write({"index": index, "loss": index / 7})
 
 
-def test_the_latest_are_all_there_and_an_even_share_of_those_before(path):
+def test_record_file_keeps_the_latest_and_thins_earlier_records(path):
     file = RecordFile(path)
     for total in range(1, 400):
         write(file, total - 1, total)
@@ -124,7 +124,7 @@ def test_the_latest_are_all_there_and_an_even_share_of_those_before(path):
 
 
 @pytest.mark.parametrize("seed", cases(range(8), range(3)))
-def test_a_run_that_is_killed_keeps_the_same_ones(path, seed, tmp_path):
+def test_killed_run_keeps_the_same_records(path, seed, tmp_path):
     whole = RecordFile(tmp_path / "whole.jsonl")
     write(whole, 0, 301)
     chance, at, mark = random.Random(seed), 0, 0
@@ -144,7 +144,7 @@ def test_a_run_that_is_killed_keeps_the_same_ones(path, seed, tmp_path):
     assert path.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 
-def test_a_damaged_line_is_no_reason_to_cut_off_good_ones(path):
+def test_damaged_line_does_not_discard_good_ones(path):
     file = RecordFile(path)
     write(file, 0, 10)
     mark = file.sync()
@@ -161,7 +161,7 @@ def test_a_damaged_line_is_no_reason_to_cut_off_good_ones(path):
     assert read_records(path).num_damaged == 2
 
 
-def test_health_tells_the_living_from_the_dead(tmp_path, monkeypatch):
+def test_health_distinguishes_running_from_dead_processes(tmp_path, monkeypatch):
     path = tmp_path / "health.json"
     for state in STATES:
         assert write_health(path, state, {"position": 7, "loss": math.nan})
@@ -187,7 +187,7 @@ def entries(path):
 @pytest.mark.parametrize(
     "hostile", ["\x1b[2J\x1b]0;x\x07", "a\r\nb", "\u202eevil", "\x9b31m", "\ud800"]
 )
-def test_what_a_terminal_obeys_is_escaped(tmp_path, capsys, hostile):
+def test_terminal_control_sequences_are_escaped(tmp_path, capsys, hostile):
     notes = RunLog(tmp_path / "run.log")
     notes.warning("bad", f"row is {hostile!s}", raw=hostile)
     notes.close()
@@ -201,7 +201,7 @@ def test_what_a_terminal_obeys_is_escaped(tmp_path, capsys, hostile):
     assert entries(tmp_path / "run.log")[0]["raw"] == hostile
 
 
-def test_the_file_does_not_grow_for_ever(tmp_path, monkeypatch):
+def test_run_log_size_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(log, "MAX_BYTES", 1000)
     notes = RunLog(tmp_path / "run.log")
     for number in range(100):

@@ -62,7 +62,7 @@ def read_rows(path):
 
 
 @pytest.mark.parametrize(("ending", "task"), [("parquet", ()), ("csv", LABELED)])
-def test_scores_are_there_exactly_once(record_property, tmp_path, ending, task):
+def test_scores_are_written_exactly_once(record_property, tmp_path, ending, task):
     kills = max(1, KILLS // 2)
     stream = write_rows(tmp_path / "made.csv", BATCH * 8 * kills)
     whole, other = (tmp_path / f"{name}.{ending}" for name in ("whole", "killed"))
@@ -74,7 +74,7 @@ def test_scores_are_there_exactly_once(record_property, tmp_path, ending, task):
     assert [int(row["position"]) for row in rows] == list(range(len(rows)))
 
 
-def test_a_topic_has_the_scores_of_each_event_at_least_once(record_property, tmp_path):
+def test_topic_has_the_scores_of_each_event_at_least_once(record_property, tmp_path):
     kills = max(1, KILLS // 4)
     stream = write_rows(tmp_path / "made.csv", BATCH * 8 * kills)
     with mock_broker() as broker:
@@ -92,7 +92,7 @@ def test_a_topic_has_the_scores_of_each_event_at_least_once(record_property, tmp
     assert [last[i]["logit"] for i in range(len(rows))] == [float(row["logit"]) for row in rows]
 
 
-def test_what_the_clock_has_decided_is_decided_again(record_property, tmp_path):
+def test_batch_ends_set_by_the_clock_are_repeated_after_a_kill(record_property, tmp_path):
     stream = write_rows(tmp_path / "made.csv", BATCH * 20)
     scores = tmp_path / "scores.csv"
     flags = ["-s", str(stream), *LATE, *SMALL, *KEPT, "--speed", "1000", "--max-wait", "15ms"]
@@ -110,7 +110,7 @@ def test_what_the_clock_has_decided_is_decided_again(record_property, tmp_path):
     assert all(stop - start <= BATCH for start, stop in pairwise([0, *ends]))
 
 
-def test_a_second_signal_ends_it_at_once_and_nothing_is_lost(tmp_path):
+def test_second_signal_ends_the_run_immediately_without_loss(tmp_path):
     stream = write_rows(tmp_path / "made.csv", BATCH * 20)
     flags = ["-s", str(stream), *LATE, *SMALL, "--checkpoint-batches", "1000"]
     reference = undisturbed(tmp_path, flags)

@@ -40,7 +40,7 @@ def timed(stream, ends, position=0, max_wait=NEVER):
     return TimedStream(stream, ends, position, 10, max_wait)
 
 
-def test_one_that_waits_too_long_ends_before_anything_else_comes(tmp_path):
+def test_timed_out_micro_batch_ends_before_the_next_events(tmp_path):
     has_ended = threading.Event()
 
     def stream():
@@ -59,7 +59,7 @@ def test_one_that_waits_too_long_ends_before_anything_else_comes(tmp_path):
     assert sum(len(batch) for batch in found) == 15
 
 
-def test_what_the_clock_has_ended_ends_there_again(tmp_path):
+def test_recorded_ends_are_repeated(tmp_path):
     path = tmp_path / "ends.txt"
     path.write_bytes(lines_of(10, 14, 24, 27, 37)[:-2])  # the last line was cut off
     ends = MicroBatchEnds(path, 10)
@@ -70,7 +70,7 @@ def test_what_the_clock_has_ended_ends_there_again(tmp_path):
     assert path.read_bytes().startswith(lines_of(10, 14, 24, 27, 37))
 
 
-def test_what_a_stream_raises_comes_after_its_events(tmp_path):
+def test_stream_error_is_raised_after_its_events(tmp_path):
     def stream():
         yield events(0, 3)
         raise RuntimeError("gone")
@@ -91,7 +91,7 @@ def found_in(path, position):
 
 
 @pytest.mark.parametrize("position", [0, 14])
-def test_any_changed_bit_of_an_end_to_be_repeated_is_found(tmp_path, position):
+def test_flipped_bit_of_a_recorded_end_is_detected(tmp_path, position):
     path, good = tmp_path / "ends.txt", lines_of(10, 14, 24, 27)
     for bit in range(8 * len(good)):
         path.write_bytes(flip_bit(good, bit))
@@ -102,7 +102,7 @@ def test_any_changed_bit_of_an_end_to_be_repeated_is_found(tmp_path, position):
 
 
 @pytest.mark.parametrize("zeros", [0, 3])
-def test_an_end_that_was_cut_off_anywhere_is_none(tmp_path, zeros):
+def test_truncated_end_is_ignored(tmp_path, zeros):
     path, good = tmp_path / "ends.txt", lines_of(10, 14)
     for size in range(len(good)):
         path.write_bytes(good[:size] + bytes(zeros))
@@ -111,7 +111,7 @@ def test_an_end_that_was_cut_off_anywhere_is_none(tmp_path, zeros):
         assert path.read_bytes() == lines_of(*whole)
 
 
-def test_ends_that_no_checkpoint_needs_are_given_back_in_bulk(tmp_path, monkeypatch):
+def test_ends_no_checkpoint_needs_are_released_in_bulk(tmp_path, monkeypatch):
     """Whatever was given back, what is found from the oldest checkpoint on is what was there."""
     monkeypatch.setattr(checkpoints, "MANY", 100)
     path, oldest, largest = tmp_path / "ends.txt", None, 0
@@ -154,6 +154,6 @@ def parts(stream):
 
 
 @pytest.mark.parametrize("size", [4, 200])
-def test_there_is_an_end_between_any_two_times_and_nowhere_else(size):
+def test_micro_batches_end_exactly_between_distinct_times(size):
     found = parts(SteppedStream(pieces(steps(), size)))
     assert found == [[10 * step] * num for step, num in enumerate(SIZES)]

@@ -54,7 +54,7 @@ def as_parquet(path):
 
 
 @pytest.mark.parametrize("made", [as_csv, as_parquet])
-def test_rows_are_those_of_the_ids_in_the_order_in_which_nodes_appear(made, tmp_path):
+def test_rows_follow_the_order_in_which_nodes_appear(made, tmp_path):
     nodes = tg.NodeFeatures(made(tmp_path / "nodes.csv"))
     stream = tg.open_stream(STREAM)
     graph = appended(nodes, stream)
@@ -68,7 +68,7 @@ def test_rows_are_those_of_the_ids_in_the_order_in_which_nodes_appear(made, tmp_
 
 @settings(max_examples=tries(60), deadline=None)
 @given(st.data())
-def test_whatever_the_table_and_the_batches_a_node_has_what_a_dictionary_says(data):
+def test_node_features_match_a_dictionary_for_any_table_and_batches(data):
     """Numbers or texts, with sides or without, with nodes that have no row."""
     is_text, bipartite = data.draw(st.booleans()), data.draw(st.booleans())
     name = (lambda i: f"n{i}") if is_text else (lambda i: i * 7 + 3)
@@ -101,7 +101,7 @@ def test_whatever_the_table_and_the_batches_a_node_has_what_a_dictionary_says(da
     assert torch.equal(nodes.rows(stream.ids), graph.node_x.read(0, len(seen)))
 
 
-def test_nodes_without_a_row_are_named_or_get_a_number():
+def test_nodes_without_a_row_are_named_or_filled():
     stream = tg.open_stream((list("abdefg"), list("bcabcd"), list(range(6))))
     nodes = tg.NodeFeatures(TABLE)
     message = r"table: there is no row for nodes 'd', 'e', 'f' and 1 more of the stream; .*=0"
@@ -113,7 +113,7 @@ def test_nodes_without_a_row_are_named_or_get_a_number():
     assert filled.line(stream.ids, 7).endswith("; nodes without a row: 4, which get 0.5")
 
 
-def test_events_before_a_node_without_a_row_come_first():
+def test_events_before_a_node_without_a_row_are_delivered_first():
     nodes = tg.NodeFeatures(TABLE)
     batches = [EventBatch(*torch.tensor([[0], [1], [t]])) for t in range(3)]
     batches.insert(2, EventBatch(*torch.tensor([[0], [2], [1]])))
@@ -147,19 +147,19 @@ def test_events_before_a_node_without_a_row_come_first():
          'row 1: a side is "src" or "dst", got \'to\''),
     ],
 )  # fmt: skip
-def test_a_table_that_cannot_be_is_refused(table, options, message):
+def test_invalid_table_is_refused(table, options, message):
     with pytest.raises(StreamError, match=message):
         tg.NodeFeatures(table, **options)
 
 
-def test_values_that_are_missing_are_filled_and_lists_are_columns():
+def test_missing_values_are_filled_and_lists_become_columns():
     table = {"id": [5, 3], "a": [None, 2.0], "b": [True, False], "x": np.arange(4.0).reshape(2, 2)}
     nodes = tg.NodeFeatures(table, fill_missing=-1.0)
     graph = appended(nodes, tg.open_stream(([3], [5], [0])))
     assert rows_of(graph) == [[2.0, 0.0, 2.0, 3.0], [-1.0, 1.0, 0.0, 1.0]]
 
 
-def test_ids_of_a_text_file_are_what_the_stream_takes_them_for(tmp_path):
+def test_ids_of_a_text_file_are_parsed_like_those_of_the_stream(tmp_path):
     (tmp_path / "n.csv").write_text("id,age\n007,1\n7,2\n8,3\n")
     nodes = tg.NodeFeatures(tmp_path / "n.csv")
     assert rows_of(appended(nodes, tg.open_stream((["7"], ["007"], [0])))) == [[2.0], [1.0]]
@@ -170,7 +170,7 @@ def test_ids_of_a_text_file_are_what_the_stream_takes_them_for(tmp_path):
         appended(tg.NodeFeatures(tmp_path / "m.csv"), tg.open_stream(([7], [8], [0])))
 
 
-def test_sources_and_destinations_with_ids_of_their_own_need_a_side():
+def test_separate_source_and_destination_ids_require_a_side():
     stream = ([1, 2], [2, 1], [0, 1])
     table = {"id": [1, 2, 1, 2], "of": ["src", "src", "dst", "dst"], "x": [1.0, 2.0, 3.0, 4.0]}
     with pytest.raises(StreamError, match='name a column of "src" and "dst", side='):
@@ -181,7 +181,7 @@ def test_sources_and_destinations_with_ids_of_their_own_need_a_side():
         appended(tg.NodeFeatures(table, side="of"), tg.open_stream(stream))
 
 
-def test_rows_of_a_tensor_are_of_the_ids_that_are_their_numbers():
+def test_rows_of_a_tensor_are_indexed_by_integer_id():
     nodes = tg.NodeFeatures(torch.arange(5.0).unsqueeze(1))
     found = rows_of(appended(nodes, tg.open_stream(([4, 1], [2, 4], [0, 1]))))
     assert found == [[4.0], [2.0], [1.0]]
@@ -191,7 +191,7 @@ def test_rows_of_a_tensor_are_of_the_ids_that_are_their_numbers():
         appended(tg.NodeFeatures(np.zeros((5, 2)), fill_missing=0.0), tg.open_stream(STREAM))
 
 
-def test_a_table_by_number_of_appearance_is_refused_where_nobody_knows_that_number():
+def test_table_by_order_of_appearance_requires_numbered_nodes():
     table = tg.tables.FeatureTable.from_tensor(torch.rand(3, 1))
     trainer = tg.ContinualTrainer(
         small_tgn(edge_x_dim=0, node_x_dim=1), tg.TemporalGraph(node_x=table)
@@ -205,7 +205,7 @@ def test_a_table_by_number_of_appearance_is_refused_where_nobody_knows_that_numb
         tg.NodeFeatures(TABLE).along(tg.open_stream(STREAM), tg.TemporalGraph(node_x=table))
 
 
-def test_a_training_knows_its_features_again():
+def test_resumed_training_accepts_only_the_same_features():
     nodes, saved = tg.NodeFeatures(TABLE), ckpt.Checkpoint({})
     SavedEvents(appended(nodes, tg.open_stream(STREAM))).save(saved)
     config = load_config(flags={"graph.node_features": "n.csv"})
@@ -218,7 +218,7 @@ def test_a_training_knows_its_features_again():
         SavedEvents(appended(other, tg.open_stream(STREAM))).check(saved.meta, directory)
 
 
-def test_a_graph_takes_only_the_rows_that_come_next():
+def test_graph_accepts_only_consecutive_node_rows():
     def batch(src, dst, start, *x):
         rows = torch.tensor(x).unsqueeze(1)
         return EventBatch(*torch.tensor([[src], [dst], [0]]), new_nodes=NewNodes(start, rows))
@@ -245,7 +245,7 @@ def test_a_graph_takes_only_the_rows_that_come_next():
         graph.append(batch(0, 4, 3, 4.0, 5.0))
 
 
-def test_parts_of_a_batch_bring_its_rows_and_joined_ones_bring_each_once():
+def test_parts_of_a_batch_keep_its_node_rows_and_concat_merges_them():
     first = EventBatch(*torch.arange(6).view(3, 2), new_nodes=NewNodes(0, torch.eye(4)))
     second = EventBatch(*torch.arange(6).view(3, 2), new_nodes=NewNodes(2, torch.eye(4)))
     assert first[1:].new_nodes is first[torch.tensor([0])].new_nodes is first.new_nodes

@@ -48,7 +48,7 @@ NO_ROOM = "could not be saved: no room; there is no checkpoint yet"
         (step.TrainStep, "backward", NO_MEMORY, None, NO_ROOM),
     ],
 )
-def test_memory_that_ends_leaves_whole_micro_batches_or_says_what_stands(
+def test_out_of_memory_leaves_whole_micro_batches_or_reports_the_state(
     tmp_path, monkeypatch, owner, name, error, kept, said
 ):
     stream = open_stream(write_events(tmp_path / "events.csv", size=230), time_unit="s")

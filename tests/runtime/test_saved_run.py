@@ -53,7 +53,7 @@ def snapshot(folder):
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
 
 
-def test_an_answer_is_what_the_run_says_of_the_event_when_it_comes(made, tmp_path):
+def test_answer_matches_the_later_score_of_the_run(made, tmp_path):
     folder, events = made
     src, dst, t = events[LEARNED]
     flags = ["-s", folder / "pay.csv", "-o", tmp_path / "on", "--id-kind", "string", *SMALL]
@@ -73,7 +73,7 @@ def test_an_answer_is_what_the_run_says_of_the_event_when_it_comes(made, tmp_pat
         assert found == pytest.approx(float(row[name]), rel=1e-5, abs=1e-5), name
 
 
-def test_times_are_in_the_unit_of_the_stream(run):
+def test_query_times_are_in_the_unit_of_the_stream(run):
     now = run.graph.log.t_last + 60
     pair = (["acc_1"], ["shop_2"])
     by_number = run.score(*pair, now).logit
@@ -85,7 +85,7 @@ def test_times_are_in_the_unit_of_the_stream(run):
         run.score(*pair, [now, now])
 
 
-def test_what_cannot_be_asked_is_a_sentence(run, tmp_path):
+def test_invalid_queries_raise_readable_errors(run, tmp_path):
     with pytest.raises(UnknownNode, match=r"'acc_99' is no source of .*: no event"):
         run.score("acc_99", "shop_1")
     with pytest.raises(UnknownNode, match="'acc_1' is no destination"):
@@ -109,7 +109,7 @@ def test_what_cannot_be_asked_is_a_sentence(run, tmp_path):
         tg.open_run(tmp_path)
 
 
-def test_a_trainer_goes_on_and_answers_follow(made):
+def test_answers_follow_continued_training(made):
     folder, _ = made
     run = tg.open_run(folder / "pay")
     before = run.score("acc_1", "shop_2", 2_000_000_000)
@@ -126,7 +126,7 @@ def test_a_trainer_goes_on_and_answers_follow(made):
     assert not torch.equal(run.score("acc_1", "shop_2", 2_000_000_000).logit, before.logit)
 
 
-def test_what_was_trained_offline_is_asked_and_goes_on(made, tmp_path):
+def test_offline_run_answers_queries_and_continues_training(made, tmp_path):
     folder, events = made
     flags = ["-s", folder / "pay.csv", "--id-kind", "string", "--direction", "bipartite"]
     flags += ["--epochs", 1, *SMALL, "-o", tmp_path / "off"]
@@ -142,7 +142,7 @@ def test_what_was_trained_offline_is_asked_and_goes_on(made, tmp_path):
     assert [record.start for record in trainer.steps([more])] == [len(events)]
 
 
-def test_the_command_line_says_the_same(made, run, capsys, tmp_path):
+def test_command_line_gives_the_same_answers(made, run, capsys, tmp_path):
     folder, events = made
     capsys.readouterr()
     assert tgflow("predict", folder / "pay", "--src", "acc_1", "--top", 2, "--json") == 0

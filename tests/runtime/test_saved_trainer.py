@@ -27,7 +27,7 @@ def saved(tmp_path):
     return trainer, tmp_path / "run"
 
 
-def test_saved_trainer_answers_as_the_live_one(saved, capsys):
+def test_saved_trainer_matches_the_live_one(saved, capsys):
     trainer, path = saved
     live, opened = tg.open_run(trainer), tg.open_run(path)
     assert torch.equal(
@@ -37,7 +37,7 @@ def test_saved_trainer_answers_as_the_live_one(saved, capsys):
     assert "resume with: tgflow run" in capsys.readouterr().out
 
 
-def test_resumed_run_continues_with_the_bits_of_an_undisturbed_trainer(saved, tmp_path):
+def test_resumed_run_matches_undisturbed_trainer(saved, tmp_path):
     trainer, path = saved
     more = write_events(tmp_path / "events.csv", 400)
     assert tgflow("run", "--resume", "-o", path) == 0
@@ -50,7 +50,7 @@ def test_resumed_run_continues_with_the_bits_of_an_undisturbed_trainer(saved, tm
         assert torch.equal(value, resumed.model.state_dict()[name]), name
 
 
-def test_a_trainer_does_not_overwrite_other_files_or_a_later_state(saved, tmp_path):
+def test_save_does_not_overwrite_other_files_or_a_later_state(saved, tmp_path):
     trainer, path = saved
     trainer.save(path)
     with pytest.raises(FileExistsError, match="holds files already"):
@@ -65,7 +65,7 @@ IN_MEMORY = (["ann", "bob", "ann", "cy"], ["bob", "cy", "dan", "ann"], [1, 2, 3,
 
 @pytest.mark.parametrize("bipartite", [False, True])
 @pytest.mark.parametrize("with_features", [False, True])
-def test_streams_in_memory_are_opened_again_by_their_own_ids(tmp_path, bipartite, with_features):
+def test_in_memory_streams_reopen_with_their_own_ids(tmp_path, bipartite, with_features):
     direction = "bipartite" if bipartite else "undirected"
     nodes = None
     graph = tg.TemporalGraph(direction)
@@ -98,7 +98,7 @@ class NeedsMore(tg.TGAT):
         super().__init__(embedding_dim=width, time_dim=4, neighbors=2)
 
 
-def test_own_model_class_is_opened_again_or_refused_with_a_way_out(tmp_path):
+def test_user_model_class_reopens_or_is_refused_with_a_fix(tmp_path):
     def trainer_of(model, **given):
         trainer = tg.ContinualTrainer(model, tg.TemporalGraph(), CONFIG, **given)
         trainer.run(tg.open_stream(IN_MEMORY))

@@ -30,7 +30,7 @@ def queries(events, generator: torch.Generator, size: int = 9):
     dedup=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_hops_are_what_one_hop_gives_for_each_target(events, sampler, fanouts, cut, dedup, seed):
+def test_hops_match_repeated_single_hop_sampling(events, sampler, fanouts, cut, dedup, seed):
     graph = TemporalGraph.from_events(events)
     nodes, t, limits = queries(events, torch.Generator().manual_seed(seed))
     as_of = {"none": None, "one": 20, "each": limits}[cut]
@@ -76,7 +76,7 @@ def test_hops_are_what_one_hop_gives_for_each_target(events, sampler, fanouts, c
     assert int(hops.inputs.size) == len(frontier)
 
 
-def test_all_hops_see_the_events_there_were_at_the_start(monkeypatch):
+def test_all_hops_see_the_events_present_at_the_start(monkeypatch):
     graph = TemporalGraph.from_events(graph_events((0, 1, 0), (0, 1, 1)))
     sample = hops_module.sample_neighbors
 
@@ -94,7 +94,7 @@ def test_all_hops_see_the_events_there_were_at_the_start(monkeypatch):
 @for_each_device
 @pytest.mark.parametrize("dedup", [False, True])
 @pytest.mark.parametrize("cut", [False, True])
-def test_every_device_gives_the_same_hops(device, dedup, cut):
+def test_hops_are_the_same_on_every_device(device, dedup, cut):
     generator = torch.Generator().manual_seed(6)
     src, dst, label = torch.randint(0, 9, (3, 300), generator=generator)
     events = EventBatch(src, dst, torch.arange(300) // 3, label=label)
@@ -126,7 +126,7 @@ def test_every_device_gives_the_same_hops(device, dedup, cut):
             assert torch.equal(block.dt.cpu(), other.dt)
 
 
-def test_an_example_by_hand():
+def test_neighbors_match_a_hand_computed_example():
     graph = TemporalGraph.from_events(graph_events((0, 1, 1), (1, 2, 2), (0, 1, 3), (0, 2, 4)))
     hops = sample_hops(graph, torch.tensor([0]), torch.tensor([5]), (2, 1))
     assert hops.frontiers[1].nodes.tolist() == [0, 2, 1]

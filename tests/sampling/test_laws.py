@@ -80,7 +80,7 @@ def test_decayed_draws_of_long_histories_weigh_every_age(size):
     check(eid, {(i,): weight / sum(weights) for i, weight in enumerate(weights)})
 
 
-def test_decayed_draws_reach_what_is_too_old_for_a_bucket():
+def test_decayed_draws_reach_events_older_than_all_buckets():
     """2,000 old events that weigh as much as the new one do together."""
     t = [0] * 2000 + [11]
     eid = draw(star(t), Sampler.decayed(half_life=1), 20, 1, key=1)
@@ -91,7 +91,7 @@ def test_decayed_draws_reach_what_is_too_old_for_a_bucket():
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
-def test_decayed_draws_of_some_types_leave_the_others_out(k):
+def test_decayed_draws_of_some_types_exclude_the_others(k):
     t, label = [0, 2, 3, 4, 7, 8, 9], [1, 0, 1, 1, 0, 1, 0]
     eid = draw(star(t, label), Sampler.decayed(half_life=3), 10, k, key=k, types=[1])
     weights = {i: 2 ** (t[i] / 3) for i in range(len(t)) if label[i]}
@@ -100,7 +100,7 @@ def test_decayed_draws_of_some_types_leave_the_others_out(k):
     check(eid, {tuple(kept[i] for i in row): chance for row, chance in law.items()})
 
 
-def test_decayed_keeps_its_law_at_unix_nanoseconds():
+def test_decayed_draws_follow_their_law_at_unix_nanoseconds():
     hour = 3_600_000_000_000
     t = [1_600_000_000_000_000_000 + i * hour for i in range(6)]
     eid = draw(star(t), Sampler.decayed(half_life=2 * hour + 1), t[-1] + 1, 2, key=5)

@@ -49,7 +49,7 @@ def test_function_equal_to_recent_returns_its_neighbors(events, k, direction, da
 
 
 @each_variant
-def test_batches_of_a_function_are_those_of_the_strategy(variant: dict[str, Any]) -> None:
+def test_batches_of_a_function_match_the_strategy(variant: dict[str, Any]) -> None:
     graph = TemporalGraph.from_events(made_events(90))
     native = plan_of(graph, **variant | {"strategy": "recent"})
     plan = plan_of(graph, **variant | {"strategy": recent})
@@ -82,7 +82,7 @@ def test_function_that_returns_a_wrong_event_is_refused(returned: Any, message: 
         sample_neighbors(graph, sampler, torch.tensor([0]), torch.tensor([30]), 2, as_of=3)
 
 
-def test_function_is_refused_where_it_cannot_serve() -> None:
+def test_function_is_refused_where_unsupported() -> None:
     graph, one = TemporalGraph.from_events(EVENTS), torch.tensor([0])
     there = TemporalGraph.from_events(EVENTS, device=opened("emulated"))
     shard = TemporalGraph.from_events(EVENTS, shard=Shard(0, 2))

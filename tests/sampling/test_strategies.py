@@ -67,7 +67,7 @@ def test_every_sampler_matches_reference(device, events, sampler, types, k, key,
     assert_equal(sample_neighbors(graph, sampler, nodes, t, k, **options), expected)
 
 
-def test_an_example_by_hand():
+def test_neighbors_match_a_hand_computed_example():
     """Ties are ordered by position, and are not seen at their own time."""
     graph = TemporalGraph.from_events(graph_events((0, 1, 5), (0, 2, 5), (0, 3, 5), (0, 4, 6)))
     nodes, t = torch.tensor([0, 0, 1]), torch.tensor([6, 5, 5])
@@ -219,7 +219,7 @@ def test_mistakes_are_named():
         uniform_neighbors(graph, *query, 1, key=0, out=Neighbors.empty(1, 2))
 
 
-def test_every_strategy_is_known_wherever_strategies_are_told_apart():
+def test_every_strategy_is_handled_everywhere():
     """One that is forgotten somewhere is an error there, never another strategy."""
     assert set(KERNELS) == set(STRATEGIES)
     assert set(_core.Strategy.__members__) == set(STRATEGIES)

@@ -28,7 +28,7 @@ def no_token(monkeypatch):
         ("example.com:80", "example.com", 80, False, "http://example.com:80"),
     ],
 )
-def test_an_address_is_a_port_or_a_host_and_a_port(text, host, port, is_own, url):
+def test_address_is_a_port_or_host_and_port(text, host, port, is_own, url):
     endpoint = Endpoint.parse(text)
     assert endpoint == (host, port)
     assert endpoint.is_own == is_own
@@ -36,12 +36,12 @@ def test_an_address_is_a_port_or_a_host_and_a_port(text, host, port, is_own, url
 
 
 @pytest.mark.parametrize("text", ["", "http", "80a", "65536", ":80", "::1:80", "host:", "a:b:1"])
-def test_what_is_no_address_is_refused_with_an_example(text):
+def test_invalid_address_is_refused_with_an_example(text):
     with pytest.raises(ValueError, match=r"neither a port nor HOST:PORT; give one such as 8080"):
         Endpoint.parse(text)
 
 
-def test_this_machine_needs_no_token_and_others_do(tmp_path, monkeypatch):
+def test_token_is_required_unless_listening_on_localhost(tmp_path, monkeypatch):
     here, everywhere = Endpoint.parse("8080"), Endpoint.parse("0.0.0.0:8080")
     assert read_token(here, None) is None
     with pytest.raises(ValueError, match=r"0\.0\.0\.0 can be .* --serve-token-file, or set"):
@@ -56,7 +56,7 @@ def test_this_machine_needs_no_token_and_others_do(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("token", ["", "   ", "short", "0123456789 abcdef", "0123456789äbcdef"])
-def test_a_token_that_can_be_guessed_or_not_be_sent_is_refused(tmp_path, token):
+def test_weak_or_unsendable_token_is_refused(tmp_path, token):
     file = tmp_path / "token"
     file.write_text(token, encoding="utf-8")
     with pytest.raises(ValueError, match="must have at least 16 characters, all of them visible"):

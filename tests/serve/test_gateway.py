@@ -52,14 +52,14 @@ def until_warned(server):
         time.sleep(0.01)
 
 
-def test_it_has_neither_torch_nor_arrow_and_so_starts_at_once():
+def test_gateway_imports_neither_torch_nor_arrow():
     loaded = "import sys, tgflow.serve.gateway; print({'torch', 'pyarrow'} & set(sys.modules))"
     command = [sys.executable, "-c", loaded]
     ran = subprocess.run(command, capture_output=True, text=True, env=environment(), check=True)
     assert ran.stdout.strip() == "set()"
 
 
-def test_one_that_is_killed_is_started_again_and_who_asks_then_gets_an_answer(predictor):
+def test_killed_gateway_is_restarted_and_requests_are_answered(predictor):
     with served(predictor) as server:
         once_it_serves(server, signal.SIGKILL)
         until_warned(server)
@@ -69,7 +69,7 @@ def test_one_that_is_killed_is_started_again_and_who_asks_then_gets_an_answer(pr
     assert not gateways()
 
 
-def test_one_that_cannot_start_is_given_up_with_a_sentence(predictor, monkeypatch):
+def test_gateway_that_cannot_start_raises_a_readable_error(predictor, monkeypatch):
     monkeypatch.setattr(sys, "executable", "false")
     with served(predictor) as server:
         while server.is_alive:
@@ -82,7 +82,7 @@ def test_one_that_cannot_start_is_given_up_with_a_sentence(predictor, monkeypatc
 
 
 @pytest.mark.slow
-def test_it_ends_with_the_process_that_has_the_model(tmp_path):
+def test_gateway_ends_with_the_model_process(tmp_path):
     program = (
         "import time\n"
         "from helpers.served import made_predictor, served\n"

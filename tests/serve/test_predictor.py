@@ -24,7 +24,7 @@ def batches(stop=200):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_an_answer_is_that_of_a_trainer_which_stopped_there(name):
+def test_answer_matches_a_trainer_stopped_at_that_position(name):
     predictor, trainer = live_predictor(name)
     for step in trainer.steps(batches()):
         if step.stop in (60, 140):
@@ -47,7 +47,7 @@ def test_an_answer_is_that_of_a_trainer_which_stopped_there(name):
             assert known.dst == stopped.top_k("n0", k=9, exclude_known=True).dst
 
 
-def test_events_that_wait_in_the_graph_are_not_known_yet():
+def test_unlearned_events_in_the_graph_are_not_visible():
     predictor, trainer = live_predictor("tgn")
     late = made_events(BATCH)
     first = tg.EventBatch(late.src % 3, 3 + late.dst % 3, torch.arange(BATCH), late.x)
@@ -64,7 +64,7 @@ def test_events_that_wait_in_the_graph_are_not_known_yet():
     assert predictor.score("n0", "n11").dst == ["n11"]
 
 
-def test_questions_within_holding_see_one_position():
+def test_queries_within_holding_see_one_position():
     predictor, trainer = live_predictor("tgn")
     steps = trainer.steps(batches())
     next(steps)
@@ -79,7 +79,7 @@ def test_questions_within_holding_see_one_position():
     assert predictor.position == len(EVENTS)
 
 
-def test_a_ranking_of_too_many_pairs_is_refused_before_it_is_made():
+def test_ranking_of_too_many_pairs_is_refused_before_computing():
     predictor = made_predictor()
     assert len(predictor.top_k(["n0", "n1"], k=2, max_pairs=12)) == 4
     with pytest.raises(ValueError, match="2 sources with 6 candidates each are more than 11 pairs"):
@@ -88,6 +88,6 @@ def test_a_ranking_of_too_many_pairs_is_refused_before_it_is_made():
 
 
 @pytest.mark.parametrize("at", [True, "1e-999999999", "1e999999999", "inf", "soon", None, b"3"])
-def test_what_is_no_time_is_said_at_once(at):
+def test_invalid_time_is_refused(at):
     with pytest.raises(ValueError, match="is no time: give a number of s, or one such as 2024"):
         made_predictor().score("n0", "n6", [at])

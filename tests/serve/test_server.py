@@ -43,7 +43,7 @@ def client(server):
     client.close()
 
 
-def test_scores_are_those_of_the_predictor_to_the_last_bit(predictor, client):
+def test_scores_equal_those_of_the_predictor(predictor, client):
     src, dst = ["n0", "n1", "n0"], ["n6", "n7", "n8"]
     status, answer = client.post("/score", {"src": src, "dst": dst})
     assert status == 200
@@ -58,7 +58,7 @@ def test_scores_are_those_of_the_predictor_to_the_last_bit(predictor, client):
     assert answer["scores"][0]["logit"] == predictor.score("n0", "n6", 900).logit.item()
 
 
-def test_rankings_and_embeddings_are_those_of_the_predictor(predictor, client):
+def test_rankings_and_embeddings_match_the_predictor(predictor, client):
     status, answer = client.post("/top-k", {"src": ["n0", "n1"], "k": 2})
     assert status == 200
     assert answer["scores"] == predictor.top_k(["n0", "n1"], k=2).to_arrow().to_pylist()
@@ -71,7 +71,7 @@ def test_rankings_and_embeddings_are_those_of_the_predictor(predictor, client):
     assert torch.equal(z, predictor.embed(["n3", "n9"]))
 
 
-def test_pages_beside_the_answers(predictor, client):
+def test_health_metrics_and_schema_pages(predictor, client):
     assert client.get("/healthz") == (200, {"state": "running", "position": 60})
     client.post("/score", {"src": ["n0"], "dst": ["n99"]})
     status, page = client.get("/metrics")
@@ -124,7 +124,7 @@ PAIR = {"src": ["n0"], "dst": ["n6"]}
         ("/healthz", PAIR, 405, "POST /healthz: Method Not Allowed"),
     ],
 )
-def test_what_is_wrong_is_a_sentence(client, path, question, status, said):
+def test_request_errors_are_readable(client, path, question, status, said):
     found, answer = client.post(path, question)
     assert found == status, answer
     assert set(answer) == {"detail"}
@@ -143,7 +143,7 @@ def test_what_is_wrong_is_a_sentence(client, path, question, status, said):
         b"A" * 200_000,
     ],
 )
-def test_bytes_that_are_no_http_end_their_connection_alone(client, data):
+def test_invalid_http_closes_only_its_connection(client, data):
     connection = client.raw()
     try:
         connection.sendall(data)
@@ -158,20 +158,20 @@ def test_bytes_that_are_no_http_end_their_connection_alone(client, data):
 HEAD = b"POST /score HTTP/1.1\r\nHost: x\r\n" + JSON
 
 
-def test_a_body_without_a_length_is_read_as_far_as_it_may_be(client):
+def test_body_without_a_length_is_limited(client):
     chunk = b"400\r\n" + b" " * 0x400 + b"\r\n"
     with client.raw(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + 2 * chunk) as connection:
         assert b" 413 " in connection.recv(65_536)
 
 
-def test_clients_that_leave_in_the_middle_disturb_nobody(client):
+def test_disconnected_clients_do_not_affect_others(client):
     head = HEAD + b"Content-Length: 500\r\n\r\n"
     for data in (b"", head[:20], head, head + b"{"):
         client.raw(data).close()
     assert client.post("/score", PAIR)[0] == 200
 
 
-def test_a_token_is_asked_for_where_there_is_one(predictor):
+def test_configured_token_is_required(predictor):
     with served(predictor, TOKEN) as server:
         for token, expected in ((None, 401), (TOKEN[:-1], 401), (TOKEN, 200)):
             client = Client(server.endpoint.url, token)
@@ -202,7 +202,7 @@ def until_waiting(url, num):
     client.close()
 
 
-def test_more_requests_than_may_wait_are_refused_at_once_and_the_others_answered(predictor):
+def test_requests_beyond_the_queue_limit_are_refused_and_the_others_answered(predictor):
     with served(predictor, max_waiting=2) as server, ThreadPoolExecutor(3) as pool:
         with predictor.engine.holding():
             waiting = [pool.submit(asking, server.endpoint.url) for _ in range(2)]
@@ -214,7 +214,7 @@ def test_more_requests_than_may_wait_are_refused_at_once_and_the_others_answered
         assert asking(server.endpoint.url)[0] == 200
 
 
-def test_an_answer_that_does_not_come_in_time_is_given_up(predictor):
+def test_late_answer_times_out(predictor):
     with served(predictor, timeout=0.05) as server, predictor.engine.holding():
         status, answer = asking(server.endpoint.url)
         assert status == 503
@@ -222,7 +222,7 @@ def test_an_answer_that_does_not_come_in_time_is_given_up(predictor):
     assert not server.faults
 
 
-def test_who_is_slow_to_ask_is_given_up(predictor):
+def test_slow_request_times_out(predictor):
     head = b"POST /score HTTP/1.1\r\nHost: x\r\n" + JSON + b"Content-Length: 50\r\n\r\n"
     with served(predictor, timeout=0.1) as server:
         client = Client(server.endpoint.url)
@@ -238,7 +238,7 @@ def test_who_is_slow_to_ask_is_given_up(predictor):
         body_missing.close()
 
 
-def test_questions_that_wait_together_are_answered_by_one_call(predictor, monkeypatch):
+def test_queued_requests_are_answered_in_one_call(predictor, monkeypatch):
     calls, plain = [], Predictor.score_pairs
 
     def counted(self, src, dst, t):
@@ -278,7 +278,7 @@ def test_questions_that_wait_together_are_answered_by_one_call(predictor, monkey
         answers.ask(ScoreQuestion(src=["n0"], dst=["n6"])).result()
 
 
-def test_a_fault_of_ours_is_said_without_a_trace_and_logged(predictor, monkeypatch):
+def test_internal_error_is_reported_without_a_traceback_and_logged(predictor, monkeypatch):
     def failing(self, *asked):
         raise RuntimeError("secret detail")
 
@@ -290,7 +290,7 @@ def test_a_fault_of_ours_is_said_without_a_trace_and_logged(predictor, monkeypat
     assert server.faults == ["/score failed: RuntimeError: secret detail"]
 
 
-def test_what_is_asked_when_the_server_is_closed_is_still_answered(predictor):
+def test_pending_request_is_answered_while_the_server_closes(predictor):
     with ThreadPoolExecutor(1) as pool:
         with served(predictor) as server:
             with predictor.engine.holding():

@@ -64,7 +64,7 @@ def tables(draw):
 @pytest.mark.parametrize("ending", ENDINGS)
 @settings(max_examples=tries(60, 5))
 @given(columns=tables())
-def test_what_is_written_is_read_back(scratch, ending, columns):
+def test_written_events_are_read_back(scratch, ending, columns):
     x = [name for name in columns if name.startswith("f")]
     kind = "string" if columns["src"] and isinstance(columns["src"][0], str) else "int"
     source = open_stream(columns, features=x, label="label", id_kind=kind)
@@ -86,7 +86,7 @@ def test_write_events_leaves_no_half_file(tmp_path):
         write_events("events.dat", bad)
 
 
-def test_jodie_is_read_as_it_is_published(tmp_path):
+def test_published_jodie_files_are_read(tmp_path):
     for path, data in (
         (tmp_path / "wikipedia.csv", JODIE.encode()),
         (tmp_path / "wikipedia.csv.gz", gzip.compress(JODIE.encode())),
@@ -131,7 +131,7 @@ def test_jodie_without_its_features_or_rows(tmp_path):
         ),  # a lazy frame, such as those of polars
     ],
 )
-def test_tables_in_memory(make):
+def test_in_memory_tables_are_read(make):
     columns = {"src": [7, 3], "dst": [3, 7], "t": [1, 2], "weight": [0.5, 2.0], "label": [1, 0]}
     source = open_stream(make(columns), features=["weight"], label="label")
     assert isinstance(source, Source)
@@ -156,7 +156,7 @@ def test_ids_are_dense_in_order_of_appearance_and_kept_over_two_streams():
     assert (second[0].src.tolist(), second[0].dst.tolist()) == ([2], [0])
 
 
-def test_the_first_row_says_whether_ids_are_names(tmp_path):
+def test_first_row_sets_the_id_type(tmp_path):
     path = tmp_path / "events.csv"
     path.write_text("src,dst,t\nann,7,0\n7,ann,1\n")
     assert rows(open_stream(path)) == [("ann", "7", 0, None, ()), ("7", "ann", 1, None, ())]
@@ -167,7 +167,7 @@ def test_the_first_row_says_whether_ids_are_names(tmp_path):
     assert rows(open_stream(mixed))[1][:2] == ("7", "7")
 
 
-def test_string_columns_of_every_arrow_kind():
+def test_string_columns_of_every_arrow_type():
     names = pa.array(["a", "b"])
     for kind in (pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())):
         table = pa.table({"src": names.cast(kind), "dst": names, "t": [0, 1]})
@@ -196,7 +196,7 @@ def test_columns_are_chosen_by_name(tmp_path):
         ),
     ],
 )
-def test_a_missing_column_is_named_with_those_there_are(tmp_path, schema, text):
+def test_missing_column_is_named_with_the_available_ones(tmp_path, schema, text):
     path = tmp_path / "events.csv"
     path.write_text("a,b,t,t\n1,2,3,4\n")
     with pytest.raises(StreamError) as caught:
@@ -219,7 +219,7 @@ def test_a_folder_is_one_stream_in_order_of_name(tmp_path):
         list(open_stream(back))
 
 
-def test_num_events_is_known_where_it_is_cheap(tmp_path):
+def test_num_events_is_known_if_cheap(tmp_path):
     table = {"src": [1, 2], "dst": [3, 4], "t": [0, 1]}
     for ending, expected in (("parquet", 2), ("arrow", 2), ("csv", None), ("jsonl", None)):
         path = tmp_path / f"events.{ending}"
@@ -237,7 +237,7 @@ def test_sort_is_by_time_and_keeps_ties_in_order(events):
     assert rows(source) == [(s, i, t, i, (float(t),)) for i, (s, t) in expected]
 
 
-def test_sources_no_one_can_read_say_what_can_be(tmp_path):
+def test_unsupported_sources_list_the_supported_ones(tmp_path):
     for data in (3, [1, 2], [], ({1: 2}, 3), [{}, 7]):
         with pytest.raises(
             TypeError, match=r"cannot read events from a .*; pass a path \(csv, tsv"

@@ -72,7 +72,7 @@ def made_transport(monkeypatch):
     monkeypatch.setitem(transports.SCHEMES, "made", "made_transport")
 
 
-def test_the_command_line_opens_a_transport_of_its_own_and_resumes_it():
+def test_command_line_reads_and_resumes_a_user_transport():
     config = Config(stream=StreamConfig(path="made://250"))
     ingest = Ingest(open_partitioned(config), OrderConfig())
     assert sum(map(len, ingest)) == 250
@@ -82,7 +82,7 @@ def test_the_command_line_opens_a_transport_of_its_own_and_resumes_it():
     assert polled.events.t.tolist() == [249]
 
 
-def test_the_command_line_writes_to_a_transport_of_its_own(tmp_path, capsys, monkeypatch):
+def test_command_line_writes_to_a_user_transport(tmp_path, capsys, monkeypatch):
     path = tmp_path / "events.csv"
     path.write_text("src,dst,t\n0,1,5\n1,2,6\n2,0,9\n")
     assert main(["playback", str(path), "--to", "made://out", "--limit", "2"]) == 0

@@ -50,7 +50,7 @@ def times(batches):
 
 
 @pytest.mark.parametrize("speed", [None, float("inf")])
-def test_replay_at_full_speed_hands_on_the_batches_as_they_are(speed):
+def test_replay_at_full_speed_yields_batches_unchanged(speed):
     source, clock = Listed([0, 5], [9]), FakeClock()
     assert list(playback(source, speed, clock=clock)) == source.batches
     assert clock.slept == []
@@ -67,7 +67,7 @@ def test_replay_waits_for_each_event_and_keeps_ties_together():
     assert clock.slept == [2.0, 3.0]
 
 
-def test_replay_gives_a_slow_consumer_what_became_due_meanwhile():
+def test_replay_gives_a_slow_consumer_all_due_events():
     clock, seen = FakeClock(), []
     for batch in playback(Listed([0, 1, 2, 3, 4, 5]), 1, clock=clock):
         seen.append(batch.t.tolist())
@@ -76,13 +76,13 @@ def test_replay_gives_a_slow_consumer_what_became_due_meanwhile():
     assert clock.slept == []
 
 
-def test_replay_moves_on_where_a_wait_is_too_short_for_the_clock():
+def test_replay_continues_if_a_wait_is_too_short_for_the_clock():
     clock = FakeClock(now=1e15)  # 1 ns more is the same float64
     assert times(playback(Listed([0, 1, 2], unit="ns"), 1, clock=clock)) == [[0, 1, 2]]
 
 
 @given(st.lists(st.lists(st.integers(0, 50), max_size=6), max_size=5), st.floats(0.1, 100))
-def test_replay_keeps_order_and_never_comes_early(parts, speed):
+def test_replay_keeps_order_and_is_never_early(parts, speed):
     flat = sorted(t for part in parts for t in part)
     source, start = Listed(), 0
     for part in parts:
@@ -96,7 +96,7 @@ def test_replay_keeps_order_and_never_comes_early(parts, speed):
 
 
 @pytest.mark.parametrize("speed", [0, -1.0, float("nan")])
-def test_replay_refuses_a_speed_that_never_ends(speed):
+def test_invalid_replay_speed_is_refused(speed):
     with pytest.raises(ValueError, match=r"speed must be more than 0, got .*full speed"):
         playback(Listed(), speed)
 

@@ -19,7 +19,7 @@ def negatives_in(path):
         return [dst[a:b].tolist() for a, b in pairwise(start)], file.metadata()
 
 
-def test_the_events_and_the_negatives_of_each_are_written(tmp_path):
+def test_convert_tgb_writes_events_and_negatives(tmp_path):
     events = write_tgb(tmp_path / "raw")
     done = convert_tgb(tmp_path / "raw", tmp_path / "out")
     table = pyarrow.parquet.read_table(tmp_path / "out" / "tgbl-made.parquet").to_pydict()
@@ -38,7 +38,7 @@ def test_the_events_and_the_negatives_of_each_are_written(tmp_path):
     assert len(list(open_stream(tmp_path / "out" / "tgbl-made.parquet"))) > 0
 
 
-def test_other_lists_number_their_nodes_as_they_appear(tmp_path):
+def test_other_data_sets_number_nodes_in_order_of_appearance(tmp_path):
     rows = [("b", "a", 1), ("a", "c", 1), ("b", "c", 2), ("c", "b", 3), ("a", "b", 4)]
     events = [(0, 1, 1), (1, 2, 1), (0, 2, 2), (2, 0, 3), (1, 0, 4)]
     lines = [f"{t},{src},{dst},{t / 2}" for src, dst, t in rows]
@@ -53,7 +53,7 @@ def test_other_lists_number_their_nodes_as_they_appear(tmp_path):
     assert table["f0"] == [0.5, 0.5, 1.0, 1.5, 2.0]
 
 
-def test_negatives_of_another_version_are_an_error_that_names_the_event(tmp_path):
+def test_negatives_of_another_version_are_refused_and_the_event_named(tmp_path):
     write_tgb(tmp_path)
     path = tmp_path / "tgbl-made_test_ns_v2.pkl"
     known = pickle.loads(path.read_bytes())
@@ -64,7 +64,7 @@ def test_negatives_of_another_version_are_an_error_that_names_the_event(tmp_path
         convert_tgb(tmp_path, tmp_path / "out")
 
 
-def test_a_file_that_is_missing_or_there_twice_is_named(tmp_path):
+def test_missing_or_ambiguous_file_is_named(tmp_path):
     write_tgb(tmp_path)
     (tmp_path / "tgbl-made_val_ns.pkl").write_bytes(b"")
     with pytest.raises(FileNotFoundError, match=r"there is 2 files \*_val_ns\*.pkl in"):

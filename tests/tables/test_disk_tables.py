@@ -39,7 +39,7 @@ def _no_faults():
         _core.inject_fault(op, 0, 0, 0)
 
 
-def test_a_file_is_there_again(path):
+def test_table_is_reopened_from_its_file(path):
     rows = some_rows(100)
     table = on_disk(path)
     table.append(rows[:60])
@@ -59,7 +59,7 @@ def test_a_file_is_there_again(path):
 
 
 @pytest.mark.parametrize("cut", [1, 7, 15, 16, 17, 160])
-def test_a_torn_row_is_dropped_and_written_again(path, cut):
+def test_torn_row_is_dropped_and_rewritten(path, cut):
     rows = some_rows(60)
     table = on_disk(path)
     table.append(rows[:40])
@@ -73,7 +73,7 @@ def test_a_torn_row_is_dropped_and_written_again(path, cut):
     assert torch.equal(table[torch.arange(60)], rows)
 
 
-def test_rows_come_ahead_of_their_use(path):
+def test_rows_can_be_read_ahead(path):
     rows = some_rows(5_000, 40)
     for table in (on_disk(path, 40), tg.tables.FeatureTable.from_tensor(rows)):
         if len(table) == 0:
@@ -107,7 +107,7 @@ def test_failed_append_changes_nothing(path, error):
     assert torch.equal(table.read(0, 40), rows)
 
 
-def test_a_sync_that_fails_is_never_taken_for_one_that_did_not(path):
+def test_failed_sync_is_never_reported_as_success(path):
     table = on_disk(path)
     table.append(some_rows(10))
     table.sync()
@@ -147,7 +147,7 @@ def test_a_killed_process_loses_no_row_whose_append_returned(path):
     assert torch.equal(table[ids], ids.unsqueeze(1).expand(-1, 64))
 
 
-def test_a_forked_process_is_told_to_open_the_table_itself(path):
+def test_forked_process_must_open_the_table_itself(path):
     table = on_disk(path)
     table.append(some_rows(10))
     child = os.fork()
@@ -163,7 +163,7 @@ def test_a_forked_process_is_told_to_open_the_table_itself(path):
     table[torch.tensor([1])]
 
 
-def test_auto_goes_on_in_a_file(path):
+def test_auto_placement_continues_on_disk(path):
     rows = some_rows(6_000, 8)
     table = FeatureTable(8, budget=3_000 * 32, path=path)
     placements = []
@@ -179,7 +179,7 @@ def test_auto_goes_on_in_a_file(path):
     assert torch.equal(FeatureTable(8, path=path).read(0, 5_500), rows[:5_500])
 
 
-def test_any_changed_bit_is_an_error_or_changes_nothing(path):
+def test_flipped_bit_is_an_error_or_harmless(path):
     rows, page = some_rows(6), 8 * 4096
     with closing(on_disk(path)) as table:
         table.append(rows)

@@ -46,7 +46,7 @@ class Captured:
 @pytest.mark.parametrize(
     ("placement", "budget"), [("device", None), ("uva", None), ("auto", 9_000)]
 )
-def test_a_captured_gather_sees_the_table_grow_and_move(placement, budget):
+def test_captured_gather_reads_the_grown_and_moved_table(placement, budget):
     gpu, rows = EmulatedDevice(), some_rows(5_000, 8)
     table = FeatureTable(8, placement=placement, device=gpu, budget=budget)
     table.append(rows[:100])
@@ -70,7 +70,7 @@ def test_a_captured_gather_sees_the_table_grow_and_move(placement, budget):
 @for_each_gpu
 @pytest.mark.parametrize("placement", ["device", "uva"])
 @pytest.mark.parametrize("with_cache", [False, True])
-def test_a_scatter_is_in_the_order_of_the_stream(gpu, placement, with_cache):
+def test_scatter_follows_cuda_stream_order(gpu, placement, with_cache):
     rows, there = some_rows(200, 6), place_of(gpu)
     device = opened(gpu)
     table = FeatureTable(6, placement=placement, device=device)
@@ -89,7 +89,7 @@ def test_a_scatter_is_in_the_order_of_the_stream(gpu, placement, with_cache):
 
 @pytest.mark.parametrize("gpu", ["apart", pytest.param("cuda", marks=needs_cuda)])
 @apart_only
-def test_ids_of_a_scatter_on_a_gpu_are_found_wrong_later(gpu):
+def test_wrong_scatter_ids_on_a_gpu_are_reported_later(gpu):
     table = FeatureTable(2, placement="device", device=opened(gpu))
     table.append(some_rows(5, 2))
     ids = torch.tensor([9, 1], device=place_of(gpu))

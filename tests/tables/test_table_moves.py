@@ -21,7 +21,7 @@ from tgflow.tables import FeatureTable
 
 
 @pytest.mark.parametrize("part", [100, 997, 40_000])
-def test_a_budget_bounds_the_device_memory_also_while_it_moves(part):
+def test_budget_bounds_device_memory_during_moves(part):
     pieces = []
 
     class Recorded(EmulatedDevice):
@@ -40,7 +40,7 @@ def test_a_budget_bounds_the_device_memory_also_while_it_moves(part):
     assert max([0, *both]) <= 1.1 * budget + 128
 
 
-def test_a_failed_registration_is_said_once_and_rows_are_staged():
+def test_failed_registration_is_reported_once_and_rows_are_staged():
     gpu = EmulatedDevice(host_bytes=5 << 20)
     table = FeatureTable(64, placement="uva", device=gpu)
     rows = some_rows(40_000, 64)
@@ -59,7 +59,7 @@ def test_a_failed_registration_is_said_once_and_rows_are_staged():
     assert not gpu.registered
 
 
-def test_registrations_are_given_back():
+def test_registrations_are_released():
     gpu = EmulatedDevice()
     room = gpu.host_bytes
     for i in range(1_000):

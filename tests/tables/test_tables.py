@@ -47,7 +47,7 @@ ORDERS = {
 @for_each_placement
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("dim", cases([1, 3, 8, 100, 172, 300], [3, 100]))
-def test_rows_of_any_width_and_dtype_come_in_any_order(placement, device, dtype, dim):
+def test_rows_of_any_width_and_dtype_are_gathered_in_any_order(placement, device, dtype, dim):
     rows = some_rows(150, dim, dtype)
     table = made(placement, device, dim, dtype)
     for part in rows.split(60):
@@ -64,7 +64,7 @@ def test_rows_of_any_width_and_dtype_come_in_any_order(placement, device, dtype,
 
 
 @for_each_placement
-def test_out_may_begin_anywhere(placement, device):
+def test_out_may_have_any_storage_offset(placement, device):
     table = made(placement, device, 5, torch.uint8)
     rows = some_rows(40, 5, torch.uint8)
     table.append(rows)
@@ -77,7 +77,7 @@ def test_out_may_begin_anywhere(placement, device):
 
 
 @for_each_placement
-def test_gather_refuses_what_it_cannot_read_or_write(placement, device):
+def test_gather_refuses_invalid_ids_and_out(placement, device):
     table = made(placement, device, 2)
     table.append(some_rows(5, 2))
     at = home(table, device)
@@ -92,7 +92,7 @@ def test_gather_refuses_what_it_cannot_read_or_write(placement, device):
 
 
 @for_each_placement
-def test_what_no_table_can_take_is_told_and_changes_nothing(placement, device):
+def test_invalid_table_arguments_are_refused_and_change_nothing(placement, device):
     table = made(placement, device, 1, torch.int64)
     at = home(table, device)
     table.append(torch.arange(9).view(9, 1))
@@ -120,7 +120,7 @@ def test_a_table_is_not_pickled():
 
 @for_each_gpu
 @pytest.mark.parametrize("placement", ["device", "uva"])
-def test_an_id_that_is_not_there_gives_zeros_on_a_gpu_and_then_an_error(gpu, placement):
+def test_missing_id_gives_zeros_on_a_gpu_and_then_an_error(gpu, placement):
     table = made(placement, gpu, 2)
     table.append(some_rows(5, 2) + 10)
     found = table[torch.tensor([0, 5], device=home(table, gpu))].cpu()  # waits for the kernel
@@ -155,7 +155,7 @@ def test_scatter_overwrites_the_rows_of_its_ids(placement, device):
 
 
 @for_each_placement
-def test_rows_that_were_taken_back_are_written_again(placement, device):
+def test_truncated_rows_are_written_again(placement, device):
     rows = some_rows(20, 3)
     table = made(placement, device, 3)
     assert table.append(rows[:8]) == 0
@@ -167,7 +167,7 @@ def test_rows_that_were_taken_back_are_written_again(placement, device):
 
 
 @for_each_placement
-def test_an_empty_table_gives_zeros_for_nobody(placement, device):
+def test_empty_table_gives_zeros_for_missing_ids(placement, device):
     table = made(placement, device, 3)
     at = home(table, device)
     assert table[torch.empty(0, dtype=torch.int64, device=at)].shape == (0, 3)

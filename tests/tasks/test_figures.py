@@ -26,7 +26,7 @@ def figures_of(label, classes, *, pooled=True, pieces=3):
     return figures
 
 
-def test_figures_of_classes_are_those_of_scikit_learn():
+def test_multiclass_metrics_match_scikit_learn():
     label, classes = drawn()
     result = figures_of(label, classes).result(with_intervals=False)
     predicted = classes.argmax(1)
@@ -43,7 +43,7 @@ def test_figures_of_classes_are_those_of_scikit_learn():
     assert "auc" not in result
 
 
-def test_figures_of_two_classes_are_those_of_scikit_learn():
+def test_binary_metrics_match_scikit_learn():
     label, classes = drawn(num_classes=3)
     label, classes = label.clamp(max=1), classes[:, :2]
     result = figures_of(label, classes).result(with_intervals=True)
@@ -55,7 +55,7 @@ def test_figures_of_two_classes_are_those_of_scikit_learn():
         assert result[f"{name}_low"] < result[name] < result[f"{name}_high"]
 
 
-def test_binned_figures_are_near_the_exact_ones_and_pass_through_a_state():
+def test_binned_metrics_approximate_the_exact_ones_and_round_trip_a_state():
     generator = torch.Generator().manual_seed(1)
     label = torch.randint(2, (2000,), generator=generator)
     classes = torch.randn(2000, 2, generator=generator)
@@ -71,7 +71,7 @@ def test_binned_figures_are_near_the_exact_ones_and_pass_through_a_state():
         LabelFigures(3, pooled=False).load_state_dict(binned.state_dict())
 
 
-def test_the_error_of_the_auc_is_that_of_delong():
+def test_auc_error_matches_delong():
     generator = np.random.default_rng(0)
     positive, negative = generator.integers(0, 9, 14) + 2, generator.integers(0, 9, 23)
     beats = (positive[:, None] > negative) + 0.5 * (positive[:, None] == negative)
@@ -83,7 +83,7 @@ def test_the_error_of_the_auc_is_that_of_delong():
     assert scores.auc_of(counts) == pytest.approx(beats.mean(), abs=1e-12)
 
 
-def test_what_is_undefined_is_left_out():
+def test_undefined_metrics_are_omitted():
     assert LabelFigures(2, pooled=True).result(with_intervals=True) == {}
     label, classes = torch.zeros(4, dtype=torch.int64), torch.randn(4, 2)
     assert "auc" not in figures_of(label, classes).result(with_intervals=True)

@@ -60,7 +60,7 @@ def changed_label(events, position):
 
 
 @pytest.mark.parametrize("position", [50, slow(73)])
-def test_a_label_changes_no_score_before_it_is_known(position):
+def test_label_changes_no_score_before_it_is_known(position):
     """With a delay: no score at or before its event's time plus the delay, and some later."""
     events, delay = taking_turns(200), 600
     before, after = (said_of(each, f"{delay}s", replay_ratio=2.0) for each in
@@ -80,7 +80,7 @@ def scored(events, **options):
 
 
 @pytest.mark.parametrize("classes", [3, slow(2)])
-def test_scores_have_the_likeliest_label_of_those_that_were_there_before(classes):
+def test_scores_have_the_most_likely_of_the_earlier_labels(classes):
     events = taking_turns(200)
     events = replace(events, label=7 * events.label - 7)
     logits = said_of(events, classes=classes)[:, 1:].double()
@@ -101,7 +101,7 @@ def test_scores_have_the_likeliest_label_of_those_that_were_there_before(classes
     assert torch.equal(probability, share.amax(1))
 
 
-def test_anomalies_of_a_stream_are_what_was_not_foreseen():
+def test_stream_anomalies_are_events_with_low_link_scores():
     task = task_of(kind="anomaly", classes=2)
     trainer = ContinualTrainer(
         small_tgn(), TemporalGraph("undirected", 2), ContinualConfig(**SETTINGS), task=task

@@ -22,7 +22,7 @@ from tgflow.train.offline import OfflineTrainer
 
 
 @pytest.mark.slow
-def test_nodes_that_write_at_other_times_of_features_are_told_apart():
+def test_nodes_with_different_features_are_classified():
     """Of 40 sources the first half has large features, which memory keeps and degrees do not."""
     generator = torch.Generator().manual_seed(0)
     src = torch.randint(40, (600,), generator=generator)
@@ -51,7 +51,7 @@ def table_of(nodes, label):
     return pa.table({"node": nodes, "label": label})
 
 
-def test_a_table_names_nodes_as_the_stream_does():
+def test_label_table_uses_the_node_ids_of_the_stream():
     names = [f"n{i}" for i in range(12)]
     found = LabeledNodes.of(
         table_of([*names[::-1], "stranger"], ["yes", "no"] * 6 + ["no"]), ids_of(*names), "x.csv"
@@ -70,7 +70,7 @@ def test_a_table_names_nodes_as_the_stream_does():
         (table_of([0, 1, 2], [1, 0, 1]), r"5 folds need as many nodes.*\[1, 2\]"),
     ],
 )
-def test_wrong_tables_say_what_is_wrong(table, message):
+def test_invalid_label_tables_raise_readable_errors(table, message):
     with pytest.raises(ValueError, match=message):
         LabeledNodes.of(table, ids_of(*range(5)), "x")
 
@@ -84,7 +84,7 @@ def test_a_model_without_embeddings_is_refused():
         node_label_figures(made_model("dygformer"), graph, nodes)
 
 
-def test_the_regression_says_what_scikit_learns_says():
+def test_logistic_regression_matches_scikit_learn():
     generator = torch.Generator().manual_seed(0)
     label = torch.randint(3, (90,), generator=generator)
     x = torch.randn(90, 4, generator=generator, dtype=torch.float64)
@@ -99,7 +99,7 @@ def test_the_regression_says_what_scikit_learns_says():
     assert np.abs(found.numpy() - expected).max() < 1e-3
 
 
-def test_folds_are_stratified_and_each_row_is_in_one():
+def test_folds_are_stratified_and_partition_the_rows():
     label = torch.tensor([0] * 50 + [1] * 10)
     folds = list(stratified_folds(label, 5, seed=3))
     assert torch.stack(folds).sum(0).tolist() == [1] * 60

@@ -25,7 +25,7 @@ def ids_of(num):
     return ids
 
 
-def test_a_table_becomes_properties_by_time():
+def test_table_is_grouped_into_properties_by_time():
     table = pa.table(
         {
             "t": [20, 10, 10, 10, 20],
@@ -59,7 +59,7 @@ def asked_of(model, labels, events):
 
 
 @pytest.mark.parametrize("make", [small_tgn, small_tgat])
-def test_a_query_sees_what_happened_before_its_time_alone_and_leaves_no_trace(make):
+def test_query_reads_only_earlier_events_and_changes_nothing(make):
     events, model = made_events(200), make()
     before = {} if model.state is None else model.state.state_dict()
     labels = labels_at(*(int(events.t[i]) for i in (60, 150)))
@@ -85,14 +85,14 @@ def made_asked(num_times=60, seed=0):
 
 
 @pytest.mark.slow
-def test_a_head_learns_what_forecasters_cannot_say():
+def test_trained_head_beats_the_forecasters():
     result = node_property_figures(made_asked(), 12, epochs=15, learning_rate=1e-2, seed=0)
     assert result["property.ndcg"] > 0.9
     assert result["property.ndcg_low"] <= result["property.ndcg"] <= result["property.ndcg_high"]
     assert max(result["property.last.ndcg"], result["property.average.ndcg"]) < 0.6
 
 
-def test_figures_of_forecasters_are_means_over_times():
+def test_forecaster_metrics_are_means_over_times():
     asked = made_asked()
     result = node_property_figures(asked, 12, epochs=1, seed=0)
     found = []

@@ -30,7 +30,7 @@ def trainer_of(events, kind="edge", model=None, observer=None, config=None, **se
     return OfflineTrainer(model, graph, settings, observer, task=task)
 
 
-def test_it_learns_labels_that_no_rule_says():
+def test_labels_no_heuristic_predicts_are_learned():
     result = trainer_of(
         taking_turns(400), config={"classes": 3}, epochs=5, learning_rate=3e-2
     ).fit()
@@ -44,14 +44,14 @@ def test_it_learns_labels_that_no_rule_says():
     assert json.loads(json.dumps(result)) == result
 
 
-def test_labels_alone_leave_the_decoder_of_links_as_it_was():
+def test_training_on_labels_alone_does_not_change_the_link_decoder():
     trainer = trainer_of(taking_turns(200), config={"classes": 3, "links": False}, epochs=1)
     before = [p.clone() for p in trainer.model.decoder.parameters()]
     trainer.fit()
     assert all(map(torch.equal, before, trainer.model.decoder.parameters()))
 
 
-def test_training_learns_the_labels_of_its_own_events():
+def test_training_learns_the_labels_of_its_events():
     events = taking_turns(200)
     trainer = trainer_of(events, config={"classes": 3})
     codes = trainer._labels[trainer.graph].figures(pooled=True)._history.classes(torch.arange(200))
@@ -69,7 +69,7 @@ def test_labels_unknown_at_validation_are_not_learned():
     assert 0 < int(learned.sum()) < len(learned)
 
 
-def test_an_anomaly_is_what_links_did_not_foresee():
+def test_injected_anomalies_have_low_link_scores():
     events = made_events(300, noise=0.0)
     start = chronological_split(events).test_start
     graph, _ = inject(TemporalGraph.from_events(events), "structural", 0.3, start=start, seed=0)
@@ -101,12 +101,12 @@ def test_classes_are_counted():
         ({"reuse": Reuse(staleness=2)}, "leave reuse out"),
     ],
 )
-def test_what_does_not_go_with_a_task_is_refused(settings, message):
+def test_settings_incompatible_with_a_task_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         trainer_of(by_feature(100), **settings)
 
 
-def test_labels_that_say_nothing_are_refused():
+def test_uninformative_labels_are_refused():
     events = with_labels(made_events(100), torch.ones(100, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"every label \(label\) of validation is above 0"):
         trainer_of(events)

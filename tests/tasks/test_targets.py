@@ -34,7 +34,7 @@ def seen_by_scan(events, codes, eid, delay):
 
 
 @pytest.mark.parametrize("delay", [0, 5])
-def test_an_event_sees_the_labels_that_a_scan_of_earlier_events_finds(delay):
+def test_past_labels_of_an_event_match_a_scan_of_earlier_events(delay):
     events = tied(60)
     history, codes = history_of(events, delay=delay), codes_of(events, 8)
     eid = torch.tensor([59, 3, 0, 31, 30, 31])
@@ -43,7 +43,7 @@ def test_an_event_sees_the_labels_that_a_scan_of_earlier_events_finds(delay):
         assert (past[row].tolist(), ages[row].tolist()) == seen_by_scan(events, codes, each, delay)
 
 
-def test_two_classes_are_labels_above_0_and_others():
+def test_binary_class_is_whether_the_label_is_above_0():
     events = with_labels(made_events(3), torch.tensor([-1, 0, 5]))
     assert history_of(events, num_classes=2).classes(torch.arange(3)).tolist() == [0, 0, 1]
 
@@ -77,7 +77,7 @@ def said_by_scan(events, codes, eid, delay):
 
 
 @pytest.mark.parametrize("delay", [0, 4])
-def test_rules_say_what_a_scan_says(delay):
+def test_heuristics_match_a_scan(delay):
     events = tied(80)
     codes = codes_of(events, 8)
     graph = TemporalGraph.from_events(events, "directed")
@@ -97,7 +97,7 @@ def test_rules_say_what_a_scan_says(delay):
             assert torch.allclose(found.float(), expected, atol=3e-3), (rule, each)
 
 
-def test_a_tie_goes_to_the_more_frequent_label():
+def test_tie_is_broken_by_the_more_frequent_label():
     events = EventBatch(
         *torch.tensor([[1, 1, 1, 0, 0, 0], [2, 2, 3, 2, 3, 4], [0, 1, 2, 3, 4, 5]]),
         label=torch.tensor([9, 9, 9, 5, 9, 5]),

@@ -67,7 +67,7 @@ def test_training_does_not_change_with_caches_and_threads(
 
 
 @pytest.mark.parametrize("policy", ["lru", "lfu", "fifo", "static", "belady"])
-def test_after_an_evaluation_the_next_rows_are_back_that_were_held_before(policy: Any) -> None:
+def test_cached_rows_are_restored_after_an_evaluation(policy: Any) -> None:
     cache = cached(FeatureTable.from_tensor(torch.randn(100, 2)), rows=10, policy=policy)
     if policy == "static":
         cache.preload(torch.arange(10))

@@ -87,7 +87,7 @@ def trained(device, make, graph, monkeypatch, *, capture):
 @for_each_place
 @pytest.mark.parametrize("make", cases([small_tgn, small_tgat], [small_tgn]))
 @pytest.mark.parametrize("graph", cases([graph_there, graph_here], [graph_there]))
-def test_captured_steps_are_those_that_are_not(device, make, graph, monkeypatch):
+def test_captured_steps_match_uncaptured_steps(device, make, graph, monkeypatch):
     plain, expected, none = trained(device, make, graph, monkeypatch, capture=False)
     replayed, found, replays = trained(device, make, graph, monkeypatch, capture=True)
     assert not none
@@ -98,7 +98,7 @@ def test_captured_steps_are_those_that_are_not(device, make, graph, monkeypatch)
         assert torch.equal(x.cpu(), y.cpu())
 
 
-def test_further_shapes_run_as_they_are_until_one_has_not_come_for_long(monkeypatch):
+def test_shapes_beyond_the_limit_run_uncaptured_until_one_is_evicted(monkeypatch):
     most, long = 4, 30
     monkeypatch.setattr(captured, "MOST_SHAPES", most)
     monkeypatch.setattr(captured, "LONG", long)

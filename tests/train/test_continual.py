@@ -44,7 +44,7 @@ def run(events, *sizes, **changes):
     return trainer, recorder.steps, result
 
 
-def test_it_learns_and_says_so():
+def test_training_improves_metrics_and_reports_them():
     trainer, steps, result = run(made_events(900, noise=0.05), updates=2, learning_rate=2e-2)
     assert len(steps) == 45
     assert trainer.position == trainer.graph.num_events == 900
@@ -61,7 +61,7 @@ def test_it_learns_and_says_so():
     assert json.loads(json.dumps(steps)) == steps
 
 
-def test_the_first_event_and_none_at_all_have_a_defined_answer():
+def test_first_event_and_empty_stream_have_defined_results():
     _, steps, result = run(made_events(1), batch_size=4)
     assert result["num_events"] == 1
     assert result["num_fallbacks"] == 5  # no destination was known before
@@ -81,7 +81,7 @@ def test_learning_nothing_still_predicts_and_stores():
 
 
 @pytest.mark.parametrize("visibility", ["event", "batch"])
-def test_threads_lookahead_and_cuts_of_the_stream_change_no_bit(visibility):
+def test_results_do_not_depend_on_threads_lookahead_and_batch_boundaries(visibility):
     events = made_events(210)
     base, steps, result = run(events, num_threads=0, visibility=visibility)
     for sizes, changes in [
@@ -127,7 +127,7 @@ class Timed(list):
     unit = "ms"
 
 
-def test_a_stream_of_another_time_unit_than_the_graphs_is_refused():
+def test_stream_of_another_time_unit_is_refused():
     message = r"the stream's ticks are of unit 'ms', the graph's of 's'; create .*time_unit='ms'\)"
     with pytest.raises(ValueError, match=message):
         trainer_of().run(Timed(pieces(made_events(40), 40)))
@@ -135,7 +135,7 @@ def test_a_stream_of_another_time_unit_than_the_graphs_is_refused():
     assert trainer.run(Timed(pieces(made_events(40), 40)))["num_events"] == 40
 
 
-def test_what_the_graph_has_forgotten_stays_forgotten_in_a_checkpoint(tmp_path):
+def test_deleted_events_stay_deleted_in_a_checkpoint(tmp_path):
     events = made_events(300)
     trainers = trainer_of(updates=2, replay_ratio=0.5), trainer_of(updates=2, replay_ratio=0.5)
     for trainer in trainers:
@@ -156,7 +156,7 @@ def test_what_the_graph_has_forgotten_stays_forgotten_in_a_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize("model_of", [small_tgn, small_tgat])
-def test_resume_from_a_checkpoint_in_mid_stream_matches_an_undisturbed_run(tmp_path, model_of):
+def test_resume_mid_stream_matches_undisturbed_run(tmp_path, model_of):
     events, settings = made_events(240), {"updates": 2, "replay_ratio": 0.7}
 
     def new():
@@ -271,7 +271,7 @@ def test_ids_that_do_not_continue_are_refused():
         other.run(open_stream(rows_of(names, 10), time_unit="s"))
 
 
-def test_later_training_changes_no_bit_of_a_snapshot(monkeypatch):
+def test_later_training_does_not_change_a_snapshot(monkeypatch):
     monkeypatch.setattr(state, "PIECE", 64)
     trainer = trainer_of()
     for record in trainer.steps(pieces(made_events(280), 30)):
@@ -286,7 +286,7 @@ def test_later_training_changes_no_bit_of_a_snapshot(monkeypatch):
             assert all(torch.equal(x, after[part][name]) for name, x in tensors.items()), part
 
 
-def test_a_batch_that_cannot_be_predicted_does_not_reach_memory():
+def test_failed_prediction_does_not_change_memory():
     events = made_events(200)
     events.x[105] = math.inf
     trainer = trainer_of(on_nan="skip", replay_ratio=0.0)
@@ -295,7 +295,7 @@ def test_a_batch_that_cannot_be_predicted_does_not_reach_memory():
     assert trainer.model.state.state_dict()["rows"].isfinite().all()
 
 
-def test_parameters_that_are_not_finite_stop_in_any_case():
+def test_non_finite_parameters_always_stop_training():
     trainer = trainer_of(on_nan="skip")
     with torch.no_grad():
         for parameter in trainer.model.parameters():

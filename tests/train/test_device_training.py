@@ -57,7 +57,7 @@ def test_device_training_matches_the_cpu(device, make, has_graph):
 
 
 @for_each_place
-def test_offline_training_on_a_device_has_the_figures_of_the_cpu(device):
+def test_offline_training_on_a_device_matches_the_cpu(device):
     config = OfflineConfig(epochs=1, batch_size=20, learning_rate=1e-2, mrr_negatives=3)
     execution, results = ExecutionConfig(capture=device != "apart"), []
     for place in ("cpu", place_of(device)):
@@ -72,7 +72,7 @@ def test_offline_training_on_a_device_has_the_figures_of_the_cpu(device):
 @pytest.mark.parametrize("device", [apart])
 @pytest.mark.parametrize("make", cases([small_tgn, small_tgat], [small_tgn]))
 @pytest.mark.parametrize("has_graph", cases([False, True], [False]))
-def test_a_step_waits_for_nothing(device, make, has_graph):
+def test_training_step_does_not_synchronize(device, make, has_graph):
     trainer = trainer_on(place_of(device), make(), graph_on(device) if has_graph else None)
     steps = trainer.steps(pieces(made_events(260), 64))
     next(steps)
@@ -83,7 +83,7 @@ def test_a_step_waits_for_nothing(device, make, has_graph):
 
 
 @for_each_place
-def test_records_are_at_most_so_far_behind_and_all_come(device):
+def test_records_have_bounded_lag_and_are_all_delivered(device):
     trainer = trainer_on(place_of(device), batch_size=5, mrr_negatives=2)
     seen = []
     for record in trainer.steps(pieces(made_events(100), 64)):
@@ -110,7 +110,7 @@ class Poisoned(torch.nn.Module):
 
 @pytest.mark.slow
 @for_each_place
-def test_what_is_not_finite_in_a_captured_step_is_named_too(device):
+def test_non_finite_value_in_a_captured_step_is_named(device):
     trainer, stops = trainer_on(place_of(device), mrr_negatives=2), []
     trainer.model.decoder = Poisoned(trainer.model.decoder, 250)
     steps = trainer.steps(pieces(made_events(300), 64))
@@ -121,7 +121,7 @@ def test_what_is_not_finite_in_a_captured_step_is_named_too(device):
 
 
 @for_each_place
-def test_left_out_batches_are_found_at_once(device):
+def test_skipped_batches_are_detected_immediately(device):
     trainer = trainer_on(place_of(device), on_nan="skip", replay_ratio=0.0)
     trainer.model.decoder = Poisoned(trainer.model.decoder, 50)
     records = records_of(trainer, made_events(100))
@@ -131,7 +131,7 @@ def test_left_out_batches_are_found_at_once(device):
 @pytest.mark.parametrize("device", [cuda])
 @pytest.mark.parametrize("make", [small_tgn, small_tgat])
 @pytest.mark.parametrize("capture", [False, True])
-def test_a_gpu_waits_for_nothing_and_its_peak_memory_is_flat(device, make, capture):
+def test_gpu_training_does_not_synchronize_and_has_flat_peak_memory(device, make, capture):
     trainer = trainer_on(place_of(device), make(), graph_on(device), capture=capture)
     steps = trainer.steps(pieces(made_events(8000), 64))
     for _ in range(100):

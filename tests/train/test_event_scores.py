@@ -38,7 +38,7 @@ def assert_same(left, right):
         assert torch.equal(column.nan_to_num(-9.0), right[name].nan_to_num(-9.0)), name
 
 
-def test_each_event_has_its_scores_of_the_model_that_did_not_know_it():
+def test_events_are_scored_before_the_model_learns_them():
     events, trainer = made_events(100), trainer_of()
     heard = []
     before = [p.detach().clone() for p in trainer.model.parameters()]
@@ -62,7 +62,7 @@ def test_each_event_has_its_scores_of_the_model_that_did_not_know_it():
     assert not torch.equal(before[0], next(trainer.model.parameters()))
 
 
-def test_scores_change_nothing_that_is_learned():
+def test_recording_scores_does_not_change_training():
     plain, scoring = trainer_of(scores=False), trainer_of()
     records = [list(each.steps([made_events(100)])) for each in (plain, scoring)]
     assert all(record.scores is None for record in records[0])
@@ -85,7 +85,7 @@ def test_events_of_a_skipped_micro_batch_have_no_scores():
             assert column.isnan().tolist() == [lost] * 16
 
 
-def test_a_stream_can_end_a_micro_batch_before_it_is_full():
+def test_stream_can_end_a_micro_batch_early():
     events = made_events(80)
     rest = [MICRO_BATCH_END, MICRO_BATCH_END, events[20:41], MICRO_BATCH_END, events[41:]]
     records, again = (
@@ -98,7 +98,7 @@ def test_a_stream_can_end_a_micro_batch_before_it_is_full():
 
 
 @pytest.mark.parametrize("updates", [0, 1])
-def test_ranks_give_rank_0_the_scores_of_one_process(updates):
+def test_rank_0_receives_the_scores_of_one_process(updates):
     config = replace(CONFIG, slices=4, updates=updates)
     events = made_events(66, x_dim=X_DIM)
 
@@ -132,14 +132,14 @@ def made(size, scale, offset, seed=0):
 
 
 @pytest.mark.parametrize(("scale", "offset"), [(1.0, 0.0), (0.3, 0.5), (2.5, -1.0)])
-def test_probabilities_become_those_of_the_stream(scale, offset):
+def test_probabilities_are_calibrated_to_the_stream(scale, offset):
     calibration, logits = Calibration(), np.linspace(-4, 4, 9)
     calibration.add(*made(4_000, scale, offset))
     expected = sigmoid(scale * logits + offset)
     assert np.abs(calibration.probabilities(logits) - expected).max() < 0.03
 
 
-def test_logits_that_tell_all_give_probabilities_that_are_finite():
+def test_separable_logits_give_finite_probabilities():
     calibration = Calibration()
     calibration.add(np.full(500, 1e7), np.full((500, 3), -1e7))
     found = calibration.probabilities(np.array([-1e30, -1.0, 1.0, 1e30]))
@@ -148,7 +148,7 @@ def test_logits_that_tell_all_give_probabilities_that_are_finite():
     assert found[-1] > 0.99
 
 
-def test_an_anomaly_is_the_percentage_of_higher_logits_before():
+def test_anomaly_is_the_percentage_of_higher_earlier_logits():
     calibration, rng = Calibration(), np.random.default_rng(1)
     seen = rng.normal(0, 3, 5_000)
     calibration.add(seen, np.zeros((5_000, 1)))
@@ -166,6 +166,6 @@ def test_an_anomaly_is_the_percentage_of_higher_logits_before():
         ({"counts": torch.full((2, 2049), math.nan).double()}, "has values that are not counts"),
     ],
 )
-def test_what_was_never_saved_is_refused(section, says):
+def test_invalid_calibration_state_is_refused(section, says):
     with pytest.raises(UntrustedCheckpoint, match=f"calibration.*{says}"):
         Calibration().load(Checkpoint({"calibration": section}))

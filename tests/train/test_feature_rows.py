@@ -73,7 +73,7 @@ def straight() -> list[Any]:
 
 @pytest.mark.parametrize("there", cases(["host", "disk", "other disk", None], ["host", "disk"]))
 @pytest.mark.parametrize("here", cases(["host", "disk"], ["disk"]))
-def test_a_run_goes_on_wherever_its_rows_were(
+def test_run_resumes_with_rows_in_any_placement(
     here: str, there: str | None, tmp_path: Path, straight: list[Any], monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(state, "PIECE", 64)
@@ -111,7 +111,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("text", DAMAGE)
-def test_a_file_that_has_not_what_it_had_is_refused(text: str, tmp_path: Path) -> None:
+def test_changed_row_file_is_refused(text: str, tmp_path: Path) -> None:
     path = saved(table_in("disk", tmp_path), tmp_path / "c")
     assert "edge_x" not in ckpt.load(path).sections
     file = tmp_path / "x.rows"
@@ -139,7 +139,7 @@ def test_rows_are_on_the_disk_before_a_checkpoint_counts_them(
 
 
 @pytest.mark.parametrize("policy", cases(["lru", "lfu", "fifo"], ["lru"]))
-def test_a_cache_holds_again_what_it_held(policy: str, tmp_path: Path, straight: list[Any]) -> None:
+def test_cache_contents_are_restored(policy: str, tmp_path: Path, straight: list[Any]) -> None:
     cache = through(policy, tmp_path / "a")
     trainer = trainer_with(cache)
     trainer.run(pieces(EVENTS[:CUT], 30))
@@ -168,9 +168,7 @@ def test_a_cache_holds_again_what_it_held(policy: str, tmp_path: Path, straight:
 
 
 @pytest.mark.parametrize("slices", [1, 4])
-def test_state_sha256_depends_on_the_rows_and_not_on_where_they_are(
-    slices: int, tmp_path: Path
-) -> None:
+def test_state_sha256_depends_on_rows_and_not_on_placement(slices: int, tmp_path: Path) -> None:
     def digest(name: str, table: Table, events: EventBatch = EVENTS[:60]) -> object:
         trainer = trainer_with(table, slices=slices)
         trainer.run(pieces(events, 30))
@@ -202,7 +200,7 @@ def saved_nodes(node_x: Table, path: Path, cut: int = CUT) -> tuple[ContinualTra
 
 
 @pytest.mark.parametrize("there", cases([None, "empty", "whole", "cached"], [None, "cached"]))
-def test_node_rows_in_memory_are_held_by_the_checkpoint(
+def test_in_memory_node_rows_are_saved_in_the_checkpoint(
     there: str | None, tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(state, "PIECE_BYTES", 10 * 12)
@@ -221,7 +219,7 @@ def test_node_rows_in_memory_are_held_by_the_checkpoint(
     assert parameters(again) == parameters(trainer)
 
 
-def test_rows_that_are_not_the_checkpoints_are_refused(tmp_path: Path) -> None:
+def test_rows_other_than_the_checkpoints_are_refused(tmp_path: Path) -> None:
     file = FeatureTable(3, placement="disk", path=tmp_path / "x.rows")
     found = ckpt.load(saved_nodes(file, tmp_path / "c")[1])
     with pytest.raises(RowsLost, match="table holds 2 rows, the checkpoint counts"):
@@ -239,7 +237,7 @@ def test_rows_that_are_not_the_checkpoints_are_refused(tmp_path: Path) -> None:
         graph_of(found)
 
 
-def test_nodes_that_came_without_rows_get_none_later() -> None:
+def test_nodes_appended_without_rows_get_none_later() -> None:
     graph = TemporalGraph(edge_x_dim=2, node_x=FeatureTable.from_tensor(NODE_X[:20]))
     trainer = ContinualTrainer(small_tgn(node_x_dim=3), graph, CONFIG)
     trainer.run(pieces(EVENTS[:40], 30))

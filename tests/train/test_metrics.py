@@ -34,7 +34,7 @@ def test_ap_and_auc_match_scikit_learn_with_ties(positive, negative):
 
 
 @given(data=st.data(), num=st.integers(1, 40), m=st.integers(1, 6))
-def test_last_bits_of_float32_scores_change_no_metric(data, num, m):
+def test_float32_rounding_of_scores_changes_no_metric(data, num, m):
     grid = st.lists(st.integers(-20, 20), min_size=num * (m + 1), max_size=num * (m + 1))
     exact = torch.tensor(data.draw(grid), dtype=torch.float32).view(num, m + 1) / 3
     ulps = torch.randint(-8, 9, exact.shape, generator=torch.Generator().manual_seed(num))
@@ -56,7 +56,7 @@ def test_ndcg_matches_scikit_learn_with_ties(rows, k):
     assert ours == pytest.approx(ndcg_score(gains, scores, k=k), abs=1e-12)
 
 
-def test_ndcg_by_hand_and_what_it_refuses():
+def test_ndcg_matches_a_hand_computed_example_and_refuses_invalid_input():
     scores, gains = torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[0.0, 1.0, 0.0]])
     assert metrics.ndcg_at_k(scores, gains, 10) == pytest.approx(1 / math.log2(3))
     assert metrics.ndcg_at_k(scores, gains, 1) == 0
@@ -83,7 +83,7 @@ def test_mrr_matches_sorting_each_row_both_ways(rows):
     assert metrics.mrr(positive_scores, negative_scores) == pytest.approx(expected)
 
 
-def test_metrics_of_nothing_are_undefined():
+def test_metrics_of_no_scores_are_undefined():
     none, some = torch.empty(0), torch.ones(2)
     for metric in (metrics.average_precision, metrics.roc_auc):
         assert math.isnan(metric(none, some))
@@ -92,7 +92,7 @@ def test_metrics_of_nothing_are_undefined():
     assert math.isnan(metrics.mrr(some, torch.empty(2, 0)))
 
 
-def test_nan_scores_are_refused_by_place():
+def test_nan_scores_are_refused_with_their_index():
     bad, good = torch.tensor([0.0, math.nan, 1.0]), torch.ones(3)
     with pytest.raises(ValueError, match="positive score 1 of 3 is NaN"):
         metrics.average_precision(bad, good)
@@ -202,6 +202,6 @@ def test_continual_training_and_resume_measure_a_registered_metric():
         (("train.test_metrics:Incomplete",), "must have the methods update and compute"),
     ],
 )
-def test_impossible_metrics_are_refused(names, message):
+def test_invalid_metrics_are_refused(names, message):
     with pytest.raises(ValueError, match=message):
         metrics.find_metrics(names)

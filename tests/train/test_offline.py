@@ -54,7 +54,7 @@ def spy(trainer, step, note):
     setattr(trainer._learner, step, noted)
 
 
-def test_it_learns_and_reports_the_protocol():
+def test_training_improves_metrics_and_reports_the_protocol():
     trainer, recorder, result = fit(made_events(600, noise=0.05), epochs=8)
     assert result["protocol"] == "offline 70/15/15"
     assert result["visibility"] == "event"
@@ -93,7 +93,7 @@ def test_each_epoch_learns_all_training_events_and_sees_no_others():
     assert negatives <= set(train.dst.tolist())
 
 
-def test_evaluation_samples_as_many_neighbors_as_are_asked_for_and_training_its_own():
+def test_evaluation_and_training_sample_their_own_numbers_of_neighbors():
     widths = {"learn": set(), "predict": set()}
     trainer, _ = trainer_of(eval_neighbors=(7,), inductive="apart")
     for step, found in widths.items():
@@ -102,7 +102,7 @@ def test_evaluation_samples_as_many_neighbors_as_are_asked_for_and_training_its_
     assert widths == {"learn": {3}, "predict": {7}}
 
 
-def test_memory_goes_from_training_to_validation_to_test_and_each_epoch_starts_empty():
+def test_memory_carries_over_to_validation_and_test_and_is_reset_each_epoch():
     trainer, _ = trainer_of()
     memory, split = trainer.model.state, trainer.split
     seen = []
@@ -119,7 +119,7 @@ def test_memory_goes_from_training_to_validation_to_test_and_each_epoch_starts_e
     assert int(memory.clock[:, POSITION].max()) == 300
 
 
-def test_evaluation_leaves_no_trace_in_training(monkeypatch):
+def test_evaluation_does_not_change_training(monkeypatch):
     _, recorder, _ = fit(epochs=3)
     silent, silent_recorder = trainer_of(epochs=3)
     monkeypatch.setattr(silent, "_evaluate", lambda *_: {"ap": 0.5})
@@ -130,7 +130,7 @@ def test_evaluation_leaves_no_trace_in_training(monkeypatch):
 
 
 @pytest.mark.parametrize("trained", cases([1, 3], [3]))
-def test_resume_from_a_checkpoint_within_fit_matches_an_undisturbed_run(tmp_path, trained):
+def test_resume_within_fit_matches_undisturbed_run(tmp_path, trained):
     settings = {"epochs": 4, "patience": 2, "events": made_events(200)}
     whole, recorder, result = fit(**settings)
     before, _ = trainer_of(**settings)
@@ -152,7 +152,7 @@ def test_resume_from_a_checkpoint_within_fit_matches_an_undisturbed_run(tmp_path
             OfflineTrainer.from_checkpoint(small_tgn(), ended)
 
 
-def test_the_best_epoch_is_kept_and_tested_with_its_own_memory(monkeypatch):
+def test_best_epoch_is_restored_and_tested_with_its_own_memory(monkeypatch):
     whole, _, result = fit(epochs=1)
     trainer, recorder = trainer_of(epochs=50, patience=2)
     original, answers = trainer._evaluate, iter([0.9, 0.3, 0.2, 0.1])
@@ -175,7 +175,7 @@ def test_the_best_epoch_is_kept_and_tested_with_its_own_memory(monkeypatch):
             assert torch.equal(tensor, best[part][name]), name
 
 
-def test_the_seed_decides_and_evaluation_is_the_same_for_all_seeds():
+def test_seed_changes_training_but_not_evaluation_negatives():
     drawn = []
     for seed in (0, 1):
         trainer, recorder = trainer_of(seed=seed)
@@ -189,7 +189,7 @@ def test_the_seed_decides_and_evaluation_is_the_same_for_all_seeds():
 
 @pytest.mark.parametrize("visibility", ["event", "batch"])
 @pytest.mark.parametrize("changed", cases([220, 280], [280]))
-def test_a_changed_event_changes_nothing_earlier(visibility, changed):
+def test_changed_event_changes_nothing_earlier(visibility, changed):
     """Its source and features change, but not the sets the published protocol takes as known."""
     events = made_events(300, noise=0.5)
     src, x = events.src.clone(), events.x.clone()

@@ -79,7 +79,7 @@ def test_trainers_take_optimizer_schedule_and_loss():
         ("adagrad", "linear:total_iters=5"),
     ],
 )
-def test_resume_continues_optimizer_and_schedule_bit_for_bit(tmp_path, optimizer, scheduler):
+def test_resume_restores_optimizer_and_schedule_exactly(tmp_path, optimizer, scheduler):
     events, options = made_events(140), {"optimizer": optimizer, "lr_scheduler": scheduler}
     trainer = trainer_of(**options)
     for record in trainer.steps(pieces(events, 30)):
@@ -109,7 +109,7 @@ def test_resume_continues_optimizer_and_schedule_bit_for_bit(tmp_path, optimizer
         ),
     ],
 )
-def test_unknown_names_and_what_torch_or_a_checkpoint_refuses_are_refused(options, message):
+def test_unknown_or_invalid_optimizers_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         trainer_of(**options)
 

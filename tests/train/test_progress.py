@@ -22,7 +22,7 @@ from tgflow.train.progress import Progress, RunningMean, Timeline
     batch_size=st.integers(1, 12),
     waiting=st.integers(0, 50),
 )
-def test_tasks_come_when_their_events_are_there_and_cover_all(size, sizes, batch_size, waiting):
+def test_tasks_follow_their_events_and_cover_all(size, sizes, batch_size, waiting):
     events = made_events(size)
     graph = TemporalGraph("undirected", 2)
     graph.append(events[: min(waiting, size)])
@@ -46,7 +46,7 @@ def test_tasks_come_when_their_events_are_there_and_cover_all(size, sizes, batch
     batch_size=st.integers(1, 9),
     most=st.integers(1, 4),
 )
-def test_turns_are_what_each_piece_completes(sizes, batch_size, most):
+def test_turns_contain_the_batches_each_input_completes(sizes, batch_size, most):
     """So all who take in the same pieces take the same turns, and none waits for the next piece."""
     events, ends = made_events(sum(sizes)), torch.tensor([0, *sizes]).cumsum(0).tolist()
     feeder = MicroBatcher(TemporalGraph("undirected", 2), 0, 0, batch_size, updates=1)

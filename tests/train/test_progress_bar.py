@@ -38,13 +38,13 @@ def drawn(train, stream=None):
     return console.file.getvalue()
 
 
-def test_a_bar_says_how_far_a_stream_is_learned():
+def test_progress_bar_shows_the_position_in_a_stream():
     text = drawn(lambda bar: new_trainer().run(Counted(), bar), Counted())
     for shown in ("60 events", "100%", "events/s", "ap 0."):
         assert shown in text
 
 
-def test_a_bar_says_how_far_each_pass_of_an_offline_training_is():
+def test_progress_bar_shows_each_pass_of_offline_training():
     graph = tg.TemporalGraph.from_events(made_events(120))
     config = tg.OfflineConfig(epochs=2, batch_size=20)
     model = tg.TGN.for_graph(graph, **WIDTHS)
@@ -53,7 +53,7 @@ def test_a_bar_says_how_far_each_pass_of_an_offline_training_is():
         assert shown in text
 
 
-def test_bars_are_shown_on_terminals_and_where_they_are_asked_for(capsys):
+def test_progress_bars_are_shown_on_terminals_or_on_request(capsys):
     new_trainer().run(Counted())
     assert capsys.readouterr().err == ""
     new_trainer().run(Counted(), progress=True)
@@ -71,7 +71,9 @@ def test_bars_are_shown_on_terminals_and_where_they_are_asked_for(capsys):
         (Console(force_jupyter=True), False, False),
     ],
 )
-def test_bars_are_for_terminals_and_notebooks(monkeypatch, console, widgets, shows):
+def test_progress_bars_are_shown_on_terminals_and_in_notebooks(
+    monkeypatch, console, widgets, shows
+):
     monkeypatch.setattr(progress_bar, "_console", lambda: console)
     monkeypatch.setattr(progress_bar, "find_spec", lambda name: widgets or None)
     assert isinstance(progress_bar.progress_bar(None), ProgressBar) is shows

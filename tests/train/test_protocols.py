@@ -22,7 +22,7 @@ from tgflow.train.protocols import (
 )
 
 
-def test_a_protocol_is_said_in_one_line():
+def test_protocol_is_described_in_one_line():
     assert offline_line(OfflineConfig(**protocol_settings("dyglib/1")), 0.123) == (
         "dyglib/1: 70/15/15, new nodes 10% in the same pass, batch 200, event-exact neighbors, "
         "memory of the batch's start, random:1 (may hit a positive), best epoch by AP and AUC, "
@@ -46,7 +46,7 @@ def test_a_protocol_is_said_in_one_line():
         ("mrr", 0.9, 0.9, False),
     ],
 )
-def test_the_best_epoch_is_chosen_by_what_was_asked_for(select, ap, auc, wins):
+def test_best_epoch_is_chosen_by_the_configured_metric(select, ap, auc, wins):
     found = {"ap": ap, "auc": auc, "mrr": 0.5}
     assert is_better(select, found, {"ap": 0.5, "auc": 0.5, "mrr": 0.5}) is wins
 
@@ -57,7 +57,7 @@ def trainer_of(events=None, **changes):
     return OfflineTrainer(small_tgn(), graph, OfflineConfig(**settings))
 
 
-def test_the_published_protocol_draws_as_published():
+def test_published_protocol_draws_its_negatives():
     before = trainer_of(negatives=("inductive",))
     negatives = before._evaluation_plan("test", "inductive", 1).negatives
     assert negatives.since == before.split.val_start
@@ -72,7 +72,7 @@ def test_the_published_protocol_draws_as_published():
     assert "changed: batch_size 20 for 200; epochs 1 for 100" in result["protocol_line"]
 
 
-def test_training_draws_from_the_destinations_of_training_or_of_all_events():
+def test_training_negatives_come_from_training_or_all_destinations():
     src, dst = torch.arange(200) % 5, 10 + torch.arange(200) % 7
     dst[190:] = 99  # comes in the test alone
     for destinations, is_drawn in (("train", False), ("all", True)):
@@ -82,7 +82,7 @@ def test_training_draws_from_the_destinations_of_training_or_of_all_events():
         assert (99 in drawn) is is_drawn
 
 
-def test_a_pass_of_new_nodes_apart_has_their_events_and_destinations_alone():
+def test_separate_new_node_pass_uses_only_their_events_and_destinations():
     trainer = trainer_of(inductive="apart", collide=True)
     start = trainer.split.test_start
     new = start + trainer.split.touches_new[start:].nonzero().flatten()
@@ -93,7 +93,7 @@ def test_a_pass_of_new_nodes_apart_has_their_events_and_destinations_alone():
     assert drawn == set(trainer.graph.log.gather(new).dst.tolist())
 
 
-def test_pooled_negatives_come_from_the_pool_and_miss_the_event_unless_they_may_hit_it():
+def test_pooled_negatives_come_from_the_pool_and_exclude_the_event_unless_allowed():
     src, dst = torch.tensor([1, 1]), torch.tensor([7, 50])
     places = {"start": torch.zeros(2, dtype=torch.int64), "stop": 2}
     history = PairHistory(TemporalGraph.from_events(made_events(5)).log)
@@ -107,7 +107,7 @@ def test_pooled_negatives_come_from_the_pool_and_miss_the_event_unless_they_may_
         PooledNegatives(torch.empty(0, dtype=torch.int64))
 
 
-def test_events_are_ranked_among_past_pairs_in_a_column_of_its_own():
+def test_mrr_among_past_pairs_is_a_separate_metric():
     results = {}
     for num in (0, 4):
         config = ContinualConfig(batch_size=20, mrr_negatives=5, hist_negatives=num)
@@ -120,7 +120,7 @@ def test_events_are_ranked_among_past_pairs_in_a_column_of_its_own():
         assert results[4][metric] == pytest.approx(results[0][metric], abs=1e-5)
 
 
-def test_the_first_events_are_learned_and_not_measured():
+def test_first_events_are_learned_but_not_measured():
     config = ContinualConfig(batch_size=20, warmup=50, mrr_negatives=3)
     trainer = ContinualTrainer(small_tgn(), TemporalGraph(edge_x_dim=2), config)
     records = list(trainer.steps(pieces(made_events(120), 50)))
@@ -152,7 +152,7 @@ def fixed_of(tmp_path, counts):
 
 
 @pytest.mark.parametrize("model", [small_tgn, small_tgat], ids=["tgn", "tgat"])
-def test_one_against_many_gives_the_same_figures_in_parts(tmp_path, model):
+def test_one_against_many_metrics_do_not_depend_on_max_pairs(tmp_path, model):
     events, ids = fixed_of(tmp_path, [5, 9, 1])
     results = []
     for max_pairs in (20_000, 37):
@@ -170,7 +170,7 @@ def test_one_against_many_gives_the_same_figures_in_parts(tmp_path, model):
         assert parts[name] == pytest.approx(whole[name], abs=1e-6)
 
 
-def test_padding_is_no_negative(tmp_path):
+def test_padding_is_not_counted_as_a_negative(tmp_path):
     """A model that scores the event and its padding alike ranks it first where nothing else is."""
     events, ids = fixed_of(tmp_path, [0, 2])
     config = OfflineConfig(batch_size=20, fixed_negatives=str(tmp_path / "x"))
@@ -195,7 +195,7 @@ def test_negatives_of_another_split_or_without_ids_are_refused(tmp_path):
         OfflineConfig(fixed_negatives="x", inductive="apart")
 
 
-def test_new_nodes_apart_are_measured_alone_and_leave_the_other_figures(tmp_path):
+def test_separate_new_node_metrics_do_not_change_the_others(tmp_path):
     same, apart = (
         trainer_of(inductive=inductive, seed=3, collide=True).fit()
         for inductive in ("same_pass", "apart")

@@ -83,7 +83,7 @@ def rows_at(layer, plan, nodes, t):
 
 
 @pytest.mark.parametrize("layers", cases([2, 3], [2]))
-def test_where_all_rows_are_refreshed_gradients_are_those_without_reuse(layers):
+def test_refreshing_all_rows_gives_the_gradients_without_reuse(layers):
     run = Pass(recent_tgat(dropout=0.0, layers=layers), reuse=replace(REUSE, refresh=1.0))
     for batch in islice(run.batches(), 8):
         plain = copy.deepcopy(run.model)
@@ -96,7 +96,7 @@ def test_where_all_rows_are_refreshed_gradients_are_those_without_reuse(layers):
 
 
 @pytest.mark.parametrize("layers", cases([2, 3], [3]))
-def test_a_reused_row_is_that_of_the_parameters_it_was_computed_with(layers):
+def test_reused_row_matches_the_parameters_it_was_computed_with(layers):
     run = Pass(recent_tgat(dropout=0.0, layers=layers), reuse=replace(REUSE, refresh=0.1))
     models, num_compared = [], 0
     ring = run.reuse._rings[-1]  # of the lowest layer, whose rows read no other rows
@@ -117,7 +117,7 @@ def test_a_reused_row_is_that_of_the_parameters_it_was_computed_with(layers):
     assert not run.model.encoder.layers[-1]._forward_hooks
 
 
-def test_no_gradient_reaches_a_reused_row_and_a_refreshed_one_weighs_more():
+def test_reused_rows_get_no_gradient_and_refreshed_rows_weigh_more():
     run = Pass(recent_tgat(dropout=0.0))
     run.learn(stop=6)
     reused, ring = next(run.batches(6)).blocks[1].reused, run.reuse._rings[0]
@@ -131,7 +131,7 @@ def test_no_gradient_reaches_a_reused_row_and_a_refreshed_one_weighs_more():
 
 
 @pytest.mark.parametrize("killed", cases([(1, 0), (3, 1), (4, 2), (8, 0), (13, 1)], [(4, 2)]))
-def test_resume_after_kill_matches_an_undisturbed_pass(killed):
+def test_resume_after_kill_matches_undisturbed_pass(killed):
     stop, num_threads = killed
     whole, first, second = (Pass(num_threads=num) for num in (0, num_threads, 2))
     expected = whole.learn()
@@ -146,7 +146,7 @@ def test_resume_after_kill_matches_an_undisturbed_pass(killed):
     assert second.reuse.stats == whole.reuse.stats
 
 
-def test_epochs_share_no_rows_and_evaluation_computes_all():
+def test_epochs_do_not_share_rows_and_evaluation_computes_all():
     trainer = trainer_of(recent_tgat(), reuse=REUSE)
     seen = []
     predict = trainer._learner.predict

@@ -85,7 +85,7 @@ def learner_of(name: str, **options: Any) -> TrainStep:
 
 @pytest.mark.parametrize("loss", ["bce", "softmax", "bpr"])
 @pytest.mark.parametrize("slices", [2, 3, 7])
-def test_the_slices_of_a_batch_add_up_to_its_loss_and_gradient(loss: Any, slices: int) -> None:
+def test_slices_of_a_batch_sum_to_its_loss_and_gradient(loss: Any, slices: int) -> None:
     """Slices of other sizes, some of replayed events alone, weigh as much as they have rows."""
     whole, sliced = (learner_of("tgn", loss=loss) for _ in range(2))
     replay = ExperienceReplay(ratio=0.6, half_life=50)
@@ -109,7 +109,7 @@ def test_the_slices_of_a_batch_add_up_to_its_loss_and_gradient(loss: Any, slices
 @pytest.mark.parametrize("world", cases([2, 3, 4], [3]))
 @pytest.mark.parametrize("updates", cases([0, 1, 2], [2]))
 @pytest.mark.parametrize("name", cases(["tgn", "tgn+pairs", "tgat"], ["tgn+pairs", "tgat"]))
-def test_any_number_of_ranks_ends_with_the_same_bits(name: str, updates: int, world: int) -> None:
+def test_results_do_not_depend_on_the_number_of_ranks(name: str, updates: int, world: int) -> None:
     """Parameters, Adam, memory, scores and what is measured, with replay and a short last batch."""
     config = replace(CONFIG, updates=updates, grad_clip=1.0)
     expected = left_by(trainer_of(name, config, dropout=0.2))
@@ -164,7 +164,7 @@ def breaking(
 @pytest.mark.parametrize(
     ("updates", "learned"), [(0, False), (1, False), (1, True), (2, False), (2, True)]
 )
-def test_what_is_not_finite_in_a_slice_stops_or_is_skipped_by_all(
+def test_non_finite_slice_stops_or_is_skipped_by_all_ranks(
     updates: int, learned: bool, bad: int, on_nan: str
 ) -> None:
     trainer, text = breaking(bad, updates, learned, on_nan=on_nan)
@@ -194,7 +194,7 @@ class Whole(TemporalModel):
         self.state = batch
 
 
-def test_a_model_that_stores_whole_batches_is_refused() -> None:
+def test_model_that_stores_whole_batches_is_refused() -> None:
     model = Whole()
     model.state = object()
     with pytest.raises(ValueError, match=r"Whole overrides commit, .*--slices 1"):

@@ -20,7 +20,7 @@ def with_times(times):
     steps=st.lists(st.integers(0, 3), min_size=12, max_size=80),
     ratios=st.sampled_from([(0.15, 0.15), (0.1, 0.2), (0.3, 0.3)]),
 )
-def test_parts_end_where_numpy_says(steps, ratios):
+def test_split_boundaries_match_numpy(steps, ratios):
     events = with_times((1_600_000_000 + np.cumsum(steps)).tolist())
     t = events.t.numpy()
     val_time, test_time = np.quantile(t, [1 - ratios[0] - ratios[1], 1 - ratios[1]])
@@ -55,7 +55,7 @@ def test_new_nodes_are_unseen_in_training_and_seen_later():
     assert len(split.train) == split.val_start - sum(expected[: split.val_start])
 
 
-def test_what_cannot_be_split_is_refused():
+def test_invalid_splits_are_refused():
     with pytest.raises(ValueError, match="leaves no training events: 0 events"):
         chronological_split(empty_events())
     with pytest.raises(ValueError, match="leaves no validation events"):

@@ -23,7 +23,7 @@ def some_batch(model, index=3, epoch=0):
     return plan.batch(epoch, index)
 
 
-def test_dropout_is_keyed_and_leaves_the_callers_draws_alone():
+def test_dropout_is_keyed_and_does_not_change_the_global_generator():
     outcomes = []
     for draws in (0, 5):
         torch.manual_seed(1)
@@ -38,7 +38,7 @@ def test_dropout_is_keyed_and_leaves_the_callers_draws_alone():
 
 
 @pytest.mark.parametrize("step", ["predict", "learn"])
-def test_what_is_not_finite_stops_the_run_by_place_and_changes_nothing(step, monkeypatch):
+def test_non_finite_value_stops_the_run_and_changes_nothing(step, monkeypatch):
     model = small_tgn()
     learner = TrainStep(model, CONFIG)
     before = {name: x.clone() for name, x in model.state_dict().items()}
@@ -53,7 +53,7 @@ def test_what_is_not_finite_stops_the_run_by_place_and_changes_nothing(step, mon
     assert all(torch.equal(x, after[name]) for name, x in before.items() if "decoder" not in name)
 
 
-def test_the_loss_is_the_models_unless_settings_say_otherwise():
+def test_loss_of_the_model_is_used_unless_configured():
     def loss(paper, setting):
         model = small_tgn(dropout=0.0)
         model.loss = paper

@@ -49,13 +49,13 @@ def resumed_with(changes, before, kept):
         ({"updates": 1}, {"updates": 0}),
     ],
 )
-def test_other_replay_reads_nothing_that_was_forgotten(changes, before):
+def test_changed_replay_reads_no_discarded_memory(changes, before):
     """A memory that has kept more gives the same losses, so what is read was kept."""
     assert resumed_with(changes, before, None) == resumed_with(changes, before, 300)
 
 
 @pytest.mark.parametrize("model", [TGN, TGAT])
-def test_the_first_batch_names_the_widths_that_disagree(model):
+def test_first_batch_names_mismatched_widths(model):
     trainer = ContinualTrainer(model(), TemporalGraph(edge_x_dim=2), CONTINUAL)
     text = r"reads edge features of width 0, the graph has 2: .* for_graph\(graph\)"
     with pytest.raises(ValueError, match=text):
@@ -68,7 +68,7 @@ def test_the_first_batch_names_the_widths_that_disagree(model):
 
 
 @pytest.mark.parametrize("names", [[*range(32)], [f"n{i}" for i in range(32)]])
-def test_events_among_nodes_without_ids_are_refused_before_anything_is_made(names):
+def test_events_of_nodes_without_ids_are_refused_before_anything_is_created(names):
     trainer = ContinualTrainer(small_tgn(), TemporalGraph(edge_x_dim=2), CONTINUAL)
     trainer.run(pieces(EVENTS[:40], 40))
     ids = NodeIds()

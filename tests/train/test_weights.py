@@ -52,14 +52,14 @@ BY_TORCH = {
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_losses_are_those_of_torch(loss):
+def test_losses_match_torch(loss):
     found = LOSSES[loss](Scores(POSITIVE, NEGATIVE))
     assert found.item() == pytest.approx(BY_TORCH[loss]().item())
 
 
 @pytest.mark.parametrize("slices", [1, 4])
 @pytest.mark.parametrize("loss", [*LOSSES])
-def test_weights_of_one_give_the_bits_of_none(loss, slices):
+def test_weights_of_one_match_no_weights(loss, slices):
     expected, expected_loss = learned(weighted(None), slices, loss=loss)
     found, found_loss = learned(weighted(torch.ones(60)), slices, loss=loss)
     assert torch.equal(found, expected)
@@ -85,7 +85,7 @@ def test_loss_is_the_mean_by_weights_and_events_of_weight_zero_have_no_gradient(
         assert found.item() == pytest.approx(loss(scores).item() if scale else 0.0, rel=0.1)
 
 
-def test_own_loss_takes_weights_or_is_refused():
+def test_user_loss_takes_weights_or_is_refused():
     def plain(scores):
         return softplus(-scores.positive).mean()
 
@@ -100,12 +100,12 @@ def test_own_loss_takes_weights_or_is_refused():
 
 
 @pytest.mark.parametrize("value", [-1.0, math.nan, math.inf])
-def test_batches_refuse_weights_that_are_none(value):
+def test_batches_refuse_invalid_weights(value):
     with pytest.raises(ValueError, match=r"weight of event 3 is .*; weights must be finite"):
         weighted(torch.ones(60).index_fill(0, torch.tensor([3]), value))
 
 
-def test_log_keeps_weights_of_all_events_or_of_none():
+def test_log_requires_weights_of_all_events_or_none():
     graph, weight = tg.TemporalGraph(edge_x_dim=made_events(1).x_dim), torch.rand(60)
     events = weighted(weight)
     for start, stop in ((0, 0), (0, 7), (7, 8), (8, 60)):
@@ -150,7 +150,7 @@ def run(out, stream, *flags):
     return out
 
 
-def test_runs_learn_by_weights_and_resume_with_the_same_bits(tmp_path):
+def test_weighted_runs_resume_exactly(tmp_path):
     stream = write(tmp_path / "w.csv")
     by_weight = run(tmp_path / "csv", stream, "--weight", "w")
     cut = run(tmp_path / "cut", stream, "--weight", "w", "--limit", 100)
@@ -162,7 +162,7 @@ def test_runs_learn_by_weights_and_resume_with_the_same_bits(tmp_path):
 
 
 @pytest.mark.parametrize(("text", "code"), BAD.items())
-def test_rows_with_bad_weights_are_refused_by_place(tmp_path, text, code):
+def test_rows_with_bad_weights_are_refused_with_their_location(tmp_path, text, code):
     path = tmp_path / "bad.csv"
     path.write_text(f"src,dst,t,w\n0,1,2,0.5\n0,1,3,{text}\n")
     stream = tg.open_stream(path, time_unit="s", weight="w")

@@ -135,7 +135,7 @@ TOO_DEEP = "the JSON is nested too deep, or holds a number of thousands of digit
     ],
 )
 @pytest.mark.parametrize("num_good", [1, 7, 2000])
-def test_each_bad_row_is_isolated_with_its_place_and_message(
+def test_each_bad_row_is_isolated_with_its_location_and_message(
     tmp_path, ending, header, good, rows, schema, num_good
 ):
     path, offsets, data = tmp_path / f"events.{ending}", {}, header
@@ -169,7 +169,7 @@ def batch_times(source, schema):
         yield from batch.t.tolist()
 
 
-def test_a_strict_stream_gives_the_rows_before_the_first_bad_one(tmp_path):
+def test_strict_stream_yields_the_rows_before_the_first_bad_one(tmp_path):
     path = tmp_path / "events.csv"
     path.write_bytes(HEADER + GOOD * 1000 + b"-1,x,y,0,0\n" + GOOD)
     message = f"{path}, line 1002: src is -1; integer ids start at 0: {AS_TEXT}"
@@ -192,13 +192,13 @@ def test_a_strict_stream_gives_the_rows_before_the_first_bad_one(tmp_path):
         (b"\x89PNG\r", "byte 1 of the line (0x89) is not UTF-8; write the file as UTF-8"),
     ],
 )
-def test_a_header_that_cannot_be_read_is_refused(tmp_path, header, message):
+def test_unreadable_header_is_refused(tmp_path, header, message):
     path = tmp_path / "events.csv"
     path.write_bytes(header + b"\n1,2,3\n")
     assert strict(path) == ([], f"{path}, line 1: {message}")
 
 
-def test_columns_that_are_not_read_hold_anything(tmp_path):
+def test_unused_columns_may_contain_anything(tmp_path):
     path = tmp_path / "events.csv"
     path.write_bytes(b"src,dst,t,other\n1,2,3,0x10\n1,2,3,\xff\n1,-2,3,\xff\n")
     events, bad = flat(read(open_files(path)))
@@ -208,7 +208,7 @@ def test_columns_that_are_not_read_hold_anything(tmp_path):
 @pytest.mark.parametrize(
     "row", [b'{"src": 1, "dst": 2, "t": ' + b"9" * 5000 + b"}", b'{"src": ' + b"[" * 100_000]
 )
-def test_jsonl_survives_what_breaks_a_parser(tmp_path, row):
+def test_deeply_nested_json_row_is_a_bad_row(tmp_path, row):
     path = tmp_path / "events.jsonl"
     path.write_bytes(b'{"src": 1, "dst": 2, "t": 3}\n' + row + b"\n")
     times, error = strict(path)
@@ -275,7 +275,7 @@ def test_columnar_formats_isolate_each_row_by_its_number(tmp_path, case, ending)
         ({"label": ["7"]}, "table, row 0: label is of type string, expected numbers"),
     ],
 )
-def test_a_column_of_a_wrong_type_is_refused_as_a_whole(columns, text):
+def test_column_of_a_wrong_type_is_refused(columns, text):
     rows = {"src": [1], "dst": [3], "t": [5], "f0": [0.5], "label": [0]}
     assert strict(rows | columns, features="f0", label="label") == ([], text)
 
@@ -304,7 +304,7 @@ def test_a_value_of_50_megabytes_is_one_bad_row_in_bounded_memory(tmp_path, endi
     assert strict(path)[1] == f"{path}, line 3: the line has {size}"
 
 
-def test_a_record_just_at_the_limit_is_taken_whatever_the_block(tmp_path):
+def test_record_at_the_size_limit_is_accepted_for_any_block_size(tmp_path):
     path = tmp_path / "events.csv"
     lines = [b"%d,2,%s3\n" % (i, b" " * pad) for i, pad in enumerate([0, 30, 31, 32, 2, 90, 1])]
     path.write_bytes(b"src,dst,t\n" + b"".join(lines))
@@ -316,7 +316,7 @@ def test_a_record_just_at_the_limit_is_taken_whatever_the_block(tmp_path):
         assert [(row, code) for row, code, _, _ in bad] == [(3, "too_large"), (5, "too_large")]
 
 
-def test_origin_gives_place_and_bytes_of_good_rows_too(tmp_path):
+def test_origin_gives_location_and_bytes_of_good_rows(tmp_path):
     path = tmp_path / "events.csv"
     path.write_bytes(b"\xef\xbb\xbfsrc,dst,t\r\n1,2,3\r\nx,2,3\r\n4,5,6")
     origins = [p.origin(i) for p in read(open_files(path)) for i in range(len(p.events))]
@@ -326,7 +326,7 @@ def test_origin_gives_place_and_bytes_of_good_rows_too(tmp_path):
 
 
 @pytest.mark.parametrize("cut", [10, 5_000, 60_000, None])
-def test_damaged_gzip_gives_the_whole_lines_then_an_error(tmp_path, cut):
+def test_damaged_gzip_yields_whole_lines_then_an_error(tmp_path, cut):
     text = "src,dst,t\n" + "".join(f"{i},{i * 7919 % 1000},{i}\n" for i in range(50_000))
     path, data = tmp_path / "events.csv.gz", bytearray(gzip.compress(text.encode()))
     data[-6] ^= 1  # in the checksum, of the file that is not cut

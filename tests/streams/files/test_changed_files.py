@@ -26,7 +26,7 @@ def half_read(tmp_path):
     return path, path.read_bytes(), polls[1].position
 
 
-def test_an_appended_file_goes_on(half_read):
+def test_reading_continues_in_an_appended_file(half_read):
     path, data, position = half_read
     end = read(open_files(path))[-1].position
     path.write_bytes(data + csv_of(30_000, 30_010))
@@ -36,7 +36,7 @@ def test_an_appended_file_goes_on(half_read):
 
 
 @pytest.mark.parametrize("added", [b"\n7,8,9\n", b"\r\n7,8,9\n"])
-def test_a_last_line_without_end_may_get_one_later(tmp_path, added):
+def test_unterminated_last_line_may_be_terminated_later(tmp_path, added):
     path = tmp_path / "events.csv"
     path.write_bytes(b"src,dst,t\n1,2,3\n4,5,6")
     poll = read(open_files(path))[-1]
@@ -66,7 +66,7 @@ def test_a_shorter_file_is_truncated(half_read):
             open_files(path).start({0: position})
 
 
-def test_a_compressed_file_that_changed_is_noticed(tmp_path):
+def test_changed_compressed_file_is_detected(tmp_path):
     path = tmp_path / "events.csv.gz"
     data = b"src,dst,t\n" + csv_of(0, 30_000)
     path.write_bytes(gzip.compress(data, 0))
@@ -82,7 +82,7 @@ def test_a_compressed_file_that_changed_is_noticed(tmp_path):
 
 
 @pytest.mark.parametrize("ending", ["parquet", "arrow"])
-def test_a_changed_binary_file_is_noticed(tmp_path, ending):
+def test_changed_binary_file_is_detected(tmp_path, ending):
     path = tmp_path / f"events.{ending}"
     write = pa.parquet.write_table if ending == "parquet" else pa.feather.write_feather
     write(table_of(70_000), path)
@@ -101,7 +101,7 @@ def write_parts(folder, *numbers):
         (folder / f"part-{i}.csv").write_bytes(b"src,dst,t\n" + csv_of(i * 10, i * 10 + 10))
 
 
-def test_a_folder_goes_on_with_files_that_sort_after(tmp_path):
+def test_reading_continues_with_later_sorted_files_of_a_folder(tmp_path):
     folder = tmp_path / "parts"
     write_parts(folder, 1, 2, 9)
     polls = read(open_files(folder))
@@ -114,7 +114,7 @@ def test_a_folder_goes_on_with_files_that_sort_after(tmp_path):
     assert [row[1] for row in middle] == [*range(90, 120)]
 
 
-def test_files_that_are_gone_or_come_before_are_refused(tmp_path):
+def test_missing_or_earlier_sorted_files_are_refused(tmp_path):
     folder = tmp_path / "parts"
     write_parts(folder, 1, 2)
     position = read(open_files(folder))[-1].position

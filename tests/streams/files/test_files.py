@@ -75,7 +75,7 @@ def test_any_block_size_and_resuming_at_any_block_give_the_same_rows(
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
-def test_event_ids_of_files_drop_what_comes_twice(tmp_path, ending):
+def test_duplicate_event_ids_of_files_are_dropped(tmp_path, ending):
     names = ["a", "b", "a", "", "c", "b"]
     rows = [{"src": i, "dst": 1, "t": i, "key": name} for i, name in enumerate(names)]
     path = tmp_path / f"events.{ending}"
@@ -94,7 +94,7 @@ def test_event_ids_of_files_drop_what_comes_twice(tmp_path, ending):
     assert (counts["duplicate"], counts["malformed"]) == (2, 1)
 
 
-def test_an_event_id_that_is_no_column_or_no_id_is_an_error(tmp_path):
+def test_invalid_event_id_column_or_value_is_an_error(tmp_path):
     path = tmp_path / "events.csv"
     path.write_text("src,dst,t\n1,2,3\n")
     with pytest.raises(StreamError, match=r"no column 'key'.*choose with event_id="):
@@ -147,7 +147,7 @@ def test_closing_stops_the_thread(tmp_path):
     assert len(flat(read(source))[0]) == 5_000, "it can be started again"
 
 
-def test_a_bad_first_row_does_not_decide_what_the_stream_is(tmp_path):
+def test_bad_first_row_does_not_set_the_schema(tmp_path):
     path = tmp_path / "events.csv"
     path.write_bytes(b"src,dst,t\n12.0,1,2\n1,2\n\xff\n1,2,3\n")
     source = open_files(path)
@@ -160,7 +160,7 @@ def test_a_bad_first_row_does_not_decide_what_the_stream_is(tmp_path):
     assert len(flat(read(source))[1]) == 2
 
 
-def test_gzip_members_one_after_another_are_one_text(tmp_path):
+def test_concatenated_gzip_members_are_one_text(tmp_path):
     path = tmp_path / "events.csv.gz"
     path.write_bytes(gzip.compress(b"src,dst,t\n1,2,3\n4,5,") + gzip.compress(b"6\n"))
     assert [row[3] for row in flat(read(open_files(path)))[0]] == [3, 6]

@@ -99,7 +99,7 @@ def mutate(data, mutation):
 @settings(max_examples=EXAMPLES)
 @given(mutations())
 @pytest.mark.parametrize("name", WHOLE)
-def test_mutated_files_give_rows_or_a_declared_error(scratch, name, mutation):
+def test_mutated_files_give_rows_or_raise_a_declared_error(scratch, name, mutation):
     path = scratch / name
     path.write_bytes(mutate(WHOLE[name], mutation))
     schema = {} if name.startswith("jodie") else {"features": "x"}

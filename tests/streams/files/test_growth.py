@@ -40,7 +40,7 @@ def append(path, text):
         file.write(text)
 
 
-def test_whole_lines_are_read_as_they_come(tmp_path):
+def test_whole_lines_are_read_as_they_arrive(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(HEADER + "0,1,10\n0,1,1")
     source = open_files(path, follow=True)
@@ -53,7 +53,7 @@ def test_whole_lines_are_read_as_they_come(tmp_path):
     source.close()
 
 
-def test_files_that_come_to_a_folder_are_read(tmp_path):
+def test_files_added_to_a_folder_are_read(tmp_path):
     (tmp_path / "part-1.csv").write_text(HEADER + "0,1,10")
     source = open_files(tmp_path, follow=True)
     source.start({})
@@ -65,7 +65,7 @@ def test_files_that_come_to_a_folder_are_read(tmp_path):
     source.close()
 
 
-def test_what_cannot_grow_is_refused(tmp_path):
+def test_following_an_unsupported_source_is_refused(tmp_path):
     path = tmp_path / "a.csv.gz"
     path.write_bytes(gzip.compress(HEADER.encode()))
     with pytest.raises(ValueError, match="text files that are not compressed"):
@@ -78,7 +78,7 @@ def stdin_of(monkeypatch, data):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data)))
 
 
-def test_stdin_is_read_like_a_file_and_again(monkeypatch):
+def test_stdin_can_be_read_repeatedly_like_a_file(monkeypatch):
     stdin_of(monkeypatch, (HEADER + "7,8,10\n7,9,11").encode())
     stream = open_stream("-")
     for _ in range(2):
@@ -104,7 +104,7 @@ def test_rows_of_stdin_come_before_its_end(monkeypatch):
     source.close()
 
 
-def test_stdin_resumes_once_what_was_read_has_come_again(monkeypatch):
+def test_stdin_resumes_after_the_read_rows_are_repeated(monkeypatch):
     lines = HEADER + "".join(f"7,8,{t}\n" for t in range(100))
     stdin_of(monkeypatch, lines.encode())
     source = open_files("-", block_bytes=200)

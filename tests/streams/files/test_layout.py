@@ -37,11 +37,11 @@ def written(path, text):
         ("a.edges", "1,4,1.5,10\n2,5,1,10\n1,5,1,12\n", {}),
     ],
 )
-def test_text_is_read_as_it_is_laid_out(tmp_path, name, text, settings):
+def test_text_is_read_in_the_given_layout(tmp_path, name, text, settings):
     assert rows_of(open_stream(written(tmp_path / name, text), **settings)) == ROWS
 
 
-def test_columns_that_were_guessed_are_said(tmp_path):
+def test_guessed_columns_are_reported(tmp_path):
     path = written(tmp_path / "a.edges", "1 4 7 10\n")
     assert open_stream(path).notes == [
         f"{path}: no header: the columns are read as src, dst, weight, t; "
@@ -50,7 +50,7 @@ def test_columns_that_were_guessed_are_said(tmp_path):
     assert open_stream(path, columns="src,dst,weight,t").notes == []
 
 
-def test_a_first_row_is_never_lost_in_silence(tmp_path):
+def test_first_row_is_never_silently_taken_for_a_header(tmp_path):
     proposes = r"is the first line a row\? header=False columns='src,dst,t' reads it as one"
     with pytest.raises(StreamError, match=proposes):
         open_stream(written(tmp_path / "a.csv", "1,4,10\n2,5,10\n"))
@@ -66,9 +66,7 @@ def test_a_first_row_is_never_lost_in_silence(tmp_path):
 @pytest.mark.parametrize(
     ("separator", "said"), [(";", "';'"), ("\t", "'tab'"), ("|", "'|'"), (" ", "'space'")]
 )
-def test_a_file_whose_values_stand_between_other_characters_is_proposed_them(
-    tmp_path, separator, said
-):
+def test_another_separator_is_suggested(tmp_path, separator, said):
     proposes = rf"does another character stand between values\? sep={re.escape(said)}"
     headed = written(tmp_path / "a.csv", "src,dst,t\n1,4,10\n".replace(",", separator))
     with pytest.raises(StreamError, match=proposes + "$"):
@@ -79,7 +77,7 @@ def test_a_file_whose_values_stand_between_other_characters_is_proposed_them(
         open_stream(rows)
 
 
-def test_names_that_are_not_as_many_as_values_are_refused(tmp_path):
+def test_wrong_number_of_column_names_is_refused(tmp_path):
     path = written(tmp_path / "a.csv", "1,4,0,10\n")
     with pytest.raises(StreamError, match=r"names 3 columns, and the first row has 4 values: .*_"):
         open_stream(path, columns="src,dst,t")
@@ -96,7 +94,7 @@ def test_names_that_are_not_as_many_as_values_are_refused(tmp_path):
         ({"comment": " "}, "comment must be what lines begin with"),
     ],
 )
-def test_a_layout_that_cannot_be_is_refused(tmp_path, settings, message):
+def test_invalid_layout_is_refused(tmp_path, settings, message):
     with pytest.raises(ValueError, match=message):
         open_stream(written(tmp_path / "a.csv", "1,4,10\n"), **settings)
 
@@ -107,7 +105,7 @@ def test_a_layout_is_for_delimited_text(tmp_path):
         open_stream(path, header=False)
 
 
-def test_bad_rows_beside_comments_keep_their_lines(tmp_path):
+def test_bad_rows_after_comments_keep_their_line_numbers(tmp_path):
     path = written(tmp_path / "a.csv", "#\nsrc,dst,t\n#\n1,4,10\n#\n1,4,x\n#\n1,4,11\n")
     events, [(_, _, place, _)] = flat(read(open_files(path, comment="#")))
     assert (place["line"], [row[3] for row in events]) == (6, [10, 11])

@@ -189,7 +189,7 @@ def lines_in(data):
     return [line.removesuffix(b"\r") for line in lines]
 
 
-def test_lines_of_csv_spoiled_at_random(tmp_path):
+def test_randomly_damaged_csv_lines(tmp_path):
     chance, path = random.Random(1), tmp_path / "made.csv"
     for _ in range(MUTANTS):
         data = b"\n".join(spoiled(whole_lines(chance, csv_line), CSV_BYTES, chance)) + b"\n"
@@ -199,7 +199,7 @@ def test_lines_of_csv_spoiled_at_random(tmp_path):
         assert taken(path, features="f") == (expected, len(lines) - len(expected)), data
 
 
-def test_lines_of_json_spoiled_at_random(tmp_path):
+def test_randomly_damaged_json_lines(tmp_path):
     chance, path = random.Random(2), tmp_path / "made.jsonl"
     for _ in range(MUTANTS):
         data = b"\n".join(spoiled(whole_lines(chance, json_line), JSON_BYTES, chance)) + b"\n"
@@ -260,7 +260,7 @@ def made_table(chance):
 
 
 @pytest.mark.parametrize("ending", ["parquet", "arrow"])
-def test_tables_of_any_types_and_values(tmp_path, ending):
+def test_tables_of_any_types_and_values_match_the_reference(tmp_path, ending):
     chance, path = random.Random(3), tmp_path / f"made.{ending}"
     write = pa.parquet.write_table if ending == "parquet" else pa.feather.write_feather
     for _ in range(MUTANTS):
@@ -270,7 +270,7 @@ def test_tables_of_any_types_and_values(tmp_path, ending):
         assert taken(path, features="x") == (expected, len(table) - len(expected)), table
 
 
-def test_most_of_the_first_rows_say_what_a_feature_is(tmp_path):
+def test_feature_type_is_the_majority_of_the_first_rows(tmp_path):
     path = tmp_path / "made.jsonl"
     rows = [{"src": i, "dst": 1, "t": i, "label": 0, "x": [i, i + 1]} for i in range(1, 7)]
     odd = [7, [7], [1, 2, 3], True, [True, 1], None]

@@ -38,7 +38,7 @@ def test_every_protocol_reads_as_it_was_written(tmp_path, protocol):
         assert values.tolist() == expected.tolist()
 
 
-def test_older_numpy_named_its_modules_otherwise(tmp_path):
+def test_module_names_of_older_numpy_are_accepted(tmp_path):
     data = pickle.dumps(KNOWN, protocol=2)
     old = data.replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
     assert old != data
@@ -53,7 +53,7 @@ class Harm:
         return os.mkdir, (self.path,)
 
 
-def test_what_would_run_is_refused_by_name_and_does_not_run(tmp_path):
+def test_pickled_code_is_refused_by_name_and_not_executed(tmp_path):
     target = str(tmp_path / "made")
     with pytest.raises(StreamError, match=r"byte \d+: it holds the name 'posix mkdir'"):
         read(tmp_path, pickle.dumps({(1, 2, 3): Harm(target)}))
@@ -110,7 +110,7 @@ EDITS = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_siz
 
 @settings(max_examples=tries(300), deadline=None)
 @given(protocol=st.integers(2, 5), edits=EDITS, cut=st.integers(0, 50))
-def test_changed_bytes_give_arrays_or_the_error(scratch, protocol, edits, cut):
+def test_mutated_bytes_give_arrays_or_a_declared_error(scratch, protocol, edits, cut):
     data = bytearray(pickle.dumps(KNOWN, protocol=protocol))
     for place, value in edits:
         data[place % len(data)] = value

@@ -36,7 +36,7 @@ def write_dyglib(folder, features=None, rows=ROWS, index=None):
 FEATURES = np.arange(10, dtype=np.float64).reshape(5, 2)
 
 
-def test_dyglib_is_known_by_its_header_and_its_features_come_from_the_file_beside(tmp_path):
+def test_dyglib_is_detected_by_its_header_and_reads_its_feature_file(tmp_path):
     stream = open_stream(write_dyglib(tmp_path, FEATURES))
     assert rows_of(stream) == ROWS
     assert not stream.ids.bipartite
@@ -44,7 +44,7 @@ def test_dyglib_is_known_by_its_header_and_its_features_come_from_the_file_besid
 
 
 @pytest.mark.parametrize("bad", [b"1,\xff,2,3.0,0.0,1", "1,7,8,9.0,0.0,\u00b2".encode()])
-def test_a_line_of_dyglib_that_cannot_be_read_is_a_bad_row(tmp_path, bad):
+def test_unreadable_dyglib_line_is_a_bad_row(tmp_path, bad):
     path = write_dyglib(tmp_path, FEATURES)
     header, *rows = path.read_bytes().splitlines()
     path.write_bytes(b"\n".join([header, bad, *rows, b""]))
@@ -52,7 +52,7 @@ def test_a_line_of_dyglib_that_cannot_be_read_is_a_bad_row(tmp_path, bad):
     assert ([row[0] for row in found], len(events)) == ([0], len(ROWS))
 
 
-def test_dyglib_without_features_or_with_zeros_alone_has_none(tmp_path, caplog):
+def test_dyglib_without_features_or_with_only_zeros_has_none(tmp_path, caplog):
     path = write_dyglib(tmp_path)
     assert open_stream(path).x_dim == 0
     np.save(tmp_path / "ml_made.npy", np.zeros((5, 2)))
@@ -69,7 +69,7 @@ def test_dyglib_without_features_or_with_zeros_alone_has_none(tmp_path, caplog):
         (np.ones((3, 2)), r"line 4: idx is '3', and there are features of rows 0 to 2"),
     ],
 )
-def test_dyglib_features_that_do_not_fit_are_an_error(tmp_path, features, message):
+def test_mismatched_dyglib_features_are_an_error(tmp_path, features, message):
     path = write_dyglib(tmp_path)
     np.save(tmp_path / "ml_made.npy", features, allow_pickle=True)
     with pytest.raises(StreamError, match=message):
@@ -81,7 +81,7 @@ def text_of(rows, separator=" "):
 
 
 @pytest.mark.parametrize("kind", ["sym", "bip"])
-def test_konect_says_whether_it_is_bipartite(tmp_path, kind):
+def test_konect_header_sets_bipartite(tmp_path, kind):
     path = tmp_path / "out.made"
     path.write_text(
         f"% {kind} weighted\n% 4 3 3\n" + "".join(f"{s} {d} 2\t{t}\n" for s, d, t in ROWS)
@@ -92,7 +92,7 @@ def test_konect_says_whether_it_is_bipartite(tmp_path, kind):
     assert features_of(stream) == [[2.0]] * 4
 
 
-def test_comments_longer_than_a_block_are_left_out(tmp_path):
+def test_comments_longer_than_a_block_are_skipped(tmp_path):
     path = tmp_path / "made.txt"
     path.write_text("".join(f"# comment {i}\n" for i in range(120)) + text_of(ROWS))
     assert flat(read(open_files(path, block_bytes=30))) == flat(read(open_files(path)))
@@ -113,7 +113,7 @@ def columns_of(rows):
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_npz_columns_go_by_their_names(tmp_path, save):
+def test_npz_columns_are_matched_by_name(tmp_path, save):
     path = tmp_path / "made.npz"
     save(path, **columns_of(ROWS), msg=FEATURES[1:].astype(np.float32), about=np.array(3))
     stream = open_stream(path, features=["msg"])
@@ -155,7 +155,7 @@ def uneven():
         (uneven(), r"differ in length: src \[3\], dst \[4\]"),
     ],
 )
-def test_an_npz_that_is_none_or_means_harm_is_an_error(tmp_path, data, message):
+def test_invalid_or_hostile_npz_is_an_error(tmp_path, data, message):
     path = tmp_path / "made.npz"
     path.write_bytes(data)
     with pytest.raises(StreamError, match=message):
@@ -174,13 +174,13 @@ def temporal_data():
     return TemporalData(**columns, msg=torch.from_numpy(FEATURES[1:]), name="made", y=None)
 
 
-def test_temporal_data_is_read_as_it_is(tmp_path):
+def test_pyg_temporal_data_is_read(tmp_path):
     stream = open_stream(temporal_data(), features=["msg"])
     assert rows_of(stream) == ROWS
     assert features_of(stream) == FEATURES[1:].tolist()
 
 
-def test_tensors_that_were_saved_by_name_are_read(tmp_path):
+def test_dictionary_of_tensors_is_read(tmp_path):
     path = tmp_path / "made.pt"
     torch.save(temporal_data().to_dict(), path)
     stream = open_stream(path, features=["msg"])
@@ -188,7 +188,7 @@ def test_tensors_that_were_saved_by_name_are_read(tmp_path):
     assert features_of(stream) == FEATURES[1:].tolist()
 
 
-def test_a_saved_object_is_refused_and_the_way_out_is_said(tmp_path):
+def test_saved_object_is_refused_with_a_fix(tmp_path):
     path = tmp_path / "made.pt"
     torch.save(temporal_data(), path)
     with pytest.raises(StreamError, match=r"cannot load it safely .*torch.save\(data.to_dict"):

@@ -34,7 +34,7 @@ def counted():
     return accounting
 
 
-def test_counts_have_sums_places_and_three_examples_and_continue_from_json():
+def test_counts_have_totals_locations_and_examples_and_resume_from_json():
     accounting = RowAccounting("s")
     changes = counted().changes()
     accounting.restore(json.loads(json.dumps(changes)))
@@ -86,14 +86,14 @@ def feed(rows, sizes, ratio=0.05):
     return None
 
 
-def test_a_first_thousand_all_bad_trips_the_breaker_whatever_the_ratio():
+def test_breaker_trips_if_the_first_thousand_rows_are_bad():
     assert feed([True] * 999 + [False], [100], ratio=1) is None
     assert feed([True] * 1000, [300], ratio=1) == 999
     assert feed([False] + [True] * 5000, [300], ratio=1) is None
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.001])
-def test_a_tiny_ratio_trips_the_breaker_at_the_first_row_too_many(ratio):
+def test_breaker_trips_at_the_first_row_above_a_tiny_ratio(ratio):
     rows = [False] * 50 + [True] * 20
     assert feed(rows, [7], ratio) == 50 + int(ratio * 10_000)
 
@@ -103,7 +103,7 @@ def test_a_tiny_ratio_trips_the_breaker_at_the_first_row_too_many(ratio):
     st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 300)), max_size=12),
     st.lists(st.integers(1, 20_000), min_size=1, max_size=4),
 )
-def test_where_the_breaker_trips_does_not_depend_on_the_polls(runs, sizes):
+def test_breaker_position_does_not_depend_on_poll_sizes(runs, sizes):
     rows = [bad for good, num in runs for bad in [False] * good + [True] * num]
     assert feed(rows, sizes) == first_broken(rows)
 
@@ -118,7 +118,7 @@ def first_broken(rows):
     return None
 
 
-def test_partitions_are_judged_apart_until_the_end():
+def test_bad_row_share_of_all_partitions_is_checked_at_the_end():
     accounting = RowAccounting("s", 0.05)
     accounting.check_share()
     see(accounting, [True] * 20)

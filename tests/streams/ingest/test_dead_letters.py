@@ -38,7 +38,7 @@ def _disarm():
     faults.arm("")
 
 
-def test_a_letter_holds_all_that_is_needed_to_find_and_judge_the_row(tmp_path):
+def test_dead_letter_contains_location_and_reason_of_its_row(tmp_path):
     raw = bytes(range(256)) * 40
     letters = DeadLetterFiles(tmp_path / "letters")
     origin = Origin({"topic": "a", "offset": 7}, raw)
@@ -56,7 +56,7 @@ def test_a_letter_holds_all_that_is_needed_to_find_and_judge_the_row(tmp_path):
     }
 
 
-def test_no_control_character_reaches_the_file(tmp_path):
+def test_dead_letters_contain_no_control_characters(tmp_path):
     text = "\x1b[2J\x07\r\n\u202eevil\ud800é"
     letters = DeadLetterFiles(tmp_path / "letters")
     origin = Origin({"file": text}, text.encode(errors="replace"))
@@ -72,7 +72,7 @@ def test_no_control_character_reaches_the_file(tmp_path):
     st.lists(st.one_of(st.integers(0, 3), st.just("mark"), st.just("crash")), max_size=20),
     st.integers(1, 900),
 )
-def test_after_any_crash_each_letter_stands_there_once(tmp_path_factory, steps, segment_bytes):
+def test_each_dead_letter_is_written_once_after_any_crash(tmp_path_factory, steps, segment_bytes):
     directory = tmp_path_factory.mktemp("run") / "letters"
     letters = DeadLetterFiles(directory, segment_bytes=segment_bytes)
     marked, mark, written = 0, letters.length, 0
@@ -96,7 +96,7 @@ POINTS = ["before_write", "after_write", "before_sync", "after_sync"]
 
 @pytest.mark.parametrize("kind", ["enospc", "eio"])
 @pytest.mark.parametrize("point", POINTS)
-def test_a_sink_that_fails_says_so_and_stays_failed(tmp_path, point, kind):
+def test_failed_sink_raises_and_stays_failed(tmp_path, point, kind):
     letters = DeadLetterFiles(tmp_path / "letters")
     write(letters, 0)
     letters.sync()
@@ -119,7 +119,7 @@ def write_one(letters):
     letters.sync()
 
 
-def test_a_place_that_cannot_be_written_is_an_os_error(tmp_path):
+def test_unwritable_directory_is_an_os_error(tmp_path):
     (tmp_path / "letters").write_text("no directory")
     with pytest.raises(OSError, match="Not a directory"):
         DeadLetterFiles(tmp_path / "letters")
@@ -127,7 +127,7 @@ def test_a_place_that_cannot_be_written_is_an_os_error(tmp_path):
         DeadLetterFiles(tmp_path / "nowhere" / "letters")
 
 
-def test_missing_letters_are_told_and_a_new_file_begun(tmp_path, caplog):
+def test_missing_dead_letters_are_reported_and_a_new_file_started(tmp_path, caplog):
     letters = DeadLetterFiles(tmp_path / "letters")
     write(letters, 0, 1)
     letters.close()

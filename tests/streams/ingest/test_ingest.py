@@ -25,7 +25,7 @@ def expected_of(partitions, config, share=None):
     return [as_event(row) for row in rows], places
 
 
-def test_a_late_event_is_an_error_if_so_chosen():
+def test_late_event_is_an_error_if_configured():
     source = ListSource({0: [Row(1, 2, 10), Row(1, 2, 9)]})
     with pytest.raises(LateEvent, match=r"partition 0, row 1: t is 9, 1 ticks before .* set late"):
         list(Ingest(source, OrderConfig(late="error")))
@@ -34,7 +34,7 @@ def test_a_late_event_is_an_error_if_so_chosen():
 
 @pytest.mark.parametrize("with_log", [True, False])
 @pytest.mark.parametrize("seed", cases(range(10), range(2)))
-def test_no_interleaving_and_no_crash_changes_the_sequence(record_property, seed, with_log):
+def test_event_sequence_does_not_depend_on_interleaving_or_crashes(record_property, seed, with_log):
     record_property("interleavings", NUM_INTERLEAVINGS // 20)
     for rng in (random.Random(f"{seed} {i}") for i in range(NUM_INTERLEAVINGS // 20)):
         event_ids, num_partitions = rng.choice([0, 0, 10]), rng.randint(1, 4)

@@ -46,7 +46,7 @@ def replayed(log, config, partitions):
 # Lateness
 
 
-def test_the_breaker_breaks_after_the_letters_are_written():
+def test_breaker_trips_after_dead_letters_are_written():
     letters = MemoryDeadLetters()
     source = ListSource({0: rows_at(range(2000), bad="type")}, poll_sizes=(500,))
     with pytest.raises(TooManyBadRecords):
@@ -82,7 +82,7 @@ def test_partitions_join_while_a_run_reads(seed, with_log):
         assert replayed(world.log, world.config, partitions) == learned
 
 
-def test_events_before_what_was_released_are_late_in_a_partition_that_joins():
+def test_events_of_a_joining_partition_before_the_watermark_are_late():
     partitions = {0: rows_at([10, 20, 30, 40]), 1: rows_at([5, 29, 30, 35, 1])}
     source = ListSource(partitions, joins={1: 1}, silent={0: 4}, poll_sizes=(1,))
     ingest = Ingest(source, OrderConfig(allowed_lateness=10))
@@ -96,7 +96,7 @@ def test_events_before_what_was_released_are_late_in_a_partition_that_joins():
     assert counts["refused"]["late"]["count"] == 3
 
 
-def test_a_silent_partition_is_waited_for_in_bounded_memory(caplog):
+def test_silent_partition_is_waited_for_in_bounded_memory(caplog):
     source = Ticking(
         {0: rows_at(range(5000)), 1: rows_at([0])}, silent={0: 5000, 1: 0}, poll_sizes=(50,)
     )
@@ -113,7 +113,7 @@ def test_a_silent_partition_is_waited_for_in_bounded_memory(caplog):
     ]
 
 
-def test_with_an_idle_timeout_others_go_on_and_a_replay_does_the_same():
+def test_idle_partition_times_out_the_same_way_on_replay():
     partitions = {0: rows_at(range(100)), 1: rows_at([0, 50, 90, 95])}
     config = OrderConfig(idle_timeout=10.0)
     world = World(config, MemoryLog())
@@ -128,7 +128,7 @@ def test_with_an_idle_timeout_others_go_on_and_a_replay_does_the_same():
     assert replayed(world.log, config, partitions) == world.learned
 
 
-def test_an_appended_source_goes_on_where_it_ended():
+def test_appended_source_continues_where_it_ended():
     config, log = OrderConfig(allowed_lateness=5), MemoryLog()
     world = World(config, log)
     rows = rows_at([1, 8, 9])
@@ -145,7 +145,7 @@ def test_an_appended_source_goes_on_where_it_ended():
 # What could go wrong
 
 
-def test_a_row_that_vanishes_is_noticed():
+def test_missing_row_is_detected_on_replay():
     ingest = Ingest(ListSource({0: rows_at(range(10))}), OrderConfig())
     events = iter(ingest)
     next(events)
@@ -154,7 +154,7 @@ def test_a_row_that_vanishes_is_noticed():
         list(events)
 
 
-def test_a_log_that_gives_another_sequence_is_noticed():
+def test_different_sequence_of_a_log_is_detected():
     log = MemoryLog()
     list(Ingest(ListSource({0: rows_at(range(9))}), OrderConfig(), log=log))
     rows, footer = log.frames[-1]
@@ -163,7 +163,7 @@ def test_a_log_that_gives_another_sequence_is_noticed():
         list(Ingest(ListSource({0: rows_at(range(9))}), OrderConfig(), log=log))
 
 
-def test_a_full_disk_is_waited_for_and_then_an_error(monkeypatch):
+def test_full_disk_is_retried_and_then_an_error(monkeypatch):
     monkeypatch.setattr(ingest_module, "RETRY_SECONDS", 0.001)
     monkeypatch.setattr(ingest_module, "DISK_FULL_SECONDS", 0.01)
     source = Ticking({0: rows_at(range(30))}, poll_sizes=(10,))
@@ -187,7 +187,7 @@ def test_a_full_disk_is_waited_for_and_then_an_error(monkeypatch):
     assert log.frames == []
 
 
-def test_a_state_that_is_none_is_refused():
+def test_invalid_state_is_refused():
     tensors, meta = IngestState().state_dict(), IngestState().to_json()
     for key in meta:
         with pytest.raises(ValueError, match="no state of ingestion"):
@@ -197,7 +197,7 @@ def test_a_state_that_is_none_is_refused():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_event_ids_stay_with_their_events_over_crashes(seed):
+def test_event_ids_survive_crashes(seed):
     rng, partitions = random.Random(seed), {0: [], 1: []}
     for i in range(120):  # late rows and repeats; the source of an event is its id
         p = rng.randrange(2)
@@ -217,7 +217,7 @@ def test_event_ids_stay_with_their_events_over_crashes(seed):
                 break
 
 
-def test_a_log_that_was_written_without_event_ids_has_none():
+def test_log_written_without_event_ids_has_none():
     world = World(OrderConfig(), MemoryLog())
     partitions = {0: [Row(i, 9, i, event_id=i) for i in range(20)]}
     assert sum(map(len, world.start(ListSource(partitions)))) == 20

@@ -51,7 +51,7 @@ def cut(items, at):
     at=st.lists(st.integers(0, 40), max_size=5),
     share=st.sampled_from([None, 1, 3]),
 )
-def test_events_are_judged_one_by_one_however_they_are_cut(t, config, at, share):
+def test_classification_does_not_depend_on_batch_boundaries(t, config, at, share):
     expected = judge_rows([Row(0, 0, tick) for tick in t], config, share)
     front, done, late, bad, forced = PartitionState(), 0, [], {}, 0
     window = None if share is None else BoundedWindow([], share, 10**9)
@@ -70,7 +70,7 @@ def test_events_are_judged_one_by_one_however_they_are_cut(t, config, at, share)
     watermarks=st.lists(SMALL, min_size=9, max_size=9),
     columns=st.tuples(st.booleans(), st.booleans(), st.booleans()),
 )
-def test_a_buffer_releases_what_sorting_everything_would(rows, at, watermarks, columns):
+def test_reorder_buffer_matches_sorting_everything(rows, at, watermarks, columns):
     buffer, waiting, total = ReorderBuffer(), [], 0
     numbered = [(t, p, seq) for seq, (t, p) in enumerate(rows)]
     for piece, watermark in zip(cut(numbered, at), watermarks, strict=False):
@@ -124,7 +124,7 @@ def content(rows):
     return keys(rows), e.src.to_pylist(), e.dst.to_pylist(), *optional
 
 
-def test_a_buffer_of_few_rows_frees_the_released_ones():
+def test_nearly_empty_buffer_frees_released_rows():
     buffer = ReorderBuffer()
     for i in range(60):  # of each poll one row stays for long
         n = 50_000
@@ -148,7 +148,7 @@ def events_at(t):
     at=st.lists(st.integers(0, 60), max_size=8),
     window=st.integers(1, 20),
 )
-def test_duplicates_are_those_first_seen_within_the_window(ids, at, window):
+def test_duplicates_are_detected_within_the_window(ids, at, window):
     expected = judge_rows(
         [Row(0, 0, 0, event_id=key) for key in ids], OrderConfig(dedup_window=window)
     ).duplicate

@@ -31,7 +31,7 @@ def labels_of(source):
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
-def test_texts_are_numbered_as_they_appear(tmp_path, ending):
+def test_string_classes_are_numbered_in_order_of_appearance(tmp_path, ending):
     path = write_labels(tmp_path / f"a.{ending}", ["card", "cash", "card", "wire"])
     stream = open_stream(path, label="label")
     assert labels_of(stream) == [0, 1, 0, 2]
@@ -51,7 +51,7 @@ def test_booleans_are_0_and_1(tmp_path, ending, labels):
     assert labels_of(open_stream(path, label="label")) == [1, 0, 1]
 
 
-def test_an_empty_label_is_refused_where_it_stands(tmp_path):
+def test_empty_label_is_refused_with_its_location(tmp_path):
     path = write_labels(tmp_path / "a.csv", ["card", ""])
     with pytest.raises(StreamError, match="line 3: label is empty"):
         labels_of(open_stream(path, label="label"))
@@ -67,14 +67,14 @@ def test_numbers_among_the_first_rows_stay_numbers(tmp_path):
         labels_of(open_stream(write_labels(tmp_path / "a.csv", [1] * 200 + ["x"]), label="label"))
 
 
-def test_text_that_is_no_class_is_refused(monkeypatch, tmp_path):
+def test_non_class_text_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(validate, "MOST", 2)
     path = write_labels(tmp_path / "a.csv", ["a", "b", "a", "c"])
     with pytest.raises(StreamError, match=r"line 5: label is c, and there are .* classes already"):
         labels_of(open_stream(path, label="label"))
 
 
-def test_reading_goes_on_with_the_same_numbers(tmp_path):
+def test_resumed_reading_keeps_the_class_numbers(tmp_path):
     """What follows a place is numbered as if all had been read at once, however it is cut."""
     words = [f"w{i * i % 7}" for i in range(60)]
     path = write_labels(tmp_path / "a.csv", words)

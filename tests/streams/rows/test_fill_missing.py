@@ -36,13 +36,13 @@ def test_missing_features_are_refused_or_filled(tmp_path, ending):
     assert next(iter(stream)).x.tolist() == [[1.5, 2.0], [-1.0, 3.0], [-1.0, -1.0]]
 
 
-def test_lists_are_filled_within():
+def test_missing_list_elements_are_filled():
     table = {"src": [0, 0], "dst": [1, 1], "t": [1, 2], "x": [[1.0, None], [None, 4.0]]}
     stream = open_stream(table, features="x", fill_missing=0)
     assert next(iter(stream)).x.tolist() == [[1.0, 0.0], [0.0, 4.0]]
 
 
-def test_bad_rows_beside_filled_ones_spoil_none(tmp_path):
+def test_bad_rows_do_not_affect_filled_rows(tmp_path):
     path = tmp_path / "a.csv"
     rows = [f"0,1,{t},," if t % 7 else f"0,1,{t},x,1" for t in range(80)]
     path.write_text("src,dst,t,f0,f1\n" + "\n".join(rows) + "\n")

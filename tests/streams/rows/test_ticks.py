@@ -38,7 +38,7 @@ def test_units_that_are_unknown_or_have_no_length_are_refused():
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
 @given(t=st.integers(-INT64_MAX, INT64_MAX - 1))
-def test_text_keeps_nanoseconds_to_the_last(scratch, ending, t):
+def test_text_times_keep_nanoseconds(scratch, ending, t):
     assert csv_ticks(scratch, [t], ending, time_unit="ns") == [t]
     seconds = Decimal(t).scaleb(-9)
     text = f"{seconds:f}"
@@ -50,7 +50,7 @@ def test_text_keeps_nanoseconds_to_the_last(scratch, ending, t):
     st.sampled_from(["day", "h", "m", "s", "ms"]),
     st.sampled_from(["h", "m", "s", "ms", "us"]),
 )
-def test_a_decimal_is_the_exact_tick_or_an_error(scratch, value, unit, tick):
+def test_decimal_gives_the_exact_tick_or_an_error(scratch, value, unit, tick):
     per_unit = ticks_per_unit(unit, tick)
     if per_unit < 1:
         return
@@ -65,12 +65,12 @@ def test_a_decimal_is_the_exact_tick_or_an_error(scratch, value, unit, tick):
 
 
 @given(st.integers(-(2**50), 2**50), st.sampled_from(["s", "ms", "us"]))
-def test_a_float64_is_the_decimal_it_stands_for(t, tick):
+def test_float64_is_read_as_its_shortest_decimal(t, tick):
     digits = {"s": 0, "ms": 3, "us": 6}[tick]
     assert ticks(pa.array([t / 10**digits]), tick_unit=tick) == [t]
 
 
-def test_timestamps_and_dates_know_their_unit():
+def test_timestamps_and_dates_have_their_own_unit():
     micros = pa.array([1_700_000_000_123_456], pa.timestamp("us", tz="UTC"))
     assert ticks(micros, time_unit="us") == [1_700_000_000_123_456]
     assert ticks(micros, tick_unit="ns") == [1_700_000_000_123_456_000]
