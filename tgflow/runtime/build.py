@@ -1,4 +1,4 @@
-"""Compose the runner of a run, which starts or resumes: of rank 0, and of a follower."""
+"""Compose the runner of a run, new or resumed: of rank 0, and of a follower."""
 
 from __future__ import annotations
 
@@ -89,11 +89,11 @@ class RunInputs:
 
     live: LiveInputs
     model: TemporalModel | Lineup
-    """The model, its first parameters drawn by the seed; or the models to compare."""
+    """The model, with parameters initialized by the seed; or the models to compare."""
     title: str | None = None
-    """Name of the models for people; None: the name of the model."""
+    """Display name of the models; None: the name of the model."""
     lead: Lead = field(default_factory=Lead)
-    """Briefs the other ranks, if there are any."""
+    """Broadcasts the briefing to the other ranks, if there are any."""
     cut_at_steps: bool = False
     """Whether micro-batches also end where the time changes."""
 
@@ -126,7 +126,7 @@ def _compose(
     console: Console,
     opened: ExitStack,
 ) -> Runner:
-    """Make the runner; `opened` closes what is open if a later part cannot be made."""
+    """Make the runner; `opened` closes the parts already open if a later one fails."""
     config, path, live, peers = directory.config, directory.path, inputs.live, inputs.lead.peers
     source, name = live.source, inputs.title or config.model.name
 
@@ -146,7 +146,7 @@ def _compose(
     ingest = open_ingest(directory, source, start, position, log, flow, opened)
     stream = PacedStream(ingest, flow, config.stream, learned=position - start.run.history)
 
-    # the components, in the order of their calls
+    # the components, in call order
     settings = SavedSettings(
         config, build, elapsed=start.run.elapsed, history=start.run.history, changed=changed
     )
@@ -163,7 +163,7 @@ def _compose(
     if (scores := open_scores(directory, ingest, trainer, newest)) is not None:
         components.append(scores)
 
-    # the stream: cut into micro-batches, with features of nodes
+    # the stream: split into micro-batches, with node features
     batches: Iterable[EventBatch] = stream
     if config.scores.max_wait is not None:
         keep = directory.effect == "any_time"  # ends of other settings are not repeated
@@ -192,7 +192,7 @@ def _compose(
     opened.enter_context(checkpoints)
     opened.enter_context(stream)
 
-    # what watches the run
+    # monitoring
     status, operate = RunStatus(), config.operate
     metrics = RunMetrics(
         status,
@@ -247,7 +247,7 @@ def _make_trainer(
     start: Start,
     run_log: RunLog,
 ) -> tuple[StreamTrainer, Start]:
-    """Brief the other ranks, and return the trainer and where ingestion starts."""
+    """Brief the other ranks; return the trainer and the start of ingestion."""
     config, live, peers = directory.config, inputs.live, inputs.lead.peers
     initial = find_initial(config, peers.world) if newest is None else None
     briefing = Briefing.of(
@@ -274,7 +274,7 @@ def open_follower(
     run_log: RunLog,
     gpu: Device | None = None,
 ) -> Runner:
-    """Return the runner of a rank other than 0, which learns what rank 0 does."""
+    """Return the runner of a rank other than 0, which repeats the steps of rank 0."""
     directory, newest = briefing.directory(), briefing.load_checkpoint()
     followed = Followed(peers, briefing.unit, briefing.x_dim)
     trainer = make_trainer(directory, model, briefing, newest, gpu, peers, run_log)

@@ -1,6 +1,6 @@
-"""Checkpoints of a run: when they are taken, and the components that belong to them.
+"""Checkpoints of a run: their schedule, and the components stored in them.
 
-The state is copied between two micro-batches and written by a thread beside the training.
+The state is copied between two micro-batches and written by a background thread.
 """
 
 from __future__ import annotations
@@ -36,39 +36,39 @@ from tgflow.train.stream_trainer import StreamTrainer
 class Component:
     """Part of a run. Subclasses override the hooks that they need; the defaults do nothing.
 
-    The main loop calls `figures` and `on_step` after each micro-batch, and `report` once all is
-    saved. Checkpoints call `changed`, `save` and `saved`. `close` is called at the end of the run.
+    The main loop calls `figures` and `on_step` after each micro-batch, and `report` after the last
+    save. Checkpoints call `changed`, `save` and `saved`. `close` is called at the end of the run.
     """
 
     def figures(self, step: StepRecord) -> Mapping[str, Any]:
-        """Return what the component adds to the record of a micro-batch."""
+        """Return the fields that the component adds to the record of a micro-batch."""
         return {}
 
     def on_step(self, record: Mapping[str, Any]) -> None:
-        """Process the record of a micro-batch that was learned."""
+        """Process the record of a learned micro-batch."""
 
     def changed(self) -> bool:
-        """Whether a checkpoint would differ from the newest one although no event came."""
+        """Whether a checkpoint would differ from the newest one although no event arrived."""
         return False
 
     def save(self, writer: Checkpoint) -> None:
-        """Save the current state; later changes do not alter what was saved."""
+        """Save the current state; later changes do not alter the saved copy."""
 
     def saved(self) -> None:
-        """Follow up on the checkpoint of the latest `save`, which is on the disk now."""
+        """Called once the checkpoint of the latest `save` is on disk."""
 
     def report(self) -> Mapping[str, Mapping[str, Any]]:
         """Return final reports by name; may write them too."""
         return {}
 
     def close(self) -> None:
-        """Release the resources that the component holds."""
+        """Release all resources."""
 
 
 class Checkpoints:
     """Takes checkpoints by time and by micro-batches; a context manager that waits for the last.
 
-    `announce` broadcasts whether the last checkpoint is taken, where all ranks must take it.
+    `announce` broadcasts whether the last checkpoint is taken, as all ranks must take part.
     """
 
     def __init__(
@@ -92,10 +92,10 @@ class Checkpoints:
         self._batches = 0
         self._is_pending = False
         self.saved = saved
-        """Events in the newest checkpoint that is known to be on the disk; None without one."""
+        """Events in the newest checkpoint known to be on disk; None without one."""
         self._saved_at: float | None = None
         self.copy_seconds = 0.0
-        """How long the training waited for the latest one."""
+        """Time for which the latest checkpoint blocked the training."""
 
     @property
     def stats(self) -> WriterStats:
@@ -103,18 +103,18 @@ class Checkpoints:
 
     @property
     def age(self) -> float | None:
-        """Seconds by which a crash would set the run back; None before the first checkpoint."""
+        """Seconds of progress that a crash would lose; None before the first checkpoint."""
         return None if self._saved_at is None else time.monotonic() - self._saved_at
 
     def __enter__(self) -> Checkpoints:
         return self
 
     def __exit__(self, *error: object) -> None:
-        with suppress(OSError):  # it was logged, or something worse ends the run
+        with suppress(OSError):  # already logged, or a worse error ends the run
             self._writer.wait()
 
     def after_step(self) -> bool:
-        """Return whether it is time to take one; one that is late waits for the one under way."""
+        """Return whether a checkpoint is due; one that is late waits for the one in progress."""
         self._batches += 1
         if self._writer.busy:
             return False
@@ -123,13 +123,13 @@ class Checkpoints:
         by_time = every and time.monotonic() - self._taken_at >= every
         if not (by_time or (every_batches and self._batches >= every_batches)):
             return False
-        if self._trainer.num_pending:  # every micro-batch learned must have its record
+        if self._trainer.num_pending:  # every learned micro-batch must have its record
             self._trainer.catch_up()
             return False
         return True
 
     def finish(self) -> str | None:
-        """Save all there is, and return the digest of the state that is on the disk."""
+        """Save the final state, and return the digest of the state on disk."""
         try:
             self._writer.wait()
         except OSError as error:
@@ -139,7 +139,7 @@ class Checkpoints:
         if self._announce is not None:
             self._announce(is_due)
         if is_due:
-            # the other ranks do not take part unless it was announced
+            # the other ranks take part only if it was announced
             self._take(Shard() if self._announce is None else self._shard)
             self._writer.wait()
             if not self._settle():
@@ -148,7 +148,7 @@ class Checkpoints:
         return None if digest is None else str(digest)
 
     def take(self) -> None:
-        """Copy the state, and begin to write it; all ranks that save together do so here."""
+        """Copy the state and start the write; all ranks that save together call this together."""
         self._take(self._shard)
 
     def _take(self, shard: Shard) -> None:
@@ -162,7 +162,7 @@ class Checkpoints:
         self._writer.submit(self._trainer.position, checkpoint)
 
     def _settle(self) -> bool:
-        """Follow up on the checkpoint that was under way; return False if it was not written."""
+        """Process the checkpoint in progress; return False if it was not written."""
         stats, is_pending = self.stats, self._is_pending
         self._is_pending = False
         if not is_pending:
@@ -206,7 +206,7 @@ class SavedSettings(Component):
         return self._before + time.monotonic() - self._started
 
     def changed(self) -> bool:
-        """Whether the newest checkpoint holds other settings, or another build."""
+        """Whether the newest checkpoint has other settings, or another build."""
         return self._changed
 
     def save(self, writer: Checkpoint) -> None:
@@ -219,13 +219,13 @@ class SavedSettings(Component):
 def save_run_note(
     writer: Checkpoint, config: Config, build: dict[str, Any], elapsed: float, history: int
 ) -> None:
-    """Note the settings of a run, and what it has come to."""
+    """Save the settings of a run, and its progress."""
     writer.note("model", plain(config)["model"])
     writer.note("run", asdict(RunNote(build, elapsed, fixed_settings(config), history)))
 
 
 class SavedRecords(Component):
-    """The lines of metrics.jsonl: checkpoints note their number, and newer ones are cut off."""
+    """The lines of metrics.jsonl: checkpoints store their number; newer ones are truncated."""
 
     def __init__(self, files: RunFiles, newest: Checkpoint | None) -> None:
         self._files, lines = files, 0
@@ -238,30 +238,30 @@ class SavedRecords(Component):
         self._files.log(record)
 
     def save(self, writer: Checkpoint) -> None:
-        """Note how many lines there are; they are on the disk when this returns."""
+        """Save the number of lines; they are on disk when this returns."""
         writer.note("records", {"lines": self._files.record_file.sync()})
 
 
 ENDS_FILE = "micro-batches.txt"
 _AHEAD = 2
 _PAUSE = 0.1
-"""Seconds for which nothing happens where no event waits to be learned."""
+"""Seconds per poll while the current micro-batch is empty."""
 MANY = 1 << 20
 """Size of the file in bytes from which unused ends are removed: some 60,000 ends."""
 _TORN = re.compile(rb"\d*( [0-9a-f]{0,8})?\0*")
-"""A line that a crash has cut off."""
+"""A line truncated by a crash."""
 
 
 class EndsDamaged(LogCorrupt):
-    """Where micro-batches have ended cannot be read."""
+    """Raised when the file of micro-batch ends cannot be read."""
 
 
 class MicroBatchEnds(Component):
-    """A file of the log positions at which the micro-batches of a run have ended, a line each.
+    """A file of the log positions at which the micro-batches of a run have ended, one per line.
 
-    Behind each stands the CRC-32 of its digits. Ends beyond the newest checkpoint are those that a
-    resumed run repeats, unless `keep` is False; those before the oldest checkpoint in `store` are
-    removed in bulk.
+    Each is followed by the CRC-32 of its digits. A resumed run repeats the ends beyond the newest
+    checkpoint, unless `keep` is False; those before the oldest checkpoint in `store` are removed in
+    bulk.
     """
 
     def __init__(
@@ -291,7 +291,7 @@ class MicroBatchEnds(Component):
         self._file.rewind(sum(map(len, lines[: start + len(self.to_repeat)])))
 
     def add(self, position: int) -> None:
-        """Write that a micro-batch ends here, before it is learned. Thread-safe."""
+        """Append the end of a micro-batch, before it is learned. Thread-safe."""
         with self._writing:
             self._file.write(line_of(position))
 
@@ -300,13 +300,13 @@ class MicroBatchEnds(Component):
             self._file.sync()
 
     def saved(self) -> None:
-        """Remove the ends that no checkpoint needs any more, once they are many."""
+        """Remove the ends that no checkpoint needs any more, once there are many."""
         if self._store is None or self._file.size < MANY:
             return
         oldest = self._store.oldest_kept()
         if oldest is None:
             return
-        with self._writing, suppress(OSError):  # a full disk is reported where it matters
+        with self._writing, suppress(OSError):  # a full disk is reported elsewhere
             lines = _lines(self._file.path)
             needed = lines[_first_beyond(lines, oldest["position"]) :]
             if 2 * len(needed) <= len(lines):
@@ -322,7 +322,7 @@ def line_of(position: int) -> bytes:
 
 
 def _end_of(line: bytes) -> int | None:
-    """Return the end that a line is of, None if it is damaged."""
+    """Parse the end in a line, None if it is damaged."""
     number = line.partition(b" ")[0]
     return int(number) if number.isdigit() and line == line_of(int(number)) else None
 
@@ -343,7 +343,7 @@ def _first_beyond(lines: Sequence[bytes], position: int) -> int:
 
 
 class TimedStream:
-    """A stream whose micro-batches end when they are full, or when they have waited long enough."""
+    """A stream whose micro-batches end when they are full, or after a maximum wait."""
 
     def __init__(
         self,
@@ -354,12 +354,12 @@ class TimedStream:
         max_wait: float,
     ) -> None:
         self.unit = getattr(stream, "unit", None)
-        """What a tick is, if the stream has a unit."""
+        """Unit of a tick, if the stream has one."""
         self._stream, self._ends = stream, ends
         self._start = self._at = position
         self._batch_size, self._max_wait = batch_size, max_wait
         self._since = 0.0
-        """When the first event of the micro-batch that fills up was received."""
+        """Arrival time of the first event of the current micro-batch."""
 
     def __iter__(self) -> Iterator[EventBatch]:
         ahead = Prefetcher(iter(self._stream), _AHEAD)
@@ -381,13 +381,13 @@ class TimedStream:
             ahead.close()
 
     def _left(self) -> float:
-        """Return for how many seconds to wait for more events; 0 or less: no longer."""
+        """Return the remaining seconds to wait for events; 0 or less: end the micro-batch."""
         if self._at == self._start or self._ends.to_repeat:
             return _PAUSE
         return self._since + self._max_wait - time.monotonic()
 
     def _divided(self, events: EventBatch) -> Iterator[EventBatch]:
-        """Yield events, and what ends micro-batches where earlier ones did or they are full."""
+        """Yield events, with markers where earlier micro-batches ended or the current is full."""
         while len(events):
             repeated = self._ends.to_repeat
             end = repeated[0] if repeated else self._start + self._batch_size

@@ -31,7 +31,7 @@ EFFECTS: dict[Effect, str] = {
     "fixed_model": "starts model, optimizer and memory afresh; the events are kept",
     "fixed": "cannot change within a run: give another --out",
 }
-"""Effects of another value on resume, least grave first."""
+"""Effects of a changed value on resume, mildest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class SettingChange:
 def changes(saved: Config, wanted: Config) -> list[SettingChange]:
     """Return the settings in which `wanted` differs from `saved`, in the schema's order."""
     old, new = flat(saved), flat(wanted)
-    is_named = bool(saved.stream.path)  # else a trainer whose stream was in memory
+    is_named = bool(saved.stream.path)  # otherwise a trainer with an in-memory stream
     return [
         SettingChange(each.key, each.effect, old[each.key], new[each.key])
         for each in fields()
@@ -58,7 +58,7 @@ def changes(saved: Config, wanted: Config) -> list[SettingChange]:
 
 
 def fixed_settings(config: Config) -> dict[str, Any]:
-    """Return the settings that a checkpoint stands for, by "section.key"."""
+    """Return the settings stored in a checkpoint, by "section.key"."""
     values = flat(config)
     return {each.key: values[each.key] for each in fields() if each.effect != "any_time"}
 
@@ -80,7 +80,7 @@ class ResumeOptions:
 
 
 class RunDirectory:
-    """A run directory that this process has to itself; a context manager."""
+    """A run directory locked by this process; a context manager."""
 
     def __init__(
         self,
@@ -101,9 +101,9 @@ class RunDirectory:
 
     @classmethod
     def find(cls, config: Config, name: str, options: ResumeOptions) -> RunDirectory:
-        """Return where to run and with which settings; nothing is changed there yet.
+        """Return the directory and settings of the run; changes nothing on disk.
 
-        A run may start where another one has been that learned nothing.
+        A directory of a run that has learned nothing may be reused.
         """
         if options.resume and config.run.out is None:
             raise ConfigError("--resume needs the run's directory: --resume --out runs/NAME")
@@ -117,7 +117,7 @@ class RunDirectory:
             saved = _saved(path, run_note(_newest_meta(path)).settings, unknown)
             stated = {**(options.stated or {}), "run.out": config.run.out}
             wanted = replaced(saved, stated)
-            if placement_of(wanted) not in FILED:  # of no use where rows are in memory now
+            if placement_of(wanted) not in FILED:  # irrelevant where rows are in memory now
                 unused = {"tables.edge_budget": None, "tables.edge_path": None}
                 wanted = replaced(saved, unused | stated)
             changed = _changes(path, saved, wanted, options)
@@ -142,9 +142,9 @@ class RunDirectory:
         return gravest(self.changed)
 
     def take(self) -> None:
-        """Take the directory, and remove what a run has left there that learned nothing.
+        """Lock the directory, and remove the files of a run that has learned nothing.
 
-        A second time does nothing.
+        Idempotent.
         """
         self.files.make()
         if self._lock is None:
@@ -152,9 +152,9 @@ class RunDirectory:
             self.files.clear()
 
     def __enter__(self) -> Self:
-        """Take the directory, and write its settings; raises as `take`."""
+        """Lock the directory, and write its settings; raises as `take`."""
         self.take()
-        # which also shows whether one can write here
+        # which also checks that the directory is writable
         self.files.write_config(self.config if self._saved is None else self._saved)
         return self
 
@@ -163,12 +163,12 @@ class RunDirectory:
         self.release()
 
     def release(self) -> None:
-        """Let others have the directory; a second time does nothing."""
+        """Unlock the directory. Idempotent."""
         if self._lock is not None:
             self._lock.release()
 
     def newest_meta(self) -> dict[str, Any]:
-        """Return the meta of the newest checkpoint whose manifest is whole; empty without one."""
+        """Return the meta of the newest checkpoint with an intact manifest; empty without one."""
         return _newest_meta(self.path)
 
     def compare(self, counting: Mapping[str, Any]) -> None:
@@ -176,9 +176,9 @@ class RunDirectory:
         self.changed = _changes(self.path, saved, self.config, self._options)
 
     def accept_settings(self) -> None:
-        """Write config.toml of a resumed run: it goes on with other settings.
+        """Write config.toml of a resumed run with its new settings.
 
-        Until a checkpoint stands for those that count, the next resume has them as they were.
+        Until the next checkpoint, another resume uses the checkpoint's values of `fixed_settings`.
         """
         if self.resumed:
             self.files.write_config(self.config)
@@ -193,7 +193,7 @@ def _newest_meta(path: Path) -> dict[str, Any]:
 
 
 def _saved(path: Path, counting: Mapping[str, Any], unknown: list[str] | None = None) -> Config:
-    """Return the settings of a run: what counts as a checkpoint has it, the rest by config.toml."""
+    """Return the settings of a run: those in `counting`, the rest from config.toml."""
     view = load_config(path / SETTINGS, unknown=[] if unknown is None else unknown)
     return replaced(view, counting)
 
@@ -201,7 +201,7 @@ def _saved(path: Path, counting: Mapping[str, Any], unknown: list[str] | None = 
 def _changes(
     path: Path, saved: Config, wanted: Config, options: ResumeOptions
 ) -> list[SettingChange]:
-    """Return `changes`; ConfigError if they are more than is allowed."""
+    """Return `changes`; ConfigError if some are not allowed."""
     changed = changes(saved, wanted)
     effect = gravest(changed)
     if effect == "any_time" or (options.allow_change and effect != "fixed"):
@@ -226,7 +226,7 @@ def _changes(
 
 
 def learn_again(run: Path, rows: Path | str | None) -> str:
-    """Return how a run, whose edge features in `rows` may be lost, learns all of it again."""
+    """Describe how to relearn a run from its start after the edge features in `rows` are lost."""
     log, way = run / "log", "the log or the source"
     lost = [] if rows is None else [rows]
     if any(log.glob("*.log")) and not path_of(log, 0).exists():

@@ -1,4 +1,4 @@
-"""The feature tables of a run: settings checked, tables opened and cached, figures of them."""
+"""The feature tables of a run: validation of settings, opening, caching, and figures."""
 
 from __future__ import annotations
 
@@ -23,21 +23,20 @@ from tgflow.train.caches import caches_of
 from tgflow.units import parse_bytes
 
 EDGE_ROWS = "edge-x.rows"
-"""The file of a run's edge features, in its directory."""
+"""File of a run's edge features, in its directory."""
 FILED = ("disk", "auto")
-"""Places that may be a file."""
+"""Placements that may use a file."""
 GPU_SHARE = 0.5
-"""Of the GPU's free memory that is not set aside for the graph: for edge features, unless they have
-a budget."""
+"""Share of free GPU memory, after the graph's, that edge features take without a budget."""
 
 
 def placement_of(config: Config) -> Placement:
-    """Return where edge features are to be: where no setting says, with a graph on a GPU auto."""
+    """Return the placement of edge features; the default with a graph on a GPU is auto."""
     return config.tables.edge_table or ("auto" if has_gpu_graph(config) else "host")
 
 
 def check_tables(config: Config, x_dim: int, *, live: bool) -> None:
-    """Refuse tables and caches that cannot be, before anything is made."""
+    """Raise `ConfigError` for invalid table and cache settings, before anything is created."""
     t, placement = config.tables, placement_of(config)
     if t.edge_budget and placement != "auto":
         raise ConfigError(
@@ -112,7 +111,7 @@ def scale_of(kind: ScaleKind, x_dim: int, freeze_at: int = FREEZE_AT) -> Feature
 def features_report(
     graph: TemporalGraph, nodes: NodeFeatures | None, ids: NodeIds
 ) -> dict[str, str]:
-    """Return what is to be said of the features of a run, a sentence each by name."""
+    """Return sentences on the features of a run, by name."""
     said = {}
     if graph.feature_scale is not None and graph.edge_x is not None:
         said["scale"] = graph.feature_scale.line()
@@ -124,7 +123,7 @@ def features_report(
 
 
 def edge_file(config: Config, directory: Path) -> Path | None:
-    """Return the file of edge features of a run in `directory`, None if there is to be none."""
+    """Return the file of edge features of a run in `directory`, None without one."""
     t = config.tables
     if placement_of(config) not in FILED:
         return None
@@ -164,13 +163,13 @@ def open_edge_table(
 def with_cache(
     config: Config, table: FeatureTable, policy: Policy, gpu: Device | None
 ) -> FeatureTable | CachedTable:
-    """Return `table` behind the cache of the settings, if they want one."""
+    """Return `table` behind the configured cache, if any."""
     t = config.tables
     if t.edge_cache is None:
         return table
     named: Policy | None = t.cache_policy or policy
     if gpu is not None and t.cache_policy is None:
-        named = None  # a GPU has a policy of its own
+        named = None  # GPU caches have their own policy
     if t.edge_cache.endswith("%"):
         size: dict[str, Any] = {"share": float(t.edge_cache[:-1]) / 100}
     else:
@@ -179,10 +178,10 @@ def with_cache(
 
 
 def table_figures(graph: TemporalGraph) -> dict[str, Any]:
-    """Return the places of a graph's features, and figures of caches in this process, by table.
+    """Return placements of a graph's features, and figures of caches in this process, by table.
 
-    A `hit_rate` is None where no row was read, as in a run that had nothing left to learn.
-    Synchronizes with a GPU that has a cache.
+    A `hit_rate` is None if no row was read, as in a run with nothing left to learn. Synchronizes
+    with a GPU that has a cache.
     """
     return {each.name: each.table.describe() for each in feature_inputs(graph)}
 

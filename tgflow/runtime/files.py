@@ -1,8 +1,8 @@
 """Files of a run directory: metrics, records and health, written so that damage is detected.
 
-metrics.jsonl keeps all of the latest records and an even share of the earlier ones. health.json is
-replaced every few seconds while the process lives, with or without events: a monitor takes the run
-for dead if `updated` is older than `stale_after_seconds`, and reads `state` otherwise.
+metrics.jsonl keeps all of the latest records and a uniform sample of earlier ones. health.json is
+replaced every few seconds while the process lives, with or without events: a monitor treats the run
+as dead if `updated` is older than `stale_after_seconds`, and reads `state` otherwise.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from tgflow.config import Config, to_toml
 from tgflow.durable.fs import AppendedFile, replace_file, replacing
 
 LATEST = 1 << 14
-"""Records that are kept, whatever comes."""
+"""Number of latest records that are always kept."""
 EARLIER = 1 << 14
-"""Records before those that are kept at most."""
+"""Maximum number of earlier records kept."""
 STEP = 1 << 13
-"""Records between two times that the file is thinned out."""
+"""Records between two thinnings of the file."""
 NUMBER = "number"
-"""The key that has how many records were written before this one."""
+"""Key of the number of records written before this one."""
 
 
 class RecordFile:
     """The records of a run, at most `LATEST + EARLIER + STEP` of them.
 
-    Of those before the latest one in every 2, 4, 8, ... is kept, as few as needed. The file is
-    replaced where it is thinned out, so that readers find it whole at any time.
+    Of the earlier records one in every 2, 4, 8, ... is kept, with the smallest stride that fits.
+    Thinning replaces the file atomically, so that readers always find it complete.
     """
 
     def __init__(self, path: Path) -> None:
@@ -50,27 +50,27 @@ class RecordFile:
         self._next = 0
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Append a record, which strict JSON can hold; at once readable by others."""
+        """Append a strict-JSON record, which other processes can read at once."""
         text = _compact({**record, NUMBER: self._next})
         crc = zlib.crc32(text.encode())
         self._file.write(f'{text[:-1]},"{KEY}":{crc}}}\n'.encode())
         self._numbers.append(self._next)
         self._next += 1
         if self._next % STEP == 0 and self._next > LATEST:
-            with suppress(OSError):  # a full disk is reported where it matters
+            with suppress(OSError):  # a full disk is reported elsewhere
                 self._thin()
 
     def sync(self) -> int:
-        """Return how many records were written, all of which are on the disk now."""
+        """Sync to disk; return the number of records written."""
         self._file.sync()
         return self._next
 
     def rewind(self, num: int) -> None:
-        """Cut off all records but the first `num`; a file with fewer stays as it is."""
+        """Truncate to the first `num` records; a file with fewer stays unchanged."""
         self.close()
         self._numbers, end, number = array("q"), 0, -1
         for line in whole_lines(self.path):
-            number += 1  # also of a line that is damaged
+            number += 1  # damaged lines count too
             with suppress(DamagedJson):
                 number = int(read_checked(line).get(NUMBER, number))
             if number >= num:
@@ -97,7 +97,7 @@ class RecordFile:
 
 
 def whole_lines(path: Path) -> Iterator[bytes]:
-    """Yield the whole lines of a file, none if it is not there."""
+    """Yield the complete lines of a file, none if it does not exist."""
     if path.exists():
         with path.open("rb") as file:
             yield from (line for line in file if line.endswith(b"\n"))
@@ -107,7 +107,7 @@ KEY = "crc32"
 
 
 class DamagedJson(ValueError):
-    """A text is not JSON, or not what was written."""
+    """Raised for text that is not JSON, or whose checksum differs."""
 
 
 def checksum(value: Mapping[str, Any]) -> int:
@@ -115,10 +115,10 @@ def checksum(value: Mapping[str, Any]) -> int:
 
 
 def read_checked(text: str | bytes) -> dict[str, Any]:
-    """Return the value that a text holds, without its checksum."""
+    """Parse a JSON object, verify its checksum and remove it."""
     try:
         value = json.loads(text)
-    except ValueError as error:  # of JSON, or of UTF-8
+    except ValueError as error:  # invalid JSON or UTF-8
         raise DamagedJson(f"it is not JSON: {error}") from None
     if not isinstance(value, dict) or value.pop(KEY, None) != checksum(value):
         raise DamagedJson("its checksum differs")
@@ -130,11 +130,11 @@ def _compact(value: Mapping[str, Any]) -> str:
 
 
 OWN = frozenset({".lock", "run.log", "run.log.1", "health.json", "scores.json"})
-"""Files that a run writes before it starts, and the note of its file of scores."""
+"""Files written before a run starts, and the note of its file of scores."""
 LOGS = {"csv": "metrics.csv", "tensorboard": "tensorboard", "wandb": "wandb"}
 """Files of loggers by the values of `--log-to`."""
 SEEDS = "seeds"
-"""Folder of the loggers of each of several seeds."""
+"""Folder of loggers with several seeds, one each."""
 BEFORE_LEARNING = frozenset(
     {"config.toml", "metrics.jsonl", "log", "dead-letters", "checkpoints", "edge-x.rows"}
     | {"stream.json", "metrics.json", "report.html", "injected.csv", "ranks"}
@@ -142,11 +142,11 @@ BEFORE_LEARNING = frozenset(
 )
 """Further files of a run that has learned nothing."""
 _PARTIAL = re.compile(r"\.(.+)\.partial")
-"""The name of a file that a run was killed over, and in it that of the file it was to become."""
+"""Name of a temporary file left by a killed run, with the name of its target."""
 
 
 class RunFiles:
-    """A directory for one run; it never mixes with another one's files."""
+    """A directory for one run; never mixed with the files of another run."""
 
     def __init__(self, path: Path, *, resumed: bool = False) -> None:
         self.path = path
@@ -166,7 +166,7 @@ class RunFiles:
         self.path.mkdir(parents=True, exist_ok=True)
 
     def clear(self) -> None:
-        """Remove what a run has left that has learned nothing; call it with the lock."""
+        """Remove the files of a run that has learned nothing; requires the lock."""
         self._check_free()
         for path in [*self.path.iterdir()]:
             if _whole(path.name) not in BEFORE_LEARNING:
@@ -188,7 +188,7 @@ class RunFiles:
         return self.record_file.path
 
     def write_config(self, config: Config) -> None:
-        """Write config.toml, which `--config` reads: all but where this run went."""
+        """Write config.toml, which `--config` reads: all settings but the output directory."""
         run = replace(config.run, out=None)
         self._write("config.toml", to_toml(replace(config, run=run)))
 
@@ -217,7 +217,7 @@ def to_json(value: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def read_figures(path: Path) -> dict[str, Any] | None:
-    """Return what `RunFiles.write_json` wrote to a file, None if it is not there."""
+    """Read a file written by `RunFiles.write_json`, None if it does not exist."""
     return read_checked(path.read_bytes()) if path.exists() else None
 
 
@@ -226,13 +226,13 @@ class Records:
     """Lines of a metrics.jsonl."""
 
     kept: list[dict[str, Any]]
-    """Those that were asked for, in order."""
+    """The requested records, in order."""
     num_damaged: int
-    """Lines that are not what was written, and are left out; not one at the end, cut off."""
+    """Number of damaged lines, which are skipped; an incomplete last line is not counted."""
 
 
 def read_records(path: Path, most: int | None = None) -> Records:
-    """Return the records of a metrics.jsonl; none if it is not there."""
+    """Return the records of a metrics.jsonl; none if it does not exist."""
     kept: list[dict[str, Any]] = []
     every, num_damaged = 1, 0
     for number, line in enumerate(whole_lines(path)):
@@ -251,14 +251,14 @@ def read_records(path: Path, most: int | None = None) -> Records:
 
 @dataclass(frozen=True, slots=True)
 class RunNote:
-    """What a checkpoint notes of its run; the defaults are those of a trainer in Python."""
+    """Note of a run in a checkpoint; the defaults are those of a trainer in Python."""
 
     build: dict[str, str | int | None] = field(default_factory=dict)
     elapsed: float = 0.0
     settings: dict[str, Any] = field(default_factory=dict)
     """The `fixed_settings`."""
     history: int = 0
-    """Events of another run that this one began with."""
+    """Events of the initial run (`--init-from`)."""
 
 
 def run_note(meta: Mapping[str, Any]) -> RunNote:
@@ -268,14 +268,14 @@ def run_note(meta: Mapping[str, Any]) -> RunNote:
 
 
 def _is_free(path: Path) -> bool:
-    """Return whether nothing is there but what a run leaves that has learned nothing."""
+    """Return whether a directory holds at most the files of a run that has learned nothing."""
     if not path.exists():
         return True
     names = {_whole(entry.name) for entry in path.iterdir()} - OWN
     records = path / "metrics.jsonl"
     if not names <= BEFORE_LEARNING or (records.exists() and records.stat().st_size > 0):
         return False
-    from tgflow.checkpoint import read_manifest  # the help needs no torch
+    from tgflow.checkpoint import read_manifest  # deferred, as --help needs no torch
 
     try:
         metas = [
@@ -284,7 +284,7 @@ def _is_free(path: Path) -> bool:
         for meta in metas:
             if read_natural(meta, "position") > run_note(meta).history:
                 return False
-    except (CheckpointError, OSError):  # a damaged one may be of more
+    except (CheckpointError, OSError):  # a damaged one may be of a run with events
         return False
     return True
 
@@ -295,7 +295,7 @@ def _whole(name: str) -> str:
 
 
 def finite(value: Any) -> Any:
-    """Return `value` as strict JSON can hold it: numbers that are not finite become None."""
+    """Convert `value` to strict JSON: numbers that are not finite become None."""
     if isinstance(value, Mapping):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -304,7 +304,7 @@ def finite(value: Any) -> Any:
 
 
 def run_name(config: Config) -> str:
-    """Return what a run is called where nobody named it, such as collegemsg-tgn."""
+    """Return the default name of a run, such as collegemsg-tgn."""
     path = "stdin" if config.stream.path == "-" else config.stream.path
     stem = Path(path).name.split(".")[0] or "stream"
     return f"{stem}-{config.model.name.removesuffix('+pairs').rpartition(':')[2].lower()}"
@@ -317,13 +317,13 @@ State = Literal[
 STATES: tuple[State, ...] = State.__args__  # type: ignore[attr-defined]
 """`waiting` for events, `paused` near the memory limit or on a full disk, `stopped` by a signal."""
 HEALTH_SECONDS = 5.0
-"""Between two files, at most."""
+"""Maximum seconds between two writes of health.json."""
 STALE_AFTER = 6 * HEALTH_SECONDS
 LIVE: tuple[State, ...] = STATES[:6]
 
 
 def write_health(path: Path, state: State, facts: Mapping[str, Any]) -> bool:
-    """Replace the file `path` at once; return whether the disk let it."""
+    """Replace the file `path` atomically; return False on a disk error."""
     health = {
         "state": state,
         "updated": time.time(),
@@ -340,7 +340,7 @@ def write_health(path: Path, state: State, facts: Mapping[str, Any]) -> bool:
 
 
 def read_health(path: Path) -> dict[str, Any] | None:
-    """Return what the file says and `alive`: whether a process keeps it fresh; None without one."""
+    """Return the file's content and `alive`, whether it is up to date; None without a file."""
     try:
         health: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         fresh = abs(time.time() - health["updated"]) <= health["stale_after_seconds"]

@@ -1,4 +1,4 @@
-"""The device of a run: selected by its settings, described, and its memory."""
+"""The device of a run: selection, description and memory."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ CPU = torch.device("cpu")
 
 
 def use_device(config: Config) -> torch.device:
-    """Return the device that models are to be on, as the current one of this thread.
+    """Select the device of the models and make it current in this thread.
 
-    Each rank has one of its own, as far as there are enough: cuda:LOCAL_RANK.
+    Each rank uses its own device if there are enough: cuda:LOCAL_RANK.
     """
     name = config.run.device
     if name == "cpu":
@@ -41,12 +41,12 @@ def use_device(config: Config) -> torch.device:
 
 
 def has_gpu_graph(config: Config) -> bool:
-    """Return whether graph, tables and caches are on the GPU of the model, if it is on one."""
+    """Return whether graph, tables and caches are on the model's GPU, if it is on one."""
     return config.run.device != "cpu" and config.tables.cache_policy != "belady"
 
 
 def graph_gpu(config: Config, device: torch.device) -> Device | None:
-    """Return the GPU of graph, tables and caches; None where they are with the host."""
+    """Return the GPU of graph, tables and caches; None if they are in host memory."""
     return device_of(device) if has_gpu_graph(config) else None
 
 
@@ -62,7 +62,7 @@ def describe_device(device: torch.device) -> dict[str, Any]:
 
 
 def device_figures(device: torch.device) -> dict[str, int]:
-    """Return the bytes that tensors take on a GPU, now and at most so far; nothing of the CPU."""
+    """Return current and peak bytes of tensors on a GPU; empty for the CPU."""
     if device.type != "cuda":
         return {}
     return {

@@ -1,4 +1,4 @@
-"""Ingestion of a run: durable log, order of events, dead letters, and its state in checkpoints."""
+"""Ingestion of a run: durable log, event order, dead letters, and its state in checkpoints."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tgflow.train.stream_trainer import StreamTrainer
 from tgflow.units import INT64_MAX
 
 SEGMENT_BYTES = 16 << 20
-"""Approximate size of a file of the log; the log is removed file by file."""
+"""Approximate segment size of the log; the log is removed segment by segment."""
 DEAD_LETTERS = "dead-letters"
 FILE = "stream.json"
 _NOTES: Mapping[str, Any] = {
@@ -42,7 +42,7 @@ _NOTES: Mapping[str, Any] = {
     "letters": dict[str, int] | None,
     "log": dict[str, int] | None,
 }
-"""Types of what `IngestState.to_json` returns."""
+"""Types of the values in `IngestState.to_json`."""
 
 
 def save_ingest(state: IngestState, writer: Checkpoint) -> None:
@@ -63,7 +63,7 @@ def load_ingest(reader: Checkpoint) -> IngestState:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """State of a run beside its trainer in a checkpoint; the defaults are a run's beginning."""
+    """State of a run beside its trainer in a checkpoint; the defaults are those of a new run."""
 
     ids: NodeIds | None = None
     state: IngestState | None = None
@@ -71,7 +71,7 @@ class Start:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint | None, *, has_stream: bool = True) -> Start:
-        """Return the state in `checkpoint`; the beginning without one."""
+        """Return the state in `checkpoint`; that of a new run without one."""
         if checkpoint is None:
             return cls()
         note, ids = run_note(checkpoint.meta), NodeIds()
@@ -96,10 +96,10 @@ def open_ingest(
     flow: FlowControl,
     opened: ExitStack,
 ) -> Ingest:
-    """Return ingestion at `position`; `opened` closes its dead letters."""
+    """Open ingestion at `position`; `opened` closes its dead letters."""
     config = directory.config
     order = config.order
-    if config.stream.sort:  # all events are held back until the end
+    if config.stream.sort:  # all events are buffered until the end
         order = replace(
             order,
             allowed_lateness=INT64_MAX,
@@ -136,7 +136,7 @@ def keeps_event_ids(config: Config) -> bool:
 
 
 def close_quietly(part: Any) -> None:
-    """Close a part, ignoring disk errors: another error ends the run already."""
+    """Close a part and ignore disk errors, as another error ends the run already."""
     with suppress(OSError):
         part.close()
 
@@ -144,10 +144,10 @@ def close_quietly(part: Any) -> None:
 def open_log(
     path: Path, state: IngestState | None, idle_timeout: float | None, run_log: RunLog
 ) -> DurableLog:
-    """Return the log, checked from the checkpoint's position on.
+    """Open the log, verified from the checkpoint's position on.
 
-    A log that is gone starts again at the checkpoint: later events come from the source, unless
-    `idle_timeout` is set, as only the log has recorded which partitions were idle.
+    A missing log restarts at the checkpoint: later events come from the source, unless
+    `idle_timeout` is set, as only the log records which partitions were idle.
     """
     needed = None if state is None else state.log
     if needed is not None and not any(path.glob("*.log")):
@@ -165,7 +165,7 @@ def open_log(
 
 
 class SavedIngest(Component):
-    """Ingestion in checkpoints: ids, positions, events held back; and stream.json."""
+    """Ingestion in checkpoints: ids, positions, buffered events; and stream.json."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class SavedIngest(Component):
         self._ingest.forget_before(self._trainer.position)
 
     def changed(self) -> bool:
-        """Whether more was read than the newest checkpoint has."""
+        """Whether more rows were read than the newest checkpoint holds."""
         return self._ingest.state_at(self._trainer.position).to_json() != self._saved
 
     def save(self, writer: Checkpoint) -> None:
@@ -198,7 +198,7 @@ class SavedIngest(Component):
         save_ingest(self._pending, writer)
 
     def saved(self) -> None:
-        """Commit the source's positions, and remove the log that no checkpoint needs."""
+        """Commit the source's positions, and remove log segments that no checkpoint needs."""
         assert self._pending is not None
         self._saved = self._pending.to_json()
         self._ingest.committed(self._pending)
@@ -212,9 +212,9 @@ class SavedIngest(Component):
             self._run_log.warning("log", text)
 
     def report(self) -> Mapping[str, Mapping[str, Any]]:
-        """Write and return counts of rows, and of events that wait to be learned.
+        """Write and return counts of rows and of events not yet learned.
 
-        A resumed run with nothing left to learn polls nothing: its earlier report holds.
+        A resumed run with nothing left to learn polls nothing, and keeps its earlier report.
         """
         report = self._ingest.report()
         if not self._ingest.has_polled:

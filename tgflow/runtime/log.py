@@ -1,6 +1,6 @@
-"""Messages of a run: run.log as JSON lines, and stderr as text or JSON.
+"""Log messages of a run: run.log as JSON lines, and stderr as text or JSON.
 
-Texts may quote stream contents, so control characters are escaped.
+Messages may quote stream contents, so control characters are escaped.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class RunLog:
             self._say(_line("info", "progress", text, fields))
 
     def close(self) -> None:
-        """Close run.log; what comes later goes to stderr only."""
+        """Close run.log; later messages go to stderr only."""
         if self._file is not None:
             self._file.close()
         self._file, self._path = None, None
@@ -90,7 +90,7 @@ def _to_stderr(line: str) -> None:
 
 @contextmanager
 def library_messages(run_log: RunLog) -> Iterator[None]:
-    """Let what tgflow's rooms log reach `run_log`; failed checkpoints are logged anyway."""
+    """Forward the package's log messages to `run_log`; failed checkpoints are logged anyway."""
 
     def emit(record: logging.LogRecord) -> None:
         event = record.name.rpartition(".")[2]

@@ -22,7 +22,7 @@ _MAKERS: Mapping[LogTo, Callable[[Path, int], Logger]] = {
 
 
 def check_loggers(kinds: Sequence[LogTo] | None) -> None:
-    """Raise ModuleNotFoundError, with the way out, if what a logger needs is not installed."""
+    """Raise ModuleNotFoundError, with the fix, if the package of a logger is not installed."""
     for kind in kinds or ():
         if kind != "csv":
             package(kind)
@@ -50,9 +50,9 @@ class RunLoggers(Component):
             each.flush()
 
     def close(self) -> None:
-        """Close all of them, even where one cannot be."""
+        """Close all loggers, even if one of them fails."""
         self._opened.close()
 
     def save(self, writer: Checkpoint) -> None:
-        """Flush: the logs must not be behind the checkpoint, which notes nothing of them."""
+        """Flush: logs must not be behind the checkpoint, which has no state of them."""
         self.flush()

@@ -15,7 +15,7 @@ PAGE_SIZE = resource.getpagesize()
 
 
 def rss_bytes() -> int:
-    """Return the memory that the process holds now; its highest where the system says no more."""
+    """Return the current memory of the process; its peak where only that is known."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * PAGE_SIZE
@@ -33,7 +33,7 @@ def num_cores() -> int:
 
 
 def describe() -> dict[str, Any]:
-    """Return the machine and the versions that a figure depends on; a GPU is left out."""
+    """Return the machine and the versions that a figure depends on, except the GPU."""
     return {
         "cores": num_cores(),
         "system": f"{platform.system()} {platform.machine()}",

@@ -27,7 +27,7 @@ from tgflow.units import seconds_per_tick
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric: its name in Prometheus, and the key of its value."""
+    """A metric: its Prometheus name, and the key of its value."""
 
     name: str
     kind: Literal["counter", "gauge"]
@@ -41,55 +41,55 @@ class Metric:
 
 
 METRICS = (
-    Metric("tgflow_state", "gauge", "1 for the state the run is in.", "state", "state"),
+    Metric("tgflow_state", "gauge", "1 for the current state of the run.", "state", "state"),
     Metric("tgflow_events_read", "counter", "Rows read from the source.", "read", "partition"),
-    Metric("tgflow_events_accepted", "counter", "Rows that are events.", "accepted", "partition"),
-    Metric("tgflow_events_late", "counter", "Events that came too late.", "late", "partition"),
-    Metric("tgflow_events_duplicate", "counter", "Rows that came twice.", "duplicate", "partition"),
+    Metric("tgflow_events_accepted", "counter", "Accepted rows.", "accepted", "partition"),
+    Metric("tgflow_events_late", "counter", "Late events.", "late", "partition"),
+    Metric("tgflow_events_duplicate", "counter", "Duplicate rows.", "duplicate", "partition"),
     Metric("tgflow_events_tombstone", "counter", "Records without a value.", "tombstone",
            "partition"),
-    Metric("tgflow_events_malformed", "counter", "Rows that are no events.", "malformed", "code"),
-    Metric("tgflow_watermarks_forced", "counter", "Watermarks moved as the buffer was full.",
+    Metric("tgflow_events_malformed", "counter", "Invalid rows.", "malformed", "code"),
+    Metric("tgflow_watermarks_forced", "counter", "Watermarks forced by a full buffer.",
            "forced", "partition"),
-    Metric("tgflow_source_gaps", "counter", "Stretches of the source that were lost.", "gaps",
+    Metric("tgflow_source_gaps", "counter", "Ranges of the source that were lost.", "gaps",
            "partition"),
-    Metric("tgflow_events_buffered", "gauge", "Events that wait to be put in order.", "buffered"),
-    Metric("tgflow_events_released", "counter", "Events put in order.", "released"),
+    Metric("tgflow_events_buffered", "gauge", "Events in the reorder buffer.", "buffered"),
+    Metric("tgflow_events_released", "counter", "Events released in order.", "released"),
     Metric("tgflow_events_learned", "counter", "Events predicted, learned and stored.", "position"),
-    Metric("tgflow_events_waiting", "gauge", "Events in order, not learned yet.", "waiting"),
+    Metric("tgflow_events_waiting", "gauge", "Events released, not yet learned.", "waiting"),
     Metric("tgflow_events_per_second", "gauge", "Events learned per second since the start.",
            "events_per_second"),
-    Metric("tgflow_freshness_seconds", "gauge", "From an event's arrival until it was learned.",
+    Metric("tgflow_freshness_seconds", "gauge", "Time from arrival of an event until learned.",
            "freshness_seconds"),
-    Metric("tgflow_watermark_seconds", "gauge", "Stream time up to which events are in order.",
+    Metric("tgflow_watermark_seconds", "gauge", "Stream time up to which events are complete.",
            "watermark_seconds"),
     Metric("tgflow_watermark_age_seconds", "gauge",
-           "How far that is behind the clock, where stream time is Unix time.", "watermark_age"),
-    Metric("tgflow_source_lag_records", "gauge", "Records that the source holds beyond.",
+           "Delay of the watermark behind the clock, for Unix times.", "watermark_age"),
+    Metric("tgflow_source_lag_records", "gauge", "Records of the source not read yet.",
            "source_lag", "partition"),
     Metric("tgflow_source_rebuilds", "counter", "Consumers rebuilt.", "source.rebuilds"),
-    Metric("tgflow_source_outage_seconds", "counter", "Time the source was out of reach.",
+    Metric("tgflow_source_outage_seconds", "counter", "Time the source was unreachable.",
            "source.outage_seconds"),
     Metric("tgflow_source_paused_seconds", "counter", "Time a partition was paused.",
            "source.paused_seconds"),
-    Metric("tgflow_prequential", "gauge", "Mean over all events, predicted before learned.",
+    Metric("tgflow_prequential", "gauge", "Mean over all events, prequential.",
            "prequential", "metric"),
-    Metric("tgflow_running", "gauge", "Mean that forgets old micro-batches.", "running", "metric"),
-    Metric("tgflow_forgetting", "gauge", "How far AP on replayed events is below its highest.",
+    Metric("tgflow_running", "gauge", "Mean over recent micro-batches.", "running", "metric"),
+    Metric("tgflow_forgetting", "gauge", "Drop of AP on replayed events from its peak.",
            "forgetting"),
-    Metric("tgflow_updates_skipped", "counter", "What was left out as not finite.", "num_skipped"),
+    Metric("tgflow_updates_skipped", "counter", "Non-finite updates skipped.", "num_skipped"),
     Metric("tgflow_checkpoints", "counter", "Checkpoints written.", "checkpoint.written"),
-    Metric("tgflow_checkpoint_failures", "counter", "Checkpoints that could not be written.",
+    Metric("tgflow_checkpoint_failures", "counter", "Checkpoints that failed.",
            "checkpoint.failures"),
-    Metric("tgflow_checkpoint_age_seconds", "gauge", "Since the latest checkpoint was taken.",
+    Metric("tgflow_checkpoint_age_seconds", "gauge", "Age of the latest checkpoint.",
            "checkpoint.age"),
     Metric("tgflow_checkpoint_bytes", "gauge", "Size of the latest checkpoint.",
            "checkpoint.bytes"),
-    Metric("tgflow_checkpoint_write_seconds", "gauge", "Time it took, beside the training.",
+    Metric("tgflow_checkpoint_write_seconds", "gauge", "Background write time of the latest one.",
            "checkpoint.seconds"),
-    Metric("tgflow_checkpoint_copy_seconds", "gauge", "Time the training waited for it.",
+    Metric("tgflow_checkpoint_copy_seconds", "gauge", "Time the latest one blocked training.",
            "checkpoint.copy_seconds"),
-    Metric("tgflow_checkpoint_position", "gauge", "Events that it holds.", "checkpoint.position"),
+    Metric("tgflow_checkpoint_position", "gauge", "Its event count.", "checkpoint.position"),
     Metric("tgflow_log_bytes", "gauge", "Size of the event log.", "log_bytes"),
     Metric("tgflow_dead_letter_bytes", "gauge", "Size of the dead letters.", "dead_letter_bytes"),
     Metric("tgflow_nodes", "gauge", "Nodes seen.", "num_nodes"),
@@ -98,39 +98,39 @@ METRICS = (
     Metric("tgflow_store_tier_bytes", "gauge", "Memory of the block store, by tier.",
            "store.tier_bytes", "tier"),
     Metric("tgflow_store_blocks", "gauge", "Blocks in use.", "store.blocks"),
-    Metric("tgflow_store_unused_ratio", "gauge", "Share of the blocks' room that is unused.",
+    Metric("tgflow_store_unused_ratio", "gauge", "Share of the blocks' capacity unused.",
            "store.slack"),
     Metric("tgflow_store_hit_ratio", "gauge", "Share of sampled neighbors found in each tier.",
            "store.hit_rate", "tier"),
     Metric("tgflow_memory_rows", "gauge", "Rows of node memory, past versions included.",
            "memory_rows"),
-    Metric("tgflow_edge_rows", "gauge", "Rows of edge features, by where they are.", "edge.rows",
+    Metric("tgflow_edge_rows", "gauge", "Rows of edge features, by placement.", "edge.rows",
            "placement"),
-    Metric("tgflow_edge_memory_bytes", "gauge", "Memory that they take, without a cache.",
+    Metric("tgflow_edge_memory_bytes", "gauge", "Memory of edge features without cache.",
            "edge.bytes"),
-    Metric("tgflow_edge_cache_hits", "counter", "Rows asked for and found in the cache.",
+    Metric("tgflow_edge_cache_hits", "counter", "Rows read from the cache.",
            "edge_cache.hits"),
-    Metric("tgflow_edge_cache_misses", "counter", "Rows asked for and read past the cache.",
+    Metric("tgflow_edge_cache_misses", "counter", "Rows read from the table on a miss.",
            "edge_cache.misses"),
-    Metric("tgflow_edge_cache_read_bytes", "counter", "Bytes read past the cache.",
+    Metric("tgflow_edge_cache_read_bytes", "counter", "Bytes read from the table.",
            "edge_cache.bytes_from_table"),
     Metric("tgflow_edge_cache_bytes", "gauge", "Memory of the cache.", "edge_cache.memory_bytes"),
-    Metric("tgflow_busy_ratio", "gauge", "Share of the run in which a stream of work was busy.",
+    Metric("tgflow_busy_ratio", "gauge", "Share of the run in which a worker was busy.",
            "busy", "stream"),
-    Metric("tgflow_gpu_memory_bytes", "gauge", "GPU memory that tensors take.", "gpu_bytes"),
-    Metric("tgflow_gpu_memory_peak_bytes", "gauge", "The most that they took.", "gpu_peak_bytes"),
+    Metric("tgflow_gpu_memory_bytes", "gauge", "GPU memory of tensors.", "gpu_bytes"),
+    Metric("tgflow_gpu_memory_peak_bytes", "gauge", "Peak of tensor memory.", "gpu_peak_bytes"),
     Metric("tgflow_rank_compute_seconds", "counter", "Forward, backward and optimizer of a rank.",
            "rank.compute_seconds", "rank"),
-    Metric("tgflow_rank_wait_seconds", "counter", "Time in which a rank waits for others.",
+    Metric("tgflow_rank_wait_seconds", "counter", "Time a rank waited for others.",
            "rank.wait_seconds", "rank"),
     Metric("tgflow_rank_memory_bytes", "gauge", "Memory of a rank's process.", "rank.memory_bytes",
            "rank"),
-    Metric("tgflow_rank_sent_bytes", "counter", "Sent by a rank to others.", "rank.sent_bytes",
+    Metric("tgflow_rank_sent_bytes", "counter", "Bytes sent by a rank.", "rank.sent_bytes",
            "rank"),
-    Metric("tgflow_sent_bytes", "counter", "Sent between ranks, by what it is.", "sent_bytes",
+    Metric("tgflow_sent_bytes", "counter", "Bytes sent between ranks, by kind.", "sent_bytes",
            "kind"),
-    Metric("tgflow_memory_limit_bytes", "gauge", "Where the run stops.", "memory_limit"),
-    Metric("tgflow_paused_seconds", "counter", "Time the stream was paused for want of memory.",
+    Metric("tgflow_memory_limit_bytes", "gauge", "Memory limit of the process.", "memory_limit"),
+    Metric("tgflow_paused_seconds", "counter", "Time paused for lack of memory.",
            "paused_seconds"),
 )  # fmt: skip
 
@@ -142,7 +142,7 @@ class RunCollector:
         self._metrics, self._labels = metrics, labels
 
     def describe(self) -> list[Any]:
-        """Return nothing: the metrics depend on the run, and registering must not query it."""
+        """Return nothing, as the metrics depend on the run, which registration must not query."""
         return []
 
     def collect(self) -> Iterator[Any]:
@@ -187,12 +187,12 @@ def open_exporter(collector: RunCollector, port: int, host: str, opened: ExitSta
 
 
 KINDS = {"gradient": "gradient", "rows": "rows", "queries": "query", "other": "other"}
-"""Kinds of what ranks send, and their names in `RankFigures`."""
+"""Kinds of messages between ranks, and their names in `RankFigures`."""
 _OF_RANK = ("compute_seconds", "wait_seconds", "memory_bytes")
 
 
 def rank_report(control: RankControl | None) -> dict[str, Any]:
-    """Return `ranks`: the figures of each by its number; nothing of a single process."""
+    """Return `ranks`: the figures by rank; empty for a single process."""
     if control is None:
         return {}
     return {
@@ -207,7 +207,7 @@ def rank_report(control: RankControl | None) -> dict[str, Any]:
 
 
 UNIX_SINCE = 631_152_000
-"""1990: stream times after it are taken for Unix time."""
+"""1990: later stream times are taken for Unix time."""
 WAITING_SECONDS = 5.0
 
 
@@ -280,7 +280,7 @@ class RunMetrics:
         }
 
     def metrics(self) -> dict[str, Any]:
-        """Return the values of `METRICS` by key; None where there is none."""
+        """Return the values of `METRICS` by key; None if there is none."""
         record, trainer, stats = self._status.record, self._trainer, self._checkpoints.stats
         store, progress = trainer.graph.stats(), trainer.progress
         edges: dict[str, Any] = table_figures(trainer.graph).get("edge_x", {})

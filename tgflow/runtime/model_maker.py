@@ -1,4 +1,4 @@
-"""The model that settings name: built, with its first parameters drawn."""
+"""Build the configured model and initialize its parameters."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def make_model(
     *,
     node_x_dim: int = 0,
 ) -> TemporalModel:
-    """Build the model that `config` names, its first parameters drawn with the trainer's seed.
+    """Build the model named in `config`, with parameters initialized by the trainer's seed.
 
-    They are drawn on the CPU, so that every device starts from the same.
+    They are initialized on the CPU, so that every device starts with the same values.
 
-    Draws nothing from torch's default generators that others could miss.
+    Does not consume torch's default generators.
     """
     with _refusing("--metric: {}"):
         find_metrics(training.metrics)

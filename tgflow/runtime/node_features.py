@@ -30,34 +30,34 @@ def _plain(column: pa.ChunkedArray) -> pa.Array:
 
 
 _NAMED = 3
-"""Nodes that a message names."""
+"""Maximum number of nodes listed in a message."""
 
 
 @described
 class NodeFeatures:
-    """A table with a row a node, by the ids that a stream has for its nodes.
+    """A table of node features with one row per node, keyed by the stream's node ids.
 
-    Ids are numbers or texts, as the stream's are. The row of a node is found when the node appears,
-    so the table may be in any order, and may have rows of nodes that never do.
+    Ids are numbers or texts, as in the stream. A node's row is looked up when the node appears, so
+    the table may be in any order, and may have rows of nodes that never appear.
 
     Args:
         table: A path (CSV, TSV or JSON lines, also `.gz`; Parquet, Arrow, `.npz`, `.pt`), a pyarrow
             table, a data frame, a dict of columns or an iterable of dicts. Or features alone, a
-            tensor or array of numbers `[N, dim]`: row `i` is then of the node whose id is the
+            numeric tensor or array `[N, dim]`: row `i` then belongs to the node whose id is the
             number `i`.
         id: Column of the ids.
         columns: Columns of the features, numbers or lists of numbers: each one a name or a prefix
             such as "f*"; None: all others.
-        side: Column that says of each row whether the node is a source ("src") or a destination
-            ("dst"), for streams in which both have ids of their own; None: there is none.
+        side: Column with "src" or "dst" for each row, for streams in which sources and
+            destinations have ids of their own; None without one.
         fill_missing: Value of missing features, also of nodes without a row. None: they are an
             error.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        StreamError: If a column is missing or holds no numbers, an id comes twice, or a feature is
+        FileNotFoundError: If the file does not exist.
+        StreamError: If a column is missing or not numeric, an id is repeated, or a feature is
             missing or not finite.
-        TypeError: If it is no table.
+        TypeError: If it is not a table.
 
     Example:
         >>> nodes = tg.NodeFeatures({"id": ["a", "b"], "age": [31, 47]}, id="id")
@@ -89,7 +89,7 @@ class NodeFeatures:
         self.fill_missing = fill_missing
         """Value of missing features."""
         self.columns = self._chosen(found, columns, {*roles.values()})
-        """The columns of the features."""
+        """The feature columns."""
         self._column = _plain(found[id])
         self._is_dst = None if side is None else self._destinations(_plain(found[side]))
         if self._column.null_count:
@@ -124,20 +124,20 @@ class NodeFeatures:
     def along(
         self, stream: Any, graph: TemporalGraph | None = None, *, ids: NodeIds | None = None
     ) -> FeaturedStream:
-        """Return a stream whose batches bring the features of the nodes that appear in them.
+        """Return a stream whose batches carry the features of the nodes that appear in them.
 
         Create the graph with an empty table: `TemporalGraph(node_x=FeatureTable(nodes.dim))`. With
         `TemporalGraph(feature_scale=...)`, features are scaled as nodes appear.
 
         Args:
             stream: A stream of `open_stream`, or other batches in dense ids.
-            graph: A graph that has nodes with their features already, such as one of a checkpoint:
-                those of further ones come.
-            ids: Of the nodes of the stream; None: `stream.ids`.
+            graph: A graph that already has the features of its nodes, such as a restored one; only
+                those of further nodes are added.
+            ids: Ids of the stream's nodes; None: `stream.ids`.
 
         Raises:
-            StreamError: As `rows`, for nodes that the graph has.
-            SourceMismatch: If a node's row is other than the one that the graph has.
+            StreamError: As `rows`, for nodes in the graph.
+            SourceMismatch: If a node's row differs from the graph's.
             ValueError: If the stream has no ids, or the graph no features of this width.
         """
         ids = getattr(stream, "ids", None) if ids is None else ids
@@ -149,11 +149,11 @@ class NodeFeatures:
         return FeaturedStream(self, stream, ids, known)
 
     def line(self, ids: NodeIds, num_nodes: int) -> str:
-        """Return in a sentence how many rows are of the first `num_nodes` nodes, and how many not.
+        """Return a sentence on how many of the first `num_nodes` nodes have rows, and how many not.
 
         Args:
-            ids: Of the nodes.
-            num_nodes: How many have appeared.
+            ids: Ids of the nodes.
+            num_nodes: Number of nodes that have appeared.
         """
         found = self._find(ids, torch.arange(num_nodes), _sides(ids, num_nodes))
         used, num = len(torch.unique(found[found >= 0])), len(self)
@@ -166,7 +166,7 @@ class NodeFeatures:
         )
 
     def check_sides(self, *, bipartite: bool) -> None:
-        """Make sure that the table says sides if a stream has them, and only then.
+        """Check that the table has sides if the stream has separate ids, and only then.
 
         Args:
             bipartite: Whether sources and destinations have ids of their own.
@@ -191,9 +191,9 @@ class NodeFeatures:
         return StreamError(self.name, code, text)
 
     def _find(self, ids: NodeIds, nodes: Tensor, is_dst: Tensor | None) -> Tensor:
-        """Return the row of each node, int64 `[N]`; -1 for one that has none.
+        """Return the row of each node, int64 `[N]`; -1 without one.
 
-        `is_dst` are the destinations among them; None where both ends have one kind of ids.
+        `is_dst` marks the destinations among them; None where both ends share one id space.
         """
         self.check_sides(bipartite=is_dst is not None)
         if not len(nodes):
@@ -207,7 +207,7 @@ class NodeFeatures:
         return found[0] if is_dst is None else torch.where(is_dst, found[1], found[0])
 
     def _use(self, kind: type, example: object) -> None:
-        """Compare ids as the stream has them, as numbers or texts."""
+        """Compare ids as numbers or texts, as in the stream."""
         if kind is self._kind:
             return
         if self._by_number:
@@ -224,7 +224,7 @@ class NodeFeatures:
         self._build(column, kind)
 
     def _build(self, column: pa.Array, kind: type) -> None:
-        """Map ids to rows, those of sources and of destinations apart if there are sides."""
+        """Map ids to rows, separately for sources and destinations if there are sides."""
         rows, is_dst = torch.arange(len(column)), self._is_dst
         self._kind = kind
         self._maps: list[tuple[NodeIds, Tensor]] = []
@@ -249,7 +249,7 @@ class NodeFeatures:
         return torch.from_numpy(pc.equal(side, "dst").to_numpy(zero_copy_only=False).copy())
 
     def _at(self, found: Tensor) -> Tensor:
-        """Return the rows that were found, float32 `[N, dim]`; for -1 the fill value."""
+        """Return the features of these rows, float32 `[N, dim]`; the fill value for -1."""
         x = self._x[found.clamp(min=0)]
         if self.fill_missing is not None:
             x[found < 0] = self.fill_missing
@@ -273,7 +273,7 @@ class NodeFeatures:
         return self._at(found)
 
     def _check_graph(self, graph: TemporalGraph, ids: NodeIds) -> int:
-        """Return how many nodes of a graph have their features, which must be these."""
+        """Return how many nodes of a graph have features, after checking that they equal these."""
         if graph.node_x is None or graph.node_x.dim != self.dim:
             there = "none" if graph.node_x is None else f"some of width {graph.node_x.dim}"
             raise ValueError(
@@ -307,7 +307,7 @@ class NodeFeatures:
             raise self._error("schema", text)
 
     def _chosen(self, table: pa.Table, columns: Sequence[str] | None, used: set[str]) -> list[str]:
-        """Return the columns of the features: numbers, or lists of numbers."""
+        """Return the feature columns: numbers, or lists of numbers."""
         others = [
             each
             for each in table.column_names
@@ -341,20 +341,20 @@ class NodeFeatures:
 
 
 class FeaturedStream:
-    """A stream whose batches bring features of nodes; see `NodeFeatures.along`."""
+    """A stream whose batches carry node features; see `NodeFeatures.along`."""
 
     def __init__(
         self, features: NodeFeatures, stream: Iterable[EventBatch], ids: NodeIds, known: int
     ) -> None:
         self.unit = getattr(stream, "unit", None)
-        """What a tick is, if the stream says so."""
+        """Unit of a tick, if the stream has one."""
         self.ids = ids
-        """Of its nodes."""
+        """Ids of its nodes."""
         self.stream = stream
         self._features, self._known = features, known
 
     def __iter__(self) -> Iterator[EventBatch]:
-        """Yield the stream's batches; events before one without a row come before its error."""
+        """Yield the stream's batches; events before a missing row are yielded before its error."""
         known, features = self._known, self._features
         for events in self.stream:
             ends = torch.maximum(events.src, events.dst)
@@ -367,8 +367,8 @@ class FeaturedStream:
             lost = nodes[found < 0] if features.fill_missing is None else nodes[:0]
             good = events
             if len(lost):
-                # Rows come in the order of nodes. Where late events are put in order, a node may be
-                # mentioned before others that were read first: without theirs its row never comes.
+                # Rows follow the order of nodes. Where late events are reordered, a node may appear
+                # before others that were read first: until these have rows, it gets none.
                 good = events[: int((ends >= lost[0]).nonzero()[0])]
                 found = found[: int(lost[0]) - known]
             yield replace(good, new_nodes=NewNodes(known, features._at(found)))
@@ -378,7 +378,7 @@ class FeaturedStream:
 
 
 def _sides_in(ids: NodeIds, nodes: Tensor, events: EventBatch) -> Tensor | None:
-    """Return as `_sides` of some nodes, by what the events say where they mention all of them."""
+    """Return the sides of nodes from the events, if these contain all of them, else `_sides`."""
     if not ids.bipartite:
         return None
     is_dst = torch.isin(nodes, events.dst)
@@ -388,7 +388,7 @@ def _sides_in(ids: NodeIds, nodes: Tensor, events: EventBatch) -> Tensor | None:
 
 
 def _sides(ids: NodeIds, num: int) -> Tensor | None:
-    """Return which of the first nodes are destinations, bool `[N]`; None if all have one kind."""
+    """Return which of the first nodes are destinations, bool `[N]`; None with a single id space."""
     return ids.state_dict(num)["sides"].bool() if ids.bipartite else None
 
 
@@ -400,7 +400,7 @@ def _holds_numbers(kind: pa.DataType) -> bool:
 
 
 def _width(column: pa.Array) -> int:
-    """Return how many numbers a value has: as many as that of the first row, if it is a list."""
+    """Return the width of a feature column: the length of the first row's list, else 1."""
     if pa.types.is_fixed_size_list(column.type):
         return int(column.type.list_size)
     return len(column[0].as_py() or ()) if pa.types.is_list(column.type) else 1

@@ -1,8 +1,8 @@
-"""Runs among ranks: rank 0 reads the stream and commits checkpoints, the others follow.
+"""Distributed runs: rank 0 reads the stream and commits checkpoints, the others follow.
 
-Rank 0 alone reads the command's directory and stream, and briefs the others, which see the same
-files. A follower trains on the events that rank 0 sends. It has no source, ids, dead letters,
-records, display or report, and writes its own shard of each checkpoint.
+Only rank 0 reads the command's directory and stream; it sends a briefing to the others, which see
+the same files. A follower trains on the events that rank 0 sends. It has no source, ids, dead
+letters, records, display or report, and writes its own shard of each checkpoint.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ if TYPE_CHECKING:
     from tgflow.distributed.ranks import Ranks
 
 RANKS = "ranks"
-"""Folder of the files of ranks other than 0 in a run's directory."""
+"""Folder for files of ranks other than 0 in a run's directory."""
 SEEN_WITHIN = 10.0
-"""Seconds in which a file of rank 0 must be seen by all."""
+"""Seconds within which a file of rank 0 must be visible to all."""
 _REFUSED = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 class NotShared(FileNotFoundError):
-    """A rank does not see the run's directory, or may not write there."""
+    """Raised when a rank does not see the run's directory, or may not write there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Briefing:
-    """A run: its directory, settings by key, checkpoint, and shape of events.
+    """Description of a run: directory, settings by key, checkpoint, and shape of events.
 
     `mark` is the content of a file that all ranks must see.
     """
@@ -90,7 +90,7 @@ class Briefing:
         return replaced(Config(), self.settings)
 
     def directory(self) -> RunDirectory:
-        """Return the run's directory, which rank 0 has taken."""
+        """Return the run's directory, which rank 0 has locked."""
         changed = [SettingChange(*change) for change in self.changed]
         files = RunFiles(Path(self.path), resumed=True)
         return RunDirectory(files, self.config, changed, resumed=self.resumed)
@@ -109,7 +109,7 @@ class Briefing:
 
 
 class Lead:
-    """Context of rank 0 until the other ranks know the run; an error in it is sent to them."""
+    """Context of rank 0 until the briefing is sent; an error in it is sent to the other ranks."""
 
     def __init__(self, peers: Peers | None = None) -> None:
         self.peers: Peers = Peers() if peers is None else peers
@@ -120,7 +120,7 @@ class Lead:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None and not self._is_over and self.peers.failure is None:
-            with suppress(PeerLost):  # `error` is what ends this rank
+            with suppress(PeerLost):  # `error` ends this rank already
                 broadcast_json(self.peers, {"failure": Cause.of(error)._asdict()})
 
     def brief(self, briefing: Briefing) -> None:
@@ -137,14 +137,14 @@ class Lead:
 
 
 def hear(peers: Peers) -> Briefing:
-    """Return what rank 0 sends by `Lead.brief`, on any other rank; waits for it."""
+    """Receive the briefing of `Lead.brief` on any rank but 0; blocks."""
     briefing = Briefing(**hear_words(peers))
     _check_shared(peers, briefing, _is_shared(briefing.mark_file, briefing.mark, peers.rank))
     return briefing
 
 
 def hear_words(peers: Peers) -> Any:
-    """Return what rank 0 sends by `Lead.send_words`, on any other rank; waits for it."""
+    """Receive the value of `Lead.send_words` on any rank but 0; blocks."""
     received = broadcast_json(peers)
     if "failure" in received:
         raise LeaderFailed(Cause(**received["failure"]))
@@ -154,7 +154,7 @@ def hear_words(peers: Peers) -> Any:
 def _is_shared(file: Path, mark: str, rank: int) -> bool:
     """Return whether this rank sees a file with this content, and may write beside it.
 
-    A file system may take a while to show it. A full disk is no refusal: it may have room later.
+    A network file system may show it late. A full disk does not count: space may be freed later.
     """
     deadline = time.monotonic() + SEEN_WITHIN
     while True:
@@ -174,7 +174,7 @@ def _is_shared(file: Path, mark: str, rank: int) -> bool:
 
 
 def _check_shared(peers: Peers, briefing: Briefing, is_shared: bool) -> None:
-    """Refuse, on all ranks alike, a directory that one of them does not see, or only reads."""
+    """Raise on all ranks if one of them does not see the directory, or cannot write there."""
     found = peers.gather(torch.tensor([int(is_shared)]), [1] * peers.world, kind="words").tolist()
     blind = ", ".join(str(rank) for rank, each in enumerate(found) if not each)
     if blind:
@@ -188,7 +188,7 @@ _PAUSE = 0.01
 
 
 def joined(peers: Peers) -> Ranks:
-    """Return ranks that have joined, which share a store."""
+    """Return joined ranks, which share a store."""
     from tgflow.distributed.ranks import Ranks
 
     assert isinstance(peers, Ranks)
@@ -196,9 +196,9 @@ def joined(peers: Peers) -> Ranks:
 
 
 class Board:
-    """Requests of all ranks to rank 0, in the store that all ranks share. Thread-safe.
+    """Requests of all ranks to rank 0, through the shared store. Thread-safe.
 
-    Other figures travel with the parcels of micro-batches. A signal and a memory limit must also
+    Other figures are sent with the payload of micro-batches. Signals and memory limits must also
     reach rank 0 while no events arrive. Its methods raise RuntimeError if the store is gone.
     """
 
@@ -220,7 +220,7 @@ class Board:
 def asking(
     board: Board, guard: MemoryGuard, flow: FlowControl, run_log: RunLog
 ) -> AbstractContextManager[None]:
-    """Return a context in which any rank but 0 asks it to pause, or to stop all ranks together."""
+    """Return a context in which a rank other than 0 can request a pause, or a stop of all ranks."""
     asked, is_over = Order.NONE, False
 
     def ask() -> None:
@@ -235,7 +235,7 @@ def asking(
         if is_over:
             asks |= Order.STOP_FOR_MEMORY
         if asks != asked:
-            with suppress(RuntimeError):  # rank 0 is gone, which the training notices
+            with suppress(RuntimeError):  # rank 0 is gone, which the training detects
                 board.ask(asks)
             asked = asks
 
@@ -243,7 +243,7 @@ def asking(
 
 
 class RankGuard(MemoryGuard):
-    """Memory guard of rank 0, which also pauses and stops the stream as other ranks ask."""
+    """Memory guard of rank 0, which also pauses and stops the stream on requests of other ranks."""
 
     def __init__(self, limit: int | None, grace: float, board: Board, flow: FlowControl) -> None:
         super().__init__(limit, grace)
@@ -252,7 +252,7 @@ class RankGuard(MemoryGuard):
     def is_short(self, rss: int) -> bool:
         """Return whether the stream must pause; raises MemoryLimit if any rank is at its limit."""
         asked: dict[int, Order] = {}
-        with suppress(RuntimeError):  # this rank leaves the others
+        with suppress(RuntimeError):  # this rank is leaving the group
             asked = self._board.read()
         for rank, asks in asked.items():
             if Order.STOP_FOR_MEMORY in asks:
@@ -267,14 +267,14 @@ def _notices(peers: Peers) -> Notices:
 
 
 def make_writer(peers: Peers, store: CheckpointStore, timeout: float) -> CheckpointWriter:
-    """Return the writer of rank 0, which waits `timeout` seconds for shares of other ranks."""
+    """Return the writer of rank 0, which waits `timeout` seconds for shards of other ranks."""
     if peers.world == 1:
         return CheckpointWriter(store)
     return CheckpointWriter(LeadingStore(store, _notices(peers), timeout))
 
 
 class FollowedSaves:
-    """Writes this rank's share of each checkpoint; a context manager that waits for the last."""
+    """Writes this rank's shard of each checkpoint; a context manager that waits for the last."""
 
     saved = None
 
@@ -288,25 +288,25 @@ class FollowedSaves:
         return self
 
     def __exit__(self, *error: object) -> None:
-        with suppress(OSError, PeerLost):  # rank 0 reports it, or something worse ends the run
+        with suppress(OSError, PeerLost):  # rank 0 reports it, or a worse error ends the run
             self._wait()
 
     def after_step(self) -> bool:
         return False
 
     def take(self) -> None:
-        """Copy this rank's share, and begin to write it; waits for the one before."""
+        """Copy this rank's shard and start the write; waits for the previous one."""
         checkpoint = Checkpoint({}, shard=self._peers.shard)
         self._trainer.save_to(checkpoint)
         self._wait()
-        if checkpoint.elsewhere:  # else rank 0 writes all of it
+        if checkpoint.elsewhere:  # otherwise rank 0 writes everything
             self._writer.submit(self._trainer.position, checkpoint)
 
     def finish(self) -> None:
-        """Wait for the one that is under way; rank 0 saves what was learned after it.
+        """Wait for the save in progress; rank 0 saves the steps after it.
 
-        Where rank 0 has not all of the state, this rank saves its share, if rank 0 broadcasts that
-        there is anything to save. Once the share is written, rank 0 may be gone.
+        If rank 0 lacks part of the state, this rank saves its shard, if rank 0 broadcasts that
+        there is anything to save. Once the shard is written, rank 0 may be gone.
         """
         with suppress(OSError, PeerLost):
             self._wait()
@@ -316,7 +316,7 @@ class FollowedSaves:
                 self._wait()
 
     def _wait(self) -> None:
-        """Return once nothing is under way; a hanging rank 0 does not answer for its store."""
+        """Wait until no save is in progress; the store of a hanging rank 0 does not answer."""
         deadline = time.monotonic() + self._timeout
         while self._writer.busy:
             if self._peers.failure is not None:
@@ -328,14 +328,14 @@ class FollowedSaves:
 
 
 class FollowedStream:
-    """The stream of a follower, which stops where that of rank 0 does."""
+    """The stream of a follower, which stops with that of rank 0."""
 
     def __init__(self, followed: Followed) -> None:
         self.unit = followed.unit
         self._followed = followed
 
     def __iter__(self) -> Iterator[EventBatch]:
-        """Yield the batches of rank 0; raises Stopped if it was asked to stop."""
+        """Yield the batches of rank 0; raises Stopped after a stop request."""
         try:
             yield from self._followed
         except FeedClosed:

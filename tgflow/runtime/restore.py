@@ -38,11 +38,11 @@ from tgflow.train.state import file_of, graph_of, load_model_before_labels, same
 from tgflow.train.stream_trainer import StreamTrainer
 
 BUILD = ("tgflow", "torch", "python", "system")
-"""Facts about the machine that may change a result's last bits, besides the threads."""
+"""Facts about the machine, besides the threads, that may change a result's last bits."""
 
 
 class StrictResume(RuntimeError):
-    """Bits could differ from an undisturbed run, and `strict_resume` forbids that."""
+    """Raised by `strict_resume` if results could differ in their last bits."""
 
 
 def current_build(threads: int, device: torch.device) -> dict[str, Any]:
@@ -55,10 +55,10 @@ def current_build(threads: int, device: torch.device) -> dict[str, Any]:
 def open_newest(
     directory: RunDirectory, build: dict[str, Any], run_log: RunLog, *, has_stream: bool = True
 ) -> tuple[CheckpointStore, Checkpoint | None, Start]:
-    """Return the checkpoints of a run, the one to resume from, and its state; None starts.
+    """Return the checkpoints of a run, the one to resume from, and its state; None for a new run.
 
-    Warns where bits could differ from those of the machine that wrote it, or raises `StrictResume`;
-    raises `ConfigError` if other settings are wanted, and that was not allowed.
+    Warns if bits could differ from those of the machine that wrote it, or raises `StrictResume`;
+    raises `ConfigError` if settings differ in a way that is not allowed.
     """
     c = directory.config.checkpoint
     store = CheckpointStore(directory.path / "checkpoints", keep=c.keep, max_bytes=c.most_bytes)
@@ -90,7 +90,7 @@ def make_trainer(
     run_log: RunLog,
     initial: Checkpoint | None = None,
 ) -> StreamTrainer:
-    """Return the trainer of a run, as `checkpoint` has it."""
+    """Return the trainer of a run, restored from `checkpoint`."""
     config, node_x_dim, shard = directory.config, shape.node_x_dim, None
     if peers.world > 1 and isinstance(model, TemporalModel):
         if config.ranks.memory == "sharded" and isinstance(model.state, NodeMemory):
@@ -165,7 +165,7 @@ def _open_table(
 ) -> Table | None:
     """Return the table of edge features behind its cache; None without features.
 
-    Rows that no checkpoint counts come from log or source again, so they are cut off.
+    Rows beyond the checkpoint come from log or source again, so they are truncated.
     """
     config = directory.config
     file = edge_file(config, directory.path)
@@ -184,10 +184,10 @@ def _open_table(
 
 
 def check_own(directory: RunDirectory) -> None:
-    """Refuse a file of edge features that may be another run's, which would be cut off or moved.
+    """Refuse a file of edge features that may be another run's, as it would be truncated or moved.
 
-    A run resumes with a file that the settings did not name before if its checkpoint counts rows in
-    a file: they are looked for there, and nothing is changed if they are others.
+    A run may resume with a file that the settings did not name before if its checkpoint counts rows
+    in a file: these are verified there, and nothing is changed if they differ.
     """
     is_new = any(change.key == "tables.edge_path" for change in directory.changed)
     if directory.resumed and not is_new:
@@ -210,7 +210,7 @@ class SavedEvents(Component):
             self._of_nodes = hashlib.sha256(rows.data).hexdigest()
 
     def check(self, meta: Mapping[str, Any], directory: RunDirectory) -> None:
-        """Raise SourceMismatch if a checkpoint was of other events or node features."""
+        """Raise SourceMismatch if the checkpoint belongs to other events or node features."""
         num = read_natural(meta, "position")
         digest = read_as(str, meta.get("events_sha256"), "events_sha256")
         if (num, digest) != (self._num, self._digest):
@@ -242,7 +242,7 @@ def open_saves(
     run_log: RunLog,
     parts: Callable[[Checkpoint | None], list[Component]] = lambda newest: [],
 ) -> OfflineSaves:
-    """Return the saved results of offline trainings, as the newest checkpoint has them."""
+    """Return the saved results of offline trainings, from the newest checkpoint."""
     events = SavedEvents(graph)
     store, newest, start = open_newest(directory, build, run_log, has_stream=False)
     if newest is not None:

@@ -38,35 +38,35 @@ class Saves(Protocol):
 
 @dataclass(slots=True)
 class RunStatus:
-    """State of a run, written by its runner and read by any thread."""
+    """State of a run, written by its runner; any thread may read it."""
 
     state: State = "starting"
     record: Mapping[str, Any] = field(default_factory=dict)
     """Record of the latest micro-batch."""
     stepped_at: float = field(default_factory=time.monotonic)
     reason: str | None = None
-    """Why it failed."""
+    """Cause of a failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """Result of a run whose state is saved."""
+    """Result of a run with saved state."""
 
     stopped: bool
     """Whether a signal stopped it before the end of the stream."""
     state_sha256: str | None
-    """Digest of model, optimizer, memory and events, and of what the run adds to them."""
+    """Digest of model, optimizer, memory and events, and of the run's own state."""
     metrics: Mapping[str, Any]
-    """What `StreamTrainer.result` returns."""
+    """Return value of `StreamTrainer.result`."""
     tables: Mapping[str, Any]
-    """Places of features and figures of caches, as `table_figures` returns them."""
+    """Placements of features and figures of caches, from `table_figures`."""
     reports: Mapping[str, Mapping[str, Any]]
     """Reports of all components by name."""
 
 
 @dataclass(slots=True)
 class Runner:
-    """Learns from a stream and saves what it learned; components do all the rest."""
+    """Main loop: learns from a stream and saves; all other work is done by components."""
 
     trainer: StreamTrainer
     stream: Iterable[EventBatch]
@@ -83,9 +83,9 @@ class Runner:
     def run(self) -> RunResult:
         """Learn until the stream ends, a signal stops it, or an error occurs.
 
-        Afterwards the newest checkpoint holds every micro-batch learned, except after a disk error,
-        a loss that is not finite or an internal error. If memory ran out while the model was being
-        changed, the newest checkpoint is the one before, and `warn` is called.
+        Afterwards the newest checkpoint holds every learned micro-batch, except after a disk error,
+        a non-finite loss or an internal error. If memory ran out during a model update, the newest
+        checkpoint is the previous one, and `warn` is called.
         """
         with ExitStack() as services:
             for service in self.services:
@@ -111,7 +111,7 @@ class Runner:
         return RunResult(stopped, digest, metrics, tables, self._reports())
 
     def _learn(self) -> bool:
-        """Learn until the stream ends, or is stopped; return True if it was a signal."""
+        """Learn until the stream ends or is stopped; return True if stopped by a signal."""
         self.status.state = "recovering" if self.resumed else "running"
         try:
             for step in self.trainer.steps(self.stream):
@@ -123,10 +123,10 @@ class Runner:
         return False
 
     def _order(self) -> Order:
-        """Return what all ranks do after this micro-batch.
+        """Return the action of all ranks after this micro-batch.
 
-        What this rank wants, and the memory that it holds, travel with the next micro-batch; all
-        ranks do it after that, or one later if rank 0 has to be asked first.
+        The request and memory of this rank are sent with the next micro-batch; all ranks act after
+        that, or one later if rank 0 has to be asked first.
         """
         wanted = Order.CHECKPOINT if self.checkpoints.after_step() else Order.NONE
         if self.flow.stopped:
@@ -140,7 +140,7 @@ class Runner:
         return order
 
     def _obey(self, order: Order) -> None:
-        """Execute the order of all ranks; raises what stops the stream, if that is ordered."""
+        """Execute the action of all ranks; raises if it stops the stream."""
         if Order.CHECKPOINT in order:
             self.checkpoints.take()
         if not order & (Order.STOP | Order.STOP_FOR_MEMORY):
@@ -151,7 +151,7 @@ class Runner:
         raise Stopped
 
     def _drain(self) -> None:
-        """Record the steps that are learned but not recorded: a GPU runs ahead of its records."""
+        """Record steps that are learned but not recorded: a GPU runs ahead of its records."""
         for step in self.trainer.drain():
             self._record(step)
 
@@ -184,7 +184,7 @@ class Runner:
 
     def _save_before(self, error: Exception) -> None:
         """Save the state before `error` ends the run."""
-        traceback.clear_frames(error.__traceback__)  # which hold the memory of the step that failed
+        traceback.clear_frames(error.__traceback__)  # they hold the memory of the failed step
         try:
             self._drain()
             if not self.trainer.is_whole:
@@ -205,4 +205,4 @@ class Runner:
 
 
 class _Unfinished(Exception):
-    """The model was changed in part and must not be saved."""
+    """Raised when the model was updated in part and must not be saved."""

@@ -1,4 +1,4 @@
-"""Saved runs: trainers saved as run directories, and runs opened to query or to begin with."""
+"""Saved runs: trainers saved as run directories, and runs opened for queries or as a start."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Run(Predictor):
         checkpoint: Checkpoint of the run.
 
     Raises:
-        CheckpointError: If the checkpoint is not of `tgflow run` or `train`, or does not fit.
+        CheckpointError: If the checkpoint is not of `tgflow run` or `train`, or is incompatible.
         ConfigError: If the model cannot be built.
 
     Example:
@@ -78,15 +78,15 @@ class Run(Predictor):
 
     @property
     def is_continual(self) -> bool:
-        """Whether it is of `tgflow run`, not `tgflow train`."""
+        """Whether it was written by `tgflow run`, not `tgflow train`."""
         return bool(self._checkpoint.meta["trainer"] == "continual")
 
     def trainer(self, *, scores: bool = False) -> ContinualTrainer:
-        """Return a trainer that goes on from here; answers of this run then follow what it learns.
+        """Return a trainer that continues from here; answers of this run then reflect its progress.
 
-        A model of `tgflow train` continues with continual learning, its events as history. The
-        stream that it learns from has the run's ids: `tg.open_stream(..., ids=run.ids)`. Features
-        of its new nodes come along: `tg.NodeFeatures(...).along(stream, trainer.graph)`.
+        A model of `tgflow train` continues with continual learning, with its events as history. The
+        stream that it learns from must use the run's ids: `tg.open_stream(..., ids=run.ids)`. For
+        features of new nodes use `tg.NodeFeatures(...).along(stream, trainer.graph)`.
 
         Args:
             scores: As `ContinualTrainer`.
@@ -115,7 +115,7 @@ class Run(Predictor):
 
 
 def make_engine(config: TrainingConfig, model: TemporalModel, graph: TemporalGraph) -> Inference:
-    """Return what answers as a trainer with such settings predicts."""
+    """Return an engine that predicts as a trainer with these settings does."""
     return Inference(model, graph, strategy=config.strategy, span=config.span, seed=config.seed)
 
 
@@ -128,19 +128,19 @@ def open_run(path: str | os.PathLike[str]) -> Run: ...
 
 
 def open_run(path: str | os.PathLike[str] | ContinualTrainer) -> Predictor:
-    """Return a run to query: of a directory, or of a trainer that goes on learning.
+    """Open a run for queries: from a directory, or from a trainer that keeps learning.
 
-    Nothing in the directory is changed: it may be of a run that goes on. All events are read.
+    The directory is not changed, and may belong to an active run. All events are read.
 
     Args:
-        path: The directory that `tgflow run`, `tgflow train` or `trainer.save` has written; of
-            `train` with several seeds such as `runs/x/checkpoint/0`. Or a trainer: answers then
-            follow what it learns, by the ids of its streams.
+        path: The directory written by `tgflow run`, `tgflow train` or `trainer.save`; for `train`
+            with several seeds such as `runs/x/checkpoint/0`. Or a trainer: answers then reflect
+            its progress, with the ids of its streams.
 
     Raises:
         FileNotFoundError: If there is no run, or it has no checkpoint yet.
-        CheckpointError: If its checkpoints are damaged, or of a comparison.
-        ConfigError: If its model cannot be built, as one of yours that is not there.
+        CheckpointError: If its checkpoints are damaged, or belong to a comparison.
+        ConfigError: If its model cannot be built, such as an own model that is missing.
 
     Example:
         >>> run = tg.open_run("runs/pay")
@@ -159,7 +159,7 @@ def open_run(path: str | os.PathLike[str] | ContinualTrainer) -> Predictor:
 
 
 def save_trainer(trainer: ContinualTrainer, path: str | os.PathLike[str]) -> None:
-    """Write a trainer as the directory of a run; see `ContinualTrainer.save`."""
+    """Write a trainer as a run directory; see `ContinualTrainer.save`."""
     home, position = Path(path), trainer.position
     there = {entry.name for entry in home.iterdir()} if home.exists() else set()
     if not there <= {"config.toml", "checkpoints"}:
@@ -226,7 +226,7 @@ _BY_HAND = "tg.save(path, trainer.checkpoint()) and build the model in Python"
 
 
 def _stream_of(trainer: ContinualTrainer) -> StreamConfig:
-    """Return the settings of a trainer's latest stream; without a path if that was no file."""
+    """Return the settings of a trainer's latest stream; without a path if it was not a file."""
     stream = trainer.stream
     if isinstance(stream, FeaturedStream):
         stream = stream.stream
@@ -242,7 +242,7 @@ def _stream_of(trainer: ContinualTrainer) -> StreamConfig:
 
 
 def _ids_of(trainer: ContinualTrainer) -> NodeIds:
-    """Return the ids of a trainer's nodes; the numbers of its batches if no stream had ids."""
+    """Return the ids of a trainer's nodes; the numbers in its batches if no stream had ids."""
     if trainer.ids is not None:
         return trainer.ids
     ids, numbers = NodeIds(), torch.arange(trainer.graph.num_nodes)
@@ -251,7 +251,7 @@ def _ids_of(trainer: ContinualTrainer) -> NodeIds:
 
 
 def find_checkpoint(path: str | os.PathLike[str]) -> tuple[Path, Checkpoint]:
-    """Return the directory of a run and what it has learned; `path` and errors as `open_run`."""
+    """Return the directory of a run and its checkpoint; `path` and errors as `open_run`."""
     directory = Path(path)
     home, checkpoint = directory, directory
     if (directory / "config.toml").exists():
@@ -285,7 +285,7 @@ def find_checkpoint(path: str | os.PathLike[str]) -> tuple[Path, Checkpoint]:
 
 
 def _newest(home: Path) -> Checkpoint:
-    """Return the newest checkpoint that is whole; others may come and go meanwhile."""
+    """Return the newest intact checkpoint; others may be added and removed concurrently."""
     error: Exception = FileNotFoundError(
         f"{home} has no checkpoint yet: a run writes one now and then (--checkpoint-every), and at "
         "its end"
@@ -304,7 +304,7 @@ def saved_model(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def find_initial(config: Config, world: int = 1) -> Checkpoint | None:
-    """Return the checkpoint of the run that this one begins with; None without one."""
+    """Return the checkpoint of the initial run (`--init-from`); None without one."""
     path = config.start.init_from
     if path is None:
         return None
@@ -326,7 +326,7 @@ def with_initial_model(config: Config, stated: Mapping[str, Any]) -> Config:
 
 
 def start_of(initial: Checkpoint, graph: TemporalGraph, direction: str) -> Start:
-    """Return where ingestion begins, whose events follow those of another run."""
+    """Return the start of ingestion for events that follow those of the initial run."""
     if graph.direction != direction:
         raise ConfigError(
             f"--init-from: events are {graph.direction} there, and {direction} here; give both the "

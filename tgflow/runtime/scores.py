@@ -39,16 +39,16 @@ OWNER, ROWS = "scores.json", "scores.arrows"
 _NOTE = "score_rows"
 _WRITTEN = ("csv", "tsv", "jsonl", "parquet")
 _PARQUET_ROWS = 1 << 16
-"""Rows of a group in a Parquet file."""
+"""Rows per group of a Parquet file."""
 
 
 class ScoresLost(RuntimeError):
-    """A file of scores has not the rows that the run has written."""
+    """Raised when a file of scores lacks rows that the run has written."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreMark:
-    """How much was written, as a checkpoint notes it."""
+    """Length of the scores written, as stored in a checkpoint."""
 
     num_rows: int = 0
     num_bytes: int = 0
@@ -66,7 +66,7 @@ class FileScores:
     """Rows at the end of a file of `kind` "csv", "tsv", "jsonl" or "parquet".
 
     A Parquet file ends in its index, so it is written whenever a run ends. Until then its rows are
-    in the file `rows`, as an Arrow stream, which can be cut back.
+    in the file `rows`, as an Arrow stream, which can be truncated.
     """
 
     def __init__(self, path: Path, rows: Path) -> None:
@@ -79,7 +79,7 @@ class FileScores:
         return self._file.size
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Append rows, which others can read at once; the first ones after a header or schema."""
+        """Append rows, readable by others at once; the first follow a header or schema."""
         is_first = not self._file.size
         if self._is_parquet:
             schema = rows.schema.serialize().to_pybytes() if is_first else b""
@@ -93,7 +93,7 @@ class FileScores:
         self._file.sync()
 
     def rewind(self, mark: ScoreMark) -> None:
-        """Cut off what was written after `mark`, and check the rest; an empty file is made."""
+        """Truncate to `mark`, and verify the rest; a missing file is created."""
         file = self._file
         way_out = "bring the file back from a copy, or name another one for those to come: --scores"
         if file.size < mark.num_bytes:
@@ -124,7 +124,7 @@ class FileScores:
 
 
 def _joined(stream: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of many small batches in few large ones."""
+    """Merge many small batches of rows into few large ones."""
     waiting: list[pa.RecordBatch] = []
     for batch in stream:
         waiting.append(batch)
@@ -138,7 +138,7 @@ def _joined(stream: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
 class TopicScores:
     """Rows as JSON records of a topic, keyed by position, so that readers can deduplicate them.
 
-    A resumed run sends those after its checkpoint again: a topic cannot be cut back.
+    A resumed run sends those after its checkpoint again, as a topic cannot be truncated.
     """
 
     num_bytes = crc32 = 0
@@ -151,7 +151,7 @@ class TopicScores:
             self._topic.send(json.dumps(row).encode(), None, str(row["position"]).encode())
 
     def sync(self) -> None:
-        """Return once the broker has all rows."""
+        """Block until the broker has acknowledged all rows."""
         self._topic.flush()
 
     finish = sync
@@ -169,7 +169,7 @@ class ScoreRows:
     def __init__(self, ingest: Ingest, config: Config, *, has_labels: bool) -> None:
         self._ingest, self._has_labels = ingest, has_labels
         self._has_event_ids = keeps_event_ids(config)
-        # with two classes the labels have no names: one class may stand for several labels
+        # with two classes labels have no names: one class may combine several labels
         self._has_names = config.task.classes not in (None, 2)
         tick, unit = ingest.unit, config.stream.unit
         self._per_unit = ticks_per_unit(tick if "tick" in (tick, unit) else unit, tick)
@@ -182,7 +182,7 @@ class ScoreRows:
         return ["position", "src", "dst", "t", *event_id, *scores, *labels]
 
     def of(self, events: HostEvents, scores: EventScores) -> pa.RecordBatch:
-        """Return a row for each event of a micro-batch: null where nothing is known."""
+        """Return a row for each event of a micro-batch; unknown values are null."""
         ids = self._ingest.ids
         columns = {
             "position": _array(events.eid),
@@ -221,7 +221,7 @@ def _array(column: Tensor) -> pa.Array:
 
 
 class SavedScores(Component):
-    """Rows of scores that a run has written; checkpoints note how many."""
+    """Rows of scores written by a run; checkpoints store their number."""
 
     def __init__(
         self,
@@ -234,7 +234,7 @@ class SavedScores(Component):
         self._to, self._sink, self._rows, self._trainer = to, sink, rows, trainer
         self._mark = mark
         self._before: tuple[int, ScoreMark] | None = None
-        """Position of the latest micro-batch, and what was written before it."""
+        """Position of the latest micro-batch, and the length written before it."""
         sink.rewind(mark)
 
     def write(self, events: HostEvents, scores: EventScores) -> None:
@@ -244,7 +244,7 @@ class SavedScores(Component):
         self._mark = ScoreMark(num_rows, self._sink.num_bytes, self._sink.crc32)
 
     def save(self, writer: Checkpoint) -> None:
-        """Note how many rows are of learned events; they are on the disk when this returns."""
+        """Save the number of rows of learned events; they are on disk when this returns."""
         self._sink.sync()
         writer.note(_NOTE, asdict(_Noted(self._to, self._rows.columns, self._learned())))
 
@@ -260,14 +260,14 @@ class SavedScores(Component):
         self._sink.close()
 
     def _learned(self) -> ScoreMark:
-        """Return how much was written of micro-batches that were learned."""
+        """Return the length of the rows of learned micro-batches."""
         if self._before is not None and self._trainer.position <= self._before[0]:
             return self._before[1]
         return self._mark
 
 
 def check_scores(to: str | None) -> None:
-    """Refuse a place that scores cannot go to, before anything is made."""
+    """Raise `ConfigError` for an invalid target of scores, before anything is created."""
     if to is None:
         return
     try:
@@ -297,7 +297,7 @@ def open_scores(
 
     Raises ScoresLost if the rows that the checkpoint counts are gone, ConfigError if they have
     other columns, and FileExistsError if the file has rows that the checkpoint does not count, or
-    was left complete when the run continued with another file.
+    was completed when the run continued with another file.
     """
     config, to = directory.config, directory.config.scores.to
     if not isinstance(trainer, ContinualTrainer) or trainer.scorer is None or to is None:
@@ -312,9 +312,9 @@ def open_scores(
     to = str(Path(to).absolute()) if is_file else to
     owned = owner.get("to", None if noted is None else noted.to)
     if noted is not None and owned == noted.to != to and scheme_of(noted.to) is None:
-        # the file that the rows went to before gets all rows that the checkpoint counts
+        # the previous file gets all rows that the checkpoint counts
         with closing(FileScores(Path(noted.to), arrows)) as before, suppress(ScoresLost):
-            before.rewind(noted.mark)  # lost where a user has removed it
+            before.rewind(noted.mark)  # fails if a user has removed it
             before.finish()
     is_counted = noted is not None and noted.to == to
     mark = noted.mark if noted is not None and is_counted else ScoreMark()

@@ -1,4 +1,4 @@
-"""A run that answers over HTTP: while it learns, or from what it has left."""
+"""Serve a run over HTTP: during training, or from its saved state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tgflow.train.stream_trainer import StreamTrainer
 
 
 def check_serving(serve: ServeConfig) -> tuple[Endpoint, str | None] | None:
-    """Return where a run is to be served, and the token; None if it is not."""
+    """Return the endpoint of a run and its token; None if it is not served."""
     if serve.at is None:
         return None
     try:

@@ -24,19 +24,19 @@ GRACE_SECONDS = 10.0
 
 
 class Stopped(Exception):
-    """The stream was asked to stop: it has not ended, and what is left of a batch waits."""
+    """Raised on a stop request: the stream has not ended, and the rest of a batch is kept."""
 
 
 class FlowControl:
-    """Lets a stream flow, pauses it, or stops it; its methods may be called by any thread."""
+    """Runs, pauses or stops a stream. Thread-safe."""
 
     def __init__(self) -> None:
         self.stopped = False
         """Whether the stream must stop."""
         self.signal: str | None = None
-        """The signal that asked the stream to stop, if one did."""
+        """Name of the signal that requested the stop, if any."""
         self.error: BaseException | None = None
-        """The error that stops it; None for a signal, or while it flows."""
+        """The error that stops it; None for a signal, or while it runs."""
         self._paused_since: float | None = None
         self._paused_seconds = 0.0
 
@@ -50,7 +50,7 @@ class FlowControl:
         return self._paused_seconds + (0.0 if since is None else time.monotonic() - since)
 
     def stop(self, error: BaseException | None = None) -> None:
-        """Stop the stream, by `error` if there is one. Takes no lock: signal handlers call it."""
+        """Stop the stream, with `error` if there is one. Lock-free, as signal handlers call it."""
         self.error = self.error or error
         self.stopped = True
 
@@ -68,7 +68,7 @@ class FlowControl:
             self._paused_since = None
 
     def wait(self) -> None:
-        """Return when the stream may flow; raises as `check`."""
+        """Block while the stream is paused; raises as `check`."""
         while self._paused_since is not None and not self.stopped:
             time.sleep(0.02)
         self.check()
@@ -78,18 +78,18 @@ class FlowControl:
             raise self.error or Stopped
 
     def monotonic(self) -> float:
-        """Return seconds since some fixed moment, for a paced stream."""
+        """Return monotonic seconds, for a paced stream."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Return after `seconds`, or when the stream is to stop."""
+        """Sleep for `seconds`, or until a stop request."""
         end = time.monotonic() + seconds
         while not self.stopped and (left := end - time.monotonic()) > 0:
             time.sleep(min(left, 0.05))
 
 
 class PacedStream:
-    """The batches of ingestion as flow control, a limit and a speed let them through."""
+    """The batches of ingestion, subject to flow control, a limit and a speed."""
 
     def __init__(
         self, ingest: Ingest, flow: FlowControl, config: StreamConfig, learned: int
@@ -100,7 +100,7 @@ class PacedStream:
         self._ingest, self._flow, self._limit = ingest, flow, limit
         self._busy = threading.Lock()
         self.num_events = num_played(ingest, limit)
-        """How many events there will be from the very first on, None if that is not known."""
+        """Expected number of events since the very first one, None if unknown."""
 
     def __iter__(self) -> Iterator[EventBatch]:
         while True:
@@ -117,12 +117,12 @@ class PacedStream:
 
     def __exit__(self, *error: object) -> None:
         self._flow.stop()
-        if self._busy.acquire(timeout=GRACE_SECONDS):  # else a thread still reads it
+        if self._busy.acquire(timeout=GRACE_SECONDS):  # otherwise a thread still reads it
             self._busy.release()
             self._ingest.close()
 
     def share(self, learned: int) -> float | None:
-        """Return which share of the stream `learned` events are, None if that cannot be known."""
+        """Return the share of the stream that `learned` events are, None if unknown."""
         total = self.num_events
         if total is None and self._ingest.progress:
             total = int(max(self._ingest.num_released / self._ingest.progress, 1.0))
@@ -135,13 +135,13 @@ class PacedStream:
 class SteppedStream:
     """A stream that ends micro-batches with its time steps.
 
-    A longer step is several full micro-batches and a last one. A resumed run repeats the ends, as
-    they depend on the events alone.
+    A longer step becomes several full micro-batches and a last one. A resumed run repeats the ends,
+    as they depend on the events alone.
     """
 
     def __init__(self, stream: Iterable[EventBatch]) -> None:
         self.unit = getattr(stream, "unit", None)
-        """What a tick is, if the stream says so."""
+        """Unit of a tick, if the stream has one."""
         self._stream = stream
 
     def __iter__(self) -> Iterator[EventBatch]:
@@ -167,8 +167,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class StopSignals:
     """While entered, the first of the signals calls `ask`; a second one ends the process at once.
 
-    The exit code is then 130 or 143, as in a shell; the files on the disk stay valid, as after a
-    crash. Outside the main thread nothing is done.
+    The exit code is then 130 or 143, as in a shell; the files on disk stay valid, as after a crash.
+    Outside the main thread it does nothing.
     """
 
     def __init__(self, ask: Callable[[str], None]) -> None:
@@ -198,17 +198,17 @@ RESUME_SHARE = 0.90
 
 
 class MemoryLimit(RuntimeError):
-    """The process held more memory than it may, for too long."""
+    """Raised when the process has exceeded its memory limit for too long."""
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Return whether a GPU or the host had no memory left, be it to prepare a batch."""
+    """Return whether a GPU or the host ran out of memory, including while preparing a batch."""
     cause = error.__cause__ if isinstance(error, BatchError) else error
     return isinstance(cause, MemoryError | OutOfMemoryError)
 
 
 class MemoryGuard:
-    """Decides by the memory that the process holds whether the stream pauses, or the run ends."""
+    """Pauses the stream or ends the run depending on the memory of the process."""
 
     def __init__(self, limit: int | None, grace: float) -> None:
         self._limit, self._grace = limit, grace
@@ -216,7 +216,7 @@ class MemoryGuard:
         self._paused_since: float | None = None
 
     def is_short(self, rss: int) -> bool:
-        """Return whether the stream must pause, as `rss` bytes are held; or raise MemoryLimit."""
+        """Return whether the stream must pause at `rss` bytes, or raise MemoryLimit."""
         limit, now = self._limit, time.monotonic()
         if limit is None:
             return False

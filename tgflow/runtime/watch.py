@@ -22,13 +22,13 @@ from tgflow.runtime.metrics import RunMetrics
 from tgflow.runtime.stream import FlowControl, MemoryGuard, MemoryLimit
 
 GRACE_SECONDS = 30.0
-"""At the memory limit, before the run stops."""
+"""Seconds at the memory limit before the run stops."""
 TICK_SECONDS = 0.25
 JOIN_SECONDS = 5.0
 
 
 class Shown(Component):
-    """Shows progress on a console while it is entered; with JSON messages, logs it now and then."""
+    """Shows progress on a console while entered; with JSON messages, logs it periodically."""
 
     def __init__(
         self, config: Config, title: str, total: int | None, console: Console, run_log: RunLog
@@ -94,7 +94,7 @@ def watchdog(
             if state != written or time.monotonic() - written_at >= HEALTH_SECONDS:
                 write_health(path, state, metrics.health())
                 written, written_at = state, time.monotonic()
-        except Exception as error:  # a watchdog must not end before what it watches
+        except Exception as error:  # a watchdog must outlive the training it watches
             run_log.warning("watchdog", f"health could not be written: {error!r}")
             written, written_at = written or "running", time.monotonic() + HEALTH_SECONDS
 
