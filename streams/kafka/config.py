@@ -60,20 +60,20 @@ class KafkaClientConfig:
     )
     """Options of kafka-python's consumer, such as security_protocol=SSL; may be repeated."""
     on_expired: Literal["fail", "skip"] = "fail"
-    """When retention has deleted the next records: fail, or skip them and note a gap."""
+    """When retention has deleted the next records: fail, or skip them and record a gap."""
     max_outage: Annotated[float, Gt(0)] = 600.0
-    """Seconds to try to reach a broker before giving up, at the start or later; one that returns no
-    records although there are more counts as unreachable."""
+    """Seconds without a broker before the run fails, at the start or later; a broker that returns
+    no records although there are more counts as unreachable."""
     group_id: str | None = None
-    """Group to report the position to, for lag monitors only."""
+    """Consumer group to commit positions to, only for lag monitoring."""
     dead_letter_topic: str | None = None
-    """Topic that also gets the dead letters."""
+    """Topic that also receives the dead letters."""
     queue_records: Annotated[int, Ge(1), Setting(expert=True)] = 100_000
-    """Records that may wait to be decoded, over all partitions."""
+    """Maximum records waiting to be decoded, over all partitions."""
     queue_bytes: Annotated[int, Ge(1), Setting(expert=True)] = 64 << 20
-    """Bytes that may wait to be decoded, over all partitions."""
+    """Maximum bytes waiting to be decoded, over all partitions."""
     poll_timeout: Annotated[float, Gt(0), Setting(expert=True)] = 0.5
-    """Seconds that one poll of the broker waits."""
+    """Timeout of one poll of the broker in seconds."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -151,10 +151,10 @@ class Checks:
     """
 
     max_bad_ratio: Annotated[float, Ge(0), Le(1), Setting(resume="any_time")] = 0.05
-    """Share of bad rows among the last 10,000 of a partition that stops the run."""
+    """Maximum share of bad rows among the last 10,000 of a partition; above it the run stops."""
     max_node_id: Annotated[int, Ge(0), Le(INT64_MAX)] = INT64_MAX
-    """Largest integer node id; unset: any int64. Ids are mapped to dense ones, so that a large one
-    costs no memory."""
+    """Largest integer node id; unset: any int64. Ids are mapped to dense ones, so a large id costs
+    no memory."""
     max_abs: Annotated[float, Ge(0)] | None = None
     """Largest absolute value of a feature; unset: any that float32 holds."""
     min_label: Annotated[int, Setting(expert=True)] = INT64_MIN
@@ -162,9 +162,9 @@ class Checks:
     max_label: Annotated[int, Setting(expert=True)] = INT64_MAX
     """Largest label."""
     max_record_bytes: Size = "1MiB"
-    """Longest record of a topic, or line of a text file with its line end."""
+    """Maximum bytes of a record of a topic, or of a line of a text file with its line end."""
     unknown_keys: Annotated[Literal["ignore", "reject"], Setting(expert=True)] = "ignore"
-    """JSON: whether keys that nobody named are ignored, or make a row bad."""
+    """JSON: whether unknown keys are ignored, or make a row bad."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -1,4 +1,4 @@
-"""The command line: where streams, models and trainers are put together."""
+"""The command line: composes streams, models and trainers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments without the program's name; None takes the process's.
 
     Returns:
-        One of `tgflow.cli.errors.EXIT_CODES`, or 130 after a second Ctrl-C. The numbers of threads
-        are those from before the call again.
+        One of `tgflow.cli.errors.EXIT_CODES`, or 130 after a second Ctrl-C. Thread counts are
+        restored.
     """
     from tgflow.cli import app, errors
 
@@ -39,9 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _thread_restorer() -> Callable[[], None]:
-    """Return a function that restores the numbers of threads, for callers from Python."""
+    """Return a function that restores thread counts, for callers from Python."""
     torch = sys.modules.get("torch")
-    if torch is None:  # as in a shell: there is nothing to restore
+    if torch is None:  # in a shell there is nothing to restore
         return lambda: None
     from tgflow import _native
 

@@ -1,4 +1,4 @@
-"""The commands, and what is common to them."""
+"""The commands, and their common options."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _common(
         ),
     ] = False,
 ) -> None:
-    """Hold the options that come before a command."""
+    """Hold the options that precede a command."""
 
 
 LEARN, ASK, LOOK = "Train", "Inference", "Data and diagnostics"

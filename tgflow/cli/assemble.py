@@ -1,4 +1,4 @@
-"""Build the parts of a run from settings: source, graph, directory; warn of odd streams."""
+"""Build the parts of a run from settings: source, graph, directory; warn of unusual streams."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ _Source = TypeVar("_Source", EventSource, FileSource)
 
 
 def open_source(config: Config) -> EventSource:
-    """Open the stream of `config` as a whole; CliError if none is named or there is none."""
+    """Open the stream of `config` as a whole; CliError if it is not named or does not exist."""
     return _opened(config, open_stream, sort=config.stream.sort)
 
 
 def _opened(
     config: Config, opened: Callable[..., _Source], *, quiet: bool = False, **options: Any
 ) -> _Source:
-    """Open files by `opened`, with further options; report what was found out unless `quiet`."""
+    """Open files by `opened`, with further options; report detected settings unless `quiet`."""
     c = config.stream
     if not c.path:
         raise CliError("which stream? name a file of events: --stream events.csv", NO_INPUT)
@@ -90,7 +90,7 @@ def _opened(
 
 
 def settle_units(config: Config, source: object) -> Config:
-    """Return settings with the units of time that were inferred from the first rows."""
+    """Return settings with the units of time inferred from the first rows."""
     if config.stream.time_unit is not None or not isinstance(source, FileSource | EventSource):
         return config
     tick = None if source.unit == source.time_unit else source.unit
@@ -98,7 +98,7 @@ def settle_units(config: Config, source: object) -> Config:
 
 
 def open_node_features(config: Config, ids: NodeIds) -> NodeFeatures | None:
-    """Read the features of nodes that `config` names, for the ids of the stream; None without."""
+    """Read the configured node features, keyed by the stream's ids; None without."""
     c = config.graph
     if c.node_features is None:
         for flag, is_set in (("--node-columns", c.node_columns), ("--node-side", c.node_side)):
@@ -143,7 +143,7 @@ def open_partitioned(config: Config) -> PartitionedSource:
 
 
 def check_together(config: Config) -> None:
-    """Refuse settings of a run that contradict each other, before anything is made."""
+    """Raise `ConfigError` for contradictory settings of a run, before anything is created."""
     order, stream = config.order, config.stream
     if order.idle_timeout is not None and not config.checkpoint.log:
         raise ConfigError(
@@ -208,7 +208,7 @@ def read_graph(
 def play_source(
     config: Config, source: EventSource, nodes: NodeFeatures | None
 ) -> Iterable[EventBatch]:
-    """Return the events of `source` up to the limit of `config`, with features of their nodes."""
+    """Return the events of `source` up to the limit of `config`, with node features."""
     stream = playback(source, limit=config.stream.limit)
     return stream if nodes is None else nodes.along(stream, ids=source.ids)
 
@@ -258,9 +258,9 @@ def grow_graph(
 def _training_part(
     config: Config, stream: Iterable[EventBatch]
 ) -> tuple[int, Iterable[EventBatch]]:
-    """Return after how many events the scale of features is frozen, and the stream.
+    """Return the event count at which the feature scale is frozen, and the stream.
 
-    That is within the training part: of a short stream its end, for which all of it is read.
+    It lies within the training part; a short stream is read completely to find its end.
     """
     c = config.offline
     enough = FREEZE_AT / (1 - c.val_ratio - c.test_ratio)
@@ -276,12 +276,12 @@ def _training_part(
 
 
 def direction_of(config: Config, source: EventSource) -> Direction:
-    """Return how events become edges: bipartite if the source's ids are."""
+    """Return the mapping of events to edges: bipartite if the source's ids are."""
     return "bipartite" if source.ids.bipartite else config.graph.direction
 
 
 def open_live(directory: RunDirectory) -> LiveInputs:
-    """Check the settings of a run against each other and its stream, and open its inputs."""
+    """Validate the settings of a run together with its stream, and open its inputs."""
     config = directory.config
     check_together(config)
     device = use_device(config)
@@ -297,7 +297,7 @@ def open_live(directory: RunDirectory) -> LiveInputs:
 def open_offline(
     directory: RunDirectory, slices: int = 1
 ) -> tuple[EventSource, NodeFeatures | None, torch.device, int]:
-    """Open the inputs of an offline training: stream, features of nodes, device and threads."""
+    """Open the inputs of an offline training: stream, node features, device and threads."""
     config = directory.config
     device, threads = use_device(config), use_threads(config, slices)
     source = open_source(config)
@@ -307,10 +307,10 @@ def open_offline(
 
 
 def use_threads(config: Config, slices: int = 1) -> int:
-    """Set the CPU threads of torch and the core to those of `config`, and return how many.
+    """Set the CPU threads of torch and the core to those of `config`, and return their number.
 
-    By default each slice of a batch has its part of the cores: so one process has the threads, and
-    thus the bits, of a rank among many.
+    By default the cores are divided among the slices of a batch: so a single process uses the
+    thread count, and gives the bits, of a rank among many.
     """
     from tgflow import set_num_threads
 
@@ -331,13 +331,13 @@ def machine_figures(threads: int, device: torch.device) -> dict[str, Any]:
 
 
 def printer(console: Console) -> Callable[[str], None]:
-    """Return a function that prints a line as it is, above a live display."""
+    """Return a function that prints an unformatted line above a live display."""
     return lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
 def logged(directory: RunDirectory, command: str, console: Console) -> Iterator[RunLog]:
-    """Take the directory and yield its log, which gets the error that ends the command."""
+    """Lock the directory and yield its log, which records the error that ends the command."""
     path, way_out = directory.path, f"tgflow {command} --resume --out {directory.path}"
     with directory:
         run_log = RunLog(path / "run.log", directory.config.operate.log_format, printer(console))
@@ -361,30 +361,30 @@ def logged(directory: RunDirectory, command: str, console: Console) -> Iterator[
 
 
 FIRST_EVENTS = 1_000
-"""Events that are checked where a stream is not read as a whole before."""
+"""Events that are checked if the stream is not read as a whole."""
 HUGE = 1_000.0
-"""Absolute value from which a feature makes others vanish beside it."""
+"""Absolute value at which a feature dominates the others."""
 UNEQUAL = 3
-"""Times that one side has as many ids as the other, as users and items have."""
+"""Ratio of the numbers of ids on both sides that suggests two kinds, such as users and items."""
 OTHER_UNITS = ("s", "ms", "us", "ns")
 FIRST_SECOND, LAST_SECOND = (86_400.0 * (day.toordinal() - 719_163) for day in YEARS)
-"""From 1970; a first time that is not between them is likely misread."""
+"""Range since 1970; a first time outside of it is likely misread."""
 
 
 def warn_of_first(config: Config) -> None:
-    """Warn of what looks wrong in the first events of files, unless they cannot be read."""
+    """Warn of anomalies in the first events of files, unless they cannot be read."""
     if not config.stream.path or "://" in config.stream.path or config.stream.path == "-":
         return
     source = _opened(config, open_stream, quiet=True)
     try:
         events = source.first(FIRST_EVENTS)
-    except StreamError:  # reported when they are read
+    except StreamError:  # reported by the actual read
         return
     warn(config, events, source)
 
 
 def warn(config: Config, events: EventBatch, source: EventSource) -> None:
-    """Write a yellow line for each thing that looks wrong in events of `source`."""
+    """Print a yellow line for each anomaly in events of `source`."""
     if not len(events):
         return
     found = [time_guard(int(events.t[0]), source.unit)]
@@ -399,7 +399,7 @@ def warn(config: Config, events: EventBatch, source: EventSource) -> None:
 
 
 def time_guard(first: int, unit: str) -> str | None:
-    """Return a warning of a first time in ticks that is before 1980 or after 2100 and not 0."""
+    """Return a warning for a first time in ticks before 1980 or after 2100, except 0."""
 
     def is_recent(unit: str) -> bool:
         return FIRST_SECOND <= first * seconds_per_tick(unit) < LAST_SECOND
@@ -414,10 +414,10 @@ def time_guard(first: int, unit: str) -> str | None:
 
 
 def sides_guard(src: Tensor, dst: Tensor) -> str | None:
-    """Return a warning if sources and destinations look like two kinds that share their ids.
+    """Return a warning if sources and destinations look like two kinds that share ids.
 
-    That is so if one side has several times the ids of the other, most ids of that are on both
-    sides, and hardly any pair is there in both directions.
+    That is if one side has several times the ids of the other, most ids of the smaller are on both
+    sides, and hardly any pair occurs in both directions.
     """
     sources, destinations = torch.unique(src), torch.unique(dst)
     few, many = sorted((sources, destinations), key=len)

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class Benchmark(NamedTuple):
-    """A benchmark that the command line names."""
+    """A benchmark of the command line."""
 
     function: str
     """Path `module:name` of a function from `Options` to rows."""
     description: str
     is_slow: bool = False
-    """Runs only if it is named."""
+    """Whether it runs only if it is named."""
 
     def run(self, options: Options) -> list[Row]:
         module, _, function = self.function.partition(":")
@@ -54,9 +54,9 @@ BENCHMARKS = {
 }
 
 WIDTH = 110
-"""Columns of the page if it is not a terminal."""
+"""Page width if the output is not a terminal."""
 LEAST_SHORTENED = 10_000
-"""The least number that is written with a suffix."""
+"""Smallest number printed with a suffix."""
 FIGURES = ("measured", "baseline", "ratio", "to reach")
 MARKS = {True: "✓ ", False: "✗ ", None: ""}
 STYLES = {True: "green", False: "red", None: ""}
@@ -95,7 +95,7 @@ OnlyDevice = Annotated[
 
 
 def bench_command(benchmarks: Mapping[str, Benchmark], call: str) -> Callable[..., None]:
-    """Return the command over these benchmarks; `call` is what the shell knows it as."""
+    """Return the command for these benchmarks; `call` is its name in the shell."""
 
     def bench(
         names: Names = None,

@@ -46,10 +46,10 @@ LINEUPS = {
     "quick": QUICK,
     "auto": (*QUICK, "jodie", "tgn", "tgn+pairs", "graphmixer", "tpnet"),
 }
-"""Line-ups by name."""
+"""Named lists of models."""
 PAIRS = "+pairs"
 FROZEN = " frozen"
-"""Behind the label of a copy that learns no more."""
+"""Suffix of the label of a frozen copy."""
 FILES = {
     "report.html": "who is ahead, and is it chance; open it in a browser",
     "metrics.json": "all figures",
@@ -61,7 +61,7 @@ FILES = {
 def compare_stream(config: Config, options: ResumeOptions, *, quick: bool, as_json: bool) -> None:
     if quick:
         config = replace(config, compare=replace(config.compare, models="quick"))
-    if _is_offline(config):  # settings of `continual` that were given are those of `offline` too
+    if _is_offline(config):  # given settings of `continual` apply to `offline` too
         stated = options.stated or {}
         common = {f"continual.{f.name}": f"offline.{f.name}" for f in fields(TrainingConfig)}
         found = {common[key]: value for key, value in stated.items() if key in common}
@@ -128,7 +128,7 @@ def _compare_continual(directory: RunDirectory) -> tuple[Analysis, Mapping[str, 
             }
             stop = trainer.position
             scores = {each.key: np.full((stop, 3), np.nan) for each in trainer.participants}
-            for each in trainer.participants:  # an event that was not scored is NaN
+            for each in trainer.participants:  # events without a score are NaN
                 scores[each.key][: len(each.scores.rows)] = each.scores.rows.numpy()
             outcome = Outcome(event_facts(trainer.graph, 0, stop), scores, summary)
             analysis = _write(directory.files, outcome)
@@ -137,7 +137,7 @@ def _compare_continual(directory: RunDirectory) -> tuple[Analysis, Mapping[str, 
 
 
 def _compare_offline(directory: RunDirectory) -> tuple[Analysis, None]:
-    """Train models offline, compare them on the test, and return the analysis."""
+    """Train models offline, compare them on the test split, and return the analysis."""
     config = directory.config
     for flag, is_set in (
         ("--frozen-at", config.compare.frozen_at is not None),
@@ -208,7 +208,7 @@ def _write(files: RunFiles, outcome: Outcome) -> Analysis:
 
 
 def draw_again(path: Path) -> None:
-    """Draw the page of a comparison that was made before."""
+    """Redraw the page of a finished comparison."""
     try:
         read_figures(path / SUMMARY)
         outcome = Outcome.read(path)
@@ -229,13 +229,13 @@ def draw_again(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """A model as it is named on the command line, with all of its settings."""
+    """A model named on the command line, with all of its settings."""
 
     label: str
     name: str
     settings: dict[str, Any] = field(default_factory=dict)
     preset: dict[str, Any] = field(default_factory=dict)
-    """Those of its settings that the preset has set."""
+    """Settings set by the preset."""
 
 
 def stream_facts(config: Config) -> StreamFacts | None:
@@ -303,10 +303,10 @@ def chosen(config: Config, facts: StreamFacts | None) -> list[ModelChoice]:
 
 
 def _named_models(config: Config, facts: StreamFacts | None) -> tuple[list[str], list[str]]:
-    """Return what --models names, line-ups by their models, and what the preset leaves out."""
+    """Return the models in --models, with lists expanded, and those that the preset leaves out."""
     taken: list[str] = []
     left_out: list[str] = []
-    # Where pairs hardly come again, models that read their history are not in a line-up.
+    # Where pairs rarely recur, models that read pair history are left out of lists.
     is_sparse = family_of(config, facts) == "sparse"
     for text in filter(None, map(str.strip, config.compare.models.split(","))):
         for name in LINEUPS.get(text, (text,)):
@@ -339,7 +339,7 @@ def preset_line(config: Config, facts: StreamFacts | None, choices: list[ModelCh
 
 
 def _freezing_point(config: Config) -> int | None:
-    """Return the event from which on copies learn no more; for a share, the stream is counted."""
+    """Return the event at which copies are frozen; for a share, the stream is counted."""
     at = config.compare.frozen_at
     if at is None or at >= 1:
         return None if at is None else int(at)

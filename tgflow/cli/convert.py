@@ -1,4 +1,4 @@
-"""`tgflow convert`: data sets as others publish them, as files that anybody reads."""
+"""`tgflow convert`: convert published data sets to portable formats."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from rich.console import Console
 
 USAGE, DATA, NO_INPUT, INTERNAL, MEMORY, LOCKED, IO = 2, 65, 66, 70, 71, 73, 74
 UNAVAILABLE, CORRUPT, UNTRUSTED = 75, 76, 77
-"""After sysexits.h, but for usage, where every shell expects 2."""
+"""Exit codes after sysexits.h, except for usage, where shells expect 2."""
 
 EXIT_CODES = {
     0: "success, or stopped by a signal with all progress saved",
@@ -54,9 +54,9 @@ _CODES = {
     "OSError": IO,
     "ValueError": DATA,
 }
-"""By the names of classes, the nearest ancestor counting, else INTERNAL: imports take seconds."""
+"""Exit code by class name of the nearest ancestor, else INTERNAL; avoids slow imports."""
 _EXPLAINED = {"TrainingDiverged", "RanksDisagree"}
-"""Of code 70, and no fault of ours."""
+"""Errors with code 70 that are not bugs in tgflow."""
 
 _GPU_WAY_OUT = (
     "set a smaller --device-budget, --edge-budget or --batch-size, or --edge-table uva; "
@@ -70,7 +70,7 @@ _UNTRUSTED_WAY_OUT = (
 
 
 class CliError(Exception):
-    """A failure whose message is complete as it is."""
+    """A failure whose message is complete."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -90,9 +90,9 @@ def exit_code(error: BaseException) -> int:
 
 
 def explain(error: BaseException) -> str:
-    """Return one line about `error`: what was wrong, what arrived, and the way out.
+    """Return one line about `error`: the fault, the value received, and the fix.
 
-    Of one that somebody has reported it is what they have said.
+    For an error that was reported already, return that report.
     """
     if "reported" in vars(error):
         return str(vars(error)["reported"])
@@ -103,7 +103,7 @@ def explain(error: BaseException) -> str:
     if type(cause).__name__ == "OutOfMemoryError":
         said = ". ".join(str(cause).split(". ")[:2]).rstrip(".")
         text = f"the GPU has no memory left: {said}; {_GPU_WAY_OUT}"
-    if exit_code(error) == UNTRUSTED:  # whose keys may have the names of settings
+    if exit_code(error) == UNTRUSTED:  # its keys may coincide with names of settings
         return f"{text} ({_UNTRUSTED_WAY_OUT})"
     is_explained = isinstance(error, CliError) or type(error).__name__ in _EXPLAINED
     if exit_code(error) == INTERNAL and not is_explained:
@@ -116,14 +116,14 @@ def explain(error: BaseException) -> str:
 
 
 def _cause_of(error: BaseException) -> BaseException:
-    """Return the lack of memory for which a batch could not be prepared; else the error itself."""
+    """Return the out-of-memory cause of a failed batch preparation; else the error itself."""
     cause = error.__cause__
     is_for_memory = cause is not None and exit_code(cause) == MEMORY
     return cause if cause and is_for_memory and type(error).__name__ == "BatchError" else error
 
 
 def mark_reported(error: BaseException, text: str) -> None:
-    """Note that somebody else has written `text` about `error` to stderr."""
+    """Record that `text` about `error` has been written to stderr."""
     vars(error)["reported"] = text
 
 

@@ -1,4 +1,4 @@
-"""`tgflow info`: what is in a stream or a run directory."""
+"""`tgflow info`: describe a stream or a run directory."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _read_run(path: Path) -> dict[str, Any]:
 
 
 def _checkpoints(directory: Path) -> list[dict[str, Any]]:
-    """Return what each checkpoint of a run is, the newest first; reads and checks all of them."""
+    """Return facts of each checkpoint of a run, newest first; reads and verifies all of them."""
     from tgflow.checkpoint import CheckpointError, list_checkpoints, load, read_manifest
     from tgflow.checkpoint.store import CORRUPT
     from tgflow.checkpoint.typed import read_as, read_natural
@@ -137,7 +137,7 @@ def _checkpoints(directory: Path) -> list[dict[str, Any]]:
 
 
 def _scores(path: Path, elapsed: float | None, problems: dict[str, str]) -> dict[str, Any] | None:
-    """Return where the file of a run's scores is, and how it grows; None without one."""
+    """Return the location and growth of a run's file of scores; None without one."""
     from tgflow.runtime.scores import OWNER, ROWS
 
     owned = _figures(path / OWNER, problems)
@@ -147,15 +147,15 @@ def _scores(path: Path, elapsed: float | None, problems: dict[str, str]) -> dict
 
 
 def _growth(size: int, elapsed: float | None) -> dict[str, Any]:
-    """Return bytes, and how many more they have become in a day of running; None: unknown."""
+    """Return bytes, and their growth per day of running; None: unknown."""
     return {"bytes": size, "bytes_per_day": size / elapsed * DAY if elapsed else None}
 
 
 def _bytes_on_disk(path: Path) -> int:
-    sizes = {}  # by file: checkpoints share some
+    sizes = {}  # by inode: checkpoints share files
     for folder, _, names in os.walk(path):
         for name in names:
-            with suppress(FileNotFoundError):  # a run that goes on removes what it needs no more
+            with suppress(FileNotFoundError):  # an active run removes old files
                 found = os.lstat(os.path.join(folder, name))
                 sizes[found.st_ino] = found.st_size
     return sum(sizes.values())
@@ -218,7 +218,7 @@ def _checkpoint_row(entry: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _figures(path: Path, problems: dict[str, str]) -> dict[str, Any] | None:
-    """Return the figures in a file; if they are damaged none, and why among `problems`."""
+    """Return the figures in a file; None if it is damaged, with the cause in `problems`."""
     try:
         return read_figures(path)
     except DamagedJson as error:
@@ -259,7 +259,7 @@ def _read_stream(config: Config) -> dict[str, Any]:
 
 
 def _facts(events: EventBatch) -> dict[str, Any]:
-    """Return counts and spans of `events`; of none, the counts are 0 and the rest is None."""
+    """Return counts and spans of `events`; without events, the counts are 0 and the rest None."""
     import torch
 
     def num_distinct(values: Tensor) -> int:

@@ -1,4 +1,4 @@
-"""`--nproc`: run this command as several ranks of this host, without importing torch."""
+"""`--nproc`: run this command as several ranks on this host, without importing torch."""
 
 from __future__ import annotations
 

@@ -62,15 +62,15 @@ from tgflow.train.split import chronological_split
 from tgflow.units import ticks_per_unit
 
 COMMAND: Final = "train"
-"""The trainer that checkpoints name."""
+"""Name of the trainer in checkpoints."""
 PER_RUN = ("seed", "best_epoch", "num_epochs")
-"""Figures whose mean over seeds has no meaning."""
+"""Figures that are not averaged over seeds."""
 
 
 def train_offline(
     config: Config, num_seeds: int | None, as_json: bool, options: ResumeOptions
 ) -> None:
-    """Train on the stream of `config`, once a seed, and leave a run directory."""
+    """Train on the stream of `config`, once per seed, and write a run directory."""
     config = ranks.with_slices(config, options.stated or {}, "offline")
     with ranks.join_ranks(config, options, "offline", seeds=num_seeds) as peers:
         if peers.rank > 0:
@@ -89,7 +89,7 @@ def train_offline(
 
 
 def _follow(peers: Peers, num_seeds: int) -> None:
-    """Train as rank 0 does, which has the results."""
+    """Train in step with rank 0, which keeps the results."""
     with ranks.report_as_rank(peers.rank):
         said = hear_words(peers)
         config = replaced(Config(), said["settings"])
@@ -108,7 +108,7 @@ def _follow(peers: Peers, num_seeds: int) -> None:
 
 
 class _Inputs(NamedTuple):
-    """What all seeds are trained on."""
+    """Inputs shared by all seeds."""
 
     graph: TemporalGraph
     ids: NodeIds
@@ -116,7 +116,7 @@ class _Inputs(NamedTuple):
     device: torch.device
     threads: int
     about_features: dict[str, str]
-    """A sentence each about features of edges and nodes."""
+    """Sentences about features of edges and nodes."""
 
 
 def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[s
 
 
 def _read(directory: RunDirectory, lead: Lead) -> _Inputs:
-    """Check the settings, and read all events and labels."""
+    """Validate the settings, and read all events and labels."""
     config, world = directory.config, lead.peers.world
     path = features.edge_file(config, directory.path)
     if not directory.resumed:
@@ -189,7 +189,7 @@ def _read(directory: RunDirectory, lead: Lead) -> _Inputs:
             "out --nproc, or start over with another --out"
         )
     elif path is not None:
-        path.unlink(missing_ok=True)  # it is made again
+        path.unlink(missing_ok=True)  # it is recreated
     check_loggers(config.operate.log_to)
     source, nodes, device, threads = assemble.open_offline(directory, config.offline.slices)
     config = directory.config
@@ -198,7 +198,7 @@ def _read(directory: RunDirectory, lead: Lead) -> _Inputs:
     ranks.check_ranks(config, "offline", world, source.x_dim)
     directory.take()
     gpu = graph_gpu(config, device)
-    with ExitStack() as undo:  # no features are left on the disk if events cannot be read
+    with ExitStack() as undo:  # leave no features on disk if events cannot be read
         table = features.open_edge_table(config, source.x_dim, directory.path, gpu)
         if path is not None:
             undo.callback(path.unlink, missing_ok=True)
@@ -226,7 +226,7 @@ def _shared_graph(
     gpu: Device | None,
     lead: Lead,
 ) -> TemporalGraph:
-    """Return a graph of all events, which are sent to the other ranks, if there are any."""
+    """Return a graph of all events, after sending it to the other ranks, if any."""
     if lead.peers.world == 1:
         return assemble.read_graph(config, source, table, gpu, nodes)
     direction, width = assemble.direction_of(config, source), assemble.dim_of(nodes)
@@ -257,7 +257,7 @@ def _read_labels(
 def _with_anomalies(
     config: Config, kind: Injection, graph: TemporalGraph, folder: Path
 ) -> TemporalGraph:
-    """Return a graph with anomalies in its test part, whose places are written to a file."""
+    """Return a graph with anomalies in its test part; write their positions to a file."""
     c = config.offline
     split = chronological_split(
         graph.log.read(0, graph.num_events),
@@ -304,11 +304,11 @@ def _fit(
     epochs: EpochLog,
     folder: Path,
 ) -> dict[str, Any]:
-    """Train one seed from the newest epoch that was saved; write the model, return the figures."""
+    """Train one seed from its newest saved epoch; write the model, return the figures."""
     config, path = directory.config, directory.path
     trainer = _trainer(config, epochs.seed, inputs.graph, inputs.device, peers, epochs, inputs.ids)
     model = trainer.model
-    if not saves.resume(trainer) and config.task.freeze:  # links are learned before labels alone
+    if not saves.resume(trainer) and config.task.freeze:  # learn links before labels alone
         model.requires_grad_(True)
         execution = execution_config(config)
         links = OfflineTrainer(model, inputs.graph, trainer.config, epochs, execution=execution)
@@ -329,7 +329,7 @@ def _fit(
 def _node_figures(
     trainer: OfflineTrainer, labels: LabeledNodes | PropertyLabels | None
 ) -> dict[str, float]:
-    """Return metrics of predicted labels of nodes, `test.node.*` or `test.property.*`, if any."""
+    """Return metrics of node label prediction, `test.node.*` or `test.property.*`, if any."""
     c, figures = trainer.config, dict[str, float]()
     if isinstance(labels, PropertyLabels):
         asked = asked_at_times(trainer.model, trainer.graph, c, trainer.split, labels)
@@ -350,7 +350,7 @@ class _SavedSeeds(Component):
         writer.note("num_seeds", self.num)
 
     def load(self, reader: Checkpoint | None) -> None:
-        """Restore the number; raises ConfigError if another was asked for."""
+        """Restore the number; raises ConfigError if a different one was requested."""
         if reader is None:
             return
         self.num = read_natural(reader.meta, "num_seeds")
@@ -371,11 +371,11 @@ class EpochLog(Callback):
         self._files, self._rates = files, rates
         self.seed = 0
         self.records = read_records(files.records).kept
-        """Of all epochs, also of those before a resume."""
+        """Records of all epochs, including those before a resume."""
         self.loggers: RunLoggers | None = None
-        """Get each epoch; None: what is learned is printed and not recorded."""
+        """Loggers of the epochs; None: progress is printed and not recorded."""
         self.bar = Callback()
-        """Shows the batches of an epoch on a terminal."""
+        """Progress of an epoch on a terminal."""
 
     def on_batch(self, record: BatchRecord) -> None:
         self.bar.on_batch(record)
@@ -420,7 +420,7 @@ def _summary(metrics: Mapping[str, Any], path: Path, own_metrics: Sequence[str])
     rows = [
         (name, *(_figure(metrics, f"{part}.{key}") for part in parts))
         for key, name in (METRIC_TITLES | {own: own for own in own_metrics}).items()
-        if key != "mrr_hist"  # of continual learning alone
+        if key != "mrr_hist"  # only for continual learning
     ]
     seeds = metrics.get("seeds") or [metrics["seed"]]
     reuses = "reuse.reused" in metrics

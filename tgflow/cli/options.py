@@ -1,4 +1,4 @@
-"""Command-line options made from the schema of the settings."""
+"""Command-line options generated from the schema of the settings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STREAM_OF_FILES, RANKS_IN_STEP = (
     )
     for section in ("stream", "ranks")
 )
-"""Settings of a stream of files, and of ranks that read a whole stream before they train."""
+"""Settings of file streams, and of ranks that read a whole stream before training."""
 COMMON = frozenset(
     {
         *("stream.path", "stream.src", "stream.dst", "stream.t", "stream.features"),
@@ -35,7 +35,7 @@ COMMON = frozenset(
         *("config", "resume", "seeds", "json"),
     }
 )
-"""Settings, and parameters of commands, that `--help` shows where a command has many."""
+"""Settings and parameters shown by `--help` for commands with many of them."""
 FILE, STREAM, HELP_ALL = "file", "stream.path", "tgflow.help_all"
 
 Json = Annotated[
@@ -64,7 +64,7 @@ def with_config(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command `--config` and one option per setting; it is called with `config=Config`.
 
-    A command with a parameter `stated` also gets the settings of the file and the flags alone.
+    A parameter `stated` of the command receives only the settings from the file and the flags.
     """
     wanted = list(keys)
     chosen = [
@@ -138,7 +138,7 @@ _SHOW_ALL = typer.Option("--help-all", help="Show all options.", is_eager=True, 
 
 
 def help_text(command: Callable[..., None]) -> str:
-    """Return a command's docstring as its help: paragraphs joined, indented lines as they are."""
+    """Return a command's docstring as help: paragraphs joined, indented lines unchanged."""
     paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
     return "\n\n".join(
         part if part.startswith("  ") else part.replace("\n", " ") for part in paragraphs
@@ -151,7 +151,7 @@ def _parameter(name: str, annotation: Any, default: Any = None) -> inspect.Param
 
 
 def _option(field: Field, *, is_argument: bool) -> inspect.Parameter:
-    """Return the command's parameter for one setting; its value is None where it is not given."""
+    """Return the command's parameter for one setting; its value is None if not given."""
     text, default = field.help.rstrip("."), field.default
     if is_argument:
         argument = Annotated[str, typer.Argument(metavar="PATH", help=text)]

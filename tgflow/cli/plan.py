@@ -1,4 +1,4 @@
-"""`tgflow plan`: load and memory of each rank, and what does not fit."""
+"""`tgflow plan`: load and memory of each rank, and exceeded limits."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 SETTINGS = (*STREAM_OF_FILES, "graph", "model", "continual", "operate.memory_limit")
 WORLD = "World"
 HEAD_BYTES, ID_BYTES = 8, 56
-"""Of a node: the head of its neighbors; an integer id and its entry in a hash table."""
+"""Bytes per node: the head of its neighbors; an integer id and its entry in a hash table."""
 DESTINATION_BYTES, PAIR_BYTES = 24, 48
-"""Of a destination and a pair: its first event, and its entry in an index by node or a table."""
+"""Bytes per destination and pair: first event, and entry in an index by node or a table."""
 EVENT_BYTES = 24
-"""Source, destination and time in the log; a label adds 8, a weight 4."""
+"""Bytes per event in the log: source, destination and time; a label adds 8, a weight 4."""
 MAX_EVENTS, MAX_NODES = 2**33, 2**31 - 1
 
 
@@ -127,7 +127,7 @@ def plan(
     num_nodes = round(scaled if nodes is None else nodes)
     memory = _structures(graph, model, settings, count_bytes, world, num_events, num_nodes)
     limit = config.operate.memory_bytes
-    if limit is None:  # what is installed
+    if limit is None:  # the installed memory
         limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     found = {
         "stream": config.stream.path,
@@ -187,7 +187,7 @@ def _structures(
     num_events: int,
     num_nodes: int,
 ) -> list[Structure]:
-    """Return the memory of a rank for a stream of the kind of `graph` and of the given size."""
+    """Return the memory of a rank, for a stream like `graph` scaled to the given size."""
     from tgflow.nn import NodeMemory
     from tgflow.nn.history import LINK_WIDTH, ORIGIN_WIDTH, ROWS_PER_EVENT
     from tgflow.nn.memory import CLOCK_WIDTH
@@ -228,7 +228,7 @@ def _structures(
 def _misfits(
     memory: Sequence[Structure], num_events: int, num_nodes: int, limit: int
 ) -> Iterator[str]:
-    """Yield a sentence for each bound that is exceeded, even with sharding."""
+    """Yield a sentence for each limit that is exceeded even with sharding."""
     if num_events > MAX_EVENTS:
         yield (
             f"a log holds at most 2^33 events ({MAX_EVENTS / 1e9:.1f} thousand million), got "

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SETTINGS = ("stream", "kafka.options")
 _RECORDS = "Output to Kafka"
 FLUSH_EVENTS = 50_000
-"""Events after which a publisher flushes."""
+"""Events between two flushes of a publisher."""
 
 
 @with_config(SETTINGS, positional="stream.path")
@@ -62,7 +62,7 @@ def playback(
     """Play a file of events as a stream, at full speed or at a multiple of real time.
 
     Writes CSV lines to stdout as events become due, for piping, or a file of another format, or
-    records to a Kafka topic, in the form that --codec says.
+    records to a Kafka topic, encoded by --codec.
 
     [bold]Examples[/bold]
 
@@ -97,7 +97,7 @@ def _naming_the_output() -> Iterator[None]:
 
 
 class _PlayedSource:
-    """The source of a stream of files, up to its limit and at its speed; itself a source."""
+    """The source of a stream of files, with its limit and speed; itself a source."""
 
     def __init__(self, config: Config) -> None:
         from tgflow.cli import assemble
@@ -115,7 +115,7 @@ class _PlayedSource:
 
 
 def _write_to_stdout(source: _PlayedSource) -> None:
-    """Write CSV with a header, flushed after each batch; a closed pipe ends it in silence."""
+    """Write CSV with a header, flushed after each batch; a closed pipe ends it silently."""
     out = csv.writer(sys.stdout, lineterminator="\n")
     try:
         for number, batch in enumerate(source):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tgflow.runtime.saved_run import Run
 
 EMBEDDED_AT_ONCE = 4096
-"""Nodes of a batch of rows."""
+"""Nodes per batch of rows."""
 SIDES = ("src", "dst")
 
 RunPath = Annotated[
@@ -140,7 +140,7 @@ def embed(
 
 
 def _embedded(run: Run, ids: Sequence[str] | None, at: str | None) -> Iterator[pa.RecordBatch]:
-    """Yield rows of nodes, at least one batch; of all there are without `ids`."""
+    """Yield rows of nodes, at least one batch; without `ids`, of all nodes."""
     import pyarrow as pa
     import torch
 
@@ -164,7 +164,7 @@ def _rows_of(columns: dict[str, pa.Array], z: torch.Tensor) -> pa.RecordBatch:
 
 
 def _ids(run: Run, texts: Sequence[str]) -> list[Any]:
-    """Return ids as the stream has them: numbers, if those of the run are."""
+    """Return ids in the stream's type: numbers, if those of the run are."""
     import torch
 
     if not len(run.ids) or isinstance(run.ids.decode(torch.zeros(1).long())[0], str):
@@ -183,7 +183,7 @@ def _checked_time(text: str | None) -> str | None:
 
 
 def _read_pairs(path: Path, run: Run) -> pa.Table:
-    """Return the columns of a file of pairs; ids of text files are of the run's kind."""
+    """Return the columns of a file of pairs; ids in text files get the run's type."""
     from tgflow.streams.files.formats import read_table
 
     c, has_texts = run.config.stream, isinstance(_ids(run, ["0"])[0], str)

@@ -1,4 +1,4 @@
-"""Ranks on the command line: joining, following rank 0, and settings that are refused."""
+"""Ranks on the command line: joining, following rank 0, and validation of settings."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 _ERRORS: tuple[Level, ...] = ("error",)
 Learning = Literal["continual", "offline"]
 OF_A_HOST = {"run.out", "run.threads", "run.device", "ranks.interface"}
-"""Settings in which ranks may differ: those of each host, and those that rank 0 sends."""
+"""Settings that may differ between ranks: those of each host, and those sent by rank 0."""
 
 
 @contextmanager
 def join_ranks(
     config: Config, options: ResumeOptions, learning: Learning, **flags: object
 ) -> Iterator[Peers]:
-    """Join the ranks that this process was started with, if there are any, and leave them.
+    """Join the ranks that this process was started with, if any, and leave them on exit.
 
-    If this one fails, rank 0 reports why.
+    If this rank fails, rank 0 reports the cause.
     """
     launch = read_launch(os.environ)
     if launch is None:
@@ -51,7 +51,7 @@ def join_ranks(
         try:
             yield peers
         except Exception as error:
-            if not isinstance(error, PeerLost | LeaderFailed):  # it is of this rank
+            if not isinstance(error, PeerLost | LeaderFailed):  # raised by this rank
                 peers.say_why(explain(error))
             raise
         finally:
@@ -82,7 +82,7 @@ def _join(config: Config, learning: Learning, compared: Mapping[str, Any]) -> Ra
 def _compared(
     config: Config, options: ResumeOptions, learning: Learning, flags: Mapping[str, object]
 ) -> dict[str, Any]:
-    """Return what all ranks must have alike, by their flags."""
+    """Return the values that must be equal on all ranks, by flag."""
     unused = {"continual", "offline", "compare"} - {learning}
     found = {
         flag_of(key): value
@@ -94,7 +94,7 @@ def _compared(
 
 
 def with_slices(config: Config, stated: Mapping[str, Any], learning: Learning) -> Config:
-    """Return settings with a slice of each batch for each rank, unless `stated` has a number."""
+    """Return settings with one slice of each batch per rank, unless `stated` has a number."""
     launch = read_launch(os.environ)
     if launch is None or f"{learning}.slices" in stated:
         return config
@@ -145,7 +145,7 @@ def check_ranks(
 
 
 def follow(peers: Peers, flow: FlowControl) -> None:
-    """Learn what rank 0 reads until it ends, or `flow` is stopped and rank 0 then ends all."""
+    """Learn the events of rank 0 until it ends, or until `flow` is stopped and rank 0 ends all."""
     with report_as_rank(peers.rank):
         briefing = hear(peers)
         config = briefing.config

@@ -1,4 +1,4 @@
-"""`tgflow run`: learn from a stream as it arrives."""
+"""`tgflow run`: learn continually from a stream."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SETTINGS = (
     "checkpoint", "start", "scores", "serve", "operate", "ranks",
 )  # fmt: skip
 MOST_RECORDS = 20_000
-"""Micro-batches that the report draws from, evenly spaced."""
+"""Maximum micro-batches plotted in the report, evenly spaced."""
 
 
 @with_config(SETTINGS, takes_file=True, has_help_all=True)

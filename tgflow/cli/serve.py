@@ -1,4 +1,4 @@
-"""`tgflow serve`: answer requests about a run over HTTP until a signal comes."""
+"""`tgflow serve`: serve a run over HTTP until a signal arrives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tgflow.config import Config
 
 PORT = "8080"
 CHECK_SECONDS = 1.0
-"""Between two checks that the server is alive."""
+"""Seconds between two checks that the server is alive."""
 
 
 @with_config(("serve",))

@@ -1,4 +1,4 @@
-"""Settings one by one, as TOML, and as flags in messages."""
+"""Settings as fields, as TOML, and as flags in messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Field:
 
     Args:
         key: "section.name".
-        hint: Its type, with all that is annotated.
+        hint: Its annotated type.
         default: Its default.
         help: Description, from the docstring of the field.
         setting: Flags and effect on resume, from its annotation.
@@ -45,12 +45,12 @@ class Field:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Its flags, the first one being the name that messages use."""
+        """Its flags; the first one is used in messages."""
         return self.setting.flags or ("--" + self.name.replace("_", "-"),)
 
     @property
     def effect(self) -> Effect:
-        """What another value does to a run that is resumed."""
+        """Effect of a changed value on a resumed run."""
         return self.setting.resume or self.section.resume
 
 
@@ -68,7 +68,7 @@ def sections() -> Mapping[str, tuple[type, Section]]:
 
 @functools.cache
 def fields() -> tuple[Field, ...]:
-    """Return every setting, in the schema's order; fields that are sections are none of them."""
+    """Return every setting in the schema's order; sections are not included."""
     found = []
     for name, (kind, section) in sections().items():
         hints, texts = field_hints(kind), docstrings(kind)
@@ -96,7 +96,7 @@ def flag_of(key: str) -> str:
 
 
 def describe_type(hint: Any) -> str:
-    """Return which values a type allows, such as "a whole number at least 1"."""
+    """Describe the values that a type allows, such as "a whole number at least 1"."""
     return " or ".join(
         " ".join(filter(None, [_describe(kind), describe_bounds(metadata)]))
         for kind, metadata in alternatives(hint)
@@ -126,12 +126,12 @@ def _describe(kind: Any) -> str:
 
 
 def is_unset(value: object) -> bool:
-    """Whether a value means that nothing is set: none, or the limit of what there can be."""
+    """Whether a value means unset: None, or the limit of the type."""
     return value is None or value in (INT64_MIN, INT64_MAX)
 
 
 def to_toml(config: Config) -> str:
-    """Return `config` as TOML that `load_config` reads back, each key with what it means."""
+    """Return `config` as TOML that `load_config` reads back, with the help of each key."""
     lines: list[str] = []
     last = ""
     for field in fields():
@@ -140,7 +140,7 @@ def to_toml(config: Config) -> str:
             lines += ["", f"[{section}]"]
             last = section
         value = getattr(getattr(config, section), name)
-        if field.key == "model.settings":  # a model's own settings are keys like the others
+        if field.key == "model.settings":  # a model's own settings are written as ordinary keys
             lines += [f"{_key(key)} = {_toml_value(each)}" for key, each in value.items()]
             continue
         setting = f"# {name} =" if is_unset(value) else f"{name} = {_toml_value(value)}"
@@ -170,8 +170,8 @@ _NAME = re.compile(r"(?<![-\w.'\"])[a-z]+(?:_[a-z]+)+(?![-\w.'\"=(])")
 def in_flags(text: str) -> str:
     """Return a message with settings as flags: `id_kind='string'` becomes `--id-kind string`.
 
-    Values are quoted for a shell. `False` becomes `--no-NAME`. Names of one word are settings only
-    where a value follows; other words stay.
+    Values are quoted for a shell. `False` becomes `--no-NAME`. Single words count as settings only
+    before a value; other words stay.
     """
     return _NAME.sub(_name, _VALUE.sub(_assignment, text))
 
@@ -193,7 +193,7 @@ def _name(match: re.Match[str]) -> str:
 
 @functools.cache
 def _flags() -> Mapping[str, str]:
-    """Return the flag of each setting by its name, where all settings of a name have the same."""
+    """Return the flag of each setting name, if all settings of that name share it."""
     found: dict[str, set[str]] = {}
     for field in fields():
         if not field.setting.expert:

@@ -1,4 +1,4 @@
-"""Read and check settings from a file and flags, and those of models."""
+"""Load and validate settings from a file and flags, and those of models."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tgflow.train.protocols import PROTOCOLS
 
 Settings = TypeVar("Settings")
 WIDTHS = ("memory_dim", "time_dim", "embedding_dim")
-"""Settings of a model that `dim` sets."""
+"""Model settings that `dim` sets."""
 DEDUP_WINDOW = 100_000
 """Default number of event ids to remember."""
 
 
 class ConfigError(ValueError):
-    """A setting that is unknown, of another type or out of range; the message names its key."""
+    """Raised for a setting that is unknown, mistyped or out of range; the message names its key."""
 
 
 def load_config(
@@ -39,11 +39,11 @@ def load_config(
 
     Args:
         file: TOML file with the schema's sections, or None.
-        flags: Values by "section.key"; they win over the file. None stands for "not given".
-        unknown: Gets the file's keys that do not exist, which are then left out.
+        flags: Values by "section.key"; they override the file. None stands for "not given".
+        unknown: Receives the file's unknown keys, which are then ignored; None: they are errors.
 
     Raises:
-        ConfigError: If a key is unknown, or a value has another type or is out of range.
+        ConfigError: If a key is unknown, or a value has the wrong type or is out of range.
         OSError: If `file` cannot be read.
     """
     flags = {key: value for key, value in (flags or {}).items() if value is not None}
@@ -53,10 +53,10 @@ def load_config(
 
 
 def replaced(config: Config, values: Mapping[str, Any]) -> Config:
-    """Return `config` with other `values`, by "section.key"; what is no setting is left out.
+    """Return `config` with other `values`, by "section.key"; unknown keys are ignored.
 
     Raises:
-        ConfigError: If one has another type or is out of range.
+        ConfigError: If a value has the wrong type or is out of range.
     """
     table = plain(config)
     for key, value in values.items():
@@ -67,13 +67,13 @@ def replaced(config: Config, values: Mapping[str, Any]) -> Config:
 
 
 def plain(config: Config) -> dict[str, Any]:
-    """Return the settings as nested dicts of values that JSON holds."""
+    """Return the settings as nested dicts of JSON values."""
     values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
     return values
 
 
 def flat(config: Config) -> dict[str, Any]:
-    """Return the settings as values that JSON holds, by "section.key"."""
+    """Return the settings as JSON values, by "section.key"."""
     values = plain(config)
     return {
         field.key: values[section][name]
@@ -83,7 +83,7 @@ def flat(config: Config) -> dict[str, Any]:
 
 
 def stated_settings(file: Path | None, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `file` and `flags` themselves say, by "section.key"; flags win.
+    """Return the settings given in `file` and `flags`, by "section.key"; flags take precedence.
 
     Raises:
         ConfigError: If `file` is not TOML.
@@ -100,7 +100,7 @@ def stated_settings(file: Path | None, flags: Mapping[str, Any]) -> dict[str, An
 def _table(
     file: Path | None, flags: Mapping[str, Any], unknown: list[str] | None = None
 ) -> dict[str, Any]:
-    """Return what `file`, `flags` and the protocol that they name say, by section."""
+    """Return the settings of `file`, `flags` and their protocol, by section."""
     table = {} if file is None else _read_toml(file)
     if unknown is not None:
         unknown += _drop_unknown(table)
@@ -116,7 +116,7 @@ def _table(
 
 
 def _add_protocol_settings(table: dict[str, Any]) -> None:
-    """Add the settings of the protocol that is named; what is set otherwise stays."""
+    """Add the settings of the named protocol; explicit settings take precedence."""
     compared = table.get("compare")
     if isinstance(compared, dict) and compared.get("protocol") in PROTOCOLS:
         wanted = str(compared["protocol"])
@@ -130,7 +130,7 @@ def _add_protocol_settings(table: dict[str, Any]) -> None:
 
 
 def _add_stream_defaults(table: dict[str, Any]) -> None:
-    """Add the defaults that depend on the stream: what to do with late events and repeats."""
+    """Add the defaults that depend on the stream: policies for late and repeated events."""
     stream, order = table.get("stream", {}), table.setdefault("order", {})
     if not (isinstance(stream, dict) and isinstance(order, dict)):
         return
@@ -141,7 +141,7 @@ def _add_stream_defaults(table: dict[str, Any]) -> None:
 
 
 def _read_toml(file: Path) -> dict[str, Any]:
-    """Return the tables of a file; what [model] has beyond the schema is in `model.settings`."""
+    """Read the tables of a file; unknown keys of [model] go to `model.settings`."""
     try:
         table = tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -155,7 +155,7 @@ def _read_toml(file: Path) -> dict[str, Any]:
 
 
 def _drop_unknown(table: dict[str, Any]) -> list[str]:
-    """Remove from `table` what is no section or setting; returns what that was."""
+    """Remove unknown sections and settings from `table`; return their names."""
     gone = []
     for section in list(table):
         if section not in sections():
@@ -181,7 +181,7 @@ def _validate(table: dict[str, Any], file: Path | None, flags: Mapping[str, Any]
 
 
 def _explain(error: ValidationError, file: Path | None, flags: Mapping[str, Any]) -> str:
-    """Return a message about the first problem: its key, the value received and what is allowed."""
+    """Return a message on the first problem: its key, the value received and the allowed ones."""
     problems = error.errors()
     problem = problems[0]
     path = [str(part) for part in problem["loc"]]
@@ -200,8 +200,8 @@ def _explain(error: ValidationError, file: Path | None, flags: Mapping[str, Any]
 
 
 def _explain_value(path: list[str], text: str, file: Path | None, flags: Mapping[str, Any]) -> str:
-    """Name the flag where `text`, of a section as a whole, begins with one of its settings."""
-    if not path:  # of several sections
+    """Name the flag if `text`, which concerns a whole section, begins with one of its settings."""
+    if not path:  # concerns several sections
         return f"{file or 'configuration'}: {text}"
     key = f"{path[0]}.{text.split(maxsplit=1)[0].rstrip(':')}"
     if key in flags:
@@ -235,7 +235,7 @@ def quote_json(value: object, most: int = 60) -> str:
 
 
 def model_settings(model: ModelConfig) -> dict[str, Any]:
-    """Return the settings of [model] that are set, `dim` as the widths that it sets."""
+    """Return the settings given in [model], with `dim` expanded to the widths that it sets."""
     shared = ("heads", "neighbors", "layers", "dropout")
     found = {name: getattr(model, name) for name in shared if getattr(model, name) is not None}
     if model.dim is not None:
@@ -246,16 +246,16 @@ def model_settings(model: ModelConfig) -> dict[str, Any]:
 def validate_model(
     kind: type[Settings], name: str, stated: Mapping[str, Any], derived: Mapping[str, Any]
 ) -> Settings:
-    """Return a model's settings as the dataclass `kind` that it is configured with.
+    """Return a model's settings as its config dataclass `kind`.
 
     Args:
-        kind: A dataclass; its fields are the settings that there are.
+        kind: A dataclass; its fields are the valid settings.
         name: Name of the model.
-        stated: Settings of [model], see `model_settings`. `dim` sets the widths that there are.
-        derived: Settings of the stream, such as `edge_x_dim`; those without a field are left out.
+        stated: Settings of [model], see `model_settings`. `dim` sets the widths that exist.
+        derived: Settings of the stream, such as `edge_x_dim`; those without a field are ignored.
 
     Raises:
-        ConfigError: If a setting is unknown, of another type, or does not fit the others.
+        ConfigError: If a setting is unknown, has the wrong type, or conflicts with others.
     """
     known = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     for key in stated:
@@ -264,7 +264,7 @@ def validate_model(
             meant = _did_you_mean(difflib.get_close_matches(key, choices, n=1))
             names = ", ".join(map(repr, choices))
             raise ConfigError(f"[model] {name} has no setting {key!r}{meant} (it has {names})")
-    # `kind` takes on the strictness of the dataclass that holds it.
+    # `kind` inherits the strictness of the dataclass that holds it.
     strict = {"__pydantic_config__": ConfigDict(extra="forbid", strict=True)}
     holder: Any = dataclasses.make_dataclass("Holder", [("model", kind)], namespace=strict)
     values = {k: v for k, v in {**derived, **stated}.items() if k in known}

@@ -1,7 +1,7 @@
-"""Sections of the settings: the library's own dataclasses where there are some.
+"""Sections of the settings, where possible the library's own dataclasses.
 
-Imports neither torch nor pyarrow, as the command line's help is made of it. A model's own settings
-are the dataclass of that model (see `validate_model`).
+Imports neither torch nor pyarrow, as the command line's help is generated from it. A model's own
+settings are the dataclass of that model (see `validate_model`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Address:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamConfig(StreamOptions, _Address):
-    """Where the events come from and how they are read."""
+    """Source of the events and read options."""
 
     columns: str | None = None
     features: list[str] | None = None
@@ -46,12 +46,12 @@ class StreamConfig(StreamOptions, _Address):
     speed: Annotated[float, Gt(0), Setting(resume="any_time")] | None = None
     """Play at this multiple of real time; unset: at full speed."""
     event_id: Annotated[str | None, Setting(live=True, resume="from_now")] = None
-    """Column of an id by which an event that comes twice is dropped."""
+    """Column of an id used to drop repeated events."""
     codec: Annotated[CodecName, Setting(live=True)] = "json"
-    """Kafka: how records are written; arrow holds many edges per record."""
+    """Kafka: record encoding; arrow holds many edges per record."""
     until_end: Annotated[bool, Setting(live=True, resume="any_time")] = False
-    """Kafka: stop at the end that the topic has when the run starts, also after a crash and a
-    resume; resuming a run that stopped there reads to the end of that moment."""
+    """Kafka: stop at the topic's end as of the start of the run, also after a crash and a resume;
+    resuming a run that stopped there reads to the end as of then."""
 
 
 ScaleKind = Literal["auto", "standard", "log", "none"]
@@ -59,28 +59,28 @@ ScaleKind = Literal["auto", "standard", "log", "none"]
 
 @dataclass(frozen=True, kw_only=True)
 class GraphConfig(Checked):
-    """How events become edges."""
+    """Mapping of events to edges."""
 
     direction: Direction = "undirected"
-    """Who is whose neighbor; bipartite: two name spaces of ids."""
+    """Direction of edges; bipartite: sources and destinations are separate name spaces."""
     feature_scale: ScaleKind = "none"
     """Scale features by the events so far: standard, log (signed logarithm), auto or none."""
     node_features: Annotated[str | None, Setting(resume="any_time")] = None
-    """File of node features, a row a node, by the ids of the stream: CSV, TSV, JSON lines, Parquet
-    or Arrow. Nodes without a row have --fill-missing, or are refused."""
+    """File of node features, one row per node, keyed by the stream's ids: CSV, TSV, JSON lines,
+    Parquet or Arrow. Nodes without a row get --fill-missing, or are an error."""
     node_id: Annotated[str, Setting(resume="any_time")] = "id"
-    """Its column of ids."""
+    """Its id column."""
     node_columns: list[str] | None = None
-    """Its columns of features, each one a name or a prefix such as f*; unset: all others."""
+    """Its feature columns, each one a name or a prefix such as f*; unset: all others."""
     node_side: Annotated[str | None, Setting(resume="any_time")] = None
-    """Its column that says src or dst, where sources and destinations have ids of their own."""
+    """Its column of src or dst, where sources and destinations have ids of their own."""
     device_budget: Annotated[Size | None, Setting(resume="any_time")] = None
     """GPU: its memory for the newest neighbors, such as 8GB; older ones move to host memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """The model: its name, the settings that most models share, and those of its own."""
+    """The model: its name, the settings that most models share, and its own."""
 
     name: Annotated[str, Setting(flags=("--model", "-m"))] = "tgn+pairs"
     """tgn, tgat, jodie, graphmixer, or these with +pairs (tgn+pairs, tgat+pairs, jodie+pairs,
@@ -97,7 +97,7 @@ class ModelConfig:
     dropout: Annotated[float, Ge(0), Lt(1)] | None = None
     """Dropout while training; unset: the model's default (0.1)."""
     precision: Annotated[Precision, Setting(resume="from_now")] = "fp32"
-    """GPU: how matrices are multiplied; tf32 is faster, and rounds factors to 10 bits."""
+    """GPU: precision of matrix products; tf32 is faster, and rounds factors to 10 bits."""
     settings: Annotated[Mapping[str, Any], Setting(flags=("--model-set",))] = field(
         default_factory=dict
     )
@@ -107,20 +107,20 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TablesConfig:
-    """Where edge features are kept, and the cache in front of them."""
+    """Placement of edge features, and their cache."""
 
     edge_table: Literal["host", "disk", "auto", "device", "uva"] | None = None
-    """Where edge features are: host memory; disk, in a file; auto, in memory up to edge_budget and
-    then in a file, on a GPU in its memory first; device or uva, a GPU's or what it reads in place;
-    unset: host, or auto on a GPU."""
+    """Placement of edge features: host memory; disk, in a file; auto, in memory up to edge_budget
+    and then in a file, on a GPU in its memory first; device or uva, GPU memory or mapped host
+    memory; unset: host, or auto on a GPU."""
     edge_budget: Size | None = None
-    """auto: memory for rows, such as 8GiB; unset: as there is, half of what a GPU has free."""
+    """auto: memory for rows, such as 8GiB; unset: all available, half of a GPU's free memory."""
     edge_path: str | None = None
     """disk, auto: the file; unset: edge-x.rows in the run directory."""
     edge_cache: str | None = None
-    """Cache in front: its memory, such as 256MiB; train: also a share, such as 10%."""
+    """Size of the cache, such as 256MiB; train: also a share, such as 10%."""
     cache_policy: Literal["lru", "lfu", "fifo", "belady"] | None = None
-    """Which rows it keeps in host memory; belady, for train, plans ahead; unset: the best there is
+    """Policy of a cache in host memory; belady, for train, plans ahead; unset: the best available
     (run lru, train belady; clock on a GPU)."""
 
     def __post_init__(self) -> None:
@@ -157,7 +157,7 @@ class RunConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig(Checked):
-    """How a run is saved, so that it can resume after a crash."""
+    """Checkpoints, from which a run resumes after a crash."""
 
     checkpoint_every: Annotated[float, Ge(0)] = 60.0
     """Seconds between checkpoints; 0: none by time."""
@@ -166,13 +166,13 @@ class CheckpointConfig(Checked):
     keep: Annotated[int, Ge(1)] = 3
     """Latest checkpoints to keep."""
     log: Annotated[bool, Setting(resume="fixed")] = True
-    """Write arriving events to a log first, so that none must be read again."""
+    """Write arriving events to a log first, so that a resume need not read them again."""
     keep_log: bool = False
-    """Keep all of the log; unset: what no checkpoint that is kept needs is removed."""
+    """Keep the whole log; unset: segments that no kept checkpoint needs are removed."""
     max_checkpoint_bytes: Size | None = None
-    """Refuse checkpoints that are larger, such as 8GiB."""
+    """Maximum size of a checkpoint, such as 8GiB."""
     strict_resume: bool = False
-    """Refuse to resume where bits could differ: threads, versions."""
+    """Refuse to resume if bits could differ: threads, versions."""
 
     @property
     def most_bytes(self) -> int | None:
@@ -183,22 +183,22 @@ class CheckpointConfig(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class StartConfig:
-    """What a run begins with."""
+    """Initial state of a run."""
 
     init_from: str | None = None
-    """Directory of another run, of train or run: model, memory, events and ids to begin with. Its
-    model settings are the defaults."""
+    """Directory of another run (of train or run) whose model, memory, events and ids to start with.
+    Its model settings become the defaults."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoresConfig(Checked):
-    """What a run says of each event before it learns it."""
+    """Scores of events, predicted before they are learned."""
 
     to: Annotated[str | None, Setting(flags=("--scores",), resume="any_time")] = None
     """Write each event's score here: .parquet, .csv, .tsv, .jsonl or kafka://HOST/TOPIC."""
     max_wait: Duration | None = None
-    """Learn what has come when its first event has waited this long, such as 1s or 500ms; unset:
-    wait for a full batch."""
+    """Maximum wait of an event for its micro-batch to fill, such as 1s or 500ms; unset: wait for a
+    full batch."""
 
 
 LogTo = Literal["tensorboard", "wandb", "csv"]
@@ -206,19 +206,19 @@ LogTo = Literal["tensorboard", "wandb", "csv"]
 
 @dataclass(frozen=True, kw_only=True)
 class OperateConfig(Checked):
-    """How a run is watched and limited."""
+    """Monitoring and limits of a run."""
 
     metrics_port: Annotated[int, Ge(0), Le(65_535)] | None = None
     """Serve Prometheus metrics on this port; 0: any free one."""
     metrics_host: str = "127.0.0.1"
-    """Address to serve metrics on; 0.0.0.0 for all of the machine's."""
+    """Address to serve metrics on; 0.0.0.0 for all interfaces."""
     log_format: Literal["text", "json"] = "text"
-    """Messages on stderr: text for people, or one JSON object a line."""
+    """Messages on stderr: text, or one JSON object per line."""
     log_to: tuple[LogTo, ...] | None = None
-    """Log the figures of each step or epoch here too, in the run directory: tensorboard, wandb
-    (offline) or csv; may be given several times."""
+    """Also log the figures of each step or epoch in the run directory: tensorboard, wandb (offline)
+    or csv; may be given several times."""
     memory_limit: Size | None = None
-    """Memory of the process, such as 8GiB: the stream pauses near it, the run stops at it."""
+    """Memory limit of the process, such as 8GiB: the stream pauses near it, the run stops at it."""
 
     @property
     def memory_bytes(self) -> int | None:
@@ -228,40 +228,40 @@ class OperateConfig(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class ServeConfig(Checked):
-    """Who may ask a run over HTTP, and how much."""
+    """HTTP access to a run, and its limits."""
 
     at: Annotated[str | None, Setting(flags=("--serve",))] = None
-    """Answer questions over HTTP while it learns: a port, or HOST:PORT; 0: any free port."""
+    """Serve predictions over HTTP during training: a port, or HOST:PORT; 0: any free port."""
     token_file: Annotated[str | None, Setting(flags=("--serve-token-file",))] = None
-    """File with the token that clients show; unset: TGFLOW_SERVE_TOKEN of the environment, which
-    any address but this machine's own needs."""
+    """File with the token that clients must send; unset: environment variable TGFLOW_SERVE_TOKEN.
+    An address that other machines can reach requires one."""
     max_body: Annotated[Size, Setting(flags=("--serve-max-body",))] = "1MiB"
-    """Refuse requests that are larger."""
+    """Maximum size of a request."""
     max_pairs: Annotated[int, Ge(1), Setting(flags=("--serve-max-pairs",))] = 20_000
-    """Pairs and nodes that a request may ask about; of top-k each candidate of each source."""
+    """Maximum pairs and nodes per request; top-k counts each candidate of each source."""
     max_waiting: Annotated[int, Ge(1), Setting(flags=("--serve-max-waiting",))] = 128
-    """Requests at once; further ones are refused with status 429."""
+    """Maximum concurrent requests; further ones get status 429."""
     timeout: Annotated[Duration, Setting(flags=("--serve-timeout",))] = "10s"
-    """For a request to come and to be answered."""
+    """Seconds to receive and answer a request."""
 
 
 Held = Literal["replicated", "sharded"]
-"""Whether each rank has all of it, or a shard and queries the others."""
+"""Whether each rank holds a replica, or a shard and queries the others."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RanksConfig(Checked):
-    """How ranks that learn together reach each other, and what each of them has."""
+    """Communication of ranks, and placement of their state."""
 
     graph: Annotated[Held, Setting(flags=("--rank-graph",), live=True)] = "replicated"
-    """Neighbors: all on every rank, or sharded: each rank has those of its own nodes."""
+    """Neighbors: replicated on every rank, or sharded: each rank has those of its own nodes."""
     memory: Annotated[Held, Setting(flags=("--rank-memory",), live=True)] = "replicated"
-    """The model's memory of nodes, likewise; sharded sends the rows that are read."""
+    """Node memory, likewise; sharded sends the rows that are read."""
     timeout: Annotated[float, Gt(0), Setting(flags=("--rank-timeout",))] = 300.0
-    """Seconds for all ranks to come, and later for any of them to answer."""
+    """Timeout in seconds for all ranks to join, and later for each to respond."""
     interface: str | None = None
-    """Network interface by which ranks reach each other, such as eth1; unset: none, as all are on
-    this host."""
+    """Network interface that connects the ranks, such as eth1; unset: none, as all are on this
+    host."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,14 +275,14 @@ class CompareConfig(Checked):
     seeds: Annotated[int, Ge(1)] = 3
     """Number of seeds for each model that has parameters, starting at --seed."""
     frozen_at: Annotated[float, Gt(0)] | None = None
-    """Also copies of the models that learn no more from here on: a share of the events below 1, or
-    a number of events."""
+    """Also compare copies of the models that are frozen from here on: a share of the events
+    below 1, or a number of events."""
     preset: Preset = "auto"
-    """Settings by the kind of stream, which auto measures, or those that papers have for a data set
-    of DyGLib; what is set otherwise stays."""
+    """Settings by the kind of stream, which auto measures, or published ones for a data set of
+    DyGLib; explicit settings take precedence."""
     cut_at_steps: bool | None = None
-    """End micro-batches where the time changes, too, so that none has events of two times; unset:
-    as the preset says, discrete does."""
+    """Also end micro-batches where the time changes, so that each has events of a single time;
+    unset: chosen by the preset (discrete does)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +354,7 @@ class Config:
     )
 
     def __post_init__(self) -> None:
-        """Put sections that are a trainer's where the trainer looks for them."""
+        """Move sections that belong to a trainer into its settings."""
         if self.offline.reuse not in (Reuse(), self.reuse):
             raise ValueError("reuse is a section of its own: [reuse]")
         object.__setattr__(self, "offline", replace(self.offline, reuse=self.reuse))
