@@ -52,9 +52,9 @@ def test_nccl_requires_one_device_per_rank():
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        (b" " * (MOST_BYTES + 1), "1048577 bytes are more than the 1048576"),
-        (b"[]", "a rank did not say what it is"),
-        (b'{"member": {}}', "a rank did not say what it is"),
+        (b" " * (MOST_BYTES + 1), "1048577 bytes exceed the limit of 1048576"),
+        (b"[]", "a rank sent invalid facts"),
+        (b'{"member": {}}', "a rank sent invalid facts"),
         (b"\xff", "codec can't decode"),
     ],
 )

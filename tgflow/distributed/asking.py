@@ -1,4 +1,4 @@
-"""Sampling where each rank has the neighbors of its own nodes: every hop asks their owners."""
+"""Sampling over a graph sharded by node: each hop queries the ranks that own the nodes."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ from tgflow.sampling import sample_neighbors
 from tgflow.sampling.hops import HopQueries, Hops, HopWalk
 
 _MISSING = {"nodes": NO_NODE, "t": 0, "eid": -1}
-"""What the slots without a neighbor hold."""
+"""Fill values of slots without a neighbor."""
 
 
 class HopHeader(NamedTuple):
-    """What an owner must know of a batch's queries before they come; int64 `[5]` when sent."""
+    """Sent to an owner before a batch's queries; int64 `[5]` when sent."""
 
     size: int
     k: int
     key: int
     """In [0, 2**64)."""
     limit: int
-    """The cut-off for all, or the largest of the queries'."""
+    """The cut-off shared by all queries, or the largest of theirs."""
     num_columns: int
-    """Nodes, times and rows; and where each query has a cut-off, those."""
+    """Columns sent per query: nodes, times and rows; and cut-offs where queries differ in them."""
 
     @classmethod
     def read(cls, vectors: Tensor) -> list[HopHeader]:
-        """Return the headers of vectors, one after the other."""
+        """Return the headers in a sequence of vectors."""
         rows = vectors.view(-1, len(cls._fields)).tolist()
         return [cls(size, k, key % 2**64, *others) for size, k, key, *others in rows]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SentQueries:
-    """A batch's queries, sorted by who owns their nodes. Padding is this rank's own."""
+    """A batch's queries, sorted by the owner of their nodes. Padding belongs to this rank."""
 
     asked: HopQueries
     limit: int
     order: Tensor
     """int64 `[Q]`: the row of each sorted query."""
     sizes: list[int]
-    """Queries to each rank."""
+    """Number of queries to each rank."""
     parts: list[Tensor]
-    """To each rank, int64 `[C, size]`: nodes, times, rows, and cut-offs where there are any."""
+    """Payload for each rank, int64 `[C, size]`: nodes, times, rows, and cut-offs, if any."""
 
     @classmethod
     def of(cls, asked: HopQueries, shard: Shard, position: int) -> SentQueries:
@@ -81,7 +81,7 @@ class SentQueries:
         return torch.tensor(header, device=self.order.device)
 
     def answered(self, parts: list[tuple[Tensor, Tensor]]) -> Neighbors:
-        """Return the neighbors, where they were asked for."""
+        """Return the neighbors in the order of the queries."""
         k, size, device = self.asked.k, len(self.order), self.order.device
         room = self.asked.out
         found = Neighbors.empty(size, k, device) if room is None else room
@@ -102,25 +102,25 @@ def _filled_slots(found: Neighbors) -> Tensor:
 
 
 class AskingSampler:
-    """Samples over all ranks' shards: the answers of one graph that has everything.
+    """Samples over all ranks' shards, with the results of one unsharded graph.
 
-    A hop of several batches takes four exchanges, however many the batches are: how many queries
-    come (40 bytes a batch), the queries (24 bytes each, 32 where each has a cut-off), how many
-    neighbors each has (4 bytes), and those (24 bytes a filled slot; padding does not travel).
-    Draws are keyed by the asker's batch and row, and cut-offs are log positions, so an owner
-    answers as the asker would, also when it has appended more.
+    A hop takes four exchanges, whatever the number of batches: query counts (40 bytes a batch),
+    queries (24 bytes each, 32 with a cut-off each), neighbor counts (4 bytes a query), and
+    neighbors (24 bytes a filled slot; padding is not sent). Draws are keyed by the requesting
+    rank's batch and row, and cut-offs are log positions, so the owner's answer is the same as the
+    requesting rank's, even if it has appended more.
 
-    All ranks call it together, one thread each, with as many batches of as many hops. It
-    synchronizes with a device.
+    A collective: all ranks call it, one thread each, with equal numbers of batches and hops.
+    Synchronizes with a device.
 
     Args:
-        graph: This rank's shard.
-        peers: The ranks; this one owns that shard.
-        sampler: Which neighbors are taken, on all ranks alike.
-        types: Only events with one of these labels count, on all ranks alike. None: all do.
+        graph: Shard of this rank.
+        peers: The ranks; this one owns the shard.
+        sampler: Sampler; the same on all ranks.
+        types: Labels of the events to use, the same on all ranks; None: all events.
 
     Raises:
-        ValueError: If the graph is another shard than this rank's.
+        ValueError: If the graph is not this rank's shard.
     """
 
     def __init__(
@@ -140,15 +140,15 @@ class AskingSampler:
         self._sampler, self._types = sampler, types
 
     def walk(self, walks: Iterable[HopWalk]) -> list[Hops]:
-        """Return the hops of each batch, all batches taking a hop together.
+        """Return the hops of each batch; all batches advance hop by hop together.
 
         Args:
-            walks: Of this rank's batches: as many on all ranks, of as many hops. A rank with fewer
-                batches adds walks from empty frontiers.
+            walks: Walks of this rank's batches, equal in number and hops on all ranks. A rank with
+                fewer batches adds walks from empty frontiers.
 
         Raises:
             PeerLost: If another rank is gone.
-            RanksDisagree: If a rank asks as of events that this one has not appended.
+            RanksDisagree: If a rank's query needs events that this one has not appended.
         """
         walks = list(walks)
         steps = [_step(walk) for walk in walks]
@@ -192,7 +192,7 @@ class AskingSampler:
         return _received(sent, counts, slots)
 
     def _check(self, requests: list[list[HopHeader]]) -> None:
-        """Refuse to answer as of events that are not here yet."""
+        """Raise if queries need events that are not appended here yet."""
         for rank, headers in enumerate(requests):
             limit = max((header.limit for header in headers), default=0)
             if limit > self._graph.num_events:
@@ -211,7 +211,7 @@ class AskingSampler:
 
 
 def _step(walk: HopWalk, answer: Neighbors | None = None) -> HopQueries | Hops:
-    """Give a walk what it asked for; return what it asks next, or what it has found."""
+    """Pass its results to a walk; return its next queries, or its final hops."""
     try:
         return next(walk) if answer is None else walk.send(answer)
     except StopIteration as end:
@@ -222,7 +222,7 @@ def _step(walk: HopWalk, answer: Neighbors | None = None) -> HopQueries | Hops:
 def _received(
     sent: list[SentQueries], counts: list[Tensor], slots: list[Tensor]
 ) -> list[Neighbors]:
-    """Return each batch's answers, of what every rank has sent of all of them."""
+    """Return each batch's answers from the payloads of all ranks."""
     of_ranks = []
     for rank, (count, slot) in enumerate(zip(counts, slots, strict=True)):
         parts = torch.split(count, [each.sizes[rank] for each in sent])

@@ -1,4 +1,4 @@
-"""Control messages between ranks: orders of rank 0, figures and requests of all, checksums."""
+"""Control messages between ranks: orders of rank 0, status and requests of all, checksums."""
 
 from __future__ import annotations
 
@@ -15,69 +15,69 @@ from tgflow.distributed.parcel import Spec
 from tgflow.peers import RanksDisagree, Traffic
 
 STEP = "step"
-"""What parcels are called, also in `Traffic`."""
+"""Name of the payloads, also in `Traffic`."""
 CHECKED_EVERY = 100
-"""Parcels from one that has a checksum of the parameters to the next one; the first has it."""
+"""Interval of checksums of the parameters, in payloads; the first one has it."""
 ORDER_SPEC: Spec = (torch.int64, (1,))
 FIGURES_SPEC: Spec = (torch.float64, (8,))
 CHECKSUM_SPEC: Spec = (torch.int64, (1,))
 
 
 STREAM = "feed"
-"""The kind of `Traffic` that brings the stream from rank 0."""
+"""The kind of `Traffic` for the stream broadcast by rank 0."""
 _ROWS = ("rows", "memory", "memory queries", "memory rows", "memory clocks", "memory stored")
 _QUERIES = ("queries", "answers")
 
 
 class Order(IntFlag):
-    """What all ranks do after a micro-batch, by the word of rank 0; or what a rank asks it for."""
+    """Action of all ranks after a micro-batch, ordered by rank 0; or requested by a rank."""
 
     NONE = 0
     CHECKPOINT = 1
-    """Snapshot here."""
+    """Take a snapshot."""
     HOLD = 2
-    """Take nothing new from the stream: memory is short somewhere."""
+    """Read nothing new from the stream: a rank is short of memory."""
     STOP = 4
-    """End with what is learned kept: a signal."""
+    """Stop and save, after a signal."""
     STOP_FOR_MEMORY = 8
-    """End with what is learned kept: a rank is at its memory limit."""
+    """Stop and save, as a rank reached its memory limit."""
 
     def to_tensor(self) -> Tensor:
-        """Return it as int64 `[1]`."""
+        """Return the order as int64 `[1]`."""
         return torch.tensor([int(self)])
 
     @classmethod
     def from_tensor(cls, word: Tensor) -> Order:
-        """Return what `to_tensor` made into `word`. Waits for a device that has it."""
+        """Return the order in `word`, from `to_tensor`. Synchronizes with a device."""
         return cls(int(word.item()))
 
 
 @dataclass(frozen=True, slots=True)
 class RankFigures:
-    """How one rank is: 64 bytes to rank 0 with each parcel. All count from its start."""
+    """Status of a rank: 64 bytes to rank 0 with each payload. Totals since its start."""
 
     compute_seconds: float = 0.0
-    """In forward, backward and optimizer."""
+    """Seconds in forward, backward and optimizer."""
     wait_seconds: float = 0.0
-    """In collectives, but those of the stream, which waits for events."""
+    """Seconds in collectives, except those of the stream, which wait for events."""
     memory_bytes: int = 0
-    """That its process holds now."""
+    """Memory of the process now, in bytes."""
     gradient_bytes: int = 0
-    """Sent of gradients."""
+    """Bytes sent for gradients."""
     rows_bytes: int = 0
-    """Sent of memory, and of what is stored in it."""
+    """Bytes sent for memory rows and the messages stored in them."""
     query_bytes: int = 0
-    """Sent of queries for neighbors, and of answers."""
+    """Bytes sent for neighbor queries and their answers."""
     other_bytes: int = 0
-    """Sent of all else."""
+    """Bytes sent for everything else."""
     asks: Order = Order.NONE
-    """What it would have rank 0 order."""
+    """The order that it requests from rank 0."""
 
     @classmethod
     def of(
         cls, traffic: Traffic, *, compute_seconds: float, memory_bytes: int, asks: Order
     ) -> Self:
-        """Return the figures of this rank."""
+        """Return the status of this rank."""
         flows = dict(traffic.flows)
         gradient, rows, queries = (
             sum(flows[kind].bytes for kind in kinds if kind in flows)
@@ -95,26 +95,26 @@ class RankFigures:
         )
 
     def to_tensor(self) -> Tensor:
-        """Return them as float64 `[8]`: counts below 2^53 are exact."""
+        """Return the status as float64 `[8]`: counts below 2^53 are exact."""
         return torch.tensor([float(each) for each in astuple(self)], dtype=torch.float64)
 
     @classmethod
     def from_tensor(cls, figures: Tensor) -> Self:
-        """Return what `to_tensor` made into `figures`. Waits for a device that has it."""
+        """Return the status in `figures`, from `to_tensor`. Synchronizes with a device."""
         compute, wait, *counts = figures.tolist()
         memory, gradient, rows, queries, other, asks = map(int, counts)
         return cls(compute, wait, memory, gradient, rows, queries, other, Order(asks))
 
 
 def decide(own: Order, everyone: Iterable[RankFigures]) -> Order:
-    """Return what rank 0 orders: what it wants itself, and whatever any rank asks for."""
+    """Return the order of rank 0: its own requests and those of all ranks."""
     for figures in everyone:
         own |= figures.asks
     return own
 
 
 def checksum(tensors: Mapping[str, Tensor]) -> Tensor:
-    """Return the CRC-32 of tensors and their names, int64 `[1]`. Waits for a device."""
+    """Return the CRC-32 of tensors and their names, int64 `[1]`. Synchronizes with a device."""
     found = 0
     for name, tensor in tensors.items():
         found = zlib.crc32(name.encode(), found)
@@ -124,7 +124,7 @@ def checksum(tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 def check_alike(checksums: Sequence[Tensor], what: str) -> None:
-    """Refuse ranks that hold different things."""
+    """Raise if checksums differ between ranks."""
     first, *others = (int(each.item()) for each in checksums)
     wrong = [str(rank) for rank, each in enumerate(others, 1) if each != first]
     if wrong:

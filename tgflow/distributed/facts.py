@@ -1,4 +1,4 @@
-"""What each rank says of itself when it joins, and whether a world can be made of it."""
+"""Facts that each rank reports when it joins, and checks that the ranks are compatible."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Member:
         return cls(rank, socket.gethostname(), this_machine(), os.getpid())
 
     def condition(self) -> Condition:
-        """Return what its process does, as far as this one can see it."""
+        """Return the state of its process, as far as it is visible from this one."""
         if self.machine != this_machine():
             return "out of sight"
         try:
@@ -51,7 +51,7 @@ class Member:
 
 
 def this_machine() -> str:
-    """Return what tells this kernel and its process namespace from others; "" if it is unknown."""
+    """Return an identifier of this kernel and its process namespace; "" if it is unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -60,7 +60,7 @@ def this_machine() -> str:
 
 
 MOST_BYTES = 1 << 20
-"""Of what one rank says; more is refused unread."""
+"""Largest size of one rank's facts; more is rejected unread."""
 
 _LOOK_SECONDS = 0.5
 _WAYS_OUT = {
@@ -71,7 +71,7 @@ _WAYS_OUT = {
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One rank: who it is, and all that must or should be alike."""
+    """A rank, and the settings and versions that must or should be equal on all ranks."""
 
     member: Member
     world: int
@@ -100,21 +100,21 @@ class Facts:
         )
 
     def to_bytes(self) -> bytes:
-        """Return them as JSON."""
+        """Return the facts as JSON."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Return what `to_bytes` made into `data`."""
+        """Return the facts in `data`, from `to_bytes`."""
         if len(data) > MOST_BYTES:
             raise ValueError(
-                f"{len(data)} bytes are more than the {MOST_BYTES} that a rank may say"
+                f"{len(data)} bytes exceed the limit of {MOST_BYTES} for a rank's facts"
             )
         try:
             found = json.loads(data)
             return cls(**found | {"member": Member(**found["member"])})
         except (TypeError, LookupError) as error:
-            raise ValueError(f"a rank did not say what it is: {error!r}") from None
+            raise ValueError(f"a rank sent invalid facts: {error!r}") from None
 
 
 def _device_name(device: torch.device) -> str | None:
@@ -125,7 +125,7 @@ def _device_name(device: torch.device) -> str | None:
 
 
 def find_disagreement(everyone: Sequence[Facts]) -> str | None:
-    """Return the first thing that must be alike and is not, with the way out; None without one."""
+    """Return the first required fact that differs, with the fix; None if all agree."""
     first = everyone[0]
     for other in everyone[1:]:
         who = f"rank {other.member.rank}"
@@ -149,7 +149,7 @@ def find_disagreement(everyone: Sequence[Facts]) -> str | None:
 
 
 def find_other_bits(everyone: Sequence[Facts]) -> str | None:
-    """Return why the last bits may not be those of one process, with the way out; else None."""
+    """Return why the last bits may differ from those of one process, with the fix; else None."""
     first = everyone[0]
     for other in everyone[1:]:
         if found := _difference(other.computing, first.computing):
@@ -162,7 +162,7 @@ def find_other_bits(everyone: Sequence[Facts]) -> str | None:
 
 
 def have_own_devices(everyone: Sequence[Facts]) -> bool:
-    """Return whether each rank has a CUDA device to itself, as NCCL needs."""
+    """Return whether each rank has its own CUDA device, as NCCL needs."""
     devices = [facts.device for facts in everyone]
     return None not in devices and len({*devices}) == len(devices)
 
@@ -176,7 +176,7 @@ def _difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> tuple[str
 
 
 def find_lost(members: list[Member]) -> str:
-    """Return which of `members` ended or is stopped, as a sentence."""
+    """Return a sentence on which of `members` ended or is stopped."""
     deadline = time.monotonic() + _LOOK_SECONDS
     while time.monotonic() <= deadline:
         states = [(each, each.condition()) for each in members]

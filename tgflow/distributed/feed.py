@@ -1,4 +1,4 @@
-"""The stream of all ranks: rank 0 alone reads it, and sends what it reads to the others."""
+"""The stream of all ranks: only rank 0 reads it, and broadcasts it to the others."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from tgflow.events import COLUMNS, MICRO_BATCH_END, EventBatch, NewNodes, concat
 from tgflow.peers import PeerLost, Peers, RanksDisagree
 
 MOST_BATCHES = 8
-"""Micro-batches of one segment, which ranks that must ask each other prepare together: what waits
-for the slowest rank is bounded by it."""
+"""Most micro-batches of a segment, which ranks with sharded graphs prepare together: it bounds the
+wait for the slowest rank."""
 _MOST_TEXT = 4_000
 
 
 class What(IntEnum):
-    """What a message is."""
+    """Kind of a message."""
 
     EVENTS = 1
     HEARTBEAT = 2
     END = 3
-    """There will be no more events."""
+    """End of the stream."""
     FAILURE = 4
-    """There will be no more events, and the stream has not ended."""
+    """No more events, but the stream has not ended."""
     MICRO_BATCH_END = 5
-    """The micro-batch that fills up is learned as it is."""
+    """Learn the micro-batch being filled as it is."""
 
 
 class Cause(NamedTuple):
-    """Why rank 0 reads no more, as plain values."""
+    """Reason why rank 0 stopped reading, as plain values."""
 
     kinds: tuple[str, ...]
     text: str
@@ -46,21 +46,21 @@ class Cause(NamedTuple):
 
     @classmethod
     def of(cls, error: BaseException) -> Self:
-        """Return what other ranks get to know of `error`."""
+        """Return the part of `error` that other ranks receive."""
         kinds = tuple(kind.__name__ for kind in type(error).__mro__)
         code = getattr(error, "code", None)
         return cls(kinds, str(error)[:_MOST_TEXT], code if isinstance(code, int) else None)
 
 
 Message = EventBatch | Cause | What
-"""Events, a failure, or what needs no more words."""
+"""A message: events, a failure, or a kind without payload."""
 
 
 def segments(stream: Iterable[EventBatch], batch_size: int) -> Iterator[EventBatch]:
-    """Yield the events of `stream` in 1 to 8 complete micro-batches; where it ends, or the
-    micro-batch does (`MICRO_BATCH_END`, which follows), what is left.
+    """Yield the events of `stream` in 1 to 8 complete micro-batches; at its end, or at
+    `MICRO_BATCH_END`, which follows, the remainder.
 
-    Nothing that is complete waits for what comes next.
+    A complete micro-batch is yielded without waiting for later events.
 
     Args:
         stream: Batches of any size.
@@ -89,7 +89,7 @@ def segments(stream: Iterable[EventBatch], batch_size: int) -> Iterator[EventBat
 
 
 def send(peers: Peers, number: int, message: Message) -> None:
-    """Send message `number` to all other ranks, from rank 0: a broadcast, or two."""
+    """Broadcast message `number` from rank 0, in one or two broadcasts."""
     what, data = _encoded(message)
     peers.broadcast(torch.tensor([number, what, len(data)]), kind=STREAM, group="feed")
     if data:
@@ -98,13 +98,13 @@ def send(peers: Peers, number: int, message: Message) -> None:
 
 
 def receive(peers: Peers, number: int) -> Message:
-    """Return message `number` of rank 0, on any other rank; waits for it."""
+    """Return message `number` of rank 0, on any other rank; blocks until it arrives."""
     header = torch.zeros(3, dtype=torch.int64)
     peers.broadcast(header, kind=STREAM, group="feed")
     sent, what, size = header.tolist()
     if sent != number or what not in list(What):
         raise RanksDisagree(
-            f"rank 0 sent message {sent} of kind {what} of its stream, and message {number} was due"
+            f"rank 0 sent message {sent} of kind {what} of its stream, expected message {number}"
         )
     if what == What.MICRO_BATCH_END:
         return MICRO_BATCH_END
@@ -141,49 +141,49 @@ def _encoded(message: Message) -> tuple[What, bytes]:
 
 
 HEARTBEAT_SECONDS = 4.0
-"""Of silence: then rank 0 says that it lives, which also shows whether the others do."""
+"""Seconds of silence after which rank 0 sends a heartbeat, which also detects lost ranks."""
 _QUEUED = 2
 _PAUSE = 0.1
 _GRACE_SECONDS = 5.0
 
 
 def heartbeat_of(timeout: float) -> float:
-    """Return how long rank 0 may be silent, in seconds, if it is lost after `timeout` of them."""
+    """Return the heartbeat interval in seconds, if rank 0 is lost after `timeout` seconds."""
     return min(HEARTBEAT_SECONDS, timeout / 3)
 
 
 class LeaderFailed(RuntimeError):
-    """Rank 0 reads no more, and its stream has not ended.
+    """Raised when rank 0 stopped reading before the end of its stream.
 
     Args:
-        cause: Why.
+        cause: The reason.
     """
 
     def __init__(self, cause: Cause) -> None:
         super().__init__(f"rank 0 has ended: {cause.text}")
         self.kinds = cause.kinds
-        """The names of the classes of what rank 0 raised, the nearest first."""
+        """Class names of the error on rank 0, the most derived first."""
         self.exit_code = cause.code
-        """What rank 0 ends with, where its error says so itself."""
+        """Exit code of rank 0, if its error defines one."""
 
 
 class FeedClosed(Exception):
-    """Nobody wants more of the stream here: it has not ended."""
+    """Raised when the feed was closed before the end of the stream."""
 
 
 class Feed:
-    """The stream of rank 0: iterating it reads it, and sends it to all others.
+    """The stream of rank 0: iterating reads it, and broadcasts it to all other ranks.
 
-    A context manager; entered, the other ranks hear from this one. Left, they hear that there is
-    no more, or why.
+    A context manager: on entry it starts sending; on exit it sends the end of the stream or the
+    error.
 
     Args:
         peers: The ranks; this one is rank 0.
         stream: Batches of any size, in order; an error that it raises ends all ranks.
         batch_size: Events of a micro-batch.
-        lost: Called by the thread that sends if another rank is gone: whoever waits for the stream
-            does not notice.
-        heartbeat: Seconds of silence.
+        lost: Callback from the sending thread if another rank is gone, as a thread that waits for
+            the stream cannot detect it.
+        heartbeat: Heartbeat interval in seconds.
 
     Example:
         >>> with Feed(peers, stream, batch_size=200) as feed:  # on rank 0
@@ -202,9 +202,9 @@ class Feed:
         heartbeat: float = HEARTBEAT_SECONDS,
     ) -> None:
         self.unit = getattr(stream, "unit", None)
-        """What a tick is, if the stream says so."""
+        """Time unit of a tick, if the stream has one."""
         self.ids = getattr(stream, "ids", None)
-        """Of its nodes, if the stream has them."""
+        """Ids of its nodes, if the stream has them."""
         self._peers, self._stream, self._batch_size = peers, stream, batch_size
         self._lost, self._heartbeat = lost, heartbeat
         self._messages: queue.Queue[Message] = queue.Queue(_QUEUED)
@@ -222,11 +222,11 @@ class Feed:
         self._thread.join(_GRACE_SECONDS)
 
     def __iter__(self) -> Iterator[EventBatch]:
-        """Read the stream, and yield what was put on its way to the others.
+        """Read the stream, and yield the batches queued for the other ranks.
 
         Raises:
-            PeerLost: If another rank is gone; else what the stream raises.
-            FeedClosed: If it was left.
+            PeerLost: If another rank is gone. Errors of the stream are passed on.
+            FeedClosed: If it was closed.
         """
         num_nodes = 0  # whose features were sent
         try:
@@ -248,7 +248,7 @@ class Feed:
             self._put(last)
 
     def _put(self, message: Message) -> None:
-        """Let a message wait to be sent; wait for room while anybody sends."""
+        """Queue a message to send; block while the queue is full and the sender is running."""
         while True:
             is_sending = self._thread.is_alive()
             if self._failure is not None:
@@ -260,7 +260,7 @@ class Feed:
                 return
 
     def _send_all(self) -> None:
-        """Send what waits, in order, and a heartbeat where nothing does; until the last one."""
+        """Send queued messages in order, and a heartbeat when idle; until the last one."""
         number, message = 0, None
         try:
             while not isinstance(message, Cause) and message != What.END:
@@ -276,13 +276,13 @@ class Feed:
 
 
 class Followed:
-    """The stream of any other rank: what rank 0 sends, in the same segments; nothing is opened.
+    """The stream on ranks other than 0: the segments that rank 0 sends; opens nothing itself.
 
-    A context manager; left, it takes nothing more.
+    A context manager; receives nothing more after exit.
 
     Args:
         peers: The ranks.
-        unit: What a tick is.
+        unit: Time unit of a tick.
         x_dim: Width of the edge features, 0 without them.
     """
 
@@ -303,17 +303,17 @@ class Followed:
         self._thread.join(0.0 if any(error) else _GRACE_SECONDS)
 
     def close(self) -> None:
-        """Let whoever waits for events go; a second time does nothing. From any thread."""
+        """Release threads that wait for events. Idempotent; callable from any thread."""
         self._is_closed = True
 
     def __iter__(self) -> Iterator[EventBatch]:
-        """Yield what rank 0 has read; waits for it.
+        """Yield the segments read by rank 0; blocks until they arrive.
 
         Raises:
             FeedClosed: If it was closed.
-            LeaderFailed: If rank 0 cannot read on, or stops.
-            PeerLost: If it is gone.
-            RanksDisagree: If it sends something else than is due.
+            LeaderFailed: If rank 0 failed to read, or stopped.
+            PeerLost: If rank 0 is gone.
+            RanksDisagree: If it sends an unexpected message.
         """
         while not self._is_closed:
             try:
@@ -331,7 +331,7 @@ class Followed:
         raise FeedClosed
 
     def _receive_all(self) -> None:
-        """Receive until the last message, or until what is received is of no use any more."""
+        """Receive until the last message, or until the iterator is closed."""
         number, message = 0, None
         try:
             while not isinstance(message, Cause) and message != What.END:
@@ -343,7 +343,7 @@ class Followed:
             self._put(error)
 
     def _put(self, message: Message | Exception) -> None:
-        """Let a message wait to be taken; wait for room while anybody takes it."""
+        """Queue a received message; block while the queue is full and there is a consumer."""
         while not self._is_closed:
             with suppress(queue.Full):
                 self._arrived.put(message, timeout=_PAUSE)
@@ -353,7 +353,7 @@ class Followed:
 def read_by_rank_0(
     peers: Peers, stream: Iterable[EventBatch], batch_size: int, unit: str
 ) -> AbstractContextManager[Iterable[EventBatch]]:
-    """Return what, entered, gives all ranks the stream of rank 0; who is alone has its own."""
+    """Return a context manager that gives all ranks the stream of rank 0; one process its own."""
     if peers.world == 1:
         return nullcontext(stream)
     if peers.rank > 0:

@@ -1,10 +1,10 @@
-"""How a process joins the other ranks: the one call before anything is made together.
+"""Rendezvous of the ranks, to be completed before any other call that involves them.
 
 Rank 0 opens a store, publishes its address, and waits for the others there; the others enter that
 store, and all read one verdict. An address may be stale: after a restart, torchrun's agents keep
-what the dead ranks published. So a rank follows an address only if the store there has the nonce
-that was published, and no rank has entered it as this one; else it looks again until the timeout.
-The nonce prevents mistakes. It is no secret: nothing here authenticates.
+values published by dead ranks. So a rank uses an address only if the store there has the published
+nonce, and no rank has entered it under this number; else it retries until the timeout. The nonce
+prevents mistakes but is not a secret: nothing here authenticates.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tgflow.peers import PeerLost, Peers, WorldError
 Found = TypeVar("Found")
 
 ANSWER_SECONDS = 5.0
-"""For one store to answer, and for all ranks to read a verdict that ends them."""
+"""Seconds for one store to answer, and for all ranks to read a verdict that ends them."""
 _PAUSE = 0.02
 _PROBE_SECONDS = 1.0
 _ADDRESS, _NONCE, _VERDICT = "tgflow/rank-0", "nonce", "verdict"
@@ -55,20 +55,20 @@ def join(
     timeout: float = 300.0,
     strict: bool = False,
 ) -> Peers:
-    """Join the ranks that were started with this one, by torchrun or `--nproc`; waits for them.
+    """Join the ranks started by torchrun or `--nproc`; blocks until all have joined.
 
-    Without them it returns `Peers`, and waits for nobody. Rank 0 opens a store on an interface of
-    its own choice, the others find it, and all compare what they are. Works after any restart,
-    whatever dead ranks left behind. Neither the store nor what follows authenticates or encrypts:
-    use a network that strangers cannot reach.
+    A single process gets `Peers` at once. Rank 0 opens a store on an interface that it chooses, the
+    others find it, and all compare settings and versions. Works after any restart, despite stale
+    data of dead ranks. Neither the store nor later traffic is authenticated or encrypted: use a
+    trusted network.
 
     Args:
-        settings: What must be set alike on all ranks, by name, plain values; compared.
-        interface: Name of the network interface to listen on, and on no other, such as "eth1"; None
-            if all ranks are on one host: the loopback.
-        device: Where this rank computes. Ranks with a CUDA device each use NCCL for them.
-        timeout: Seconds for all ranks to come, and later for any of them to answer.
-        strict: Refuse, rather than warn of, what makes the last bits other than those of one
+        settings: Settings that must be equal on all ranks, by name, plain values; compared.
+        interface: Name of the only network interface to listen on, such as "eth1"; None if all
+            ranks are on one host: the loopback.
+        device: Device of this rank. Ranks with a CUDA device each use NCCL for them.
+        timeout: Seconds for all ranks to join, and later for any of them to answer.
+        strict: Raise, instead of warn, if results may differ in the last bits from those of one
             process: ranks with other CPU capabilities or numbers of threads.
 
     Returns:
@@ -76,9 +76,8 @@ def join(
 
     Raises:
         WorldError: If ranks differ in settings or versions (the message names rank, key and both
-            values), an interface is unknown or not named where it must be, or variables of the
-            environment make no sense.
-        PeerLost: If a rank does not come in time; the message names it.
+            values), an interface is unknown or missing, or environment variables are invalid.
+        PeerLost: If a rank does not join in time; the message names it.
         ValueError: If `timeout` is not above 0.
 
     Example:
@@ -105,7 +104,7 @@ def join(
             store, everyone = call_within(timeout + 2 * ANSWER_SECONDS, follow, silent)
     except dist.DistError as error:
         first = str(error).partition("\n")[0]
-        raise PeerLost(f"rank {launch.rank} cannot reach where ranks meet: {first}") from error
+        raise PeerLost(f"rank {launch.rank} cannot reach the rendezvous: {first}") from error
     other_bits = find_other_bits(everyone)
     if other_bits is not None and launch.rank == 0:
         warnings.warn(other_bits, RuntimeWarning, stacklevel=2)
@@ -126,7 +125,7 @@ def join(
 
 
 def call_within(seconds: float, act: Callable[[], Found], lost: str) -> Found:
-    """Return the result of `act`, which runs in a daemon thread; PeerLost if it takes longer."""
+    """Return the result of `act`, run in a daemon thread; raise PeerLost if it takes longer."""
     # torch's store waits without a timeout for a reply, so a stopped rank 0 would block its callers
     found: Future[Found] = Future()
 
@@ -146,7 +145,7 @@ def call_within(seconds: float, act: Callable[[], Found], lost: str) -> Found:
 
 
 class Address(NamedTuple):
-    """Where the store of rank 0 is; `nonce` identifies this start of it, "" if unknown."""
+    """Address of the store of rank 0; `nonce` identifies this start of it, "" if unknown."""
 
     host: str
     port: int
@@ -167,10 +166,10 @@ class Meeting:
             else:
                 self._fixed = Address(*launch.address, "")
         self.port = 0 if self._fixed is None else self._fixed.port
-        """Where rank 0 must listen; 0: anywhere."""
+        """Port on which rank 0 must listen; 0: any."""
 
     def publish(self, address: Address) -> None:
-        """Replace what was published before."""
+        """Publish an address in place of the previous one."""
         text = json.dumps(address)
         if self._file is not None:
             with replacing(self._file, sync=False) as partial:
@@ -179,7 +178,7 @@ class Meeting:
             self._agents.set(_ADDRESS, text)
 
     def find(self) -> Address | None:
-        """Return what was published last, perhaps by a rank 0 that has ended; None if nothing."""
+        """Return the latest published address, perhaps of a rank 0 that has ended; None if none."""
         if self._file is not None:
             text = self._file.read_bytes() if self._file.exists() else b""
         elif self._agents is not None:
@@ -235,10 +234,10 @@ def _lead(
 def listen(host: str, port: int, deadline: float = 0.0) -> socket.socket:
     """Return a socket that listens on this address alone.
 
-    A fixed port is tried until `deadline`, as the process that had it may still be ending.
+    A fixed port is retried until `deadline`, as its previous process may still be ending.
 
     Raises:
-        OSError: If it cannot be had.
+        OSError: If the address cannot be bound.
     """
     while True:
         try:
@@ -255,7 +254,7 @@ def listen(host: str, port: int, deadline: float = 0.0) -> socket.socket:
 def _judge(
     store: Store, present: list[int], world: int, timeout: float, strict: bool
 ) -> tuple[PeerLost | WorldError | None, list[Facts]]:
-    """Return why there is no world, if so, and the facts of all ranks."""
+    """Return the error that prevents a world, if any, and the facts of all ranks."""
     missing = [str(rank) for rank in range(world) if rank not in present]
     if missing:
         return PeerLost(
@@ -314,7 +313,7 @@ def _enter(address: Address | None, facts: Facts) -> Store | None:
 
 
 def _read_verdict(store: Store, facts: Facts, deadline: float, timeout: float) -> list[Facts]:
-    """Return the facts of all ranks, once rank 0 has found that they are a world."""
+    """Return the facts of all ranks, once rank 0 has accepted them as a world."""
     while not store.check([_VERDICT]):
         if time.monotonic() > deadline + ANSWER_SECONDS:
             raise PeerLost(f"rank 0 was found, and did not answer within {timeout:g} s")

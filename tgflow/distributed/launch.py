@@ -13,12 +13,12 @@ from tgflow.peers import Shard, WorldError
 LOOPBACK = "127.0.0.1"
 _SIOCGIFADDR = 0x8915
 MEETING_VARIABLE = "TGFLOW_MEETING"
-"""The directory in which the ranks that `supervise` started on one host meet."""
+"""Rendezvous directory of the ranks that `supervise` started on one host."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How this process was started, by torchrun, `supervise`, or something that sets the same."""
+    """Launch parameters of a rank, from the environment variables of torchrun or `supervise`."""
 
     rank: int
     world: int
@@ -35,10 +35,10 @@ class Launch:
 
 
 def read_launch(environ: Mapping[str, str]) -> Launch | None:
-    """Return how this process was started; None if it is the only one.
+    """Return the launch parameters of this process; None if it is the only one.
 
     Raises:
-        WorldError: If variables are missing or make no sense.
+        WorldError: If variables are missing or invalid.
     """
     if "RANK" not in environ and "WORLD_SIZE" not in environ:
         return None

@@ -1,4 +1,4 @@
-"""The rows of a batch's messages that go to the owners of who receives them, and to nobody else."""
+"""Sends the rows of a batch's messages only to the owners of their receivers."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tgflow.schedule import SliceSchedule
 
 
 class MailRoutes:
-    """Which rows of a batch's messages each rank computes, and which rank owns their receivers.
+    """Rows of a batch's messages that each rank computes, and the ranks that own their receivers.
 
-    All of it is known from the log, so sizes need not be sent. A row that is not read, such as one
-    that a later one to the same node replaces, goes nowhere. What comes to an owner is put in the
-    order of the events: `mean` adds there what one process adds.
+    Derived from the log, so sizes need not be sent. A row that is not read, such as one replaced by
+    a later one to the same node, is not sent. Owners order the rows by event, so `mean` adds in the
+    same order as in one process.
 
     Args:
-        shard: Of this rank.
-        share: Of the batch.
-        own: The messages of the slices that are computed here, two rows an event.
+        shard: Shard of this rank.
+        share: Share of the batch.
+        own: The messages of the slices computed here, two rows an event.
     """
 
     def __init__(self, shard: Shard, share: Share, own: Mapping[int, Messages]) -> None:
@@ -50,7 +50,7 @@ class MailRoutes:
         return read[(read >= first) & (read < stop)]
 
     def sends(self) -> list[list[Tensor]]:
-        """Return what each rank gets: of each column of the messages, the rows that it owns."""
+        """Return the payload of each rank: of each message column, the rows that it owns."""
         rank = self._shard.rank
         rows, owners, first = self._rows[rank], self._owners[rank], self._bounds[rank]
         picked = [rows[owners == other] - first for other in _ranks(self._shard)]
@@ -60,7 +60,7 @@ class MailRoutes:
         ]
 
     def specs(self) -> list[list[Spec]]:
-        """Return dtype and shape of what comes from each rank."""
+        """Return dtype and shape of the rows received from each rank."""
         return [
             [(column.dtype, (len(rows), *column.shape[1:])) for column in self._mine.columns]
             for rows in self._received()
@@ -70,7 +70,7 @@ class MailRoutes:
         """Return the messages of all new events; rows whose receiver is not owned are zeros.
 
         Args:
-            received: Of each rank what `specs` says.
+            received: From each rank, as described by `specs`.
         """
         columns = [
             column.new_zeros(self._num_rows, *column.shape[1:]) for column in self._mine.columns

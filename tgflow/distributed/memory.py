@@ -1,4 +1,4 @@
-"""A node memory of which each rank has the rows of its own nodes, and fetches what it reads."""
+"""A node memory sharded over ranks by node; each rank fetches the other rows that it reads."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from tgflow.peers import PARTS, Peers, Shard
 from tgflow.sampling.expand import Frontier, distinct
 
 _QUERIES = "memory queries"
-"""What asking counts as in `Traffic`."""
+"""The kind of `Traffic` of row requests."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WantedRows:
-    """The rows of a micro-batch that this rank reads, and those that each rank reads of it.
+    """Rows of a micro-batch that this rank requests, and those that other ranks request from it.
 
-    Rows are distinct nodes and the log positions as of which they are read, int64 `[2, U]`.
+    Rows are distinct pairs of a node and the log position to read it at, int64 `[2, U]`.
     """
 
     queries: Sequence[Tensor]
-    """What this rank asks of each rank."""
+    """Rows that this rank requests from each rank."""
     asked: Sequence[Tensor]
-    """What each rank asks of this one."""
+    """Rows that each rank requests from this one."""
 
     def place(self, nodes: Tensor, position: Tensor) -> Tensor:
-        """Return where each (node, position) is among this rank's queries, int64 `[Q]`."""
+        """Return the index of each (node, position) among this rank's requests, int64 `[Q]`."""
         every = torch.cat([*self.queries, torch.stack([nodes, position])], dim=1)
         known = every.shape[1] - len(nodes)
         place = distinct(Frontier(*every), None)[1][known:]
@@ -51,7 +51,7 @@ class WantedRows:
 
 
 def ask_rows(peers: Peers, micro_batches: Sequence[Iterable[Batch]]) -> list[WantedRows]:
-    """Let owners know which rows of their memory will be read."""
+    """Send the owners the requests for rows of their memory."""
     wanted = [_by_owner(peers.shard, batches) for batches in micro_batches]
     ranks = range(peers.world)
     counts = exchange_vectors(
@@ -86,24 +86,24 @@ def _by_owner(shard: Shard, batches: Iterable[Batch]) -> Sequence[Tensor]:
 
 
 KIND = "memory"
-"""What fetching counts as in `Traffic`: headers under this, rows and clocks under their names."""
+"""The kind of `Traffic` of fetched headers; rows and clocks count under their names."""
 _ROWS, _CLOCK = "memory rows", "memory clocks"
 _LAST = "last"
 
 
 @described
 class ShardedMemory(nn.Module):
-    """The rows of a rank's own nodes; the bits of one memory that has all of them.
+    """The memory rows of a rank's own nodes; same bits as one unsharded memory.
 
-    In place of a model's `NodeMemory`: `fetch` brings what the slices of a micro-batch read, in one
-    exchange; `read` gives these rows, and `write`, which is given those of all nodes, keeps this
-    rank's own. Rows of other nodes that are written may hold anything.
+    Replaces a model's `NodeMemory`: `fetch` gets the rows that the slices of a micro-batch read, in
+    one exchange; `read` returns them, and `write`, called with the rows of all nodes, stores this
+    rank's own. Written rows of other nodes may hold anything.
 
-    Each owner answers as of the positions that were asked for, from its history where a row was
-    written since: what is kept of a node depends on the log alone. Rows are on the CPU.
+    Each owner answers as of the requested positions, from its history if a row was written since:
+    the history of a node depends on the log alone. Rows are on the CPU.
 
     Args:
-        memory: Without nodes; it becomes the rows of this rank's nodes, by local ids.
+        memory: Empty memory; it holds the rows of this rank's nodes, by local ids.
         peers: The ranks.
 
     Raises:
@@ -134,8 +134,8 @@ class ShardedMemory(nn.Module):
         self._peers = peers
         self._shard = peers.shard
         self.num_nodes = 0
-        """The largest node written so far, plus one: of all ranks, since they began or resumed; of
-        what was loaded, of this rank."""
+        """The largest node written so far on any rank since start or resume, plus one; of loaded
+        state, on this rank."""
         self._position = 0
         self._num_fetched = 0
         self._wanted: WantedRows | None = None
@@ -155,7 +155,7 @@ class ShardedMemory(nn.Module):
         self._note_write()
 
     def _note_write(self) -> None:
-        """Have the history know of the last write, of whatever nodes."""
+        """Record the last write, of any nodes, in the history."""
         history = self.owned.history
         if history is not None:
             history.append(
@@ -164,22 +164,22 @@ class ShardedMemory(nn.Module):
             )  # fmt: skip
 
     def reset(self) -> None:
-        """Forget everything, history included; the nodes stay."""
+        """Reset all rows and the history; the nodes stay."""
         self.owned.reset()
         self._position, self._wanted = 0, None
 
     def ask(self, micro_batches: Sequence[Iterable[Batch]]) -> list[Callable[[], None]]:
-        """Let owners know which rows will be read. See `SpreadState.ask`, and `ask_rows`."""
+        """Send the owners the requests for rows. See `SpreadState.ask`, and `ask_rows`."""
         return [partial(self.fetch, wanted) for wanted in ask_rows(self._peers, micro_batches)]
 
     def fetch(self, wanted: WantedRows) -> None:
-        """Bring the rows that a micro-batch reads here; nothing is sent if they are here already.
+        """Fetch the rows that a micro-batch reads; sends nothing if they are already here.
 
-        All ranks call it together, once everything before the micro-batch is stored: one exchange
-        in the group "train", of 4 * (dim + mail_dim) + 32 bytes a row.
+        A collective, called once everything before the micro-batch is stored: one exchange in the
+        group "train", of 4 * (dim + mail_dim) + 32 bytes a row.
 
         Args:
-            wanted: What `ask_rows` returned of the micro-batch.
+            wanted: Result of `ask_rows` for the micro-batch.
 
         Raises:
             PeerLost: If another rank is gone.
@@ -215,14 +215,14 @@ class ShardedMemory(nn.Module):
             return self.owned.read(local, position)
 
     def read(self, nodes: Tensor, position: Tensor) -> MemoryRows:
-        """Return the rows of any nodes as of log positions, from what was fetched.
+        """Return the fetched rows of any nodes as of log positions.
 
         Args:
             nodes: int64 `[U]`.
             position: int64 `[U]`.
 
         Raises:
-            ValueError: If something was not fetched since the last write.
+            ValueError: If a row was not fetched since the last write.
         """
         if self._wanted is None:
             raise ValueError(
@@ -246,9 +246,9 @@ class ShardedMemory(nn.Module):
         position: int,
         is_last: Tensor | None = None,
     ) -> None:
-        """Make a new version of the rows of those nodes that this rank owns.
+        """Write a new version of the rows of nodes that this rank owns.
 
-        Args are those of `NodeMemory.write`, of all nodes that are written on any rank.
+        Arguments as in `NodeMemory.write`, for all nodes that are written on any rank.
         """
         self._wanted = None
         if len(nodes):
@@ -268,7 +268,7 @@ class ShardedMemory(nn.Module):
     def state_dict(  # type: ignore[override]
         self, *, destination: dict[str, Any] | None = None, **_: Any
     ) -> dict[str, Tensor]:
-        """Return what this rank holds, as `load_state_dict` takes it back: nothing for a model's.
+        """Return the state of this rank for `load_state_dict`; empty for that of a model.
 
         Ids in it are this rank's local ones.
         """
@@ -277,10 +277,10 @@ class ShardedMemory(nn.Module):
         return self.owned.state_dict() | {_LAST: torch.tensor([self.num_nodes, self._position])}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:  # type: ignore[override]
-        """Become what `state_dict` returned on this rank of a world of as many, or of all nodes.
+        """Load the state of this rank of an equally large world, or of all nodes.
 
         Args:
-            state: This rank's; or that of a `NodeMemory`, of which it takes its own nodes.
+            state: This rank's; or that of a `NodeMemory`, from which it takes its own nodes.
 
         Raises:
             KeyError: If a tensor is missing. Nothing is changed then.
@@ -296,10 +296,10 @@ class ShardedMemory(nn.Module):
         self.num_nodes, self._position, self._wanted = num_nodes, position, None
 
     def parted(self) -> Callable[[int], dict[str, Tensor]]:
-        """Return what gives the tensors of each part of this rank. See `PartedState`.
+        """Return a function of the tensors of each part of this rank. See `PartedState`.
 
         Raises:
-            ValueError: By what it returns, for a part of another rank.
+            ValueError: From the returned function, for a part of another rank.
         """
         take, parts = self.owned.parted(len(self._shard.parts)), self._shard.parts
 
@@ -314,9 +314,9 @@ class ShardedMemory(nn.Module):
         return part_of
 
     def load_parted(self, read: Callable[[int], Mapping[str, Tensor]]) -> None:
-        """Become this rank's part of what ranks of any world saved. See `PartedState`.
+        """Load this rank's part of the state saved by ranks of any world. See `PartedState`.
 
-        Parts of other ranks are not read, but where no history says what the last position was.
+        Parts of other ranks are read only if no history has the last position.
 
         Raises:
             KeyError: If a tensor is missing. Nothing is changed then.

@@ -1,4 +1,4 @@
-"""Messages between ranks: parcels of tensors under a checked header, vectors, and JSON values."""
+"""Messages between ranks: payloads of tensors with a checked header, vectors, and JSON values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ALIGNMENT = 8
 
 
 class Layout:
-    """Which tensors a parcel holds, and where: the same is known to who sends and who receives."""
+    """Tensors of a payload and their offsets; known to both sender and receiver."""
 
     def __init__(self, kind: str, specs: Mapping[str, Spec]) -> None:
         self.kind = kind
@@ -32,7 +32,7 @@ class Layout:
             end = start + prod(shape) * dtype.itemsize
             self._places[name] = slice(start, end)
         self.num_bytes = end
-        """Of a parcel, header included."""
+        """Size of a payload, header included."""
         described = (
             f"{kind} {[(name, str(dtype), *shape) for name, (dtype, shape) in specs.items()]}"
         )
@@ -40,11 +40,11 @@ class Layout:
 
     @property
     def item_bytes(self) -> dict[str, int]:
-        """Bytes of each tensor, by name: header and alignment belong to none."""
+        """Bytes of each tensor, by name, without header and alignment."""
         return {name: place.stop - place.start for name, place in self._places.items()}
 
     def pack(self, step: int, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Return the parcel of `step`, uint8 `[num_bytes]` on the device of the tensors."""
+        """Return the payload of `step`, uint8 `[num_bytes]` on the device of the tensors."""
         device = next(iter(tensors.values())).device if tensors else None
         parcel = torch.zeros(self.num_bytes, dtype=torch.uint8, device=device)
         parcel[:HEADER_BYTES].copy_(torch.tensor([self._signature, step]).view(torch.uint8))
@@ -53,12 +53,12 @@ class Layout:
         return parcel
 
     def unpack(self, step: int, parcel: Tensor, sender: int) -> dict[str, Tensor]:
-        """Return the tensors of a parcel by name, views of it."""
+        """Return the tensors of a payload by name, as views of it."""
         signature, sent = parcel[:HEADER_BYTES].view(torch.int64).tolist()
         if signature != self._signature:
             raise RanksDisagree(
                 f"rank {sender} sent other tensors than those of {self.kind!r} {step}: the ranks "
-                "have not the same code or settings"
+                "differ in code or settings"
             )
         if sent != step:
             raise RanksDisagree(f"rank {sender} is at {self.kind} {sent} and this one at {step}")
@@ -86,14 +86,14 @@ def exchange_parcels(
 
     Args:
         peers: The ranks.
-        kind: What the parcels are.
-        step: Which of its kind: a micro-batch, counted alike by all ranks.
+        kind: Name of the payloads.
+        step: Number of the payload of its kind: a micro-batch, counted alike by all ranks.
         sends: Tensors for each rank by name, this one included, all on one device.
-        expected: Dtypes and shapes of what each rank sends here. They must be right: gloo ends the
-            process where sizes differ.
+        expected: Dtypes and shapes of the tensors from each rank. They must be right: gloo ends the
+            process if sizes differ.
 
     Returns:
-        The tensors of each rank by name, in memory of their own.
+        The tensors of each rank by name, in their own memory.
 
     Raises:
         RanksDisagree: If a rank is at another step or sent other tensors of the same size.

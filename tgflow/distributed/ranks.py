@@ -1,4 +1,4 @@
-"""A world of many ranks over `torch.distributed`: `tgflow.peers.Peers` with somebody to send to."""
+"""Communication between several ranks over `torch.distributed`."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 @described
 class Ranks(Peers):
-    """This rank among others. `tgflow.join` makes it; see `tgflow.peers.Peers` for its methods.
+    """This rank of a world. Made by `tgflow.join`; see `tgflow.peers.Peers` for its methods.
 
-    Everything goes over gloo, what is on a device by way of host memory; but what the group "train"
-    sends from CUDA devices goes over NCCL, if the world has it. Such a call does not wait for the
-    device, and its seconds are those of the launch.
+    All transfers use gloo, from a device by way of host memory; but transfers of the group "train"
+    from CUDA devices use NCCL, if the world has it. Such a call does not synchronize, and its
+    seconds are those of the launch.
 
-    It is the default process group of `torch.distributed` in its process, so there is one at a
-    time. All ranks construct it together.
+    It is the default process group of `torch.distributed`, so a process has one at a time. All
+    ranks construct it together.
 
     Args:
-        store: Where they find each other; it belongs to this world alone.
+        store: Rendezvous store; used by this world alone.
         rank: This rank.
-        world: How many ranks there are.
+        world: Number of ranks.
         timeout: Seconds after which a rank that does not answer is lost.
         interface: Name of the network interface to listen on, as `lo`; None: gloo's choice.
-        nccl: Whether tensors on CUDA devices go over NCCL; alike on all ranks, each with a device
-            of its own.
-        members: All ranks, to name the one that is lost.
+        nccl: Whether tensors on CUDA devices use NCCL; the same on all ranks, each with its own
+            device.
+        members: All ranks, to name a lost one.
 
     Raises:
-        PeerLost: If the others do not come within `timeout`.
+        PeerLost: If the others do not join within `timeout`.
         WorldError: If the process is in another world already.
     """
 
@@ -67,7 +67,7 @@ class Ranks(Peers):
     ) -> None:
         super().__init__(Shard(rank, world))
         self.store = store
-        """Keys and values that all ranks see; for what is not in step, from any thread."""
+        """Key-value store shared by all ranks; for messages out of step, from any thread."""
         self._others = [member for member in members if member.rank != rank]
         self._nccl = nccl
         self._groups = self._open(timedelta(seconds=timeout), interface)
@@ -112,7 +112,7 @@ class Ranks(Peers):
     def gather(
         self, mine: Tensor, sizes: Sequence[int], *, kind: str, group: Group = "train"
     ) -> Tensor:
-        """Return the chunks of all ranks, one after the other. See `Peers.gather`."""
+        """Return the concatenated chunks of all ranks. See `Peers.gather`."""
         check_chunks(self, mine, sizes)
         flat = mine.contiguous().view(torch.uint8)
         # Chunks may differ in length, which gloo's all-gather refuses and its all-to-all does not.
@@ -125,7 +125,7 @@ class Ranks(Peers):
     def _all_to_all(
         self, flat: Tensor, sent: list[int], received: list[int], kind: str, group: Group
     ) -> Tensor:
-        """Send consecutive parts of `flat` to the ranks; return what they sent, in their order."""
+        """Send consecutive parts of `flat` to the ranks; return the received parts, by rank."""
         here = self._carried(flat, group)
         arrived = here.new_empty(sum(received))
         with self._counted(kind, sum(sent) - sent[self.rank]):
@@ -133,7 +133,7 @@ class Ranks(Peers):
         return arrived.to(flat.device)
 
     def broadcast(self, tensor: Tensor, *, kind: str, group: Group = "train") -> None:
-        """Overwrite `tensor` by that of rank 0. See `Peers.broadcast`."""
+        """Overwrite `tensor` with that of rank 0. See `Peers.broadcast`."""
         if not tensor.is_contiguous():
             raise ValueError("tensor must be contiguous; take tensor.contiguous()")
         if tensor.numel() == 0:
@@ -150,7 +150,7 @@ class Ranks(Peers):
         return any(each.rank == rank and each.condition() == "gone" for each in self._others)
 
     def say_why(self, text: str) -> None:
-        """Let rank 0 know why this rank ends, before it leaves; rank 0 itself has others know."""
+        """Publish why this rank ends, before it leaves; rank 0 informs the others."""
         if self.rank > 0:
             with suppress(RuntimeError):  # rank 0 is gone
                 self.store.set(_words_key(self.rank), text)
@@ -164,7 +164,7 @@ class Ranks(Peers):
             dist.destroy_process_group()
 
     def _why(self, first: str) -> str:
-        """Return why another rank is lost: by its own words, or as it is seen from here."""
+        """Return why another rank is lost: its own message, or its state as visible from here."""
         said = self._last_words()
         if not said:
             seen = find_lost(self._others)
@@ -172,7 +172,7 @@ class Ranks(Peers):
         return said
 
     def _last_words(self) -> str:
-        """Return what ranks have said before they left; only rank 0 has the store at hand."""
+        """Return the messages that ranks left before they ended; only rank 0 can read them."""
         if self.rank > 0:
             return ""
         keys = {rank: _words_key(rank) for rank in range(1, self.world)}
@@ -182,7 +182,7 @@ class Ranks(Peers):
         )
 
     def _carried(self, flat: Tensor, group: Group) -> Tensor:
-        """Return `flat` where what carries it can read it: the one choice of a backend."""
+        """Return `flat` on a device that the backend can read: the only choice of a backend."""
         by_nccl = self._nccl and group == "train" and flat.is_cuda
         return flat if by_nccl else flat.cpu()
 
@@ -195,7 +195,7 @@ class Ranks(Peers):
 
     @contextmanager
     def _losing_peers(self) -> Iterator[None]:
-        """Raise whatever goes wrong between ranks as `PeerLost`, and from then on at once."""
+        """Raise any communication error as `PeerLost`, and from then on at once."""
         if self.failure is not None:
             raise PeerLost(str(self.failure))
         try:
@@ -217,7 +217,7 @@ _BESIDE: tuple[Group, ...] = ("plan", "feed")
 
 @contextmanager
 def _listening_on(interface: str | None) -> Iterator[None]:
-    """Let gloo and NCCL open their sockets on this interface: they read it from the environment."""
+    """Make gloo and NCCL open their sockets on this interface, by their environment variables."""
     before = {name: os.environ.get(name) for name in _INTERFACE_VARIABLES}
     try:
         if interface is not None:

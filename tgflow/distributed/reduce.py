@@ -14,17 +14,17 @@ from tgflow.schedule import SliceSchedule
 from tgflow.tree_sum import TreeSum, subtrees
 
 GRADIENT = "gradient"
-"""What the sums are called in parcels and in `Traffic`."""
+"""Name of the sums in payloads and in `Traffic`."""
 
 
 class Reduction:
-    """Sums one vector per slice to one vector for all, in two collectives.
+    """Sums one vector per slice into one vector for all, in two collectives.
 
-    `sends` and `specs` are made for a parcel that holds other tensors too; `finish` does the rest.
+    `sends` and `specs` are for a payload that holds other tensors too; `finish` does the rest.
 
     Args:
         peers: The ranks.
-        slices: How many a batch is cut into, at least as many as there are ranks.
+        slices: Slices of a batch, at least as many as ranks.
         length: Elements of a slice's vector, the same for all.
 
     Raises:
@@ -35,7 +35,7 @@ class Reduction:
         schedule = SliceSchedule(slices, peers.world)
         owned = [schedule.slices_of(rank) for rank in range(peers.world)]
         self.slices = owned[peers.rank]
-        """Those that this rank computes."""
+        """Slices computed by this rank."""
         self._peers = peers
         self._roots = [subtrees(each, slices) for each in owned]
         self._leaves = slices
@@ -43,7 +43,7 @@ class Reduction:
         self._sizes = [stop - start for start, stop in pairwise(bounds)]
 
     def sends(self, tree: TreeSum) -> list[Tensor]:
-        """Return what each rank is to get, float `[R, C]`: the sums of R subtrees, C elements each.
+        """Return the payload of each rank, float `[R, C]`: sums of R subtrees, C elements each.
 
         Args:
             tree: Holds the vectors of `slices`, all on one device.
@@ -53,15 +53,15 @@ class Reduction:
         return list(torch.split(sums, self._sizes, dim=1))
 
     def specs(self, dtype: torch.dtype = torch.float32) -> list[Spec]:
-        """Return dtype and shape of what comes from each rank."""
+        """Return dtype and shape of the chunk from each rank."""
         size = self._sizes[self._peers.rank]
         return [(dtype, (len(roots), size)) for roots in self._roots]
 
     def finish(self, received: Sequence[Tensor]) -> Tensor:
-        """Add what each rank sent, in order, and return the whole sum: all-gathered, `[length]`.
+        """Add the received chunks in rank order, and return the all-gathered sum, `[length]`.
 
         Args:
-            received: float `[R, C]` from each rank, as `specs` says; overwritten.
+            received: float `[R, C]` from each rank, as described by `specs`; overwritten.
         """
         tree = TreeSum(self._leaves)
         for roots, sums in zip(self._roots, received, strict=True):

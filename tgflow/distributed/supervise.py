@@ -1,4 +1,4 @@
-"""The ranks of one host, started and restarted by what their exit codes mean: `--nproc`."""
+"""Starts the ranks of one host and restarts them depending on their exit codes: `--nproc`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class RankProcesses:
-    """Runs a command once for each rank of one host; entered, the ranks run."""
+    """Runs a command once for each rank of one host, within a context."""
 
     def __init__(self, command: Sequence[str], nproc: int, environ: Mapping[str, str]) -> None:
         self._command = command
@@ -71,32 +71,32 @@ class RankProcesses:
         return [child.poll() for child in self._children]
 
     def wait(self, seconds: float) -> bool:
-        """Wait for at most this long until all have ended; return whether they have."""
+        """Wait at most this long for all to end; return whether they have."""
         deadline = time.monotonic() + seconds
         while None in self.codes and time.monotonic() < deadline:
             time.sleep(_PAUSE)
         return None not in self.codes
 
     def signal(self, number: int, rank: int | None = None) -> None:
-        """Send a signal to a rank, or to all of them, that still run."""
+        """Send a signal to one rank, or to all of them, if still running."""
         for child in self._children if rank is None else [self._children[rank]]:
             if child.poll() is None:
                 child.send_signal(number)
 
 
 def _end_with_parent() -> None:
-    """Have the system send SIGTERM to this process when the one that started it dies."""
+    """Make the system send SIGTERM to this process when its parent dies."""
     if sys.platform == "linux":
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 UNREACHABLE = 75
 RESTARTED = (71, 74, UNREACHABLE)
-"""Memory, reading or writing, out of reach: what another try may mend. Of the codes of `tgflow`,
-whoever ends with another one has said for good that it cannot go on."""
+"""Exit codes of `tgflow` that another attempt may avoid: memory, I/O, unreachable peers. With any
+other code a rank has failed for good."""
 GRACE_SECONDS = 10.0
-"""For the other ranks to end by themselves after one has ended: who waits for it notices at once,
-who hangs does not."""
+"""Seconds for the other ranks to end by themselves after one has ended: waiting ranks detect it at
+once, hanging ones do not."""
 _LONGEST_PAUSE = 60.0
 
 
@@ -112,27 +112,27 @@ def supervise(
 ) -> int:
     """Run a command as `nproc` ranks until they are done; restart all of them if one is lost.
 
-    Ranks that end by a signal, or with a code of `RESTARTED`, are started again, all together,
-    after 1 s, 2 s, 4 s and so on up to 60 s; with another code all end at once. The first SIGTERM
-    or SIGINT goes to rank 0, which ends all; a second one kills them. Waits; it belongs into the
-    main thread of a process that has no other ones.
+    If a rank ends by a signal, or with a code of `RESTARTED`, all are restarted together, after 1
+    s, 2 s, 4 s and so on up to 60 s; with another code all end at once. The first SIGTERM or SIGINT
+    is passed to rank 0, which ends all; a second one kills them. Blocks; call it from the main
+    thread of a single-threaded process.
 
     Args:
-        command: Returns program and arguments, asked before each start: a later one may resume.
-        nproc: How many ranks, 1 to 64.
-        max_restarts: How often in a row to restart without any progress in between.
-        keeps: Whether ranks that are asked to stop keep what they have done; if not, a signal goes
-            to all of them, and ends them.
-        progress: Returns what changes when something was achieved: the newest checkpoint's name.
-        say: Is given one line about each restart and end.
+        command: Returns program and arguments, called before each start: a later one may resume.
+        nproc: Number of ranks, 1 to 64.
+        max_restarts: Most restarts in a row without progress in between.
+        keeps: Whether ranks save their work when stopped; if not, a signal is passed to all of
+            them, and ends them.
+        progress: Returns a value that changes with progress: the newest checkpoint's name.
+        say: Called with one line about each restart and end.
         environ: The environment of the ranks; None: this process's.
 
     Returns:
-        0 if rank 0 has ended so, or a signal ended the ranks with all of it kept; else the code
-        that the ranks ended with, 128 + n for signal n.
+        0 if rank 0 returned it, or a signal ended the ranks and their work was saved; else the
+        ranks' exit code, 128 + n for signal n.
 
     Raises:
-        WorldError: If `nproc` is no number of ranks, or this process is a rank itself.
+        WorldError: If `nproc` is out of range, or this process is a rank itself.
     """
     environ = os.environ if environ is None else environ
     Shard(0, nproc)
@@ -161,13 +161,13 @@ def supervise(
 
 
 def backoff_seconds(restarts: int) -> float:
-    """Return how long to wait before the next start, after `restarts` in a row."""
+    """Return the seconds to wait before the next start, after `restarts` in a row."""
     return min(2.0**restarts, _LONGEST_PAUSE)
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """How an attempt ended: its code, whether another may do better, and why, in words."""
+    """Outcome of an attempt: exit code, whether to retry, and why, in words."""
 
     code: int
     may_be_restarted: bool
@@ -194,7 +194,7 @@ def _run_once(command: Sequence[str], nproc: int, environ: Mapping[str, str], st
 
 
 def _judge(codes: Sequence[int | None], *, is_stopping: bool) -> _End:
-    """Return what the codes of all ranks mean; None is that of a rank that did not end."""
+    """Return the outcome of the exit codes of all ranks; None is a rank that did not end."""
     for rank, code in enumerate(codes):
         if code is not None and code > 0 and code not in RESTARTED:
             return _End(code, False, f"rank {rank} ended with {code}")
@@ -211,7 +211,7 @@ def _judge(codes: Sequence[int | None], *, is_stopping: bool) -> _End:
 
 
 def _precedence(code: int | None) -> int:
-    """Return the place of an end among those of all ranks: the cause comes before what follows."""
+    """Return the sort key of a rank's end: the cause comes before its consequences."""
     if code is None:
         return 2
     if code == 0:
@@ -220,7 +220,7 @@ def _precedence(code: int | None) -> int:
 
 
 class _Stop:
-    """While entered, the first SIGTERM or SIGINT is passed on, and a second one kills."""
+    """Context manager that passes on the first SIGTERM or SIGINT, and kills on a second one."""
 
     def __init__(self, to: int | None) -> None:
         self.to = to
@@ -247,7 +247,7 @@ class _Stop:
             self.asked = number
 
     def forward(self, ranks: RankProcesses) -> None:
-        """Send the first signal on, once."""
+        """Forward the first signal once."""
         if self.asked and not self._was_forwarded:
             ranks.signal(signal.SIGTERM, rank=self.to)
             self._was_forwarded = True

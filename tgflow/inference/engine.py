@@ -58,8 +58,8 @@ class Inference:
     `visibility="batch"`; of its end, or of each event itself, with `visibility="event"`.
 
     Thread-safe, also while one thread appends to the graph. Change the model's parameters or state
-    within `changing()` only; a `ContinualTrainer` does if its `changing` is the engine's. Models
-    without state serve several threads at a time, models with state one after the other.
+    only within `changing()`; a `ContinualTrainer` does if its `changing` is the engine's. Models
+    without state serve threads concurrently, models with state one after the other.
 
     Queries put the model in evaluation mode and change nothing else: a run with queries ends with
     the bits of a run without.
@@ -71,8 +71,8 @@ class Inference:
             whole neighborhoods. None: the model's own; many models take no others.
         strategy: Sampling strategy; None: the model's.
         span: Ticks: the width of strategy `window`, the half-life of `decayed`.
-        seed: Seeds strategies that draw. The same call draws the same at the same position.
-        max_pairs: Pairs to score, or nodes to embed, at once: larger calls go in parts.
+        seed: Seed of random strategies; equal calls at one position draw the same neighbors.
+        max_pairs: Pairs to score, or nodes to embed, at once: larger calls are split.
 
     Raises:
         TypeError: If a fan-out is neither a whole number nor "all".
@@ -135,9 +135,9 @@ class Inference:
 
         Args:
             nodes: int64 `[B]`.
-            t: Ticks, one for all or int64 `[B]`: what happened before is seen.
-            as_of: Log positions, one for all or int64 `[B]`: only events before are seen. None: all
-                events there are.
+            t: Ticks, one for all or int64 `[B]`: only earlier events are visible.
+            as_of: Log positions, one for all or int64 `[B]`: only events before are visible. None:
+                all events in the graph.
 
         Returns:
             Float `[B, dim]`, on the model's device, which it does not wait for.
@@ -146,14 +146,11 @@ class Inference:
             IndexError: If the graph has no such node.
             TypeError: If an argument is not a tensor.
             ValueError: If the model defines no `embed`, an argument has another dtype or shape, the
-                log has fewer events, or the model's memory cannot look back as far.
+                log has fewer events, or the model's memory does not reach back so far.
         """
         name = type(self.model).__name__
         if type(self.model).embed is TemporalModel.embed:
-            raise ValueError(
-                f"{name} makes no embeddings of single nodes, it defines no embed; use score or "
-                "rank"
-            )
+            raise ValueError(f"{name} defines no embed; use score or rank")
         nodes = checked_nodes("nodes", nodes, self.graph, 1)
         with self._asking():
             times, positions = self._checked(len(nodes), t, as_of)
@@ -170,7 +167,7 @@ class Inference:
     def score(
         self, src: Tensor, dst: Tensor, t: Tensor | int, *, as_of: Tensor | int | None = None
     ) -> Tensor:
-        """Return the logits of events: the higher, the likelier.
+        """Return the logits of events; higher is likelier.
 
         Args:
             src: int64 `[B]`.
@@ -217,7 +214,7 @@ class Inference:
             t: As in `embed`.
             candidates: int64 `[n]` for all sources, or `[B, n]`; each must occur once. None:
                 all destinations of the events before the largest `as_of`.
-            k: How many to return; all candidates, if there are fewer.
+            k: Number of destinations to return; all candidates, if there are fewer.
             as_of: As in `embed`.
 
         Returns:
@@ -253,8 +250,8 @@ class Inference:
         """Return the default candidates of `rank`, or the destinations of one source.
 
         Args:
-            src: A source whose events alone count; None: all.
-            as_of: A log position; None: all events there are.
+            src: Only events of this source count; None: all.
+            as_of: A log position; None: all events in the graph.
 
         Returns:
             The destinations of the events before, in the order of their first, int64 `[n]`.
@@ -346,7 +343,7 @@ class Inference:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Enclose reads of the state, which leave no trace in it."""
+        """Context manager for reads of the state, which leave no trace in it."""
         state = self.model.state
         if not isinstance(state, DeviceState):
             yield
@@ -356,12 +353,12 @@ class Inference:
 
 
 MAX_SLOTS = 1 << 23
-"""Slots of neighbors that a hop may have; each takes 37 bytes, and what a model makes of it."""
+"""Most slots of neighbors in a hop; each takes 37 bytes, plus the model's activations."""
 _FEW = 16
 
 
 class TooManyNeighbors(MemoryError):
-    """A hop has more slots than it may: fewer queries at a time have fewer."""
+    """Raised when a hop needs too many slots; split the queries."""
 
 
 def all_neighbors(graph: TemporalGraph, sampler: Sampler, asked: HopQueries) -> Neighbors:
@@ -371,7 +368,7 @@ def all_neighbors(graph: TemporalGraph, sampler: Sampler, asked: HopQueries) -> 
         if size * k > MAX_SLOTS and k > _FEW:
             raise TooManyNeighbors(
                 f"all neighbors of {size:,} nodes, of some more than {k // 4:,}, are more than the "
-                f"{MAX_SLOTS:,} slots that a hop may have: give a fan-out as a number"
+                f"{MAX_SLOTS:,} slots allowed in a hop: give a fan-out as a number"
             )
         found = replace(asked, k=k).sampled(graph, sampler)
         most = int(found.count.max()) if size else 0
@@ -382,7 +379,7 @@ def all_neighbors(graph: TemporalGraph, sampler: Sampler, asked: HopQueries) -> 
 
 
 def in_parts(size: int, at_once: int, make: Callable[[slice], Tensor]) -> Tensor:
-    """Return what `make` makes of all rows, ever fewer at a time where they see too many."""
+    """Return `make` of all rows, with ever smaller parts if they have too many neighbors."""
     parts: list[Tensor] = []
     start = 0
     while start < size or not parts:
@@ -399,7 +396,7 @@ def in_parts(size: int, at_once: int, make: Callable[[slice], Tensor]) -> Tensor
 
 
 def query_batch(plan: Plan, fanouts: Sequence[Fanout], roots: Roots) -> Batch:
-    """Return the batch of some roots, where the graph is."""
+    """Return the batch of some roots, on the graph's device."""
     if "all" not in fanouts:
         return plan.of_roots(roots)
     placed, left = plan.placed(roots), iter(fanouts)
@@ -415,7 +412,7 @@ def query_batch(plan: Plan, fanouts: Sequence[Fanout], roots: Roots) -> Batch:
 
 
 Fanout = int | Literal["all"]
-"""Neighbors per query of a hop; "all": all that it sees."""
+"""Neighbors per query of a hop; "all": all visible ones."""
 
 
 def checked_fanouts(
