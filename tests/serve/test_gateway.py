@@ -1,4 +1,4 @@
-"""The process that speaks HTTP: it is light, it may be killed, and it never stays behind."""
+"""The HTTP process is light, may be killed, and ends with its parent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytest.importorskip("fastapi", reason="fastapi is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 
 PAIR = {"src": ["n0"], "dst": ["n6"]}
-KILLED = "the process that speaks HTTP has ended with signal 9: it is started again"
+KILLED = "the HTTP process has ended with signal 9: restarting it"
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_gateway_that_cannot_start_raises_a_readable_error(predictor, monkeypatc
         while server.is_alive:
             time.sleep(0.01)
         assert server.faults == [
-            "the process that speaks HTTP has ended with exit status 1: nobody answers anymore"
+            "the HTTP process has ended with exit status 1: the server has stopped"
         ]
         with pytest.raises(ConnectionRefusedError):
             asked(server)

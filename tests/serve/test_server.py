@@ -103,11 +103,11 @@ PAIR = {"src": ["n0"], "dst": ["n6"]}
         ("/score", PAIR | {"at": [1, 2]}, 422, "one for each of 1, got 2"),
         ("/score", PAIR | {"at": "soon"}, 422, "at: input should be a valid integer, or"),
         ("/score", PAIR | {"at": 2**70}, 422, "is no time: ticks are whole numbers of 64 bits"),
-        ("/score", {"src": ["n0"]}, 422, "dst is missing; /docs shows what a question has"),
+        ("/score", {"src": ["n0"]}, 422, "dst is missing; /docs lists the fields"),
         ("/score", {"src": [], "dst": []}, 422, "src: list should have at least 1 item"),
         ("/score", {"src": "n0", "dst": ["n6"]}, 422, "src: input should be a valid list"),
         ("/score", {"src": [None], "dst": ["n6"]}, 422, "src.0: input should be a valid integer"),
-        ("/score", PAIR | {"when": 1}, 422, "when is no part of this question"),
+        ("/score", PAIR | {"when": 1}, 422, "when is not a field of this question"),
         ("/top-k", {"src": ["n0"], "k": 0}, 422, "k: input should be greater than or equal to 1"),
         ("/top-k", {"src": ["n0"] * 4}, 422, "4 sources with 6 candidates each are more than 20"),
         ("/score", {"src": ["n0"] * 21, "dst": ["n6"] * 21}, 422, "21 pairs are more than 20"),
@@ -209,7 +209,7 @@ def test_requests_beyond_the_queue_limit_are_refused_and_the_others_answered(pre
             until_waiting(server.endpoint.url, 2)
             status, answer = asking(server.endpoint.url)
             assert status == 429
-            assert answer["detail"] == "2 requests wait already; ask again in a second"
+            assert answer["detail"] == "2 requests are waiting already; ask again in a second"
         assert [each.result()[0] for each in waiting] == [200, 200]
         assert asking(server.endpoint.url)[0] == 200
 
@@ -229,7 +229,7 @@ def test_slow_request_times_out(predictor):
         body_missing, head_missing = client.raw(head + b"{"), client.raw(head[:30])
         silent = client.raw()
         answer = b""
-        while b"the body did not come within 0.1 s" not in answer:
+        while b"the body did not arrive within 0.1 s" not in answer:
             more = body_missing.recv(65_536)
             assert more, answer
             answer += more
@@ -286,7 +286,7 @@ def test_internal_error_is_reported_without_a_traceback_and_logged(predictor, mo
     with served(predictor) as server:
         status, answer = asking(server.endpoint.url)
     assert status == 500
-    assert answer == {"detail": "a fault in tgflow; the server's log says more"}
+    assert answer == {"detail": "a fault in tgflow; see the server's log"}
     assert server.faults == ["/score failed: RuntimeError: secret detail"]
 
 

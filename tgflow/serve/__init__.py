@@ -1,4 +1,4 @@
-"""Answers of a run over HTTP."""
+"""HTTP server for scores, rankings and embeddings of a run."""
 
 from __future__ import annotations
 

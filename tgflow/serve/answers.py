@@ -1,4 +1,4 @@
-"""Questions that wait, answered together by one thread between a trainer's micro-batches."""
+"""Queue of questions, answered together by one thread between a trainer's micro-batches."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tgflow.serve.predictor import Predictor
 from tgflow.serve.questions import EmbeddingQuestion, Question, Refused, ScoreQuestion, TopQuestion
 
 Answer: TypeAlias = dict[str, Any] | Exception
-"""What is sent as JSON, or why there is none."""
+"""The JSON of an answer, or the error."""
 _Nodes: TypeAlias = Tensor | Exception
-"""The dense ids of a column, or why there are none."""
+"""The dense ids of a column, or the error."""
 _T = TypeVar("_T")
 
 
@@ -30,20 +30,20 @@ _T = TypeVar("_T")
 class _Waiting:
     question: Question
     size: int
-    """Pairs and nodes that it asks about, nearly."""
+    """Number of pairs and nodes in the question, approximately."""
     answer: Future[bytes] = field(default_factory=Future)
 
 
 class Answers:
-    """Answers questions on a thread of its own: all that wait at once, and as of one position.
+    """Answers questions in a background thread: all queued ones at once, as of one position.
 
-    The thread holds the model while it answers, see `Predictor.follow`. What waits is taken only
-    then, so that the more there is to answer, the more each turn answers, and a trainer waits for
-    one turn at most between two micro-batches. A question that is wrong does not disturb others.
+    The thread holds the model while it answers, see `Predictor.follow`. The queue is read only
+    then, so turns grow with the load, and a trainer waits for at most one turn between two
+    micro-batches. An invalid question does not affect others.
 
     Args:
-        predictor: Answers.
-        max_pairs: Pairs and nodes that a question may ask about, and of a turn, nearly.
+        predictor: Predictor that answers.
+        max_pairs: Most pairs and nodes of a question, and approximately of a turn.
     """
 
     def __init__(self, predictor: Predictor, max_pairs: int) -> None:
@@ -55,10 +55,10 @@ class Answers:
         self._thread.start()
 
     def ask(self, question: Question) -> Future[bytes]:
-        """Return where the answer will be, as JSON; or `Refused`, or a fault.
+        """Return a future of the answer as JSON; it raises `Refused`, or a fault.
 
-        Canceled before it is answered, a question costs nothing, and neither does one that asks
-        about too many at once.
+        A question canceled before it is answered costs nothing, and neither does one that exceeds
+        `max_pairs`.
         """
         waiting = _Waiting(question, self._size(question))
         refused = self._refusal(waiting)
@@ -73,7 +73,7 @@ class Answers:
         return waiting.answer
 
     def close(self) -> None:
-        """Answer what waits, and then no more."""
+        """Answer the queued questions, then reject further ones."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -111,7 +111,7 @@ class Answers:
                 _deliver(each.answer, position, answer)
 
     def _take(self) -> list[_Waiting]:
-        """Take what a turn answers: at least one, if any is still wanted."""
+        """Remove the questions of a turn from the queue: at least one, if any is still wanted."""
         taken: list[_Waiting] = []
         room = self._max_pairs
         with self._changed:
@@ -123,7 +123,7 @@ class Answers:
         return taken
 
     def _answers(self, questions: Sequence[Question]) -> list[Answer]:
-        """Return the answer of each; pairs are scored by one call."""
+        """Return the answer to each question; one call scores all pairs."""
         out = [
             {} if isinstance(each, ScoreQuestion) else _tried(self._answer, each)
             for each in questions
@@ -174,7 +174,7 @@ class Answers:
         return out
 
     def _found(self, columns: Sequence[list[Any]], side: Side) -> list[_Nodes]:
-        """Return the nodes of each column: looked up at once, unless one of them is wrong."""
+        """Return the nodes of each column: looked up at once, unless one of them is invalid."""
         find = self._predictor.find
         try:
             return [*torch.split(find([*chain(*columns)], side), [*map(len, columns)])]
@@ -183,7 +183,7 @@ class Answers:
 
 
 def _tried(call: Callable[..., _T], *args: Any) -> _T | Exception:
-    """Return a result, or why there is none."""
+    """Return a result, or the error."""
     try:
         return call(*args)
     except UnknownNode as error:

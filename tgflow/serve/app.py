@@ -1,4 +1,4 @@
-"""The paths of a server, and the page that explains them."""
+"""The paths of a server, and the page that documents them."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from tgflow.text import printable
 
 ENDED = ("failed", "stopped", "done")
 _REFUSALS: dict[int | str, dict[str, Any]] = {
-    401: {"model": Refusal, "description": "No token, or another one"},
-    404: {"model": Refusal, "description": "An id that no event has had"},
-    408: {"model": Refusal, "description": "The body did not come in time"},
+    401: {"model": Refusal, "description": "Missing or wrong token"},
+    404: {"model": Refusal, "description": "Unknown id"},
+    408: {"model": Refusal, "description": "The body did not arrive in time"},
     413: {"model": Refusal, "description": "The body is too large"},
-    422: {"model": Refusal, "description": "A question that has no answer"},
-    429: {"model": Refusal, "description": "Too many requests wait"},
-    503: {"model": Refusal, "description": "There was no answer in time"},
+    422: {"model": Refusal, "description": "Invalid question"},
+    429: {"model": Refusal, "description": "Too many requests are waiting"},
+    503: {"model": Refusal, "description": "The answer took too long"},
 }
 
 
@@ -47,7 +47,7 @@ def make_app(ask: Callable[[What], Awaitable[bytes]], registry: Any, name: str) 
     app = FastAPI(
         title=f"tgflow: {name}",
         version=version("tgflow-learn"),
-        description="What a run says of pairs and nodes, by the ids and times of its stream.",
+        description="Scores, rankings and embeddings of a run, by the ids and times of its stream.",
         redoc_url=None,
         dependencies=[Depends(HTTPBearer(auto_error=False))],
     )
@@ -74,9 +74,9 @@ def make_app(ask: Callable[[What], Awaitable[bytes]], registry: Any, name: str) 
         return Response(found, media_type=CONTENT_TYPE_LATEST)
 
     for question, endpoint, model, summary in (
-        (ScoreQuestion, score, ScoreAnswer, "How likely pairs are"),
-        (TopQuestion, top, TopAnswer, "Whom sources will meet next"),
-        (EmbeddingQuestion, embedding, EmbeddingAnswer, "Where the model sees nodes"),
+        (ScoreQuestion, score, ScoreAnswer, "Scores of pairs"),
+        (TopQuestion, top, TopAnswer, "Likeliest destinations of sources"),
+        (EmbeddingQuestion, embedding, EmbeddingAnswer, "Embeddings of nodes"),
     ):
         app.add_api_route(
             question.path,
@@ -86,7 +86,7 @@ def make_app(ask: Callable[[What], Awaitable[bytes]], registry: Any, name: str) 
             responses=_REFUSALS,
             summary=summary,
         )
-    app.add_api_route("/healthz", health, response_model=Health, summary="How the run is")
+    app.add_api_route("/healthz", health, response_model=Health, summary="State of the run")
     app.add_api_route("/metrics", metrics, summary="Metrics for Prometheus")
     for kind in (Refused, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _refuse)
@@ -94,7 +94,7 @@ def make_app(ask: Callable[[What], Awaitable[bytes]], registry: Any, name: str) 
 
 
 def _refuse(request: Request, error: Exception) -> Response:
-    """Return why there is no answer; a fault of ours goes on to the guard, which logs it."""
+    """Return the error response; a fault of the server is passed to the guard, which logs it."""
     refused = _refusal_of(request, error)
     headers = refused.headers | {"Content-Type": "application/json"}
     return Response(refused.body, refused.status, headers)

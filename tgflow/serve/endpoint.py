@@ -1,4 +1,4 @@
-"""Where a server listens, and the token that it asks for."""
+"""The address of a server, and the token that it requires."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 TOKEN_VARIABLE = "TGFLOW_SERVE_TOKEN"
 LEAST_TOKEN = 16
-"""Characters of a token: fewer can be guessed."""
+"""Least characters of a token: shorter ones can be guessed."""
 _BACKLOG = 512
 
 
@@ -28,7 +28,7 @@ class Endpoint(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Endpoint:
-        """Return what `PORT` or `HOST:PORT` names; a host of IPv6 is in brackets.
+        """Return the endpoint of `PORT` or `HOST:PORT`; an IPv6 host is in brackets.
 
         Raises:
             ValueError: If it is neither.
@@ -43,7 +43,7 @@ class Endpoint(NamedTuple):
 
     @property
     def is_own(self) -> bool:
-        """Whether nobody but processes of this machine can reach it."""
+        """Whether only processes of this machine can reach it."""
         if self.host == "localhost":
             return True
         try:
@@ -58,10 +58,10 @@ class Endpoint(NamedTuple):
         return f"http://{host}:{self.port}"
 
     def listen(self) -> socket.socket:
-        """Return a socket that listens there.
+        """Return a socket that listens on the address.
 
         Raises:
-            OSError: If the address is taken, or is none of this machine's.
+            OSError: If the address is in use, or does not belong to this machine.
         """
         try:
             found = socket.getaddrinfo(
@@ -78,11 +78,11 @@ class Endpoint(NamedTuple):
 
 
 def read_token(endpoint: Endpoint, file: str | None) -> str | None:
-    """Return the bearer token that clients must have; None where none is asked for.
+    """Return the bearer token that clients must send; None if none is required.
 
     Args:
         endpoint: Where the server listens.
-        file: Has the token; None: the environment's `TGFLOW_SERVE_TOKEN`, if it is set.
+        file: File with the token; None: the environment's `TGFLOW_SERVE_TOKEN`, if it is set.
 
     Raises:
         ValueError: If the endpoint can be reached from elsewhere and there is no token, or the

@@ -1,4 +1,4 @@
-"""The process that speaks HTTP: `python -m tgflow.serve.gateway LISTENER LINK`, two descriptors."""
+"""The HTTP process: `python -m tgflow.serve.gateway LISTENER LINK`, two file descriptors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tgflow.serve.questions import Refused
 
 
 class _Patience(HttpToolsProtocol):
-    """HTTP whose client has so many seconds to send its headers, or the connection ends."""
+    """HTTP protocol that closes a connection whose client sends its headers too slowly."""
 
     def __init__(self, seconds: float, **given: Any) -> None:
         super().__init__(**given)
@@ -44,7 +44,7 @@ class _Patience(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def _watch(self) -> None:
-        """Let the time run while the headers of a request are awaited."""
+        """Start the timeout when the headers of a request are awaited."""
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop()
         elif self._end is None:
@@ -57,13 +57,13 @@ class _Patience(HttpToolsProtocol):
 
 
 _GRACE_SECONDS = 5
-"""For requests that are being answered when the server is closed."""
+"""Seconds for requests in progress when the server is closed."""
 _LOOK_SECONDS = 0.1
-"""Between two looks at whether requests are taken, or still answered."""
+"""Seconds between checks whether requests are accepted or still in progress."""
 
 
 class Gateway:
-    """Passes requests to the process that has the model, and sends its answers."""
+    """Passes requests to the process with the model, and sends its answers."""
 
     def __init__(self, listener: socket.socket, link: Link) -> None:
         self._link, self._numbers = link, itertools.count()
@@ -88,7 +88,7 @@ class Gateway:
         )
 
     def run(self) -> None:
-        """Serve until the other process says so, or is no more."""
+        """Serve until the other process requests the end, or has ended."""
         self._thread.start()
         was_ready = False
         try:
@@ -130,7 +130,7 @@ class Gateway:
 
 
 def main() -> None:
-    """Serve on a listener and a link that were inherited."""
+    """Serve on an inherited listener and link."""
     for number in (signal.SIGINT, signal.SIGTERM):  # they are for the process that has the model
         signal.signal(number, signal.SIG_IGN)
     listener, link = map(int, sys.argv[1:])

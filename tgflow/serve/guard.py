@@ -1,4 +1,4 @@
-"""What a request must pass before the model is asked: a token, a size, a place, a time."""
+"""Checks of a request before it reaches the model: token, body size, free slot and timeout."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
 
 
 class ServeFigures:
-    """Counts requests."""
+    """Prometheus metrics of requests."""
 
     def __init__(self, registry: Any) -> None:
         from prometheus_client import Counter, Gauge, Histogram
@@ -35,7 +35,7 @@ class ServeFigures:
         self.waiting = Gauge(
             "tgflow_serve_waiting", "Questions that wait for their answers.", registry=registry
         )
-        """Of requests that are being read, too."""
+        """Requests in progress, including those being read."""
 
     def count(self, path: str, status: int, seconds: float) -> None:
         """Count a request."""
@@ -50,23 +50,23 @@ App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
 ASKING = tuple(question.path for question in QUESTIONS)
 OPEN = ("/healthz", "/docs", "/openapi.json")
-"""What needs no token: neither says anything of the data."""
+"""Paths that need no token: they reveal nothing about the data."""
 KNOWN = (*ASKING, *OPEN, "/metrics")
 
 
 class Limits(NamedTuple):
-    """What a request may take."""
+    """Limits of a request."""
 
     max_body: int
-    """Bytes of its body."""
+    """Most bytes of its body."""
     max_waiting: int
-    """Requests that may wait for an answer, with it."""
+    """Most requests that wait for an answer, including it."""
     timeout: float
-    """Seconds until its body has come, and it has its answer."""
+    """Timeout in seconds for its body, and for its answer."""
 
 
 class Guard:
-    """An ASGI application in front of another one."""
+    """An ASGI application that wraps another one."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Guard:
         self._num_asking = 0
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Let a request through, or refuse it."""
+        """Pass a request on, or reject it."""
         began, sent = time.perf_counter(), _Sent(send)
         path = scope["path"]
         try:
@@ -106,7 +106,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         if self._num_asking >= self._max_waiting:
-            text = f"{self._num_asking} requests wait already; ask again in a second"
+            text = f"{self._num_asking} requests are waiting already; ask again in a second"
             raise Refused(429, text, {"Retry-After": "1"})
         self._num_asking += 1
         self._figures.waiting.set(self._num_asking)
@@ -118,7 +118,7 @@ class Guard:
         except TimeoutError:
             seconds = f"{self._timeout:g} s"
             if body is None:
-                raise Refused(408, f"the body did not come within {seconds}") from None
+                raise Refused(408, f"the body did not arrive within {seconds}") from None
             raise Refused(503, f"no answer within {seconds}; ask again, or for less") from None
         finally:
             self._num_asking -= 1
@@ -130,7 +130,7 @@ class Guard:
             raise Refused(401, text, {"WWW-Authenticate": "Bearer"})
 
     async def _body(self, receive: Receive, length: bytes) -> bytes:
-        """Return the body, read as far as it may be."""
+        """Return the body, up to the size limit."""
         size, body, more = int(length), bytearray(), True
         while more and size <= self._max_body:
             message = await receive()
@@ -147,16 +147,16 @@ class Guard:
 
 
 class _Gone(Exception):
-    """The client has gone before it had asked."""
+    """Raised if the client disconnects before the request is complete."""
 
 
 class _Sent:
-    """Sends what an application does, and remembers what that was."""
+    """Sends an application's response, and records its status and progress."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self.status = 0
-        """Of the response; 0 before there is one."""
+        """Status of the response; 0 before there is one."""
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -164,7 +164,7 @@ class _Sent:
         await self._send(message)
 
     async def refuse(self, why: Refused) -> None:
-        """Send a refusal, unless something was sent already: then the connection is all to end."""
+        """Send a rejection; if part of a response was already sent, close the connection."""
         if self.status:
             return
         headers = {"Content-Type": "application/json", "Content-Length": str(len(why.body))}
@@ -174,7 +174,7 @@ class _Sent:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return what gives a body that was read, and then what comes."""
+    """Return an ASGI `receive` that gives a body already read, and then later messages."""
     first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receiving() -> Message:

@@ -1,4 +1,4 @@
-"""What the process that has the model and the one that speaks HTTP send each other."""
+"""Messages between the process with the model and the HTTP process."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tgflow.serve.guard import Limits
 from tgflow.serve.questions import Question, Refused
 
 PathOfRun: TypeAlias = Literal["/healthz", "/metrics"]
-"""Where it is said how the run is."""
+"""Path of the run's state."""
 What: TypeAlias = Question | PathOfRun
 
 
 class Begin(NamedTuple):
-    """To HTTP, first of all: what it is to serve."""
+    """To HTTP, first message: the configuration to serve."""
 
     name: str
     token: str | None
@@ -23,41 +23,41 @@ class Begin(NamedTuple):
 
 
 class End(NamedTuple):
-    """To HTTP: to take no more requests, and to end once those that there are have answers."""
+    """To HTTP: accept no more requests, and end once those in progress have answers."""
 
 
 class Ready(NamedTuple):
-    """To the model: requests are taken from here on."""
+    """To the model: requests are accepted from here on."""
 
 
 class Call(NamedTuple):
-    """To the model: a question, or what there is to know of the run."""
+    """To the model: a question, or a request for the run's state."""
 
     number: int
     what: What
 
 
 class Cancel(NamedTuple):
-    """To the model: nobody waits for an answer anymore."""
+    """To the model: the client no longer waits for an answer."""
 
     number: int
 
 
 class Warned(NamedTuple):
-    """To the model: what its log is to say."""
+    """To the model: a line for its log."""
 
     text: str
 
 
 class Reply(NamedTuple):
-    """To HTTP: what was asked for, or why there is none."""
+    """To HTTP: an answer, or the error."""
 
     number: int
     answer: bytes | Refused
 
 
 class Link:
-    """An end of a connection between two processes. Any thread may send, and one receives."""
+    """One end of a connection between two processes. Any thread may send; one thread receives."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -72,7 +72,7 @@ class Link:
                 return
 
     def receive(self, seconds: float | None = None) -> Any:
-        """Return the next message, None if there is none in some seconds."""
+        """Return the next message, None if there is none within a few seconds."""
         try:
             if seconds is not None and not self._connection.poll(seconds):
                 return None
@@ -81,6 +81,6 @@ class Link:
             raise EOFError from None
 
     def close(self) -> None:
-        """Give the connection back; the other process learns that this end is gone."""
+        """Close the connection, which the other process detects."""
         with self._lock:
             self._connection.close()

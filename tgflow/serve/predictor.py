@@ -1,4 +1,4 @@
-"""A model asked by the ids and times of its stream, as of all that it has learned by now."""
+"""Predictions by the ids and times of a stream, as of the events learned so far."""
 
 from __future__ import annotations
 
@@ -30,24 +30,22 @@ from tgflow.units import INT64_MAX, INT64_MIN, exact_number, ticks_per_unit
 
 @described
 class Predictor:
-    """Answers questions by the ids and times of a stream. They append nothing, and change nothing.
+    """Answers questions by the ids and times of a stream. Does not append or change anything.
 
-    Safe to use from any number of threads. Ids are those of the stream: one of them, or any
-    sequence, array or column. A time is in the unit of the stream's times (`--time-unit`), a
-    `datetime` or a text such as `2024-05-01 12:00:00+02:00`; without one a question is about the
-    tick after the last event. An answer is what the run would have said of the event, but for last
-    bits where it is asked with other pairs beside.
+    Thread-safe. Ids are those of the stream: one of them, or any sequence, array or column. A time
+    is in the unit of the stream's times (`--time-unit`), a `datetime` or a text such as `2024-05-01
+    12:00:00+02:00`; the default is the tick after the last event. Scores equal those of the run for
+    such an event, but for last bits, which depend on the other pairs in a call.
 
-    Beside a trainer that learns, an answer is as of the last micro-batch that is complete: see
-    `follow`.
+    During training an answer is as of the last complete micro-batch: see `follow`.
 
     Args:
-        name: What is asked, for messages.
-        stream: What the stream calls its columns, and the unit of its times.
-        ids: Of the stream.
-        graph: All events that are known.
+        name: Name of the run, for messages.
+        stream: The stream's column names, and the unit of its times.
+        ids: Node ids of the stream.
+        graph: All known events.
         engine: Answers by dense ids and ticks.
-        calibration: What logits stand for.
+        calibration: Maps logits to probabilities.
     """
 
     def __init__(
@@ -61,26 +59,27 @@ class Predictor:
     ) -> None:
         self._name, self._stream = name, stream
         self.ids = ids
-        """Of the stream; what goes on with it has them: `tg.open_stream(..., ids=run.ids)`."""
+        """Ids of the stream; pass them to a stream that continues it: `tg.open_stream(...,
+        ids=run.ids)`."""
         self.graph = graph
         self.engine = engine
-        """What answers, by dense ids and ticks."""
+        """Engine that answers by dense ids and ticks."""
         self._calibration = calibration
         self._trainer: ContinualTrainer | None = None
         self._count = NodeCount(graph.log)
 
     def follow(self, trainer: ContinualTrainer, engine: Inference) -> None:
-        """Answer from what a trainer learns from here on, between its micro-batches.
+        """Answer from the state of a training model from here on, between its micro-batches.
 
-        Its events wait in the graph before they are learned, and parameters and memory change in
-        place while they are. So whoever asks and the trainer take turns, first come, first served:
-        the trainer has the model alone from the prediction of a micro-batch until its events are
-        stored and counted, and lets go of it in between. Neither waits for more than the other's
-        next turn, nothing is copied, and what is learned does not change by a bit.
+        Training changes parameters and memory in place, and the graph has events not yet learned.
+        So readers and the trainer share a fair lock: the trainer holds it exclusively from the
+        prediction of a micro-batch until its events are stored and counted, and releases it in
+        between. Neither waits for more than one turn of the other, nothing is copied, and training
+        results do not change by a bit.
 
         Args:
-            trainer: Nobody else sets its `changing`.
-            engine: Asks its model and its graph.
+            trainer: Trainer whose `changing` is set here, and nowhere else.
+            engine: Engine of its model and its graph.
         """
         self.graph, self.engine, self._count = trainer.graph, engine, NodeCount(trainer.graph.log)
         if trainer.scorer is not None:
@@ -99,25 +98,24 @@ class Predictor:
 
     @property
     def position(self) -> int:
-        """Events that it has learned."""
+        """Number of events learned."""
         return self.graph.num_events if self._trainer is None else self._trainer.position
 
     def holding(self) -> AbstractContextManager[None]:
-        """Enclose questions that are to be answered as of one position.
+        """Context manager for questions to be answered as of one position.
 
-        A trainer waits meanwhile, and this waits until it has completed a micro-batch. A thread
-        may enter it again within.
+        Waits until a trainer has completed a micro-batch, and blocks it meanwhile. Reentrant.
         """
         return nullcontext() if self._trainer is None else self.engine.holding()
 
     def score(self, src: Any, dst: Any = None, at: Any = None) -> ScoredPairs:
-        """Return what the run says of pairs.
+        """Return the scores of pairs.
 
         Args:
             src: Ids of sources; or a table (pandas, polars, Arrow) with the columns that the run's
                 stream has for both ends, and for times if they are there.
             dst: Ids of destinations, as many.
-            at: When: one time for all, or one for each.
+            at: One time for all, or one for each.
 
         Raises:
             UnknownNode: If the run knows no such node.
@@ -135,9 +133,9 @@ class Predictor:
         """Return the embeddings of nodes, float `[N, dim]`.
 
         Args:
-            ids: Of nodes.
-            at: When: one time for all, or one for each.
-            side: Of a bipartite stream: whether they are sources or destinations.
+            ids: Node ids.
+            at: One time for all, or one for each.
+            side: For a bipartite stream: whether they are sources or destinations.
 
         Raises:
             UnknownNode: If the run knows no such node.
@@ -162,12 +160,12 @@ class Predictor:
 
         Args:
             src: Ids of sources.
-            k: How many of each; fewer, if there are fewer.
-            candidates: Ids of destinations to choose among; None: all that there are.
-            exclude_known: Leave out destinations that a source has had an event with; of a source
-                that has had one with all of them there are none.
-            at: When: one time for all, or one for each source.
-            max_pairs: How many pairs may be scored for it; None: any number.
+            k: Destinations of each source; fewer, if there are fewer.
+            candidates: Ids of destinations to choose among; None: all destinations.
+            exclude_known: Omit destinations that a source has had an event with; a source that has
+                had one with all of them gets none.
+            at: One time for all, or one for each source.
+            max_pairs: Most pairs to score; None: any number.
 
         Raises:
             UnknownNode: If the run knows no such node.
@@ -190,7 +188,7 @@ class Predictor:
             return self._ranked(nodes, t, others, k, exclude_known)
 
     def find(self, ids: Any, side: Side) -> Tensor:
-        """Return the dense ids of nodes, int64 `[N]`; errors as `score`."""
+        """Return the dense ids of nodes, int64 `[N]`; errors as in `score`."""
         column = [ids] if isinstance(ids, str | int | np.integer) else ids
         if not isinstance(column, list | Tensor | np.ndarray | pa.Array | pa.ChunkedArray):
             column = pa.array(column.to_numpy() if hasattr(column, "to_numpy") else [*column])
@@ -207,7 +205,7 @@ class Predictor:
         return nodes
 
     def pairs_of(self, src: Tensor, dst: Tensor, at: Any = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return pairs by dense ids with their ticks, int64 `[N]` each; errors as `score`."""
+        """Return pairs by dense ids with their ticks, int64 `[N]` each; errors as in `score`."""
         if len(src) != len(dst):
             raise ValueError(f"src and dst must be as many, got {len(src)} and {len(dst)}")
         return src, dst, self.ticks(at, len(src))
@@ -281,7 +279,7 @@ class Predictor:
         return table[c.src], table[c.dst], times
 
     def ticks(self, at: Any, size: int) -> Tensor:
-        """Return the ticks of `size` questions, int64 `[size]`; errors as `score`."""
+        """Return the ticks of `size` questions, int64 `[size]`; errors as in `score`."""
         if at is None:
             return torch.full((size,), self._now())
         if isinstance(at, Number | str | datetime):

@@ -1,4 +1,4 @@
-"""What clients ask and get, as JSON; the page that explains the paths is made of it."""
+"""JSON schemas of requests and responses, from which the page of the paths is built."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 from tgflow.choices import Side
 from tgflow.text import printable
 
-FAULT = "a fault in tgflow; the server's log says more"
+FAULT = "a fault in tgflow; see the server's log"
 
 
 class Refused(Exception):
-    """A request that gets no answer."""
+    """Raised for a request that is rejected."""
 
     def __init__(self, status: int, detail: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(status, detail, headers)
@@ -32,26 +32,26 @@ class Refused(Exception):
 
 
 NodeId = StrictInt | StrictStr
-"""An id as the stream has it: a whole number or a string."""
+"""An id as in the stream: a whole number or a string."""
 Time = StrictInt | Annotated[float, Field(strict=True, allow_inf_nan=False)] | datetime
-"""In the unit of the stream's times, or ISO 8601; without a zone it is UTC."""
+"""In the unit of the stream's times, or ISO 8601; UTC without a zone."""
 Nodes = Annotated[list[NodeId], Field(min_length=1)]
 
 
 class Question(BaseModel):
-    """What all questions have in common."""
+    """Base class of questions."""
 
     path: ClassVar[str]
-    """Where it is asked."""
+    """Path of the question."""
     model_config = ConfigDict(extra="forbid")
 
     at: Time | list[Time] | None = Field(
-        None, description="When: one time for all, or one for each; unset: after the last event"
+        None, description="One time for all, or one for each; unset: after the last event"
     )
 
 
 class ScoreQuestion(Question):
-    """How likely pairs are."""
+    """Asks for the scores of pairs."""
 
     path = "/score"
     src: Nodes = Field(description="Ids of sources")
@@ -59,47 +59,47 @@ class ScoreQuestion(Question):
 
 
 class TopQuestion(Question):
-    """Whom sources will meet next."""
+    """Asks for the likeliest destinations of sources."""
 
     path = "/top-k"
     src: Nodes = Field(description="Ids of sources")
-    k: StrictInt = Field(10, ge=1, description="How many of each")
+    k: StrictInt = Field(10, ge=1, description="Destinations of each source")
     candidates: Nodes | None = Field(
-        None, description="Ids of destinations to choose among; unset: all that there are"
+        None, description="Ids of destinations to choose among; unset: all destinations"
     )
     exclude_known: bool = Field(
-        False, description="Leave out those that a source has had an event with"
+        False, description="Omit destinations that a source has had an event with"
     )
 
 
 class EmbeddingQuestion(Question):
-    """Where the model sees nodes."""
+    """Asks for the embeddings of nodes."""
 
     path = "/embedding"
     ids: Nodes = Field(description="Ids of nodes")
     side: Side = Field(
-        "src", description="Of a bipartite stream: whether they are sources or destinations"
+        "src", description="For a bipartite stream: whether they are sources or destinations"
     )
 
 
 class PairScore(BaseModel):
-    """What the run says of a pair."""
+    """The scores of a pair."""
 
     src: NodeId
     dst: NodeId
-    logit: float = Field(description="The higher, the likelier")
-    probability: float = Field(description="Of the event beside one random negative")
+    logit: float = Field(description="Higher is likelier")
+    probability: float = Field(description="Of the event against one random negative")
     anomaly: float | None = Field(description="Percentage of events with higher logits, if known")
 
 
 class PlacedScore(PairScore):
-    """What the run says of a pair among those of its source."""
+    """The scores of a pair, and its rank among those of its source."""
 
     place: int = Field(description="Among those of its source, from 1")
 
 
 class NodeEmbedding(BaseModel):
-    """Where the model sees a node."""
+    """The embedding of a node."""
 
     id: NodeId
     embedding: list[float]
@@ -127,26 +127,26 @@ class EmbeddingAnswer(BaseModel):
 
 
 class Health(BaseModel):
-    """How the run is."""
+    """State of the run."""
 
     state: str
     position: int = Field(description="Events that the run has learned")
 
 
 class Refusal(BaseModel):
-    """Why there is no answer."""
+    """The error of a rejected request."""
 
     detail: str = Field(description="A sentence")
 
 
 def sentence_of(problems: Sequence[Mapping[str, Any]]) -> str:
-    """Return what is wrong with a question, as a sentence."""
+    """Return the error of an invalid question as a sentence."""
     first = problems[0]
     if first["type"] == "json_invalid":
         return f"the body is not JSON: {first['ctx']['error']}"
     if first["type"] == "extra_forbidden":
         extra = printable(str(first["loc"][-1]), 60)
-        return f"{extra} is no part of this question; /docs shows what it may have"
+        return f"{extra} is not a field of this question; /docs lists the fields"
     name = _name_of(first)
     if not name:
         return (
@@ -154,14 +154,14 @@ def sentence_of(problems: Sequence[Mapping[str, Any]]) -> str:
             "Content-Type: application/json; /docs shows what it may have"
         )
     if first["type"] == "missing":
-        return f"{name} is missing; /docs shows what a question has"
+        return f"{name} is missing; /docs lists the fields"
     texts = [each["msg"] for each in problems if _name_of(each) == name]
     said = [text[:1].lower() + text[1:] for text in texts]
     return f"{name}: {', or '.join(dict.fromkeys(said))}"
 
 
 def _name_of(problem: Mapping[str, Any]) -> str:
-    """Return where a problem is, without the branches of a choice that pydantic names."""
+    """Return the location of a problem, without the union branches that pydantic names."""
     where = [str(part) for part in problem["loc"]]
     return ".".join(part for part in where if part in _FIELDS or part.isdecimal())
 

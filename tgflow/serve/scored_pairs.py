@@ -1,4 +1,4 @@
-"""What a run says of pairs, by the ids of its stream."""
+"""Scores of pairs, by the ids of their stream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tgflow.describe import described
 @described
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoredPairs:
-    """What a run says of some pairs, by the ids of its stream.
+    """Scores of some pairs, by the ids of their stream.
 
     Example:
         >>> logit, probability, anomaly = torch.tensor([[0.5, -0.5], [0.75, 0.25], [10.0, 60.0]])
@@ -25,18 +25,18 @@ class ScoredPairs:
     """
 
     src: list[Any]
-    """The source of each."""
+    """Source of each pair."""
     dst: list[Any]
-    """The destination of each."""
+    """Destination of each pair."""
     logit: Tensor
-    """Float `[N]`: the higher, the likelier."""
+    """Float `[N]`: higher is likelier."""
     probability: Tensor
-    """float64 `[N]`: of the event beside one random negative; calibrated as far as the run has
+    """float64 `[N]`: of the event against one random negative; calibrated as far as the run has
     been scored (`scores=True`, `--scores`), else the logistic function of the logit."""
     anomaly: Tensor
-    """float64 `[N]`: which percentage of the run's events had higher logits; NaN if unknown."""
+    """float64 `[N]`: percentage of the run's events with higher logits; NaN if unknown."""
     place: Tensor | None = None
-    """int64 `[N]`: of a ranking, which place of its source each one has, from 1."""
+    """int64 `[N]`: in a ranking, the rank of each among those of its source, from 1."""
 
     def __len__(self) -> int:
         return len(self.src)
@@ -48,7 +48,7 @@ class ScoredPairs:
         return ScoredPairs(self.src[rows], self.dst[rows], *columns, place)
 
     def to_arrow(self) -> pa.Table:
-        """Return a row for each pair; what is not known is null."""
+        """Return a row for each pair; unknown values are null."""
         columns = {"src": list_array(self.src), "dst": list_array(self.dst)}
         if self.place is not None:
             columns["place"] = pa.array(self.place.numpy())

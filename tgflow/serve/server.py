@@ -1,4 +1,4 @@
-"""A predictor over HTTP, which a process of its own speaks."""
+"""Serves a predictor over HTTP, with a process of its own for HTTP."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from tgflow.serve.questions import FAULT, Question, Refused
 from tgflow.units import parse_bytes, parse_seconds
 
 _GRACE_SECONDS = 10
-"""For a gateway to answer what it was asked, and to end, when the server is closed."""
+"""Seconds for a gateway to send its pending answers and end when the server is closed."""
 _RESTART_SECONDS = 1.0
-"""From the end of a gateway to the beginning of the next one."""
+"""Seconds between the end of a gateway and the start of the next one."""
 
 
 class Server:
-    """Serves a predictor from when it is made until it is closed; a context manager.
+    """Serves a predictor from construction until it is closed; a context manager.
 
-    A process of its own reads requests and writes answers, see `Gateway`; one thread here takes
-    from it what is asked, and another one answers, see `Answers`. A gateway that was killed is
-    started again; what it had been asked is lost, and so are its counts of requests.
+    A separate process reads requests and writes answers, see `Gateway`; one thread here receives
+    the questions, and another one answers, see `Answers`. A killed gateway is restarted; its
+    pending requests and its request counts are lost.
 
     Args:
-        predictor: What answers.
-        endpoint: Where to listen.
-        token: What clients must have; None: nothing.
-        config: The limits.
-        name: What is served.
-        registry: Of prometheus-client: gets the server's position, and is shown with what the
-            gateway has counted.
-        state: Returns how the run is.
-        warn: Hears of faults, from threads of the server.
+        predictor: Predictor that answers.
+        endpoint: Address to listen on.
+        token: Token that clients must send; None: none.
+        config: Limits.
+        name: Name of the served run.
+        registry: Of prometheus-client: gets the server's position, and is exported with the
+            gateway's counters.
+        state: Returns the state of the run.
+        warn: Called with a message for each fault, from threads of the server.
 
     Raises:
         ModuleNotFoundError: If FastAPI, uvicorn, httptools or prometheus-client is not installed.
-        OSError: If the address is taken.
+        OSError: If the address is in use.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class Server:
         self._predictor, self._registry, self._state, self._log = predictor, registry, state, warn
         self._listener = endpoint.listen()
         self.endpoint = Endpoint(endpoint.host, self._listener.getsockname()[1])
-        """Where it listens."""
-        position = Gauge("tgflow_serve_position", "Events that answers know of.", registry=registry)
+        """Address that it listens on."""
+        position = Gauge("tgflow_serve_position", "Events included in answers.", registry=registry)
         position.set_function(lambda: predictor.position)
         self._start_gateway()
         self._answers = Answers(predictor, config.max_pairs)
@@ -88,7 +88,7 @@ class Server:
         return self._thread.is_alive()
 
     def close(self) -> None:
-        """Take no more requests, and answer those that there are, as far as that takes seconds."""
+        """Stop accepting requests, and answer those in progress, within a time limit."""
         with self._starting:
             self._ends.set()
             self._listener.close()
@@ -101,7 +101,7 @@ class Server:
         self._measuring.shutdown(wait=False, cancel_futures=True)
 
     def _start_gateway(self) -> None:
-        """Start a process that takes requests, see `Gateway`."""
+        """Start a process that accepts requests, see `Gateway`."""
         ours, theirs = Pipe()
         with theirs:
             inherited = self._listener.fileno(), theirs.fileno()
@@ -117,7 +117,7 @@ class Server:
         self._link.send(self._begin)
 
     def _serve(self) -> None:
-        """Answer a gateway, and the next one where it ends by itself."""
+        """Answer a gateway, and the next one if it ends by itself."""
         try:
             while self._answer_gateway():
                 while not self._ends.wait(_RESTART_SECONDS):
@@ -126,13 +126,13 @@ class Server:
                             self._start_gateway()
                             break
         except Exception as error:
-            self._warn(f"nobody answers over HTTP anymore: {type(error).__name__}: {error}")
+            self._warn(f"the HTTP server has stopped: {type(error).__name__}: {error}")
         finally:  # who asks now is refused, and does not wait for ever
             self._listener.close()
             self._process.kill()
 
     def _answer_gateway(self) -> bool:
-        """Answer the gateway until it ends, and return whether there is to be another one."""
+        """Answer the gateway until it ends, and return whether to start another one."""
         link, was_ready = self._link, False
         asked: dict[int, Future[bytes]] = {}
         while True:
@@ -158,12 +158,12 @@ class Server:
         is_killed = code < 0
         how = f"signal {-code}" if is_killed else f"exit status {code}"
         goes_on = was_ready or is_killed
-        what = "it is started again" if goes_on else "nobody answers anymore"
-        self._warn(f"the process that speaks HTTP has ended with {how}: {what}")
+        what = "restarting it" if goes_on else "the server has stopped"
+        self._warn(f"the HTTP process has ended with {how}: {what}")
         return goes_on
 
     def _answer(self, link: Link, asked: dict[int, Future[bytes]], message: Call) -> None:
-        """Send an answer, at once or when there is one; until then it is among `asked`."""
+        """Send an answer, at once or when it is ready; until then it is in `asked`."""
         from prometheus_client import generate_latest
 
         number, what = message
@@ -205,7 +205,7 @@ class Server:
 
 
 def check_installed() -> None:
-    """Raise ModuleNotFoundError, with the way out, unless what a server needs is installed."""
+    """Raise ModuleNotFoundError, with the fix, unless the server dependencies are installed."""
     try:
         import fastapi
         import httptools
