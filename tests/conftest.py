@@ -1,4 +1,4 @@
-"""What all tests share: hypothesis profiles, a fixed number of threads, and a limit to patience."""
+"""Shared fixtures: hypothesis profiles, a fixed number of threads, and time limits."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ settings.register_profile("quick", settings.get_profile("ci"), max_examples=QUIC
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 LONGEST_ROOMS = {"native", "train", "cuda"}
-"""Folders whose tests begin: one worker takes a whole file."""
+"""Folders whose tests run first; one worker takes a whole file."""
 SLOW_SECONDS = 15.0
-"""Of the processor: a test that takes more is to be marked slow."""
+"""Processor seconds; a test that takes more must be marked slow."""
 
 
 TORCH_THREADS, CORE_THREADS = 1, 2
-"""Products of matrices have other last bits with other numbers of torch's threads."""
+"""Rounding of matrix products depends on the number of torch threads."""
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,4 +1,4 @@
-"""Runs `tgflow run` at full rate from a Kafka-protocol broker for minutes, killed all the time.
+"""Soak test: `tgflow run` at full rate from a Kafka broker, killed repeatedly.
 
     python tests/soak.py --minutes 20 --out soak.json
 
@@ -31,9 +31,9 @@ from tgflow.testing.broker import MockBroker
 
 PARTITIONS = 4
 AHEAD = 12_000
-"""Rows that may wait in a partition: the mock keeps 5 MiB of each."""
+"""Most rows queued in a partition; the mock keeps 5 MiB of each."""
 SETTLED_SECONDS = 10.0
-"""How long it has learned when it is compared with others."""
+"""Seconds of training before a comparison with others."""
 START_SECONDS = 240.0
 FLAGS = [
     "--dim", "16", "--neighbors", "5", "--batch-size", "500", "--threads", "1",
@@ -42,11 +42,11 @@ FLAGS = [
     "--kafka-option", "api_version=[2,3]", "--kafka-option", "fetch_max_wait_ms=50",
 ]  # fmt: skip
 EVENT_BYTES = 24
-"""What the log in memory takes for an event."""
+"""Bytes of the in-memory log per event."""
 
 
 Sample = dict[str, float]
-"""The process at one moment; `age` is in seconds since it began to learn."""
+"""A sample of the process; `age` is in seconds since training began."""
 WATCHED = ("rss", "descriptors", "threads", "log_bytes", "checkpoints", "unfinished")
 
 

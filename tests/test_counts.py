@@ -1,4 +1,4 @@
-"""`Count` says what is asked of the past, and `Counts` travel with their batch."""
+"""`Count` specifies a query of past events, and `Counts` move with their batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Public objects show themselves in a line, in a notebook as a table, and their fields in help."""
+"""Public objects have a one-line repr, a notebook table, and documented fields."""
 
 from __future__ import annotations
 

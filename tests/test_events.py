@@ -1,4 +1,4 @@
-"""Batches of events as tables, by the ids that a stream has for its nodes."""
+"""Event batches as tables, with the node ids of their stream."""
 
 from __future__ import annotations
 

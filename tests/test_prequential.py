@@ -1,4 +1,4 @@
-"""Prequential evaluation in one call, and the data sets that are installed."""
+"""Prequential evaluation in one call, and installed data sets."""
 
 import os
 

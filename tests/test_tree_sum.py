@@ -1,4 +1,4 @@
-"""The canonical sum: whoever adds which slices, the bits are those of one process."""
+"""The canonical sum does not depend on which rank adds which slices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers as people and files write them, exactly."""
+"""Exact parsing of numbers from users and files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run reached becomes a row, in place of an older one with the same settings."""
+"""Accuracy rows are made from runs and replace older rows with the same settings."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The bench of tables on disk: every method reads the same rows, within its limits."""
+"""Benchmark of disk tables: every method reads the same rows within its limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make gpu`: stages that do not stop one another, and the figures that they leave."""
+"""`make gpu`: independent stages and the results they record."""
 
 from __future__ import annotations
 

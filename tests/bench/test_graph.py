@@ -1,4 +1,4 @@
-"""The benches of the store and the samplers: rows are complete, baselines are true."""
+"""Benchmarks of the store and the samplers: complete rows, valid baselines."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The benchmark of ranks at tiny sizes: who takes part, and what its rows are held to."""
+"""Benchmark of ranks at tiny sizes: processes, rows and targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Properties that campaigns recorded become rows, added up over the tests of one kind."""
+"""Properties recorded by kill campaigns become rows, summed by kind."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""The tables of BENCHMARKS.md and of the README: written from results, and as the results are."""
+"""The tables of BENCHMARKS.md and the README are generated from results."""
 
 from __future__ import annotations
 

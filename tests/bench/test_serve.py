@@ -1,4 +1,4 @@
-"""The bench of serving: answers of clients in a process of their own, beside learning."""
+"""Benchmark of serving: latency for clients in another process during training."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The benches of tables, on the CPU and with an emulated GPU, and of files."""
+"""Benchmarks of tables, on the CPU and an emulated GPU, and of files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benches of training at tiny sizes: rows are complete, peers optional, turns fair."""
+"""Benchmarks of training at tiny sizes: complete rows, optional peers, alternating turns."""
 
 import math
 

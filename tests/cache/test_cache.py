@@ -1,4 +1,4 @@
-"""Caches: the bytes of the table, and the contents and counts of the slow reference."""
+"""Caches return the rows of their table and match a slow reference."""
 
 from __future__ import annotations
 

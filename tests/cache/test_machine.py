@@ -1,4 +1,4 @@
-"""A cache under any sequence of calls, beside the reference and the plain table."""
+"""A cache under any sequence of calls, compared with the reference and the plain table."""
 
 from __future__ import annotations
 

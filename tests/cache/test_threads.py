@@ -1,4 +1,4 @@
-"""Threads that gather at once: what is held depends on who comes first, bytes never."""
+"""Concurrent gathers: cache contents may depend on timing, returned rows never do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loggers have every figure once, by the step it is of, also where a training goes on."""
+"""Loggers record each metric once per step, also after a resume."""
 
 from __future__ import annotations
 

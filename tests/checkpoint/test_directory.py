@@ -1,4 +1,4 @@
-"""Checkpoints: what is saved comes back, and nothing else is ever taken for it."""
+"""Checkpoints round-trip, and nothing else is accepted as one."""
 
 import os
 

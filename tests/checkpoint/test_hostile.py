@@ -1,4 +1,4 @@
-"""Files made to do harm are refused, quickly, with little memory, and none of them is used."""
+"""Hostile checkpoint files are refused quickly and with little memory."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Checkpoints of many ranks: written by all, committed by one, and the same whoever wrote them."""
+"""Sharded checkpoints: written by all ranks, committed by one, independent of the writers."""
 
 import errno
 import os

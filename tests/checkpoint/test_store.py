@@ -1,4 +1,4 @@
-"""The store of checkpoints: the newest valid one is found, and what it needs is kept, no more."""
+"""Checkpoint store: finds the newest valid checkpoint and keeps only what it needs."""
 
 import errno
 import itertools

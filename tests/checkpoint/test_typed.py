@@ -1,4 +1,4 @@
-"""Values of a manifest are what tgflow writes, or are refused by their key."""
+"""Manifest values have the expected type or are refused by key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Made streams on disk, and a way to run the command line in this process."""
+"""Generated streams on disk, and a fixture that runs the command line in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tgflow compare`: what it leaves, how it resumes, which models it takes."""
+"""`tgflow compare`: output files, resume and choice of models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fuzzed run directories: damage is found, with the right exit code, or it changes no result."""
+"""Fuzzed run directories: damage is detected with the right exit code or changes no result."""
 
 from __future__ import annotations
 

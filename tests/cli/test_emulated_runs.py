@@ -1,4 +1,4 @@
-"""The command line on a GPU, emulated: where features are, resuming elsewhere, memory that ends."""
+"""The command line on an emulated GPU: placement, resume elsewhere, out of memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tgflow run --init-from`: a trained model goes on learning over a new stream."""
+"""`tgflow run --init-from`: a trained model continues learning on a new stream."""
 
 from __future__ import annotations
 

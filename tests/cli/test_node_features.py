@@ -1,4 +1,4 @@
-"""`--node-features`: features of nodes by the ids of the stream, whatever happens to the run."""
+"""`--node-features`: node features by the ids of the stream, also after a resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--nproc` and torchrun start a command as ranks, and all of them again where they were."""
+"""`--nproc` and torchrun start a command on several ranks and restart them together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tgflow.runtime import gpu
 
 EVENTS = 1_200
 PATIENCE = 500
-"""Seconds for torchrun and all its attempts: each imports torch three times."""
+"""Seconds for torchrun and all its attempts; each imports torch three times."""
 
 
 def test_nproc_under_torchrun_is_refused(capsys, monkeypatch):

@@ -1,4 +1,4 @@
-"""Ranks that are killed, hang, send wrong data or have no room: how and when all end."""
+"""Ranks that are killed, hang, send wrong data or run out of space: how and when all end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 EVENTS = 400
 KEPT = ("--slices", 3, "--checkpoint-batches", 2)
 COUNTS = {"exchange": 4, "gather": 5, "broadcast": 4, "notice": 1}
-"""How often a point is met before something happens there: within the run, with checkpoints."""
+"""Hits of a fault point before the fault fires: during the run, with checkpoints."""
 
 
 @pytest.fixture(scope="module")

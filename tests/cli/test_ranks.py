@@ -1,4 +1,4 @@
-"""Runs of several ranks: they end as one process does, together, and with one error message."""
+"""Runs of several ranks match one process, end together and print one error message."""
 
 from __future__ import annotations
 

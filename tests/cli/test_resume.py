@@ -1,4 +1,4 @@
-"""`--resume`: settings that may change, files that are damaged or gone, and what is refused."""
+"""`--resume`: settings that may change, damaged or missing files, refused resumes."""
 
 from __future__ import annotations
 

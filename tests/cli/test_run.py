@@ -1,4 +1,4 @@
-"""`tgflow run` from end to end, and as others see it while it goes."""
+"""`tgflow run` end to end, and its status files during a run."""
 
 from __future__ import annotations
 

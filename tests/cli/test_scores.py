@@ -1,4 +1,4 @@
-"""`tgflow run --scores`: each event once, by its own ids, whatever happens to the run."""
+"""`tgflow run --scores`: each event once, by its own ids, also after kills."""
 
 from __future__ import annotations
 

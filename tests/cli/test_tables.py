@@ -1,4 +1,4 @@
-"""Tables and caches from the command line: the same results wherever rows are, also on resume."""
+"""Tables and caches from the command line: results do not depend on row placement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--task`: labels learned from the command line, offline and as a stream comes."""
+"""`--task`: labels learned offline and on a stream."""
 
 from __future__ import annotations
 

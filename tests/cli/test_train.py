@@ -1,4 +1,4 @@
-"""`tgflow train` from end to end."""
+"""`tgflow train` end to end."""
 
 from __future__ import annotations
 

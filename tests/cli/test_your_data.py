@@ -1,4 +1,4 @@
-"""Files, times and features as users have them: what is found out, reported and scaled."""
+"""User files, times and features: what is inferred, reported and scaled."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_commands_warn_of_implausible_data(tgflow, tmp_path, command):
 
 
 YEAR_1, YEAR_10000 = -62_135_596_800, 253_402_300_800
-"""In Unix seconds: before the first date and after the last that Python has."""
+"""Unix seconds before Python's first date and after its last."""
 
 
 @pytest.mark.parametrize("unit", ["s", "ns", "d", "tick"])

@@ -1,4 +1,4 @@
-"""What a comparison says follows from the scores of each event; files bring them back."""
+"""The analysis of a comparison follows from the scores of each event, also read from files."""
 
 from __future__ import annotations
 

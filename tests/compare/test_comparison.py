@@ -1,4 +1,4 @@
-"""A comparison is its models' own runs, side by side: who else takes part changes no bit."""
+"""A comparison gives each model the results of a separate run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it is worth to go on learning: by hand, by seed, in intervals that hold what they say."""
+"""The value of continued learning: by hand, by seed, with valid intervals."""
 
 from __future__ import annotations
 

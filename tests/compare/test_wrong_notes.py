@@ -1,4 +1,4 @@
-"""What a comparison's checkpoint notes is believed as far as it can be: else its key is named."""
+"""Invalid entries of a comparison's checkpoint are named by key."""
 
 from __future__ import annotations
 

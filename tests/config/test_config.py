@@ -1,4 +1,4 @@
-"""Settings: the file, the flags, and messages about a wrong one."""
+"""Settings: file, flags, and error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a stream is busy, from events in it: nothing waits, and no time counts twice."""
+"""Busy time of a CUDA stream from its events, without waiting or double counting."""
 
 from __future__ import annotations
 

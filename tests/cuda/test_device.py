@@ -1,4 +1,4 @@
-"""Out of memory on a GPU, with a torch that has none to give."""
+"""Out of memory on a GPU, with a torch that fails to allocate."""
 
 from types import SimpleNamespace
 

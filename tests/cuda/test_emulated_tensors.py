@@ -1,4 +1,4 @@
-"""The device that is not the CPU: it must fail and wait where a GPU does."""
+"""The emulated device must fail and synchronize where a GPU does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The emulator itself: it must find the mistakes that kernels make."""
+"""The emulator itself must detect mistakes in kernels."""
 
 import ctypes
 

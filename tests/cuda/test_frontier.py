@@ -1,4 +1,4 @@
-"""Distinct rows on a GPU: the core's, number by number, whatever the order in which lanes come."""
+"""Distinct rows on a GPU match the core exactly for any lane order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tgflow.sampling import Frontier
 from tgflow.sampling.expand import distinct, expand
 
 ORDERS = st.sampled_from([0, 1, 2, 3])
-"""Of the lanes: forwards, backwards, shuffled."""
+"""Lane orders: forward, backward, shuffled."""
 EDGES = st.sampled_from([-(2**63), -(2**62), -1, 0, 1, 2**62, 2**63 - 1])
 
 

@@ -1,4 +1,4 @@
-"""A graph on a GPU (emulated, or real where there is one) beside the same graph on the CPU."""
+"""A graph on a GPU (emulated, or real if available) matches the same graph on the CPU."""
 
 import pytest
 import torch

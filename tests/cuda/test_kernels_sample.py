@@ -1,4 +1,4 @@
-"""The samplers' kernels beyond what `tests/graph/test_mutations.py` asks: any k, and replays."""
+"""Sampler kernels beyond `tests/graph/test_mutations.py`: any k, and replays."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Compiling and launching, with a CuPy and a driver that only write down what they are asked."""
+"""Compiling and launching, with a mock CuPy and a mock driver that record calls."""
 
 import ctypes
 import threading
@@ -10,7 +10,7 @@ import torch
 from tgflow.cuda import CudaError, launch, sources
 
 PRIMARY = 100
-"""The context of device 0 in the made driver; the others' follow it."""
+"""The context of device 0 in the mock driver; those of other devices follow."""
 
 
 class Pair(ctypes.Structure):

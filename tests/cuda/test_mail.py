@@ -1,4 +1,4 @@
-"""The kernels that leave one message for each node, run lane by lane, against the CPU's."""
+"""Kernels that keep one message per node, run lane by lane, against the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernels of a node memory, run lane by lane, against the memory of the CPU."""
+"""Node memory kernels, run lane by lane, against the CPU memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NODES = 6
 ORDERS = cases([0, 1, 5], [0, 5])
 NODE_LISTS = st.lists(st.integers(0, NODES - 1), max_size=9)
 STEPS = st.lists(st.tuples(NODE_LISTS, st.integers(0, 2), st.booleans()), max_size=20)
-"""Who is written, repeats included, how much later than before, and whether it is all lost."""
+"""Nodes written, with repeats, the position step, and whether history is lost."""
 
 
 class KernelMemory:

@@ -1,4 +1,4 @@
-"""Who waits for whom between a store's writer and its readers, where work can be held up."""
+"""Synchronization between a store's writer and its readers, with delayed work."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""What is missing for the GPU is named, with the way out: on made machines that lack it."""
+"""Missing GPU requirements are named with the fix, on simulated machines."""
 
 import importlib
 import sys

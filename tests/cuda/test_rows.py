@@ -1,4 +1,4 @@
-"""The kernels of rows, lane by lane: which lines a gather asks for, and what a scatter writes."""
+"""Row kernels, lane by lane: memory lines a gather reads, and rows a scatter writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory is given back and taken again by size class: no class may hold two sizes of pieces."""
+"""Memory is released and reused by size class; a class must have one piece size."""
 
 import ctypes
 

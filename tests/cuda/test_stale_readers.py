@@ -1,4 +1,4 @@
-"""Readers that began before a write read between any two launches of it, and find it whole."""
+"""Readers that start before a write can read between any two of its launches."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.sampling import Sampler, sample_neighbors
 
 READER = 7
-"""The stream that readers are on."""
+"""The CUDA stream of the readers."""
 NUM_NODES, K = 60, 9
 
 

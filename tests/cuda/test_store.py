@@ -1,4 +1,4 @@
-"""The device store end to end, its kernels run by the emulator, against plain Python."""
+"""The device store end to end, with emulated kernels, against plain Python."""
 
 from itertools import pairwise
 from unittest import mock
@@ -20,7 +20,7 @@ from tgflow.sampling import Sampler
 from tgflow.testing import reference
 
 WRITER = 1000
-"""The stream of a device's first store."""
+"""The CUDA stream of a device's first store."""
 
 
 class Snapshot:

@@ -1,4 +1,4 @@
-"""Sampling from shards by asking their owners, against one graph that has everything."""
+"""Sampling from shards through their owners matches one graph with everything."""
 
 from dataclasses import fields
 

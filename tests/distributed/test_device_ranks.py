@@ -1,4 +1,4 @@
-"""What lies on a device is sent from there, and arrives there: by way of host memory over gloo."""
+"""Device tensors are sent from and received on the device; gloo stages them on the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ranks say of themselves, and what keeps them from being a world."""
+"""Facts that ranks exchange, and disagreements that prevent a world."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One rank reads the stream: the others get its events in the same segments, and its end."""
+"""Rank 0 reads the stream; the others receive its events in the same segments, and its end."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_stream_error_ends_all_ranks_with_the_same_cause():
 
 
 LARGE = 4 << 20
-"""Bytes of a segment, more than sockets hold."""
+"""Bytes of a segment, larger than socket buffers."""
 
 
 def read_far(peers):

@@ -1,4 +1,4 @@
-"""Ranks on two hosts: namespaces of this one, joined by a cable that can be cut."""
+"""Ranks on two hosts: network namespaces joined by a link that can be cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks find each other, whatever dead ones left behind, and refuse to be a world of strangers."""
+"""Rendezvous of ranks: stale addresses are ignored and mismatched ranks refused."""
 
 from __future__ import annotations
 

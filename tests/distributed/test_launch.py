@@ -1,4 +1,4 @@
-"""How a process learns from its environment whether it is a rank, and of which world."""
+"""Rank and world of a process from its environment variables."""
 
 from __future__ import annotations
 

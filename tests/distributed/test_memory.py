@@ -1,4 +1,4 @@
-"""A sharded memory against one of all nodes: whoever reads, and whenever, the same bits."""
+"""A sharded memory reads the same bits as one of all nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parcels: tensors of any dtype in one buffer, and no step is taken for another."""
+"""Payloads: tensors of any dtype in one buffer, with checked headers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worlds of real processes: what is sent arrives and is counted, and whoever dies is named."""
+"""Worlds of real processes: exchanges are delivered and counted, dead ranks named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who owns which id: exactly one rank, evenly, and in whole parts."""
+"""Ownership of ids: exactly one rank each, evenly, in whole partitions."""
 
 from __future__ import annotations
 

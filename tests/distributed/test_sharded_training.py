@@ -1,4 +1,4 @@
-"""Training over shards of a graph: what ranks end with is what one process does, bit for bit."""
+"""Training on graph shards matches one process bit for bit."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from tgflow.peers import Shard
 from tgflow.train import ContinualConfig, ContinualTrainer
 
 EVENTS = spread_events(made_events(66))
-"""Of all ranks' nodes."""
+"""Partitions of the nodes of all ranks."""
 CONFIG = ContinualConfig(batch_size=16, learning_rate=1e-2, mrr_negatives=3, slices=4)
 HERE = replace(CONFIG, num_threads=0)
-"""For ranks that are threads: who learns prepares what is learned, too."""
+"""For ranks that are threads: the training thread also prepares batches."""
 
 
 _MAKING = threading.Lock()

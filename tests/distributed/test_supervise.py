@@ -1,4 +1,4 @@
-"""Ranks of one host: who is restarted, how often, after how long, and what a signal does."""
+"""Ranks of one host: restarts, their limit and backoff, and signals."""
 
 from __future__ import annotations
 

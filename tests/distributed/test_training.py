@@ -1,4 +1,4 @@
-"""Training on ranks, which are processes: what N of them end with is what one does, bit for bit."""
+"""Training on rank processes matches one process bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a crash leaves of the log, checkpoints and dead letters, what is found is old or new."""
+"""Crash states of the log, checkpoints and dead letters give the old or the new state."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""Every fault point of log and checkpoints, met in every way, leaves old or new."""
+"""Every fault point of the log and checkpoints leaves the old or the new state."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ FIRST = {
     "log.before_rewrite": "log.before_sync:2:eio,",
 }
 COUNTS = range(1, 9) if os.environ.get("TGFLOW_KILLS") else (1,)
-"""Which time a point is met; a campaign asks for all."""
+"""Hit of the fault point at which it fires; a campaign tries all."""
 KINDS = ("kill", "enospc", "eio", "raise")
 
 

@@ -1,4 +1,4 @@
-"""Files that grow, and the lock of the directory that they are in."""
+"""Append-only files, and the lock of their directory."""
 
 from __future__ import annotations
 

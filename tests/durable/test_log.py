@@ -1,4 +1,4 @@
-"""The durable log: what was appended comes back, whatever happened in between."""
+"""The durable log returns appended rows after crashes, faults and damage."""
 
 from contextlib import contextmanager
 

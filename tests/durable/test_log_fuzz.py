@@ -1,4 +1,4 @@
-"""The log's reader takes any bytes: it gives frames that were written, or a declared error."""
+"""The log reader returns written frames or raises a declared error for any bytes."""
 
 import shutil
 import struct

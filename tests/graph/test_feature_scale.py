@@ -1,4 +1,4 @@
-"""Edge features on one scale: by what came before alone, whatever the batches, and resumed."""
+"""Scaling of edge features: depends only on earlier rows, not on batches, and resumes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The graph as one thing to append to: all or nothing, whatever is wrong."""
+"""Appends to the graph are all or nothing."""
 
 import pytest
 import torch

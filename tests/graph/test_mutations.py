@@ -1,4 +1,4 @@
-"""A graph that is appended to, corrected, made to forget and moved about, against a naive model."""
+"""A graph under appends, late events, deletions and compaction, against a naive model."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

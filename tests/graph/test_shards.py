@@ -1,4 +1,4 @@
-"""Graphs that keep the neighbors of a rank's nodes alone: together they are the whole graph."""
+"""Graph shards, one per rank, together match the whole graph."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ from tgflow.sampling import Sampler
 
 COLUMNS = ("nodes", "t", "eid", "count")
 SPREAD = graph_events((1, 40, 1), (40, 1, 2), (40, 40, 3), (2, 63, 4), (65, 104, 5))
-"""Of two ranks, the first has the nodes 1, 2, 65; the second 40, 63, 104."""
+"""Nodes 1, 2, 65 belong to the first of two ranks, nodes 40, 63, 104 to the second."""
 
 
 @for_each_device

@@ -1,4 +1,4 @@
-"""Two tiers, one graph: where blocks lie, what they cost, what happens without room."""
+"""A graph in two tiers: placement of blocks, their bytes, and lack of memory."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Several threads ask while one appends or learns: nobody is disturbed, and nothing is torn."""
+"""Concurrent queries during appends and training: isolated and consistent."""
 
 from __future__ import annotations
 

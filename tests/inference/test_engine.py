@@ -1,4 +1,4 @@
-"""An engine's answers: a trainer's bits, nothing of the future, whole neighborhoods, rankings."""
+"""Inference engine: a trainer's scores, no future events, whole neighborhoods, rankings."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Questions that cannot be answered get a sentence: what was wrong, what came, what to do."""
+"""Invalid queries raise errors that name the problem, the value and the fix."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What the source asks of any broker: of the mock by default, of a real one if there is one.
+"""Requirements of the source on any broker: the mock by default, a real one if available.
 
 `TGFLOW_TEST_KAFKA=HOST:PORT,api=0.9` or `...,api=auto` names a real one, whose topics are made by
 writing to them.

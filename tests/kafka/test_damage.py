@@ -1,4 +1,4 @@
-"""Bytes that arrive damaged, and records that kafka-python cannot unpack."""
+"""Corrupted fetches, and records that kafka-python cannot unpack."""
 
 from __future__ import annotations
 

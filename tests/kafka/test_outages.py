@@ -1,4 +1,4 @@
-"""Brokers and networks that fail for a while, or for ever."""
+"""Temporary and permanent failures of brokers and networks."""
 
 from __future__ import annotations
 

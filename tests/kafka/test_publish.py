@@ -1,4 +1,4 @@
-"""Events written to a topic and read back the same; dead letters in a topic."""
+"""Events written to a topic are read back unchanged; dead letters in a topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only a real broker shows; `python tests/helpers/real_broker.py` runs it."""
+"""Tests that need a real broker; `python tests/helpers/real_broker.py` runs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of every codec become events or bad rows, each by itself, in bounded memory."""
+"""Records of every codec become events or bad rows independently, in bounded memory."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ CSV = {
     '"1",2,3,1,2': None,
     "1,2,3.0,1,2\r": None,
 }
-"""Records, and what is wrong with them; None: they are the event (1, 2, 3)."""
+"""Records and their fault; None: the event (1, 2, 3)."""
 
 
 @pytest.mark.parametrize(("codec", "cases"), [("json", JSON), ("csv", CSV)])

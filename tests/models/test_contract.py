@@ -1,4 +1,4 @@
-"""What holds for every model: each by its name, on the plans that trainers make for it."""
+"""Properties of every model, on the plans that trainers make for it."""
 
 import re
 import sys

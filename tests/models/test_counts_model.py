@@ -1,4 +1,4 @@
-"""The count model's features, against the paper's equations on a scan of every event before."""
+"""Features of the count model, against the paper's equations on a scan of earlier events."""
 
 import math
 

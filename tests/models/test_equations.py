@@ -1,4 +1,4 @@
-"""Whole models by their equations, pair by pair, on the past that a look at all events finds."""
+"""Whole models against their equations, pair by pair, on a scan of earlier events."""
 
 from __future__ import annotations
 

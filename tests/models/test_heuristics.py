@@ -1,4 +1,4 @@
-"""Rules without parameters, against what a look at every event before a query says."""
+"""Heuristic baselines, against a scan of every event before a query."""
 
 import itertools
 import math

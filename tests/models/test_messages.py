@@ -1,4 +1,4 @@
-"""What events leave for a model's state: made without changing it, cut and joined, then stored."""
+"""Messages of events to a model's state: computed without side effects, sliced, stored."""
 
 from __future__ import annotations
 

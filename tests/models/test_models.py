@@ -1,4 +1,4 @@
-"""Models that embed nodes, on batches made the slow, obvious way; and what TGN keeps."""
+"""Embedding models on batches built slowly and obviously, and the state of TGN."""
 
 import re
 import sys

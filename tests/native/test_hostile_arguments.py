@@ -9,7 +9,7 @@ from helpers.hostile.attempts import attempt_all, entries
 from helpers.worlds import run_apart
 
 CASES = {**graphs.CASES, **id_maps.CASES, **layers.CASES, **rows.CASES}
-"""A maker of a call for every entry of the core."""
+"""A call factory for every function of the core."""
 
 
 def test_hostile_cases_cover_every_core_function():

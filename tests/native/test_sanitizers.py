@@ -1,4 +1,4 @@
-"""The core's own tests under sanitizers, and its kernels through nvcc."""
+"""The core's tests under sanitizers, and its kernels through nvcc."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What type checkers are told of the native core is what the core has."""
+"""The type stub matches the native core."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tgflow import _core
 
 STUB = Path(__file__).resolve().parents[2] / "tgflow" / "_core.pyi"
 FOR_TESTS = {"FileOp", "inject_fault", "StaticCsr"}
-"""Of builds for development alone."""
+"""Functions that only development builds have."""
 SAME_TYPE = (
     (r"typing\.SupportsInt( \| typing\.SupportsIndex)?", "int"),
     (r"typing\.SupportsFloat( \| typing\.SupportsIndex)?", "float"),
@@ -18,7 +18,7 @@ SAME_TYPE = (
     (r"tuple\[Tensor, Tensor \| None\]", "_Column"),
     (r"Sequence\[", "list["),
 )
-"""How the core's signatures write a type, and how the stub does."""
+"""Types as the core's signatures and the stub spell them."""
 
 
 def of_the_core():

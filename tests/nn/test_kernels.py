@@ -1,4 +1,4 @@
-"""The kernels of models, run lane by lane, against their definitions and the native core."""
+"""Model kernels, run lane by lane, against their definitions and the native core."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernels of models on a GPU: the CPU's answers, and the same bits at every run."""
+"""Model kernels on a GPU match the CPU and are deterministic."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Layers by their equations, and tables of nodes."""
+"""Layers against their equations, and node tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions of memory against a dict of all that was ever written, in parts and as saved."""
+"""Memory versions against a dict of all writes, in partitions and after saving."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Node memory in tables: the bits of the plain tensor, wherever the rows are."""
+"""Node memory in tables matches the plain tensor for any row placement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the core computes is right at each level of instructions, and alike where products fuse."""
+"""The core is correct at each SIMD level, and identical where products are fused."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ WORK = {
     "attention": (attention, lambda: attention(attend_plain)),
     "gelu": (lambda: gelus(lambda x: gelu_dropout(x * 1, KEY, 0.3)), lambda: gelus(plain_gelu)),
 }
-"""What the core does by vectors, and the same in torch."""
+"""Vectorized functions of the core, and their torch equivalents."""
 
 
 @pytest.mark.parametrize("what", WORK)

@@ -1,4 +1,4 @@
-"""Walk projections against matrices that count walks, written down from their definition."""
+"""Walk projections against matrices that count walks by definition."""
 
 import math
 
@@ -24,7 +24,7 @@ def identity(nodes):
 
 
 EXACT = WalkProjection(dim=NODES, hops=HOPS, decay=DECAY, base=identity)
-"""With R = I rows are those of the matrices themselves."""
+"""With R = I, rows equal those of the matrices."""
 
 
 def made_events(size=30, gap=3, start=0, seed=0):

@@ -1,4 +1,4 @@
-"""Every public name has an example in its docstring, which runs and gives what it shows."""
+"""Every public name has a docstring example, which runs and prints what it shows."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ NEED = {
     "callbacks.TensorBoard": "tensorboard",
     "callbacks.WandB": "wandb",
 }
-"""Names whose examples need packages that may not be there."""
+"""Names whose examples need optional packages."""
 LONG = {"OfflineTrainer", "runtime.Run", "open_run", *NEED}
 """Names whose examples take a second."""
 OPENING = ("runtime.Run", "open_run", "runtime.open_run")
-"""Names whose examples open the run in runs/pay."""
+"""Names whose examples use the run in runs/pay."""
 
 
 def test_every_public_name_has_an_example():

@@ -1,4 +1,4 @@
-"""Directions of imports between rooms, and imports that are forbidden everywhere."""
+"""Allowed import directions between packages, and forbidden imports."""
 
 from __future__ import annotations
 

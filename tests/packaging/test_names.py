@@ -1,4 +1,4 @@
-"""One word, one meaning: no two public classes share a name; and files stay short."""
+"""Public class names are unique, and spelling is consistent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Type checkers and editors find the types of an installation, an editable one too."""
+"""Type checkers and editors find the types of regular and editable installations."""
 
 from __future__ import annotations
 

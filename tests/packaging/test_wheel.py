@@ -1,4 +1,4 @@
-"""What a wheel and a source archive hold, and that the wheel works away from the repository."""
+"""Contents of the wheel and the source archive; the installed wheel works elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The planner: as good as the optimum found by dynamic programming, and true to its own word."""
+"""The planner matches the optimum of dynamic programming and its own schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts of past events: what a scan finds, as of any cut-off, whoever appends meanwhile."""
+"""Counts of past events match a scan at any cutoff, also during appends."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ IN_MS = [
 ]
 
 Answer = tuple[int, int, float]
-"""How many events, the age of the last one or -1, and the decayed sum: 0.0 without a half-life."""
+"""Number of events, age of the last one or -1, decayed sum (0.0 without a half-life)."""
 
 
 def count_events(

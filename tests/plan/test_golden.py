@@ -1,4 +1,4 @@
-"""Batches of some plans, bit for bit as they have always been: a resumed run must draw the same."""
+"""Golden digests of batches: a resumed run must draw the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws of a batch, negatives and replayed events: which are eligible, and how evenly."""
+"""Draws of negatives and replayed events: eligibility and distribution."""
 
 from __future__ import annotations
 

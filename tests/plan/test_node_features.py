@@ -1,4 +1,4 @@
-"""Node features of batches: the obvious gather, wherever the rows are and whenever they came."""
+"""Node features of batches match a plain gather for any placement and arrival."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Padding is inert: a padded batch teaches a model the same, to the rounding of sums."""
+"""Padding has no effect on training, up to rounding of sums."""
 
 from __future__ import annotations
 

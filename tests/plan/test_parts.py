@@ -1,4 +1,4 @@
-"""Negatives that are given, and batches in parts: together they are what the whole would be."""
+"""Fixed negatives, and batches in parts that together equal the whole."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The plan: exact against a slow reference, pure in every order, blind to the future."""
+"""The plan matches a slow reference, is pure in any order and reads no future events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A batch is the same however it is prepared: by one call, threads, kernels, or as a copy."""
+"""A batch is the same for every preparation: one call, threads, kernels, or a copy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.timeout(120)
 COUNTS: list[tuple[Count, ...]] = [(), (Count("pair"), Count("dst", half_life=7.0))]
 
 PlanOn = Callable[[Device | None], Plan]
-"""Makes the same plan of a graph on a device, or in host memory."""
+"""Builds the same plan of a graph on a device or in host memory."""
 
 
 @st.composite

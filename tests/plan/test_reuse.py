@@ -1,4 +1,4 @@
-"""Rows taken from batches before: which ones, that they are the same, and that plans stay pure."""
+"""Rows reused from earlier batches: selection, correctness, and purity of plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown while a run goes."""
+"""Terminal display during a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page about a run: whole in itself, true to the records, and safe with any name."""
+"""Run report page: self-contained, consistent with the records, escaped names."""
 
 from __future__ import annotations
 

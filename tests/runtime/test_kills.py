@@ -1,4 +1,4 @@
-"""Killed anywhere, as often as you like, a run ends with the very model it would have had.
+"""A run killed repeatedly at any point ends with the same model.
 
 TGFLOW_KILLS=50 kills fifty times; TGFLOW_SEED chooses when.
 """

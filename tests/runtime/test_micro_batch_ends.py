@@ -1,4 +1,4 @@
-"""Micro-batches that end by the clock, which is repeated on resume, and where the time changes."""
+"""Micro-batches that end by the clock (repeated on resume) or where the time changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Features of nodes by the ids of a stream: what a dictionary would find, whenever it is asked."""
+"""Node features by the ids of a stream match a dictionary at any time."""
 
 from __future__ import annotations
 

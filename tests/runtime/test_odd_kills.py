@@ -1,4 +1,4 @@
-"""Killed on a machine that is odd, a run ends with the very model it would have had.
+"""A run killed on a faulty machine ends with the same model.
 
 The disk is full at random, or becomes read-only, the clock jumps, and a second run of the directory
 is tried. TGFLOW_KILLS=500 kills 500 times, over all kinds of runs; TGFLOW_SEED chooses when.

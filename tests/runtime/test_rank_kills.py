@@ -1,4 +1,4 @@
-"""Ranks killed at random, restarted by whoever started them, and gone on with in other numbers.
+"""Ranks killed at random, restarted by their launcher, and resumed with other world sizes.
 
 TGFLOW_KILLS=50 kills a rank of three fifty times; TGFLOW_SEED chooses which and when.
 """
@@ -23,7 +23,7 @@ from helpers.rank_campaign import RankCampaign
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200 + 60 * KILLS)]
 OTHERS = (2, 1, 4)
-"""How many go on after three, of which one is killed before all are; three in the end."""
+"""Later world sizes, of which one rank is killed before all are; three at the end."""
 EVENTS = BATCH * 9 * (KILLS + len(OTHERS))
 SLICED = ["--slices", "4"]
 

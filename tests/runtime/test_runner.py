@@ -1,4 +1,4 @@
-"""A run that finds no memory leaves whole micro-batches, or reports what stands."""
+"""A run out of memory leaves whole micro-batches or reports its state."""
 
 from __future__ import annotations
 

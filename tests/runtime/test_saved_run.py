@@ -1,4 +1,4 @@
-"""A run as an object: what it says of pairs is what it would have said of the event."""
+"""A saved run as an object: its scores match the later scores of the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trainer saved from Python is a run directory like any other."""
+"""A trainer saved from Python is a regular run directory."""
 
 from __future__ import annotations
 

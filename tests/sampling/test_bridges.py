@@ -1,4 +1,4 @@
-"""Layers, DGL blocks and PyG data: one message passing, three libraries, the same numbers."""
+"""Layers, DGL blocks and PyG data give the same message passing results."""
 
 import sys
 

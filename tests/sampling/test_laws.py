@@ -1,4 +1,4 @@
-"""The samplers' draws against the laws that they promise."""
+"""Sampler draws follow their documented distributions."""
 
 from itertools import combinations, permutations
 

@@ -1,4 +1,4 @@
-"""Samplers in Python: the bits of native ones, and no event that a query must not see."""
+"""Python samplers match native ones and cannot return events a query must not see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every sampler, with and without a filter on types, against plain Python; and its errors."""
+"""Every sampler, with and without a type filter, against plain Python; errors."""
 
 import threading
 from functools import cache

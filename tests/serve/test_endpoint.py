@@ -1,4 +1,4 @@
-"""Where a server listens, and when it asks for a token."""
+"""Server addresses, and when a token is required."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_killed_gateway_is_restarted_and_requests_are_answered(predictor):
     assert not gateways()
 
 
-def test_gateway_that_cannot_start_raises_a_readable_error(predictor, monkeypatch):
+def test_gateway_that_cannot_start_is_reported(predictor, monkeypatch):
     monkeypatch.setattr(sys, "executable", "false")
     with served(predictor) as server:
         while server.is_alive:

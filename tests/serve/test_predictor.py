@@ -1,4 +1,4 @@
-"""Beside a trainer: answers are as of the last micro-batch that is complete, and cost no bits."""
+"""Predictor of a live trainer: answers as of the last micro-batch; training is unchanged."""
 
 from __future__ import annotations
 

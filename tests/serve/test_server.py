@@ -1,4 +1,4 @@
-"""Over HTTP: the answers of a predictor, and a sentence where there is none."""
+"""HTTP server: the answers of a predictor, and readable errors."""
 
 from __future__ import annotations
 

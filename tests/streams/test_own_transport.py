@@ -1,4 +1,4 @@
-"""A transport is one module: this one makes its events up, and the command line opens it."""
+"""A user-defined transport in one module, opened by the command line."""
 
 from __future__ import annotations
 

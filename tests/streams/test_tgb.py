@@ -1,4 +1,4 @@
-"""TGB's files, converted: the events as TGB numbers them, and the negatives of each."""
+"""Converted TGB files: events with TGB's node ids, and the negatives of each."""
 
 import pickle
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Tables on disk: what was appended comes back, whatever happens to the file, the disk or us."""
+"""Disk tables return appended rows after crashes, damage and disk faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables that kernels read: in the order of streams, and captured once for all."""
+"""Tables read by kernels: in CUDA stream order, and in captured graphs."""
 
 from __future__ import annotations
 

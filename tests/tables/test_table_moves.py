@@ -1,4 +1,4 @@
-"""Tables that move as they grow, what they give back, and readers meanwhile."""
+"""Tables that move as they grow: released memory and concurrent readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Feature tables: rows by id, zeros where there is none, alike wherever the rows are."""
+"""Feature tables: rows by id, zeros for missing ids, in any placement."""
 
 from __future__ import annotations
 

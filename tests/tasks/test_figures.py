@@ -1,4 +1,4 @@
-"""Figures of labels are those of scikit-learn, and intervals those of slow formulas."""
+"""Label metrics match scikit-learn, and intervals match slow formulas."""
 
 import math
 

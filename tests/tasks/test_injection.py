@@ -1,4 +1,4 @@
-"""Made anomalies: which events they are, what is other of them, and what stays."""
+"""Injected anomalies: selected events, changed columns, unchanged columns."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Labels learned as a stream comes: never seen before their time, resumed with the same bits."""
+"""Labels learned on a stream: never visible before their time, exact on resume."""
 
 from dataclasses import replace
 

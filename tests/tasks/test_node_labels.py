@@ -1,4 +1,4 @@
-"""Labels of nodes: told from embeddings, of nodes that were not learned from."""
+"""Node labels predicted from embeddings of nodes excluded from training."""
 
 import numpy as np
 import pyarrow as pa

@@ -1,4 +1,4 @@
-"""Properties of nodes: forecasters by hand, what a query sees, and a head that beats them."""
+"""Node properties: forecasters by hand, visibility of queries, and a head that beats them."""
 
 import pyarrow as pa
 import pytest

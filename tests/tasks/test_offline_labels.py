@@ -1,4 +1,4 @@
-"""Labels learned offline: what rules cannot say, how epochs are chosen, and what is refused."""
+"""Labels learned offline: beyond heuristics, choice of epoch, refused settings."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Labels that rules and histories tell, against scans of all earlier events."""
+"""Label heuristics and histories, against scans of all earlier events."""
 
 from collections import Counter
 

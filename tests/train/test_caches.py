@@ -1,4 +1,4 @@
-"""Caches in training: they change no figure, and an evaluation leaves the rows that come next."""
+"""Caches in training change no metric, and evaluation restores the upcoming rows."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tgflow.train.offline import OfflineTrainer
 
 EVENTS = made_events(280)
 NODE_X = torch.randn(25, 3, generator=torch.Generator().manual_seed(1))
-"""Not of all nodes: the last 7 have no row."""
+"""Rows of all nodes but the last 7."""
 CAPACITIES = {"none": (0, 0), "one": (1, 1), "some": (50, 9), "all": (280, 25)}
-"""Of the caches: rows of edges, rows of nodes."""
+"""Cache sizes: edge rows, node rows."""
 
 
 def trained(graph: TemporalGraph, num_threads: int = 1) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Steps that are captured and replayed: the bits of those that are not."""
+"""Captured and replayed training steps match uncaptured ones."""
 
 import pytest
 import torch

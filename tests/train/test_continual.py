@@ -1,4 +1,4 @@
-"""The continual loop: predict, learn, store; never from the future, whatever the threads."""
+"""The continual loop: predict, learn, store; no future leak with any number of threads."""
 
 import copy
 import json

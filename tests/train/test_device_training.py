@@ -1,4 +1,4 @@
-"""Training on a device: the same losses, nothing waited for, and nothing lost when it diverges."""
+"""Training on a device: same losses, no synchronization, nothing lost on divergence."""
 
 import math
 

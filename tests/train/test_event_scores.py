@@ -1,4 +1,4 @@
-"""What a trainer says of each event before it learns it, and what logits stand for."""
+"""Scores of each event before it is learned, and calibrated probabilities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Features and caches in checkpoints: wherever rows are, a run goes on to the same bits."""
+"""Features and caches in checkpoints: resume is exact for any row placement."""
 
 from __future__ import annotations
 

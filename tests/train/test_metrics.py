@@ -1,4 +1,4 @@
-"""Metrics against scikit-learn, against counting, and by hand; and those of one's own."""
+"""Metrics against scikit-learn, counting and hand-computed values; user metrics."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Offline training: the protocol, what memory sees and when, and that nothing leaks or starves."""
+"""Offline training: the protocol, the state of memory, no leaks."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Micro-batches are the same however a stream is cut; means match recounting."""
+"""Micro-batches do not depend on how a stream is split; means match recounting."""
 
 import json
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""Bars of trainers: on a terminal and in a notebook, elsewhere only where they are asked for."""
+"""Progress bars: in terminals and notebooks, elsewhere only on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Named protocols: plain settings, and the line that says what was other."""
+"""Named protocols: plain settings, and the line that reports differences."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Training that reuses rows: resumes, gradients, limits."""
+"""Training with row reuse: resume, gradients, limits."""
 
 from __future__ import annotations
 

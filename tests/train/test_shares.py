@@ -1,4 +1,4 @@
-"""Batches in slices: what they add up to, and that nobody can tell who has computed which.
+"""Batches in slices: their sum, and independence of the ranks that compute them.
 
 Ranks are threads here; `tests/distributed/test_training.py` has real ones.
 """
@@ -143,7 +143,7 @@ class Breaking(TemporalModel):
 
 
 BAD_EVENTS = [17, 30]
-"""Of the second micro-batch, whose first half is the first rank's."""
+"""An event of the second micro-batch, whose first half is the first rank's."""
 
 
 def breaking(

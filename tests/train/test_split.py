@@ -1,4 +1,4 @@
-"""The chronological split against numpy's quantiles, and the nodes it keeps unseen."""
+"""The chronological split against numpy's quantiles, and its unseen nodes."""
 
 import numpy as np
 import pytest

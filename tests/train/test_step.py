@@ -1,4 +1,4 @@
-"""One step: its loss, its dropout, and what happens when numbers run away."""
+"""One training step: loss, dropout, and non-finite values."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a trainer checks and asks of a model's state and widths, and of a checkpoint's ids."""
+"""Trainer checks of a model's state and widths, and of a checkpoint's ids."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Losses, and weights of events: read from every kind of stream, logged, and multiplied in."""
+"""Losses and event weights: read from every kind of stream, logged, and applied."""
 
 import math
 

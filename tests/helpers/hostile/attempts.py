@@ -16,7 +16,7 @@ from tgflow import _core
 REFUSALS = (ValueError, TypeError, IndexError)
 INT64_MAX = 2**63 - 1
 FOR_TESTS = {"FileOp", "inject_fault", "StaticCsr"}
-"""Of builds for development alone."""
+"""Functions that only development builds have."""
 ROWS, WIDTH, NUM, K = 5, 4, 3, 2
 """Sizes of what a good call gets: a table's rows and their width, ids, neighbors each."""
 

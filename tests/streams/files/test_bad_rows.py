@@ -1,4 +1,4 @@
-"""Bad rows of files: each is found, alone, in its place, with a code and one exact message."""
+"""Bad rows of files: each is isolated, with its location, a code and an exact message."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Files that change, grow or go while they are read, and damage: noticed, and said."""
+"""Files that change, grow or vanish while being read: detected and reported."""
 
 import gzip
 

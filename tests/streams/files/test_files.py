@@ -1,4 +1,4 @@
-"""Files as a source: the same rows whatever the blocks, and resume from every position."""
+"""File sources: the same rows for any block size, and resume from every position."""
 
 import bz2
 import gzip

@@ -1,4 +1,4 @@
-"""Any bytes give rows, bad rows or a declared error: never a crash, a hang, or much memory."""
+"""Any bytes give rows, bad rows or a declared error, without crash, hang or much memory."""
 
 import gzip
 import io

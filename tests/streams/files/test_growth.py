@@ -1,4 +1,4 @@
-"""A file that grows is read by whole lines; a pipe is read like a file."""
+"""Growing files are read by whole lines; pipes are read like files."""
 
 from __future__ import annotations
 

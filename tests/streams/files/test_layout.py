@@ -1,4 +1,4 @@
-"""Delimited text as people have it: without a header, with comments, any separator."""
+"""Delimited text: without a header, with comments, any separator."""
 
 from __future__ import annotations
 

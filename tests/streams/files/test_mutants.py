@@ -1,4 +1,4 @@
-"""Rows spoiled at random: those taken are just those that a parser of another kind takes, exactly.
+"""Randomly damaged rows: exactly those accepted by a reference parser are accepted.
 
 The other parser goes row by row, in plain Python, by the sentences of the guide to streams.
 TGFLOW_MUTANTS says how many files of each format are tried.
@@ -27,7 +27,7 @@ from tgflow.units import INT64_MAX
 
 MUTANTS = int(os.environ.get("TGFLOW_MUTANTS", tries(2500, 20)))
 ROWS, FIRST = 12, 13
-"""Rows that may be spoiled, and good ones of a table, which are before them."""
+"""Rows that may be damaged; good rows of a table before them."""
 INTEGER = re.compile(r"[ \t]*(-?[0-9]+)[ \t]*")
 _NUMBER = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 NUMBER = re.compile(rf"[ \t]*([+-]?{_NUMBER})[ \t]*")

@@ -1,4 +1,4 @@
-"""Pickled dicts of arrays: layouts of all protocols and of older NumPy, and hostile files."""
+"""Pickled dicts of arrays: all protocols, older NumPy, and hostile files."""
 
 import os
 import pickle

@@ -1,4 +1,4 @@
-"""The files that people have: DyGLib's, SNAP's, KONECT's, named arrays and tensors, PyG's data."""
+"""Published formats: DyGLib, SNAP, KONECT, named arrays and tensors, PyG data."""
 
 import io
 import logging

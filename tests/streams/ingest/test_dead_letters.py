@@ -1,4 +1,4 @@
-"""Dead letters: complete, once each, and never lost without a word."""
+"""Dead letters: complete, once each, never lost silently."""
 
 import base64
 import errno

@@ -1,4 +1,4 @@
-"""Labels that are texts or booleans are classes, numbered as they appear."""
+"""String and boolean labels are classes, numbered in order of appearance."""
 
 from __future__ import annotations
 

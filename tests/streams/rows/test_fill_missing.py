@@ -1,4 +1,4 @@
-"""Features that are missing: refused, or filled with a number that somebody names."""
+"""Missing features are refused or filled with a given number."""
 
 from __future__ import annotations
 

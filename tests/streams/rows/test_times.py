@@ -1,4 +1,4 @@
-"""Times as people write them: ISO 8601, SQL, and numbers whose size shows their unit."""
+"""Time formats: ISO 8601, SQL, and numbers whose magnitude gives the unit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All bad rows of a batch, each with its code, and the good ones beside them."""
+"""Row validation: all bad rows of a batch with their codes, and the good rows."""
 
 import math
 
