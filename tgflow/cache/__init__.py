@@ -1,4 +1,4 @@
-"""Caches in front of tables: the rows that are asked for often, or soon again, near at hand."""
+"""Caches in front of tables: they hold the rows read most often or next, close to the reader."""
 
 from tgflow.cache._native import ScheduleMismatch as ScheduleMismatch
 from tgflow.cache.contents import CacheCounters as CacheCounters

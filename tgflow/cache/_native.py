@@ -1,4 +1,4 @@
-"""What caches in host memory use of the core."""
+"""Bindings of the core that host-memory caches use."""
 
 from tgflow._core import (
     CacheLookup,

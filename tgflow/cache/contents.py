@@ -1,4 +1,4 @@
-"""Policies of caches, and what a cache holds, has counted and is told to do."""
+"""Cache policies, snapshots, counters and schedules."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from torch import Tensor
 
 HostPolicy = Literal["lru", "lfu", "fifo", "static", "belady"]
 Policy = HostPolicy | Literal["clock"]
-"""Of a cache in host memory, or "clock", of one on a GPU."""
+"""Policy of a cache: one for host memory, or "clock" on a GPU."""
 
 POLICIES: tuple[HostPolicy, ...] = get_args(HostPolicy)
 
 LFU_MOST = 255
-"""Where counts of use stop."""
+"""Use counts saturate at this value."""
 
 
 def lfu_period(capacity: int) -> int:
-    """Return after how many admissions all counts of use are halved."""
+    """Return the number of admissions after which all use counts are halved."""
     return max(4 * capacity, 1)
 
 
@@ -33,13 +33,13 @@ class CacheCounters:
     admitted: int = 0
     """Rows put into the cache by gathers, preload and append."""
     evicted: int = 0
-    """Rows that had to make room."""
+    """Rows replaced by others."""
     bypassed: int = 0
-    """Misses that were not kept."""
+    """Misses that were not admitted."""
     preloaded: int = 0
     """Rows read from the table that no gather asked for: by preload and by restore."""
     written: int = 0
-    """Rows put into the cache as they were appended: nobody had to read them."""
+    """Rows written through to the cache by `append`, without a read."""
     row_bytes: int = 0
     """Bytes of a row."""
 
@@ -56,11 +56,11 @@ class CacheCounters:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CacheSnapshot:
-    """Which rows a cache held, and how they were ranked: not the rows, which their table has.
+    """Ids and ranking of the rows a cache held; the rows themselves are in the table.
 
     Args:
         ids: The id in each slot, -1 for none, int64 `[capacity]`, on the CPU.
-        keys: What slots are ranked by, int64 `[capacity]`, on the CPU.
+        keys: Ranking key of each slot, int64 `[capacity]`, on the CPU.
     """
 
     ids: Tensor
@@ -69,14 +69,14 @@ class CacheSnapshot:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CacheSchedule:
-    """One batch's moves, to be applied in the order in which they were planned.
+    """Hits and admissions of one batch; apply schedules in the order they were planned.
 
     Args:
         ids: The distinct ids that the batch gathers, without -1, in order of first appearance,
             int64 `[D]`, on the CPU.
-        hit: The slot in which each is found, int32 `[D]`; -1: not cached, read from the table.
-        admit: The slot into which each that was read is put afterwards, int32 `[D]`; -1: none. It
-            may hold another row, even one that this batch found there: hits are read first.
+        hit: Slot in which each id is found, int32 `[D]`; -1: not cached, read from the table.
+        admit: Slot into which each row that was read is put afterwards, int32 `[D]`; -1: none. The
+            slot may hold another row, even one that this batch found there: hits are read first.
     """
 
     ids: Tensor

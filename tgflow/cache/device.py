@@ -25,16 +25,16 @@ from tgflow.tables.feature_table import FeatureTable
 WAYS = 8
 """Slots of a set: `kWays` of csrc/cuda/cache.cu."""
 _IN_REACH = ("device", "uva")
-"""Places whose rows kernels read."""
+"""Placements whose rows kernels can read."""
 _THREADS = 256
 _PIECE = 16
 _BLOCKS = 8
 _MOST = 2**31 - 1
-"""Slots, and ids of a gather: kernels number them in 32 bits."""
+"""Most slots, and ids per gather: kernels number them in 32 bits."""
 
 
 class CachePurpose(IntEnum):
-    """Why rows are looked up: `CachePurpose`."""
+    """Reason for a lookup; `CachePurpose` in csrc/cuda/cache.cu."""
 
     GATHER = 0
     PRELOAD = 5
@@ -42,33 +42,33 @@ class CachePurpose(IntEnum):
 
 
 class _Cache(ctypes.Structure):
-    """`ClockCache`."""
+    """`ClockCache` of csrc/cuda/cache.cu."""
 
     _fields_ = words("id used hand claim clock counts rows capacity row_bytes stride")
 
 
 class _Batch(ctypes.Structure):
-    """`CacheBatch`."""
+    """`CacheBatch` of csrc/cuda/cache.cu."""
 
     _fields_ = words("id size table_size table source admit miss purpose")
 
 
 class _Copy(ctypes.Structure):
-    """`CacheCopy`."""
+    """`CacheCopy` of csrc/cuda/cache.cu."""
 
     _fields_ = words("source admit size out lanes")
 
 
 class Lookup(NamedTuple):
-    """The ids of one gather, and where their rows are and go."""
+    """The ids of one gather, with the source and destination slot of each row."""
 
     ids: Tensor
     source: Tensor
-    """The slot in which each row is, int32; -1: none."""
+    """Slot that holds each row, int32; -1: none."""
     admit: Tensor
-    """The slot into which each row goes, int32; -1: none."""
+    """Slot that each row is admitted to, int32; -1: none."""
     miss: Tensor
-    """The ids that the table is asked for, -1 elsewhere."""
+    """Ids to read from the table, -1 elsewhere."""
 
 
 class DeviceCache:
@@ -85,11 +85,11 @@ class DeviceCache:
         self._id = torch.full((capacity,), -1, dtype=torch.int64, device=gpu.device)
         """Per slot; -1: free."""
         self._used = torch.zeros_like(self._id)
-        """Per slot: the gather that used it last; 0: not since the hand passed."""
+        """Per slot: last gather that used it; 0: unused since the hand passed."""
         self._claim = self._id.new_zeros(-(-capacity // WAYS))
         self._hand = torch.zeros_like(self._claim, dtype=torch.uint8)
         self._clock = self._id.new_ones(1)
-        """The number of the gather. On the device: replayed gathers count as well."""
+        """Number of the gather; on the device, so that replayed gathers are counted."""
         self._counts = self._id.new_zeros(7)
         self._lock = threading.RLock()
         self._turns = Readers(gpu)
@@ -97,7 +97,7 @@ class DeviceCache:
 
     @property
     def gpu(self) -> Device:
-        """The GPU that it is on."""
+        """The GPU that holds the cache."""
         return self._gpu
 
     @property
@@ -131,7 +131,7 @@ class DeviceCache:
                 self._copy(None, found.admit, out)
 
     def append(self, first: int, rows: Tensor) -> None:
-        """Admit the last of the rows that the table has just been given, id `first` and on."""
+        """Admit the latest rows of an append to the table; `first` is the first one's id."""
         num = min(len(rows), self.capacity)
         if num == 0:
             return
@@ -144,7 +144,7 @@ class DeviceCache:
                 self._copy(None, found.admit, there)
 
     def _look_up(self, ids: Tensor, purpose: CachePurpose) -> Lookup:
-        """Find the rows, and choose which of the others come in."""
+        """Look up the rows, and choose which misses to admit."""
         size, view = ids.numel(), self._table.view
         if size > _MOST:
             raise ValueError(f"a gather has at most {_MOST} ids, got {size}")
@@ -166,7 +166,7 @@ class DeviceCache:
         return found
 
     def _read_misses(self, found: Lookup, out: Tensor) -> None:
-        """Have the table write the rows that are missing to where they belong, zeros elsewhere."""
+        """Let the table write the missing rows to `out`, and zeros elsewhere."""
         try:
             if self._table.placement in _IN_REACH:
                 self._table.gather(found.miss.view(found.ids.shape), out)
@@ -182,7 +182,7 @@ class DeviceCache:
         out.view(-1, self._table.dim).index_copy_(0, where.to(out.device), rows.to(out.device))
 
     def _copy(self, source: Tensor | None, admit: Tensor | None, out: Tensor) -> None:
-        """Read rows that were found to `out`, and put rows there that are admitted into slots."""
+        """Copy hits to `out`, and admitted rows from `out` into their slots."""
         size = out.numel() // max(self._table.dim, 1)
         if size == 0:
             return
@@ -214,7 +214,7 @@ class DeviceCache:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Enclose launches: behind those of the turn before, on whatever stream they were."""
+        """Order the enclosed launches after those of the previous caller, on any stream."""
         with self._lock:
             if self._gpu.is_capturing():
                 yield
@@ -226,7 +226,7 @@ class DeviceCache:
                 self._turns.published()
 
     def write(self, ids: Tensor, rows: Tensor) -> None:
-        """Overwrite those of the rows that are held."""
+        """Overwrite those of the rows that are cached."""
         ids = ids.to(self._gpu.device).contiguous()
         slots = ids.new_empty(len(ids), dtype=torch.int32)
         where = _word(ids.data_ptr()), _number(len(ids)), _word(slots.data_ptr())
@@ -234,17 +234,17 @@ class DeviceCache:
         self._copy(None, slots, rows.detach().to(ids.device).contiguous())
 
     def truncate(self, size: int) -> None:
-        """Forget the ids from `size` on."""
+        """Evict the ids from `size` on."""
         self._id.masked_fill_(self._id >= size, -1)
 
     def snapshot(self) -> CacheSnapshot:
-        """Return what is held; keys are 1 for slots used since the hand passed. Synchronizes."""
+        """Return the contents; keys are 1 for slots used since the hand passed. Synchronizes."""
         with self.changing():
             keys = (self._used > 0) & (self._id >= 0)
             return CacheSnapshot(self._id.to("cpu", copy=True), keys.long().cpu())
 
     def restore(self, snapshot: CacheSnapshot) -> None:
-        """Hold that again; reads from the table what is no longer where it was. Synchronizes."""
+        """Restore a snapshot's contents; rows not in their slot are read again. Synchronizes."""
         with self.changing():
             device = self._gpu.device
             ids = snapshot.ids.where(snapshot.ids < len(self._table), -1)
@@ -256,11 +256,11 @@ class DeviceCache:
             self._counts[5] += len(slots)
 
     def counters(self) -> CacheCounters:
-        """Return what was counted since the last reset. Synchronizes."""
+        """Return the counters since the last reset. Synchronizes."""
         with self.changing():
             return CacheCounters(*[*self._counts.tolist(), self._row_bytes])
 
     def reset_counters(self) -> None:
-        """Count from 0."""
+        """Reset the counters."""
         with self.changing():
             self._counts.zero_()

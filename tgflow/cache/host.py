@@ -1,4 +1,4 @@
-"""A cache in host memory: index, order and copying are the core's."""
+"""A cache in host memory; index, replacement order and copies are in the core."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class HostCache:
         return self._rows.bytes()
 
     def gather(self, ids: Tensor, out: Tensor) -> None:
-        """Fill `out`; the table reads all misses in one batch."""
+        """Fill `out`; all misses are read from the table in one batch."""
         if not ids.is_cpu:
             pinned = torch.empty(out.shape, dtype=out.dtype, pin_memory=out.is_cuda)
             self.gather(ids.cpu(), pinned)
@@ -43,7 +43,7 @@ class HostCache:
             self._finish(self._rows.look_up(ids, len(self._table)), out)
 
     def start(self, schedule: CacheSchedule) -> PendingGather | None:
-        """Begin to read from a disk: rows in memory are there at once, and may still change."""
+        """Start reads from a disk; None for a table in memory, whose rows may still change."""
         if self._table.placement != "disk":
             return None
         return self._table.start_gather(schedule.ids[schedule.hit < 0])
@@ -51,7 +51,7 @@ class HostCache:
     def apply(
         self, schedule: CacheSchedule, ids: Tensor, out: Tensor, missed: PendingGather | None = None
     ) -> None:
-        """Fill `out` and make the schedule's moves."""
+        """Fill `out` and apply the schedule's moves."""
         if not ids.is_cpu:
             there = torch.empty(out.shape, dtype=out.dtype)
             self.apply(schedule, ids.cpu(), there, missed)
@@ -64,12 +64,12 @@ class HostCache:
             self._finish(lookup, out, missed)
 
     def preload(self, ids: Tensor) -> None:
-        """Read what is not there and fits."""
+        """Read and admit the rows that are missing and fit."""
         with self._lock:
             self._finish(self._rows.preload(ids.cpu(), len(self._table)))
 
     def append(self, first: int, rows: Tensor) -> None:
-        """Admit the last of the rows that the table has just been given, id `first` and on."""
+        """Admit the latest rows of an append to the table; `first` is the first one's id."""
         with self._lock:
             self._rows.append(first, rows.detach().cpu().contiguous())
 
@@ -79,7 +79,7 @@ class HostCache:
         out: Tensor | None = None,
         missed: PendingGather | None = None,
     ) -> None:
-        """Read the rows that are missing, fill `out` and admit what comes in."""
+        """Read the missing rows, fill `out` and admit."""
         if missed is None:
             rows = self._table.gather(torch.from_numpy(lookup.misses))
         else:
@@ -87,33 +87,33 @@ class HostCache:
         self._rows.finish(lookup, rows, out)
 
     def changing(self) -> AbstractContextManager[object]:
-        """Keep gathers of other threads out."""
+        """Block gathers of other threads."""
         return self._lock
 
     def write(self, ids: Tensor, rows: Tensor) -> None:
-        """Overwrite those of the rows that are held."""
+        """Overwrite those of the rows that are cached."""
         self._rows.write(ids.cpu().contiguous(), rows.detach().cpu().contiguous())
 
     def truncate(self, size: int) -> None:
-        """Forget the ids from `size` on."""
+        """Evict the ids from `size` on."""
         self._rows.truncate(size)
 
     def snapshot(self) -> CacheSnapshot:
-        """Return what is held."""
+        """Return the contents and ranking."""
         ids = torch.empty(self.capacity, dtype=torch.int64)
         keys = torch.empty_like(ids)
         self._rows.snapshot(ids, keys)
         return CacheSnapshot(ids, keys)
 
     def restore(self, snapshot: CacheSnapshot) -> None:
-        """Hold that again; reads from the table what is no longer where it was."""
+        """Restore a snapshot's contents; rows no longer in their slot are read from the table."""
         with self._lock:
             self._finish(self._rows.restore(snapshot.ids, snapshot.keys, len(self._table)))
 
     def counters(self) -> CacheCounters:
-        """Return what was counted since the last reset."""
+        """Return the counters since the last reset."""
         return CacheCounters(*[*self._rows.counts(), self._row_bytes])
 
     def reset_counters(self) -> None:
-        """Count from 0."""
+        """Reset the counters."""
         self._rows.reset_counts()

@@ -1,4 +1,4 @@
-"""A table with a cache in front of it: one interface, the same bytes."""
+"""A table with a cache in front: same interface, same bytes."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from tgflow.cuda.device import Device
 
 _SLOT_BYTES = 144
-"""Bytes of index and order per row, at most."""
+"""Upper bound on the bytes of index and order per row."""
 
 
 @described
 class CachedTable:
-    """Rows of a table, of which the cache in front holds some. Made by `tgflow.cache.cached`.
+    """A table with a cache of some of its rows in front. Made by `tgflow.cache.cached`.
 
-    What is read is byte-equal to the table, always: `append`, `scatter_` and `truncate`, which are
-    to be called here and not on the table itself, change the cache as well.
+    Reads are always byte-equal to the table. Call `append`, `scatter_` and `truncate` on this
+    object, not on the table itself: they update the cache as well.
     Contents stay from one round of a continual run to the next (GNNFlow's *reuse*, SoCC 2024);
-    `restored` gives an evaluation pass its own (its *restore*).
+    `restored` gives an evaluation pass contents of its own (its *restore*).
 
-    Any number of threads may gather at once, and take turns: so contents and counters depend on
-    which comes first; the rows never do.
+    Any number of threads may gather concurrently; they take turns, so contents and counters
+    depend on their order, the returned rows never do.
 
     Example:
         >>> rows = tg.tables.FeatureTable.from_tensor(torch.eye(4), placement="disk")
@@ -76,17 +76,17 @@ class CachedTable:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What its elements are."""
+        """Dtype of the elements."""
         return self.table.dtype
 
     @property
     def placement(self) -> str:
-        """Where the table has its rows."""
+        """Placement of the table's rows."""
         return self.table.placement
 
     @property
     def base(self) -> Table:
-        """The table that has the rows."""
+        """The table that stores the rows."""
         return self.table.base
 
     @property
@@ -95,7 +95,7 @@ class CachedTable:
         return self.table.file
 
     def describe(self) -> dict[str, Any]:
-        """Return what the table says of itself, and of the cache; synchronizes with a GPU."""
+        """Return the description of the table and of the cache; synchronizes with a GPU."""
         counts = self.counters
         cache = {
             "policy": self.policy,
@@ -110,11 +110,11 @@ class CachedTable:
 
     @property
     def gpu(self) -> Device | None:
-        """The GPU that the cache is on; None: in host memory."""
+        """The GPU that holds the cache; None: host memory."""
         return self._engine.gpu
 
     def reading(self) -> AbstractContextManager[object]:
-        """Enclose the replay of captured gathers, which take turns with all others by this."""
+        """Enclose the replay of captured gathers, which serializes it with all others."""
         return self._engine.changing()
 
     @property
@@ -133,16 +133,16 @@ class CachedTable:
         return self.table.nbytes + self.cache_nbytes
 
     def check(self, rows: Tensor) -> None:
-        """Raise ValueError unless `rows` could be appended."""
+        """Raise ValueError unless `rows` can be appended."""
         self.table.check(rows)
 
     def append(self, rows: Tensor) -> int:
         """Add rows to the table, and write them through to the cache; return the first one's id.
 
-        A live stream has no future that could be planned for, and its newest rows are asked for
-        next: under all policies but "static" and "belady", which keep what they hold, the last
-        `capacity` of them come in as rows admitted just now, in the order of their ids, and are
-        not read from the table. Gathers continue meanwhile; other changes wait.
+        A live stream cannot be planned for, and its newest rows are read next. Under all policies
+        but "static" and "belady", which keep their contents, the last `capacity` of the new rows
+        are admitted as if just read, in the order of their ids, without reading them from the
+        table. Concurrent gathers continue; other changes wait.
 
         Raises:
             MemoryError, OSError, ValueError: As `FeatureTable.append`; nothing has changed then.
@@ -157,18 +157,18 @@ class CachedTable:
             return first
 
     def read(self, start: int, stop: int) -> Tensor:
-        """Return neighboring rows on the CPU, as the table does; past the cache."""
+        """Return consecutive rows on the CPU, as the table does; bypasses the cache."""
         return self.table.read(start, stop)
 
     def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows of `ids`, int64 of any shape `[...]`, as `[..., dim]` on their device.
 
-        As `FeatureTable.gather`: -1 gives zeros, and errors are the same. Of the distinct ids, all
-        are looked up first; then those that were missing are admitted in order of appearance, as
-        many as the rows that this gather did not find can make room for.
+        As `FeatureTable.gather`: -1 gives zeros, and errors are the same. All distinct ids are
+        looked up first; then the misses are admitted in order of appearance, as many as fit
+        without evicting a row that this gather found.
 
         Raises:
-            ValueError: If `ids` or `out` has another dtype or shape, or they are not together.
+            ValueError: If `ids` or `out` has another dtype or shape, or their devices differ.
             IndexError: If an id is not below `len(self)`.
         """
         ids, out = self._checked(ids, out)
@@ -188,21 +188,21 @@ class CachedTable:
         *,
         missed: PendingGather | None = None,
     ) -> Tensor:
-        """Gather as `gather` does, and make the moves of a schedule; of policy "belady".
+        """Gather as `gather` does, and apply the moves of a schedule; policy "belady" only.
 
         Schedules are applied one after the other in the order in which they were planned, from any
-        threads; other gathers at the same time change nothing that they count on.
+        threads; concurrent other gathers do not change the contents that they rely on.
 
         Args:
-            schedule: What was planned.
+            schedule: The schedule to apply.
             ids: As `gather`.
             out: As `gather`.
             missed: What `start` returned for this schedule, if it was called.
 
         Raises:
-            ScheduleMismatch: If the distinct ids are not the schedule's, or the contents are not as
+            ScheduleMismatch: If the distinct ids are not the schedule's, or the contents not as
                 planned. Nothing has changed then.
-            ValueError: If the policy is another.
+            ValueError: If the policy is not "belady".
         """
         engine = self._planned()
         ids, out = self._checked(ids, out)
@@ -210,9 +210,9 @@ class CachedTable:
         return out
 
     def start(self, schedule: CacheSchedule) -> PendingGather | None:
-        """Begin to read what a schedule will miss, before its turn; None where that is of no use.
+        """Start reading what a schedule will miss, before its turn; None if that does not help.
 
-        It is of use for a table on disk, whose rows come meanwhile and never change.
+        It helps for a table on disk, whose rows never change and can be read meanwhile.
         """
         return self._planned().start(schedule)
 
@@ -223,12 +223,12 @@ class CachedTable:
         return self._engine
 
     def preload(self, ids: Tensor) -> None:
-        """Bring rows in before anyone asks for them, under "static" the only way to do so.
+        """Admit rows before they are read; under "static" the only way to admit any.
 
-        As a gather that returns nothing, reads only what it admits and counts no hits or misses.
+        Reads only the rows that it admits, returns none and counts no hits or misses.
 
         Args:
-            ids: int64 of any shape; the first distinct ones that fit are held afterwards.
+            ids: int64 of any shape; the first distinct ones that fit are cached afterwards.
         """
         check_ids(ids)
         if ids.numel() > 0:
@@ -237,18 +237,18 @@ class CachedTable:
     def scatter_(self, ids: Tensor, rows: Tensor) -> None:
         """Overwrite rows in the table and in the cache, as `FeatureTable.scatter_`.
 
-        Waits for gathers under way; later ones wait for it.
+        Waits for running gathers; later ones wait for it.
         """
         with self._change, self._engine.changing():
             try:
                 self.table.scatter_(ids, rows)
             except (OSError, MemoryError):
-                self._engine.truncate(0)  # nobody knows which rows have changed
+                self._engine.truncate(0)  # which rows have changed is unknown
                 raise
             self._engine.write(ids, rows)
 
     def truncate(self, size: int) -> None:
-        """Remove the rows from id `size` on, which nobody may know yet."""
+        """Remove the rows from id `size` on; their ids must not be in use."""
         with self._change:
             self._take_back(size)
 
@@ -258,7 +258,7 @@ class CachedTable:
             self._engine.truncate(size)
 
     def close(self) -> None:
-        """Give back the table and what is cached of it."""
+        """Close the table and release the cache."""
         with self._change, self._engine.changing():
             self._engine.truncate(0)
             self.table.close()
@@ -268,14 +268,14 @@ class CachedTable:
         return self._engine.snapshot().ids
 
     def snapshot(self) -> CacheSnapshot:
-        """Return what is held and how it is ranked: 16 bytes a slot."""
+        """Return contents and ranking: 16 bytes a slot."""
         return self._engine.snapshot()
 
     def restore(self, snapshot: CacheSnapshot) -> None:
-        """Hold again what a snapshot names, as far as the table still has it.
+        """Restore the contents of a snapshot, for rows that the table still has.
 
-        It may be of another cache of this policy, as what a checkpoint brings back is. Rows that
-        are not there are read from the table, in one batch, as they are now.
+        It may be of another cache of this policy, for example from a checkpoint. Rows that are not
+        cached are read from the table, in one batch, with their present values.
 
         Raises:
             ValueError: If the snapshot is of a cache with another capacity.
@@ -285,12 +285,12 @@ class CachedTable:
                 f"the snapshot is of a cache of {len(snapshot.ids)} rows, this one has "
                 f"{self.capacity}"
             )
-        with self._change:  # or rows that are just taken back would be asked for
+        with self._change:  # otherwise rows being truncated could be read
             self._engine.restore(snapshot)
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Enclose a pass, such as an evaluation, after which the contents are as before it."""
+        """Enclose a pass, such as an evaluation, and restore the contents afterwards."""
         snapshot = self.snapshot()
         try:
             yield
@@ -299,11 +299,11 @@ class CachedTable:
 
     @property
     def counters(self) -> CacheCounters:
-        """What was counted since the last reset. Synchronizes with a GPU."""
+        """Counters since the last reset. Synchronizes with a GPU."""
         return self._engine.counters()
 
     def reset_counters(self) -> None:
-        """Count from 0."""
+        """Reset the counters."""
         self._engine.reset_counters()
 
     def _checked(self, ids: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -329,21 +329,21 @@ def cached(
     """Put a cache in front of a table; exactly one of `rows`, `bytes` and `share` is its size.
 
     Args:
-        table: Any table; from here on changed through the cache alone.
-        rows: Rows to hold; 0 and more than the table has are fine.
-        bytes: What rows, index and order may take, as a number or text such as "64MiB".
-        share: Of the rows that the table has now.
-        policy: "lru": the row used longest ago makes room. "lfu": the one used least, counts being
-            halved after every 4 * rows admissions. "fifo": the one that came first. "static": none,
-            only `preload` brings rows in. "belady": `apply` does as a planner says, and `gather`
-            admits nothing. These are for host memory, by default "lru". "clock", the only one on a
-            GPU: in sets of 8 slots, the next row not used since the hand passed it makes room.
+        table: Any table; change it only through the cache from here on.
+        rows: Capacity in rows; 0, or more than the table has, is allowed.
+        bytes: Limit for rows, index and order: a number or text such as "64MiB".
+        share: Capacity as a share of the rows that the table has now.
+        policy: "lru" evicts the least recently used row. "lfu" evicts the least frequently used,
+            with counts halved after every 4 * rows admissions. "fifo" evicts the oldest. "static"
+            never evicts; only `preload` admits rows. "belady": `apply` follows a planner, and
+            `gather` admits nothing. These are for host memory, by default "lru". "clock", the only
+            one on a GPU: in sets of 8 slots, evicts the next row not used since the hand passed.
         device: Where the cache is: None for host memory; "cuda", "cuda:1" or any
             `tgflow.cuda.device.Device` for a GPU's, whose gathers take and return tensors there.
 
     Raises:
-        CudaError: If the GPU cannot be used; the message says what is missing.
-        ValueError: If an argument is none of these, or the cache would be in host memory and the
+        CudaError: If the GPU cannot be used; the message contains the cause.
+        ValueError: If an argument is invalid, or the cache would be in host memory and the
             rows of the table are in memory and stay there.
 
     Example:

@@ -1,4 +1,4 @@
-"""Tables: rows of features by id, that grow with the stream."""
+"""Tables of feature rows by id, which grow with the stream."""
 
 from tgflow.tables._native import DamagedFile as DamagedFile
 from tgflow.tables.feature_table import FeatureTable as FeatureTable

@@ -1,4 +1,4 @@
-"""What tables use of the core: files of rows, memory that grows in place, and rows by id."""
+"""Bindings of the core that tables use: row files, memory that grows in place, rows by id."""
 
 from tgflow._core import (
     DamagedFile,

@@ -18,7 +18,7 @@ DEFAULT_BUDGET = 16 << 20
 
 
 class DiskRows(RowStorage):
-    """An append-only file of rows, read past the system's page cache where that works."""
+    """An append-only file of rows, read with O_DIRECT where the file system supports it."""
 
     placement = "disk"
 
@@ -37,7 +37,7 @@ class DiskRows(RowStorage):
                 named.unlink()
         self._is_changed = False
         self.way = self._reader.way
-        """How rows are read: "io_uring with O_DIRECT", "pread with O_DIRECT" or other words."""
+        """I/O method of reads: "io_uring with O_DIRECT", "pread with O_DIRECT" or similar."""
 
     @property
     def num_rows(self) -> int:
@@ -46,17 +46,17 @@ class DiskRows(RowStorage):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory: the buffers."""
+        """Bytes of memory: the I/O buffers."""
         return 0 if self._reader is None else self._reader.buffer_bytes
 
     def append(self, rows: Tensor, size: int) -> None:
-        """Write rows behind the first `size`: all of them, or OSError and none."""
+        """Write rows behind the first `size`: all of them, or raise OSError and write none."""
         assert self._file is not None
         self._is_changed = True
         self._file.append(rows.cpu())
 
     def truncate(self, size: int) -> None:
-        """Take back the rows from `size` on."""
+        """Remove the rows from `size` on."""
         assert self._file is not None
         self._is_changed = True
         self._file.truncate(size)
@@ -67,7 +67,7 @@ class DiskRows(RowStorage):
         self._file.sync()
 
     def write(self, ids: Tensor, rows: Tensor) -> None:
-        """Refuse: what is on the disk is never written again."""
+        """Raise io.UnsupportedOperation: rows on disk are never overwritten."""
         raise io.UnsupportedOperation(
             "a table on disk only grows; keep rows that change in another placement"
         )
@@ -82,18 +82,18 @@ class DiskRows(RowStorage):
         out.copy_(pinned, non_blocking=True)
 
     def start(self, ids: Tensor, out: Tensor, size: int) -> _native.RowRequest:
-        """Begin to read rows to `out`, which must stay until they are there; both on the CPU."""
+        """Start to read rows into `out`, which must stay alive until done; both on the CPU."""
         assert self._reader is not None
         return self._reader.start(ids, size, out)
 
     def read(self, start: int, stop: int) -> Tensor:
-        """Return a copy of neighboring rows."""
+        """Return a copy of consecutive rows."""
         rows = torch.empty(stop - start, self.row_bytes, dtype=torch.uint8)
         self.gather(torch.arange(start, stop), rows, stop)
         return rows
 
     def close(self) -> None:
-        """Sync, and let go of the file once what was asked for is read."""
+        """Sync, and close the file after pending reads."""
         assert self._file is not None
         try:
             if self._is_changed:

@@ -1,4 +1,4 @@
-"""A table of feature rows by id: one interface, wherever the rows are."""
+"""A table of feature rows by id, with one interface for all placements."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ if TYPE_CHECKING:
 
 @described
 class FeatureTable:
-    """Rows of one width and dtype, by id. Where they are kept never changes an answer.
+    """Rows of one width and dtype, by id. The placement never changes a result.
 
-    One thread changes the table at a time, and any number may gather meanwhile. Memory that
-    growing replaces stays until its readers are done.
+    One thread changes the table at a time, and any number may gather concurrently. When the
+    table grows, replaced memory is freed after its readers are done.
 
     Args:
         dim: Width of a row, at least 1.
-        dtype: Of the rows; any of torch's.
+        dtype: Dtype of the rows; any of torch's.
         placement: "host": memory of the CPU. "device": memory of a GPU. "uva": pinned host memory,
             which a GPU reads in place (PyTorch-Direct, arXiv:2101.07956). "disk": an append-only
-            file, see `sync`. "auto": the GPU's memory if `device` is one, else host memory; from
-            where rows exceed the budget or it has no room for them, pinned host memory if there
-            is a GPU, else a file; from half of the host's memory on a file.
-        budget: Bytes, or text such as "8GiB". Of "auto": what rows may take in the first place;
-            None: as much as there is room for. Of "disk": for buffers, of which 16 MiB at most
-            are of use.
-        path: Of "disk" and "auto": the file. One that is there must hold such rows; the table then
-            begins with them, on disk. None: a temporary file that goes with the table.
-        device: "cuda", "cuda:1" or any `tgflow.cuda.device.Device`; "cuda" for the placements that
-            need one.
+            file, see `sync`. "auto": the GPU's memory if `device` is one, else host memory; once
+            rows exceed the budget or the free memory, pinned host memory if there is a GPU, else a
+            file; beyond half of the host's memory, a file.
+        budget: Bytes, or text such as "8GiB". For "auto": limit of the first placement; None: all
+            free memory. For "disk": size of the buffers, of which at most 16 MiB are
+            useful.
+        path: File of "disk" and "auto". An existing one must hold rows of this kind; the table
+            then starts with them, on disk. None: a temporary file, deleted with the table.
+        device: "cuda", "cuda:1" or any `tgflow.cuda.device.Device`; "cuda" for placements that
+            need a GPU.
 
     Raises:
-        CudaError: If the GPU cannot be used; the message says what is missing.
-        DamagedFile: If the file is no table, or holds fewer rows than were synced.
+        CudaError: If the GPU cannot be used; the message contains the cause.
+        DamagedFile: If the file is not a table, or holds fewer rows than were synced.
         OSError: If the file cannot be opened, or is open elsewhere.
-        ValueError: If an argument is none of these, or the file holds other rows.
+        ValueError: If an argument is invalid, or the file holds rows of another kind.
 
     Example:
         >>> table = tg.tables.FeatureTable(3)
@@ -75,9 +75,9 @@ class FeatureTable:
         if index(dim) < 1:
             raise ValueError(f"dim must be at least 1, got {dim}")
         self.dim, self.dtype = index(dim), dtype
-        """Width of a row; what its elements are."""
+        """Width of a row; dtype of its elements."""
         self.path = None if path is None else Path(path)
-        """The file for its rows: of placement "disk" theirs, of "auto" where they may go."""
+        """File of the rows for placement "disk"; for "auto", where they may be moved to."""
         self._rows = open_storage(
             placement,
             dim * dtype.itemsize,
@@ -94,9 +94,9 @@ class FeatureTable:
         """Return a table with a copy of the rows of `x`, `[N, dim]`.
 
         Args:
-            x: A tensor on any device, or a numpy array, perhaps a read-only map of a file; row `i`
+            x: A tensor on any device, or a numpy array, possibly a read-only memory map; row `i`
                 gets id `i`.
-            options: As the constructor takes them after `dtype`.
+            options: Arguments of the constructor after `dtype`.
 
         Raises:
             ValueError: If `x` has another shape.
@@ -123,31 +123,31 @@ class FeatureTable:
 
     @property
     def placement(self) -> str:
-        """Where the rows are now: "auto" is none of the answers."""
+        """Current placement of the rows, never "auto"."""
         return self._rows.placement
 
     @property
     def stays_in_memory(self) -> bool:
-        """Whether no row is on disk, now or after the table has grown."""
+        """Whether no row is or will ever be on disk."""
         return self.placement in ("host", "uva", "device") and not isinstance(self._rows, AutoRows)
 
     @property
     def view(self) -> TableView | None:
-        """What a GPU's kernels read, and a captured gather finds; None where they cannot."""
+        """View for kernels and captured gathers; None where kernels cannot read the rows."""
         return self._rows.view
 
     @property
     def base(self) -> FeatureTable:
-        """The table that has the rows: this one."""
+        """The table that stores the rows: this one."""
         return self
 
     @property
     def file(self) -> Path | None:
-        """The file with a name in which the rows are now, and outlive the process; else None."""
+        """The named file that holds the rows and outlives the process; None without one."""
         return self.path if self.placement == "disk" else None
 
     def describe(self) -> dict[str, Any]:
-        """Return what there is to say of the table, as JSON has it: sizes in bytes."""
+        """Return a description of the table, JSON-serializable; sizes in bytes."""
         return {
             "rows": len(self),
             "row_bytes": self.dim * self.dtype.itemsize,
@@ -176,7 +176,7 @@ class FeatureTable:
         return first
 
     def truncate(self, size: int) -> None:
-        """Remove the rows from id `size` on, which nobody may know yet."""
+        """Remove the rows from id `size` on; their ids must not be in use."""
         self._check_open()
         if size < 0:
             raise ValueError(f"size must be at least 0, got {size}")
@@ -185,7 +185,7 @@ class FeatureTable:
             self._rows.truncate(size)
 
     def check(self, rows: Tensor) -> None:
-        """Raise ValueError unless `rows` could be appended."""
+        """Raise ValueError unless `rows` can be appended."""
         self._check_open()
         if not isinstance(rows, Tensor):
             raise TypeError(f"rows must be a tensor, got {type(rows).__name__}")
@@ -200,7 +200,7 @@ class FeatureTable:
 
         An id of -1 gives a row of zeros. Does not synchronize where ids and kernels are on one
         GPU. There an id that is not in the table gives zeros, and the next call after the kernel
-        is done raises the IndexError: a gather, an append, or at the latest `close`.
+        finishes raises the IndexError: a gather, an append, or at the latest `close`.
 
         Args:
             ids: Ids below `len(self)`, or -1.
@@ -208,7 +208,7 @@ class FeatureTable:
                 return instead of a new tensor.
 
         Raises:
-            ValueError: If `ids` or `out` has another dtype or shape, they are not together, or they
+            ValueError: If `ids` or `out` has another dtype or shape, their devices differ, or they
                 share memory.
             IndexError: If an id is not below `len(self)`.
         """
@@ -220,9 +220,9 @@ class FeatureTable:
         return out
 
     def start_gather(self, ids: Tensor, out: Tensor | None = None) -> PendingGather:
-        """Begin to gather rows on the CPU: those of the next batches, while this one is computed.
+        """Start to gather rows on the CPU, for example of the next batches during a training step.
 
-        From a file they come meanwhile, many requests at a time; elsewhere they are there at once.
+        Reads from a file are asynchronous, many requests at a time; other placements copy at once.
 
         Args:
             ids: As `gather`, on the CPU; must not change before the rows are there.
@@ -241,9 +241,9 @@ class FeatureTable:
         return self.gather(ids)
 
     def read(self, start: int, stop: int) -> Tensor:
-        """Return the rows `[start, stop)` on the CPU, which later appends leave as they are.
+        """Return the rows `[start, stop)` on the CPU; later appends do not change them.
 
-        In host memory that is a view, and `scatter_` shows in it; elsewhere a copy, which
+        In host memory this is a view that reflects `scatter_`; elsewhere a copy, which
         synchronizes with a GPU.
 
         Raises:
@@ -258,7 +258,7 @@ class FeatureTable:
     def in_memory(self) -> Tensor | None:
         """All rows as a view, `[N, dim]`, where they are in host memory; None elsewhere.
 
-        Later appends leave it as it is, and so do rows that move elsewhere.
+        Later appends, and moves to another placement, do not change it.
         """
         self._check_open()
         size = self._size
@@ -268,10 +268,10 @@ class FeatureTable:
     def scatter_(self, ids: Tensor, rows: Tensor) -> None:
         """Overwrite the rows of `ids`, on a GPU in the order of the current stream.
 
-        A gather that runs meanwhile may see old rows, new ones or some of both. Ids on a GPU are
-        not looked at by the host: that each comes once is the caller's word, and the row of one
-        that comes twice becomes some of both; one that is not in the table is left out, and found
-        as `gather` finds it. Does not synchronize if ids, rows and kernels are on one GPU.
+        A concurrent gather may see old rows, new ones or some of both. Ids on a GPU are not checked
+        by the host: the caller must ensure that each is given once, otherwise the row is a mix of
+        the values given. An id that is not in the table is skipped and reported as `gather` reports
+        it. Does not synchronize if ids, rows and kernels are on one GPU.
 
         Args:
             ids: int64 `[N]`, each below `len(self)` and given once; on the CPU that is checked.
@@ -291,27 +291,27 @@ class FeatureTable:
         self._rows.write(ids, _as_bytes(rows))
 
     def sync(self) -> None:
-        """Return once all rows so far are safe: those of a file on its disk, even without power.
+        """Return once all rows so far are durable: those of a file survive a power failure.
 
         Any thread may call it, while another appends.
 
-        Rows that were appended and not synced outlive the process, killed or not, but a power
-        failure may cost the last of them; a file is then opened with its whole rows.
+        Rows that were appended and not synced survive the end of the process, also by a kill, but a
+        power failure may lose the last of them; a file is then opened with its complete rows.
 
         Raises:
-            OSError: If the disk fails; the file takes no more rows then, until it is opened again.
+            OSError: If the disk fails; the file then rejects appends until it is opened again.
         """
         self._check_open()
         self._rows.sync()
 
     def close(self) -> None:
-        """Give everything back, once a GPU has done its work; a file is synced, and stays."""
+        """Release everything, once a GPU has done its work; a file is synced and kept."""
         if not self._closed:
             self._closed, self._size = True, 0
             self._rows.close()
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        """Refuse to be pickled or copied: one table has the memory, or the file."""
+        """Raise TypeError: a table owns memory or a file and cannot be pickled or copied."""
         raise TypeError(
             "a table is not pickled or copied, nor is what holds one, such as a model whose memory "
             "is in a table; make a new one of its rows: "
@@ -324,7 +324,7 @@ class FeatureTable:
 
 
 def check_unique(ids: Tensor, size: int) -> None:
-    """Raise unless every id of `ids`, int64 `[N]`, is in `[0, size)` and comes once."""
+    """Raise unless every id of `ids`, int64 `[N]`, is in `[0, size)` and occurs once."""
     if len(ids) == 0:
         return
     ordered = ids.sort().values

@@ -1,4 +1,4 @@
-"""Rows that kernels of a GPU read: in its memory, or in pinned host memory."""
+"""Rows that GPU kernels read: in device memory, or in pinned host memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SMALL_SHARE = 10
 
 
 class DeviceRows(RowStorage):
-    """Rows in one piece of device memory, which grows by moving."""
+    """Rows in one allocation of device memory, which is replaced by a larger one to grow."""
 
     placement = "device"
 
@@ -37,7 +37,7 @@ class DeviceRows(RowStorage):
 
     @property
     def view(self) -> TableView:
-        """What kernels read."""
+        """View for kernels."""
         return self._view
 
     @property
@@ -46,7 +46,7 @@ class DeviceRows(RowStorage):
         return len(self._bytes)
 
     def append(self, rows: Tensor, size: int) -> None:
-        """Copy rows behind the first `size` on the current stream; waits for pinned ones alone."""
+        """Append rows behind the first `size` on the current stream; waits only if they are pinned."""
         self._view.check()
         self._readers.writing()
         end = (size + len(rows)) * self.row_bytes
@@ -66,12 +66,12 @@ class DeviceRows(RowStorage):
             room = max(size + num_rows, self._most)
         grown = self._gpu.allocate(-(-room * self.row_bytes // LINE) * LINE)
         grown[: size * self.row_bytes] = self._bytes[: size * self.row_bytes]
-        self._readers.published()  # before anyone can reach it
+        self._readers.published()  # before readers can reach it
         old, self._bytes = self._bytes, grown
         self._readers.retire((old, None))
 
     def write(self, ids: Tensor, rows: Tensor) -> None:
-        """Overwrite some rows, behind kernels that were launched before; does not synchronize."""
+        """Overwrite some rows, ordered after earlier kernels; does not synchronize."""
         self._view.check()
         self._view.scatter(ids, rows, in_place=False)
 
@@ -94,12 +94,12 @@ class DeviceRows(RowStorage):
             return part.view(-1, self.row_bytes).to("cpu", copy=True)
 
     def truncate(self, size: int) -> None:
-        """Let kernels find no more than `size` rows; what is appended next overwrites."""
+        """Limit kernels to `size` rows; later appends overwrite the rest."""
         self._readers.writing()
         self._publish(size)
 
     def close(self) -> None:
-        """Let go of the memory, once the GPU has done its work."""
+        """Release the memory, once the GPU has done its work."""
         self._gpu.synchronize()
         self._view.check()
         self._bytes = self._bytes[:0]
@@ -118,7 +118,7 @@ _AHEAD_SHARE = 4
 
 
 def _release(gpu: Device, rows: HostRows, pieces: list[int]) -> None:
-    """Unregister `pieces`; takes `rows` to keep their memory until then."""
+    """Unregister `pieces`; takes `rows` to keep their memory alive until then."""
     if pieces:
         gpu.synchronize()
     for address in pieces:
@@ -127,7 +127,7 @@ def _release(gpu: Device, rows: HostRows, pieces: list[int]) -> None:
 
 
 class UvaRows(RowStorage):
-    """Host rows whose memory a GPU reads over its bus, without a copy by the CPU."""
+    """Host rows whose memory a GPU reads over the bus, without a copy by the CPU."""
 
     placement = "uva"
 
@@ -136,24 +136,24 @@ class UvaRows(RowStorage):
         self._gpu = gpu
         self._host = HostRows(row_bytes)
         self._pieces: list[int] = []
-        """Addresses of the parts of the host's rows that are registered with the GPU, in order."""
+        """Addresses of the host memory regions registered with the GPU, in order."""
         self._pinned = 0
         """Bytes registered so far."""
         self._release = weakref.finalize(self, _release, gpu, self._host, self._pieces)
-        self._release.atexit = False  # the process's end gives all back, the driver perhaps before
+        self._release.atexit = False  # at exit the system frees all, and the driver may be gone
         self._view = TableView(gpu, row_bytes)
         self._view.readers.wait_when_dropped(self)
         self._written: StreamEvent | None = None
         self.staged = False
-        """Whether rows are copied through a buffer."""
+        """Whether rows are copied through a staging buffer."""
 
     @property
     def view(self) -> TableView | None:
-        """What kernels read; None where rows are staged."""
+        """View for kernels; None where rows are staged."""
         return None if self.staged else self._view
 
     def adopt(self, view: TableView, size: int) -> None:
-        """Go on with the view of another placement, all of whose rows are here now."""
+        """Continue the view of another placement, whose rows are all here now."""
         view.readers.wait_when_dropped(self)
         view.readers.writing()
         self._view = view
@@ -161,11 +161,11 @@ class UvaRows(RowStorage):
 
     @property
     def nbytes(self) -> int:
-        """Bytes pinned, room for growth included; of all rows where they are not."""
+        """Bytes pinned, room for growth included; bytes of all rows where they are not pinned."""
         return max(self._pinned, self._host.nbytes)
 
     def append(self, rows: Tensor, size: int) -> None:
-        """Copy rows behind the first `size`; from a GPU that synchronizes."""
+        """Append rows behind the first `size`; synchronizes for rows from a GPU."""
         self._view.check()
         self._host.reserve(size + len(rows))
         if not self.staged:
@@ -175,7 +175,7 @@ class UvaRows(RowStorage):
         self._publish(size + len(rows))
 
     def _publish(self, size: int) -> None:
-        """Let kernels find `size` rows here, or none where they cannot read them."""
+        """Make `size` rows visible to kernels, or none where kernels cannot read them."""
         self._view.publish(self._host.address, 0 if self.staged else size)
 
     def _pin(self, size: int) -> None:
@@ -201,7 +201,7 @@ class UvaRows(RowStorage):
             )
 
     def write(self, ids: Tensor, rows: Tensor) -> None:
-        """Overwrite some rows, behind kernels that were launched before."""
+        """Overwrite some rows, ordered after earlier kernels."""
         self._view.check()
         if self.staged:
             self._gpu.synchronize()
@@ -225,18 +225,18 @@ class UvaRows(RowStorage):
         self._view.gather(ids, out, in_place=True)
 
     def read(self, start: int, stop: int) -> Tensor:
-        """Return rows: a view. Waits for kernels that overwrite some."""
+        """Return rows as a view. Waits for kernels that overwrite some."""
         self._wait_for_writes()
         return self._host.read(start, stop)
 
     def truncate(self, size: int) -> None:
-        """Let kernels find no more than `size` rows; what is appended next overwrites."""
-        self._wait_for_writes()  # or they would overwrite what is appended
+        """Limit kernels to `size` rows; later appends overwrite the rest."""
+        self._wait_for_writes()  # otherwise they could overwrite later appends
         self._view.readers.writing()
         self._publish(size)
 
     def close(self) -> None:
-        """Unpin and let go of the memory, once the GPU has done its work."""
+        """Unpin and release the memory, once the GPU has done its work."""
         self._view.publish(0, 0)
         self._release()
         self._pinned = 0

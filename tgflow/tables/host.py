@@ -13,9 +13,9 @@ from tgflow.tables import _native
 from tgflow.tables.table import RowStorage
 
 _LEAST_ADDRESSES, _MOST_ADDRESSES = 1 << 38, 1 << 40
-"""Bounds of what is set aside for a table: a process has addresses for hundreds of them."""
+"""Bounds of the address space reserved per table: a process has room for hundreds."""
 _GROWTH = 4
-"""How many times its memory now a machine may come to have."""
+"""Reserved addresses per byte of present memory, as a machine's memory may grow."""
 _CGROUP_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
@@ -23,7 +23,7 @@ _CGROUP_LIMITS = (
 
 
 class HostRows(RowStorage):
-    """Rows that never move: address space for more than a machine's memory is set aside."""
+    """Rows at a fixed address: more address space than the machine's memory is reserved."""
 
     placement = "host"
 
@@ -31,18 +31,18 @@ class HostRows(RowStorage):
         self.row_bytes = row_bytes
         self._memory: _native.ReservedMemory | None = _native.ReservedMemory(_address_space())
         self._limit = memory_limit()
-        self._bytes = torch.empty(0, dtype=torch.uint8)  # what is committed of it
+        self._bytes = torch.empty(0, dtype=torch.uint8)  # the committed part
         self.commit(1)
         self._held = 0
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows that were ever here at once."""
+        """Bytes of the largest number of rows held at once."""
         return self._held
 
     @property
     def address(self) -> int:
-        """Where row 0 is."""
+        """Address of row 0."""
         return self._bytes.data_ptr()
 
     def read(self, start: int, stop: int) -> Tensor:
@@ -50,7 +50,7 @@ class HostRows(RowStorage):
         return self._bytes[start * self.row_bytes : stop * self.row_bytes].view(-1, self.row_bytes)
 
     def append(self, rows: Tensor, size: int) -> None:
-        """Copy `rows` behind the first `size`."""
+        """Append `rows` behind the first `size`."""
         self.reserve(size + len(rows))
         self.read(size, size + len(rows)).copy_(rows)
 
@@ -89,15 +89,15 @@ class HostRows(RowStorage):
         _native.gather_rows(self._bytes, self.row_bytes, size, ids, out)
 
     def close(self) -> None:
-        """Let go of the memory; it is freed when the last view of it is."""
+        """Release the memory; it is freed with its last view."""
         self._bytes = torch.empty(0, dtype=torch.uint8)
         self._memory, self._held = None, 0
 
 
 def memory_limit() -> int:
-    """Return how many bytes this process may have: as its container says, else the machine's."""
+    """Return the memory limit of this process in bytes: its container's, else the machine's."""
     for file in _CGROUP_LIMITS:
-        with suppress(OSError, ValueError):  # not there, or "max"
+        with suppress(OSError, ValueError):  # missing, or "max"
             limit = int(file.read_text(encoding="ascii"))
             if limit < _MOST_ADDRESSES:
                 return limit

@@ -1,4 +1,4 @@
-"""Open the placement of a table, and move its rows to the next one when it is full."""
+"""Opens placements of tables, and moves rows to the next placement when one is full."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOVED_AT_ONCE = 64 << 20
 
 
 class AutoRows(RowStorage):
-    """Rows in the first of some placements; all of them move to the next when it is full."""
+    """Rows in the first of several placements; all move to the next when it is full."""
 
     def __init__(
         self, placements: list[tuple[Callable[[], RowStorage], int]], gpu: Device | None
@@ -35,17 +35,17 @@ class AutoRows(RowStorage):
         self._rows = first()
         self._gpu = gpu
         self._launching = threading.Lock()
-        self._captured: TableView | None = None  # by gathers, which read it to their end
+        self._captured: TableView | None = None  # of captured gathers, until they end
         self.row_bytes = self._rows.row_bytes
 
     @property
     def placement(self) -> str:  # type: ignore[override]
-        """Where the rows are now."""
+        """Current placement of the rows."""
         return self._rows.placement
 
     @property
     def current(self) -> RowStorage:
-        """What has the rows now; when they move on, it still has those that were there before."""
+        """Current storage of the rows; after a move it still has those from before."""
         return self._rows
 
     @property
@@ -54,7 +54,7 @@ class AutoRows(RowStorage):
         return self._rows.nbytes
 
     def append(self, rows: Tensor, size: int) -> None:
-        """Put rows behind the first `size`, here or in the next placement that has room."""
+        """Append rows behind the first `size`, here or in the next placement that has room."""
         while (size + len(rows)) * self.row_bytes > self._room:
             if not self._move(size):
                 break
@@ -66,7 +66,7 @@ class AutoRows(RowStorage):
             self.append(rows, size)
 
     def _move(self, size: int) -> bool:
-        """Move all rows to the next placement, if there is one: readers continue in the old one."""
+        """Move all rows to the next placement, if any; readers continue in the old one."""
         if not self._further:
             return False
         placement, room = self._further[0]
@@ -90,16 +90,16 @@ class AutoRows(RowStorage):
 
     @property
     def view(self) -> TableView | None:
-        """What kernels read; None where they cannot."""
+        """View for kernels; None where kernels cannot read the rows."""
         return self._rows.view
 
     def _copied(self, placement: Callable[[], RowStorage], size: int) -> RowStorage:
-        """Return an opened placement with all rows; one that cannot take them is left empty."""
+        """Return an opened placement with all rows; one that has no room is left empty."""
         target, step = placement(), max(1, _MOVED_AT_ONCE // self.row_bytes)
         if target.num_rows:
             raise FileExistsError(
                 "the file for rows that have no room in memory was not there when the table was "
-                f"made, and now has {target.num_rows} of somebody else's; remove it"
+                f"made, and now has {target.num_rows} that are not this table's; remove it"
             )
         try:
             for start in range(0, size, step):
@@ -128,29 +128,29 @@ class AutoRows(RowStorage):
         return self._rows.read(start, stop)
 
     def truncate(self, size: int) -> None:
-        """Forget the rows from `size` on."""
+        """Remove the rows from `size` on."""
         self._rows.truncate(size)
 
     def sync(self) -> None:
-        """Make what was appended as safe as the placement can."""
+        """Make appended rows as durable as the placement can."""
         self._rows.sync()
 
     @property
     def num_rows(self) -> int:
-        """Rows that the current placement was opened with or has since; 0 of memory."""
+        """Rows in the file of the current placement; 0 in memory."""
         return self._rows.num_rows
 
     def start(self, ids: Tensor, out: Tensor, size: int) -> _native.RowRequest | None:
-        """Begin to gather where the rows are now."""
+        """Start a gather in the current placement."""
         return self._rows.start(ids, out, size)
 
     def close(self) -> None:
-        """Give all back."""
+        """Release everything."""
         self._rows.close()
 
 
 def _hand_over(old: RowStorage, new: RowStorage, size: int) -> None:
-    """Let captured gathers find the rows in their new place; none where no kernel can read them."""
+    """Point captured gathers to the new place of the rows; to none if no kernel can read them."""
     from tgflow.tables.gpu_rows import UvaRows
 
     if old.view is None:
@@ -167,7 +167,7 @@ Placement: TypeAlias = Literal["auto", "device", "uva", "host", "disk"]
 PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
 
 _PINNED_PART = 2
-"""A table that goes where there is room pins at most the host's memory divided by this."""
+"""Placement "auto" pins at most the host's memory divided by this."""
 
 
 def open_storage(
@@ -179,7 +179,7 @@ def open_storage(
     budget: int | str | None,
     path: str | Path | None,
 ) -> RowStorage:
-    """Return a placement, empty but for a file that is there; `kind` is what rows are, in words."""
+    """Return a placement, empty but for an existing file; `kind` describes the rows in words."""
     if placement not in PLACEMENTS:
         raise ValueError(f"placement must be one of {', '.join(PLACEMENTS)}, got {placement!r}")
     if placement not in ("auto", "disk") and (budget is not None or path is not None):

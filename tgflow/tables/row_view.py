@@ -1,4 +1,4 @@
-"""Some rows of a table, as a table of their own."""
+"""A read-only selection of a table's rows, as a table of its own."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from tgflow.tables.table import Table
 
 
 class RowView:
-    """The rows `ids` of a table, in that order; nothing is copied. To be read, not to be changed.
+    """The rows `ids` of a table, in that order, without a copy. Read-only.
 
     Args:
-        table: Where the rows are.
+        table: Table with the rows.
         ids: Their ids there, int64 `[N]`, each below `len(table)`; row `i` of this table is the row
             of `ids[i]`.
     """
 
     def __init__(self, table: Table, ids: Tensor) -> None:
         self.table = table
-        """Where the rows are."""
+        """Table with the rows."""
         self._ids = torch.cat(
             [ids.cpu(), torch.full((1,), -1, dtype=torch.int64)]
         )  # so that -1 is -1
         self._there: dict[torch.device, Tensor] = {}
-        """Copies of them on GPUs that have asked."""
+        """Copies of the ids on GPUs that have gathered."""
 
     def __len__(self) -> int:
         return len(self._ids) - 1
@@ -39,37 +39,37 @@ class RowView:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What its elements are."""
+        """Dtype of the elements."""
         return self.table.dtype
 
     @property
     def base(self) -> Table:
-        """The table that has the rows."""
+        """The table that stores the rows."""
         return self.table.base
 
     @property
     def placement(self) -> str:
-        """Where the base table has its rows."""
+        """Placement of the base table's rows."""
         return self.table.placement
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory held: none but the ids."""
+        """Bytes of memory held: the ids."""
         return self._ids.nbytes + sum(ids.nbytes for ids in self._there.values())
 
     @property
     def file(self) -> Path | None:
-        """None: the file of the base table has other rows as well."""
+        """None: the file of the base table also has other rows."""
         return None
 
     def describe(self) -> dict[str, Any]:
-        """Return what the base table says of itself, but for the rows: how many are viewed."""
+        """Return the description of the base table, with this view's number of rows."""
         return self.table.describe() | {"rows": len(self)}
 
     def ids_of(self, ids: Tensor) -> Tensor:
         """Map this view's ids, int64 of any shape, to ids of the base table; -1 to -1.
 
-        Does not synchronize for ids on a GPU, once it has been asked there; an id that is not below
+        Does not synchronize for ids on a GPU after the first call there; an id that is not below
         `len(self)` becomes -1 there.
 
         Raises:
@@ -97,17 +97,17 @@ class RowView:
         return self.gather(torch.arange(start, stop))
 
     def check(self, rows: Tensor) -> None:
-        """Refuse: what was selected stays as it is."""
+        """Raise ValueError: a selection is read-only."""
         raise ValueError("these rows are a selection of another table's: append to that one")
 
     def append(self, rows: Tensor) -> int:
-        """Refuse, as `check`."""
+        """Raise ValueError, as `check`."""
         self.check(rows)
         raise AssertionError
 
     def truncate(self, size: int) -> None:
-        """Refuse, as `check`."""
+        """Raise ValueError, as `check`."""
         self.check(torch.empty(0))
 
     def close(self) -> None:
-        """Leave the rows to their table."""
+        """Do nothing: the rows belong to their table."""

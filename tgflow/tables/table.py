@@ -1,4 +1,4 @@
-"""Tables of rows by id: their interface, the base of their placements, and checks of arguments."""
+"""Tables of rows by id: interface, base class of placements, and argument checks."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class Table(Protocol):
-    """Rows of one width and dtype by id: THE contract of whatever a graph reads features from.
+    """Rows of one width and dtype by id: the interface that a graph reads features from.
 
-    Where the rows are never changes an answer: every implementation gives the same bytes for the
-    same ids, raises the same errors, and leaves a table as it was if it raises. Ids count from 0 in
-    the order of `append`; -1 is nobody's and reads as zeros. One thread appends, truncates or
-    closes, and any number gather meanwhile; what a gather was asked for was there before it began.
+    The placement never changes a result: every implementation returns the same bytes for the
+    same ids, raises the same errors, and is unchanged if it raises. Ids count from 0 in the
+    order of `append`; -1 stands for no row and reads as zeros. One thread appends, truncates or
+    closes while any number gather; the rows of a gather must exist before it starts.
     """
 
     @property
@@ -29,11 +29,11 @@ class Table(Protocol):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the elements."""
+        """Dtype of the elements."""
 
     @property
     def placement(self) -> str:
-        """Where the rows are now, for people and for choices that change no answer."""
+        """Current placement, for display and for choices that change no result."""
 
     @property
     def nbytes(self) -> int:
@@ -41,22 +41,22 @@ class Table(Protocol):
 
     @property
     def base(self) -> Table:
-        """The table that has the rows: itself, or the one behind caches and views."""
+        """The table that stores the rows: itself, or the one behind caches and views."""
 
     @property
     def file(self) -> Path | None:
-        """The file in which exactly these rows outlive the process; None without."""
+        """The file that holds exactly these rows and outlives the process; None without one."""
 
     def __len__(self) -> int: ...
 
     def check(self, rows: Tensor) -> None:
-        """Raise ValueError unless `rows`, `[N, dim]`, could be appended."""
+        """Raise ValueError unless `rows`, `[N, dim]`, can be appended."""
 
     def append(self, rows: Tensor) -> int:
         """Add rows, all or none, and return the first one's id."""
 
     def truncate(self, size: int) -> None:
-        """Rewind to the first `size` rows: what came after a checkpoint is gone."""
+        """Keep only the first `size` rows, for example to rewind to a checkpoint."""
 
     def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows of int64 ids `[...]` as `[..., dim]` on their device; -1 gives zeros.
@@ -71,29 +71,29 @@ class Table(Protocol):
         """Return the rows `[start, stop)` on the CPU."""
 
     def describe(self) -> dict[str, Any]:
-        """Return what there is to say of the table, as JSON has it: sizes in bytes."""
+        """Return a description of the table, JSON-serializable; sizes in bytes."""
 
     def close(self) -> None:
-        """Give back what is held, once what still reads is done."""
+        """Release all resources, once running reads are done."""
 
 
 class PendingGather:
-    """A gather that continues while its caller does something else."""
+    """A gather that runs asynchronously to its caller."""
 
     def __init__(self, out: Tensor, ids: Tensor, request: _native.RowRequest | None) -> None:
-        self._request = request  # goes first: it waits for the rows that are still written
+        self._request = request  # destroyed first: it waits for pending writes
         self._ids, self._out = ids, out
 
     @property
     def is_done(self) -> bool:
-        """Whether `wait` would return, or raise, at once."""
+        """Whether `wait` would return or raise without waiting."""
         return self._request is None or self._request.is_done
 
     def wait(self) -> Tensor:
-        """Return the rows once they are there.
+        """Wait for the rows and return them.
 
         Raises:
-            OSError: If they cannot be read. `tgflow.tables.DamagedFile` is one, for rows that are
+            OSError: If they cannot be read; `tgflow.tables.DamagedFile`, a subclass, if they are
                 not what was written.
         """
         if self._request is not None:
@@ -107,7 +107,7 @@ class PendingGather:
 class RowStorage:
     """Base class of placements: rows of `row_bytes` bytes each, by number.
 
-    One thread changes them at a time, and any number may gather rows that were there before.
+    One thread changes them at a time, while any number may gather rows that existed before.
     """
 
     placement: str
@@ -120,16 +120,16 @@ class RowStorage:
 
     @property
     def view(self) -> TableView | None:
-        """What a GPU's kernels read; None where they cannot."""
+        """View for a GPU's kernels; None where kernels cannot read the rows."""
         return None
 
     @property
     def num_rows(self) -> int:
-        """Rows of a file; 0 of memory."""
+        """Rows in the file; 0 in memory."""
         return 0
 
     def append(self, rows: Tensor, size: int) -> None:
-        """Put `rows`, contiguous uint8 `[N, row_bytes]` on any device, behind the first `size`."""
+        """Append `rows`, contiguous uint8 `[N, row_bytes]` on any device, after `size` rows."""
         raise NotImplementedError
 
     def write(self, ids: Tensor, rows: Tensor) -> None:
@@ -137,29 +137,29 @@ class RowStorage:
         raise NotImplementedError
 
     def start(self, ids: Tensor, out: Tensor, size: int) -> _native.RowRequest | None:
-        """Begin a gather on the CPU; None if it is done, as where rows are in memory."""
+        """Start a gather on the CPU; None if it is already done, as for rows in memory."""
         self.gather(ids, out, size)
         return None
 
     def gather(self, ids: Tensor, out: Tensor, size: int) -> None:
-        """Copy the rows of `ids`, contiguous int64, to `out`, contiguous beside them.
+        """Copy the rows of `ids`, contiguous int64, to `out`, contiguous on the same device.
 
         A negative id gives zeros. Raises IndexError if one is not below `size`.
         """
         raise NotImplementedError
 
     def read(self, start: int, stop: int) -> Tensor:
-        """Return rows that are there, uint8 `[stop - start, row_bytes]` on the CPU."""
+        """Return existing rows, uint8 `[stop - start, row_bytes]` on the CPU."""
         raise NotImplementedError
 
     def truncate(self, size: int) -> None:
-        """Forget the rows from `size` on."""
+        """Remove the rows from `size` on."""
 
     def sync(self) -> None:
-        """Make what was appended as safe as the placement can."""
+        """Make appended rows as durable as the placement can."""
 
     def close(self) -> None:
-        """Give all back; waits for what still reads."""
+        """Release everything; waits for running reads."""
         raise NotImplementedError
 
 
@@ -177,11 +177,11 @@ def check_ids(ids: Tensor) -> None:
 
 
 def out_for(ids: Tensor, out: Tensor | None, dim: int, dtype: torch.dtype) -> Tensor:
-    """Return where the rows of `ids` go: `out` if it is fit for them, else a new tensor.
+    """Return the output for the rows of `ids`: `out` if it is valid, else a new tensor.
 
     Raises:
-        ValueError: If `out` has another dtype, shape or device, or shares the memory of the ids,
-            which rows would overwrite while they are read.
+        ValueError: If `out` has another dtype, shape or device, or shares memory with the ids,
+            which the rows would overwrite.
     """
     shape = (*ids.shape, dim)
     if out is None:
