@@ -1,4 +1,4 @@
-"""The plan: batches that are pure functions of (seed, epoch, index), prepared ahead of need."""
+"""The plan: batches as pure functions of (seed, epoch, index), prefetched by threads."""
 
 from tgflow.plan.counts import CountHistory
 from tgflow.plan.in_order import BatchError

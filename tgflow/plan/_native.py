@@ -1,4 +1,4 @@
-"""The plan's only door to the core: tensors in and out, on the CPU."""
+"""Bindings of the core that plans use: tensors in and out, on the CPU."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ def unique_events(eids: list[Tensor]) -> tuple[Tensor, list[Tensor], int]:
 
     Returns:
         int64 `[R]`: -1 and then the events in order of first appearance; for each tensor of `eids`
-        the rows, int64 of its shape, 0 where it holds -1; and how many of the distinct ones, -1
-        included, there were before the last tensor.
+        the rows, int64 of its shape, 0 where it holds -1; and the number of distinct ones, -1
+        included, before the last tensor.
     """
     rows = [torch.empty_like(eid) for eid in eids]
     distinct = torch.empty(1 + sum(eid.numel() for eid in eids), dtype=torch.int64)
     counts = _core.unique_events(eids, rows, distinct)
-    return distinct[: counts[-1]].clone(), rows, counts[-2]  # the rest is room, and these are kept
+    return distinct[: counts[-1]].clone(), rows, counts[-2]  # a copy: the rest is unused
 
 
 def gather_rows(table: Tensor, row: Tensor) -> Tensor:
-    """Return `table[row]`; torch would start threads of its own beside a loader's."""
+    """Return `table[row]` without torch's threads, which would compete with a loader's."""
     out = table.new_empty(len(row), table.shape[1])
     row_bytes = table.shape[1] * table.element_size()
     _core.gather_rows(table, row_bytes, len(table), row, out)

@@ -1,4 +1,4 @@
-"""Counts and last events of the past: looked up on the host for each batch that is drawn."""
+"""Counts and last events of the past, looked up on the host for each drawn batch."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tgflow.plan._native import CountOf, EventCounts
 
 
 class CountHistory:
-    """Counts of the past of pairs, as of any position of a graph's log.
+    """Counts of past events of pairs, as of any position of a graph's log.
 
-    It reads on in the log when it is asked about more than it has read, and nothing of it is kept
-    in checkpoints. Safe to use from any number of threads. An answer about the first `n` events
+    It reads on in the log when a query is past what it has read, and is not saved in
+    checkpoints. Thread-safe. An answer about the first `n` events
     never changes.
 
     Args:
         graph: Graph whose log to follow; not modified.
-        counts: What is asked about every pair; no more than that is kept.
+        counts: Counts to keep of every pair.
 
     Raises:
         ValueError: If there are counts, and events have been deleted from the graph.
@@ -36,7 +36,7 @@ class CountHistory:
         self.native = EventCounts(
             graph.backend.log, [_native_count(count, seconds) for count in self.asked]
         )
-        """The core's counts, for what reads them there."""
+        """The core's counts, for other code of the core."""
         self.check_deletions()
 
     def answer(
@@ -48,16 +48,16 @@ class CountHistory:
         limit: Tensor,
         stop: int,
     ) -> Tensor:
-        """Return all answers about a batch's pairs, for `read`: int64 `[C * B * (1 + m)]`.
+        """Return all counts of a batch's pairs, for `read`: int64 `[C * B * (1 + m)]`.
 
-        What counts is before an event's limit, and earlier than its time.
+        Counts the events before an event's limit and earlier than its time.
 
         Args:
             events: The events, `B` of them.
             negative_src: Sources of their negatives, int64 `[B, m]`; None: the events' own.
             negative_dst: Their destinations, int64 `[B, m]`.
             limit: Log positions, int64 `[B]`, none of them past `stop`.
-            stop: Where the batch ends in the log.
+            stop: Log position at which the batch ends.
 
         Raises:
             ValueError: If events have been deleted from the graph.
@@ -72,11 +72,11 @@ class CountHistory:
         return out.view(-1)
 
     def read(self, answers: Tensor, width: int) -> tuple[Counts, ...]:
-        """Return what `answer` returned, or a copy of it on any device, as views by count.
+        """Return the result of `answer`, or a copy of it on any device, as views by count.
 
         Args:
             answers: int64 `[C * B * width]`.
-            width: Pairs of an event, `1 + m`.
+            width: Pairs per event, `1 + m`.
         """
         if not self.asked:
             return ()
@@ -89,14 +89,14 @@ class CountHistory:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the counts take."""
+        """Bytes of memory held."""
         return self.native.bytes
 
     def figures(self, position: int) -> dict[str, int]:
-        """Return `counts_bytes`, as a result has it; nothing if nothing is counted.
+        """Return `counts_bytes` for a result; an empty dict without counts.
 
         Args:
-            position: Events that must have been read, of a run that has none to learn too.
+            position: Events to read first, also in a run without events to learn.
         """
         if not self.asked:
             return {}
@@ -105,11 +105,11 @@ class CountHistory:
 
     @property
     def num_rows(self) -> int:
-        """Rows of answers, each of a number for every pair."""
+        """Rows of the answers, one per stored number per pair."""
         return 2 * len(self.asked) + self._num_decaying
 
     def check_deletions(self) -> None:
-        """Raise ValueError if events have been deleted from the graph, and are counted."""
+        """Raise ValueError if there are counts and events have been deleted from the graph."""
         if self.asked and any(m.kind.startswith("delete") for m in self.graph.mutations):
             raise ValueError(
                 "events have been deleted from the graph, and counts of past events count them; "
@@ -121,8 +121,8 @@ class CountHistory:
 class LastEvents:
     """The last events of pairs and of nodes, as of any position of a graph's log.
 
-    It reads on in the log when it is asked about more than it has read. Some 30 bytes an event, and
-    as many for each pair that is new.
+    It reads on in the log when a query is past what it has read. Takes some 30 bytes an event,
+    and as many for each new pair.
 
     Args:
         graph: Graph whose log to follow; not modified.
@@ -142,10 +142,10 @@ class LastEvents:
             src: Sources, int64 `[N]`.
             dst: Destinations, int64 `[N]`.
             cut: Log positions, int64 `[N]`.
-            num: How many.
+            num: Events per list.
 
         Raises:
-            IndexError: If the log has fewer events than a cut-off says.
+            IndexError: If a cut-off is past the log's end.
         """
         if len(cut):
             self._native.read_upto(int(cut.max()))
@@ -155,7 +155,7 @@ class LastEvents:
 
 
 def _native_count(count: Count, seconds_per_tick: float) -> tuple[CountOf, int, float, bool]:
-    """Return what the core takes for a count: its half-life in ticks or events, 0 for none."""
+    """Return the core's arguments of a count: its half-life in ticks or events, 0 for none."""
     by_events = count.clock == "events"
     half_life = count.half_life or 0.0
     of: CountOf = getattr(CountOf, count.of)

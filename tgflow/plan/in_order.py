@@ -10,8 +10,8 @@ from queue import SimpleQueue
 from typing import TypeVar
 
 Task = tuple[int, int] | tuple[int, int, object]
-"""Which batch to prepare: (epoch, index); (epoch, index, number) for a slice of it; or with what
-was decided of it before, see `tgflow.plan.reuse`."""
+"""Batch to prepare: (epoch, index); (epoch, index, number) for a slice of it; or with decisions
+made earlier, see `tgflow.plan.reuse`."""
 Item = TypeVar("Item")
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ class BatchError(RuntimeError):
 
 
 def run_task(prepare: Callable[..., T], task: Task) -> T:
-    """Return `prepare(*task)`; raises BatchError if that fails."""
+    """Return `prepare(*task)`; raise BatchError if it fails."""
     try:
         return prepare(*task)
     except Exception as error:
@@ -35,7 +35,7 @@ def batch_error(task: Task, error: Exception) -> BatchError:
 
 
 def task_name(task: Task) -> str:
-    """Return the batch or slice of a task in words."""
+    """Return the name of a task's batch or slice."""
     epoch, index, *part = task
     slices = "".join(f"slice {each} of " for each in part if isinstance(each, int))
     return f"{slices}batch {index} of epoch {epoch}"
@@ -53,15 +53,15 @@ def ordered_map(
     lookahead: int = 1,
     may_wait: bool = False,
 ) -> Generator[T]:
-    """Yield `make(item)` for each item, in their order; raise what fails in its place.
+    """Yield `make(item)` for each item, in their order; raise errors in their place.
 
     Args:
         make: Called on the threads.
-        items: Pulled by one thread at a time, as they may be a stream that waits for more.
-        num_threads: Threads; 0 makes each when it is asked for.
+        items: Pulled by one thread at a time; may block, as a stream does.
+        num_threads: Threads; 0 makes each on demand.
         lookahead: Items that may be pulled and not yet taken.
-        may_wait: Whether a thread may wait in `make`, too, for longer than the end of the generator
-            is to take. One that waits in `items` is never waited for longer than a second.
+        may_wait: Whether a thread may wait in `make`, too, for longer than closing the generator
+            may take. A thread that waits in `items` is joined for at most a second.
     """
     if num_threads == 0:
         for item in items:
@@ -83,7 +83,7 @@ def ordered_map(
                 pulling.append(threading.current_thread())
                 try:
                     item = next(iterator)
-                except BaseException as error:  # nothing can follow
+                except BaseException as error:  # nothing follows it
                     has_ended.set()
                     if not isinstance(error, StopIteration):
                         slot.set_exception(error)
@@ -95,7 +95,7 @@ def ordered_map(
                 made.put(slot)
             try:
                 slot.set_result(make(item))
-            except BaseException as error:  # whatever it is, it is raised in the consumer
+            except BaseException as error:  # raised in the consumer
                 slot.set_exception(error)
         room.release()  # for the next thread to end
 
@@ -107,7 +107,7 @@ def ordered_map(
     def end() -> None:
         has_ended.set()
         room.release()
-        turn.release()  # those behind one that waits for an item
+        turn.release()  # threads queued behind one that waits for an item
         for thread in threads:
             thread.join(_GRACE_SECONDS)
             while thread.is_alive() and not may_wait and thread not in pulling:
@@ -128,6 +128,6 @@ def ordered_map(
 
 @atexit.register
 def _end_all() -> None:
-    """End what was not closed: threads in the core at exit would abort the process."""
+    """Close open generators: threads in the core at exit would abort the process."""
     for end in [*_RUNNING]:
         end()

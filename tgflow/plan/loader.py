@@ -1,8 +1,8 @@
-"""The loader: batches prepared ahead by threads, delivered in order.
+"""The loader: batches prefetched by threads and delivered in order.
 
-Features may come through caches that are planned from batches drafted ahead. The window of drafted
-batches, the *super-batch* of Ginex (PVLDB 15(11), 2022), moves on with every batch that is planned.
-Caches of edge and of node features are planned apart.
+Caches of features may be planned from batches drafted ahead. The window of drafted
+batches, the *super-batch* of Ginex (PVLDB 15(11), 2022), advances with every planned batch.
+Caches of edge and of node features are planned separately.
 """
 
 from __future__ import annotations
@@ -50,27 +50,27 @@ from tgflow.units import INT64_MAX
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadyBatch:
-    """A batch on a GPU, or on its way there."""
+    """A batch on a GPU, or being copied there."""
 
     lent: LentBatch
     done: StreamEvent
     num_used: Tensor | None
-    """Those of the batch in pinned memory, once `done`; None if it has none."""
+    """`num_used` of the batch in pinned memory, once `done`; None if it has none."""
 
 
 class SideStream:
-    """Makes batches on a stream of its own, and hands them over to another."""
+    """Makes batches on a stream of its own, and passes them to another."""
 
     def __init__(self, gpu: Device) -> None:
         self._gpu = gpu
         self._stream = gpu.open_stream()
         self._rooms: deque[Tensor] = deque()
-        """Pinned memory for `num_used` of batches, which is free."""
+        """Free pinned memory for `num_used` of batches."""
         self._out: set[ReadyBatch] = set()
-        """Those that are not freed."""
+        """Batches that are not freed."""
 
     def make(self, prepare: Callable[[T], LentBatch], item: T) -> ReadyBatch:
-        """Return `prepare(item)`, whose work is queued on this stream. For any thread."""
+        """Return `prepare(item)`, queued on this stream. Thread-safe."""
         with self._gpu.on(self._stream):
             lent = prepare(item)
             num_used = lent.batch.num_used
@@ -80,7 +80,7 @@ class SideStream:
         return ready
 
     def take(self, ready: ReadyBatch) -> Batch:
-        """Return a batch for the current stream, whose later work waits until it is there."""
+        """Return a batch for the current stream, whose later work waits for it."""
         self._gpu.wait_event(ready.done)
         batch = self._cut(ready)
         for column in batch.tensors():
@@ -88,12 +88,12 @@ class SideStream:
         return batch
 
     def free(self, ready: ReadyBatch) -> None:
-        """Let the memory of a batch be used again, behind the current stream's work so far."""
+        """Release the memory of a batch after the current stream's work so far."""
         self._out.discard(ready)
         ready.lent.free()
 
     def end(self) -> None:
-        """Have the current stream wait for all that was queued on this one, and free it."""
+        """Make the current stream wait for all work queued on this one, and free it."""
         with self._gpu.on(self._stream):
             done = self._gpu.record_event()
         self._gpu.wait_event(done)
@@ -101,7 +101,7 @@ class SideStream:
             self.free(ready)
 
     def _on_host(self, num_used: Tensor) -> Tensor:
-        """Return what will hold `num_used` when the current stream's work so far is done."""
+        """Return host memory that holds `num_used` after the current stream's work so far."""
         try:
             room = self._rooms.pop()
         except IndexError:
@@ -124,71 +124,71 @@ def sliced_tasks(tasks: Iterable[Task], wanted: range) -> Iterator[Task]:
 
 
 def joined_shares(batches: Generator[Batch], num_wanted: int) -> Generator[Share]:
-    """Yield a share of each `num_wanted` slices that come; closing it closes `batches`."""
+    """Yield a share of every `num_wanted` slices; closing it closes `batches`."""
     with closing(batches):
         while slices := list(islice(batches, num_wanted)):
             yield Share.of(slices)
 
 
 class BatchSource(Protocol):
-    """What can be loaded; `tgflow.Plan` is one. `batch` must be safe to call from any thread."""
+    """A source of batches, such as `tgflow.Plan`. `batch` must be thread-safe."""
 
     @property
     def gpu(self) -> Device | None:
-        """Where batches are made: on a GPU, or in host memory."""
+        """The GPU that batches are made on; None: host memory."""
         ...
 
     def __len__(self) -> int: ...
 
     def batch(self, epoch: int, index: int) -> Batch:
-        """Return batch `index` of `epoch`; of tasks of slices, take a slice's number, too."""
+        """Return batch `index` of `epoch`; for tasks of slices, also takes a slice's number."""
         ...
 
     def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> MakeBatch:
-        """Return what makes the same batches on a GPU, see `Plan.batches_on`."""
+        """Return a function that makes the same batches on a GPU, see `Plan.batches_on`."""
         ...
 
 
 @described
 class Loader:
-    """Prepares batches ahead on threads and yields them in the order of their tasks.
+    """Prefetches batches on threads and yields them in the order of their tasks.
 
     Tasks are pulled one at a time, and only when there is room for another batch, so an iterator
-    of tasks may itself read a stream: while it waits for more, what is prepared is delivered. With
+    of tasks may itself read a stream: while it blocks, prepared batches are delivered. With
     threads it is pulled from one of them, never from two at once.
 
-    What fails in preparing a batch, or in the iterator of tasks, is raised where that batch would
-    have been yielded; the threads end then. Closing the iterator early (`close()`, or leaving the
-    scope of a generator) ends them too; one that waits inside the iterator of tasks ends when that
-    returns, and is not waited for longer than a second.
+    An error in preparing a batch, or in the iterator of tasks, is raised where that batch would
+    have been yielded, and the threads end. Closing the iterator early (`close()`, or leaving the
+    scope of a generator) ends them too; a thread blocked in the iterator of tasks ends when that
+    returns, and is joined for at most a second.
 
     If a plan's edge or node features come through a cache with `policy="belady"`, `lookahead`
-    batches are drafted before the first is delivered, so that the cache knows what comes next; see
+    batches are drafted before the first is delivered, so that future accesses are known; see
     `tgflow.plan.loader`. The batches are the same, whatever the caches, `lookahead` or threads.
 
-    Batches for a GPU are made, or copied there in one piece, on a stream of their own, while the
-    current stream of whoever takes them works on those before; it waits for a batch on the device.
-    Frontiers come in few sizes (see `tgflow.plan.padding`), for which the host must know how many
-    rows a GPU has found: where a batch is asked for before it is prepared, it waits. What is taken
-    may be kept as long as any tensor, but see `captures`.
+    Batches for a GPU are made, or copied there in one transfer, on a separate stream, while the
+    consumer's current stream works on earlier ones; it waits for a batch on the device. Frontiers
+    are padded to a few sizes (see `tgflow.plan.padding`), for which the host must know how many
+    rows a GPU has found: a batch requested before it is prepared makes the host wait. Tensors of
+    a batch may be kept as long as any others, but see `captures`.
 
     Args:
-        plan: Where batches come from.
+        plan: Source of the batches.
         epoch: Epoch of the batches.
-        indices: Their indices, in order, of any iterable; None is every batch that the plan has
+        indices: Their indices, in order, from any iterable; None is every batch that the plan has
             when iteration begins. See `of_tasks` for tasks of several epochs.
-        num_threads: Threads that prepare; 0 prepares each batch when it is asked for.
+        num_threads: Threads that prepare; 0 prepares each batch on demand.
         lookahead: Batches that may be prepared or in preparation but not delivered, at least 1.
-            "auto": 4; under `policy="belady"` as many as pay, within a quarter of the caches' size.
-        device: Where batches are to be: a GPU for those that are made in host memory, too. None:
+            "auto": 4; for `policy="belady"` as many as help, within a quarter of the caches' size.
+        device: Device to deliver batches on: a GPU also for those made in host memory. None:
             where they are made.
-        captures: Whether a GPU prepares batches of full size by replays of CUDA graphs. A batch is
-            then there until the next one is asked for, and what is queued on the current stream
-            by then may read it; later ones are written over it.
-        clock: Adds up how long the stream is busy that batches for a GPU are made on.
+        captures: Whether a GPU prepares batches of full size by replaying CUDA graphs. A batch is
+            then valid until the next one is requested; work queued on the current stream by then
+            may read it, later batches overwrite it.
+        clock: Adds up the busy time of the stream that makes batches for a GPU.
 
     Raises:
-        CudaError: If the GPU cannot be used; the message says what is missing.
+        CudaError: If the GPU cannot be used; the message contains the cause.
         ValueError: If `num_threads` or `lookahead` is out of range, or batches are made on a GPU
             that is not `device`.
 
@@ -224,7 +224,7 @@ class Loader:
 
     @classmethod
     def of_tasks(cls, plan: BatchSource, tasks: Iterable[Task], **options: Any) -> Loader:
-        """Return a loader of any tasks, pulled lazily from an iterable; options as of `Loader`."""
+        """Return a loader of any tasks, pulled lazily from an iterable; options as for `Loader`."""
         loader = cls(plan, **options)
         loader._tasks = tasks
         return loader
@@ -267,7 +267,7 @@ class Loader:
 
 
 def _delivery_gpu(plan: BatchSource, device: torch.device | Device | None) -> Device | None:
-    """Return the GPU that batches are to be on, None for host memory."""
+    """Return the GPU to deliver batches on, None for host memory."""
     if device is None:
         return plan.gpu
     where = device if isinstance(device, torch.device) else device.device
@@ -281,7 +281,7 @@ def _delivery_gpu(plan: BatchSource, device: torch.device | Device | None) -> De
 
 
 def _taken(side: SideStream, made: Generator[ReadyBatch]) -> Generator[Batch]:
-    """Yield each batch to the current stream, and free it when the next one is asked for."""
+    """Yield each batch to the current stream, and free it when the next one is requested."""
     try:
         with closing(made):
             for ready in made:
@@ -292,12 +292,12 @@ def _taken(side: SideStream, made: Generator[ReadyBatch]) -> Generator[Batch]:
 
 
 class BeladyPlanner:
-    """Plans what a cache of `num_slots` rows holds, batch by batch, from batches observed ahead.
+    """Plans the contents of a cache of `num_slots` rows, batch by batch, from observed batches.
 
     Belady's replacement with bypass (IBM Systems Journal 5(2), 1966): after each batch the cache
-    holds, of what it held and what the batch read, the rows whose next uses are nearest. Unlike in
-    Ginex, contents carry over and the window moves on batch by batch. Uses that were not observed
-    count as later than all known ones, and of those the row used last stays. O(1) an access,
+    holds, among its contents and the batch's rows, those with the nearest next uses. Unlike in
+    Ginex, contents carry over and the window advances batch by batch. Uses that were not observed
+    count as later than all known ones; among those the row used last stays. O(1) per access,
     without the GIL; not thread-safe.
     """
 
@@ -308,7 +308,7 @@ class BeladyPlanner:
             self._native = Belady(num_slots, contents.cpu().contiguous())
 
     def __len__(self) -> int:
-        """Return how many batches were observed and are not planned."""
+        """Return the number of observed batches that are not planned."""
         return self._native.num_batches
 
     @property
@@ -322,11 +322,11 @@ class BeladyPlanner:
         return self._native.bytes
 
     def observe(self, ids: Tensor) -> None:
-        """Observe what the batch after those observed so far will gather."""
+        """Observe the ids that the next batch will gather."""
         self._native.observe(ids.contiguous())
 
     def plan(self) -> CacheSchedule:
-        """Return what the cache is to do at the first batch not yet planned, and count on it."""
+        """Plan the next batch, and return its schedule; later plans assume that it is applied."""
         if len(self) == 0:
             raise IndexError("all observed batches are planned; observe the next one first")
         ids = torch.empty(self._native.next_size, dtype=torch.int64)
@@ -336,7 +336,7 @@ class BeladyPlanner:
         return CacheSchedule(ids, hit, admit)
 
     def contents(self) -> Tensor:
-        """Return the id in each slot after all that was planned, -1 for none."""
+        """Return the id in each slot after all planned batches, -1 for none."""
         ids = torch.empty(self._native.num_slots, dtype=torch.int64)
         self._native.contents(ids)
         return ids
@@ -348,35 +348,35 @@ AnyPlan = Plan | ReusingPlan
 PREFETCH_BATCHES = 4
 """Batches that may be complete and not yet taken."""
 INITIAL_WINDOW = 16
-"""Batches that "auto" knows before it plans the first, so that this comes soon; then one more with
-each that it plans."""
+"""Batches that "auto" observes before it plans the first, so that this one comes soon; then one
+more with each planned batch."""
 MAX_ACCESSES_PER_ROW = 32
-"""Accesses per row of the cache that "auto" knows at most. Misses over those of full knowledge, of
+"""Most accesses per cache row that "auto" observes ahead. Misses over those of full knowledge, of
 TGN and TGAT on three real streams: up to 1.17 at 4, 1.11 at 8, 1.05 at 16 and 1.01 at 32."""
 MIN_WINDOW_BYTES = 32 << 20
 CONTENTS_BYTES = 68
-"""What a planner takes at most to know what is in a slot."""
+"""Upper bound on a planner's bytes per slot for the contents."""
 
 
 @dataclass(slots=True, eq=False)
 class _Step:
-    """A batch on its way: drafted, then planned, then started."""
+    """A batch in preparation: drafted, then planned, then started."""
 
     task: Task
     pending: PendingBatch | None
-    """None: it would have taken too much room, and is made again."""
+    """None: too large to keep, made again later."""
     traces: list[Tensor]
-    """Of each planned table, the distinct ids that it will be asked for."""
+    """Distinct ids that the batch will gather, per planned table."""
     schedules: list[CacheSchedule] = field(default_factory=list)
-    """Of each planned table."""
+    """Schedule per planned table."""
     missed: list[PendingGather | None] = field(default_factory=list)
-    """Of each planned table the rows that it misses, on their way."""
+    """Pending reads of misses, per planned table."""
     rows: dict[Feature, Tensor] = field(default_factory=dict)
-    """What comes from tables that are not planned."""
+    """Rows of tables that are not planned."""
 
 
 class _Window:
-    """Batches that are drafted and not planned, and planners that know them."""
+    """Batches that are drafted and not planned, and the planners that have observed them."""
 
     def __init__(self, caches: list[CachedTable], lookahead: Lookahead) -> None:
         self._planners = [BeladyPlanner(cache.capacity, cache.contents()) for cache in caches]
@@ -395,12 +395,12 @@ class _Window:
         return len(self._waiting)
 
     def add(self, step: _Step) -> None:
-        """Let the planners observe a batch, and keep the draft if there is room."""
+        """Let the planners observe a batch, and keep the draft if it fits."""
         for planner, ids in zip(self._planners, step.traces, strict=True):
             planner.observe(ids)
         held = sum(planner.nbytes for planner in self._planners)
         if self._most_accesses == INT64_MAX and held >= self._room:
-            self._most_accesses = self._num_accesses()  # a planner never gives memory back
+            self._most_accesses = self._num_accesses()  # a planner never frees memory
         assert step.pending is not None
         size = step.pending.nbytes
         if self._draft_bytes + size <= MIN_WINDOW_BYTES:
@@ -410,7 +410,7 @@ class _Window:
         self._waiting.append(step)
 
     def is_enough(self) -> bool:
-        """Return whether the first batch can be planned with what is known."""
+        """Return whether enough batches are observed to plan the first."""
         if len(self) >= self._most:
             return True
         if not self._is_auto or len(self) == 0:
@@ -435,11 +435,11 @@ class _Window:
 def planned_batches(
     plan: AnyPlan, tasks: Iterable[Task], *, lookahead: Lookahead, num_threads: int
 ) -> Iterator[Batch]:
-    """Yield the batches of `tasks`, in order: the same as `plan.batch` makes, at fewer misses.
+    """Yield the same batches as `plan.batch`, in the order of `tasks`, with fewer cache misses.
 
-    Only one call may be at work on a cache at a time; contents carry over to the next. "auto" knows
-    16 batches ahead at first and one more with each that it delivers, until that is 32 accesses per
-    row of each cache, or planning takes a quarter of the caches' bytes.
+    Only one call may use a cache at a time; contents carry over to the next. "auto" observes
+    16 batches ahead at first and one more with each delivered, up to 32 accesses per
+    row of each cache, or a quarter of the caches' bytes for planning.
     """
     tables = [(table, table.planned_cache) for table in feature_inputs(plan.graph)]
     planned = [(table, cache) for table, cache in tables if cache is not None]
@@ -450,7 +450,7 @@ def planned_batches(
         return _Step(task, draft, [table.trace(draft) for table, _ in planned])
 
     def steps() -> Generator[_Step]:
-        """Plan batch after batch. A draft that fails is raised after those before it."""
+        """Plan the batches in order. A failed draft is raised after those before it."""
         known = _Window([cache for _, cache in planned], lookahead)
         failure: Exception | None = None
         with closing(drafts):
@@ -467,7 +467,7 @@ def planned_batches(
             raise failure
 
     def begun(step: _Step) -> _Step:
-        """Read what needs no turn: tables that are not planned, and what the planned will miss."""
+        """Start reads that need no turn: unplanned tables, and misses of planned ones."""
         if step.pending is None:
             step.pending = run_task(plan.pending, step.task)
         try:
@@ -480,7 +480,7 @@ def planned_batches(
         return step
 
     def batches() -> Generator[Batch]:
-        """Gather one batch after the other, as the caches' contents were planned."""
+        """Gather the batches in order, as the caches' contents were planned."""
         with closing(started):
             for step in started:
                 assert step.pending is not None

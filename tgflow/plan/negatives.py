@@ -21,13 +21,13 @@ from tgflow.plan._native import PairIndex
 
 
 class PairHistory:
-    """The distinct destinations and (src, dst) pairs of every prefix of a log.
+    """Distinct destinations and (src, dst) pairs of every prefix of a log.
 
-    It reads on in the log when it is asked about more than it has read. Safe to use from any number
-    of threads. An answer about the first `n` events never changes.
+    It reads on in the log when a query is past what it has read. Thread-safe. An answer about
+    the first `n` events never changes.
 
     Args:
-        log: Log to follow; not modified. None: of the events that `append` gets.
+        log: Log to follow; not modified. None: the events passed to `append`.
     """
 
     def __init__(self, log: EventLog | None = None) -> None:
@@ -40,7 +40,7 @@ class PairHistory:
         return len(self.native)
 
     def append(self, src: Tensor, dst: Tensor) -> None:
-        """Read on: the next events' ends, int64 `[N]`."""
+        """Read on: sources and destinations of the next events, int64 `[N]`."""
         self.native.append(src.contiguous(), dst.contiguous())
 
     def upto(self, position: int) -> Self:
@@ -61,33 +61,33 @@ class PairHistory:
         return self
 
     def num_destinations(self, before: int) -> int:
-        """Return how many distinct destinations the first `before` events have."""
+        """Return the number of distinct destinations of the first `before` events."""
         return self.native.num_destinations(before)
 
     def num_pairs(self, before: int) -> int:
-        """Return how many distinct pairs they are."""
+        """Return the number of distinct pairs of the first `before` events."""
         return self.native.num_pairs(before)
 
     def destinations(self, before: int) -> Tensor:
         """Return the distinct destinations of the first `before` events, int64 `[D]`.
 
-        They are in the order of their first events.
+        In the order of their first events.
 
         Raises:
-            ValueError: If it has not read as many events.
+            ValueError: If fewer events have been read.
         """
         out = torch.empty(self.num_destinations(before), dtype=torch.int64)
         self.native.destinations(before, out)
         return out
 
     def destinations_of(self, src: int, before: int) -> Tensor:
-        """Return those that a source has had an event with, as `destinations`, int64 `[D]`.
+        """Return the distinct destinations of one source, as `destinations`, int64 `[D]`.
 
-        The first question looks through all pairs once, a later one through those that came since;
-        8 bytes a pair from then on.
+        The first call scans all pairs once, later calls only new ones;
+        takes 8 bytes a pair from then on.
 
         Raises:
-            ValueError: If it has not read as many events, or there can be no such node.
+            ValueError: If fewer events have been read, or `src` cannot be a node id.
         """
         return torch.tensor(self.native.destinations_of(src, before), dtype=torch.int64)
 
@@ -104,7 +104,7 @@ class PairHistory:
     ) -> tuple[Tensor, int]:
         """Return `num` destinations for each event, `[B, num]`, and how many are fallbacks.
 
-        Those were seen before the event's `cut`; fallbacks before `limit`.
+        Destinations were seen before the event's `cut`; fallbacks before `limit`.
         """
         out = torch.empty(len(src), num, dtype=torch.int64)
         return out, self.native.draw_destinations(key, src, dst, cut, limit, collide, out)
@@ -119,22 +119,22 @@ class Negatives:
     dst: Tensor
     """int64 `[B, m]`."""
     num_fallbacks: int
-    """How many are not of the kind asked for, there being no eligible candidate."""
+    """Negatives of another kind than requested, where no candidate was eligible."""
     own_sources: bool
     """Whether all have their events' sources."""
     mask: Tensor | None = None
-    """bool `[B, m]`: which are negatives, where some rows have fewer than `m`; None: all. The rest
-    is the event itself."""
+    """bool `[B, m]`: which slots are negatives, where some rows have fewer than `m`; None: all.
+    Other slots repeat the event itself."""
 
     def part(self, rows: slice, num: int) -> Negatives:
-        """Return the first `num` negatives of some events."""
+        """Return the first `num` negatives of the events in `rows`."""
         mask = None if self.mask is None else self.mask[rows, :num]
         src, dst = self.src[rows, :num], self.dst[rows, :num]
         return Negatives(src, dst, 0, own_sources=self.own_sources, mask=mask)
 
 
 class NegativeSource(Protocol):
-    """Where the negatives of a plan come from."""
+    """Base protocol of sources of negatives."""
 
     @property
     def num(self) -> int:
@@ -144,14 +144,14 @@ class NegativeSource(Protocol):
     def draw(
         self, history: PairHistory, key: int, src: Tensor, dst: Tensor, *, start: Tensor, stop: int
     ) -> Negatives:
-        """Return `num` negatives for each event, a pure function; see `NegativeSampler.draw`."""
+        """Return `num` negatives per event, a pure function; see `NegativeSampler.draw`."""
         ...
 
 
 @described
 @dataclass(frozen=True, slots=True)
 class NegativeSampler:
-    """How negatives are drawn; the draws are a pure function of a key and of a prefix of the log.
+    """Draws negatives, as a pure function of a key and of a prefix of the log.
 
     * `random`: the event's source with a destination known before the cut, uniformly over the
       distinct ones, never the event's own destination unless they may `collide`.
@@ -159,12 +159,12 @@ class NegativeSampler:
       pairs, none of them an event of the batch. The source is replaced too, as in DyGLib.
     * `inductive`: the same over the pairs first seen at or after position `since`.
 
-    Where no pair is eligible the negative is a random one; where no destination is known before the
-    cut but the event's own, it is drawn from the destinations known at the end of the batch, then
-    from the sources known there. Those are counted as fallbacks.
+    Where no pair is eligible the negative is a random one; where no destination but the event's
+    own is known before the cut, it is drawn from the destinations known at the end of the batch,
+    then from the sources known there. Those are counted as fallbacks.
 
     Args:
-        kind: Which of the three.
+        kind: Kind of negatives, one of the three.
         num: Negatives per event, at least 1.
         cut: The log position before which candidates must have been seen. None is the start of the
             batch that an event belongs to (continual learning); the end of the log is the
@@ -212,18 +212,18 @@ class NegativeSampler:
     def draw(
         self, history: PairHistory, key: int, src: Tensor, dst: Tensor, *, start: Tensor, stop: int
     ) -> Negatives:
-        """Return `num` negatives for each event (src, dst).
+        """Return `num` negatives per event (src, dst).
 
         Args:
-            history: Destinations and pairs of the log; reads on in the log if need be.
-            key: Of the batch; see `tgflow.keys`.
+            history: Destinations and pairs of the log; reads on in the log if needed.
+            key: Key of the batch; see `tgflow.keys`.
             src: Sources, int64 `[B]`.
             dst: Destinations, int64 `[B]`.
             start: Log position at which each event's batch started, int64 `[B]`.
             stop: Log position at which the batch ends.
 
         Raises:
-            ValueError: If an event has no negative at all: its destination is the only node known
+            ValueError: If an event has no candidate: its destination is the only node known
                 at the end of the batch; or if `cut` is past the log's end.
         """
         limit = self.limit(stop)
@@ -242,20 +242,20 @@ class NegativeSampler:
         return Negatives(out_src, out_dst, fallbacks, own_sources=False)
 
     def limit(self, stop: int) -> int:
-        """Return how many events must be known to draw for a batch that ends at `stop`."""
+        """Return the number of events needed to draw for a batch that ends at `stop`."""
         return stop if self.cut is None else max(stop, self.cut)
 
     @property
     def pairs_from(self) -> int:
-        """The log position from which on the pairs that are drawn were first seen."""
+        """The log position from which on drawn pairs were first seen."""
         return self.since or 0 if self.kind == "inductive" else 0
 
 
 class PooledNegatives:
-    """The event's source with a destination of a given pool, uniformly over the distinct ones.
+    """Draws the destination from a given pool, uniformly over distinct nodes; keeps the source.
 
     Args:
-        pool: The destinations, int64 `[N]`, at least one; what comes twice counts once.
+        pool: The destinations, int64 `[N]`, at least one; duplicates count once.
         num: Negatives per event, at least 1.
         collide: Whether a negative may be the event itself.
 
@@ -274,10 +274,10 @@ class PooledNegatives:
     def draw(
         self, history: PairHistory, key: int, src: Tensor, dst: Tensor, *, start: Tensor, stop: int
     ) -> Negatives:
-        """Return `num` negatives for each event; `history`, `start` and `stop` do not matter.
+        """Return `num` negatives per event; `history`, `start` and `stop` are ignored.
 
         Raises:
-            ValueError: If the pool has the event's destination alone, and they may not collide.
+            ValueError: If the pool holds only the event's destination, and `collide` is off.
         """
         size = len(self._index)
         cut = torch.full_like(src, size)
@@ -288,13 +288,13 @@ class PooledNegatives:
 
 
 class NegativesOfBoth:
-    """Negatives of two kinds side by side: first those of one source, then those of another.
+    """Negatives of two sources side by side: first those of one, then those of the other.
 
-    What the first draws is what it draws alone.
+    The negatives of the first are the same as without the second.
 
     Args:
-        first: Of the first `first.num` columns.
-        second: Of the others.
+        first: Source of the first `first.num` columns.
+        second: Source of the others.
     """
 
     def __init__(self, first: NegativeSource, second: NegativeSource) -> None:
@@ -304,7 +304,7 @@ class NegativesOfBoth:
     def draw(
         self, history: PairHistory, key: int, src: Tensor, dst: Tensor, *, start: Tensor, stop: int
     ) -> Negatives:
-        """Return the negatives of both for each event; see `NegativeSampler.draw`."""
+        """Return the negatives of both per event; see `NegativeSampler.draw`."""
         first, second = self._sources
         left = first.draw(history, key, src, dst, start=start, stop=stop)
         right = second.draw(history, derive_key(key, 2), src, dst, start=start, stop=stop)
@@ -320,15 +320,15 @@ _CAUSE = "are they of another version of the data set, or was it read with a lim
 
 
 class FixedNegatives:
-    """The same negatives for an event whoever asks: the event's source with given destinations.
+    """Fixed negatives per event: the event's source with given destinations.
 
-    Events may have different numbers of them: rows are padded to the most that any event has, and
-    `Negatives.mask` says which are negatives.
+    The number may differ between events: rows are padded to the longest, and `Negatives.mask`
+    marks the negatives.
 
     Args:
         first_eid: Log position of the first event that has negatives; the others follow it.
-        start: Where the negatives of each event start in `dst`, int64 `[n + 1]`, never decreasing;
-            the last is where they end.
+        start: Start of the negatives of each event in `dst`, int64 `[n + 1]`, never decreasing;
+            the last entry is the end.
         dst: Nodes, int64 `[M]`.
 
     Raises:
@@ -346,21 +346,21 @@ class FixedNegatives:
         self._is_ragged = bool((counts != self.num).any())
 
     def __len__(self) -> int:
-        """Return how many events have negatives."""
+        """Return the number of events that have negatives."""
         return len(self.start) - 1
 
     @classmethod
     def load(cls, path: Path, ids: NodeIds, first_eid: int) -> FixedNegatives:
-        """Return what `tgflow convert tgb` wrote to a file.
+        """Load the file that `tgflow convert tgb` wrote.
 
         Args:
             path: The file, NAME.val.negatives.safetensors or NAME.test.negatives.safetensors.
-            ids: Of the stream, all of which has been read.
+            ids: Node ids of the stream, all of which has been read.
             first_eid: Log position of the first event of that part.
 
         Raises:
-            OSError: If there is no such file.
-            ValueError: If it is no such file, or names a node that the stream does not have.
+            OSError: If the file cannot be read.
+            ValueError: If the file has another format, or a node that the stream does not have.
         """
         try:
             with safe_open(path, framework="np") as file:
@@ -376,7 +376,7 @@ class FixedNegatives:
     def draw(
         self, history: PairHistory, key: int, src: Tensor, dst: Tensor, *, start: Tensor, stop: int
     ) -> Negatives:
-        """Return the negatives of the events at the positions before `stop`; nothing is drawn.
+        """Return the negatives of the events before `stop`, without random draws.
 
         Raises:
             ValueError: If an event has no negatives, or events are replayed.

@@ -1,8 +1,8 @@
-"""Sizes that batches on a GPU come in: few shapes recur, each of which is captured once.
+"""Sizes that batches on a GPU are padded to: few shapes recur, each captured once.
 
-A size is a function of the rows in use alone: not of what came before, nor of what the host happens
-to know. So a batch has the same shape, and a step of it the same bits, wherever a run was resumed,
-and whether it is captured or not.
+A size is a function of the number of rows in use alone, not of earlier batches or of what is
+known to the host. So a batch has the same shape, and a step on it the same bits, wherever a run
+was resumed, and whether it is captured or not.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from tgflow.plan._native import padded_rows
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
-    """How many rows the parts of a batch have, below its events."""
+    """Numbers of rows of the parts of a batch, below its events."""
 
     targets: tuple[int, ...]
-    """Of each block."""
+    """Targets of each block."""
     nodes: int
-    """Of the lowest frontier; 0 without one."""
+    """Rows of the lowest frontier; 0 without one."""
     edges: int
-    """Of the edge table; 0 without one."""
+    """Rows of the edge table; 0 without one."""
 
     @classmethod
     def of_used(cls, num_used: Sequence[int]) -> BatchShape:
-        """Return the shape that `Batch.num_used` holds."""
+        """Return the shape from `Batch.num_used`."""
         *targets, nodes, edges = num_used
         return cls(tuple(targets), nodes, edges)
 
@@ -42,7 +42,7 @@ class BatchShape:
 
 
 def rounded(rows: int) -> int:
-    """Return the size that as many rows come in, at most 2**60; see `BatchShape.rounded`."""
+    """Return the size that `rows` is rounded up to, at most 2**60; see `BatchShape.rounded`."""
     return padded_rows(rows)
 
 
@@ -54,14 +54,14 @@ def shape_of(batch: Batch) -> BatchShape:
 
 
 class Padding(NamedTuple):
-    """How long a column becomes, and with what."""
+    """Padded length of a column, and its fill value."""
 
     rows: int
     fill: int
 
 
 def paddings(batch: Batch, shape: BatchShape) -> dict[int, Padding]:
-    """Return what each column gets to have `shape`, by its `id`; others stay as they are."""
+    """Return the padding of each column for `shape`, by its `id`; others are not padded."""
     found: dict[int, Padding] = {}
 
     def pad(column: Tensor | None, rows: int, fill: int = 0) -> None:
@@ -84,7 +84,7 @@ def paddings(batch: Batch, shape: BatchShape) -> dict[int, Padding]:
 def cut(batch: Batch, shape: BatchShape) -> Batch:
     """Return a batch of a GPU without the padding beyond `shape`, as views. Does not synchronize.
 
-    What has fewer rows than `shape` keeps them; `num_used` is left out.
+    Columns with fewer rows than `shape` are kept; `num_used` is omitted.
     """
     table = batch.blocks[0].edge_table if batch.blocks else None
     table = None if table is None else _shorter(table, shape.edges)

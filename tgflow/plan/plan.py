@@ -1,7 +1,7 @@
 """The plan: every batch as a pure function of (seed, epoch, index) and of a prefix of the log.
 
-Batches are made in host memory, whole ones by one call of the native core, or on a GPU: by kernels,
-by replays of CUDA graphs, or as copies.
+Batches are made in host memory, whole ones by one call of the native core, or on a GPU: by
+kernels, by replaying CUDA graphs, or as copies.
 """
 
 from __future__ import annotations
@@ -57,59 +57,59 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
-    """Some events of a batch, with all their negatives; or all of them, to be stored."""
+    """Some events of a batch with all their negatives, or all of them to be stored."""
 
     index: int
-    """Of the batch."""
+    """Index of the batch."""
     rows: slice
     is_last: bool
-    """Whether the batch's scores are complete with it."""
+    """Whether it completes the batch's scores."""
     is_stored: bool = False
-    """Whether it is the batch as it is stored: all events, one negative each, not to be scored."""
+    """Whether it is the batch to store: all events, one negative each, not scored."""
 
 
 @described
 class Plan:
-    """Batches of consecutive events of a log, each with negatives, replay and neighborhoods.
+    """Batches of consecutive events of a log, with negatives, replay and neighborhoods.
 
-    `batch(epoch, index)` reads nothing of the log past the batch's end, and draws nothing that is
-    not keyed by (seed, epoch, index): whatever the order, the thread or the number of events that
-    have been appended since, it returns the same tensors. Only the last batch, while it is partial,
+    `batch(epoch, index)` reads nothing of the log past the batch's end, and all its draws are
+    keyed by (seed, epoch, index): it returns the same tensors in any order, on any thread, and
+    after any number of later appends. Only the last batch, while it is partial,
     grows with the log.
 
-    Batches are prepared where the graph is: those of a graph on a GPU are there, with the same
-    contents to the last bit and with padding, see `Batch`.
+    Batches are prepared on the graph's device: on a GPU with the same contents to the last bit
+    and with padding, see `Batch`.
 
     Args:
-        graph: Graph whose log is planned; not modified, and may be appended to meanwhile.
+        graph: Graph whose log is planned; not modified, and may be appended to concurrently.
         seed: Seeds every draw.
         batch_size: New events per batch, at least 1.
         fanouts: Neighbors per query and hop, from the roots down.
         strategy: Which neighbors are sampled: a name or a function; see `tgflow.Sampler`.
         span: Ticks: the width of strategy `window`, the half-life of `decayed`.
         visibility: `event`: a query sees all that is strictly earlier than its event. `batch`: of
-            that, what had happened when its event's batch started, as in most published figures.
+            that, only events before the start of its event's batch, as in most published figures.
         negatives: How negatives are drawn.
         start: Log position of the first event of batch 0.
         stop: Log position after the last event. None grows with the log.
         only: Log positions of the only events to plan, int64 `[N]`, ascending; None: all of them.
-            What they are predicted from is the graph of all events.
+            They are predicted from the graph of all events.
         replay: Past events to add to each batch, or None.
         with_memory: Whether the model reads node memory. If so the input rows are distinct (node,
             memory position) pairs, otherwise distinct nodes.
         with_nodes: Whether the model reads rows of nodes. Without, for models that read counts and
             the events alone, no frontier is made; see `Batch`.
-        counts: What to count of the past of each pair that a batch scores: exactly, as of the time
-            of its event and, with visibility `batch`, as of the start of its event's batch. The
-            answers are in `Batch.counts`, in this order. They are of all events of the log, also of
-            those that `TemporalGraph.retain` forgets as neighbors. A `CountHistory` of the graph
+        counts: Counts of the past of each pair that a batch scores: exact, as of the time
+            of its event and, with visibility `batch`, as of the start of its event's batch. They
+            are in `Batch.counts`, in this order, and cover all events of the log, also those that
+            `TemporalGraph.retain` removes as neighbors. A `CountHistory` of the graph
             may be shared by several plans, which saves memory.
-        pairs: What negatives are drawn from, of the graph's log, to share it with other plans; None
-            is one of its own.
-        slices: How many slices a batch is cut into for `share`, at least 1.
+        pairs: History of the graph's log to draw negatives from, to share it with other plans;
+            None creates one.
+        slices: Number of slices of a batch for `share`, at least 1.
 
     Raises:
-        ValueError: If an argument is out of range, the graph's `node_x` has got rows of nodes that
+        ValueError: If an argument is out of range, the graph's `node_x` has got rows for nodes that
             events mentioned before, events have been deleted from the graph and there are `counts`,
             or the graph is on a GPU and reads features through a cache
             with `policy="belady"`.
@@ -192,7 +192,7 @@ class Plan:
         self.with_nodes = with_nodes
         self.slices = slices
         self.pairs = PairHistory(graph.log) if pairs is None else pairs
-        """What negatives are drawn from."""
+        """History that negatives are drawn from."""
         self.counts = counts if isinstance(counts, CountHistory) else CountHistory(graph, counts)
         if self.counts.graph is not graph:
             raise ValueError("counts must be of the plan's graph, got those of another graph")
@@ -209,9 +209,9 @@ class Plan:
         negatives: NegativeSource | None = None,
         **options: Any,
     ) -> Self:
-        """Return a plan of the batches that a model reads.
+        """Return a plan of the batches that a model requires.
 
-        Fan-outs, strategy, counts, and whether memory and nodes are read, are the model's.
+        Fan-outs, strategy, counts, memory and node features are taken from the model.
 
         Args:
             model: Model to train or to evaluate.
@@ -244,7 +244,7 @@ class Plan:
         )
 
     def __len__(self) -> int:
-        """Return the number of batches that the log holds now, a last partial one included."""
+        """Return the number of batches that the log holds now, including a partial last one."""
         num_events = max(0, self._end() - self.start) if self.only is None else len(self.only)
         return (num_events + self.batch_size - 1) // self.batch_size
 
@@ -266,10 +266,10 @@ class Plan:
         return end if self.stop is None else min(end, self.stop)
 
     def span(self, index: int) -> tuple[int, int]:
-        """Return the log positions [begin, end) that the new events of batch `index` are in.
+        """Return the log positions [begin, end) of the new events of batch `index`.
 
         Raises:
-            IndexError: If the log does not hold an event of that batch.
+            IndexError: If the log holds no event of that batch.
         """
         begin = self.start + index * self.batch_size
         last = self._end() if self.only is None else len(self.only)
@@ -282,36 +282,36 @@ class Plan:
 
     @cached_property
     def _one_call(self) -> HostPreparer | None:
-        """Makes whole batches by one call each; None where the core cannot."""
-        return host_preparer(copy(self))  # not self: a circle would keep the graph's files open
+        """Preparer of whole batches by one native call each; None where not supported."""
+        return host_preparer(copy(self))  # not self: a cycle would keep the graph's files open
 
     @cached_property
     def _device(self) -> DevicePreparer | None:
-        """Makes batches on the graph's GPU; None where there is none."""
+        """Preparer of batches on the graph's GPU; None without one."""
         return None if self.gpu is None else DevicePreparer(copy(self), self.gpu)
 
     def placed(self, roots: Roots) -> Roots:
-        """Return roots where the graph is: as they are, or copied to a GPU."""
+        """Return roots on the graph's device: unchanged, or copied to a GPU."""
         return roots if self._device is None else self._device.placed(roots)
 
     def of_roots(self, roots: Roots) -> Batch:
-        """Return the batch of what was drawn, hop by hop, where the graph is."""
+        """Return the batch of drawn roots, hop by hop, on the graph's device."""
         return assemble(self, self.placed(roots)).gathered(self.graph)
 
     def batch(self, epoch: int, index: int, piece: int | BatchPart | None = None) -> Batch:
-        """Return batch `index` as it is drawn in `epoch`, or a slice or part; see `draw`, `share`.
+        """Return batch `index` of `epoch`, or a slice or part of it; see `draw` and `share`.
 
-        Safe to call from any number of threads. In host memory the tensors of a batch share one
-        piece of memory, which is used again once the last of them is gone.
+        Thread-safe. In host memory the tensors of a batch share one
+        slab, which is reused once the last of them is freed.
 
-        On a GPU the work is queued on the current stream, and nothing waits for it; only features
+        On a GPU the work is queued on the current stream without synchronizing; only features
         from a disk or from host memory are waited for.
 
         Raises:
-            IndexError: If the log does not hold an event of that batch, or there is no such slice.
-            OSError: If features cannot be read from a disk; a note says which.
-            ValueError: If an event can have no negative, see `NegativeSampler`; or events have been
-                deleted from the graph since, and the plan has `counts`.
+            IndexError: If the log holds no event of that batch, or there is no such slice.
+            OSError: If features cannot be read from a disk; a note contains the table.
+            ValueError: If an event has no eligible negative, see `NegativeSampler`; or events have
+                been deleted from the graph since, and the plan has `counts`.
         """
         if piece is None and self._one_call is not None:
             return self._one_call.batch(epoch, index)
@@ -328,16 +328,16 @@ class Plan:
 
         Slice `s` of a batch of `n` rows, new ones and then replayed ones, has the rows from
         `n * s // slices` up to `n * (s + 1) // slices`, with their negatives. It has a frontier and
-        draws of its own: it is the same whoever prepares it, and whatever other slices are wanted.
-        The slice of a plan with `slices=1` is the batch. Safe to call from any number of threads.
+        draws of its own, independent of the thread and of the other slices wanted.
+        The slice of a plan with `slices=1` is the batch. Thread-safe.
 
         Args:
-            epoch: Of the batch.
-            index: Of the batch.
-            wanted: Numbers of slices next to each other, at least one.
+            epoch: Epoch of the batch.
+            index: Index of the batch.
+            wanted: Numbers of consecutive slices, at least one.
 
         Raises:
-            IndexError: If the log does not hold an event of that batch, or there is no such slice.
+            IndexError: If the log holds no event of that batch, or there is no such slice.
             OSError: As `batch`.
             ValueError: As `batch`.
         """
@@ -346,18 +346,18 @@ class Plan:
     def part(self, epoch: int, index: int, rows: slice, num_negatives: int | None = None) -> Batch:
         """Return some events of a batch, with its cut-offs, memory positions and negatives.
 
-        So a batch of 200 events with 1,000 negatives each is scored in pieces that fit in memory:
-        together they are what the whole would be, where neighbors are not drawn at random, which
-        goes by the queries of a batch. Safe to call from any number of threads.
+        So a batch of 200 events with 1,000 negatives each is scored in parts that fit in memory.
+        Together they equal the whole unless neighbors are drawn at random, since draws depend
+        on the queries of a batch. Thread-safe.
 
         Args:
-            epoch: Of the batch.
-            index: Of the batch.
-            rows: Which of its events.
-            num_negatives: How many negatives each, the first ones; None: all.
+            epoch: Epoch of the batch.
+            index: Index of the batch.
+            rows: Slice of its events.
+            num_negatives: Number of negatives per event, the first ones; None: all.
 
         Raises:
-            IndexError: If the log does not hold an event of that batch.
+            IndexError: If the log holds no event of that batch.
             ValueError: As `batch`, or if the plan replays events.
         """
         num = self.negatives.num if num_negatives is None else num_negatives
@@ -383,14 +383,14 @@ class Plan:
         return found
 
     def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> MakeBatch:
-        """Return what makes the batches on a GPU for one pass: made there, or copied.
+        """Return a function that makes batches on a GPU for one pass: made there, or copied.
 
         Args:
             gpu: The graph's, or any for a graph in host memory.
-            num_slabs: How many batches may be prepared by replays of a CUDA graph and not freed
-                yet; a batch that is freed is written over. 0: none; nor is any where the host
+            num_slabs: Most batches prepared by replaying a CUDA graph and not yet freed; a freed
+                batch is overwritten. 0 replays none; nor is any replayed where the host
                 prepares batches, or has to read a table for them.
-            clock: Adds up how long the stream is busy that batches are made on.
+            clock: Adds up the busy time of the stream that makes batches.
         """
         if self._device is None:
             return CopiedBatches(copy(self), gpu, clock).make
@@ -398,16 +398,16 @@ class Plan:
         return self._device.batches(num_slabs if in_reach else 0, clock)
 
     def draw(self, epoch: int, index: int, piece: int | BatchPart | None = None) -> Roots:
-        """Return what batch `index` asks about in `epoch`. Never waits for a device.
+        """Return the queries of batch `index` in `epoch`. Never waits for a device.
 
         Args:
-            epoch: Of the batch.
-            index: Of the batch.
-            piece: The slice, by its number, or part that is drawn alone; None: the whole batch.
+            epoch: Epoch of the batch.
+            index: Index of the batch.
+            piece: The slice, by its number, or part to draw; None: the whole batch.
 
         Raises:
-            IndexError: If the log does not hold an event of that batch, or there is no such slice.
-            ValueError: If an event can have no negative; see `NegativeSampler`.
+            IndexError: If the log holds no event of that batch, or there is no such slice.
+            ValueError: If an event has no eligible negative; see `NegativeSampler`.
         """
         if isinstance(piece, BatchPart):
             num = 1 if piece.is_stored else self.negatives.num
@@ -416,7 +416,7 @@ class Plan:
         return self._with_counts(whole if piece is None else self._slice_of(whole, piece))
 
     def _drawn(self, epoch: int, index: int) -> Roots:
-        """Return what batch `index` asks about in `epoch`, before the past is counted."""
+        """Return the queries of batch `index` in `epoch`, without counts."""
         begin, end = self.span(index)
         key = derive_key(self.seed, epoch, index)
         if self.only is not None:
@@ -438,7 +438,7 @@ class Plan:
         return Roots(epoch, index, key, num_new, host, negatives, queries)
 
     def ask(self, src: Tensor, dst: Tensor, t: Tensor, as_of: Tensor) -> Roots:
-        """Return what pairs ask about that no batch of the log has: as of any positions, any times.
+        """Return the queries of pairs outside of the log, as of any positions and times.
 
         Each row is an event with its first destination, whose negatives are the others.
 
@@ -446,7 +446,7 @@ class Plan:
             src: int64 `[B]`.
             dst: int64 `[B, 1 + m]`.
             t: Ticks, int64 `[B]`.
-            as_of: Log positions, int64 `[B]`: what is before is seen.
+            as_of: Log positions, int64 `[B]`: earlier events are seen.
 
         Raises:
             ValueError: If events have been deleted from the graph, and there are counts.
@@ -461,7 +461,7 @@ class Plan:
         return self._with_counts(roots, as_of)
 
     def _with_counts(self, roots: Roots, limit: Tensor | None = None) -> Roots:
-        """Add the answers of all counts, as of `limit` or else as each event sees the past."""
+        """Add all counts, as of `limit` or else as each event sees the past."""
         if not self.counts.asked:
             return roots
         host, negatives = roots.host, roots.negatives
@@ -483,7 +483,7 @@ class Plan:
         return replace(part, num_new=len(part.host.eid))
 
     def _some_of(self, whole: Roots, rows: slice, num_negatives: int) -> Roots:
-        """Return what some events of a batch ask about, by its key, before the past is counted."""
+        """Return the queries of some events of a batch, with its key, without counts."""
         host, negatives = whole.host, whole.negatives.part(rows, num_negatives)
         host = replace(
             host,
@@ -498,7 +498,7 @@ class Plan:
         return replace(whole, host=host, negatives=negatives, queries=queries)
 
     def _slice_of(self, whole: Roots, number: int) -> Roots:
-        """Return what a slice asks about, by a key of its own, before the past is counted."""
+        """Return the queries of a slice, with a key of its own, without counts."""
         if not 0 <= number < self.slices:
             raise IndexError(f"there is no slice {number}; a batch has {self.slices}")
         if self.slices == 1:
@@ -514,22 +514,22 @@ class Plan:
 
     @property
     def gpu(self) -> Device | None:
-        """The GPU that batches are made on, which the graph is on; None: made in host memory."""
+        """The GPU that makes batches, which holds the graph; None: host memory."""
         return self.graph.gpu
 
     @property
     def full_size(self) -> int:
-        """Events of a batch that has all its new ones, and as many to replay as it may."""
+        """Events of a full batch: all its new ones, and the most to replay."""
         replay = 0 if self.replay is None else self.replay.num_events(self.batch_size)
         return self.batch_size + replay
 
     @property
     def sees_all_before(self) -> bool:
-        """Whether a query sees all that is earlier than its event, of its own batch too."""
+        """Whether a query sees all that is earlier than its event, including its own batch."""
         return self.visibility == "event"
 
     def _starts(self, eid: Tensor, begin: int) -> Tensor:
-        """Return the position at which the batch of each event started, int64 of `eid`'s shape."""
+        """Return the start position of each event's batch, int64 of `eid`'s shape."""
         if self.replay is None:  # all are of this batch
             return torch.full_like(eid, begin)
         size = self.batch_size
@@ -555,38 +555,38 @@ class Plan:
 
 
 Feature = Literal["edge_x", "node_x"]
-"""A table of the graph whose rows a batch reads."""
+"""A table of the graph that batches read rows of."""
 _NO_COUNTS = torch.empty(0, dtype=torch.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Roots:
-    """What a batch asks about: its events and negatives, drawn on the host; or copied to a GPU."""
+    """Queries of a batch: its events and negatives, drawn on the host, or copied to a GPU."""
 
     epoch: int
     index: int
     key: int
-    """Of the batch's draws."""
+    """Key of the batch's draws."""
     num_new: int
     host: HostEvents
     negatives: Negatives
     queries: Frontier
-    """The sources, the destinations and the negatives of all events; negatives' sources follow
-    where they are not the events' own. Not deduplicated."""
+    """The sources, the destinations and the negatives of all events, then the negatives' sources
+    unless they are the events' own. Not deduplicated."""
     counts: Tensor = _NO_COUNTS
-    """int64 `[C * B * (1 + m)]`: the answers to the plan's counts; see `CountHistory.read`."""
+    """int64 `[C * B * (1 + m)]`: the plan's counts; see `CountHistory.read`."""
     slice: BatchSlice | None = None
     """As `Batch.slice`."""
     columns: Mapping[str, Tensor] | None = None
     """The events' columns on a GPU; None: those of `host`."""
     begin: Tensor | None = None
-    """On a GPU `host.begin`, int64 `[1]`."""
+    """On a GPU, `host.begin`, int64 `[1]`."""
     params: Tensor | None = None
-    """On a GPU int64 `[H, 3]`: what the samplers of each hop read, see `hop_by_hop`."""
+    """On a GPU, int64 `[H, 3]`: parameters of each hop's sampler, see `hop_by_hop`."""
 
     @property
     def events(self) -> Mapping[str, Tensor]:
-        """`eid`, `src`, `dst` and `t` of the events, where the batch is prepared."""
+        """`eid`, `src`, `dst` and `t` of the events, on the batch's device."""
         host = self.host
         return self.columns or {"eid": host.eid, "src": host.src, "dst": host.dst, "t": host.t}
 
@@ -601,12 +601,12 @@ class Roots:
 
 
 def for_each_negative(column: Tensor, m: int) -> Tensor:
-    """Return a value of each event for each of its negatives, `[B, m]`."""
+    """Repeat each event's value for its negatives, `[B, m]`."""
     return column.unsqueeze(1).expand(-1, m)
 
 
 def walk_of(plan: Plan, roots: Roots) -> HopWalk:
-    """Return the hops of a batch, as generators of `tgflow.sampling.hops` are."""
+    """Return the hops of a batch, as a generator of `tgflow.sampling.hops`."""
     if plan.with_nodes:
         top, rows = distinct(roots.queries, plan.gpu)
     else:
@@ -673,7 +673,7 @@ def assemble(plan: Plan, roots: Roots, hops: Hops | None = None) -> PendingBatch
 
 
 def _positions(roots: Roots, inputs: Frontier, with_memory: bool) -> Tensor:
-    """Return as of which log position each input row reads memory; padding as of `begin`."""
+    """Return the log position as of which each input row reads memory; padding: `begin`."""
     begin = roots.host.begin if roots.begin is None else roots.begin
     if inputs.position is None or not with_memory:
         if isinstance(begin, int):
@@ -687,7 +687,7 @@ def _positions(roots: Roots, inputs: Frontier, with_memory: bool) -> Tensor:
 def distinct_events(
     eids: list[Tensor], gpu: Device | None
 ) -> tuple[Tensor, list[Tensor], int, Tensor | None]:
-    """As `_native.unique_events`, wherever the events are; padding may be read by blocks too."""
+    """As `_native.unique_events`, on any device; on a GPU blocks may also read padding."""
     if gpu is None:
         return *_native.unique_events(eids), None
     all_eids = torch.cat([eid.reshape(-1) for eid in eids])
@@ -698,24 +698,24 @@ def distinct_events(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingBatch:
-    """A batch without features, and which rows of them it needs."""
+    """A batch without features, and the ids of the rows it needs."""
 
     batch: Batch
-    """As it will be, but for `x`, `node_x` and the blocks' `edge_table`."""
+    """The final batch, without `x`, `node_x` and the blocks' `edge_table`."""
     ids: dict[Feature, Tensor]
-    """int64, of each table of the graph the rows to gather, in one call.
+    """int64 ids of the rows to gather, per table of the graph, in one call.
 
     `edge_x`: -1 and then the distinct events, first the blocks', in order of first appearance, then
-    the batch's own; on a GPU as many more -1 as there could be events. `node_x`: the row of each of
-    `nodes`, -1 for those that have none.
+    the batch's own; on a GPU followed by -1 for every possible further event. `node_x`: the row of
+    each of `nodes`, -1 for those that have none.
     """
     num_in_blocks: int = 0
-    """How many rows of `edge_x`, from the first on, the blocks read; on a GPU all, as they may."""
+    """Number of leading rows of `edge_x` that the blocks read; on a GPU all, an upper bound."""
     own_row: Tensor | None = None
-    """int64 `[B]`: the row of each of the batch's own events among those of `edge_x`."""
+    """int64 `[B]`: the row of each of the batch's own events in `edge_x`."""
 
     def with_features(self, rows: Mapping[Feature, Tensor]) -> Batch:
-        """Return the batch with features, float32 `[len(ids), x_dim]` of each table given."""
+        """Return the batch with features, float32 `[len(ids), x_dim]` per given table."""
         node_x, edge_x = rows.get("node_x", self.batch.node_x), rows.get("edge_x")
         if edge_x is None or self.own_row is None:
             has_all = node_x is self.batch.node_x
@@ -730,13 +730,13 @@ class PendingBatch:
         )
 
     def gathered(self, graph: TemporalGraph) -> Batch:
-        """Return the batch with the rows of all tables that are left, gathered where it is."""
+        """Return the batch with the rows of all remaining tables, gathered on its device."""
         tables = [each for each in feature_inputs(graph) if each.name in self.ids]
         return self.with_features({each.name: each.gather(self) for each in tables})
 
     @property
     def nbytes(self) -> int:
-        """Bytes that its tensors take."""
+        """Bytes of its tensors."""
         columns = [*self.ids.values(), *self.batch.tensors()]
         if self.own_row is not None:
             columns.append(self.own_row)
@@ -751,18 +751,18 @@ class FeatureInput:
     table: Table
 
     def gather(self, batch: PendingBatch) -> Tensor:
-        """Return the rows that a batch needs of it."""
+        """Return the rows that a batch needs from the table."""
         with self.error_context():
             return self.table.gather(batch.ids[self.name])
 
     def gather_base(self, ids: Tensor) -> Tensor:
-        """Return the rows of `base_ids`, on the device of these."""
+        """Return the rows of `base_ids`, on their device."""
         with self.error_context():
             return self.base_table.gather(ids)
 
     @contextmanager
     def error_context(self) -> Iterator[None]:
-        """Name the table in a note of errors."""
+        """Add the table's name to errors, as a note."""
         try:
             yield
         except Exception as error:
@@ -771,27 +771,27 @@ class FeatureInput:
 
     @property
     def base_table(self) -> Table:
-        """What is behind selections of rows: a table or a cache."""
+        """The table or cache behind row selections."""
         table = self.table
         while isinstance(table, RowView):
             table = table.table
         return table
 
     def base_ids(self, batch: PendingBatch) -> Tensor:
-        """Return the ids, also -1, by which a cache behind the table knows the rows of a batch."""
+        """Return the ids, also -1, of a batch's rows in a cache behind the table."""
         ids, table = batch.ids[self.name], self.table
         while isinstance(table, RowView):
             ids, table = table.ids_of(ids), table.table
         return ids
 
     def trace(self, batch: PendingBatch) -> Tensor:
-        """Return the distinct ones of `base_ids`, without -1, in order of first appearance."""
+        """Return the distinct `base_ids`, without -1, in order of first appearance."""
         ids = self.base_ids(batch).cpu()
         return ids[ids >= 0] if self.name == "edge_x" else unique_events([ids])[0][1:]
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Enclose the replay of a captured `gather`, which is not seen otherwise."""
+        """Enclose the replay of a captured `gather`, which is otherwise not tracked."""
         base, cache = self.table.base, cache_of(self.base_table)
         view = base.view if isinstance(base, FeatureTable) else None
         turn = nullcontext() if cache is None else cache.reading()
@@ -800,14 +800,14 @@ class FeatureInput:
 
     @property
     def is_in_reach_of_a_gpu(self) -> bool:
-        """Whether kernels gather the rows by ids on a GPU, for which no host has to wait."""
+        """Whether kernels gather the rows by ids on a GPU without waiting for the host."""
         cache = cache_of(self.base_table)
         is_there = cache is None or cache.gpu is not None
         return is_there and self.table.placement in ("device", "uva")
 
     @property
     def planned_cache(self) -> CachedTable | None:
-        """The cache through which the table is read, if its policy is "belady"."""
+        """The cache in front of the table, if its policy is "belady"."""
         cache = cache_of(self.base_table)
         return cache if cache is not None and cache.policy == "belady" else None
 
@@ -819,7 +819,7 @@ def feature_inputs(graph: TemporalGraph) -> list[FeatureInput]:
 
 
 def check_unplanned(graph: TemporalGraph) -> None:
-    """Raise ValueError if features come through a cache that needs a future to plan for."""
+    """Raise ValueError if a feature cache needs known future accesses."""
     for table in feature_inputs(graph):
         if table.planned_cache is not None:
             raise ValueError(
@@ -829,7 +829,7 @@ def check_unplanned(graph: TemporalGraph) -> None:
 
 
 class BlockPlaces(NamedTuple):
-    """Where the columns of a `Block` are in a slab, in bytes; -1: it has none."""
+    """Byte offsets of the columns of a `Block` in a slab; -1: no such column."""
 
     targets: int
     """Its rows, padding included."""
@@ -842,7 +842,7 @@ class BlockPlaces(NamedTuple):
 
 
 class BatchPlaces(NamedTuple):
-    """Where the columns of a batch are in a slab, in bytes, and how many rows; -1: it has none."""
+    """Byte offsets and row counts of a batch's columns in a slab; -1: no such column."""
 
     num_events: int
     num_new: int
@@ -853,17 +853,17 @@ class BatchPlaces(NamedTuple):
     ends: int
     """Sources, destinations, negatives' destinations and, if they have their own, sources."""
     row: int
-    """Of each of those, in the top frontier."""
+    """Row of each of those in the top frontier."""
     counts: int
     num_nodes: int
     nodes: int
     position: int
     num_edges: int
-    """Rows of the edge table, padding included; how many of them the blocks read."""
+    """Rows of the edge table, padding included; number of them that the blocks read."""
     num_in_blocks: int
     own_row: int
     edge_ids: int
-    """Of the edge table, where its rows are gathered by others."""
+    """Ids of the edge table, where its rows are gathered separately."""
     edge_x: int
     x: int
     node_ids: int
@@ -871,19 +871,19 @@ class BatchPlaces(NamedTuple):
 
     @property
     def named(self) -> set[Feature]:
-        """The tables whose rows are not in the slab, but their ids."""
+        """The tables of which the slab holds ids instead of rows."""
         named: set[Feature] = {"edge_x"} if self.edge_ids >= 0 else set()
         return named | {"node_x"} if self.node_ids >= 0 else named
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FilledSlab:
-    """A slab with a batch of a plan in it."""
+    """A slab that holds a batch."""
 
     epoch: int
     index: int
     memory: Tensor
-    """All that was written, uint8."""
+    """All bytes written, uint8."""
     host: HostEvents
     """The batch's events: a copy."""
     at: BatchPlaces
@@ -891,7 +891,7 @@ class FilledSlab:
 
 
 class _Piece:
-    """A piece of memory, uint8, of which columns are views."""
+    """A buffer, uint8, whose views are columns."""
 
     def __init__(self, memory: Tensor) -> None:
         types = torch.int64, torch.float32, torch.bool
@@ -900,7 +900,7 @@ class _Piece:
     def column(
         self, place: int, rows: int, width: int | None = None, dtype: torch.dtype = torch.int64
     ) -> Tensor:
-        """Return `[rows]` or `[rows, width]` from byte `place` on."""
+        """Return `[rows]` or `[rows, width]` at byte `place`."""
         typed = self._typed[dtype]
         start = place // typed.element_size()
         if width is None:
@@ -908,7 +908,7 @@ class _Piece:
         return typed.as_strided((rows, width), (width, 1), start)
 
     def features(self, place: int, rows: int, width: int) -> Tensor | None:
-        """Return float32 `[rows, width]` from byte `place` on; None where there are none."""
+        """Return float32 `[rows, width]` at byte `place`; None where there are none."""
         return None if place < 0 else self.column(place, rows, width, torch.float32)
 
     def ends(self, place: int, at: BatchPlaces, m: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -922,23 +922,23 @@ class _Piece:
 
 
 KEPT_SLABS = 8
-"""Unused slabs that are kept: what a loader looks ahead, and a few threads and consumers hold."""
+"""Most unused slabs kept: enough for a loader's lookahead, some threads and consumers."""
 
 
 def host_preparer(
     plan: Plan, allocate: Callable[[int], Tensor] | None = None
 ) -> HostPreparer | None:
-    """Return what prepares batches of `plan` by one call each, None where the core cannot."""
+    """Return the native preparer of a plan's batches; None where not supported."""
     graph, negatives = plan.graph, plan.negatives
     if not isinstance(graph.backend, HostGraph) or graph.shard.world > 1:
-        return None  # kernels sample where neighborhoods are; other ranks are asked at every hop
+        return None  # kernels sample on a GPU; shards query other ranks at every hop
     if not isinstance(negatives, NegativeSampler) or callable(plan.sampler.strategy):
-        return None  # negatives from elsewhere than the log; the core calls no Python
+        return None  # negatives from outside the log; the core calls no Python
     return HostPreparer(plan, graph.backend, negatives, allocate)
 
 
 class HostPreparer:
-    """Prepares whole batches of a plan in slabs: the same to the bit as hop by hop."""
+    """Prepares whole batches of a plan in slabs; bit-identical to hop by hop."""
 
     def __init__(
         self,
@@ -949,7 +949,7 @@ class HostPreparer:
     ) -> None:
         self._plan, self._negatives = plan, negatives
         self.pool = SlabPool(KEPT_SLABS, allocate)
-        """Of the slabs; has counts of them and of their allocations."""
+        """Pool of the slabs; counts them and their allocations."""
         self._native = Preparer(
             graph=backend.native,
             pairs=plan.pairs.upto(0).native,
@@ -998,7 +998,7 @@ class HostPreparer:
         replay_begin, num_replay = begin, 0
         if plan.replay is not None:
             replay_begin, num_replay = plan.replay.begin(begin), plan.replay.num_events(end - begin)
-        rows: dict[Feature, Tensor | None] = {}  # after the span: those of its events are there
+        rows: dict[Feature, Tensor | None] = {}  # after the span: rows of its events exist
         for each in feature_inputs(graph):
             if each.name in gathered and isinstance(each.table, FeatureTable):
                 with each.error_context():
@@ -1022,13 +1022,13 @@ class HostPreparer:
             node_end=INT64_MAX if node_end is None else node_end,
             is_padded=is_padded,
         )
-        memory = torch.frombuffer(slab, dtype=torch.uint8)  # it and its views keep the slab
+        memory = torch.frombuffer(slab, dtype=torch.uint8)  # it and its views keep the slab alive
         size, step = len(BatchPlaces._fields), len(BlockPlaces._fields)
         at = BatchPlaces(*numbers[:size])
         starts = range(size, len(numbers), step)
         blocks = [BlockPlaces(*numbers[start : start + step]) for start in starts]
         num = at.num_events
-        # a copy: events are kept longer than their batch, and would keep its slab
+        # a copy: events outlive their batch, and would keep its slab alive
         ends = memory[: at.ends + 16 * num].view(torch.int64).clone()
         eid, t, src = (ends[place // 8 :][:num] for place in (at.eid, at.t, at.ends))
         dst, weight = ends[at.ends // 8 + num :], graph.log.column("weight", eid)
@@ -1100,46 +1100,46 @@ class HostPreparer:
 
 
 class LentBatch(NamedTuple):
-    """A batch on a GPU, in memory that may be written over once it is freed."""
+    """A batch on a GPU, in memory that may be overwritten once it is freed."""
 
     batch: Batch
     free: Callable[[], None] = lambda: None
-    """Lets its memory be used again, behind the current stream's work so far."""
+    """Releases its memory after the current stream's work so far."""
 
 
 MakeBatch = Callable[..., LentBatch]
-"""Makes batch (epoch, index), or a slice or part of it; for any thread."""
+"""Makes batch (epoch, index), or a slice or part of it; thread-safe."""
 
 _PARAMS = 3
-"""Of a hop: the cut-off of all queries, the key of its draws and how many queries are in use."""
+"""Parameters of a hop: cut-off of all queries, key of its draws, number of queries in use."""
 _TWO_TO_63 = 1 << 63
 
 
 _WARM_UPS = 3
-"""Batches prepared without a capture first: what is compiled or allocated once is so by then."""
+"""Batches prepared before a capture, so that kernels are compiled and memory allocated."""
 
 
 @dataclass(slots=True, eq=False)
 class _Captured:
-    """The preparation of batches of one shape, captured in memory that later batches reuse."""
+    """Captured preparation of batches of one shape, in memory that later batches reuse."""
 
     node_x_end: int | None
-    """As the graph had it, whose rows of node features it decides."""
+    """`node_x_end` of the graph at capture, which determines the rows of node features."""
     roots: Tensor
-    """int64 on the GPU: what each replay reads."""
+    """int64 on the GPU: input of each replay."""
     batch: Batch
-    """Whose tensors each replay writes."""
+    """Output tensors of each replay."""
     work: CapturedWork
     freed: StreamEvent | None = None
-    """From where on nothing reads the batch that was in it last."""
+    """Point after which nothing reads the previous batch."""
 
 
 class DevicePreparer:
     """Prepares batches on a GPU, by kernels on the current stream; the host draws their roots.
 
-    Roots go over in one copy from pinned memory, and nothing waits: frontiers have as many rows as
-    they could come to, those not in use being padding. Batches of full size can be replays of CUDA
-    graphs, whose slabs outlive a pass.
+    Roots are copied in one transfer from pinned memory without synchronizing: frontiers have
+    their largest possible number of rows, unused ones being padding. Batches of full size can be
+    replays of CUDA graphs, whose slabs outlive a pass.
     """
 
     def __init__(self, plan: Plan, gpu: Device) -> None:
@@ -1149,13 +1149,13 @@ class DevicePreparer:
         self._num_warm = 0
 
     def placed(self, roots: Roots) -> Roots:
-        """Return the roots with columns on the GPU, which come in one copy."""
+        """Return the roots with columns on the GPU, copied in one transfer."""
         with self._pinned.lend(8 * sum(self._sizes(roots))) as room:
             self._pack(roots, room)
             return self._unpack(roots, self._gpu.copy_from_host(room).view(torch.int64))
 
     def _sizes(self, roots: Roots) -> list[int]:
-        """Return the lengths of the columns of roots, one behind the other in int64."""
+        """Return the lengths of the columns of roots, concatenated as int64."""
         num, num_queries = len(roots.host.eid), len(roots.queries)
         num_params = _PARAMS * len(self._plan.fanouts)
         return [num, num, *[num_queries] * 3, len(roots.counts), 1, num_params]
@@ -1173,7 +1173,7 @@ class DevicePreparer:
         torch.cat([*columns, words], out=room.view(torch.int64))
 
     def _unpack(self, roots: Roots, words: Tensor) -> Roots:
-        """Return `roots` with columns in a piece of memory, int64, as views of it."""
+        """Return `roots` with columns that are views of `words`, int64."""
         columns = torch.split(words, self._sizes(roots))
         eid, t, nodes, query_t, position, counts, begin, params = columns
         src, dst, negative_src, negative_dst = roots.split(nodes)
@@ -1188,7 +1188,7 @@ class DevicePreparer:
         )
 
     def batches(self, num_slabs: int, clock: WorkClock) -> MakeBatch:
-        """Return what makes batches for one pass, up to `num_slabs` of them at a time in slabs."""
+        """Return a function that makes batches for one pass, with `num_slabs` slabs."""
         plan, lock, num_used = self._plan, threading.Lock(), 0
 
         def make(*task: Any) -> LentBatch:
@@ -1216,7 +1216,7 @@ class DevicePreparer:
         return make
 
     def _batch(self, roots: Roots, clock: WorkClock) -> Batch:
-        """Return the batch of what was drawn; waits only for features that the host reads."""
+        """Return the batch of drawn roots; waits only for features that the host reads."""
         graph = self._plan.graph
         with clock.measuring():
             pending = assemble(self._plan, self.placed(roots))
@@ -1225,14 +1225,14 @@ class DevicePreparer:
         return pending.gathered(graph)
 
     def _is_warm(self, roots: Roots) -> bool:
-        """Whether a batch can be captured: it is of full size, and others came before."""
+        """Whether a batch can be captured: it is of full size and not among the first."""
         if len(roots.host.eid) != self._plan.full_size:
             return False
         self._num_warm += 1
         return self._num_warm > _WARM_UPS
 
     def _replayed(self, roots: Roots, slab: _Captured | None, clock: WorkClock) -> _Captured:
-        """Return a slab that holds the batch of what was drawn; waits only while it captures."""
+        """Return a slab that holds the batch of drawn roots; waits only during a capture."""
         graph = self._plan.graph
         if slab is not None and slab.freed is not None:
             self._gpu.wait_event(slab.freed)
@@ -1272,11 +1272,11 @@ class DevicePreparer:
 
 
 _ALIGNMENT = 256
-"""Of columns, in bytes: that of whatever torch allocates itself."""
+"""Alignment of columns in bytes, as of torch's own allocations."""
 
 
 class PinnedCopies:
-    """Copies columns of the host to a GPU: one piece, by one copy on the current stream."""
+    """Copies host columns to a GPU in one transfer on the current stream."""
 
     def __init__(self, gpu: Device, clock: WorkClock) -> None:
         self._gpu, self._clock = gpu, clock
@@ -1303,7 +1303,7 @@ class PinnedCopies:
 
         with self._pinned.lend(end) as room:
             for column, part in zip(columns, parts(room), strict=True):
-                # numpy copies on this thread alone, where torch would start threads beside it
+                # numpy copies on this thread, where torch would start more
                 values = part.numpy()
                 values[: len(column)] = column.numpy()
                 if id(column) in longer:
@@ -1313,7 +1313,7 @@ class PinnedCopies:
         return {id(column): part for column, part in zip(columns, parts(there), strict=True)}
 
     def of_batch(self, batch: Batch) -> Batch:
-        """Return a copy of a batch, with padding up to a size; does not synchronize."""
+        """Return a padded copy of a batch; does not synchronize."""
         copies = self.of(batch.tensors(), paddings(batch, shape_of(batch).rounded()))
         return batch.map(lambda column: copies[id(column)])
 
@@ -1321,9 +1321,9 @@ class PinnedCopies:
 class CopiedBatches:
     """Prepares batches in host memory and copies them to a GPU, on the current stream.
 
-    Whole batches are prepared in slabs of pinned memory, not used again before their copies are
-    done. Slices, parts, and batches with features on a disk, behind a cache of the host or of
-    selected rows, are laid out in pinned memory first. What the GPU can read it gathers itself.
+    Whole batches are prepared in slabs of pinned memory, which are reused after their copies are
+    done. Slices, parts, and batches with features on a disk, behind a host cache or of
+    selected rows, are first packed in pinned memory. Rows that the GPU can read it gathers itself.
     """
 
     def __init__(self, plan: Plan, gpu: Device, clock: WorkClock) -> None:
@@ -1336,10 +1336,10 @@ class CopiedBatches:
         self._slabs = None if has_views else host_preparer(plan, gpu.allocate_host)
         self._lock = threading.Lock()
         self._copied: deque[tuple[Tensor, StreamEvent]] = deque()
-        """Slabs, and when their copies are done."""
+        """Slabs, and the event that ends their copies."""
 
     def make(self, epoch: int, index: int, *part: Any) -> LentBatch:
-        """Return a batch on the GPU, with padding up to a size; waits for tables at most."""
+        """Return the padded batch on the GPU; waits for tables at most."""
         filled: FilledSlab | None = None
         if not part and self._slabs is not None:
             filled = self._slabs.fill(epoch, index, self._here, is_padded=True)
@@ -1355,7 +1355,7 @@ class CopiedBatches:
         return LentBatch(self._completed(self._slabs.view(filled, there, is_here=False)))
 
     def of_pending(self, pending: PendingBatch) -> Batch:
-        """Return a batch of the host on the GPU; the host waits for features that it gathers."""
+        """Return a host batch on the GPU; waits for features that the host gathers."""
         batch = pending.with_features({n: each.gather(pending) for n, each in self._here.items()})
         ids = {name: each.base_ids(pending) for name, each in self._there.items()}
         shape = replace(shape_of(batch), edges=len(pending.ids.get("edge_x", ()))).rounded()

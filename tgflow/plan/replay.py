@@ -1,4 +1,4 @@
-"""ExperienceReplay: past events that a batch learns from again, beside its new ones."""
+"""Experience replay: past events that a batch learns from again, beside its new ones."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tgflow.plan import _native
 @described
 @dataclass(frozen=True, slots=True)
 class ExperienceReplay:
-    """Recency-weighted replay: recent events are likelier to be learned from again.
+    """Recency-weighted replay of past events.
 
-    Replayed events are added to a batch; they never take a new event's place.
+    Replayed events are added to a batch; they never replace a new event.
 
     Args:
         ratio: Replayed events per new event; 0 replays none.
@@ -64,5 +64,5 @@ class ExperienceReplay:
         return min(max(self.first, before - self.horizon), before)
 
     def num_events(self, num_new: int) -> int:
-        """Return how many events are replayed beside `num_new`, where there are as many."""
+        """Return the number of events replayed beside `num_new`, if that many exist."""
         return round(self.ratio * num_new)

@@ -1,12 +1,12 @@
-"""Which rows of a layer a batch takes from earlier ones, computed with parameters a little older.
+"""Reuse of layer rows of earlier batches, computed with slightly older parameters.
 
-The reuse of embeddings under bounded staleness of NeutronOrch (PVLDB 17, 2024), for temporal
-graphs: below the roots a layer's row of (node, time) is made of what happened before that time,
-which does not change once the log has reached it. What ages is the
-parameters alone, by a step a batch.
+Reuse of embeddings under bounded staleness as in NeutronOrch (PVLDB 17, 2024), for temporal
+graphs: below the roots a layer's row of (node, time) depends on what happened before that time,
+which does not change once the log has reached it. Only the parameters age,
+by one optimizer step per batch.
 
-Which rows are taken is a function of the plan's own batches in their order, not of what a cache
-happens to hold: so a run that is resumed, or prepared by other threads, takes the same.
+The rows to reuse are a function of the plan's own batches in their order, not of a cache's
+contents: a run that is resumed, or prepared by other threads, reuses the same.
 """
 
 from __future__ import annotations
@@ -43,60 +43,60 @@ from tgflow.sampling import Frontier
 from tgflow.sampling.hops import HopQueries, Hops, SomeNeighbors
 
 WINDOW = 32
-"""Batches after which it is decided whether reuse is worth its while."""
+"""Batches between decisions whether reuse is worth its cost."""
 LEAST_SHARE = 0.1
-"""Of the rows of the last `WINDOW` batches that must have been reused for it to go on."""
+"""Least share of reused rows in the last `WINDOW` batches to continue."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReuseRule:
-    """Which rows are taken."""
+    """Which rows are reused."""
 
     staleness: int
-    """Those that were computed at most this many batches before, at least 1."""
+    """Staleness bound: rows computed at most this many batches before, at least 1."""
     refresh: float
-    """Share of them, above 0, that is computed again, with gradients that stand for all of them."""
+    """Share of them, above 0, that is recomputed, with gradients scaled up to the whole share."""
 
 
 _NEW_WINDOW = {"window": 0, "window_asked": 0, "window_reused": 0}
 
 
 class ReuseProgress(NamedTuple):
-    """How far the decisions about a hop have come, and what they were so far."""
+    """Counters of a hop's decisions so far."""
 
     number: int = 0
-    """Of the next batch."""
+    """Number of the next batch."""
     asked: int = 0
-    """Rows that batches asked for, while rows were reused at all."""
+    """Rows that batches requested while reuse was on."""
     reused: int = 0
-    """Of these, rows that were taken and not computed."""
+    """Of these, rows that were reused and not computed."""
     refreshed: int = 0
-    """Rows that could have been taken, and were computed again."""
+    """Rows that could have been reused and were recomputed."""
     saved: int = 0
-    """Neighbors that were neither sampled nor read as others were taken."""
+    """Neighbors neither sampled nor read because their target was reused."""
     largest_lag: int = 0
-    """Batches since the oldest row that was taken had been computed; at most the staleness."""
+    """Largest number of batches since a reused row was computed; at most the staleness bound."""
     dropped: int = 0
-    """Rows that were forgotten as the past had changed."""
+    """Rows discarded because the past had changed."""
     since: int = 0
-    """Rows of batches before this one are not taken."""
+    """Rows of batches before this one are not reused."""
     late: int = 0
     """Late events that the latest batch could see."""
     window: int = 0
-    """Batches since it was last decided whether reuse is worth its while."""
+    """Batches since the last decision whether reuse is worth its cost."""
     window_asked: int = 0
-    """Rows that they asked for."""
+    """Rows that those batches requested."""
     window_reused: int = 0
-    """Of these, rows that were taken."""
+    """Of these, rows that were reused."""
     is_off: int = 0
-    """1: too little was reused, and nothing is any more in this pass."""
+    """1: too little was reused, and reuse is off for the rest of this pass."""
 
     def restarted(self) -> ReuseProgress:
-        """Return the progress at the start of another pass, with which no rows are shared."""
+        """Return the progress at the start of another pass, which shares no rows."""
         return self._replace(since=self.number, is_off=0, **_NEW_WINDOW)
 
     def counted(self, asked: int, reused: int, refreshed: int, k: int, lag: int) -> ReuseProgress:
-        """Return the progress after a batch, whose rows have `k` neighbors each."""
+        """Return the progress after a batch whose rows have `k` neighbors each."""
         now = self._replace(
             number=self.number + 1,
             asked=self.asked + asked,
@@ -114,23 +114,23 @@ class ReuseProgress(NamedTuple):
         return now._replace(is_off=int(is_off), **_NEW_WINDOW)
 
     def oldest(self, staleness: int) -> int:
-        """Return the first batch whose rows the next one may take."""
+        """Return the first batch whose rows the next one may reuse."""
         return max(self.since, self.number - staleness)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReuseChoice:
-    """What a batch computes of the rows that a hop asks for, and what it takes."""
+    """Rows of a hop that a batch computes, and those it reuses."""
 
     at: Tensor
-    """int64 `[n]`: the rows to compute, as numbers of the hop's frontier."""
+    """int64 `[n]`: frontier rows to compute."""
     row: Tensor
-    """int64 `[N]`: where each row of the frontier is then: at the places of `at`, or behind."""
+    """int64 `[N]`: new place of each frontier row: among those of `at`, or behind."""
     reused: ReusedRows
 
 
 class HopReuse:
-    """Decides for the rows that a hop below the first asks for, batch after batch."""
+    """Decides, batch by batch, which rows of a hop below the first to reuse."""
 
     def __init__(
         self,
@@ -151,18 +151,18 @@ class HopReuse:
 
     @property
     def is_off(self) -> bool:
-        """Whether nothing is reused any more."""
+        """Whether reuse is off."""
         return bool(self.progress.is_off)
 
     def decide(self, roots: Roots, asked: HopQueries) -> ReuseChoice | None:
-        """Return what the next batch takes; None: nothing, all is computed as without reuse.
+        """Return what the next batch reuses; None: nothing, all rows are computed.
 
         Waits for a GPU that the queries are on.
         """
         if self.is_off:
             return None
         nodes, t = asked.nodes.cpu(), asked.t.cpu()
-        if self._plan.gpu is not None:  # without padding
+        if self._plan.gpu is not None:  # drop padding
             size = int((nodes >= 0).sum())
             nodes, t = nodes[:size], t[:size]
         num_used = len(nodes)
@@ -172,7 +172,7 @@ class HopReuse:
         order, slot = torch.empty(2, num_used, dtype=torch.int64).unbind(0)
         rule, number = self._rule, self.progress.number
         may_recur = torch.zeros(num_used, dtype=torch.bool)
-        if limit > 0:  # where the log has reached a time, nothing earlier is appended
+        if limit > 0:  # no event is appended before a time that the log has reached
             torch.le(t, self._plan.graph.log.gather(torch.tensor([limit - 1])).t, out=may_recur)
         counts = self._map.decide(
             number, nodes, t, may_recur, rule.staleness, rule.refresh, key, order, slot
@@ -200,7 +200,7 @@ class HopReuse:
         return ReuseChoice(order[:computed], row, ReusedRows(taken, kept, weight, record))
 
     def _forget_changed(self, limit: int) -> None:
-        """Forget all rows if the past that the next batch sees is not that of those before."""
+        """Discard all rows if the past that the next batch sees has changed."""
         graph, progress = self._plan.graph, self.progress
         change = graph.last_change
         late = 0
@@ -219,7 +219,7 @@ class HopReuse:
 
 
 def _padded(slots: Tensor, fill: int) -> Tensor:
-    """Return slots up to a size; none stay none."""
+    """Return padded slots; an empty tensor stays empty."""
     size = rounded(len(slots)) if len(slots) else 0
     return torch.cat([slots, slots.new_full((size - len(slots),), fill)])
 
@@ -232,12 +232,12 @@ class Walk:
         self.roots = plan.placed(plan.draw(epoch, index))
         self._hops = walk_of(plan, self.roots)
         self.asked: HopQueries = next(self._hops)
-        """What the next hop asks, if `found` is None."""
+        """Queries of the next hop, if `found` is None."""
         self.found: Hops | None = None
         self.take(None)
 
     def take(self, choice: ReuseChoice | None) -> None:
-        """Take the next hop: of all rows that it asks about, or of those of a choice."""
+        """Expand the next hop: all queried rows, or those of a choice."""
         try:
             self.asked = self._hops.send(self._answer(choice))
         except StopIteration as end:
@@ -272,22 +272,22 @@ class Walk:
 
 @dataclass(slots=True, eq=False)
 class BatchReuse:
-    """What was decided of a batch, and how far it has come."""
+    """Reuse decisions of a batch, and its progress."""
 
     walk: Walk | None
-    """None: its hops were taken already, or it takes nothing."""
+    """None: its hops were expanded already, or it reuses nothing."""
     choices: list[ReuseChoice | None]
-    """Of each hop below the first."""
+    """Choice for each hop below the first."""
 
 
 _Task = tuple[int, int, BatchReuse]
 
 
 class ReusingPlan:
-    """The batches of a plan, which take rows from each other: a source for one pass of a loader.
+    """Batches of a plan that reuse each other's rows: a source for one pass of a loader.
 
-    Its tasks are those of `tasks`: (epoch, index, `BatchReuse`). A batch is a function of its task,
-    whoever prepares it, and however often.
+    Its tasks are those of `tasks`: (epoch, index, `BatchReuse`). A batch is a pure function of
+    its task.
     """
 
     def __init__(self, plan: Plan, hops: Sequence[HopReuse]) -> None:
@@ -304,13 +304,13 @@ class ReusingPlan:
 
     @property
     def gpu(self) -> Device | None:
-        """Where batches are made: on a GPU, or in host memory."""
+        """The GPU that batches are made on; None: host memory."""
         return self._plan.gpu
 
     def tasks(
         self, tasks: Iterable[tuple[int, int]], num_threads: int
     ) -> Generator[tuple[int, int, BatchReuse]]:
-        """Yield the tasks, in order, with what is decided of each; pulls them lazily."""
+        """Yield the tasks, in order, with the decisions for each; pulls them lazily."""
         how: Any = {
             "num_threads": num_threads,
             "lookahead": max(2, 2 * num_threads),
@@ -328,11 +328,11 @@ class ReusingPlan:
         return *task, BatchReuse(walk, [])
 
     def pending(self, epoch: int, index: int, reuse: BatchReuse | None = None) -> PendingBatch:
-        """Return a batch before its features are read, see `Plan.pending`; None takes no rows."""
+        """Return a batch before its features are read, see `Plan.pending`; None reuses no rows."""
         walk, choices = None, []
         if reuse is not None:
             walk, reuse.walk, choices = reuse.walk, None, reuse.choices
-        if walk is not None:  # its hops but the last one were taken
+        if walk is not None:  # all its hops but the last were expanded
             choices = choices[-1:]
         elif any(choices):
             walk = Walk(self._plan, epoch, index)
@@ -344,11 +344,11 @@ class ReusingPlan:
         return assemble(self._plan, walk.roots, walk.found)
 
     def batch(self, epoch: int, index: int, reuse: BatchReuse | None = None) -> Batch:
-        """Return a batch, see `Plan.batch`; None takes no rows."""
+        """Return a batch, see `Plan.batch`; None reuses no rows."""
         return self.pending(epoch, index, reuse).gathered(self.graph)
 
     def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> MakeBatch:
-        """Return what makes the batches on a GPU: made there, or copied; never in slabs."""
+        """Return a function that makes batches on a GPU: made there or copied, never in slabs."""
         if self.gpu is not None:
             return lambda *task: LentBatch(self.batch(*task))
         copies = CopiedBatches(self._plan, gpu, clock)
@@ -356,7 +356,7 @@ class ReusingPlan:
 
 
 def check_reusable(plan: Plan) -> None:
-    """Raise ValueError unless rows of a plan's batches are the same in others."""
+    """Raise ValueError unless rows of one batch can be reused in others."""
     strategy = plan.sampler.strategy
     if strategy != "recent":
         raise ValueError(
@@ -383,7 +383,7 @@ def _next_hop(task: _Task) -> _Task:
 
 
 def _decided(hop: HopReuse, begun: Generator[_Task]) -> Generator[_Task]:
-    """Decide for batch after batch."""
+    """Decide for each batch in order."""
     with closing(begun):
         for task in begun:
             walk = task[-1].walk

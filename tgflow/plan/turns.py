@@ -1,7 +1,7 @@
-"""Batches of several tasks prepared in one turn, whose questions other ranks answer together.
+"""Prepares batches of several tasks per turn, with batched queries to other ranks.
 
-Where neighbors or memory are sharded, every read waits for the other ranks. So batches of several
-micro-batches ask together, and all ranks take the same turns, with one thread each.
+Where neighbors or memory are sharded, every read waits for the other ranks. So several
+micro-batches send their queries together, and all ranks take the same turns, with one thread each.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from tgflow.sampling import Frontier, Sampler
 from tgflow.sampling.hops import Hops, HopWalk, hop_by_hop, walk_here
 
 KIND = "turns"
-"""What going through counts as in `Traffic`: 8 bytes to each other rank, once a turn."""
+"""Kind of this barrier's cost in `Traffic`: 8 bytes to each other rank per turn."""
 
 
 class TurnsOver(Exception):
-    """A rank takes no more turns, so there are none for the others."""
+    """Raised when a rank takes no more turns, so that no other rank can."""
 
 
 class TurnGate:
     """A barrier that all ranks pass before each turn, in the group "plan".
 
-    Turns are prepared ahead of the training: when all ranks stop after the same micro-batch, some
-    wait here already for a turn that others never begin. A rank that stops calls `leave`.
+    Turns are prefetched during training: when all ranks stop after the same micro-batch, some
+    already wait here for a turn that others never start. A rank that stops calls `leave`.
     """
 
     def __init__(self, peers: Peers) -> None:
@@ -60,7 +60,7 @@ class TurnGate:
             yield
 
     def leave(self) -> None:
-        """Take no more turns, as no other rank does; waits for all, and for one under way."""
+        """Stop taking turns, as all ranks do; waits for all ranks and for a running turn."""
         with self._taking:
             if not self._is_over:
                 self._is_over = True
@@ -73,17 +73,17 @@ class TurnGate:
 
 
 Walk = Callable[[Iterable[HopWalk]], list[Hops]]
-"""Returns the hops of each batch, all of them taking a hop together, as
+"""Returns the hops of each batch, expanding all batches hop by hop together, as
 `tgflow.distributed.asking.AskingSampler.walk` does."""
 
 
 def walks_here(graph: TemporalGraph, sampler: Sampler) -> Walk:
-    """Return the `Walk` over a graph that has all neighbors: it asks no other rank."""
+    """Return the `Walk` over a graph that has all neighbors, without queries to other ranks."""
     return lambda walks: [walk_here(graph, walk, sampler) for walk in walks]
 
 
 AskState = Callable[[Sequence[Iterable[Batch]]], Sequence[Callable[[], None]]]
-"""What `tgflow.state.SpreadState.ask` is."""
+"""Type of `tgflow.state.SpreadState.ask`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,16 +93,16 @@ class SharePreparer:
     plan_of: Callable[[int], Plan]
     walk: Walk
     wanted: range
-    """The slices of each batch that are computed here."""
+    """Slices of each batch that are computed here."""
     most: int
-    """Slices of the rank that computes most of a batch: as many walks all ranks take."""
+    """Largest number of slices per batch of any rank: all ranks take that many walks."""
     ask: AskState | None = None
-    """Lets owners know what micro-batches read of the model's state; None: it is all here."""
+    """Sends owners the reads of the model's state; None: all state is local."""
 
     def shares(self, turn: Sequence[Task]) -> list[Share]:
-        """Return the wanted slices of each batch: the same as `Plan.share` of a whole graph.
+        """Return the wanted slices of each batch, equal to `Plan.share` of a whole graph.
 
-        All ranks call it with the same turns, and take as many walks.
+        All ranks must call it with the same turns; they take equally many walks.
         """
         try:
             tasks = [(self.plan_of(task[0]), task[:2]) for task in turn]
@@ -110,7 +110,7 @@ class SharePreparer:
             plan, none = tasks[0][0], torch.empty(0, dtype=torch.int64)
             nowhere = Frontier(none, none, none)
             walks = [walk_of(*each) for each in drawn]
-            for _ in range(self.most * len(turn) - len(walks)):  # beside those of other ranks
+            for _ in range(self.most * len(turn) - len(walks)):  # to match those of other ranks
                 walk = hop_by_hop(
                     plan.graph.seconds_per_tick, None, nowhere, plan.fanouts, key=0, as_of=0
                 )
@@ -128,7 +128,7 @@ class SharePreparer:
 
 
 def _fetching(shares: Iterable[Share], ask: AskState) -> list[Share]:
-    """Return shares that fetch what they read of a state: those of a micro-batch together."""
+    """Return shares that fetch the state they read, together per micro-batch."""
     groups = [[*group] for _, group in groupby(shares, key=lambda share: share.index)]
     read = [[batch for share in group for _, batch in share.computed()] for group in groups]
     pairs = zip(groups, ask(read), strict=True)
@@ -145,8 +145,8 @@ def shares_by_turns(
 ) -> Generator[Share]:
     """Yield the shares of each turn, in the order of their tasks.
 
-    Turns are pulled lazily, and prepared by one thread, as all ranks must ask in one order. Left
-    early, a thread that waits for other ranks is not waited for longer than a second.
+    Turns are pulled lazily and prepared by one thread, as all ranks must query in one order. If
+    closed early, a thread that waits for other ranks is joined for at most a second.
     """
 
     def shares_of(turn: Sequence[Task]) -> list[Share]:

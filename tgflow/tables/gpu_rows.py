@@ -46,7 +46,7 @@ class DeviceRows(RowStorage):
         return len(self._bytes)
 
     def append(self, rows: Tensor, size: int) -> None:
-        """Append rows behind the first `size` on the current stream; waits only if they are pinned."""
+        """Append rows behind the first `size` on the current stream; waits for pinned rows only."""
         self._view.check()
         self._readers.writing()
         end = (size + len(rows)) * self.row_bytes
