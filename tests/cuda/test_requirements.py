@@ -71,7 +71,7 @@ def version(name: str, number: int):
         ),
         (
             replaced(torch.cuda, "current_device", failing(RuntimeError("No CUDA GPUs"))),
-            "No CUDA GPUs; see what nvidia-smi says and whether CUDA_VISIBLE_DEVICES",
+            "No CUDA GPUs; check nvidia-smi, and whether CUDA_VISIBLE_DEVICES",
         ),
         (without("cupy"), "pip install 'tgflow-learn[cuda]'"),
         (

@@ -65,7 +65,7 @@ def test_preparation_does_not_synchronize(
 def test_cache_planned_on_the_host_is_refused() -> None:
     cache = cached(FeatureTable(2), rows=30, policy="belady")
     graph = TemporalGraph.from_events(EVENTS[:40], edge_x=cache, device=opened("emulated"))
-    with pytest.raises(ValueError, match=r"a GPU that samples tells no host.*policy=\"lru\""):
+    with pytest.raises(ValueError, match=r"a GPU samples without.*policy=\"lru\""):
         plan_of(graph)
 
 

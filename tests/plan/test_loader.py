@@ -197,7 +197,7 @@ def test_failure_of_a_planned_batch_is_raised_in_order(
 
 def test_belady_cache_is_refused_for_live_streams() -> None:
     graph = TemporalGraph(node_x=cached(FeatureTable(2), rows=4, policy="belady"))
-    with pytest.raises(ValueError, match=r"node_x has policy=.* no future to know; use"):
+    with pytest.raises(ValueError, match=r"node_x has policy=.* are unknown; use"):
         ContinualTrainer(small_tgn(), graph)
 
 

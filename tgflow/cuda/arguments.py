@@ -1,4 +1,4 @@
-"""Checks tensors in full before their addresses are taken, as the native core's bindings do."""
+"""Validates tensors before their addresses are taken, as the core's bindings do."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 Dim = int | str
-"""A length that a dimension must have, or the letter of one that may be any."""
+"""Required length of a dimension, or a letter for any length."""
 
 
 class Arguments:
     """The tensors of one call, all on one device.
 
     Args:
-        device: Where they must be.
+        device: Required device of the tensors.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -21,10 +21,10 @@ class Arguments:
 
     @classmethod
     def beside(cls, name: str, tensor: Tensor) -> Arguments:
-        """Return the arguments of a call on the device of its argument `name`.
+        """Return the arguments of a call on the device of argument `name`.
 
         Raises:
-            TypeError: If that is no tensor.
+            TypeError: If it is not a tensor.
         """
         _check_type(name, tensor)
         return cls(tensor.device)
@@ -33,8 +33,8 @@ class Arguments:
         """Return the address of a contiguous tensor of this type and shape, on the device.
 
         Raises:
-            TypeError: If it is no tensor.
-            ValueError: If it does not fit; the message has what it must be and what it is.
+            TypeError: If it is not a tensor.
+            ValueError: If it does not match; the message has the expected and the actual value.
         """
         if self._fits(name, tensor, dtype, shape) and tensor.is_contiguous():
             return tensor.data_ptr()
@@ -44,8 +44,8 @@ class Arguments:
         """Return address and stride, in elements, of a matrix whose rows are contiguous each.
 
         Raises:
-            TypeError: If it is no tensor.
-            ValueError: If it does not fit.
+            TypeError: If it is not a tensor.
+            ValueError: If it does not match.
         """
         if self._fits(name, tensor, dtype, shape) and (
             tensor.stride(1) == 1 or tensor.numel() == 0

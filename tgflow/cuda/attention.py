@@ -1,4 +1,4 @@
-"""Launches the kernels of attention (csrc/cuda/attend.cu), with the native core's arguments."""
+"""Launches the attention kernels (csrc/cuda/attend.cu), with the native core's arguments."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tgflow.cuda.row_lists import THREADS, lanes_width, list_blocks, row_lists
 from tgflow.cuda.structs import words
 
 _WARPS = 2
-"""Of a thread block: few, so that a small batch reaches every multiprocessor."""
+"""Warps per thread block: few, so that a small batch reaches every multiprocessor."""
 _HEADS = 2
 _MOST_BLOCKS = 1 << 20
 _MOST_SLOTS = (1 << 31) - 1
 
 
 class Inputs(TypedDict):
-    """What both passes read; see tgflow/attention.hpp for shapes."""
+    """Inputs of both passes; see tgflow/attention.hpp for shapes."""
 
     query: Tensor
     below: Tensor | None
@@ -36,7 +36,7 @@ class Inputs(TypedDict):
 
 
 class _Attention(ctypes.Structure):
-    """What both passes read (tgflow/attention.hpp)."""
+    """Inputs of both passes (tgflow/attention.hpp)."""
 
     _fields_ = (
         *words("num_targets k num_heads query"),
@@ -53,7 +53,7 @@ class _AttentionOut(ctypes.Structure):
 
 
 class _AttentionGradients(ctypes.Structure):
-    """Gradients, given and wanted (tgflow/attention.hpp)."""
+    """Gradients, given and to compute (tgflow/attention.hpp)."""
 
     _fields_ = words("weight inputs total query below")
 
@@ -70,19 +70,19 @@ def attend(
     total: Tensor,
     **given: Unpack[Inputs],
 ) -> None:
-    """Fill weights, weighted inputs and their sums, as the native core does.
+    """Fill weights, weighted inputs and their sums; same results as the native core.
 
-    A slot whose row is not in its table makes its target's results NaN.
+    A slot whose row is out of range makes its target's results NaN.
 
     Args:
-        kernels: Where to run; does not synchronize.
+        kernels: Kernels of the device; does not synchronize.
         weight: `[H, N, k]`: the softmax, 0 in empty slots.
         inputs: `[H, N, D]`: sums of weight * keep * input.
         total: `[H, N]`: sums of weight * keep.
-        given: What is read.
+        given: Inputs.
 
     Raises:
-        ValueError: If a tensor is of another dtype, shape or device, or widths do not add up.
+        ValueError: If a tensor has another dtype, shape or device, or widths do not add up.
     """
     device = Arguments.beside("mask", given["mask"])
     a = _checked(device, given)
@@ -106,19 +106,19 @@ def attend_backward(
     grad_below: Tensor | None,
     **given: Unpack[Inputs],
 ) -> None:
-    """Fill the gradients of query and below, as the native core does; the same bits at every run.
+    """Fill the gradients of query and below, as the native core does; bitwise deterministic.
 
     Args:
-        kernels: Where to run; does not synchronize.
+        kernels: Kernels of the device; does not synchronize.
         weight: As `attend` left it.
         grad_inputs: `[H, N, D]`.
         grad_total: `[H, N]`.
         grad_query: Like `query`.
         grad_below: Like `below`; None if there is none.
-        given: What is read, as for `attend`.
+        given: Inputs of `attend`.
 
     Raises:
-        ValueError: If a tensor is of another dtype, shape or device, or widths do not add up.
+        ValueError: If a tensor has another dtype, shape or device, or widths do not add up.
     """
     device = Arguments.beside("mask", given["mask"])
     a = _checked(device, given)
@@ -126,7 +126,7 @@ def attend_backward(
     wanted = device.address("grad_query", grad_query, torch.float32, *given["query"].shape)
     if given["below"] is not None and grad_below is None:
         raise ValueError("grad_below must come with below, got None")
-    # A shared query's gradient is the sum of all targets' own.
+    # A shared query's gradient is the sum over all targets.
     per_target = grad_query.new_empty(*shape, width) if a.shared_query else grad_query
     gradients = _AttentionGradients(
         device.address("weight", weight, torch.float32, *shape, a.k),
@@ -212,7 +212,7 @@ def _width(a: _Attention) -> int:
 
 
 def _lanes_width(a: _Attention, *addresses: int) -> int:
-    """Return how many numbers a lane reads at once, where `addresses` are read or written too."""
+    """Return how many numbers a lane accesses at once, given all `addresses`."""
     all_addresses = [a.query, a.below, a.edge_table, a.frequency, *addresses]
     return lanes_width([a.h_dim, a.x_dim, a.time_dim], all_addresses)
 

@@ -1,4 +1,4 @@
-"""How long a device was busy with a kind of work, without waiting for it."""
+"""Measures the busy time of a device without synchronizing."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ from tgflow.cuda.device import Device, StreamEvent, device_of, has_device
 
 
 class WorkClock:
-    """Adds up the time that the host spends on work, which is that of a CPU."""
+    """Adds up the time of work on the host, for a CPU."""
 
     def __init__(self) -> None:
         self._seconds = 0.0
 
     @property
     def seconds(self) -> float:
-        """What is done so far took; never waits."""
+        """Seconds of finished work; never waits."""
         return self._seconds
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
-        """Enclose work to be added; from one thread, or on a GPU from any."""
+        """Enclose work to measure; from one thread, or on a GPU from any."""
         begin = time.perf_counter()
         yield
         self._seconds += time.perf_counter() - begin
 
 
 class StreamClock(WorkClock):
-    """The time that a stream of a GPU spends, by events in it; time that overlaps counts once."""
+    """Adds up the time of a GPU's stream by CUDA events; overlapping time counts once."""
 
     def __init__(self, gpu: Device) -> None:
         super().__init__()
         self._gpu = gpu
         self._open: deque[_Span] = deque()
-        """In the order in which they began."""
+        """In the order of their starts."""
         self._last: StreamEvent | None = None
-        """The latest end of what was counted."""
+        """Latest end of a counted span."""
 
     @property
     def seconds(self) -> float:
-        """What is done so far took; never waits."""
+        """Seconds of finished work; never waits."""
         while self._open and (end := self._open[0].end) is not None and end.query():
             self._count(self._open.popleft().begin, end)
         return self._seconds
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
-        """Enclose work to be added."""
+        """Enclose work to measure."""
         span = _Span(self._gpu.record_time())
         self._open.append(span)
         try:
@@ -61,7 +61,7 @@ class StreamClock(WorkClock):
             span.end = self._gpu.record_time()
 
     def _count(self, begin: StreamEvent, end: StreamEvent) -> None:
-        """Add a span that began after those before, but for what these have of it."""
+        """Add a span that began after those before, without their overlap."""
         took = begin.elapsed_time(end)
         if self._last is not None:
             took = min(took, self._last.elapsed_time(end))
@@ -74,9 +74,9 @@ class StreamClock(WorkClock):
 class _Span:
     begin: StreamEvent
     end: StreamEvent | None = None
-    """None while it goes on."""
+    """None while it is open."""
 
 
 def clock_of(device: torch.device) -> WorkClock:
-    """Return a clock of what is computed on a device."""
+    """Return a clock for work on a device."""
     return StreamClock(device_of(device)) if has_device(device) else WorkClock()

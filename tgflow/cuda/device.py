@@ -24,11 +24,11 @@ CapturedWork: TypeAlias = torch.cuda.CUDAGraph
 """`replay` queues the work on the current stream; replays never run on two streams at once."""
 
 _PORTABLE_MAPPED = 3
-"""cudaHostRegisterPortable and cudaHostRegisterMapped: pinned and in place for every device."""
+"""cudaHostRegisterPortable and cudaHostRegisterMapped: mapped for every device."""
 
 
 def translate_oom(call: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Raise MemoryError where torch runs out of device memory in `call`, with what it says."""
+    """Convert torch's out-of-memory error in `call` to MemoryError, with its message."""
 
     @wraps(call)
     def checked(*arguments: _P.args, **options: _P.kwargs) -> _R:
@@ -41,7 +41,7 @@ def translate_oom(call: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 class StreamEvent(Protocol):
-    """A point in a stream's work (a CUDA event, whose methods torch does not type)."""
+    """A point in a stream's work: a CUDA event, whose methods torch does not type."""
 
     def query(self) -> bool:
         """Return whether all work before it is done; never waits."""
@@ -50,14 +50,14 @@ class StreamEvent(Protocol):
         """Wait for all work before it."""
 
     def elapsed_time(self, end: Any, /) -> float:
-        """Return the milliseconds until another event of `record_time`, negative if before."""
+        """Return the milliseconds until another event of `record_time`, negative if earlier."""
 
 
 class Device:
-    """One CUDA device, and the host's memory that it reads in place.
+    """One CUDA device, and the host memory that it reads in place.
 
     Raises:
-        CudaError: If it cannot be used; the message says what is missing.
+        CudaError: If it cannot be used; the message contains the cause.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -68,7 +68,7 @@ class Device:
         """Return `num_bytes` of device memory, uint8, contents undefined.
 
         Raises:
-            MemoryError: If there is none; the message says how much was asked for and is free.
+            MemoryError: If it is exhausted; the message has the bytes requested and free.
         """
         try:
             return torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
@@ -80,7 +80,7 @@ class Device:
             ) from error
 
     def free_bytes(self) -> int:
-        """Return the bytes that the driver has left and that torch's allocator keeps unused."""
+        """Return the bytes that are free in the driver and unused in torch's allocator."""
         free, _ = torch.cuda.mem_get_info(self.device)
         kept = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         return free + kept
@@ -94,12 +94,12 @@ class Device:
 
     @cached_property
     def multiprocessors(self) -> int:
-        """How many multiprocessors the device has."""
+        """Number of multiprocessors of the device."""
         count: int = torch.cuda.get_device_properties(self.device).multi_processor_count
         return count
 
     def register(self, address: int, num_bytes: int) -> None:
-        """Pin host memory, whole pages, for kernels to read in place; MemoryError if it cannot."""
+        """Pin whole pages of host memory for kernels to read in place, or raise MemoryError."""
         runtime = require_cupy(self.device).cuda.runtime
         try:
             with torch.cuda.device(self.device):
@@ -111,7 +111,7 @@ class Device:
             ) from error
 
     def unregister(self, address: int) -> None:
-        """Undo `register` of that address; nothing may read there any more."""
+        """Undo `register` of that address; nothing may read there afterwards."""
         with torch.cuda.device(self.device):
             require_cupy(self.device).cuda.runtime.hostUnregister(address)
 
@@ -124,11 +124,11 @@ class Device:
         return torch.cuda.current_stream(self.device).cuda_stream
 
     def open_stream(self) -> object:
-        """Return a stream, as `on` takes it, of those that torch hands out in turn."""
+        """Return one of torch's pooled streams, for `on`."""
         return torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
 
     def on(self, stream: object) -> AbstractContextManager[object]:
-        """Make `stream`, of `open_stream`, this thread's current stream within."""
+        """Make `stream`, from `open_stream`, this thread's current stream in the context."""
         assert isinstance(stream, torch.cuda.Stream)
         return torch.cuda.stream(stream)
 
@@ -136,34 +136,34 @@ class Device:
         """Return a copy of pinned memory (uint8 `[N]`) on the device; does not synchronize.
 
         Args:
-            pinned: Read by the current stream later: see `PinnedPool`.
-            out: Where to; by default newly allocated.
+            pinned: Read later by the current stream: see `PinnedPool`.
+            out: Destination; by default newly allocated.
         """
         if out is None:
             return pinned.to(self.device, non_blocking=True)
         return out.copy_(pinned, non_blocking=True)
 
     def open_pool(self) -> object:
-        """Return a pool of memory that captured graphs share, as `capture` takes it."""
+        """Return a memory pool that captured graphs share, for `capture`."""
         with torch.cuda.device(self.device):
             return torch.cuda.graph_pool_handle()
 
     def capture(
         self, work: Callable[[], Sequence[Tensor]], pool: object | None = None
     ) -> CapturedWork:
-        """Capture what `work` queues on the current stream, which is not done.
+        """Capture the work that `work` queues on the current stream, without running it.
 
-        Waits for the device. Other threads may launch, allocate and copy meanwhile. All captures
+        Waits for the device. Other threads may launch, allocate and copy concurrently. All captures
         are on one stream, as cuBLAS keeps a workspace of tens of MiB for each stream.
 
         Args:
-            work: Returns the tensors that it makes. What it reads and writes must stay where it is;
-                it has been run before, so that all it needs is compiled.
-            pool: Of `open_pool`. Its graphs never run at the same time, and a replay spoils what
-                graphs of it that were captured later have made. None: memory of its own.
+            work: Returns the tensors that it makes. Inputs and outputs must keep their addresses;
+                run it before, so that all its kernels are compiled.
+            pool: From `open_pool`. Its graphs must never run concurrently, and a replay overwrites
+                outputs of graphs captured later from it. None: memory of its own.
         """
         graph, handle = torch.cuda.CUDAGraph(), cast(Any, pool)
-        # "thread_local": what other threads do meanwhile ends no capture; two at once might
+        # "thread_local": other threads' work does not abort the capture; two at once might
         mode = "thread_local"
         capturing = torch.cuda.graph(graph, handle, self._capture_stream, capture_error_mode=mode)
         with _capturing, torch.cuda.device(self.device), capturing:
@@ -175,26 +175,26 @@ class Device:
         return torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
 
     def keep_for_current_stream(self, tensor: Tensor) -> None:
-        """Have the memory of a tensor of another stream stay until this one's work so far is done.
+        """Keep a tensor of another stream alive until this stream's work so far is done.
 
-        Without it, memory that is let go of is free at once for the stream that it was made on.
+        Otherwise memory that is released is free at once for the stream that it was made on.
         """
         tensor.record_stream(torch.cuda.current_stream(self.device))
 
     def record_event(self) -> StreamEvent:
-        """Return the point that the current stream's work has come to."""
+        """Return an event after the current stream's work so far."""
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self.device))
         return cast(StreamEvent, event)
 
     def record_time(self) -> StreamEvent:
-        """Return the point that the current stream's work has come to, which is timed."""
+        """Return a timed event after the current stream's work so far."""
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self.device))
         return event
 
     def wait_event(self, event: StreamEvent) -> None:
-        """Let later work of the current stream begin when `event` is done; the host goes on."""
+        """Make later work of the current stream wait for `event`; the host does not wait."""
         torch.cuda.current_stream(self.device).wait_event(cast(Any, event))
 
     def is_capturing(self) -> bool:
@@ -203,10 +203,10 @@ class Device:
 
 
 def device_of(device: torch.device) -> Device:
-    """Return the device that tensors of `device` are on, opened once.
+    """Return the device of tensors on `device`, opened once.
 
     Raises:
-        CudaError: If it cannot be used; the message says what is missing.
+        CudaError: If it cannot be used; the message contains the cause.
     """
     if device not in _devices:
         _devices[device] = Device(device)
@@ -214,10 +214,10 @@ def device_of(device: torch.device) -> Device:
 
 
 def has_device(device: torch.device) -> bool:
-    """Return whether kernels serve tensors of `device`: on CUDA's, and on those registered."""
+    """Return whether kernels run for tensors on `device`: CUDA's, and registered ones."""
     return device.type == "cuda" or device in _devices
 
 
 def register_device(device: Device) -> None:
-    """Have `device_of` return a device that is not CUDA's for its tensors."""
+    """Make `device_of` return this device, which is not CUDA's, for its tensors."""
     _devices[device.device] = device

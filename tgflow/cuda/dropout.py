@@ -1,4 +1,4 @@
-"""Launches the kernel that draws dropout (csrc/cuda/dropout.cu)."""
+"""Launches the dropout kernel (csrc/cuda/dropout.cu)."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _MOST_BLOCKS = 1024
 
 
 class KeepFactors(ctypes.Structure):
-    """What is drawn by what (cuda/dropout.cu)."""
+    """Arguments of the kernel (cuda/dropout.cu)."""
 
     _fields_ = (*words("key"), ("rate", _double), *words("num_rows row_size out"))
 
 
 def keep_factors(kernels: Kernels, *, key: Tensor, rate: float, out: Tensor) -> None:
-    """Fill `out` with 0 at a share of `rate` and 1 / (1 - rate) elsewhere, as the CPU does.
+    """Fill `out` with 0 with probability `rate` and 1 / (1 - rate) elsewhere, as on the CPU.
 
     Args:
-        kernels: Where to run; does not synchronize.
+        kernels: Kernels of the device; does not synchronize.
         key: int64 `[1]`, read when the kernel runs.
         rate: At least 0 and less than 1.
         out: float32 `[R, S]`.
 
     Raises:
-        ValueError: If a tensor is of another dtype, shape or device, or the rate out of range.
+        ValueError: If a tensor has another dtype, shape or device, or the rate is out of range.
     """
     if not 0 <= rate < 1:
         raise ValueError(f"rate must be at least 0 and less than 1, got {rate}")

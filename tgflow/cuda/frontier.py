@@ -1,4 +1,4 @@
-"""Launches the kernels that make rows distinct (csrc/cuda/frontier.cu)."""
+"""Launches the kernels that deduplicate rows (csrc/cuda/frontier.cu)."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from tgflow.cuda.structs import words
 
 _THREADS = 256
 _MOST_ITEMS = 2**30
-"""The table of hashes has up to four times as many places, whose items are int32."""
+"""Limit from int32 items: the hash table has up to four times as many slots."""
 
 
 class _Items(ctypes.Structure):
-    """What is to become distinct rows (cuda/frontier.cu)."""
+    """Rows to deduplicate (cuda/frontier.cu)."""
 
     _fields_ = words("node t position num_used num_targets slot_node slot_t num_slots k by_time")
 
 
 class _Claims(ctypes.Structure):
-    """Which items are the first of equal ones (cuda/frontier.cu)."""
+    """First items among equal ones (cuda/frontier.cu)."""
 
     _fields_ = words("first mask place number")
 
 
 class _Rows(ctypes.Structure):
-    """Where the distinct rows go (cuda/frontier.cu)."""
+    """Output of distinct rows (cuda/frontier.cu)."""
 
     _fields_ = (
         *words("node t position base num_used row mask dt"),
@@ -39,7 +39,7 @@ class _Rows(ctypes.Structure):
 
 
 class QueryRows(NamedTuple):
-    """Queries on the GPU. Distinct ones are in order of first appearance, padding behind them."""
+    """Queries on the GPU. Distinct ones are in order of first appearance, followed by padding."""
 
     nodes: Tensor
     """int64 `[N]`, `NO_NODE` beyond the rows in use."""
@@ -52,7 +52,7 @@ class QueryRows(NamedTuple):
 
 
 def unique_queries(gpu: Device, queries: QueryRows) -> tuple[QueryRows, Tensor]:
-    """Return each query once, and the row of each, int64 `[N]`. Does not synchronize."""
+    """Return the distinct queries, and each query's row, int64 `[N]`. Does not synchronize."""
     size = len(queries.nodes)
     items = _targets(gpu, queries, by_time=True, by_position=True)
     rows, row = _made_distinct(gpu, items, size, _with_position(queries, True))
@@ -69,17 +69,17 @@ def expand_frontier(
     by_time: bool,
     by_position: bool,
 ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], QueryRows]:
-    """Return what links targets with their neighbors, and the frontier below. Does not synchronize.
+    """Return the columns of a block, and the frontier below. Does not synchronize.
 
     Args:
-        gpu: Where all is.
-        targets: Those whose neighbors were sampled.
-        nodes: Their neighbors, contiguous int64 `[N, k]`, `NO_NODE` where there is none.
+        gpu: Device of all tensors.
+        targets: Queries whose neighbors were sampled.
+        nodes: Their neighbors, contiguous int64 `[N, k]`, `NO_NODE` in missing slots.
         t: Times of the neighbors' events in ticks, contiguous int64 `[N, k]`.
         seconds_per_tick: Length of a tick.
-        by_time: Whether rows of the frontier below that differ only in time are kept apart; else
+        by_time: Whether rows of the frontier below that differ only in time stay separate; else
             its times are zeros.
-        by_position: Whether those that differ only in position are; else it has none.
+        by_position: Likewise for rows that differ only in position; else it has no positions.
 
     Returns:
         `target` `[N]`, `neighbor`, `mask` and `dt` `[N, k]` of a block; and `N * (k + 1)` rows.
@@ -99,15 +99,15 @@ def expand_frontier(
 
 
 def unique_events(gpu: Device, eids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return -1 and the distinct events, and the row of each event. Does not synchronize.
+    """Return -1 and the distinct events, and each event's row. Does not synchronize.
 
     Args:
-        gpu: Where all is.
-        eids: Contiguous int64 `[N]`; -1 is no event.
+        gpu: Device of all tensors.
+        eids: Contiguous int64 `[N]`; -1 for no event.
 
     Returns:
-        int64 `[N + 1]`, -1 beyond the rows in use; int64 `[N]`, 0 for no event; and how many rows
-        are in use, int64 `[]`.
+        int64 `[N + 1]`, -1 beyond the rows in use; int64 `[N]`, 0 for no event; and the number of
+        rows in use, int64 `[]`.
     """
     size = len(eids)
     address = Arguments(gpu.device).address("eids", eids, torch.int64, size)
@@ -138,7 +138,7 @@ def _targets(gpu: Device, queries: QueryRows, *, by_time: bool, by_position: boo
 def _made_distinct(
     gpu: Device, items: _Items, size: int, with_position: bool, to: _Rows | None = None
 ) -> tuple[QueryRows, Tensor]:
-    """Return the distinct rows of `size` items, and each item's; `to` says what else is written."""
+    """Return the distinct rows of `size` items, and each item's row; `to` has other outputs."""
     if size > _MOST_ITEMS:
         raise ValueError(f"a frontier on a GPU has at most {_MOST_ITEMS} rows, got {size}")
     to = _Rows() if to is None else to
@@ -165,7 +165,7 @@ def _made_distinct(
 
 
 def _none(gpu: Device, base: int, with_position: bool) -> tuple[QueryRows, Tensor]:
-    """Return the rows of no items: those that stand for what is not there."""
+    """Return the rows for no items: those that stand for missing ones."""
     nodes = torch.full((base,), -1, dtype=torch.int64, device=gpu.device)
     zeros = torch.zeros_like(nodes)
     num_used = torch.full((), base, dtype=torch.int64, device=gpu.device)

@@ -1,4 +1,4 @@
-"""Launches the kernels of a GRU's step (csrc/cuda/gru.cu), with the native core's arguments."""
+"""Launches the GRU kernels (csrc/cuda/gru.cu), with the native core's arguments."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class _Gru(ctypes.Structure):
 def gru_forward(
     kernels: Kernels, *, memory: Tensor, own: Tensor, gates: Tensor, out: Tensor
 ) -> None:
-    """Activate `gates`, and fill `out` with the memory after the step, as the native core does.
+    """Activate `gates`, and fill `out` with the next memory, as the native core does.
 
     Args:
-        kernels: Where to run; does not synchronize.
-        memory: float32 `[R, dim]`, whose rows may lie apart.
+        kernels: Kernels of the device; does not synchronize.
+        memory: float32 `[R, dim]`, rows may be strided.
         own: float32 `[R, dim]`.
         gates: [reset | keep | new] before their activations, and after them on return, float32
             `[R, 3 * dim]`.
         out: float32 `[R, dim]`.
 
     Raises:
-        ValueError: If a tensor is of another dtype, shape or device.
+        ValueError: If a tensor has another dtype, shape or device.
     """
     _launch(kernels, "gru_forward", memory, own, gates=gates, out=out)
 
@@ -51,19 +51,19 @@ def gru_backward(
     grad_gates: Tensor,
     grad_own: Tensor,
 ) -> None:
-    """Fill the gradients of what `gates` held before the step, and of `own`.
+    """Fill the gradients of the gates before activation, and of `own`.
 
     Args:
-        kernels: Where to run; does not synchronize.
+        kernels: Kernels of the device; does not synchronize.
         memory: As for `gru_forward`.
         own: Likewise.
-        gates: As `gru_forward` left them.
+        gates: Gates after `gru_forward`.
         grad_out: float32 `[R, dim]`.
         grad_gates: float32 `[R, 3 * dim]`.
         grad_own: float32 `[R, dim]`.
 
     Raises:
-        ValueError: If a tensor is of another dtype, shape or device.
+        ValueError: If a tensor has another dtype, shape or device.
     """
     pointers = {"grad_out": grad_out, "grad_gates": grad_gates, "grad_own": grad_own}
     _launch(kernels, "gru_backward", memory, own, gates=gates, **pointers)

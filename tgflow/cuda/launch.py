@@ -35,12 +35,12 @@ _SIGNATURES: dict[str, list[Any]] = {
 
 @cache
 def library() -> Any:
-    """Return the driver's library, loaded once.
+    """Return the driver library, loaded once.
 
-    Calls into it let other threads run: a launch waits where too many are queued.
+    Calls into it release the GIL: a launch waits when too many are queued.
 
     Raises:
-        CudaError: If there is none.
+        CudaError: If it cannot be loaded.
     """
     try:
         loaded = ctypes.CDLL(_NAME)
@@ -64,21 +64,21 @@ def check(status: int, doing: str) -> None:
 
 
 def driver_cuda() -> str:
-    """Return the newest CUDA that the driver runs, such as "13.0"."""
+    """Return the newest CUDA version that the driver supports, such as "13.0"."""
     number = c_int()
     check(library().cuDriverGetVersion(byref(number)), "asking for the driver's version")
     return f"{number.value // 1000}.{number.value % 1000 // 10}"
 
 
 Argument: TypeAlias = "ctypes.Structure | ctypes._SimpleCData[Any]"
-"""A kernel's argument, passed by value: a struct as in the headers, or a scalar of its size."""
+"""A kernel's argument, passed by value: a struct as in the headers, or a scalar."""
 
 
 class Kernels:
-    """The kernels on one CUDA device.
+    """The kernels of one CUDA device.
 
     Raises:
-        CudaError: If what they need is not there; the message says what to install.
+        CudaError: If a requirement is missing; the message contains what to install.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -96,7 +96,7 @@ class Kernels:
         """Queue kernel `name` on torch's current stream of the device; does not synchronize.
 
         The first launch of a kernel compiles its source file, or loads it from CuPy's disk cache:
-        all kernels of that file are ready then, and none of them is loaded within a capture.
+        all kernels of that file are ready then, so none is loaded during a capture.
 
         Raises:
             CudaError: If it cannot be compiled or launched, or an earlier kernel has failed.
@@ -117,7 +117,7 @@ class Kernels:
 
     @contextmanager
     def _in_context(self) -> Iterator[None]:
-        """Make the device's context, which torch and CuPy share, this thread's within."""
+        """Make the device's context, shared by torch and CuPy, current for this thread."""
         before = c_void_p()
         check(self._library.cuCtxGetCurrent(byref(before)), "asking for the context")
         if before.value == self._context.value:
@@ -130,9 +130,9 @@ class Kernels:
             self._library.cuCtxSetCurrent(before)
 
     def warm(self) -> dict[str, float]:
-        """Compile all sources side by side, or load them; return the seconds of each by its name.
+        """Compile or load all sources in parallel; return the seconds of each by its name.
 
-        Nothing is compiled later then. Call it before a capture, and before time counts.
+        Nothing is compiled after that. Call it before a capture or a measurement.
 
         Raises:
             CudaError: As `launch`.
@@ -157,7 +157,7 @@ class Kernels:
 
 @cache
 def _functions(cupy: Any, source: Path, device_index: int) -> dict[str, Any]:
-    """Return the compiled kernels of a source, which stay loaded as long as they are kept."""
+    """Return the compiled kernels of a source, which stay loaded while referenced."""
     module = cupy.RawModule(
         code=source.read_text(), options=sources.options(source), backend="nvrtc"
     )
@@ -168,9 +168,9 @@ def _functions(cupy: Any, source: Path, device_index: int) -> dict[str, Any]:
     except cupy.cuda.compiler.CompileException as error:
         raise CudaError(
             f"CuPy {cupy.__version__} could not compile {source.name} for device {device_index}; "
-            f"please report it with what NVRTC says:\n{error}"
+            f"please report it with NVRTC's output:\n{error}"
         ) from error
-    except Exception as error:  # headers that are not found, a cache that cannot be written, ...
+    except Exception as error:  # missing headers, a read-only cache, ...
         raise CudaError(
             f"CuPy {cupy.__version__} cannot compile {source.name} for device {device_index}: "
             f"{error}; python -m tgflow.cuda.warm tries it alone"

@@ -1,4 +1,4 @@
-"""Launches the kernels that leave one message for each node (csrc/cuda/mail.cu)."""
+"""Launches the kernels that keep one message per node (csrc/cuda/mail.cu)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tgflow.cuda.row_lists import lanes_width
 from tgflow.cuda.structs import words
 
 FEW_MESSAGES = 4096
-"""That one thread block sorts by itself."""
+"""Most messages that one thread block sorts by itself."""
 _THREADS = 256
 _WARPS = _THREADS // 32
 _MOST_THREADS = 1024
@@ -29,29 +29,29 @@ class _Columns(ctypes.Structure):
 
 
 class LastMessages:
-    """For each message of B events, in order of who receives it, the last one to the same node.
+    """The last message to each node, for each message of B events, sorted by receiver.
 
-    Message 2i is the one to event i's source, 2i + 1 the one to its destination. Does not
-    synchronize; one launch for up to `FEW_MESSAGES`, which otherwise torch sorts before.
+    Message 2i goes to event i's source, 2i + 1 to its destination. Does not
+    synchronize; one launch for up to `FEW_MESSAGES`, torch sorts larger batches first.
 
     Args:
-        kernels: Where to run.
+        kernels: Kernels of the device.
         src: Sources, int64 `[B]`, below 2^31.
         dst: Destinations, likewise.
         t: Times in ticks, int64 `[B]`.
 
     Raises:
-        ValueError: If a tensor is of another dtype, shape or device.
+        ValueError: If a tensor has another dtype, shape or device.
     """
 
     node: Tensor
-    """int64 `[2B]`, ascending: who receives it."""
+    """int64 `[2B]`, ascending: the receiver."""
     row: Tensor
-    """int64 `[2B]`: which message came last to that node."""
+    """int64 `[2B]`: the last message to that node."""
     t: Tensor
-    """int64 `[2B]`: when the event of that one happened."""
+    """int64 `[2B]`: time of that message's event."""
     is_last: Tensor
-    """bool `[2B]`: marks it."""
+    """bool `[2B]`: whether it is the last message."""
 
     def __init__(self, kernels: Kernels, src: Tensor, dst: Tensor, t: Tensor) -> None:
         size, given = 2 * len(src), Arguments.beside("src", src)
@@ -78,13 +78,13 @@ class LastMessages:
             kernels.launch("mail_few", 1, threads, self._columns)
 
     def mean(self, messages: Tensor) -> Tensor:
-        """Return for each the mean of all messages to the same node, added up in their order.
+        """Return the mean of all messages to each message's receiver, summed in their order.
 
         Args:
             messages: float32 `[2B, D]`.
 
         Raises:
-            ValueError: If it is of another dtype, shape or device.
+            ValueError: If it has another dtype, shape or device.
         """
         size = self._columns.size
         given = Arguments.beside("node", self.node)

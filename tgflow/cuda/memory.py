@@ -1,4 +1,4 @@
-"""Launches the kernels of a node memory (csrc/cuda/memory.cu)."""
+"""Launches the node memory kernels (csrc/cuda/memory.cu)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class MemoryBuffers(NamedTuple):
     """The tensors of a node memory."""
 
     clock: Tensor
-    """int64 `[N, 4]`; the last column is the log position from which a row holds."""
+    """int64 `[N, 4]`; the last column is the log position from which a row is valid."""
     seen: Tensor
-    """int64 `[]`: becomes the largest node plus one."""
+    """int64 `[]`: set to the largest node plus one."""
     rows: Tensor | None
-    """float32, at least `[N, D]`, by node; None: they are in a table elsewhere."""
+    """float32, at least `[N, D]`, by node; None: stored in a table elsewhere."""
     ring: RingBuffers | None
-    """Of the rows that were written over; None: they are not kept."""
+    """Buffers of overwritten rows; None: they are not kept."""
 
 
 class RingBuffers(NamedTuple):
@@ -48,21 +48,21 @@ class RingBuffers(NamedTuple):
     head: Tensor
     """int64, at least `[N]`: the number of each node's latest version, or -1."""
     counts: Tensor
-    """int64 `[2]`: the number of the next version, and the log position of the last write."""
+    """int64 `[2]`: number of the next version, and log position of the last write."""
     capacity: int
     num_events: int
-    """How far back the first event of a write may be whose overwritten rows are read."""
+    """Window in events, back to a write's first one, in which overwritten rows are read."""
 
 
 class Versions(NamedTuple):
     """New rows of nodes."""
 
     memory: Tensor
-    """float32 `[R, dim]`, whose rows may lie apart: the first columns."""
+    """float32 `[R, dim]`, rows may be strided: the first columns."""
     last_update: Tensor
     """int64 `[R]`."""
     mail: Tensor
-    """float32 `[R, D - dim]`, whose rows may lie apart: the other columns."""
+    """float32 `[R, D - dim]`, rows may be strided: the other columns."""
     mail_t: Tensor
     """int64 `[R]`."""
     position: Tensor
@@ -92,13 +92,13 @@ class _Ring(ctypes.Structure):
 
 
 class _Queries(ctypes.Structure):
-    """What is read (cuda/memory.cu)."""
+    """Queries of a read (cuda/memory.cu)."""
 
     _fields_ = words("node position size row clock")
 
 
 class _Updates(ctypes.Structure):
-    """What is written (cuda/memory.cu)."""
+    """Rows of a write (cuda/memory.cu)."""
 
     _fields_ = words(
         "node size memory memory_stride dim mail mail_stride "
@@ -113,22 +113,22 @@ def read_versions(
     position: Tensor,
     rows: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return each node's latest version at or before a position, zeros where none is kept.
+    """Return each node's latest version at or before a position, zeros if none is kept.
 
-    Of a node that the memory has no row of, the row is not a number. Does not synchronize.
+    The row of a node outside the memory is NaN. Does not synchronize.
 
     Args:
-        kernels: Where to run.
-        buffers: All on one device.
+        kernels: Kernels of the device.
+        buffers: Buffers, all on one device.
         nodes: int64 `[Q]`.
         position: int64 `[Q]`.
-        rows: float32 `[Q, D]`: the current rows, if the memory's are elsewhere. Written to.
+        rows: float32 `[Q, D]`: the current rows, if stored elsewhere. Overwritten.
 
     Returns:
         Rows, float32 `[Q, D]`, and clocks, int64 `[Q, 4]`.
 
     Raises:
-        ValueError: If a tensor is of another dtype, shape or device.
+        ValueError: If a tensor has another dtype, shape or device.
     """
     size = len(nodes)
     given = Arguments.beside("nodes", nodes)
@@ -158,24 +158,24 @@ def write_versions(
     is_last: Tensor | None = None,
     is_lost: Tensor | None = None,
 ) -> None:
-    """Make versions the current ones of their nodes, and keep those that were, in stream order.
+    """Write the nodes' current versions, and keep the overwritten ones, in stream order.
 
-    What is kept is numbered in the order of `nodes`, the last ones if there are more than the ring
-    holds; those that nobody can read again are not. A ring counts writes without nodes too. Does
-    not synchronize.
+    Kept versions are numbered in the order of `nodes`, the last ones if there are more than the
+    ring holds; versions that can never be read again are not kept. A ring also counts writes
+    without nodes. Does not synchronize.
 
     Args:
-        kernels: Where to run.
-        buffers: All on one device.
-        nodes: int64 `[R]`, those that count distinct; one that the memory has no row of is left
-            out.
-        versions: Of the nodes.
-        rows: float32 `[R, D]`: the current rows, if the memory's are elsewhere. Written to.
+        kernels: Kernels of the device.
+        buffers: Buffers, all on one device.
+        nodes: int64 `[R]`, distinct among those that count; a node outside the memory is
+            skipped.
+        versions: New versions of the nodes.
+        rows: float32 `[R, D]`: the current rows, if stored elsewhere. Overwritten.
         is_last: bool `[R]`: which rows count; None: all.
-        is_lost: bool `[]`: whether nothing is to be written; None: it is.
+        is_lost: bool `[]`: whether to write nothing; None: write.
 
     Raises:
-        ValueError: If a tensor is of another dtype, shape or device.
+        ValueError: If a tensor has another dtype, shape or device.
     """
     size = len(nodes)
     given = Arguments.beside("nodes", nodes)

@@ -17,16 +17,16 @@ _LEAST_BYTES = 4096
 class _Copied(NamedTuple):
     room: Tensor
     done: StreamEvent
-    """Of the copies out of it."""
+    """Event after the copies from the buffer."""
 
 
 class PinnedPool:
-    """Pieces of pinned memory, as many as are filled or being copied at a time.
+    """A pool of pinned buffers for copies to a GPU.
 
-    Never waits: where all pieces are in use another is allocated. Any number of threads may borrow.
+    Never waits: if all buffers are in use it allocates another. Thread-safe.
 
     Args:
-        gpu: Whose streams copy.
+        gpu: Device whose streams copy.
     """
 
     def __init__(self, gpu: Device) -> None:
@@ -38,13 +38,13 @@ class PinnedPool:
     def lend(self, num_bytes: int) -> Iterator[Tensor]:
         """Lend pinned memory, uint8 `[num_bytes]`, whose contents are undefined.
 
-        Fill it, and queue what copies it on the current stream, before this ends.
+        Fill it, and queue its copy on the current stream, before leaving the context.
 
         Raises:
-            MemoryError: If the host has none left.
+            MemoryError: If the host has no memory left.
         """
         room = self._take(num_bytes)
-        yield room[:num_bytes]  # after an error nobody knows what still reads it: let it go
+        yield room[:num_bytes]  # after an error its readers are unknown: discard it
         done = self._gpu.record_event()
         with self._lock:
             self._copied.append(_Copied(room, done))

@@ -1,4 +1,4 @@
-"""Who may still read what a writer has replaced: nothing is reused before they are done."""
+"""Tracks readers of memory that a writer has replaced, so that it is reused only after them."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from tgflow.cuda.device import Device, StreamEvent
 
 
 class Readers:
-    """Things retired by a writer, until the kernels that were in flight are done.
+    """Objects retired by a writer, kept until running kernels are done.
 
     Readers on the writer's own stream are done when its next kernel begins. A reader on another
-    stream first waits, on the device, for the latest publication, so only those that were launched
-    before the one without a thing can reach it. Nobody ever makes the host wait. What a captured
-    graph reads is not seen when it is captured: enclose each replay in `reading`.
+    stream first waits, on the device, for the latest publication, so only readers launched before
+    the publication without an object can reach it. The host never waits. Reads of a captured
+    graph are not tracked at capture: enclose each replay in `reading`.
     """
 
     def __init__(self, gpu: Device) -> None:
         self._gpu = gpu
-        self._lock = threading.RLock()  # samplers may be called within `reading`
+        self._lock = threading.RLock()  # reentrant: samplers may be called within `reading`
         self._writer = gpu.current_stream()
         self._published: StreamEvent | None = None
         self._num_published = 0
         self._seen: dict[int, int] = {}
-        """Per stream, the publication that it has waited for."""
+        """Per stream, the latest publication that it has waited for."""
         self._reading: dict[int, StreamEvent] = {}
-        """Per stream, where its latest read ends."""
+        """Per stream, the end of its latest read."""
         self._retiring: list[tuple[object, bool]] = []
         self._retired: deque[tuple[object, list[StreamEvent]]] = deque()
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Enclose the launch of kernels that read on the current stream, or of graphs of them."""
+        """Enclose the launch of reading kernels, or graphs of them, on the current stream."""
         if self._gpu.is_capturing():
             yield
             return
@@ -53,13 +53,13 @@ class Readers:
                     self._reading[stream] = self._gpu.record_event()
 
     def wait_when_dropped(self, owner: object, *, in_host: bool = False) -> None:
-        """Have the host wait for readers on other streams when `owner` and its memory go.
+        """Make the host wait for readers on other streams when `owner` is garbage-collected.
 
-        What goes is free at once for later work of the stream that it was made on, and no other.
-        Where a part of it is the host's (`in_host`), the writer's own work is waited for as well.
+        Its memory is free at once for later work of the stream that allocated it, and no other.
+        Where a part of it is host memory (`in_host`), the writer's own work is waited for as well.
         """
         finalizer = weakref.finalize(owner, self._wait_for_all, in_host)
-        finalizer.atexit = False  # the process's end gives all back
+        finalizer.atexit = False  # the system frees all at exit
 
     def _wait_for_all(self, in_host: bool) -> None:
         events = [*self._reading.values(), *(e for _, waited in self._retired for e in waited)]
@@ -69,7 +69,7 @@ class Readers:
             self._gpu.synchronize()
 
     def writing(self) -> None:
-        """Begin to write on the current stream: behind what was written before on another."""
+        """Begin a write on the current stream, ordered after writes on others."""
         with self._lock:
             stream = self._gpu.current_stream()
             if stream != self._writer and self._published is not None:
@@ -77,9 +77,9 @@ class Readers:
             self._writer = stream
 
     def wait(self) -> None:
-        """Let later work of the current stream begin when the readers launched so far are done.
+        """Make later work of the current stream wait for the readers launched so far.
 
-        The host goes on. Readers launched later see what was published before this.
+        The host does not wait. Readers launched later see the state published before.
         """
         with self._lock:
             for stream, event in self._reading.items():
@@ -87,17 +87,17 @@ class Readers:
                     self._gpu.wait_event(event)
 
     def retire(self, thing: object, *, in_host: bool = False) -> None:
-        """Hand over what the state to be published next does not reach any more.
+        """Retire an object that the next published state does not reach.
 
-        What the device reads in the host's memory (`in_host`) is also kept until the writer's own
-        kernels are done: the host would use it again at once, in no stream's order.
+        Host memory that the device reads (`in_host`) is also kept until the writer's own
+        kernels are done: the host would reuse it at once, outside of any stream's order.
         """
         self._retiring.append((thing, in_host))
 
     def published(self) -> StreamEvent:
-        """Note that what was launched so far on the writer's stream is a state for readers.
+        """Publish the state after the work launched so far on the writer's stream.
 
-        Returns its point in that stream.
+        Returns its event in that stream.
         """
         with self._lock:
             self._published = self._gpu.record_event()
@@ -110,7 +110,7 @@ class Readers:
             return self._published
 
     def reclaim(self) -> list[object]:
-        """Return what nobody reads any more, in the order in which it was retired."""
+        """Return the objects without readers, in the order of retirement."""
         done = []
         with self._lock:
             while self._retired and all(event.query() for event in self._retired[0][1]):

@@ -1,4 +1,4 @@
-"""What running on a GPU needs, looked for in the order in which a user would mend it."""
+"""Checks the requirements of a GPU, in the order in which a user would fix them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _INSTALL = "pip install 'tgflow-learn[cuda]'"
 
 
 class CudaError(RuntimeError):
-    """The GPU cannot be used; the message says what was found and what to do."""
+    """Raised when the GPU cannot be used; the message contains the cause and the fix."""
 
 
 def require_device(device: torch.device) -> torch.device:
-    """Return `device` with its index, once torch can use it.
+    """Return `device` with its index, or raise if torch cannot use it.
 
     Raises:
         CudaError: If torch was built without CUDA, or finds no driver or no such device.
@@ -26,7 +26,7 @@ def require_device(device: torch.device) -> torch.device:
     if torch.version.cuda is None:
         raise CudaError(
             f"torch {torch.__version__} is built without CUDA; install one that is, "
-            'as the installation page of PyTorch says, or use device="cpu"'
+            'see the installation page of PyTorch, or use device="cpu"'
         )
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
@@ -35,7 +35,7 @@ def require_device(device: torch.device) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise CudaError(
             f"torch {torch.__version__} finds no CUDA device: {_first_line(error)}; "
-            "see what nvidia-smi says and whether CUDA_VISIBLE_DEVICES hides it, "
+            "check nvidia-smi, and whether CUDA_VISIBLE_DEVICES hides it, "
             'or use device="cpu"'
         ) from error
     if index >= found:
@@ -44,7 +44,7 @@ def require_device(device: torch.device) -> torch.device:
 
 
 def driver_version() -> str:
-    """Return the version of NVIDIA's driver; "unknown" where the system does not say."""
+    """Return the version of NVIDIA's driver; "unknown" where it cannot be read."""
     try:
         words = _DRIVER.read_text(encoding="utf-8").split()
     except OSError:
@@ -53,7 +53,7 @@ def driver_version() -> str:
 
 
 def require_cupy(device: torch.device) -> Any:
-    """Return CuPy once it fits torch's CUDA and the driver.
+    """Return CuPy, or raise if it does not match torch's CUDA and the driver.
 
     Raises:
         CudaError: If CuPy is missing, cannot be loaded, or is for another version of CUDA.
@@ -65,7 +65,7 @@ def require_cupy(device: torch.device) -> Any:
         if error.name != "cupy":
             raise CudaError(f"CuPy cannot be loaded: {error}; {_INSTALL}") from error
         raise CudaError(f"CuPy is not installed, and compiles the kernels: {_INSTALL}") from error
-    except Exception as error:  # a broken CuPy fails in many ways
+    except Exception as error:  # a broken CuPy raises various errors
         raise CudaError(f"CuPy cannot be loaded: {_first_line(error)}; {_INSTALL}") from error
     _check_versions(cupy)
     return cupy
@@ -88,7 +88,7 @@ def _check_versions(cupy: Any) -> None:
         )
     try:
         cupy.cuda.nvrtc.getVersion()
-    except Exception as error:  # the library is looked for at its first use
+    except Exception as error:  # the library is loaded at its first use
         raise CudaError(
             f"CuPy {cupy.__version__} finds no NVRTC, CUDA's compiler: {_first_line(error)}; "
             f"pip install nvidia-cuda-nvrtc for CUDA {built}"
@@ -102,14 +102,14 @@ def _check_versions(cupy: Any) -> None:
 
 @cache
 def _has_headers(cupy: Any) -> bool:
-    """Return whether CuPy will find the headers of CUDA, where it says how it looks for them."""
+    """Return whether CuPy's own search finds the CUDA headers."""
     try:
         pathfinder = importlib.import_module("cuda.pathfinder")
-    except ImportError:  # before version 14 CuPy had them with it
+    except ImportError:  # before version 14 CuPy bundled them
         return True
     try:
         return pathfinder.find_nvidia_header_directory("cudart") is not None
-    except Exception:  # it may start processes to look
+    except Exception:  # the search may start processes
         return cupy.cuda.get_cuda_path() is not None
 
 

@@ -13,26 +13,26 @@ from tgflow.cuda.launch import Kernels
 from tgflow.cuda.structs import words
 
 THREADS = 256
-"""Of the thread blocks that take lists, each `ROWS` of them."""
+"""Threads per block, each for `ROWS` lists."""
 ROWS = 8
 _MOST_BLOCKS = 1 << 20
 
 
 class RowLists(NamedTuple):
-    """The slots of each row, in order; those of row r are `slot[start[r] : start[r + 1]]`."""
+    """Slots by row, in order; those of row r are `slot[start[r] : start[r + 1]]`."""
 
     start: Tensor
     """int64 `[num_rows + 1]`."""
     slot: Tensor
-    """int64 `[S]`: what comes after the last start is of no row."""
+    """int64 `[S]`: entries after the last start belong to no row."""
 
     @property
     def num_rows(self) -> int:
-        """How many rows have a list."""
+        """Number of rows with a list."""
         return len(self.start) - 1
 
     def struct(self) -> RowListsStruct:
-        """Return the lists as kernels take them."""
+        """Return the lists as a kernel argument."""
         given = Arguments.beside("start", self.start)
         return RowListsStruct(
             given.address("start", self.start, torch.int64, "rows"),
@@ -42,27 +42,27 @@ class RowLists(NamedTuple):
 
 
 class RowListsStruct(ctypes.Structure):
-    """As cuda/row_lists.hpp has it."""
+    """Struct of cuda/row_lists.hpp."""
 
     _fields_ = words("start slot num_rows")
 
 
 class _PickedRows(ctypes.Structure):
-    """Rows that were picked (cuda/rows.cu)."""
+    """Rows to sum (cuda/rows.cu)."""
 
     _fields_ = words("rows width out")
 
 
 def row_lists(row: Tensor, num_rows: int, mask: Tensor | None = None) -> RowLists:
-    """Return which slots read each of `num_rows` rows.
+    """Return the slots that read each of `num_rows` rows.
 
     On any device, in fixed shapes; does not synchronize.
 
     Args:
-        row: The row of each slot, int64, of any shape; one outside of `[0, num_rows)` is on no
+        row: Row of each slot, int64, of any shape; one outside of `[0, num_rows)` is in no
             list.
-        num_rows: How many rows there are, below 2^31.
-        mask: Whether a slot reads at all, bool, as many; None: all do.
+        num_rows: Number of rows, below 2^31.
+        mask: Whether a slot counts, bool, of `row`'s shape; None: all do.
     """
     key = row.flatten()
     if mask is not None:
@@ -76,13 +76,13 @@ def sum_rows(kernels: Kernels, *, rows: Tensor, lists: RowLists, out: Tensor) ->
     """Fill `out[r]` with the sum of `rows[s]` over the slots s of row r, in their order.
 
     Args:
-        kernels: Where to run; does not synchronize.
+        kernels: Kernels of the device; does not synchronize.
         rows: float32 `[S, D]`.
-        lists: Made of the S slots by `row_lists`.
+        lists: Lists of the S slots, from `row_lists`.
         out: float32 `[num_rows, D]`.
 
     Raises:
-        ValueError: If a tensor is of another dtype, shape or device.
+        ValueError: If a tensor has another dtype, shape or device.
     """
     given = Arguments.beside("rows", rows)
     address = given.address("rows", rows, torch.float32, "S", "D")
@@ -98,11 +98,11 @@ def sum_rows(kernels: Kernels, *, rows: Tensor, lists: RowLists, out: Tensor) ->
 
 
 def list_blocks(lists: RowLists) -> int:
-    """Return how many thread blocks to launch for the lists, at least 1."""
+    """Return the number of thread blocks for the lists, at least 1."""
     return max(min(-(-lists.num_rows // ROWS), _MOST_BLOCKS), 1)
 
 
 def lanes_width(widths: list[int], addresses: list[int]) -> int:
-    """Return how many numbers a lane reads at once: 4 where all widths and addresses allow it."""
+    """Return the numbers that a lane reads at once: 4 where widths and addresses allow it."""
     is_wide = all(w % 4 == 0 for w in widths) and all(a % 16 == 0 for a in addresses)
     return 4 if is_wide else 1

@@ -1,4 +1,4 @@
-"""Tables as kernels read and change them: rows by id (csrc/cuda/table.cu)."""
+"""Views of tables that kernels read and write by id (csrc/cuda/table.cu)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tgflow.cuda.readers import Readers
 from tgflow.cuda.structs import words
 
 LINE = 128
-"""Bytes that one request brings at most. Rows can be read up to the next multiple of it."""
+"""Bytes of a cache line. Rows may be read up to the next multiple of it."""
 _PIECE = 16
 _THREADS = 256
 _TOGETHER = 4
@@ -26,42 +26,42 @@ _NONE = -(2**63)
 
 
 class RowGather(ctypes.Structure):
-    """What a gather reads and writes (cuda/table.cu)."""
+    """Arguments of a gather (cuda/table.cu)."""
 
     _fields_ = words("table row_bytes id num_ids out wrong lanes")
 
 
 class RowScatter(ctypes.Structure):
-    """What a scatter reads and writes (cuda/table.cu)."""
+    """Arguments of a scatter (cuda/table.cu)."""
 
     _fields_ = words("table row_bytes id num_ids source wrong lanes")
 
 
 class TableView:
-    """A table as kernels on any stream read it, and as one stream at a time changes it.
+    """A table for kernels: read on any stream, changed on one stream at a time.
 
-    Where its rows are and how many is in device memory (cuda/table_view.hpp), whose address
-    launches take: one that is captured sees what the table is when it is replayed.
+    The rows' address and number are in device memory (cuda/table_view.hpp), which launches
+    read: a captured launch sees the table as it is at replay.
 
     Args:
-        gpu: Whose kernels read it.
-        row_bytes: Of a row, any number.
+        gpu: Device whose kernels read it.
+        row_bytes: Bytes of a row, any number.
     """
 
     def __init__(self, gpu: Device, row_bytes: int) -> None:
         self._gpu, self._row_bytes = gpu, row_bytes
         self.readers = Readers(gpu)
-        """Who may still read; memory of rows, and this, are given back behind those."""
+        """Readers; memory of rows, and this view, is released after them."""
         self._held = gpu.allocate(_VIEW_BYTES)
         self.address: int = self._held.data_ptr()
-        """Of the view, on the device."""
+        """Address of the view on the device."""
         self._wrong = gpu.allocate_host(8).view(torch.int64)
-        """A word that kernels write and the host reads: the id of a row that is not there."""
+        """A word that kernels write and the host reads: a requested id that is out of range."""
         self._wrong.fill_(_NONE)
         self.publish(0, 0)
 
     def check(self) -> None:
-        """Raise IndexError if a call that is done by now was asked for a row that is not there."""
+        """Raise IndexError if a finished call was given an id that is out of range."""
         id = int(self._wrong[0])
         if id == _NONE:
             return
@@ -72,9 +72,9 @@ class TableView:
         )
 
     def publish(self, rows: int, size: int) -> None:
-        """Publish that `size` rows are at address `rows`, after the current stream's writes.
+        """Publish `size` rows at address `rows`, ordered after the current stream's writes.
 
-        The address is a multiple of 16 that the GPU reads.
+        The address must be a multiple of 16 and readable by the GPU.
         """
         where = (_word(self.address), _word(rows), _number(size))
         self._gpu.kernels.launch("table_publish", 1, 1, *where)
@@ -85,9 +85,9 @@ class TableView:
 
         Args:
             ids: Contiguous int64 on the GPU, at least one; a negative one gives zeros.
-            out: Contiguous, as many rows on the GPU.
-            in_place: Whether the rows are in host memory. Few thread blocks keep the bus to it
-                full: a grid of a quarter of the multiprocessors leaves the others to training.
+            out: Contiguous, as many rows, on the GPU.
+            in_place: Whether the rows are in host memory. A few thread blocks saturate the bus:
+                a grid of a quarter of the multiprocessors leaves the others to training.
         """
         alignment = write_width(self._row_bytes | out.data_ptr())
         lanes = lanes_of(self._row_bytes, alignment)
@@ -97,11 +97,11 @@ class TableView:
             self._launch(f"gather_by_{alignment}", work, in_place, arguments)
 
     def scatter(self, ids: Tensor, rows: Tensor, *, in_place: bool) -> None:
-        """Overwrite rows, behind what was launched before on any stream; does not synchronize.
+        """Overwrite rows, ordered after earlier launches on any stream; does not synchronize.
 
         Args:
-            ids: int64. Of an id that comes twice the row becomes some of both; the row of one that
-                is not in the table is left out.
+            ids: int64. A duplicate id leaves a mix of its rows; an id that is
+                out of range is skipped.
             rows: As many rows.
             in_place: As `gather`.
         """
@@ -129,11 +129,11 @@ class TableView:
 
 
 def lanes_of(row_bytes: int, alignment: int) -> int:
-    """Return how many lanes share a row: they cover all its lines at once, up to a warp's 32."""
+    """Return the lanes per row: they cover all its lines at once, up to a warp's 32."""
     pieces = -(-(row_bytes + LINE - alignment) // _PIECE)
     return min(max(1 << (pieces - 1).bit_length(), LINE // _PIECE), _WARP)
 
 
 def write_width(address: int) -> int:
-    """Return the bytes that a lane writes at once: float32 rows are written by 16 or 4."""
+    """Return the bytes that a lane writes at once: 16 or 4, for float32 rows."""
     return next(width for width in (_PIECE, 4, 1) if address % width == 0)

@@ -1,4 +1,4 @@
-"""Launches the samplers: a kernel of its own where lanes share a query, else a thread a query."""
+"""Launches the sampling kernels, with several lanes or one thread per query."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from tgflow.cuda.device import Device
 from tgflow.cuda.structs import NeighborRows, QueryArgs, SampleParams, SamplerArgs
 
 _BLOCKS_EACH = 8
-"""Thread blocks a multiprocessor; each begins by reading the snapshot."""
+"""Thread blocks per multiprocessor; each starts by reading the snapshot."""
 _PARAMS_WORDS = ctypes.sizeof(SampleParams) // 8
 
 
 class _Kernel(NamedTuple):
     name: str
     threads: int
-    """Of a thread block."""
+    """Threads per thread block."""
     lanes: int
     """Threads that share a query."""
     takes_sampler: bool = True
 
 
 _ANY = _Kernel("sample_any", 128, 1)
-"""Answers every strategy, and heeds event types."""
+"""Kernel of every strategy, with support for event types."""
 KERNELS: dict[Strategy, _Kernel] = {
     "recent": _Kernel("sample_recent", 256, 8, takes_sampler=False),
     "uniform": _Kernel("sample_uniform", 256, 16),
     "window": _Kernel("sample_uniform", 256, 16),
     "decayed": _ANY,
 }
-"""What answers each strategy, of events of every type."""
+"""Kernel of each strategy, for events of every type."""
 _NUMBERS = {name: getattr(_core.Strategy, name).value for name in KERNELS}
 _BY_NUMBER = {_NUMBERS[name]: kernel for name, kernel in KERNELS.items()}
 
 
 def sampler_args(strategy: Strategy, key: int, span: int, types: Tensor | None) -> SamplerArgs:
-    """Return the struct of what is asked for; `types` are bits on the device, None: all count."""
+    """Return the struct of a sampler; `types` are bits on the device, None: all count."""
     bits = 0 if types is None else types.data_ptr()
     return SamplerArgs(_NUMBERS[strategy], key, span, bits)
 
@@ -56,22 +56,22 @@ def queries(
 
 
 def neighbor_rows(nodes: Tensor, t: Tensor, eid: Tensor, count: Tensor) -> NeighborRows:
-    """Return the struct of room for answers: int64 `[Q, k]`, and int32 `[Q]`, on the device."""
+    """Return the struct of the output: int64 `[Q, k]`, and int32 `[Q]`, on the device."""
     k = nodes.shape[1]
     return NeighborRows(nodes.data_ptr(), t.data_ptr(), eid.data_ptr(), count.data_ptr(), k)
 
 
 def params_address(params: Tensor | None, device: torch.device) -> int:
-    """Return where a kernel finds a struct `SampleParams`, or 0 without: its arguments count then.
+    """Return the address of a struct `SampleParams`, or 0 to use a kernel's arguments.
 
     Args:
-        params: Contiguous int64 `[3]` on the device: the cut-off for all queries, the key of draws
-            (its 64 bits), and how many of the queries are in use. Kernels read them when they run,
-            so a captured call is replayed with others.
-        device: Where it must be.
+        params: Contiguous int64 `[3]` on the device: cut-off for all queries, key of draws
+            (its 64 bits), and number of queries in use. Kernels read them at run time,
+            so a captured call can be replayed with other values.
+        device: Required device.
 
     Raises:
-        ValueError: If it is anything else.
+        ValueError: If `params` does not match.
     """
     if params is None:
         return 0
@@ -86,17 +86,17 @@ def sample(
     out: NeighborRows,
     params: int = 0,
 ) -> None:
-    """Answer `queries` from the store at `snapshot`; does not synchronize.
+    """Sample the neighbors of `queries` from the store at `snapshot`; does not synchronize.
 
     Args:
-        gpu: The device where all memory is.
+        gpu: Device of all memory.
         snapshot: Address of the struct `Snapshot` (cuda/snapshot.hpp), read when the kernel runs.
-        sampler: What is asked for, checked.
-        queries: May be none.
-        out: Room for all answers; every slot is written.
-        params: Of `params_address`, read when the kernel runs; 0 takes what the arguments say.
+        sampler: Sampler arguments, validated.
+        queries: May be empty.
+        out: Output; every slot is written.
+        params: From `params_address`, read when the kernel runs; 0 uses the arguments.
     """
-    if queries.size == 0:  # a launch of no thread blocks is an error
+    if queries.size == 0:  # a launch of zero thread blocks is an error
         return
     kernel = _ANY if sampler.types else _BY_NUMBER[sampler.strategy]
     blocks = -(-queries.size // (kernel.threads // kernel.lanes))

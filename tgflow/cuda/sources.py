@@ -1,4 +1,4 @@
-"""The kernels as they are shipped: CUDA C++ sources beside the compiled core."""
+"""Kernel sources in CUDA C++, shipped beside the compiled core."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 from tgflow import _core
 
 FOLDER = Path(_core.__file__).parent / "kernels"
-"""`cuda/*.cu`, and `include/`, the headers that they share with the CPU."""
+"""`cuda/*.cu`, and `include/`, headers shared with the CPU."""
 
 FUSED = ("attend.cu", "gru.cu")
-"""Sources whose products and sums may be fused: sums of floats, in another order than the CPU's."""
+"""Sources compiled with fused multiply-add: their float sums differ from the CPU's order."""
 
 KERNEL = r"__global__ void\s+(?:__launch_bounds__\(\w+\)\s+)?(\w+)\("
-"""Finds the names of the kernels in a source file."""
+"""Matches the names of the kernels in a source file."""
 
 
 @cache
@@ -27,7 +27,7 @@ def kernels() -> dict[str, Path]:
 
 
 def digest() -> str:
-    """Return a hash of all sources, headers included: any change of any of them changes it."""
+    """Return a hash of all sources and headers; any change changes it."""
     total = hashlib.sha256()
     for path in sorted(FOLDER.rglob("*.*")):
         total.update(f"{path.relative_to(FOLDER)}\0".encode() + path.read_bytes() + b"\0")
@@ -35,11 +35,11 @@ def digest() -> str:
 
 
 def options(source: Path) -> tuple[str, ...]:
-    """Return how the kernels of a source are compiled; equal options and sources, equal programs.
+    """Return the compiler options of a source.
 
-    Most answers must be the CPU's to the last bit, so products and sums are not fused; those of
+    Most results must equal the CPU's to the last bit, so multiply-add is not fused; those of
     `FUSED` are close to the CPU's. CuPy's disk cache is keyed by the options and one source file;
-    the hash among them brings in the headers.
+    the hash among the options covers the headers.
     """
     fmad = f"--fmad={'true' if source.name in FUSED else 'false'}"
     return ("--std=c++17", fmad, f"-I{FOLDER / 'include'}", f"-DTGFLOW_SOURCES=0x{digest()}")

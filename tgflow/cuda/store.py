@@ -1,4 +1,4 @@
-"""The block store of a graph on a GPU: directories and recent blocks in its memory."""
+"""The block store of a graph on a GPU, with directories and recent blocks in its memory."""
 
 from __future__ import annotations
 
@@ -37,28 +37,28 @@ _THREADS = 256
 
 @dataclass(frozen=True, slots=True)
 class DeviceTier:
-    """What the latest version of the graph has in a tier."""
+    """Size of the graph's latest version in a tier."""
 
     num_blocks: int
     num_entries: int
     capacity: int
-    """Entries that its blocks have room for."""
+    """Entries that its blocks can hold."""
     bytes: int
-    """Of its chunks."""
+    """Bytes of its chunks."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceStats:
-    """What a device store holds and what it costs."""
+    """Size and memory of a device store."""
 
     device: DeviceTier
     host: DeviceTier
     max_blocks: int
-    """Blocks of the node that has most."""
+    """Largest number of blocks of a node."""
     reads: tuple[int, int]
-    """Neighbors read from each tier, counted where there is a budget."""
+    """Neighbors read from each tier; counted only with a budget."""
     bytes: int
-    """All memory, that of directories, heads and tables included."""
+    """All memory, including directories, heads and tables."""
 
     @property
     def num_entries(self) -> int:
@@ -78,20 +78,20 @@ def _on_writer(
 
 
 class DeviceStore:
-    """Takes whole batches in a constant number of launches, on a stream of its own.
+    """Inserts whole batches in a constant number of launches, on a stream of its own.
 
-    One thread writes while any number sample: what they read is reused when they are done. A write
-    is reserved for, which changes nothing that a reader can see, and then committed.
+    One thread writes while any number sample; memory that samplers read is reused after them. A
+    write is first reserved, which changes nothing that a reader can see, and then committed.
 
-    The host does not wait to learn what a batch takes of the memory: there is room for the most
-    that it can take, and its totals are read when they have come. Only where that room would be
-    much more than is held already, the batch's own totals are waited for.
+    The host does not wait for the memory that a batch takes: the largest possible amount is
+    reserved, and the actual totals are read when they arrive. Only where that amount is
+    much more than is held already does the host wait for the batch's totals.
 
     Args:
         gpu: The device.
-        directed: Whether only sources have neighbors.
+        directed: Whether events are edges of their source only.
         budget: Bytes of blocks on the device; None: no limit.
-        shard: Whose neighbors are kept; heads are by local id.
+        shard: Shard of the nodes whose neighbors are kept; heads are by local id.
     """
 
     def __init__(
@@ -122,35 +122,35 @@ class DeviceStore:
         self._reads = torch.zeros(2, dtype=torch.int64, device=gpu.device)
         self._cursor = self._struct(FreshCursor)
         self._cursor_slab = 0
-        """The slab that the cursor is in."""
+        """Slab of the cursor."""
         self._snapshot = self._struct(Snapshot)
-        self.readers.published()  # nothing yet, for those who sample at once
+        self.readers.published()  # an empty state for early samplers
 
     def _struct(self, kind: type[ctypes.Structure]) -> Tensor:
         return torch.zeros(ctypes.sizeof(kind), dtype=torch.uint8, device=self._gpu.device)
 
     def on_writer(self) -> AbstractContextManager[object]:
-        """Make the store's stream this thread's current stream within."""
+        """Make the store's stream this thread's current stream in the context."""
         return self._gpu.on(self._writer)
 
     @property
     def snapshot(self) -> int:
-        """Where kernels find the store: one address for its lifetime."""
+        """Address of the store's snapshot for kernels, constant for its lifetime."""
         return self._snapshot.data_ptr()
 
     @translate_oom
     @_on_writer
     def reserve(self, src: Tensor, dst: Tensor, t: Tensor, types: Tensor | None = None) -> None:
-        """Plan for events that follow and get the memory. Waits only where that could be much.
+        """Plan the next events and reserve memory. Waits only where that could be much.
 
         Args:
-            src: Checked sources, contiguous int64 `[B]` on the host; free when this returns.
+            src: Checked sources, contiguous int64 `[B]` on the host; not used after this returns.
             dst: Destinations, likewise.
             t: Times, likewise.
-            types: Labels, likewise, of which 16 bits are kept; None without.
+            types: Labels, likewise, of which 16 bits are kept; or None.
 
         Raises:
-            MemoryError: If a tier has no room; the message says how much was asked for.
+            MemoryError: If a tier has no room; the message has the bytes requested.
         """
         self._begin()
         if len(src) == 0:
@@ -176,7 +176,7 @@ class DeviceStore:
 
     @_on_writer
     def commit(self, position: int) -> None:
-        """Insert what was reserved for; the snapshot is then `position`. Does not synchronize."""
+        """Insert the reserved batch and set the snapshot to `position`. Does not synchronize."""
         pending, self._pending = self._pending, None
         if not isinstance(pending, PlannedBatch):
             return
@@ -201,11 +201,11 @@ class DeviceStore:
     @translate_oom
     @_on_writer
     def reserve_edits(self, edits: Edits, types: Tensor | None = None) -> int:
-        """Plan for a change of the past; return how many entries there will be more. Synchronizes.
+        """Plan a change of the past; return the number of entries gained. Synchronizes.
 
         Args:
-            edits: Entries to put in or take out, on the host; what is not there is passed over.
-            types: Of the events that are put in, as in `reserve`.
+            edits: Entries to add or remove, on the host; missing ones are skipped.
+            types: Labels of the added events, as in `reserve`.
 
         Raises:
             MemoryError: As in `reserve`.
@@ -224,7 +224,7 @@ class DeviceStore:
     @translate_oom
     @_on_writer
     def reserve_retention(self, min_t: int, max_count: int) -> int:
-        """Plan to forget entries before `min_t`, and more of the oldest down to `max_count` a node.
+        """Plan to remove entries before `min_t`, and each node's oldest beyond `max_count`.
 
         As `reserve_edits`.
         """
@@ -237,9 +237,9 @@ class DeviceStore:
 
     @_on_writer
     def commit_change(self, position: int) -> None:
-        """Make the change that was reserved for; cut-offs from `position`, the snapshot, see it.
+        """Commit the reserved change; cut-offs from `position`, the snapshot, see it.
 
-        Readers launched before do not: on the device it waits for them.
+        Earlier readers do not see it: it waits for them on the device.
         """
         change, self._pending = self._pending, None
         assert isinstance(change, ChangeArgs)
@@ -257,14 +257,14 @@ class DeviceStore:
     @translate_oom
     @_on_writer
     def compact(self) -> None:
-        """Give up what only cut-offs before the latest changes see, and give memory back.
+        """Discard entries that only cut-offs before the latest changes see, and free memory.
 
-        Kernels that read for a sampler launched before the latest change need what is given up:
-        they are waited for, on the device. Synchronizes. Needs room for all directories, and for
-        what leaves sparse chunks.
+        Kernels of samplers launched before the latest change read those entries:
+        it waits for them on the device. Synchronizes. Needs room for all directories, and for
+        the blocks that leave sparse chunks.
 
         Raises:
-            MemoryError: If there is none; nothing that is to stay is lost then.
+            MemoryError: If there is no room; no retained entry is lost then.
         """
         self._begin()
         self._settle()
@@ -285,7 +285,7 @@ class DeviceStore:
         self._publish(self.position)
 
     def stats(self) -> DeviceStats:
-        """Count what the store holds, node by node. Synchronizes."""
+        """Return the store's size, counted node by node. Synchronizes."""
         tables = (self._heads, self._types, self.chunks.addresses, self.chunks.tiers)
         other = self._slabs.num_bytes + self._free.num_bytes + sum(x.nbytes for x in tables)
         counts = torch.zeros(7, dtype=torch.int64, device=self._gpu.device)
@@ -304,7 +304,7 @@ class DeviceStore:
         return DeviceStats(device, host, found[6], (reads_device, reads_host), total)
 
     def _begin(self) -> None:
-        """Start a write: order it behind the last one, and take back what nobody reads."""
+        """Begin a write, ordered after the last one, and reclaim memory without readers."""
         self.readers.writing()
         self._pending = None
         self._collect()
@@ -318,7 +318,7 @@ class DeviceStore:
             self._free.give(self._given_up.popleft())
 
     def _upload(self, columns: list[Tensor]) -> Tensor:
-        """Return columns of the host as int64 `[C, B]` on the device, by one copy."""
+        """Return host columns as int64 `[C, B]` on the device, in one copy."""
         shape = len(columns), len(columns[0])
         with self._pinned.lend(8 * shape[0] * shape[1]) as room:
             staged = room.view(torch.int64).view(shape)
@@ -326,7 +326,7 @@ class DeviceStore:
             return self._gpu.copy_from_host(staged)
 
     def _collect(self) -> None:
-        """Correct what is counted of batches whose totals have come; never waits."""
+        """Correct the counters by the totals of finished batches; never waits."""
         for batch in self._unread.read():
             totals, most = batch.totals, batch.most
             assert totals.entries <= most.entries
@@ -337,19 +337,19 @@ class DeviceStore:
                 self._slabs.used -= most.rooms - totals.rooms
 
     def _settle(self) -> None:
-        """Wait for all batches, so that what is counted is exact."""
+        """Wait for all batches, so that counters are exact."""
         self._unread.wait()
         self._collect()
 
     def _got_ahead(self, most: Need) -> bool:
-        """Return whether there is room for the most that a batch can take; a little is reserved."""
+        """Return whether a batch's upper bound is reserved; only small amounts are."""
         if most.entries > max(self.chunks.room, self.chunks.ahead):
             return False
         if most.rooms > max(self._slabs.room, self._slabs.ahead):
             return False
         try:
             self._ensure(most.entries, most.rooms)
-        except MemoryError:  # what it takes indeed may still fit
+        except MemoryError:  # its actual size may still fit
             return False
         return True
 
@@ -366,10 +366,10 @@ class DeviceStore:
         self._ensure_chunks(num_entries)
 
     def _ensure_chunks(self, num_entries: int) -> None:
-        """Reserve room for entries, in chunks that every reader from now on can find.
+        """Reserve room for entries, in chunks that all later readers can find.
 
-        A reader launched before the tables moved would look behind the old ones' ends, so what
-        shows it the new chunks' blocks comes after it. Those launched later find the new tables.
+        A reader launched before the tables moved would read past the old tables' ends, so new
+        chunks' blocks are published after it. Later readers use the new tables.
         """
         self.chunks.ensure(num_entries)
         if self.chunks.outgrown:
@@ -378,7 +378,7 @@ class DeviceStore:
             self.readers.wait()
 
     def _fresh(self) -> Fresh:
-        """Return where fresh memory lies; where it begins is exact once batches are settled."""
+        """Return the start of fresh memory, which is exact once batches are settled."""
         chunks = self.chunks
         return Fresh(chunks.cursor, chunks.stride, self._slabs.address, chunks.max_capacity)
 
@@ -418,7 +418,7 @@ class DeviceStore:
             self._new_types = None
 
     def _grown(self, table: Tensor, size: int) -> Tensor:
-        """Return `table`, or a copy with room for `size` rows, the new ones 0."""
+        """Return `table`, or a copy of it with `size` rows, padded with 0."""
         if size <= len(table):
             return table
         grown = table.new_zeros(max(size, 2 * len(table)))

@@ -1,4 +1,4 @@
-"""The memory of a store: chunks of entries, slabs of directories, and what is free or not read."""
+"""Memory of a device store: chunks of entries, slabs of directories, and free lists."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _MOST_CHUNKS = 1 << 16
 
 
 class Chunks:
-    """A line of entries cut into chunks, and where each chunk is now.
+    """A virtual line of entries cut into chunks, and the address of each chunk.
 
     Fresh pieces are cut off the line's end. A piece that begins in a chunk's last `max_capacity`
-    entries would straddle two: chunks lie so far apart (`stride`) that these belong to the next.
-    Their tables have room for more chunks than most stores ever have: a reader goes on with the
-    tables that it found, while a write already shows it blocks of later chunks.
+    entries would straddle two: chunks are spaced (`stride`) so that these belong to the next.
+    The tables have room for more chunks than most stores ever have: a reader continues with the
+    tables that it found, while a write already publishes blocks of later chunks.
     """
 
     def __init__(self, gpu: Device, readers: Readers, budget: int | None) -> None:
@@ -38,59 +38,59 @@ class Chunks:
         wanted = most if budget is None else budget // ENTRY_BYTES // _IN_BUDGET
         size = 1 << max(wanted, 1).bit_length() - 1
         self.size = min(max(size, _LEAST_ENTRIES), most)
-        """Entries of a chunk."""
+        """Entries per chunk."""
         self.max_capacity = min(_MOST_CAPACITY, self.size // _BLOCKS_IN_CHUNK)
-        """Entries of a block at most."""
+        """Most entries of a block."""
         self.stride = self.size - self.max_capacity
         self.cursor = 0
-        """Entries cut off so far, at most."""
+        """Upper bound on the entries cut off so far."""
         self.moved = False
-        """Whether chunks have moved down; for others to notice and to reset."""
+        """Whether chunks have moved to the host; reset by callers."""
         self._data: list[Tensor | None] = []
         self._on_device: deque[int] = deque()
         self.addresses = torch.zeros(_MOST_CHUNKS, dtype=torch.int64, device=gpu.device)
-        """Where each chunk is, as kernels read it."""
+        """Address of each chunk, read by kernels."""
         self.tiers = torch.zeros(_MOST_CHUNKS, dtype=torch.uint8, device=gpu.device)
-        """Per chunk: 0 on the device, 1 on the host, 2 given back."""
+        """Per chunk: 0 on the device, 1 on the host, 2 freed."""
         self.outgrown = False
-        """Whether the tables have moved: readers know only the old ones. For others to reset."""
+        """Whether the tables have moved, which running readers do not see. Reset by callers."""
 
     @property
     def count(self) -> int:
-        """Chunks so far, those given back included."""
+        """Number of chunks so far, including freed ones."""
         return len(self._data)
 
     @property
     def chunk_bytes(self) -> int:
-        """Bytes of a chunk."""
+        """Bytes per chunk."""
         return self.size * ENTRY_BYTES
 
     @property
     def ahead(self) -> int:
-        """Entries that a write may reserve without being sure that it needs them.
+        """Entries that a write may reserve before its need is known.
 
-        A chunk, or where there is no budget a quarter of all.
+        One chunk, or without a budget a quarter of all.
         """
         return self.stride if self.budget is not None else max(1, self.count // 4) * self.stride
 
     @property
     def room(self) -> int:
-        """Entries that are left in the chunks that there are, at least."""
+        """Lower bound on the entries left in the existing chunks."""
         return self.count * self.stride - self.cursor
 
     def tier_bytes(self, tier: int) -> int:
-        """Return the bytes that tier 0, the device, or tier 1, the host, holds."""
+        """Return the bytes held by tier 0, the device, or tier 1, the host."""
         on_device = len(self._on_device)
         return (on_device if tier == 0 else len(self.held()) - on_device) * self.chunk_bytes
 
     def held(self) -> list[int]:
-        """Return the chunks that were not given back."""
+        """Return the chunks that are not freed."""
         return [chunk for chunk, data in enumerate(self._data) if data is not None]
 
     def ensure(self, num_entries: int) -> None:
-        """Reserve chunks for `num_entries` more entries; older ones move down where that needs it.
+        """Reserve chunks for `num_entries` more entries; moves older ones to the host if needed.
 
-        What exceeds the budget by itself goes to the host at once, where kernels write it in place.
+        Chunks that alone exceed the budget are allocated on the host, where kernels write in place.
         """
         wanted = -(-(self.cursor + num_entries) // self.stride) - len(self._data)
         if wanted <= 0:
@@ -105,11 +105,11 @@ class Chunks:
         self._add(on_host, [self._gpu.allocate(self.chunk_bytes) for _ in range(on_device)])
 
     def close(self) -> None:
-        """Let the line go on in a new chunk."""
+        """Continue the line in a new chunk."""
         self.cursor = len(self._data) * self.stride
 
     def release(self, chunks: list[int]) -> None:
-        """Give back chunks in which no blocks are left."""
+        """Free chunks that have no blocks left."""
         for chunk in chunks:
             data, self._data[chunk] = self._data[chunk], None
             assert data is not None
@@ -118,7 +118,7 @@ class Chunks:
         self._on_device = deque(chunk for chunk in self._on_device if self._data[chunk] is not None)
 
     def _move_down(self, num_chunks: int) -> None:
-        """Copy the oldest chunks on the device to host memory, each published by one store."""
+        """Copy the oldest chunks on the device to host memory; publish each by one store."""
         for _ in range(num_chunks):
             chunk = self._on_device[0]
             old, data = self._data[chunk], self._gpu.allocate_host(self.chunk_bytes)
@@ -151,22 +151,22 @@ class Chunks:
 
 
 UNIT = 32
-"""Bytes of a directory's header, and of each of its blocks."""
+"""Bytes of a directory's header, and of each block entry in it."""
 _FIRST_SLAB = 1 << 11
 _AHEAD = 1 << 16
 
 
 class DirectorySlabs:
-    """Slabs of units. What a batch needs is in one slab: the rest of a full one stays unused."""
+    """Slabs of units. A batch uses one slab: the rest of a full one stays unused."""
 
     def __init__(self, gpu: Device) -> None:
         self._gpu = gpu
         self._slabs: list[Tensor] = []
         self._size = self._num_old = 0
         self.used = 0
-        """Units of the last slab in use, at most."""
+        """Upper bound on the used units of the last slab."""
         self.number = 0
-        """Of the last slab, counted from 1; 0 before."""
+        """Number of the last slab, counted from 1; 0 before."""
 
     @property
     def num_bytes(self) -> int:
@@ -175,17 +175,17 @@ class DirectorySlabs:
 
     @property
     def ahead(self) -> int:
-        """Units that a write may reserve without being sure that it needs them."""
+        """Units that a write may reserve before its need is known."""
         return max(_AHEAD, self.num_bytes // UNIT // 2)
 
     @property
     def room(self) -> int:
-        """Units that are left in the last slab, at least."""
+        """Lower bound on the units left in the last slab."""
         return self._size - self.used
 
     @property
     def address(self) -> int:
-        """Where the next batch's directories begin, if `used` is exact."""
+        """Address of the next batch's directories, if `used` is exact."""
         return self._slabs[-1].data_ptr() + self.used * UNIT if self._slabs else 0
 
     def ensure(self, num_units: int) -> None:
@@ -194,12 +194,12 @@ class DirectorySlabs:
             self._open(num_units)
 
     def renew(self, num_units: int) -> None:
-        """Reserve `num_units` in a slab of their own, to which all that is in use moves."""
+        """Reserve `num_units` in a new slab, to which all used units move."""
         self._open(num_units)
         self._num_old = len(self._slabs) - 1
 
     def drop_old(self) -> list[Tensor]:
-        """Let go of the slabs before the renewed one, and return them."""
+        """Drop and return the slabs before the renewed one."""
         old, self._slabs = self._slabs[: self._num_old], self._slabs[self._num_old :]
         self._num_old = 0
         return old
@@ -217,7 +217,7 @@ _TOTALS_BYTES = ctypes.sizeof(Totals)
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a batch takes of fresh memory, or takes at most."""
+    """Fresh memory of a batch, exact or an upper bound."""
 
     entries: int
     rooms: int
@@ -227,34 +227,34 @@ class Need:
 
 @dataclass(slots=True, eq=False)
 class GivenUp:
-    """What a batch has replaced: items, int64 `[N]`, and their size classes, uint8 `[N]`."""
+    """Items that a batch has replaced, int64 `[N]`, and their size classes, uint8 `[N]`."""
 
     items: Tensor
     classes: Tensor
     count: int | None = None
-    """How many there are, those of no class not counted; None: not read yet."""
+    """Number of items that have a class; None: not read yet."""
 
 
 @dataclass(slots=True, eq=False)
 class Unread:
-    """A committed batch whose totals the host has not read."""
+    """A committed batch whose totals are not read by the host yet."""
 
     done: StreamEvent
     totals: Totals
     most: Need
     given_up: GivenUp
     slab: int
-    """The number of the slab that its directories are in."""
+    """Number of the slab with its directories."""
     growth: int
-    """Blocks that a node has got at most."""
+    """Most blocks that one node has gained."""
 
 
 def most_of(num_pairs: int, num_entries: int, num_blocks: int, max_blocks: int, most: int) -> Need:
-    """Return what a batch takes at most.
+    """Return an upper bound on the memory of a batch.
 
-    A run of `s` new entries takes full blocks and one that is not: a small one has room for at most
-    38 entries, one that grows by copying as well, another for 9/8 of the larger of what it holds
-    and an eighth of the node's entries. A directory at most doubles.
+    A run of `s` new entries takes full blocks and one partial block: a small one has room for at
+    most 38 entries, one that grows by copying as well, another for 9/8 of the larger of its
+    size and an eighth of the node's entries. A directory at most doubles.
     """
     full = num_pairs // most + 1
     tails = min(num_pairs * most, (num_entries + num_pairs) * 9 // 64 + num_pairs)
@@ -263,7 +263,7 @@ def most_of(num_pairs: int, num_entries: int, num_blocks: int, max_blocks: int, 
 
 
 class UnreadTotals:
-    """The totals that kernels write to pinned memory, in the order of the batches."""
+    """Totals that kernels write to pinned memory, in the order of the batches."""
 
     def __init__(self, gpu: Device) -> None:
         self._memory = gpu.allocate_host(_SLOTS * _TOTALS_BYTES)
@@ -273,31 +273,31 @@ class UnreadTotals:
         self.num_entries = self.num_blocks = self.max_blocks = 0
 
     def most(self, num_pairs: int, max_capacity: int) -> Need:
-        """Return what the next batch takes at most, as `most_of` says."""
+        """Return an upper bound on the next batch's memory, by `most_of`."""
         max_blocks = self.max_blocks + sum(batch.growth for batch in self._batches)
         return most_of(num_pairs, self.num_entries, self.num_blocks, max_blocks, max_capacity)
 
     def slot(self) -> Totals:
-        """Return where the next batch's totals go; waits for the oldest batch if none is free."""
+        """Return the slot of the next batch's totals; if none is free, wait for the oldest."""
         if len(self._batches) >= _SLOTS - 1:
             self._batches[0].done.synchronize()
         return self._slots[self._next]
 
     def add(self, batch: Unread, num_pairs: int) -> None:
-        """Note a batch, whose totals go to `slot()`."""
+        """Add a batch, whose totals go to `slot()`."""
         self._batches.append(batch)
         self._next = (self._next + 1) % _SLOTS
         self.num_entries += num_pairs
         self.num_blocks += batch.most.blocks
 
     def add_change(self, gained: int, num_blocks: int) -> None:
-        """Note a change of the past, which added `gained` entries and `num_blocks` new blocks."""
+        """Add a change of the past, with `gained` entries and `num_blocks` new blocks."""
         self.num_entries += max(gained, 0)
         self.num_blocks += num_blocks
         self.max_blocks += num_blocks
 
     def read(self) -> list[Unread]:
-        """Return the batches that are done since the last call; never waits."""
+        """Return the batches finished since the last call; never waits."""
         done: list[Unread] = []
         while self._batches and self._batches[0].done.query():
             done.append(self._batches.popleft())
@@ -308,13 +308,13 @@ class UnreadTotals:
         return done
 
     def wait(self) -> None:
-        """Wait for all of them."""
+        """Wait for all batches."""
         if self._batches:
             self._batches[-1].done.synchronize()
 
 
 NUM_CLASSES = 192
-"""As `kClasses` of cuda/insertion.hpp: first of pieces of entries, from 160 on of directories."""
+"""`kClasses` of cuda/insertion.hpp: first for pieces of entries, from 160 on for directories."""
 NO_CLASS = 255
 _PIECES = 160
 _MERGE_AT = 1024
@@ -322,11 +322,11 @@ _MOST_ROWS = 1 << 20
 
 
 class FreeList:
-    """Places and addresses by size class; a batch takes from each class's end.
+    """Free places and addresses by size class; a batch takes from each class's end.
 
-    What is given back waits until it is worth sorting in, so that the cost of each item stays the
-    same however many there are. Nothing here waits for the device: how many items there are the
-    host knows at most, and it learns by each merge how many there were at the one before.
+    Freed items are batched before they are sorted in, so that the cost per item stays
+    constant. Never waits for the device: the host has an upper bound on the number of items, and
+    each merge reads the exact number at the previous one.
     """
 
     def __init__(self, gpu: Device, chunks: Chunks) -> None:
@@ -337,25 +337,25 @@ class FreeList:
         self._bounds = torch.arange(NUM_CLASSES, dtype=torch.uint8, device=device)
         self._begin = torch.zeros(NUM_CLASSES, dtype=torch.int64, device=device)
         self.count = torch.zeros_like(self._begin)
-        """Free items of each class, int64 `[192]`; kernels count off what they take."""
+        """Free items of each class, int64 `[192]`; kernels decrement it."""
         self._total = gpu.allocate_host(8).view(torch.int64)
         self._counted: StreamEvent | None = None
         self._most = 0
-        """Items after the last merge, at most."""
+        """Upper bound on the items after the last merge."""
         self._waiting: list[GivenUp] = []
         self._num_waiting = self._num_rows = 0
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the list itself."""
+        """Bytes of the list."""
         return self._items.nbytes + self._classes.nbytes
 
     def view(self) -> FreeItems:
-        """Return where kernels find the items; good until the next call that changes them."""
+        """Return the items for kernels; valid until the next call that changes them."""
         return FreeItems(self._items.data_ptr(), self._begin.data_ptr(), self.count.data_ptr())
 
     def give(self, given: GivenUp) -> None:
-        """Give back what nobody reads any more; its count is known."""
+        """Free items without readers; their count must be known."""
         if not given.count:
             return
         self._waiting.append(given)
@@ -366,9 +366,9 @@ class FreeList:
             self.merge()
 
     def merge(self, *, drop_rooms: bool = False) -> None:
-        """Sort in what waits, and forget the pieces of chunks that have left the device.
+        """Sort in the pending items, and drop the pieces of chunks that have left the device.
 
-        With `drop_rooms` directories are forgotten too: their slabs are gone.
+        With `drop_rooms`, drop directories too: their slabs are freed.
         """
         if self._counted is not None and self._counted.query():
             self._most = int(self._total)

@@ -1,4 +1,4 @@
-"""Writes to a device store: inserted batches, changes of the past, compaction."""
+"""Writes of a device store: insertion, changes of the past, compaction."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tgflow.units import INT64_MAX, INT64_MIN
 
 THREADS = 256
 SMALL_PAIRS = 4096
-"""A batch of no more takes two launches."""
+"""Largest batch, in pairs, inserted with two launches."""
 _LANES = 16
 _WARP = 32
 _MOST_THREADS = 1024
@@ -38,7 +38,7 @@ _ALIGNMENT = 16
 
 
 class InsertionPlan:
-    """The kernels of a batch, and the memory that they hand on to each other."""
+    """The kernels that insert a batch, and the memory they share."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class InsertionPlan:
         return self._memory[begin:end].view(dtype)
 
     def plan(self, store: StoreView, free: FreeItems, totals: Totals) -> None:
-        """Plan against `store`; what is needed is in `totals`, pinned memory, when that is done."""
+        """Plan against `store`; afterwards `totals`, pinned memory, has what the batch needs."""
         self._in.store, self._in.free = store, free
         self._in.totals = ctypes.addressof(totals)
         if self.is_small:
@@ -120,7 +120,7 @@ class InsertionPlan:
         snapshot: int,
         following: Snapshot,
     ) -> GivenUp:
-        """Write and publish the entries and move the snapshot; return what was given up."""
+        """Write and publish the entries, advance the snapshot; return the replaced items."""
         self._in.store, self._in.fresh, self._in.heads = store, fresh, heads.data_ptr()
         self._in.cursor, self._in.slab = cursor.data_ptr(), slab
         self._in.snapshot, self._in.next = snapshot, following
@@ -140,26 +140,26 @@ class InsertionPlan:
 
 @dataclass(slots=True, eq=False)
 class PlannedBatch:
-    """A batch that was reserved for."""
+    """A reserved batch."""
 
     plan: InsertionPlan
     totals: Totals
     need: Need
     num_nodes: int
-    """Local ids that the store then knows of."""
+    """Number of local ids in the store after the batch."""
 
 
 def _prefix_sum(table: Tensor) -> None:
-    """Replace each row of `table`, int64 `[R, N]`, by its inclusive prefix sums."""
+    """Replace each row of `table`, int64 `[R, N]`, by its inclusive prefix sum."""
     for row in table:
         torch.cumsum(row, 0, out=row)
 
 
 def _sorted_pairs(src: Tensor, dst: Tensor, directed: bool, shard: Shard) -> tuple[Tensor, Tensor]:
-    """Return the nodes of all pairs, int32 `[P]` sorted, and 2 * row + side of each, int64 `[P]`.
+    """Return the nodes of all pairs, int32 `[P]` sorted, and their 2 * row + side, int64 `[P]`.
 
     Nodes are local ids. Pairs of one node stay in the order of their rows. A self-loop's second
-    pair is at the end, and so are pairs of nodes that are not held.
+    pair is at the end, and so are pairs of nodes of other shards.
     """
     if directed:
         nodes, order = _held(src, shard).int().sort(stable=True)
@@ -170,7 +170,7 @@ def _sorted_pairs(src: Tensor, dst: Tensor, directed: bool, shard: Shard) -> tup
 
 
 def _held(nodes: Tensor, shard: Shard) -> Tensor:
-    """Return the local ids of nodes, `_ABSENT` where they are not held."""
+    """Return the local ids of nodes, `_ABSENT` for those of other shards."""
     if shard.world == 1:
         return nodes
     return torch.where(shard.owns(nodes), shard.local(nodes), _ABSENT)
@@ -182,7 +182,7 @@ _NEW_BLOCK_BYTES = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Edits:
-    """Entries to put into nodes' pasts or to take out; columns are int64 `[N]`."""
+    """Entries to add to nodes' pasts or to remove; columns are int64 `[N]`."""
 
     node: Tensor
     t: Tensor
@@ -194,7 +194,7 @@ class Edits:
     def of_events(
         cls, src: Tensor, dst: Tensor, t: Tensor, eid: Tensor, *, puts_in: bool, directed: bool
     ) -> Edits:
-        """Return the edits of these events: one an event if directed, or a self-loop, else two."""
+        """Return the edits of events: one per event if directed or a self-loop, else two."""
         if directed:
             return cls(src, t, eid, dst, puts_in)
         back = src != dst
@@ -207,7 +207,7 @@ class Edits:
         )
 
     def held_by(self, shard: Shard) -> Edits:
-        """Return those of nodes that a shard holds, by local id."""
+        """Return the edits of a shard's nodes, by local id."""
         if shard.world == 1:
             return self
         kept = shard.owns(self.node).nonzero().squeeze(1)
@@ -215,11 +215,11 @@ class Edits:
         return Edits(shard.local(node), t, eid, nbr, self.puts_in)
 
     def columns(self) -> list[Tensor]:
-        """Return node, t, eid and nbr."""
+        """Return the columns node, t, eid and nbr."""
         return [self.node, self.t, self.eid, self.nbr]
 
     def sorted(self) -> Edits:
-        """Return the same edits by node, each node's by (t, eid)."""
+        """Return the edits sorted by node, then by (t, eid)."""
         order = self.eid.argsort(stable=True)
         for column in (self.t, self.node):
             order = order[column[order].argsort(stable=True)]
@@ -229,7 +229,7 @@ class Edits:
 
 
 class ChangeArgs:
-    """What changed nodes need; holds the tensors that kernels work on. Nobody sees it yet."""
+    """Arguments of a change, not yet published; owns the tensors that kernels use."""
 
     def __init__(self, gpu: Device, store: StoreView, max_capacity: int) -> None:
         self._kernels, self._device = gpu.kernels, gpu.device
@@ -243,7 +243,7 @@ class ChangeArgs:
         self.largest_node = -1
 
     def edit(self, edits: Edits, largest_node: int) -> None:
-        """Count what `edits`, on the device, need. Synchronizes."""
+        """Compute what `edits`, on the device, require. Synchronizes."""
         edits = edits.sorted()
         nodes, counts = torch.unique_consecutive(edits.node, return_counts=True)
         begin = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
@@ -254,7 +254,7 @@ class ChangeArgs:
         self._count(nodes, largest_node)
 
     def forget(self, num_nodes: int, min_t: int, max_count: int) -> None:
-        """Count what forgetting old entries of all nodes needs. Synchronizes."""
+        """Compute what removing old entries of all nodes requires. Synchronizes."""
         self._in.min_t, self._in.max_count = min_t, max_count
         self._count(torch.arange(num_nodes, device=self._device), num_nodes - 1)
 
@@ -277,7 +277,7 @@ class ChangeArgs:
     def commit(
         self, store: StoreView, heads: Tensor, fresh: Fresh, changed_at: int, number: int
     ) -> None:
-        """Write and publish new versions, for cut-offs from `changed_at` on and later snapshots."""
+        """Write and publish versions for cut-offs from `changed_at` on and later snapshots."""
         self._in.store, self._in.heads, self._in.fresh = store, heads.data_ptr(), fresh
         self._in.version = Version(changed_at, number)
         self._launch("change_write", ctypes.c_uint64(self._places.data_ptr()))
@@ -294,7 +294,7 @@ _MOVE_BYTES = 24
 
 
 class Compaction:
-    """Kernels over all nodes, and the tensors that they work on."""
+    """Kernels over all nodes, and their tensors."""
 
     def __init__(self, kernels: Kernels, store: StoreView, heads: Tensor) -> None:
         self._kernels = kernels
@@ -303,13 +303,13 @@ class Compaction:
         self._in = Compacting(store=store, heads=heads.data_ptr(), demand=self._demand.data_ptr())
 
     def forget_past(self) -> None:
-        """Give up what only cut-offs before the latest changes see."""
+        """Discard entries that only cut-offs before the latest changes see."""
         self._launch("compact_past")
 
     def measure(self, chunks: Chunks) -> list[int]:
-        """Return the chunks that blocks should leave: worth it only if fewer are needed then.
+        """Return the chunks that blocks should leave, where this reduces their number.
 
-        Synchronizes. `num_entries` and `num_rooms` say what leaving them needs.
+        Synchronizes. `num_entries` and `num_rooms` are then what the move requires.
         """
         live = torch.zeros(chunks.count, dtype=torch.int64, device=chunks.tiers.device)
         self._in.live = live.data_ptr()
@@ -324,11 +324,11 @@ class Compaction:
         self._launch("compact_count")
         _prefix_sum(self._demand)
         self._num_moves, self.num_entries, self.num_rooms = self._demand[:, -1].tolist()
-        """Blocks that move; their entries; directories in units of 32 bytes."""
+        """Blocks to move; their entries; directories in units of 32 bytes."""
         return sparse
 
     def move(self, store: StoreView, fresh: Fresh) -> None:
-        """Move the blocks, and then all directories, to fresh memory; readers follow them."""
+        """Move the blocks, then all directories, to fresh memory; readers follow them."""
         moves = self._demand.new_empty(self._num_moves + 1, _MOVE_BYTES, dtype=torch.uint8)
         self._in.store, self._in.fresh, self._in.moves = store, fresh, moves.data_ptr()
         self._launch("compact_list")

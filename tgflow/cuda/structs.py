@@ -1,4 +1,4 @@
-"""The structs that kernels take by value, field by field as the headers have them."""
+"""Structs that kernels take by value, with the same fields as in the headers."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import ctypes
 
 
 def words(names: str) -> tuple[tuple[str, type[ctypes.c_int64]], ...]:
-    """Return fields of 64 bits: numbers and addresses, of the names between spaces."""
+    """Return 64-bit fields, numbers or addresses, with the space-separated `names`."""
     return tuple((name, ctypes.c_int64) for name in names.split())
 
 
 class StoreView(ctypes.Structure):
-    """The store as its readers find it (detail/store_view.hpp)."""
+    """The store for its readers (detail/store_view.hpp)."""
 
     _fields_ = words("heads num_nodes chunks tiers types change reads first_part num_other_parts")
 
@@ -29,25 +29,25 @@ class QueryArgs(ctypes.Structure):
 
 
 class SampleParams(ctypes.Structure):
-    """What a kernel reads from device memory instead of its arguments (cuda/snapshot.hpp)."""
+    """Parameters that a kernel reads from device memory (cuda/snapshot.hpp)."""
 
     _fields_ = words("before_all key size")
 
 
 class SamplerArgs(ctypes.Structure):
-    """What a call asks for (detail/store_view.hpp); `strategy` is a number of `_core.Strategy`."""
+    """Sampler arguments (detail/store_view.hpp); `strategy` is a number of `_core.Strategy`."""
 
     _fields_ = (("strategy", ctypes.c_int32), *words("key span types"))
 
 
 class NeighborRows(ctypes.Structure):
-    """Where the answers go (detail/store_view.hpp)."""
+    """Output of sampling (detail/store_view.hpp)."""
 
     _fields_ = words("node t eid count k")
 
 
 class FreeItems(ctypes.Structure):
-    """What is free, by size class (cuda/insertion.hpp)."""
+    """Free items by size class (cuda/insertion.hpp)."""
 
     _fields_ = words("items begin count")
 
@@ -59,19 +59,19 @@ class Fresh(ctypes.Structure):
 
 
 class FreshCursor(ctypes.Structure):
-    """Where fresh memory goes on (cuda/insertion.hpp)."""
+    """Cursor into fresh memory (cuda/insertion.hpp)."""
 
     _fields_ = words("line rooms finished")
 
 
 class Totals(ctypes.Structure):
-    """What a batch takes (cuda/insertion.hpp)."""
+    """Memory that a batch takes (cuda/insertion.hpp)."""
 
     _fields_ = words("runs blocks entries rooms given_up max_blocks")
 
 
 class Insertion(ctypes.Structure):
-    """A batch on its way into the store (cuda/insertion.hpp)."""
+    """A batch being inserted (cuda/insertion.hpp)."""
 
     _fields_ = (
         ("store", StoreView),
@@ -93,7 +93,7 @@ class Version(ctypes.Structure):
 
 
 class Changing(ctypes.Structure):
-    """A change of the past on its way into the store (cuda/store.cu)."""
+    """A change of the past being applied (cuda/store.cu)."""
 
     _fields_ = (
         ("store", StoreView),

@@ -1,4 +1,4 @@
-"""Compiles every kernel and says with what: `python -m tgflow.cuda.warm [DEVICE]`."""
+"""Compiles all kernels and prints times: `python -m tgflow.cuda.warm [DEVICE]`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tgflow.cuda.requirements import CudaError, require_cupy, require_device
 
 
 def main(arguments: list[str]) -> int:
-    """Print the GPU, the versions, and what each source took; return the process's status."""
+    """Print the GPU, the versions, and each source's compile time; return the exit status."""
     try:
         device = require_device(torch.device(arguments[0] if arguments else "cuda"))
         cupy = require_cupy(device)

@@ -171,8 +171,8 @@ class Plan:
         for table in feature_inputs(graph):
             if graph.gpu is not None and table.planned_cache is not None:
                 raise ValueError(
-                    f'the cache of {table.name} has policy="belady", which is planned for on the '
-                    "host, and a GPU that samples tells no host what; the graph is on "
+                    f'the cache of {table.name} has policy="belady", which is planned on the host, '
+                    "but a GPU samples without returning ids to the host; the graph is on "
                     f'{graph.device}: use policy="lru", or TemporalGraph(device="cpu"), whose '
                     "batches are copied to the GPU"
                 )
@@ -824,7 +824,7 @@ def check_unplanned(graph: TemporalGraph) -> None:
         if table.planned_cache is not None:
             raise ValueError(
                 f'the cache of {table.name} has policy="belady", which plans for what comes next, '
-                'and a live stream has no future to know; use policy="lru"'
+                'and future accesses of a live stream are unknown; use policy="lru"'
             )
 
 
