@@ -1,4 +1,4 @@
-"""Temporal graphs that grow: the event log, the block store behind a backend, and features."""
+"""Growing temporal graphs: the event log, block stores on CPU and GPU, and features."""
 
 from tgflow.graph.feature_scale import FeatureScale
 from tgflow.graph.log import EventLog

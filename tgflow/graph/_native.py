@@ -1,4 +1,4 @@
-"""The graph's only door to the core, whose graph and log take tensors of the CPU."""
+"""Bindings of the core that graphs use; its graph and log take CPU tensors."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ NATIVE_STRATEGIES = {name: getattr(Strategy, name) for name in STRATEGIES}
 
 
 def columns(events: EventBatch) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Return the columns of a batch in the order in which the core takes them."""
+    """Return the columns of a batch in the order of the core's arguments."""
     return events.src, events.dst, events.t, events.label
 
 
 def cut_offs(as_of: int | Tensor | None) -> tuple[Tensor | None, int]:
-    """Return the log position below which each query sees events, and the one for all."""
+    """Return the cut-off of each query, or None, and the cut-off for all."""
     if isinstance(as_of, Tensor):
         return as_of, INT64_MAX
     return None, INT64_MAX if as_of is None else as_of

@@ -1,4 +1,4 @@
-"""Neighborhoods on a GPU; the log stays in host memory."""
+"""The graph backend with neighborhoods on a GPU; the log stays in host memory."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class DeviceGraph:
     def __init__(self, direction: Direction, budget: int | None, gpu: Device, shard: Shard) -> None:
         self.gpu = gpu
         self.device = gpu.device
-        self._host = HostGraph(direction)  # checks events and keeps the log
+        self._host = HostGraph(direction)  # validates events and stores the log
         self._directed = direction == "directed"
         self._store = DeviceStore(gpu, self._directed, budget, shard)
         self._writing = threading.Lock()
 
     @property
     def log(self) -> _native.Log:
-        """The log."""
+        """The event log."""
         return self._host.log
 
     @property
@@ -43,12 +43,12 @@ class DeviceGraph:
         return self._store.position
 
     def check(self, events: EventBatch, allow_late: bool) -> None:
-        """Raise ValueError if the events cannot follow."""
+        """Raise ValueError if the events cannot be appended."""
         self._host.check(events, allow_late)
 
     @translate_oom
     def append(self, events: EventBatch, allow_late: bool) -> int:
-        """Check and add events, all or none; see `DeviceStore` for when it waits for the device."""
+        """Check and add events, all or none; waits for the device where `DeviceStore` does."""
         with self._writing:
             self._host.check(events, allow_late)
             first, end = len(self.log), len(self.log) + len(events)
@@ -66,7 +66,7 @@ class DeviceGraph:
             return first
 
     def sample(self, sampler: Sampler, queries: Queries, out: Neighbors) -> None:
-        """Answer queries on torch's current stream; does not synchronize."""
+        """Sample neighbors on torch's current stream; does not synchronize."""
         if queries.types is not None:
             self._host.check_types()
         each, limit = _native.cut_offs(queries.as_of)
@@ -111,19 +111,19 @@ class DeviceGraph:
             return self._remove(((sources == node) | (targets == node)).nonzero().view(-1))
 
     def retain(self, min_t: int, max_count: int) -> int:
-        """Forget neighbors before `min_t`, and each node's oldest beyond `max_count`."""
+        """Remove neighbors before `min_t`, and each node's oldest beyond `max_count`."""
         with self._writing:
             gained = self._store.reserve_retention(min_t, max_count)
             self._store.commit_change(self.position)
             return -gained
 
     def compact(self) -> None:
-        """Drop what only cut-offs before the latest changes see, and give memory back."""
+        """Drop entries that only cut-offs before the latest changes see, and free memory."""
         with self._writing:
             self._store.compact()
 
     def stats(self) -> DeviceStats:
-        """Count what the store holds. Synchronizes."""
+        """Return the size of the store. Synchronizes."""
         with self._writing:
             return self._store.stats()
 

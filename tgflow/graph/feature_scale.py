@@ -1,4 +1,4 @@
-"""Edge features on one scale, by what came before alone: running figures that freeze."""
+"""Online standardization of features: running statistics of earlier events, then frozen."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ Bools = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.float32]
 
 FREEZE_AT = 10_000
-"""Events after which figures stay as they are."""
+"""Events after which the statistics are frozen."""
 JUDGED_AT = (100, 1_000)
-"""Numbers of events after which it is judged which columns are skewed; and where figures freeze."""
+"""Numbers of events at which skewed columns are determined; and at the freeze."""
 SKEWED = 2.0
-"""Skewness, in absolute value, from which a column is: that of an exponential distribution."""
+"""Absolute skewness from which a column is skewed: that of an exponential distribution is 2."""
 MOST = 10.0
-"""Deviations from the mean that a value is cut to."""
+"""Clipping bound, in deviations from the mean."""
 
 
 @dataclass(frozen=True)
 class Moments:
-    """What is known of the columns after some events."""
+    """Statistics of the columns after some events."""
 
     size: int
     shift: Floats
@@ -39,14 +39,14 @@ class Moments:
     logged: Bools
 
     def figures(self, sums: Floats, sizes: Floats | float) -> tuple[Floats, Floats]:
-        """Return mean and deviation of the columns as they are taken, by sums `[..., 5, F]`."""
+        """Return mean and deviation of the transformed columns, from sums `[..., 5, F]`."""
         first = np.where(self.logged, sums[..., 3, :], sums[..., 0, :])
         second = np.where(self.logged, sums[..., 4, :], sums[..., 1, :])
         mean = first / sizes
         return mean, np.sqrt(np.maximum(second / sizes - mean * mean, 0.0))
 
     def skewness(self) -> Floats:
-        """Return the skewness of each column as it is, float64 `[F]`; 0 of one that is constant."""
+        """Return the skewness of each raw column, float64 `[F]`; 0 for a constant one."""
         mean, second, third = self.sums[:3] / max(self.size, 1)
         deviation = np.sqrt(np.maximum(second - mean * mean, 0.0))
         central = third - 3 * mean * second + 2 * mean**3
@@ -54,24 +54,24 @@ class Moments:
         return np.where(constant, 0.0, central / np.where(constant, 1.0, deviation) ** 3)
 
     def is_constant(self, deviation: Floats) -> Bools:
-        """Return which columns with these deviations `[..., F]` are constant but for rounding."""
+        """Return which columns with these deviations `[..., F]` are constant up to rounding."""
         return np.asarray(deviation <= 1e-12 * (1.0 + np.abs(self.shift[0])))
 
 
 @described
 class FeatureScale:
-    """Brings edge features to mean 0 and deviation 1, each event by itself and those before it.
+    """Scales edge features to mean 0 and deviation 1, by statistics up to and with each event.
 
     A row becomes `(f(x) - mean) / deviation`, cut to +-10, where f is the identity or the signed
     logarithm `sign(x) log(1 + |x|)`. Mean and deviation are those of the events up to this one, and
-    from `freeze_at` events on those of the first `freeze_at`. With "auto" the logarithm is taken of
-    columns whose skewness is beyond +-2, as judged after 100, 1,000 and `freeze_at` events. A
-    column that has been constant so far is 0. What a row becomes does not depend on the batches in
-    which rows come, and nothing depends on a later one.
+    from `freeze_at` events on those of the first `freeze_at`. "auto" applies the logarithm to
+    columns whose skewness is beyond +-2, determined after 100, 1,000 and `freeze_at` events. A
+    column that has been constant so far is 0. The result does not depend on how rows are batched,
+    nor on any later row.
 
     Args:
-        kind: "standard" takes no column's logarithm, "log" that of all, "auto" of the skewed.
-        freeze_at: How many events figures are of at most.
+        kind: "standard" applies the logarithm to no column, "log" to all, "auto" to skewed ones.
+        freeze_at: Most events that the statistics cover.
 
     Raises:
         ValueError: If `kind` is unknown, or `freeze_at` below 1.
@@ -88,13 +88,13 @@ class FeatureScale:
         self.kind, self.freeze_at = kind, freeze_at
         self._now: Moments | None = None
         self._saved: Moments | None = None
-        """What was known when it was asked for last, and the rows since."""
+        """Statistics at the last `state_at`, and the rows since."""
         self._rows: list[Floats] = []
         self._changing = threading.Lock()
-        """Rows come from another thread than checkpoints are taken by."""
+        """Rows are added by another thread than the one that checkpoints."""
 
     def unfitted(self) -> FeatureScale:
-        """Return a scale of this kind that has seen nothing."""
+        """Return a scale of this kind without statistics."""
         return FeatureScale(self.kind, self.freeze_at)
 
     def _facts(self) -> dict[str, object]:
@@ -106,9 +106,9 @@ class FeatureScale:
         return 0 if self._now is None else self._now.size
 
     def scaled(self, x: Tensor) -> tuple[Tensor, Moments | None]:
-        """Return rows `[B, F]` on their scale, float32, and what is known after them.
+        """Return rows `[B, F]` scaled, float32, and the statistics after them.
 
-        Nothing changes until `keep` has it.
+        Changes nothing until `keep` is called.
         """
         if not len(x):
             return x, self._now
@@ -116,7 +116,7 @@ class FeatureScale:
         return torch.from_numpy(done), known
 
     def keep(self, x: Tensor, known: Moments | None) -> None:
-        """Take what `scaled` has returned for `x`: these rows are stored now."""
+        """Commit the result of `scaled` for `x`, once these rows are stored."""
         room = self.freeze_at - self.size
         with self._changing:
             if room > 0 and len(x):
@@ -124,15 +124,15 @@ class FeatureScale:
             self._now = known
 
     def state_at(self, num_events: int) -> dict[str, Tensor]:
-        """Return what was known after `num_events`, as tensors that `load` takes.
+        """Return the statistics after `num_events`, as tensors for `load`.
 
         Raises:
-            ValueError: If that is before what was asked for last.
+            ValueError: If that is before the position of the last call.
         """
         done = 0 if self._saved is None else self._saved.size
         wanted = min(num_events, self.freeze_at) - done
         if wanted < 0:
-            raise ValueError(f"what was known after {num_events} events is gone, of {done} it is")
+            raise ValueError(f"no statistics after {num_events} events are left, only after {done}")
         with self._changing:
             if wanted and self._rows:
                 rows = np.concatenate(self._rows)
@@ -141,21 +141,21 @@ class FeatureScale:
         return _tensors(self._saved)
 
     def load(self, saved: Mapping[str, Tensor]) -> None:
-        """Know what `state_at` has returned.
+        """Load the statistics that `state_at` returned.
 
         Raises:
             KeyError: If a tensor is missing.
-            ValueError: If one is not what it must be.
+            ValueError: If a tensor is invalid.
         """
         self._rows = []
         self._now = self._saved = _moments(saved, self.freeze_at)
 
     def line(self, what: str = "features", of: str = "events") -> str:
-        """Return in a sentence what is done to the columns.
+        """Return a sentence that describes the scaling.
 
         Args:
-            what: What they are.
-            of: What each row is of.
+            what: Name of the columns.
+            of: Name of the rows.
         """
         if self._now is None:
             return f"{what}: none came"
@@ -166,7 +166,7 @@ class FeatureScale:
         return f"{what}: {logs}all to mean 0 and deviation 1 by the first {seen}"
 
     def _after(self, known: Moments | None, rows: Floats) -> tuple[Rows, Moments]:
-        """Return at least one row on its scale, and what is known after all of them."""
+        """Return at least one row scaled, and the statistics after all of them."""
         now, parts, start = known or _begun(rows[0], self.kind), [], 0
         while start < len(rows):
             ahead = (place - now.size for place in (*JUDGED_AT, self.freeze_at))
@@ -194,7 +194,7 @@ class FeatureScale:
 
 
 def _begun(row: Floats, kind: FeatureScaling) -> Moments:
-    """Return what is known before the first row, from which differences are taken."""
+    """Return the statistics before the first row, with it as the origin of differences."""
     shift = np.stack([row, _signed_log(row)])
     logged = np.full(len(row), kind == "log")
     return Moments(0, shift, np.zeros((5, len(row))), logged)

@@ -1,4 +1,4 @@
-"""Neighborhoods in host memory: the core's store."""
+"""The graph backend in host memory, on the core's store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EVERYTHING = Shard()
 
 
 class HostGraph:
-    """A graph backend over `_core.TemporalGraph`, as `DeviceGraph` is one on a GPU."""
+    """A graph backend over `_core.TemporalGraph`; `DeviceGraph` is its GPU counterpart."""
 
     device = torch.device("cpu")
     gpu = None
@@ -42,12 +42,12 @@ class HostGraph:
 
     @property
     def native(self) -> _native.Graph:
-        """The core's graph, for what reads it there."""
+        """The core's graph, for other code of the core."""
         return self._graph
 
     @property
     def log(self) -> _native.Log:
-        """The log."""
+        """The event log."""
         return self._graph.log
 
     @property
@@ -56,7 +56,7 @@ class HostGraph:
         return self._graph.position
 
     def check(self, events: EventBatch, allow_late: bool) -> None:
-        """Raise ValueError if the events cannot follow."""
+        """Raise ValueError if the events cannot be appended."""
         self._graph.check(*_native.columns(events), allow_late)
 
     def append(self, events: EventBatch, allow_late: bool) -> int:
@@ -64,11 +64,11 @@ class HostGraph:
         return self._graph.append(*_native.columns(events), allow_late)
 
     def record(self, events: EventBatch) -> int:
-        """Add checked events to the log alone, for a backend that keeps neighborhoods elsewhere."""
+        """Add checked events to the log only, for a backend that stores neighborhoods elsewhere."""
         return self._graph.record(*_native.columns(events))
 
     def sample(self, sampler: Sampler, queries: Queries, out: Neighbors) -> None:
-        """Answer queries on the core's threads."""
+        """Sample neighbors on the core's threads."""
         each, limit = _native.cut_offs(queries.as_of)
         _native.sample_neighbors(
             self._graph,
@@ -88,5 +88,5 @@ class HostGraph:
         )
 
     def reading(self) -> AbstractContextManager[None]:
-        """Enclose nothing: nothing is captured on the CPU."""
+        """Return a no-op context: there is no capture on the CPU."""
         return nullcontext()

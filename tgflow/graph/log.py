@@ -1,4 +1,4 @@
-"""The event log: the total order that everything else refers to."""
+"""The event log: the total order of events."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tgflow.events import COLUMNS, EventBatch
 from tgflow.graph import _native
 
 _BESIDE = tuple(name for name in COLUMNS if name not in ("src", "dst", "t", "label", "x"))
-"""Columns of the log that the core does not hold."""
+"""Columns of the log that are not in the core."""
 
 
 @described
 class EventLog:
     """Append-only columns `src`, `dst`, `t` and, where the first batch has them, `label`, `weight`.
 
-    An event's position is its `eid`. Times never decrease along it, but for late events that were
-    merged in (`TemporalGraph.append(..., allow_late=True)`). The log is its graph's, which alone
-    appends to it; any number of threads may read meanwhile. Edge features are beside it, see
+    An event's position is its `eid`. Times never decrease, except for late events that were
+    merged in (`TemporalGraph.append(..., allow_late=True)`). Only the graph appends to its log;
+    any number of threads may read concurrently. Edge features are stored separately, see
     `TemporalGraph.edge_x`.
 
     Example:
@@ -32,7 +32,7 @@ class EventLog:
     def __init__(self, native: _native.Log) -> None:
         self._native = native
         self._beside: dict[str, Any] = {}
-        """Columns that the core does not hold, by name, with room for more events."""
+        """Columns that are not in the core, by name, with spare capacity."""
 
     def __len__(self) -> int:
         return len(self._native)
@@ -89,12 +89,12 @@ class EventLog:
         return EventBatch.checked(src=src, dst=dst, t=t, label=label, **beside)
 
     def column(self, name: str, eid: Tensor | slice) -> Tensor | None:
-        """Return a column that the core does not hold at positions `eid`; None without it."""
+        """Return a column that is not in the core at positions `eid`; None without it."""
         values: Tensor | None = self._beside.get(name)
         return None if values is None else values[eid]
 
     def keep_columns(self, events: EventBatch) -> None:
-        """Keep the columns that the core does not hold of events that the graph appends next."""
+        """Store the columns that are not in the core, for events that the graph appends next."""
         first, stop, beside = len(self), len(self) + len(events), dict(self._beside)
         for name in _BESIDE:
             values, held = getattr(events, name), beside.get(name)
@@ -113,15 +113,15 @@ class EventLog:
                 held[:first] = full[:first]
             held[first:stop] = values
             beside[name] = held
-        self._beside = beside  # at once: others may be reading
+        self._beside = beside  # in one assignment: others may be reading
 
     def tied_share(self, stop: int) -> float:
-        """Return the share of the first `stop` events that have the time of the one before."""
+        """Return the share of the first `stop` events with the same time as the previous one."""
         t = self.read(0, stop).t
         return int((t[1:] == t[:-1]).sum()) / stop if stop else 0.0
 
     def position(self, t: int) -> int:
-        """Return how many events the log held when its clock reached `t`: a time made a cut-off.
+        """Return the number of events in the log when its clock reached `t`: a time as a cut-off.
 
         Without late events these are the events strictly before `t`.
         """
@@ -129,7 +129,7 @@ class EventLog:
 
 
 class NodeCount:
-    """How many nodes the first events of a log have; asked ever further, it reads each event once.
+    """Number of nodes in a prefix of a log; for growing prefixes each event is read once.
 
     Args:
         log: The log.
@@ -138,7 +138,7 @@ class NodeCount:
     def __init__(self, log: EventLog) -> None:
         self._log = log
         self._found = (0, 0)
-        """A position, and how many nodes the events before it have."""
+        """A position, and the number of nodes of the events before it."""
 
     def upto(self, position: int) -> int:
         """Return the largest node id of the first `position` events plus one."""

@@ -1,4 +1,4 @@
-"""Changes of a graph's past, as a record: with them and its log, a graph can be rebuilt."""
+"""Recorded changes of a graph's past; with its log they suffice to rebuild the graph."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _KEPT_CYCLES = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mutation:
-    """A change of the past: what was asked for, and when."""
+    """A change of the past: kind, arguments and position."""
 
     position: int
-    """Events that the log held; for late ones, before they were inserted."""
+    """Length of the log; for late events, before they were inserted."""
     kind: Kind
     """The method of `TemporalGraph`; late events came by `append`."""
     arguments: dict[str, int]
-    """Its arguments; of late events how many (`size`)."""
+    """Its arguments; for late events their number (`size`)."""
     eid: Tensor | None = None
     """The events to delete, int64 `[N]`."""
 
@@ -36,16 +36,16 @@ class Mutation:
 
 
 class Changes:
-    """The changes of a graph's past, as they are made under the graph's lock."""
+    """The changes of a graph's past, recorded under the graph's lock."""
 
     def __init__(self) -> None:
         self.noted: list[Mutation] = []
-        """In order; see `note` for what is left out."""
+        """In order; `note` describes which are omitted."""
         self._is_making = False
 
     @contextmanager
     def making(self) -> Iterator[None]:
-        """Enclose a change, from before anyone can see it until it is noted."""
+        """Enclose a change, from before it is visible until it is recorded."""
         self._is_making = True
         try:
             yield
@@ -53,9 +53,9 @@ class Changes:
             self._is_making = False
 
     def note(self, change: Mutation) -> None:
-        """Add a change, and drop the oldest of the last three equal cycles of retain and compact.
+        """Record a change; drop the oldest of the last three equal cycles of retain and compact.
 
-        Two stay, for a checkpoint at a position a little before the last.
+        Two are kept, for a checkpoint at a position a little before the last.
         """
         self.noted.append(change)
         size = 2 * (_KEPT_CYCLES + 1)
@@ -67,7 +67,7 @@ class Changes:
             del self.noted[-size : 2 - size]
 
     def last(self, lock: threading.Lock) -> Mutation | None:
-        """Return the latest change, None without any; waits for one that is being made."""
+        """Return the latest change, None without any; waits for one in progress."""
         if self._is_making:
             with lock:
                 pass
@@ -75,7 +75,7 @@ class Changes:
 
 
 def to_tensors(mutations: Iterable[Mutation]) -> tuple[list[list[Any]], dict[str, Tensor]]:
-    """Return mutations as a checkpoint has them: what JSON can hold, and the deleted events."""
+    """Return mutations for a checkpoint: JSON-serializable rows, and the deleted events."""
     rows = []
     tensors = {}
     for number, mutation in enumerate(mutations):
@@ -86,7 +86,7 @@ def to_tensors(mutations: Iterable[Mutation]) -> tuple[list[list[Any]], dict[str
 
 
 def from_tensors(rows: list[list[Any]], tensors: dict[str, Tensor]) -> list[Mutation]:
-    """Return the mutations that `to_tensors` was given."""
+    """Return the mutations from the result of `to_tensors`."""
     mutations = []
     for number, (position, kind, arguments) in enumerate(rows):
         eid = tensors.get(str(number))

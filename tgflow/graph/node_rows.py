@@ -15,7 +15,7 @@ from tgflow.tables.table import Table
 
 
 class NodeRows:
-    """Which row of a table is whose: row `i` is node `i`'s, nodes beyond its end have zeros."""
+    """Maps nodes to rows of a table: row `i` is node `i`'s; nodes beyond its end have zeros."""
 
     def __init__(
         self, table: Table, log: EventLog, feature_scale: FeatureScale | None = None
@@ -24,14 +24,14 @@ class NodeRows:
             raise ValueError(f"node_x must be a table of float32 rows, got {table.dtype}")
         self.table = table
         self.end: int | None = None
-        """How many rows there were when the first node without one came."""
+        """Number of rows when the first node without one appeared."""
         self.scale = None if feature_scale is None else feature_scale.unfitted()
         self._come_with_events = False
         self._log, self._count = log, NodeCount(log)
 
     @contextmanager
     def mentioned_by(self, events: EventBatch) -> Iterator[None]:
-        """Enclose the append of events, whose rows come first."""
+        """Enclose the append of events, whose new rows are added first."""
         self.check()
         new = self._new(events)
         before, size, known = self.end, len(self.table), None
@@ -60,8 +60,8 @@ class NodeRows:
         begins = not self._come_with_events and not len(self._log)
         if events.new_nodes is not None and size and begins:
             raise ValueError(
-                f"rows of nodes come with the first batch, and node_x has {size} already: whose "
-                f"they are is not known; begin with an empty table, FeatureTable({dim})"
+                f"rows of nodes come with the first batch, and node_x has {size} already, of "
+                f"unknown nodes; begin with an empty table, FeatureTable({dim})"
             )
         new = None if events.new_nodes is None else events.new_nodes.since(size)
         if new is None:
@@ -89,17 +89,17 @@ class NodeRows:
             )
 
     def rows_of(self, nodes: Tensor) -> Tensor:
-        """Return the row of each node, int64 `[N]`; -1, whose row is zeros, for those without."""
+        """Return the row of each node, int64 `[N]`; -1, a row of zeros, for those without."""
         end = self.end
         return nodes if end is None else nodes.masked_fill(nodes >= end, -1)
 
     def num_at(self, position: int) -> int:
-        """Return how many rows came with the first `position` events; all, if they do not."""
+        """Return the number of rows of the first `position` events; all, if added separately."""
         return self._count.upto(position) if self._come_with_events else len(self.table)
 
 
 def mention_nodes(rows: NodeRows | None, events: EventBatch) -> AbstractContextManager[None]:
-    """Return what encloses the append of events to a graph that has such rows, or none."""
+    """Return the context for appending events to a graph with these rows, or without any."""
     if rows is not None:
         return rows.mentioned_by(events)
     if events.new_nodes is not None:
@@ -112,20 +112,20 @@ def mention_nodes(rows: NodeRows | None, events: EventBatch) -> AbstractContextM
 
 
 def check_ids(table: Table | None, stream: object) -> None:
-    """Refuse a stream that has yet to number its nodes, for a table that has rows of some already.
+    """Raise if a stream has not numbered its nodes and the table already has rows.
 
     Args:
-        table: Of node features, if there are any.
-        stream: Any; what has no `ids`, as `tgflow.streams.Source` has, is taken at its word.
+        table: Node features, or None.
+        stream: Any; one without `ids`, unlike `tgflow.streams.Source`, is not checked.
 
     Raises:
-        ValueError: If nobody can know whose the rows are.
+        ValueError: If the nodes of the rows are unknown.
     """
     ids = getattr(stream, "ids", None)
     if table is not None and len(table) and ids is not None and not len(ids):
         raise ValueError(
             f"node_x has {len(table)} rows, and the stream has not numbered its nodes yet: row i "
-            "is of the i-th node to appear, whatever its id, so nobody can know whose these rows "
-            "are; give features by id, NodeFeatures(table, id=...).along(stream), with an empty "
-            "node_x"
+            "is of the i-th node to appear, whatever its id, so the nodes of these rows are "
+            "unknown; give features by id, NodeFeatures(table, id=...).along(stream), with an "
+            "empty node_x"
         )

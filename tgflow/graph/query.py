@@ -1,4 +1,4 @@
-"""What a graph is asked about neighborhoods, and what it answers."""
+"""Queries of neighborhoods, and their results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tgflow.describe import described
 from tgflow.events import NO_NODE
 
 NUM_TYPES = 2**16
-"""Event types that queries can choose from: labels in [0, 65535]."""
+"""Number of event types that queries can select: labels in [0, 65535]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,15 +25,15 @@ class Queries:
     as_of: int | Tensor | None = None
     """See only events at log positions below this, one for all or int64 `[Q]`; None: all."""
     key: int = 0
-    """Of random draws, in [0, 2**64)."""
+    """Key of random draws, in [0, 2**64)."""
     types: Tensor | None = None
     """int64 `[1024]`: a bit per event type, whether it counts; None: all do."""
     params: Tensor | None = None
-    """On a GPU int64 `[3]`: the cut-off for all, the key and how many queries are in use, which
-    kernels read when they run, so that a captured call can be replayed with others. Queries beyond
-    have no neighbors. None: as above."""
+    """On a GPU int64 `[3]`: the cut-off for all, the key and the number of queries in use, which
+    kernels read at run time, so that a captured call can be replayed with other values. Further
+    queries have no neighbors. None: as above."""
     rows: Tensor | None = None
-    """int64 `[Q]`: which row of a larger call each query is, as which it draws; None: of this."""
+    """int64 `[Q]`: row of each query in a larger call, which keys its draws; None: its row here."""
 
 
 @described
@@ -60,7 +60,7 @@ class Neighbors:
 
     @classmethod
     def empty(cls, size: int, k: int, device: torch.device | str = "cpu") -> Neighbors:
-        """Return room for the answers to `size` queries, not yet filled: as `out=` of a sampler."""
+        """Return uninitialized results for `size` queries, for a sampler's `out=`."""
         nodes = torch.empty(size, k, dtype=torch.int64, device=device)
         count = torch.empty(size, dtype=torch.int32, device=device)
         return cls(nodes, torch.empty_like(nodes), torch.empty_like(nodes), count)

@@ -8,42 +8,42 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class TierStats:
-    """What one tier of the block store holds."""
+    """Size of one tier of the block store."""
 
     name: str
     """"device" holds recent blocks, "host" older ones; without a budget all are in one tier."""
     num_blocks: int
-    """On the CPU with those of older versions, kept for earlier cut-offs until `compact`."""
+    """Blocks; on the CPU including older versions, kept for earlier cut-offs until `compact`."""
     slack: float
-    """Share of the room of these blocks that is unused."""
+    """Unused share of the capacity of these blocks."""
     bytes: int
-    """Memory of the tier's blocks, with what waits for reuse."""
+    """Memory of the tier's blocks, including memory pending reuse."""
     hit_rate: float
     """Share of the neighbors sampled so far that came from this tier."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphStats:
-    """What the block store holds and what it costs."""
+    """Size and memory of the block store."""
 
     num_entries: int
-    """Neighbors that the latest snapshot sees: two an event, one for self-loops and in directed
+    """Neighbors in the latest snapshot: two per event, one for self-loops and in directed
     graphs."""
     num_blocks: int
-    """Of all tiers, on the CPU with those of older versions, kept for earlier cut-offs until
+    """In all tiers; on the CPU including older versions, kept for earlier cut-offs until
     `compact`."""
     max_blocks: int
-    """Blocks of the node that has most."""
+    """Largest number of blocks of a node."""
     slack: float
-    """Share of the room of these blocks, older versions' included, that is unused."""
+    """Unused share of the capacity of these blocks, including older versions."""
     bytes: int
-    """All memory of the store: blocks, directories, heads, and what waits for reuse."""
+    """All memory of the store: blocks, directories, heads, and memory pending reuse."""
     tiers: tuple[TierStats, ...]
-    """The same of each tier, device first."""
+    """Statistics of each tier, device first."""
 
 
 def graph_stats(stats: Any, num_tiers: int) -> GraphStats:
-    """Return what a backend has counted, of one tier or two."""
+    """Return the statistics from a backend's counters, for one tier or two."""
     tiers = (stats.device, stats.host)[:num_tiers]
     return GraphStats(
         num_entries=stats.num_entries,

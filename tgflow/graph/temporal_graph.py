@@ -1,4 +1,4 @@
-"""A temporal graph that grows: event log, block store and features as one thing to append to."""
+"""A growing temporal graph: event log, block store and features behind one append."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def open_backend(
     direction: Direction, budget: int | None, device: str | torch.device | Device, shard: Shard
 ) -> HostGraph | DeviceGraph:
-    """Return an empty backend for a device; arguments as `TemporalGraph` takes them."""
+    """Return an empty backend for a device; arguments as for `TemporalGraph`."""
     if isinstance(device, str | torch.device):
         kind = str(device).partition(":")[0]
         if kind not in ("cpu", "cuda"):
@@ -53,10 +53,10 @@ LEAST_BUDGET = 4096
 
 
 def edge_table(dim: int, table: Table | None) -> Table | None:
-    """Return the table of edge features: the one that is given, or a new one; None without any.
+    """Return the table of edge features: the given one, or a new one; None without any.
 
     Raises:
-        ValueError: If the one that is given is of another width, or not empty, or not float32.
+        ValueError: If the given table has another width, is not empty, or is not float32.
     """
     if table is None:
         return FeatureTable(dim) if dim else None
@@ -75,7 +75,7 @@ def width_of(table: Table | None) -> int:
 
 
 def check_width(events: EventBatch, dim: int) -> None:
-    """Raise ValueError unless the features of events are as wide as a graph's, which are `dim`."""
+    """Raise ValueError unless the events' features have width `dim`, as the graph's."""
     if events.x_dim != dim and (len(events) or events.x is not None):
         raise ValueError(
             f"the graph has edge features of width {dim}, the batch has {events.x_dim}; "
@@ -84,7 +84,7 @@ def check_width(events: EventBatch, dim: int) -> None:
 
 
 def budget_of(device_budget: int | str) -> int:
-    """Return a budget of memory in bytes."""
+    """Return a memory budget in bytes."""
     budget = parse_bytes(device_budget)
     if budget < LEAST_BUDGET:
         raise ValueError(
@@ -94,7 +94,7 @@ def budget_of(device_budget: int | str) -> int:
 
 
 def on_host(events: EventBatch) -> EventBatch:
-    """Return the events with contiguous columns on the CPU; features stay where they are."""
+    """Return the events with contiguous CPU columns; features stay on their device."""
     columns = {name: getattr(events, name) for name in COLUMNS}
     for name, column in columns.items():
         if name != "x" and column is not None:
@@ -109,43 +109,43 @@ _KEPT_TYPES = 64
 
 @described
 class TemporalGraph:
-    """Timed edges and who is whose neighbor at any time.
+    """Timed edges, and the neighbors of each node at any time.
 
-    Any number of threads may sample and read while one appends: they see the graph as it was at
-    `num_events`, the snapshot, which moves when an append is complete.
+    Any number of threads may sample and read while one appends: they see the graph as of
+    `num_events`, the snapshot, which advances when an append is complete.
 
     With `device="cuda"` the neighborhoods are in the GPU's memory, and samplers take and return
-    tensors there; the log stays on the host. Answers are the same to the last bit.
+    tensors there; the log stays on the host. Results are bit-identical.
 
     Args:
         direction: "undirected": both ends of an event are each other's neighbors, and a self-loop
             counts once. "directed": `dst` is a neighbor of `src` only. "bipartite": as undirected,
             and a node is a source or a destination but never both.
         edge_x_dim: Width of the events' features, 0 without; they are kept in host memory.
-        time_unit: What a tick of the events' times is, one of `tgflow.units.UNITS`.
-        edge_x: Instead of a width: an empty table of float32 rows to keep them in, wherever it is.
+        time_unit: Unit of the events' times, one of `tgflow.units.UNITS`.
+        edge_x: Instead of a width: an empty table for them, of float32 rows, in any placement.
         node_x: A table of the nodes' features, float32: row `i` is node `i`'s, and nodes beyond its
-            end have zeros. Node `i` of a stream is the one that appears as number `i`, whatever its
-            own id is: `tgflow.NodeFeatures` gives features by those. It may be filled before and
-            grow with the stream, by `append`, or by what comes with events
+            end have zeros. Node `i` of a stream is the `i`-th to appear, whatever its original id:
+            `tgflow.NodeFeatures` gives features by original ids. The table may be filled before and
+            grow with the stream, by `append`, or by rows that come with events
             (`EventBatch.new_nodes`): a row must come before the first event with its node.
         device: "cpu", "cuda" or "cuda:1"; or any `tgflow.cuda.device.Device`.
-        device_budget: Bytes, or text such as "8GB", that recent blocks may take; where they would
-            take more, the oldest ones move to host memory, and answers stay the same. Samplers
-            still at work may need what has moved where it was: until they finish it stays held
-            beyond the budget. On the CPU both tiers are host memory, which serves to try out what
-            a GPU would do. None: no limit.
-        shard: Keep the neighbors of a rank's nodes alone, `peers.shard`; the log is whole, and so
-            is what is checked. Deletes and the like count what was kept here. Other ranks' nodes
-            are asked by `tgflow.distributed.AskingSampler`. None: those of all nodes.
-        feature_scale: Brings the features of events to one scale as they are appended, and by
-            another one of its kind those of nodes that come with events. None: they are kept as
-            they are.
+        device_budget: Limit of recent blocks, in bytes or text such as "8GB"; beyond it
+            the oldest ones move to host memory, and results stay the same. Memory that running
+            samplers still read is released after them, so the budget may be exceeded until then.
+            On the CPU both tiers are host memory, which emulates a
+            GPU. None: no limit.
+        shard: Store the neighbors of a rank's nodes only, `peers.shard`; the log is whole and fully
+            checked. Deletes and the like count the neighbors stored here. For other ranks' nodes
+            use `tgflow.distributed.AskingSampler`. None: the neighbors of all nodes.
+        feature_scale: Scales the features of events as they are appended, and, by
+            another instance of its kind, those of nodes that come with events. None: no
+            scaling.
 
     Raises:
-        CudaError: If the GPU cannot be used; the message says what is missing.
+        CudaError: If the GPU cannot be used; the message contains the cause.
         TypeError: If the budget is neither a whole number nor text.
-        ValueError: If an argument is none of these, or the budget is below 4 KB.
+        ValueError: If an argument is invalid, or the budget is below 4 KB.
 
     Example:
         >>> graph = tg.TemporalGraph("directed")
@@ -177,17 +177,17 @@ class TemporalGraph:
         self.direction: Direction = direction
         self.device_budget = None if device_budget is None else budget_of(device_budget)
         self.shard = Shard() if shard is None else shard
-        """Whose neighbors are kept."""
+        """Shard of the nodes whose neighbors are stored."""
         self.backend = open_backend(direction, self.device_budget, device, self.shard)
-        """Where the neighborhoods are."""
+        """Store of the neighborhoods."""
         self.device = self.backend.device
-        """Where samplers take and return tensors."""
+        """Device of samplers' arguments and results."""
         self.gpu = self.backend.gpu
-        """The GPU with the neighborhoods; None: they are in host memory."""
+        """The GPU with the neighborhoods; None: host memory."""
         self.log = EventLog(self.backend.log)
         self.edge_x = edge_table(edge_x_dim, edge_x)
         self.feature_scale = feature_scale
-        """What brings the features of appended events to one scale."""
+        """Scales the features of appended events."""
         self._of_nodes = None if node_x is None else NodeRows(node_x, self.log, feature_scale)
         self._writing = threading.Lock()
         self._changes = Changes()
@@ -200,7 +200,7 @@ class TemporalGraph:
         direction: Direction = "undirected",
         **options: Any,
     ) -> TemporalGraph:
-        """Return a graph of `events`, with their features if they have any; else as the class."""
+        """Return a graph of `events`, including their features; other arguments as the class."""
         graph = cls(direction, events.x_dim, **options)
         graph.append(events)
         return graph
@@ -216,10 +216,10 @@ class TemporalGraph:
         }
 
     def check_time_unit(self, stream: object) -> None:
-        """Raise ValueError if a stream says that its ticks are longer or shorter than the graph's.
+        """Raise ValueError if a stream's time unit differs from the graph's.
 
         Args:
-            stream: Any; what has no `unit`, as `tgflow.streams.Source` has, is taken at its word.
+            stream: Any; one without `unit`, unlike `tgflow.streams.Source`, is not checked.
         """
         unit = getattr(stream, "unit", None)
         if unit is not None and seconds_per_tick(unit) != self.seconds_per_tick:
@@ -233,15 +233,15 @@ class TemporalGraph:
 
         Args:
             events: Events in the order of their times.
-            allow_late: Accept a batch that begins before the latest time so far: its events follow
-                in the log and are merged into their nodes' pasts by time, where cut-offs from the
-                batch's end on see them. Slow; a reorder buffer is the usual way.
+            allow_late: Accept a batch that begins before the latest time so far: its events are
+                appended to the log and merged into their nodes' pasts by time, visible to cut-offs
+                from the batch's end on. Slow; a reorder buffer is the usual way.
 
         Raises:
-            MemoryError: If a tier has no room; the message says how many bytes were asked for.
+            MemoryError: If a tier has no room; the message has the bytes requested.
             ValueError: If a time is earlier than the one before it, a node id is too large, a node
                 is on both sides of a bipartite graph, features, labels or weights do not fit the
-                graph's, or `node_x` has got rows of nodes that earlier events mentioned, or lacks
+                graph's, or `node_x` has got rows for nodes that earlier events mentioned, or lacks
                 those before rows that come with the events.
         """
         events = on_host(events)
@@ -256,14 +256,14 @@ class TemporalGraph:
             return first
 
     def _append(self, events: EventBatch, allow_late: bool) -> int:
-        self.log.keep_columns(events)  # before any thread can ask for them
+        self.log.keep_columns(events)  # before any thread can read them
         if self.edge_x is None or events.x is None:
             return self.backend.append(events, allow_late)
         self.backend.check(events, allow_late)
         scale, x, known = self.feature_scale, events.x, None
         if scale is not None:
             x, known = scale.scaled(events.x)
-        first_row = self.edge_x.append(x)  # before anyone can ask for them
+        first_row = self.edge_x.append(x)  # before any thread can read them
         try:
             first = self.backend.append(events, allow_late)
         except BaseException:
@@ -274,16 +274,16 @@ class TemporalGraph:
         return first
 
     def delete(self, eid: Tensor) -> int:
-        """Take events out of their nodes' neighborhoods; the log keeps its rows.
+        """Remove events from their nodes' neighborhoods; the log keeps its rows.
 
-        As every change of the past, it is seen by cut-offs from `num_events`, as it is now, on:
+        As every change of the past, it is visible to cut-offs from the current `num_events` on;
         earlier cut-offs see the graph as it was, until `compact`. Readers see all of it or nothing.
 
         Args:
-            eid: Log positions, int64 `[N]`. What is deleted already is passed over.
+            eid: Log positions, int64 `[N]`. Events already deleted are skipped.
 
         Returns:
-            How many neighbors are gone: two an event, one for self-loops and in directed graphs.
+            Number of neighbors removed: two per event, one for self-loops and in directed graphs.
 
         Raises:
             IndexError: If the log does not hold one of the events.
@@ -305,14 +305,14 @@ class TemporalGraph:
         return self._mutate("delete_node", lambda: self.backend.remove_node(node), {"node": node})
 
     def retain(self, *, max_age: int | None = None, max_count: int | None = None) -> int:
-        """Forget old neighbors of every node, exactly; seen from `num_events` on, as `delete`.
+        """Remove old neighbors of every node, exactly; visible from `num_events` on, as `delete`.
 
         Args:
-            max_age: Forget what is more ticks older than the latest event. None: at any age.
-            max_count: Keep this many of each node's latest neighbors. None: all.
+            max_age: Remove neighbors more ticks older than the latest event. None: no limit.
+            max_count: Most neighbors kept per node, the latest ones. None: no limit.
 
         Returns:
-            How many neighbors are gone.
+            Number of neighbors removed.
 
         Raises:
             MemoryError: If there is no room for the changed blocks; nothing is changed then.
@@ -336,33 +336,33 @@ class TemporalGraph:
         return self.backend.retain(min_t, min(max_count, INT64_MAX))
 
     def compact(self) -> None:
-        """Give memory back: what only cut-offs before the latest changes see, and sparse chunks.
+        """Free memory: entries that only cut-offs before the latest changes see, and sparse chunks.
 
-        An earlier cut-off then sees what the changes have left of what it saw; of a node into whose
-        past events were merged late, it sees nothing. Sampling continues meanwhile; samplers that
-        began before are waited for, on a GPU by its streams and not by the host.
+        An earlier cut-off then sees what the changes have left of its view; for a node with late
+        events merged into its past, it sees nothing. Sampling continues concurrently; compaction
+        waits for samplers that started before, on a GPU by streams and not on the host.
 
         Raises:
-            MemoryError: If there is no room to move blocks to; nothing that is to stay is lost.
+            MemoryError: If there is no room to move blocks to; no retained entry is lost.
         """
         self._mutate("compact", self.backend.compact)
 
     @property
     def mutations(self) -> tuple[Mutation, ...]:
-        """The changes of the past, which with the log make the graph; see `rebuild`.
+        """The changes of the past, from which, with the log, `rebuild` makes the graph.
 
-        Cycles of `retain`, with the same arguments, and `compact` leave only the last two: they
-        forget what those before them did. So the record stays short, and `rebuild` needs room
-        for all events up to the first that is left.
+        Of repeated cycles of `retain`, with the same arguments, and `compact` only the last two are
+        kept: they remove all that the earlier ones did. So the record stays short, and `rebuild`
+        needs memory for all events up to the first one kept.
         """
         return tuple(self._changes.noted)
 
     @property
     def last_change(self) -> Mutation | None:
-        """The latest change of the past, None without any; waits for one that is being made.
+        """The latest change of the past, None without any; waits for one in progress.
 
-        Cut-offs from `Mutation.stop` on see all changes. While this stays the same object, what
-        they see before a time that the log has reached stays the same, too.
+        Cut-offs from `Mutation.stop` on see all changes. While this is the same object, their view
+        of the time before one that the log has reached stays the same, too.
         """
         return self._changes.last(self._writing)
 
@@ -380,13 +380,13 @@ class TemporalGraph:
 
     @property
     def node_x(self) -> Table | None:
-        """The table of the nodes' features, if there is one."""
+        """The table of node features, or None."""
         return None if self._of_nodes is None else self._of_nodes.table
 
     def node_rows(self, nodes: Tensor) -> Tensor:
-        """Return the row of `node_x` that each of the log's `nodes` has, int64 `[N]`; -1: none.
+        """Return the row in `node_x` of each of the log's `nodes`, int64 `[N]`; -1: none.
 
-        However the table grows meanwhile, the answer is the same.
+        The result does not change when the table grows.
         """
         return nodes if self._of_nodes is None else self._of_nodes.rows_of(nodes)
 
@@ -394,20 +394,20 @@ class TemporalGraph:
     def node_x_end(self) -> int | None:
         """The first node without a row of `node_x`, once events have mentioned it or a later one.
 
-        It never changes once it is there; until then it is None.
+        None until then; afterwards it never changes.
         """
         return None if self._of_nodes is None else self._of_nodes.end
 
     def num_node_rows(self, position: int) -> int:
-        """Return how many rows of `node_x` go with the first `position` events.
+        """Return the number of rows of `node_x` that belong to the first `position` events.
 
-        Where rows come with events, those of the nodes that the events have; else all.
+        If rows come with events, those of the nodes of these events; else all.
         """
         return 0 if self._of_nodes is None else self._of_nodes.num_at(position)
 
     @property
     def node_scale(self) -> FeatureScale | None:
-        """What brings the features of nodes that come with events to one scale."""
+        """Scales the features of nodes that come with events."""
         return None if self._of_nodes is None else self._of_nodes.scale
 
     @node_scale.setter
@@ -427,13 +427,13 @@ class TemporalGraph:
 
     @property
     def num_events(self) -> int:
-        """Events in the current snapshot: what samplers see unless given an earlier `before`."""
+        """Events in the current snapshot, which samplers see unless given an earlier `as_of`."""
         return self.backend.position
 
     def type_bits(self, types: Collection[int]) -> Tensor:
-        """Return a bit per event type, whether it is one of `types`: int64 `[1024]`, to read.
+        """Return a bit per event type, whether it is in `types`: int64 `[1024]`, read-only.
 
-        On the graph's device, and kept for the next call: only the first one copies.
+        On the graph's device, and cached: only the first call copies.
 
         Raises:
             ValueError: If a type is not in [0, 65535].
@@ -443,22 +443,22 @@ class TemporalGraph:
     def reading(self) -> AbstractContextManager[None]:
         """Enclose replays of CUDA graphs in which samplers of this graph were captured.
 
-        The host's work alone is enclosed; it waits for nothing. On the current stream, the replays
-        see all that was appended before, and nothing that they read is used again while they run.
-        Samplers that are called need none of it, and where the graph is not on a GPU it does
-        nothing. Capture with `capture_error_mode="thread_local"`: with PyTorch's default, "global",
-        a thread that appends meanwhile makes the capture fail. Sample once before, since
-        a kernel cannot be loaded within a capture.
+        Does not wait for the device. On the current stream, the replays see all events appended
+        before, and no memory that they read is reused while they run.
+        Samplers that are called directly do not need it, and without a GPU it is a
+        no-op. Capture with `capture_error_mode="thread_local"`: with PyTorch's default, "global",
+        a concurrent append makes the capture fail. Sample once before the capture, since
+        a kernel cannot be loaded within one.
         """
         return self.backend.reading()
 
     def stats(self) -> GraphStats:
-        """Return the block store's size and cost. Waits for an append in progress."""
+        """Return the size of the block store. Waits for an append in progress."""
         return graph_stats(self.backend.stats(), 1 if self.device_budget is None else 2)
 
 
 def rebuild(graph: TemporalGraph, events: EventBatch, mutations: Iterable[Mutation]) -> None:
-    """Append `events` to an empty `graph` and make the `mutations` at their positions.
+    """Append `events` to an empty `graph` and apply the `mutations` at their positions.
 
     Raises:
         MemoryError: As the graph's methods raise it.

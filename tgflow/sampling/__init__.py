@@ -1,4 +1,4 @@
-"""Temporal neighbor sampling: fixed-shape answers, the same at any thread count."""
+"""Temporal neighbor sampling with fixed-shape results, identical at any thread count."""
 
 from tgflow.choices import Strategy
 from tgflow.graph import Neighbors

@@ -1,4 +1,4 @@
-"""The sampling room's only door to the core: tensors in and out, on the CPU."""
+"""Bindings of the core that sampling uses: tensors in and out, on the CPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tgflow import _core
 def unique_queries(
     nodes: Tensor, t: Tensor, position: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
-    """Return the distinct queries, in order of first appearance, and the row of each among them."""
+    """Return the distinct queries, in order of first appearance, and each query's row."""
     out_nodes, out_t, row = torch.empty(3, len(nodes), dtype=torch.int64).unbind(0)
     out_position = None if position is None else torch.empty_like(nodes)
     size = _core.unique_queries(nodes, t, position, out_nodes, out_t, out_position, row)
@@ -27,7 +27,7 @@ def expand_frontier(
     by_time: bool,
     by_position: bool,
 ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor | None, Tensor | None]]:
-    """Return what links targets with their neighbors, and the columns of the frontier below."""
+    """Return the columns of a block, and those of the frontier below."""
     nodes, t = neighbors
     num, k = nodes.shape
     target = torch.empty(num, dtype=torch.int64)

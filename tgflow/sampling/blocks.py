@@ -1,4 +1,4 @@
-"""Hops as bipartite graphs without padding: plain, of DGL 1.1.3, or of PyTorch Geometric."""
+"""Hops as bipartite graphs without padding: plain, for DGL 1.1.3, or for PyTorch Geometric."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class BipartiteBlock:
     """A bipartite graph from source rows to target rows; the targets are the first source rows."""
 
     nodes: Tensor
-    """int64 `[S]`: the nodes of the source rows; `NO_NODE` only where a query was."""
+    """int64 `[S]`: the nodes of the source rows; `NO_NODE` only where it was queried."""
     t: Tensor
     """int64 `[S]`: ticks."""
     num_targets: int
@@ -39,7 +39,7 @@ class BipartiteBlock:
 
 
 def to_blocks(hops: Hops) -> list[BipartiteBlock]:
-    """Return the hops without padding, lowest first, as messages are passed. Synchronizes."""
+    """Return the hops without padding, lowest first, in message passing order. Synchronizes."""
     num_roots = hops.frontiers[0].size
     pairs = zip(hops.frontiers, hops.frontiers[1:], hops.blocks, strict=False)
     return [_block(*pair, num_roots) for pair in reversed(list(pairs))]
@@ -64,13 +64,13 @@ def _block(targets: Frontier, below: Frontier, block: Block, num_roots: Tensor) 
 
 
 def _is_kept(nodes: Tensor, num_roots: Tensor) -> Tensor:
-    """Whether a row of a frontier is more than padding: queries stay, whatever their node."""
+    """Whether a row of a frontier is not padding; queries always count, whatever their node."""
     row = torch.arange(len(nodes), device=nodes.device)
     return (nodes != NO_NODE) | (row < num_roots)
 
 
 def to_dgl(hops: Hops) -> list[Any]:
-    """Return the hops as a `DGLBlock` each, lowest first. Synchronizes.
+    """Return the hops as one `DGLBlock` each, lowest first. Synchronizes.
 
     Nodes carry `dgl.NID` and `t`, edges `dgl.EID` (log positions), `t` and `dt`, in ticks.
     Query `i` is destination `hops.roots[i]` of the last block.
@@ -105,10 +105,10 @@ def import_dgl() -> Any:
     """Import DGL with PyTorch as its backend."""
     try:
         if find_spec("packaging") is None:
-            # DGL then takes setuptools.extern.packaging, which setuptools 71 has dropped; to import
+            # DGL then imports setuptools.extern.packaging, which setuptools 71 dropped; importing
             # setuptools puts its own copy of packaging on the path.
             import_module("setuptools")
-        os.environ.setdefault("DGLBACKEND", "pytorch")  # or DGL writes a file to the user's home
+        os.environ.setdefault("DGLBACKEND", "pytorch")  # otherwise DGL writes to the user's home
         return import_module("dgl")
     except ModuleNotFoundError as error:
         raise ImportError(
@@ -118,7 +118,7 @@ def import_dgl() -> Any:
 
 
 def to_pyg(hops: Hops) -> list[Any]:
-    """Return the hops as a `torch_geometric.data.Data` each, lowest first. Synchronizes.
+    """Return the hops as one `torch_geometric.data.Data` each, lowest first. Synchronizes.
 
     Each has `edge_index`, `n_id`, `t`, and per edge `e_id` (log positions), `edge_t` and `dt`, in
     ticks. The first `num_targets` nodes are the targets, so that a convolution is

@@ -1,4 +1,4 @@
-"""One hop down: the block from a frontier to its neighbors, and the frontier below it."""
+"""Expansion of one hop: the block from a frontier to its neighbors, and the next frontier."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _TWO_TO_64 = 2.0**64
 @described
 @dataclass(frozen=True, slots=True, eq=False)
 class Frontier:
-    """Queries: which nodes a hop asks about, at what times, and as of which log positions."""
+    """Queries of a hop: nodes, times and log positions."""
 
     nodes: Tensor
-    """int64 `[N]`. Rows from `size` on, which there are only on a GPU, hold `NO_NODE`."""
+    """int64 `[N]`. Rows from `size` on, which exist only on a GPU, hold `NO_NODE`."""
     t: Tensor
-    """int64 `[N]`: ticks; zeros where rows differ by other columns alone."""
+    """int64 `[N]`: ticks; zeros where rows differ only in other columns."""
     position: Tensor | None = None
-    """int64 `[N]`: a log position that neighbors inherit from their targets, or None."""
+    """int64 `[N]`: log position that neighbors inherit from their targets, or None."""
     num_used: Tensor | None = None
     """int64 `[]`: rows in use; None: all are."""
 
@@ -45,11 +45,11 @@ class Frontier:
 
     @property
     def rows(self) -> kernels.QueryRows:
-        """The columns as kernels take them."""
+        """The columns as kernel arguments."""
         return kernels.QueryRows(self.nodes, self.t, self.position, self.num_used)
 
     def some(self, at: Tensor, num_rows: int | None = None) -> Frontier:
-        """Return the rows `at`, int64 `[n]`, and padding up to `num_rows`."""
+        """Return the rows `at`, int64 `[n]`, padded to `num_rows`."""
         padding = 0 if num_rows is None else num_rows - len(at)
 
         def column(values: Tensor, fill: int = 0) -> Tensor:
@@ -62,7 +62,7 @@ class Frontier:
 
 
 def distinct(frontier: Frontier, gpu: Device | None) -> tuple[Frontier, Tensor]:
-    """Return each query once, in order of first appearance, and the row of each, int64 `[N]`."""
+    """Return the distinct queries, in order of first appearance, and all rows, int64 `[N]`."""
     if gpu is not None:
         rows, row = kernels.unique_queries(gpu, frontier.rows)
         return Frontier(*rows), row
@@ -79,7 +79,7 @@ def expand(
     by_time: bool = True,
     by_position: bool = True,
 ) -> tuple[Block, Frontier]:
-    """Return the block from `frontier` to its neighbors, and the frontier below, each row once.
+    """Return the block from `frontier` to its neighbors, and the deduplicated frontier below.
 
     The frontier below holds the targets and then their neighbors at the times of their events, with
     their targets' positions, in order of first appearance. Does not synchronize.
@@ -88,13 +88,13 @@ def expand(
         frontier: The targets.
         neighbors: Their neighbors, `[N, k]`.
         seconds_per_tick: Length of a tick.
-        gpu: Where they are; None: on the CPU.
-        by_time: Whether rows of the frontier below that differ only in time are kept apart.
-        by_position: Whether those that differ only in position are.
+        gpu: Device of the tensors; None: the CPU.
+        by_time: Whether rows of the frontier below that differ only in time stay separate.
+        by_position: Likewise for rows that differ only in position.
 
     Returns:
-        The block, whose missing slots hold row 0, and the frontier. On the CPU that has just the
-        rows in use; on a GPU, where the host does not know how many, `N * (k + 1)`.
+        The block, whose missing slots hold row 0, and the frontier. On the CPU it has only
+        rows in use; on a GPU, which does not synchronize to count them, `N * (k + 1)`.
     """
     by_position = by_position and frontier.position is not None
     how = {"by_time": by_time, "by_position": by_position}
@@ -114,7 +114,7 @@ def expand(
 
 
 def chain(frontier: Frontier, neighbors: Neighbors, seconds_per_tick: float) -> Block:
-    """Return the block from `frontier` to its neighbors where equal rows stay apart."""
+    """Return the block from `frontier` to its neighbors, without deduplication."""
     num, k = neighbors.nodes.shape
     row = torch.arange(num * (k + 1), device=neighbors.nodes.device)
     mask = neighbors.mask
@@ -126,5 +126,5 @@ def chain(frontier: Frontier, neighbors: Neighbors, seconds_per_tick: float) -> 
 
 
 def for_each_slot(column: Tensor, k: int) -> Tensor:
-    """Return each target's value for each of its `k` neighbors, `[N * k]`."""
+    """Repeat each target's value for its `k` neighbors, `[N * k]`."""
     return column.repeat_interleave(k, output_size=len(column) * k)

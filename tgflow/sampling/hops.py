@@ -1,4 +1,4 @@
-"""Neighborhoods of several hops: one loop, for plans and for whoever samples by hand."""
+"""Multi-hop neighborhoods: one loop for plans and for direct sampling."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from tgflow.sampling.rows import sample_neighbors
 @described
 @dataclass(frozen=True, eq=False)
 class Hops:
-    """What `sample_hops` returns: frontiers of queries, and the blocks that lead down them.
+    """Result of `sample_hops`: frontiers of queries, and the blocks between them.
 
     `blocks[h]` leads from its targets, the rows of `frontiers[h]`, to their neighbors among the
-    rows of `frontiers[h + 1]`. It is what the layers of `tgflow.nn` take.
+    rows of `frontiers[h + 1]`. The layers of `tgflow.nn` take blocks.
 
     Example:
         >>> hops = tg.sample_hops(graph, torch.tensor([0]), torch.tensor([50]), fanouts=[2, 2])
@@ -39,7 +39,7 @@ class Hops:
     frontiers: tuple[Frontier, ...]
     """From the roots down; a model reads features of the last one's nodes."""
     links: tuple[Callable[[], Block], ...]
-    """What makes the blocks."""
+    """Functions that make the blocks."""
 
     def _facts(self) -> dict[str, object]:
         return {
@@ -50,7 +50,7 @@ class Hops:
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        """One a hop; made when they are first asked for. Does not synchronize."""
+        """One block per hop; made on first access. Does not synchronize."""
         return tuple(link() for link in self.links)
 
     @property
@@ -71,35 +71,35 @@ def sample_hops(
     types: Collection[int] | None = None,
     dedup: bool = False,
 ) -> Hops:
-    """Sample neighbors, then theirs, each strictly before the event by which it was reached.
+    """Sample neighbors, then theirs, each strictly before the event that reached it.
 
     Every hop's targets are sampled again in the next, beside their neighbors, as message passing
-    wants it: a layer's targets are then inputs of it too.
+    requires: a layer's targets are also inputs of it.
 
     Args:
         graph: Graph to read; not modified.
         nodes: Query nodes, int64 `[Q]`.
         t: Query times in ticks, int64 `[Q]`.
         fanouts: Neighbors per query of each hop, from the roots down; at least one hop.
-        sampler: Which neighbors are taken; a name will do for `recent` and `uniform`.
+        sampler: Which neighbors are taken; or a name, for `recent` and `uniform`.
         key: Random key; each hop draws with a key of its own derived from it.
-        as_of: See only events at log positions below this, one for all or int64 `[Q]`: what is
-            reached from a query has its cut-off. None: on the CPU, all hops see the events there
-            are at the start. On a GPU each hop sees those there are when it is asked, and in a
-            captured CUDA graph those there are when its kernel begins, so that replays see the
-            store grow: beside another thread that appends, give `graph.num_events` for hops that
-            agree.
+        as_of: See only events at log positions below this, one for all or int64 `[Q]`; neighbors
+            inherit a query's cut-off. None: on the CPU, all hops see the events that exist at the
+            start. On a GPU each hop sees the events that exist when it is launched, or, in a
+            captured CUDA graph, when its kernel starts, so that replays see the store
+            grow: if another thread appends, give `graph.num_events` for consistent
+            hops.
         types: Only events with one of these labels count.
         dedup: Whether equal queries of a frontier, (node, time) with `as_of` of each, are sampled
-            once, and missing neighbors are left out of it.
+            once, and missing neighbors are omitted.
 
     Returns:
         The hops. Frontier `h + 1` has `1 + fanouts[h]` times the rows of frontier `h`; the CPU
-        leaves out those that `dedup` saves, a GPU, which is not waited for, fills them with
+        omits those that `dedup` saves, a GPU, to avoid synchronizing, fills them with
         `NO_NODE`. Does not synchronize.
 
     Raises:
-        ValueError: If there are no fanouts, or as the sampler raises.
+        ValueError: If there are no fanouts, or for errors of the sampler.
 
     Example:
         >>> hops = tg.sample_hops(graph, torch.tensor([0]), torch.tensor([50]), fanouts=[2, 2])
@@ -126,11 +126,11 @@ def sample_hops(
 def walk_here(
     graph: TemporalGraph, walk: HopWalk, sampler: Sampler, types: Collection[int] | None = None
 ) -> Hops:
-    """Return the hops of a batch, whose answers are those of the graph at hand.
+    """Return the hops of a batch, sampled from a graph.
 
     Args:
         graph: Graph to read.
-        walk: As `hop_by_hop` yields it.
+        walk: Generator from `hop_by_hop`.
         sampler: Which neighbors are taken.
         types: Only events with one of these labels count.
     """
@@ -139,7 +139,7 @@ def walk_here(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HopQueries:
-    """What a hop asks about neighborhoods; see `sample_neighbors`."""
+    """Queries of one hop; see `sample_neighbors`."""
 
     nodes: Tensor
     t: Tensor
@@ -147,13 +147,13 @@ class HopQueries:
     key: int
     as_of: int | Tensor | None
     out: Neighbors | None
-    """Where the answers must be; None: anywhere."""
+    """Required output tensors; None: any."""
     params: Tensor | None
 
     def sampled(
         self, graph: TemporalGraph, sampler: Sampler, types: Collection[int] | None = None
     ) -> Neighbors:
-        """Return the answer of a graph."""
+        """Return the neighbors in a graph."""
         return sample_neighbors(
             graph, sampler, self.nodes, self.t, self.k, key=self.key,
             as_of=self.as_of, types=types, out=self.out, params=self.params,
@@ -162,16 +162,16 @@ class HopQueries:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SomeNeighbors:
-    """An answer for some of a hop's targets, of a hop below the first; others are not expanded."""
+    """Neighbors of some targets of a hop below the first; others are not expanded."""
 
     at: Tensor
-    """int64 `[n]`: which rows of the hop's frontier are expanded."""
+    """int64 `[n]`: expanded rows of the hop's frontier."""
     num_rows: int | None
-    """How many rows those are with padding; None: there is none."""
+    """Number of those rows with padding; None: without padding."""
     row: Tensor
-    """int64 `[N]`: where each row of the frontier is now: at the places of `at`, or behind."""
+    """int64 `[N]`: new place of each frontier row: among those of `at`, or behind."""
     neighbors: Neighbors
-    """Of the targets that are expanded, padding included."""
+    """Neighbors of the expanded targets, padding included."""
     reused: ReusedRows
     """The other rows."""
 
@@ -194,26 +194,26 @@ def hop_by_hop(
     by_position: bool = True,
     params: Tensor | None = None,
 ) -> HopWalk:
-    """Yield what each hop asks, and go on with the answers that are sent; return the hops.
+    """Yield the queries of each hop, and continue with the neighbors sent; return the hops.
 
-    Whatever sends them chooses where they come from: `walk_here` asks the graph at hand, and hops
-    of several batches, one step of each at a time, can ask elsewhere together. With `dedup` answers
-    may be wider or narrower than what was asked for.
+    The sender chooses the source of the neighbors: `walk_here` uses a local graph, and several
+    batches, advanced one hop at a time together, can query other ranks. With `dedup` results
+    may be wider or narrower than the queries.
 
     Args:
         seconds_per_tick: Length of a tick.
-        gpu: Where the queries are; None: on the CPU.
+        gpu: Device of the queries; None: the CPU.
         roots: The first hop's targets, distinct where `dedup`.
         fanouts: Neighbors per query of each hop; may be none.
-        key: Of all hops' draws.
+        key: Key of all hops' draws.
         as_of: See only events at log positions below this. None: below each query's `position`, or
             where it has none, all.
         rows: The row of each query in the roots; None: the queries are its rows.
-        dedup: Whether each frontier holds equal queries once.
-        by_time: Whether rows of the lowest frontier that differ only in time are kept apart.
-        by_position: Whether those that differ only in position are.
-        params: On a GPU int64 `[H, 3]`, contiguous: of each hop the cut-off for all, the key and
-            how many queries are in use, see `Queries.params`; they then stand for `key` and a
+        dedup: Whether equal queries of a frontier are merged.
+        by_time: Whether rows of the lowest frontier that differ only in time stay separate.
+        by_position: Likewise for rows that differ only in position.
+        params: On a GPU int64 `[H, 3]`, contiguous: per hop the cut-off for all, the key and
+            the number of queries in use, see `Queries.params`; they replace `key` and a
             number as `as_of`.
     """
     if rows is None:
@@ -256,7 +256,7 @@ def hop_by_hop(
 
 
 def answer_walk(walk: HopWalk, answer: Callable[[HopQueries], Neighbors | SomeNeighbors]) -> Hops:
-    """Return the hops of a walk, each of which `answer` gives the neighbors of."""
+    """Return the hops of a walk, with the neighbors that `answer` returns for each."""
     try:
         asked = next(walk)
         while True:
@@ -271,7 +271,7 @@ def _known(block: Block) -> Block:
 
 
 def _renumbered(link: Callable[[], Block], row: Tensor, num_used: Tensor | None) -> Block:
-    """Return a block whose frontier below has got another order; what is missing has row 0."""
+    """Return a block with its frontier below reordered by `row`; missing slots have row 0."""
     block = link()
     target = row[block.target]
     if num_used is not None:
@@ -280,7 +280,7 @@ def _renumbered(link: Callable[[], Block], row: Tensor, num_used: Tensor | None)
 
 
 def _below(frontier: Frontier, k: int) -> tuple[Frontier, Neighbors]:
-    """Return the frontier below one all of whose slots get rows, and the room in it for them."""
+    """Return the frontier below without deduplication, and the room in it for neighbors."""
     num, position = len(frontier), frontier.position
     nodes, t = _with_room(frontier.nodes, k), _with_room(frontier.t, k)
     if position is not None:
@@ -291,7 +291,7 @@ def _below(frontier: Frontier, k: int) -> tuple[Frontier, Neighbors]:
 
 
 def _with_room(column: Tensor, k: int) -> Tensor:
-    """Return `column` and, behind it, room for `k` values each: written in place, not copied."""
+    """Return `column` with room for `k` values each behind it, to be written in place."""
     longer = column.new_empty(len(column) * (1 + k))
     longer[: len(column)] = column
     return longer

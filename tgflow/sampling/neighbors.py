@@ -1,4 +1,4 @@
-"""The samplers: which of a node's earlier neighbors are returned."""
+"""Native samplers of a node's earlier neighbors."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def recent_neighbors(
         k: Neighbors per query, at least 1.
         as_of: See only events at log positions below this, one for all or int64 `[Q]`.
             Default: the graph's snapshot, `graph.num_events`.
-        types: Only events with one of these labels count. Looking for them takes time in
-            proportion to the events passed over. Default: all do, labeled or not.
-        out: Where to write; its tensors must fit. Default: allocated.
+        types: Only events with one of these labels count. Takes time in
+            proportion to the events skipped. Default: all do, labeled or not.
+        out: Output; its tensors must match. Default: allocated.
 
     Returns:
         The neighbors, newest first; `out` if given. A node without history gives a row of padding.
 
     Raises:
-        ValueError: If `k < 1`, a tensor has another dtype or length, or `types` are asked for where
+        ValueError: If `k < 1`, a tensor has another dtype or length, or `types` are given where
             an event has no label in [0, 65535].
 
     Example:
@@ -62,16 +62,16 @@ def uniform_neighbors(
     types: Collection[int] | None = None,
     out: Neighbors | None = None,
 ) -> Neighbors:
-    """Return `k` distinct neighbors of each node, each event before its time equally likely.
+    """Return `k` distinct neighbors of each node, uniformly over its events before the time.
 
     Draws are a function of (`key`, row in this call, draw): the same at any thread count. Give each
-    call its own key, or equal rows of two calls draw alike.
+    call its own key, otherwise equal rows of two calls draw alike.
 
     Args:
         graph: Graph to read; not modified.
         nodes: Query nodes, int64 `[Q]`. `NO_NODE` and unknown nodes have no neighbors.
         t: Query times in ticks, int64 `[Q]`, in any order.
-        k: Neighbors per query, at least 1. A node with at most `k` gives them all.
+        k: Neighbors per query, at least 1. A node with at most `k` returns them all.
         key: Random key, `0 <= key < 2**64`.
         as_of: As in `recent_neighbors`.
         types: As in `recent_neighbors`; takes time in proportion to the node's history.
@@ -109,7 +109,7 @@ def window_neighbors(
     """Return `k` distinct neighbors of each node, each event in `[t - width, t)` equally likely.
 
     Args:
-        graph: As in `uniform_neighbors`, and so are the arguments not named here.
+        graph: As in `uniform_neighbors`, as are the arguments without details here.
         nodes: Query nodes, int64 `[Q]`.
         t: Query times in ticks, int64 `[Q]`.
         k: Neighbors per query, at least 1.
@@ -117,7 +117,7 @@ def window_neighbors(
         key: Random key.
         as_of: See only events at log positions below this.
         types: Only events with one of these labels count.
-        out: Where to write.
+        out: Output.
 
     Returns:
         The neighbors, newest first; `out` if given. An empty window gives a row of padding.
@@ -148,11 +148,11 @@ def decayed_neighbors(
 ) -> Neighbors:
     """Return `k` distinct neighbors of each node, drawn one by one, recent ones likelier.
 
-    Each draw takes one of the events that are left, with probability in proportion to
+    Each draw takes one of the remaining events, with probability in proportion to
     `2 ** -(age / half_life)`: exactly, in integers, in O(k log n) for a history of n events.
 
     Args:
-        graph: As in `uniform_neighbors`, and so are the arguments not named here.
+        graph: As in `uniform_neighbors`, as are the arguments without details here.
         nodes: Query nodes, int64 `[Q]`.
         t: Query times in ticks, int64 `[Q]`.
         k: Neighbors per query, at least 1.
@@ -161,7 +161,7 @@ def decayed_neighbors(
         as_of: See only events at log positions below this.
         types: Only events with one of these labels count; draws of others are rejected, so this
             takes time in proportion to how rare they are.
-        out: Where to write.
+        out: Output.
 
     Returns:
         The neighbors, newest first; `out` if given. A node without history gives a row of padding.

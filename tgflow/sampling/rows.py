@@ -28,15 +28,15 @@ def sample_neighbors(
     out: Neighbors | None = None,
     params: Tensor | None = None,
 ) -> Neighbors:
-    """Return `k` neighbors of each node: as the function `STRATEGY_neighbors` of the sampler says.
+    """Return `k` neighbors of each node, by the sampler's function `STRATEGY_neighbors`.
 
-    Takes what those functions take and raises what they raise; `key` is for strategies that draw,
-    and `params`, on a GPU alone, as `Queries` has it. `rows`, int64 `[Q]`, are the queries' rows in
-    a larger call, of which this is a part: each draws what it would draw there.
+    Arguments and errors as for those functions; `key` is for strategies that draw,
+    and `params`, on a GPU only, as in `Queries`. `rows`, int64 `[Q]`, are the queries' rows in
+    a larger call of which this is a part, and key their draws.
 
     Raises:
-        ValueError: Also if the graph is a shard, and a node is another rank's, for which a GPU is
-            waited for; or if a sampler function cannot be used with this graph and these
+        ValueError: Also if the graph is a shard, and a node is another rank's, for which a GPU
+            is synchronized; or if a sampler function does not support this graph or these
             arguments, or returns an event that the query must not see.
 
     Example:
@@ -94,14 +94,14 @@ def check_samplable(graph: TemporalGraph, sampler: Sampler) -> None:
 def _sample_by(
     function: SamplerFunction, graph: TemporalGraph, queries: Queries, k: int, out: Neighbors
 ) -> None:
-    """Fill `out` with the neighbors by the events that a function returns, which are checked."""
+    """Fill `out` with the neighbors of the events that a function returns, after checking them."""
     nodes, t, num_events = queries.nodes, queries.t, graph.num_events
     if isinstance(queries.as_of, torch.Tensor):
         before = queries.as_of.clamp(max=num_events)
     else:
         limit = num_events if queries.as_of is None else min(queries.as_of, num_events)
         before = torch.full_like(nodes, limit)
-    # copies: what a function does to its arguments must not reach the caller's
+    # copies: a function must not modify the caller's tensors
     eid = function(graph, nodes.clone(), t.clone(), before.clone(), k, queries.key)
     if not isinstance(eid, torch.Tensor):
         found = type(eid).__name__
@@ -127,7 +127,7 @@ def _sample_by(
     is_dst = (dst == nodes[:, None]) & (graph.direction != "directed")
     _refuse(is_found & ~is_src & ~is_dst, eid, "which is not an edge of the query's node")
     neighbor = torch.where(is_src, dst, src)
-    # events that came late are earlier than ones below them in the log
+    # late events are earlier than ones below them in the log
     order = times.masked_fill(~is_found, torch.iinfo(torch.int64).min)
     order = order.sort(dim=1, descending=True, stable=True).indices
     out.nodes.copy_(neighbor.gather(1, order))
@@ -137,7 +137,7 @@ def _sample_by(
 
 
 def _refuse(is_wrong: Tensor, eid: Tensor, why: str) -> None:
-    """Raise ValueError if a sampler function has returned an event that is wrong."""
+    """Raise ValueError if any event returned by a sampler function is wrong."""
     if bool(is_wrong.any()):
         query = int(is_wrong.any(dim=1).nonzero()[0])
         event = int(eid[query][is_wrong[query]][0])
@@ -145,7 +145,7 @@ def _refuse(is_wrong: Tensor, eid: Tensor, why: str) -> None:
 
 
 def _column(name: str, values: Tensor, size: int, device: torch.device) -> Tensor:
-    """Return `values` as they are read: int64 `[size]` on the graph's device, or ValueError."""
+    """Return `values` if they are int64 `[size]` on the graph's device, else raise ValueError."""
     if values.dtype is not torch.int64 or values.shape != (size,) or values.device != device:
         raise ValueError(
             f"{name} must be int64 [{size}] on {_name(device)}, "
