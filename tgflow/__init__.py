@@ -1,8 +1,8 @@
 """tgflow: continual learning on temporal graphs.
 
-The names that most programs need are here; further ones are in the subpackages, such as
-`tg.sampling.recent_neighbors` and `tg.tables.FeatureTable`. All are imported when they are first
-used, so `import tgflow` is quick. Examples in docstrings begin with this:
+The most used names are here; others are in the subpackages, such as
+`tg.sampling.recent_neighbors` and `tg.tables.FeatureTable`. All are imported lazily, so
+`import tgflow` is quick. Examples in docstrings begin with this:
 
     >>> import tgflow as tg
     >>> import torch
@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING
 from tgflow.lazy import lazy_names
 
 # Read by torch's OpenMP when torch is imported, so import tgflow first: an idle thread spins for
-# about 0.1 ms, which bridges the gaps between operators, and then sleeps. Longer, and two processes
-# that share cores are tens of times slower.
+# about 0.1 ms, which bridges the gaps between operators, and then sleeps. With longer spins, two
+# processes that share cores are tens of times slower.
 os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Turns whatever holds a column of node ids into arrays that the core reads."""
+"""Converts columns of node ids of any supported type to arrays for the core."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _INT64_MAX = torch.iinfo(torch.int64).max
 
 @dataclass(frozen=True, slots=True)
 class IdColumn:
-    """A column of ids: their kind, their number, and the arrays that hold them."""
+    """A column of ids: their kind, number, and arrays."""
 
     kind: Kind
     size: int
@@ -32,14 +32,14 @@ class IdColumn:
 
 
 def id_column(ids: Ids, name: str) -> IdColumn:
-    """Return `ids` as a column for the core, copied only where their type asks for it.
+    """Return `ids` as a column for the core, copied only if their type requires it.
 
     Args:
         ids: Integers of any width, or strings. A column of no ids counts as integers.
-        name: What messages call the column.
+        name: Name of the column in messages.
 
     Raises:
-        ValueError: If an id is missing, or an integer exceeds int64; the row is named.
+        ValueError: If an id is missing, or an integer exceeds int64; the message has the row.
         TypeError: If the ids are neither all integers nor all strings.
     """
     if isinstance(ids, Tensor):
@@ -58,11 +58,11 @@ def id_column(ids: Ids, name: str) -> IdColumn:
 def list_array(ids: Sequence[Any], strings: pa.DataType | None = None) -> pa.Array:
     """Return a list of ids as an array of its type.
 
-    Arrow hears the type where all ids have one: to find it out, it tries to import pandas each
-    time.
+    The type is passed to Arrow where all ids have one: to infer it, Arrow tries to import pandas
+    each time.
 
     Args:
-        ids: Integers or strings; a list with both, or others, is as Arrow takes it.
+        ids: Integers or strings; a list with both, or others, is left to Arrow.
         strings: Type of strings; None: `pa.string()`.
     """
     kinds = {*map(type, ids)}
@@ -106,7 +106,7 @@ def _to_arrow(ids: Any, name: str) -> pa.Array:
 
 
 def _first_fault(ids: list[Any], name: str) -> Exception:
-    """Return the error of the first id that no column of one kind can hold."""
+    """Return the error of the first id that does not fit a column of one kind."""
     for row, value in enumerate(ids):
         if isinstance(value, int | np.integer) and not -_INT64_MAX - 1 <= value <= _INT64_MAX:
             return _too_large(name, row, value)

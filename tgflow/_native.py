@@ -1,4 +1,4 @@
-"""What modules outside any room use of the core."""
+"""Bindings of the core for top-level modules."""
 
 from tgflow import _core
 from tgflow._core import (

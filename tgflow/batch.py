@@ -1,4 +1,4 @@
-"""A batch, ready for a model, and the slices of one that ranks share."""
+"""A batch for a model, and the slices of one that ranks share."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from tgflow.schedule import rows_of_slice
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReuseRecord:
-    """What the host knows of the rows of a block that are kept; see `ReusedRows`."""
+    """Host-side description of a block's rows that are stored for reuse; see `ReusedRows`."""
 
     number: int
-    """Of the batch, counted on from pass to pass."""
+    """Number of the batch, counted across passes."""
     nodes: Tensor
-    """int64 `[S]`: of the targets whose rows are stored."""
+    """int64 `[S]`: nodes of the targets whose rows are stored."""
     t: Tensor
     """int64 `[S]`: ticks."""
     slots: Tensor
-    """int64 `[S]`: where they are to be."""
+    """int64 `[S]`: slots to store them in."""
     progress: tuple[int, ...]
-    """Of whoever decides, after this batch: so that it can go on from here."""
+    """State of the reuse decisions after this batch, to continue from."""
 
 
 @described
 @dataclass(frozen=True, slots=True, eq=False)
 class ReusedRows:
-    """Rows of a frontier that are not computed as a block's targets: a ring of rows has them.
+    """Rows of a frontier that are read from a ring instead of computed as a block's targets.
 
-    The rows of the frontier are those of the block's targets, padding included, and then those that
-    are reused. Decided by `tgflow.plan.reuse`; done by `tgflow.nn.embedding_ring`.
+    The frontier's rows are those of the block's targets, padding included, followed by the
+    reused ones. Decided by `tgflow.plan.reuse`; implemented by `tgflow.nn.embedding_ring`.
     """
 
     slot: Tensor
-    """int64 `[M]`: where in the ring the reused rows are."""
+    """int64 `[M]`: slots of the reused rows in the ring."""
     stored: Tensor
-    """int64 `[S]`: where in the ring the rows of the first `S` targets are to be."""
+    """int64 `[S]`: slots of the ring to store the rows of the first `S` targets in."""
     weight: Tensor
-    """float32 `[N]`: what the gradients of the targets' rows are multiplied by."""
+    """float32 `[N]`: factors on the gradients of the targets' rows."""
     record: ReuseRecord
 
 
@@ -72,9 +72,9 @@ class Block:
     """int64 `[N, k]`: the row of the event in `edge_table`, 0 where there is no event; or None."""
     edge_table: Tensor | None = None
     """float32 `[R, x_dim]`: features of the batch's distinct events, one table for all its blocks;
-    row 0 is zeros. Project it first and gather by `edge_row` after: events recur in a batch."""
+    row 0 is zeros. Project it before gathering by `edge_row`: events recur in a batch."""
     reused: ReusedRows | None = None
-    """Rows of the frontier above that its targets lack, where training reuses some; or None."""
+    """Rows of the frontier above that are not its targets, if training reuses some; or None."""
 
     @property
     def edge_x(self) -> Tensor | None:
@@ -88,7 +88,7 @@ class Block:
 @described
 @dataclass(frozen=True, slots=True, eq=False)
 class HostEvents:
-    """The events of a batch in host memory, wherever its tensors are: what the host decides by.
+    """The events of a batch in host memory, for decisions on the host.
 
     Reading them never waits for a device.
     """
@@ -106,8 +106,8 @@ class HostEvents:
     end: int
     """Log position after the last new event."""
     negative_mask: Tensor | None = None
-    """bool `[B, m]`: which of the batch's negatives are some; None: all. The rest is padding, the
-    event itself, which metrics leave out."""
+    """bool `[B, m]`: which slots hold negatives; None: all. Other slots are padding, the event
+    itself, which metrics skip."""
     weight: Tensor | None = None
     """float32 `[B]`: weights of the events in the training loss; None: 1 each."""
 
@@ -115,32 +115,32 @@ class HostEvents:
 @described
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchSlice:
-    """Which rows of a batch a slice of it has, and what the host knows of the whole batch."""
+    """Rows of a batch in one of its slices, and host-side facts about the whole batch."""
 
     number: int
     num_slices: int
     num_new: int
-    """New events of the whole batch, its first ones."""
+    """New events of the whole batch, which come first."""
     num_fallbacks: int
-    """Of the negatives of the whole batch."""
+    """Fallbacks among the negatives of the whole batch."""
     host: HostEvents
     """The whole batch's events."""
 
 
 @described
 class Targets(NamedTuple):
-    """The labels of a batch's events, for a task, and what each event may see of earlier ones."""
+    """Labels of a batch's events, for a task, and the earlier labels visible to each event."""
 
     label: Tensor
     """int64 `[B]`: the class of each event; to learn from and to measure, never to predict with."""
     is_known: Tensor
-    """bool `[B]`: whose labels may be learned when the batch is learned."""
+    """bool `[B]`: whether the label may be learned with the batch."""
     past: Tensor
-    """int64 `[B, 4, k]`: classes that the latest earlier events had, newest first, and -1 where
-    there are none: events of the pair, of the pair the other way round, from the source, and to the
-    destination. All of them were to be seen before the event's time."""
+    """int64 `[B, 4, k]`: classes of the latest earlier events, newest first, and -1 where
+    there are none: events of the pair, of the reversed pair, from the source, and to the
+    destination. All were visible before the event's time."""
     age: Tensor
-    """float32 `[B, 4]`: log(1 + seconds) since the newest of each of these; 0 without any."""
+    """float32 `[B, 4]`: log(1 + seconds) since the newest event of each list; 0 without any."""
 
 
 @described
@@ -151,17 +151,17 @@ class Batch:
     A pure function of (seed, epoch, index) and of the event log up to the batch's end.
     Of `B` events the first `num_new` are new and the rest are replayed.
 
-    Of a plan `with_nodes=False` no frontier is made: there are neither `blocks` nor `nodes`,
-    columns of rows have none, and `position` says of each event, `[B]`, where its batch started.
+    In a plan `with_nodes=False` there is no frontier: `blocks` and `nodes` are empty, row
+    columns have no entries, and `position` holds, per event, `[B]`, its batch's start.
 
-    A slice of a batch is one, too, of some of its rows; `host.begin` and `host.end` are those of
-    the whole batch then.
+    A slice of a batch is also a `Batch`, with some of its rows; its `host.begin` and `host.end`
+    are those of the whole batch.
 
-    On a GPU, whose host does not wait to learn how many rows a frontier has, frontiers and the edge
-    table may end in *padding*: further rows, so that shapes stay the same. No row in use refers to
-    them. A target of padding has row 0 and no neighbors (`mask` False, `eid` -1, zeros elsewhere);
-    an input row has node 0 as of `host.begin`, and zeros for features. What a model computes of
-    padding reaches neither scores nor gradients nor state, so a model need not know of it. Events
+    On a GPU, which does not synchronize to count a frontier's rows, frontiers and the edge
+    table may end in *padding*: extra rows that keep shapes constant. No row in use refers to
+    them. A padding target has row 0 and no neighbors (`mask` False, `eid` -1, zeros elsewhere);
+    a padding input row has node 0 as of `host.begin`, and zero features. Results for
+    padding reach neither scores nor gradients nor state, so models can ignore it. Events
     are never padded.
 
     Example:
@@ -171,11 +171,11 @@ class Batch:
     """
 
     epoch: int
-    """Of the pass over the events that the batch belongs to, from 0."""
+    """Epoch, a pass over the events, from 0."""
     index: int
-    """Of the batch in its epoch, from 0."""
+    """Index of the batch in its epoch, from 0."""
     num_new: int
-    """New events, the first ones; the rest is replayed."""
+    """Number of new events, which come first; the rest is replayed."""
     seconds_per_tick: float
     """Length of a tick of the graph's time unit."""
     eid: Tensor
@@ -188,9 +188,9 @@ class Batch:
     """int64 `[B]`: ticks."""
     host: HostEvents
     """The same four columns in host memory, and the span of the new events. On the CPU they are
-    the batch's own tensors; `to` leaves them as they are."""
+    the batch's own tensors; `to` does not move them."""
     x: Tensor | None
-    """float32 `[B, x_dim]`: the events' own features: to be stored, never to score with."""
+    """float32 `[B, x_dim]`: the events' own features: for storing, never for scoring."""
     negative_src: Tensor
     """int64 `[B, m]`: equal to `src` for random negatives, the pair's own source for the others."""
     negative_dst: Tensor
@@ -208,21 +208,21 @@ class Batch:
     nodes: Tensor
     """int64 `[U]`: the nodes whose inputs (memory, features) the lowest block reads."""
     position: Tensor
-    """int64 `[U]`: read each node's memory as it was when the log had this many events."""
+    """int64 `[U]`: log position as of which each node's memory is read."""
     node_x: Tensor | None = None
     """float32 `[U, node_x_dim]`: features of `nodes`, zeros for a node without a row; or None."""
     counts: tuple[Counts, ...] = ()
-    """What the plan's `counts` ask of the past of each pair, in that order."""
+    """Counts of the past of each pair, in the order of the plan's `counts`."""
     num_fallbacks: int = 0
-    """How many of the `B * m` negatives had to be of another kind than asked for."""
+    """How many of the `B * m` negatives are of another kind than requested."""
     num_used: Tensor | None = None
-    """int64 `[H + 2]`: the rows in use of each block's targets, of `nodes` and of the edge table (0
-    without one), where a GPU found them and the host has not asked; or None."""
+    """int64 `[H + 2]`: rows in use of each block's targets, of `nodes` and of the edge table (0
+    without one), where they were counted on a GPU without synchronizing; or None."""
     slice: BatchSlice | None = None
-    """Which slice of a batch this is, if a plan has cut it into several; None: it is the batch."""
+    """The slice of a batch that this is, if a plan has several; None: the whole batch."""
     targets: Targets | None = None
-    """What a task has added about labels, on the batch's device; None without a task. Neither `to`
-    nor `map` touches it: it is added last."""
+    """Labels added by a task, on the batch's device; None without a task. `to` and `map` do not
+    change it: it is added last."""
 
     def __len__(self) -> int:
         return len(self.eid)
@@ -241,9 +241,9 @@ class Batch:
 
     @property
     def last_t(self) -> Tensor:
-        """The time of the last new event, int64 `[1]`; of a slice, that of the whole batch.
+        """Time of the last new event, int64 `[1]`; for a slice, that of the whole batch.
 
-        `[0]` without new events. Of a slice on a GPU it is copied there, which synchronizes.
+        `[0]` without new events. For a slice on a GPU it is copied there, which synchronizes.
         """
         if self.slice is None:
             return self.t[self.num_new - 1 : self.num_new]
@@ -261,21 +261,21 @@ class Batch:
 
     @property
     def negative_mask(self) -> Tensor | None:
-        """Which negatives are some, where events have different numbers: see `HostEvents`."""
+        """Which slots hold negatives, if their number varies: see `HostEvents`."""
         return self.host.negative_mask
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
-        """Return the batch with its tensors on `device`; those that are there are not copied.
+        """Return the batch with its tensors on `device`; tensors already there are not copied.
 
         Args:
-            device: Where to.
-            non_blocking: Whether a copy from pinned memory to a GPU may go on behind the host, on
+            device: Target device.
+            non_blocking: Whether a copy from pinned memory to a GPU may be asynchronous, on
                 the current CUDA stream; otherwise this synchronizes.
         """
         return self.map(lambda column: column.to(device, non_blocking=non_blocking))
 
     def tensors(self) -> list[Tensor]:
-        """Return its tensors, each once also where fields share it; those of `host` are not its."""
+        """Return its tensors, each once even if fields share it, without those of `host`."""
         columns = [*_columns(self).values()]
         for block in self.blocks:
             columns += _columns(block).values()
@@ -313,35 +313,35 @@ def _columns(part: Batch | Block | ReusedRows) -> dict[str, Tensor]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Share:
-    """Some slices of a batch, next to each other, and what the host knows of the whole batch.
+    """Consecutive slices of a batch, and host-side facts about the whole batch.
 
-    A trainer takes it for the batch: numbers, places and host events are those of the whole.
+    Trainers use it like a batch: numbers, positions and host events are those of the whole.
     """
 
     slices: tuple[Batch, ...]
-    """In order, at least one; of a batch with fewer rows than slices some have no rows."""
+    """In order, at least one; if a batch has fewer rows than slices some are empty."""
     numbers: range
-    """Of `slices`."""
+    """Numbers of `slices`."""
     num_slices: int
-    """Of the whole batch."""
+    """Number of slices of the whole batch."""
     epoch: int
     index: int
     num_new: int
     """New events of the whole batch; the rest of its rows is replayed."""
     num_fallbacks: int
-    """As `Batch.num_fallbacks`, of the whole batch."""
+    """As `Batch.num_fallbacks`, for the whole batch."""
     host: HostEvents
-    """Of the whole batch."""
+    """Events of the whole batch."""
     fetch: Callable[[], None] | None = None
-    """Brings what the slices read of a state that is spread over ranks, see `SpreadState.ask`: to
-    be called before they are computed. None: nothing is to be fetched."""
+    """Fetches what the slices read of a state that is sharded over ranks, see `SpreadState.ask`;
+    call it before they are computed. None: nothing to fetch."""
 
     @classmethod
     def of(cls, slices: Sequence[Batch]) -> Self:
         """Return the share of the given slices of one batch, or of a batch as its only slice.
 
         Raises:
-            ValueError: If there are none, or they are not next to each other in one batch.
+            ValueError: If there are none, or they are not consecutive slices of one batch.
         """
         if not slices:
             raise ValueError("a share has at least one slice, got none")
@@ -363,24 +363,24 @@ class Share:
         )  # fmt: skip
 
     def __len__(self) -> int:
-        """Return how many rows the whole batch has."""
+        """Return the number of rows of the whole batch."""
         return len(self.host.eid)
 
     def rows_of(self, number: int) -> range:
-        """Return which rows of the whole batch a slice has, also one that is not of this share."""
+        """Return the rows of the whole batch in a slice, also one outside of this share."""
         return rows_of_slice(number, self.num_slices, len(self))
 
     def new_rows_of(self, number: int) -> range:
-        """Return which of them are new events."""
+        """Return the rows of a slice that are new events."""
         rows = self.rows_of(number)
         return range(min(rows.start, self.num_new), min(rows.stop, self.num_new))
 
     def computed(self) -> Iterator[tuple[int, Batch]]:
-        """Yield the numbers and slices of those that have rows; the first one, if none has."""
+        """Yield the numbers and slices of non-empty slices; the first one, if all are empty."""
         pairs = [*zip(self.numbers, self.slices, strict=True)]
         filled = [pair for pair in pairs if len(pair[1])]
         return iter(filled or pairs[:1])
 
 
 AnyBatch = Batch | Share
-"""A batch that is computed whole, or the slices of it that are computed here."""
+"""A whole batch, or the slices of it that are computed here."""

@@ -1,19 +1,19 @@
-"""Choices of settings, in a module that imports neither torch nor pyarrow."""
+"""Choices of settings; imports neither torch nor pyarrow."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 Direction = Literal["undirected", "directed", "bipartite"]
-"""How events become edges: who is whose neighbor."""
+"""Direction of edges: which ends of an event are neighbors."""
 Side = Literal["src", "dst"]
-"""Which end of its events a node is, where sources and destinations have ids of their own."""
+"""End of an event, where sources and destinations have separate id spaces."""
 Strategy = Literal["recent", "uniform", "window", "decayed"]
-"""How neighbors are sampled; see `tgflow.sampling.Sampler`."""
+"""Strategy of neighbor sampling; see `tgflow.sampling.Sampler`."""
 Visibility = Literal["event", "batch"]
 """Visibility of events to a query: all earlier ones, or those before its batch."""
 NegativeKind = Literal["random", "historical", "inductive"]
-"""Where the destinations of negatives are drawn from."""
+"""Distribution of the destinations of negatives."""
 CountOf = Literal[
     "pair",
     "reverse",
@@ -37,8 +37,8 @@ Loss = Literal["bce", "softmax", "bpr"]
 METRIC_TITLES = {"ap": "AP", "auc": "AUC", "mrr": "MRR", "mrr_hist": "MRR, historical"}
 """Titles of the built-in metrics that summaries show, by their names in results."""
 Precision = Literal["fp32", "tf32"]
-"""How a GPU multiplies matrices of float32."""
+"""Precision of float32 matrix products on a GPU."""
 Injection = Literal["structural", "temporal"]
-"""How events are made anomalies: by another destination, or by another time."""
+"""Kind of injected anomalies: another destination, or another time."""
 Preset = Literal["auto", "none", "repeat", "recommendation", "discrete", "sparse"]
-"""Which settings a comparison adds to those that are given, by the kind of its stream."""
+"""Settings that a comparison adds to the given ones, by the kind of its stream."""

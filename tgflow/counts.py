@@ -1,4 +1,4 @@
-"""Counts of past events: what a model asks about each pair that a batch scores, and the answers."""
+"""Counts of past events that models request for each scored pair, and their values."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from tgflow.choices import CountClock, CountOf
 from tgflow.describe import described
 
 MAX_DEPTH = 64
-"""Of the destinations of a source that are looked at, the last ones."""
+"""Largest depth: most recent destinations of a source considered."""
 _FOLLOWING = ("transition", "transition_row", "window", "window_row")
 
 
 @described
 @dataclass(frozen=True, slots=True)
 class Count:
-    """One number to look up for each pair (u, v) that a batch scores, as of the pair's cut-off.
+    """One number to look up for each scored pair (u, v), as of the pair's cut-off.
 
-    What is counted, of the events (x, y) before the cut-off:
+    Counted among the events (x, y) before the cut-off:
 
-    * `pair`, `reverse`: those from u to v; those from v to u.
-    * `src`, `dst`: those from u; those to v.
-    * `src_as_dst`, `dst_as_src`: those to u; those from v.
-    * `transition`: those to v whose source had p as the destination of its event before, where p
-      is u's last destination but `depth` - 1, by any source. `transition_row`: those to any y.
-    * `window`: those to v, once for each of the last K destinations of their source before that
-      were p. K is the largest depth of the `window` and `window_row` that a plan has.
-      `window_row`: those to any y.
-    * `continuation`: those to v that were the first after the destination that their source had
-      before: after how many distinct destinations v came next. `continuation_all`: to any y.
-    * `all`: all.
+    * `pair`, `reverse`: events from u to v; from v to u.
+    * `src`, `dst`: events from u; to v.
+    * `src_as_dst`, `dst_as_src`: events to u; from v.
+    * `transition`: events to v whose source's previous event had destination p, where p is u's
+      last destination but `depth` - 1, by any source. `transition_row`: the same to any y.
+    * `window`: events to v, once for each of the last K earlier destinations of their source
+      that equals p. K is the largest depth of the plan's `window` and `window_row`.
+      `window_row`: the same to any y.
+    * `continuation`: events to v that were the first after their source's previous
+      destination: how many distinct destinations v followed. `continuation_all`: to any y.
+    * `all`: all events.
 
-    Where u has fewer than `depth` events there is no p, and nothing is counted.
+    Where u has fewer than `depth` events there is no p, and the count is 0.
 
     Args:
-        of: What is counted.
-        depth: Of `transition`, `transition_row`, `window`, `window_row`: which of the last
+        of: Which events are counted.
+        depth: For `transition`, `transition_row`, `window`, `window_row`: which of the last
             destinations p is, 1 for the last one.
-        half_life: If not None, events are also counted with a weight of 1/2 to the power of their
+        half_life: If not None, also sum the events with weights of 1/2 to the power of their
             age over this: in seconds, or in events.
-        clock: What `half_life` is in. An event's age in events is how many positions of the log
-            the cut-off is after it, at least 1.
+        clock: Unit of `half_life`. An event's age in events is the number of log positions
+            from it to the cut-off, at least 1.
 
     Raises:
-        ValueError: If an argument is out of range, or `depth` or `clock` does nothing here.
+        ValueError: If an argument is out of range, or `depth` or `clock` has no effect for `of`.
 
     Example:
         >>> asked = [tg.counts.Count("pair"), tg.counts.Count("dst", half_life=3600)]
@@ -78,7 +78,7 @@ class Count:
 
 @described
 class Counts(NamedTuple):
-    """The answers to one `Count`, of a batch's pairs: column 0 is the event, 1..m its negatives.
+    """Values of one `Count` for a batch's pairs: column 0 is the event, 1..m its negatives.
 
     Example:
         >>> plan = tg.Plan.for_model(model, graph, counts=[tg.counts.Count("dst")], batch_size=2)
@@ -88,9 +88,9 @@ class Counts(NamedTuple):
     """
 
     num: Tensor
-    """int64 `[B, 1+m]`: how many events."""
+    """int64 `[B, 1+m]`: number of events."""
     age: Tensor
-    """int64 `[B, 1+m]`: ticks from the one that is latest in the log to the pair's time, more than
-    0; -1 if there is none."""
+    """int64 `[B, 1+m]`: ticks from the latest counted event in the log to the pair's time, more
+    than 0; -1 if there is none."""
     decayed: Tensor | None
-    """float64 `[B, 1+m]`: the sum of the events' weights; None without a `half_life`."""
+    """float64 `[B, 1+m]`: sum of the events' weights; None without a `half_life`."""

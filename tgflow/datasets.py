@@ -1,4 +1,4 @@
-"""Small data sets that are installed with tgflow.
+"""Small data sets that ship with tgflow.
 
 Example:
     >>> tg.datasets.collegemsg().unit

@@ -1,4 +1,4 @@
-"""How public objects show themselves: a line, a table in a notebook, and their fields in help()."""
+"""Display of public objects: `repr`, HTML tables in notebooks, and fields in help()."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from tgflow.text import printable, shortened
 Kind = TypeVar("Kind", bound=type)
 
 MOST_CHARACTERS = 100
-"""Of a value; of a collection that would take more, its size is shown."""
+"""Most characters of a value; longer collections show their size instead."""
 MOST_ITEMS = 20
-"""Of a collection."""
+"""Most items shown of a collection."""
 
 
 class Span(NamedTuple):
-    """All numbers from one to another."""
+    """A range of consecutive numbers."""
 
     first: float
     last: float
 
 
 def described(kind: Kind) -> Kind:
-    """Let objects of a class show themselves in a line, and in a notebook as a table.
+    """Decorate a class with a one-line `repr` and an HTML table for notebooks.
 
-    Shown is what the method `_facts` returns by name, or else the fields of a dataclass or named
-    tuple; of tensors dtype, shape and range, never their values. A tensor on a GPU is waited for.
-    The docstrings of fields are added to that of the class, for `help`.
+    Shows the items that the method `_facts` returns, or else the fields of a dataclass or named
+    tuple; for tensors dtype, shape and range, never their values. Synchronizes for tensors on a
+    GPU. Docstrings of fields are appended to that of the class, for `help`.
 
     Example:
         >>> from typing import NamedTuple
@@ -55,17 +55,17 @@ def described(kind: Kind) -> Kind:
 
 
 def line(thing: object) -> str:
-    """Return what an object is in a line, as `repr` does."""
+    """Return an object's description on one line, for `repr`."""
     return f"{type(thing).__name__}({facts_line(thing)})"
 
 
 def facts_line(thing: object) -> str:
-    """Return the facts about an object in a line, as `name=value`."""
+    """Return the facts about an object on one line, as `name=value`."""
     return ", ".join(f"{name}={summary(value)}" for name, value in _facts_of(thing).items())
 
 
 def table(thing: object) -> str:
-    """Return what an object is as a table of HTML, as notebooks ask for it."""
+    """Return an object's description as an HTML table, for notebooks."""
     rows = "".join(
         f"<tr><th>{escape(name)}</th><td>{escape(summary(value))}</td></tr>"
         for name, value in _facts_of(thing).items()
@@ -74,7 +74,7 @@ def table(thing: object) -> str:
 
 
 def summary(value: object) -> str:
-    """Return what a value is in a few words, such as `int64[200] 0..59` of a tensor."""
+    """Return a short description of a value, such as `int64[200] 0..59` for a tensor."""
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return _of_array(value)
     match value:
@@ -95,7 +95,7 @@ def summary(value: object) -> str:
 
 
 def _of_items(items: Iterable[str], brackets: str, value: Sized) -> str:
-    """Return a collection in a few words: its items, if there is room for them."""
+    """Return a short description of a collection: its items, if they fit."""
     if len(value) <= MOST_ITEMS:
         text = ", ".join(items) + ("," if brackets == "()" and len(value) == 1 else "")
         if len(text) <= MOST_CHARACTERS:
@@ -104,7 +104,7 @@ def _of_items(items: Iterable[str], brackets: str, value: Sized) -> str:
 
 
 def _of_array(x: Any) -> str:
-    """Return dtype, shape and range of a tensor or array; of truths how many there are."""
+    """Return dtype, shape and range of a tensor or array; for bool the number of true values."""
     kind = str(x.dtype).rpartition(".")[2]
     text = f"{kind}{list(x.shape)}"
     if not math.prod(x.shape):
@@ -129,14 +129,14 @@ def _facts_of(thing: Any) -> Mapping[str, object]:
 
 
 class _Help:
-    """The docstring of a class with what is said below its fields, put together when it is read."""
+    """A class docstring followed by those of its fields, composed on access."""
 
     def __init__(self, text: str | None) -> None:
         self._text = inspect.cleandoc(text or "")
 
     def __get__(self, thing: object, kind: type) -> str:
         texts: Mapping[str, str] = {}
-        with suppress(OSError, TypeError):  # there are no sources
+        with suppress(OSError, TypeError):  # no source available
             texts = docstrings(kind)
         if not texts:
             return self._text
@@ -149,10 +149,10 @@ class _Help:
 
 @functools.cache
 def docstrings(kind: type) -> Mapping[str, str]:
-    """Return the docstring below each field of a class of fields and of those it inherits from.
+    """Return the docstrings of a class's fields, including inherited ones.
 
     Raises:
-        OSError: If its source is not there.
+        OSError: If its source is not available.
     """
     found: dict[str, str] = {}
     for each in reversed(kind.__mro__):

@@ -1,4 +1,4 @@
-"""Report what tgflow finds on the machine, what is missing, and how to fix it."""
+"""Reports the machine's capabilities, missing parts, and fixes."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ class Check:
     name: str
     status: Status
     detail: str
-    """What was found."""
+    """Result of the check."""
     advice: str = ""
-    """What to do about it; empty if nothing."""
+    """How to fix it; empty if nothing."""
 
 
 _Found = str | tuple[Status, str, str]
-"""What was found; with a status other than "ok" and advice, or without."""
+"""Detail of a check with status "ok"; or status, detail and advice."""
 
 
 def report(folder: Path | None = None) -> list[Check]:
-    """Return what this machine has, in the order a reader needs it; never raises.
+    """Return the checks of this machine, in reading order; never raises.
 
     Args:
-        folder: Where runs will be written, the current folder by default; its disk is looked at.
+        folder: Where runs will be written, the current folder by default; its disk is checked.
     """
     place = folder or Path.cwd()
     checks: dict[str, Callable[[], _Found]] = {
@@ -68,7 +68,7 @@ def report(folder: Path | None = None) -> list[Check]:
 def _check(name: str, find: Callable[[], _Found]) -> Check:
     try:
         found = find()
-    except Exception as error:  # a report must not fail on the very trouble it reports
+    except Exception as error:  # a report must not fail on what it reports
         detail = f"{type(error).__name__}: {error}"
         return Check(name, "missing", detail, "this check itself failed; please report it")
     return Check(name, "ok", found) if isinstance(found, str) else Check(name, *found)
@@ -183,7 +183,7 @@ def _nvcc() -> _Found:
 
 
 def _version_lines(name: str) -> list[str]:
-    """Return what a program prints of its version; nothing without the program."""
+    """Return the lines of a program's version; empty without the program."""
     program = shutil.which(name)
     if program is None:
         return []

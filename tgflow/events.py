@@ -1,4 +1,4 @@
-"""The currency of tgflow: a batch of timed edges."""
+"""Batches of timed edges, the unit of data exchanged between parts."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from tgflow.ids import NodeIds
 
 NO_NODE = -1
-"""Fills a neighbor slot that holds nobody; never a node's id."""
+"""Fills an empty neighbor slot; never a node's id."""
 NO_EVENT = -1
-"""In place of a log position where there is no event."""
+"""Log position in place of a missing event."""
 
 
 class Column(NamedTuple):
@@ -29,8 +29,8 @@ class Column(NamedTuple):
 
     Args:
         dtype: Type of its values.
-        form: Its shape in messages; a batch of B events has B rows.
-        is_required: Whether every batch has it.
+        form: Its shape, for messages; a batch of B events has B rows.
+        is_required: Whether every batch must have it.
     """
 
     dtype: torch.dtype
@@ -46,13 +46,13 @@ COLUMNS = {
     "weight": Column(torch.float32, "[{size}]", is_required=False),
     "x": Column(torch.float32, "[{size}, x_dim]", is_required=False),
 }
-"""Columns of an `EventBatch`, by the name of the field."""
+"""Columns of an `EventBatch`, by field name."""
 
 
 @described
 @dataclass(frozen=True, slots=True, eq=False)
 class NewNodes:
-    """Features of nodes that come with the events that mention them first, or earlier.
+    """Features of nodes, which come with the events that mention them first, or earlier.
 
     Args:
         start: The first of the nodes.
@@ -68,7 +68,7 @@ class NewNodes:
         return self.start + len(self.x)
 
     def since(self, node: int) -> NewNodes | None:
-        """Return what there is of a node and those after it; None if there is nothing."""
+        """Return the features of a node and those after it; None if there are none."""
         if self.stop <= node:
             return None
         return self if self.start >= node else NewNodes(node, self.x[node - self.start :])
@@ -87,8 +87,8 @@ class EventBatch:
         label: Edge types or labels, int64 `[B]`, or None.
         weight: Weights of the events in the training loss, float32 `[B]`, finite and at least 0;
             None: 1 each.
-        new_nodes: Features of nodes that no batch before has mentioned, or None. Parts of a batch
-            have all of them: nodes that are known already are passed over.
+        new_nodes: Features of nodes that no earlier batch has mentioned, or None. Slices of a batch
+            keep all of them: known nodes are skipped.
 
     Raises:
         ValueError: If a column has another dtype, shape or length, a node id is negative, or a
@@ -145,7 +145,7 @@ class EventBatch:
 
     @classmethod
     def checked(cls, *, new_nodes: NewNodes | None = None, **columns: Tensor | None) -> EventBatch:
-        """Return a batch of `COLUMNS` that are known to be right, such as parts of a batch's."""
+        """Return a batch of `COLUMNS` without checks, for example of slices of a batch."""
         batch = object.__new__(cls)
         for name in COLUMNS:
             object.__setattr__(batch, name, columns.get(name))
@@ -154,18 +154,18 @@ class EventBatch:
 
     @property
     def x_dim(self) -> int:
-        """Width of the edge features, 0 without them."""
+        """Width of the edge features, 0 without any."""
         return 0 if self.x is None else self.x.shape[1]
 
     def to_arrow(self, ids: NodeIds | None = None) -> pa.RecordBatch:
-        """Return a row for each event: src, dst, t in ticks, label, weight, features as f0, f1, ...
+        """Return a row per event: src, dst, t in ticks, label, weight, features as f0, f1, ...
 
         Args:
-            ids: The stream's, as `source.ids` or `run.ids`: nodes are then called as it calls them.
-                None: by their dense ids.
+            ids: Ids of the stream, such as `source.ids` or `run.ids`, to decode nodes with.
+                None: dense ids.
 
         Raises:
-            IndexError: If `ids` has never given out one of the nodes.
+            IndexError: If `ids` does not contain one of the nodes.
         """
         import pyarrow as pa
 
@@ -193,29 +193,29 @@ class EventBatch:
             ids: As `to_arrow`.
 
         Raises:
-            ModuleNotFoundError: If there is no pandas.
+            ModuleNotFoundError: If pandas is not installed.
             IndexError: As `to_arrow`.
         """
-        import_module("pandas")  # which pyarrow takes for granted
+        import_module("pandas")  # required by pyarrow
         return self.to_arrow(ids).to_pandas()
 
 
 def empty_events(x_dim: int = 0) -> EventBatch:
-    """Return a batch of no events, with `x_dim` edge features."""
+    """Return an empty batch with `x_dim` edge features."""
     none = torch.empty(0, dtype=torch.int64)
     x = torch.empty(0, x_dim) if x_dim else None
     return EventBatch(none, none, none, x)
 
 
 MICRO_BATCH_END = empty_events()
-"""In a stream, this very object: the micro-batch that fills up is learned as it is."""
+"""Marker in a stream, compared by identity: learn the current micro-batch before it is full."""
 
 
 def concat(batches: Sequence[EventBatch]) -> EventBatch:
-    """Return `batches` one after another.
+    """Return the concatenation of `batches`.
 
     Raises:
-        ValueError: If some have features (or labels, or weights) and others have not.
+        ValueError: If only some have features (or labels, or weights).
     """
     if not batches:
         return empty_events()
@@ -224,7 +224,7 @@ def concat(batches: Sequence[EventBatch]) -> EventBatch:
 
 
 def _concat_nodes(batches: Sequence[EventBatch]) -> NewNodes | None:
-    """Return the new nodes of batches that follow each other, each once."""
+    """Return the new nodes of consecutive batches, each once."""
     found: list[NewNodes] = []
     for batch in batches:
         new = batch.new_nodes

@@ -1,4 +1,4 @@
-"""Ids as a stream names its nodes, integers or strings, and the dense ids tgflow works with."""
+"""Maps a stream's node ids, integers or strings, to dense ids."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tgflow.describe import described
 
 
 class UnknownNode(LookupError):
-    """An id that no event of a run has had."""
+    """Raised for an id that no event of a run has had."""
 
 
 @described
 class NodeIds:
     """Maps ids of one kind, integers or strings, to 0, 1, 2, ... in order of first appearance.
 
-    The first ids decide the kind. Integers are any int64; strings differ by their UTF-8
-    bytes, and the empty string is an id like any other. Any number of threads may look ids up
+    The first ids determine the kind. Integers are any int64; strings differ by their UTF-8
+    bytes, and the empty string is a valid id. Any number of threads may look up ids
     while one encodes.
 
     Args:
-        bipartite: Whether sources and destinations are separate name spaces: source 7 and
-            destination 7 are then two nodes. Both share the one range of dense ids.
+        bipartite: Whether sources and destinations have separate id spaces: source 7 and
+            destination 7 are then two nodes. Both share one range of dense ids.
 
     Example:
         >>> ids = tg.NodeIds()
@@ -46,7 +46,7 @@ class NodeIds:
         return {"num_ids": len(self), "kind": self._kind(), "bipartite": self.bipartite}
 
     def encode(self, src: Ids, dst: Ids) -> tuple[Tensor, Tensor]:
-        """Return the dense ids of both ends of some edges, giving new ones to ids not yet seen.
+        """Return the dense ids of both ends of edges, assigning new ones to unseen ids.
 
         Args:
             src: The sources' ids: a pyarrow array, a numpy array, a list, or a tensor of integers.
@@ -80,17 +80,17 @@ class NodeIds:
         return src_out, dst_out
 
     def find(self, ids: Ids, side: Side = "src") -> Tensor:
-        """Return the dense id of each id, or -1 for one not yet seen; the map stays as it is.
+        """Return the dense id of each id, or -1 for an unseen one; does not change the map.
 
         Args:
             ids: Ids as in `encode`.
-            side: The name space to look in; it matters to a bipartite map only.
+            side: The id space to search; used by a bipartite map only.
 
         Returns:
             int64 `[len(ids)]`.
 
         Raises:
-            ValueError: If an id is missing or exceeds int64, or `side` is neither name.
+            ValueError: If an id is missing or exceeds int64, or `side` is invalid.
             TypeError: If ids are neither integers nor strings, or not of the map's kind.
         """
         if side not in ("src", "dst"):
@@ -105,13 +105,13 @@ class NodeIds:
         return out
 
     def decode(self, dense: Tensor) -> list[int] | list[str]:
-        """Return the id of each dense id.
+        """Return the original id of each dense id.
 
         Args:
             dense: int64 `[Q]`, each in `[0, len(self))`, in any order.
 
         Raises:
-            IndexError: If a dense id was never given out; the first such is named.
+            IndexError: If a dense id does not exist; the message has the first one.
         """
         if dense.dtype != torch.int64 or dense.dim() != 1:
             raise ValueError(f"dense must be int64 [Q], got {dense.dtype} {list(dense.shape)}")
@@ -125,12 +125,12 @@ class NodeIds:
         return _decode_ints(self._map or _native.IntIdMap(self.bipartite), nodes).tolist()
 
     def state_dict(self, num: int | None = None) -> dict[str, Tensor]:
-        """Return all that `load_state_dict` needs, as tensors that share nothing with the map.
+        """Return the state for `load_state_dict`, as tensors that share no memory with the map.
 
-        Any thread may ask, also while another encodes.
+        Thread-safe, also while another thread encodes.
 
         Args:
-            num: How many ids to return: those that were given dense ids first. None returns all.
+            num: Number of ids to return, those with the lowest dense ids. None returns all.
 
         Returns:
             Integers are `keys`, int64 `[N]`; strings are `offsets`, int64 `[N + 1]`, into `bytes`,
@@ -154,11 +154,11 @@ class NodeIds:
         return state
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Become equal to the map that gave `state`; whether it is bipartite comes from there too.
+        """Replace the map by the one that returned `state`, including whether it is bipartite.
 
         Raises:
-            ValueError: If `state_dict` cannot have given it: a wrong dtype or length, or an id that
-                comes twice. The map is unchanged.
+            ValueError: If `state` is invalid: a wrong dtype or length, or a duplicate id.
+                The map is unchanged.
         """
         bipartite = "sides" in state
         sides = state.get("sides", torch.empty(0, dtype=torch.uint8)).contiguous()

@@ -1,6 +1,6 @@
-"""Times as text: ISO 8601 and the way SQL writes it, with and without a zone; without is UTC.
+"""Parses times in ISO 8601 or SQL format, with or without a zone; the default is UTC.
 
-Plain Python: the command line's help comes by here.
+Imports only the standard library, to keep the command line's help fast.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FIRST_DAY = date(1970, 1, 1).toordinal()
 def iso_seconds(text: str) -> Fraction | None:
     """Return the seconds since 1970 of a time such as `2024-05-01 12:00:00.123+02:00`, exactly.
 
-    A day alone is its midnight; without a zone a time is UTC. None if it is no such time.
+    A date means its midnight; without a zone a time is UTC. None if the text is not a time.
     """
     found = _ISO.fullmatch(text)
     if found is None:
@@ -41,6 +41,6 @@ def iso_seconds(text: str) -> Fraction | None:
 
 
 def has_zone(text: str) -> bool:
-    """Return whether a time says its zone."""
+    """Return whether a time includes its zone."""
     found = _ISO.fullmatch(text)
     return found is not None and any(found.group(5, 6))

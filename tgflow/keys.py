@@ -1,4 +1,4 @@
-"""Keys of random draws: (seed, epoch, index, domain) decide what is drawn, and nothing else."""
+"""Keys of random draws, each determined by (seed, epoch, index, domain) alone."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _MASK = (1 << 64) - 1
 
 
 class KeyDomain(IntEnum):
-    """Purpose of a key; two domains never share random bits."""
+    """Purpose of a key; draws of different domains are independent."""
 
     NEGATIVES = 1
     REPLAY = 2
     DROPOUT = 3
     SLICE = 4
-    """A slice of a batch: what it draws of its own."""
+    """Draws of a single slice of a batch."""
     REUSE = 5
-    """Which rows are computed again although they could be reused."""
+    """Choice of rows that are recomputed although they could be reused."""
     HOP = 16
     """The first hop; hop `h` is `HOP + h`."""
 

@@ -1,4 +1,4 @@
-"""Packages whose public names are imported when they are first used, so that importing is quick."""
+"""Packages with lazily imported public names, for quick imports."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 def lazy_names(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__all__`, `__getattr__` and `__dir__` of a package.
 
-    Its public names are those that its `__init__.py` imports for type checkers, modules of its own
-    among them:
+    Its public names are those that its `__init__.py` imports under `TYPE_CHECKING`, including
+    modules:
 
         if TYPE_CHECKING:
             from tgflow import callbacks as callbacks
@@ -39,7 +39,7 @@ def lazy_names(package: str) -> tuple[list[str], Callable[[str], Any], Callable[
 def import_named(name: str) -> Any:
     """Import `module:Class` from the working directory or the path.
 
-    Imports that functions of the module make later do not search the working directory.
+    Later imports in functions of the module do not search the working directory.
 
     Raises:
         ValueError: If there is no such module or class.
@@ -50,7 +50,7 @@ def import_named(name: str) -> Any:
         return getattr(import_module(module), attribute)
     except ModuleNotFoundError as error:
         if error.name != module:
-            raise  # of an import within the module
+            raise  # error of an import within the module
         raise ValueError(str(error)) from None
     except AttributeError as error:
         if not str(error).startswith(f"module {module!r}"):

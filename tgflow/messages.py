@@ -1,4 +1,4 @@
-"""What the events of a batch leave for a model's state, before it is written."""
+"""Updates of a model's state from a batch's events, before they are stored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tgflow.describe import described
 @described
 @dataclass(frozen=True, slots=True, eq=False)
 class NewEvents:
-    """The new events of a whole batch, in order: those that a state takes in.
+    """The new events of a whole batch, in order, to update a state with.
 
     Example:
         >>> tg.messages.NewEvents.of(plan.batch(0, 1)).dst.tolist()
@@ -32,17 +32,17 @@ class NewEvents:
     t: Tensor
     """int64 `[n]`: ticks."""
     end: int
-    """Log position from which on events may read what is stored."""
+    """Log position from which on events may read the updated state."""
 
     @classmethod
     def of(cls, batch: Batch) -> Self:
-        """Return those of a batch, where it is."""
+        """Return the new events of a batch, on its device."""
         n = batch.num_new
         return cls(batch.eid[:n], batch.src[:n], batch.dst[:n], batch.t[:n], batch.host.end)
 
     @classmethod
     def of_host(cls, host: HostEvents, num_new: int, device: torch.device) -> Self:
-        """Return the first events of `host`, on a device; on a GPU this synchronizes."""
+        """Return the first events of `host` on a device; synchronizes for a GPU."""
         eid, src, dst, t = (
             each[:num_new].to(device) for each in (host.eid, host.src, host.dst, host.t)
         )
@@ -55,10 +55,10 @@ class NewEvents:
 @described
 @dataclass(frozen=True, slots=True, eq=False)
 class Messages:
-    """Rows that new events leave for a model's state, in the order of the events.
+    """Rows from new events for a model's state, in the order of the events.
 
-    Those of a batch are those of its slices, one after the other. How many there are, and which of
-    them are read, is known from the log: whoever computed other slices can be sent rows alone.
+    A batch's rows are the concatenation of its slices' rows. Their number, and which of them are
+    read, is known from the log: ranks that computed other slices receive the rows alone.
 
     Example:
         >>> batch = plan.batch(0, 1)
@@ -67,15 +67,15 @@ class Messages:
     """
 
     columns: tuple[Tensor, ...] = ()
-    """Each `[per_event * n, ...]` for `n` events; none where the events themselves are enough."""
+    """Each `[per_event * n, ...]` for `n` events; empty if the events themselves suffice."""
     per_event: int = 1
-    """Rows of an event: one; or two, to its source and then to its destination."""
+    """Rows per event: one; or two, to its source and then to its destination."""
     last_only: bool = False
-    """Whether only the row that came last to a node is read, of two rows an event."""
+    """Whether only the last row to each node is read, for two rows per event."""
 
     @classmethod
     def joined(cls, parts: Sequence[Messages]) -> Messages:
-        """Return the messages of slices next to each other as those of one batch.
+        """Return the concatenated messages of consecutive slices.
 
         Args:
             parts: At least one, in order.
@@ -87,13 +87,13 @@ class Messages:
         return cls(tuple(map(torch.cat, columns)), first.per_event, first.last_only)
 
     def rows_read(self, host: HostEvents, num_new: int) -> Tensor:
-        """Return which rows of a whole batch's messages are read, ascending, int64 on the CPU.
+        """Return the rows of a whole batch's messages that are read, ascending, int64 on the CPU.
 
-        All others may hold anything.
+        All others may have any value.
 
         Args:
             host: The whole batch's events.
-            num_new: How many of them, the first ones, are new.
+            num_new: Number of new events, which come first.
         """
         if not self.last_only:
             return torch.arange(self.per_event * num_new)
@@ -101,7 +101,7 @@ class Messages:
 
 
 def last_rows(src: Tensor, dst: Tensor) -> Tensor:
-    """Return the row that came last to each node, ascending: int64 `[R]`.
+    """Return the last row to each node, ascending: int64 `[R]`.
 
     Args:
         src: Sources, int64 `[n]` on the CPU.
@@ -112,18 +112,18 @@ def last_rows(src: Tensor, dst: Tensor) -> Tensor:
 
 
 class Received(NamedTuple):
-    """Rows of events, in the order of who receives them."""
+    """Rows of events, ordered by receiver."""
 
     node: Tensor
-    """int64 `[2n]`, ascending: who receives each."""
+    """int64 `[2n]`, ascending: receiver of each row."""
     order: Tensor
-    """int64 `[2n]`: the rows, those of a node as they came."""
+    """int64 `[2n]`: the rows; those of a node in order of arrival."""
     last: Tensor
-    """int64 `[R]`: where in `order` the last one of each node is."""
+    """int64 `[R]`: index in `order` of the last row of each node."""
 
 
 def by_receiver(src: Tensor, dst: Tensor) -> Received:
-    """Return the rows to the nodes of events in the order of who receives them; see `last_rows`."""
+    """Return the rows to the nodes of events, ordered by receiver; see `last_rows`."""
     node, order = torch.stack([src, dst], dim=1).flatten().sort(stable=True)
     is_last = torch.ones_like(node, dtype=torch.bool)
     is_last[:-1] = node[1:] != node[:-1]

@@ -1,13 +1,13 @@
-"""Link prediction metrics: exact, ties handled, one batch at a time or pooled.
+"""Exact link prediction metrics with tie handling, per batch or pooled.
 
 Average precision and ROC AUC compare each positive with one negative, as DyGLib does: its published
-figures are means over batches (`LinkMetrics.result()["ap"]`), not over events (`"ap_pooled"`).
-MRR and Hits@k rank one positive among its own `m` negatives, as TGB does, which measures forecasts
-of many gains by NDCG@k.
+results are means over batches (`LinkMetrics.result()["ap"]`), not over events (`"ap_pooled"`).
+MRR and Hits@k rank one positive among its own `m` negatives, as TGB does. Forecasts with
+graded gains are measured by NDCG@k, also as in TGB.
 
-Scores of mathematically equal inputs differ in their last bits with the size of a batch, the number
-of threads and the CPU. AP, AUC and ranks therefore count float32 scores as tied that differ by at
-most `TIED * max(1, abs(score))`. float64 scores are tied only if they are equal.
+Scores of mathematically equal inputs differ in their last bits with the batch size, the number
+of threads and the CPU. AP, AUC and ranks therefore treat float32 scores as tied if they differ
+by at most `TIED * max(1, abs(score))`. float64 scores are tied only if they are equal.
 
     >>> tg.metrics.roc_auc(torch.tensor([0.9, 0.8]), torch.tensor([0.1, 0.85]))
     0.75
@@ -35,17 +35,17 @@ UNDEFINED = float("nan")
 MEAN_OVER_BATCHES = ("ap", "auc")
 """Metrics averaged over batches; the others are averaged over events."""
 RESERVED = (*METRIC_TITLES, "ap_pooled", "auc_pooled", "loss", "num_events", "replay_ap")
-"""Names in results that no registered metric can have."""
+"""Names in results that no registered metric may have."""
 
 
 class BatchMetric(Protocol):
-    """A metric of one's own: one instance measures one batch.
+    """A user-defined metric; one instance measures one batch.
 
     Trainers call `update` and then `compute` once each, and average the values over events.
     """
 
     def update(self, positive: Tensor, negative: Tensor) -> None:
-        """Take the scores of a batch, on the CPU; must not change them.
+        """Add the scores of a batch, on the CPU; must not change them.
 
         Args:
             positive: Scores of its events, float `[B]`, `B` at least 1; higher is likelier.
@@ -53,33 +53,33 @@ class BatchMetric(Protocol):
         """
 
     def compute(self) -> float:
-        """Return the value of the batch; one that is not finite is left out."""
+        """Return the batch's value; non-finite values are skipped."""
 
 
 Metrics: TypeAlias = Mapping[str, Callable[[], BatchMetric]]
-"""Metrics of one's own by their names in results."""
+"""User-defined metrics by their names in results."""
 _registered: dict[str, Callable[[], BatchMetric]] = {}
 
 
 def register(name: str, metric: Callable[[], BatchMetric]) -> None:
-    """Give a metric a name for `TrainingConfig.metrics`; replaces one of that name.
+    """Register a metric for `TrainingConfig.metrics`; replaces one of the same name.
 
     Args:
-        name: An identifier, by which results name it, too.
+        name: An identifier, also its name in results.
         metric: Makes one `BatchMetric` for each batch, such as its class.
 
     Raises:
-        ValueError: If the name is no identifier, or that of a built-in metric.
+        ValueError: If the name is not an identifier, or is that of a built-in metric.
     """
     _check_name(name)
     _registered[name] = metric
 
 
 def find_metrics(names: Sequence[str]) -> Metrics:
-    """Return the metrics of names given to `register`, or of classes as `module:Class`.
+    """Return the metrics of registered names, or of classes as `module:Class`.
 
     Raises:
-        ValueError: If there is none, or two have one name.
+        ValueError: If a metric does not exist, or two have the same name.
     """
     found: dict[str, Callable[[], BatchMetric]] = {}
     for each in names:
@@ -111,7 +111,7 @@ def _check_name(name: str) -> None:
 
 
 def measure(metrics: Metrics, positive: Tensor, negative: Tensor) -> dict[str, float]:
-    """Return the finite values of metrics over the scores of one batch, by name."""
+    """Return the finite values of metrics for the scores of one batch, by name."""
     values: dict[str, float] = {}
     for name, make in metrics.items() if negative.numel() else ():
         metric = make()
@@ -139,7 +139,7 @@ def average_precision(positive: Tensor, negative: Tensor) -> float:
 
 
 def roc_auc(positive: Tensor, negative: Tensor) -> float:
-    """Return the chance that a positive scores above a negative, ties counting one half.
+    """Return the probability that a positive scores above a negative, ties counting one half.
 
     Arguments, result and errors are those of `average_precision`; the value lies in [0, 1].
     """
@@ -149,10 +149,10 @@ def roc_auc(positive: Tensor, negative: Tensor) -> float:
 
 
 def ranks(positive: Tensor, negative: Tensor) -> Tensor:
-    """Return each positive's rank among its own negatives: 1 is best, ties take the middle.
+    """Return each positive's rank among its own negatives: 1 is best, ties get the middle rank.
 
-    The middle is the mean of the optimistic rank (before all equals) and the pessimistic one, as
-    TGB's evaluator takes it, so a model that scores everything alike gains nothing.
+    This is the mean of the optimistic rank (before all equals) and the pessimistic one, as in
+    TGB's evaluator, so a model with constant scores gains nothing.
 
     Args:
         positive: Scores, float `[B]`.
@@ -183,14 +183,14 @@ def mrr(positive: Tensor, negative: Tensor) -> float:
 
 
 def ndcg_at_k(scores: Tensor, gains: Tensor, k: int) -> float:
-    """Return how near the order by scores is to the order by gains: DCG@k over the ideal one's.
+    """Return the normalized DCG@k of an order by scores: DCG@k over that of the ideal order.
 
-    Equal scores share what their places are worth, as scikit-learn's `ndcg_score` has it.
+    Equal scores share the discounts of their places, as in scikit-learn's `ndcg_score`.
 
     Args:
-        scores: float `[B, n]`: by which each row is ordered, the highest first.
-        gains: float `[B, n]`: what is gained by each, at least 0.
-        k: Places that count.
+        scores: float `[B, n]`: order of each row, the highest first.
+        gains: float `[B, n]`: gain of each item, at least 0.
+        k: Number of places that count.
 
     Returns:
         The mean over rows, in [0, 1]; a row without any gain counts 0. `UNDEFINED` without rows.
@@ -218,7 +218,7 @@ def ndcg_at_k(scores: Tensor, gains: Tensor, k: int) -> float:
 
 
 def _mean_of_ties(ordered: Tensor, values: Tensor) -> Tensor:
-    """Return `values` with those of equal scores replaced by their mean, `[B, n]` as all."""
+    """Return `values` with those of equal scores replaced by their mean, each `[B, n]`."""
     is_first = torch.ones_like(ordered, dtype=torch.bool)
     is_first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
     tie = is_first.cumsum(1) - 1
@@ -228,12 +228,12 @@ def _mean_of_ties(ordered: Tensor, values: Tensor) -> Tensor:
 
 
 class LinkMetrics:
-    """Collects scores batch by batch and sums them up both ways: per batch and pooled.
+    """Collects scores batch by batch and summarizes them per batch and pooled.
 
-    Keeps two scores an event, for the pooled AP and AUC.
+    Stores two scores per event, for the pooled AP and AUC.
 
     Args:
-        metrics: Metrics of one's own, to take beside the built-in ones.
+        metrics: User-defined metrics, in addition to the built-in ones.
     """
 
     def __init__(self, metrics: Metrics | None = None) -> None:
@@ -243,12 +243,12 @@ class LinkMetrics:
         self._pool: list[tuple[Tensor, Tensor]] = []
 
     def add(self, positive: Tensor, negative: Tensor) -> dict[str, float]:
-        """Take one batch in and return its own metrics.
+        """Add one batch and return its metrics.
 
         Args:
             positive: Scores, float `[B]`.
-            negative: Scores, float `[B, m]`. The first column is what AP and AUC compare with;
-                MRR and Hits@k take them all, and are left out if `m` is 1.
+            negative: Scores, float `[B, m]`. AP and AUC use the first column; MRR and Hits@k use
+                all, and are omitted if `m` is 1.
 
         Returns:
             `ap`, `auc`, and with `m > 1` also `mrr` and `hits@k`; nothing for an empty batch.
@@ -275,10 +275,10 @@ class LinkMetrics:
         return batch
 
     def result(self) -> dict[str, float]:
-        """Return the means so far; no key for what is undefined.
+        """Return the means so far, without undefined ones.
 
         `ap` and `auc` are means over batches, `ap_pooled` and `auc_pooled` take all scores as one,
-        `mrr`, `hits@k` and metrics of one's own are means over events.
+        `mrr`, `hits@k` and user-defined metrics are means over events.
         """
         out = {name: total / weight for name, (total, weight) in self._sums.items()}
         if self._pool:
@@ -299,7 +299,7 @@ def batch_metrics(positive: Tensor, negative: Tensor, rank: Tensor) -> dict[str,
 
 
 def _compared(positive: Tensor, negative: Tensor) -> tuple[float, float]:
-    """Return the average precision and the ROC AUC of scores of any shape, some of each."""
+    """Return the average precision and the ROC AUC of scores of any shape, neither empty."""
     true, false = _on_host(positive).flatten(), _on_host(negative).flatten()
     gained = torch.empty(len(true), dtype=torch.float64)
     num, above = _native.compare_scores(true, false, _tolerance(positive, negative), gained)

@@ -1,4 +1,4 @@
-"""What a trainer knows of a model: it scores batches, and it keeps what it has seen."""
+"""The interface of models for trainers: scores of batches, and state of the stream."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ C = TypeVar("C", bound=Any)
 
 @described
 class Embeddings(NamedTuple):
-    """What an encoder makes of a batch, for any decoder to read."""
+    """Output of an encoder for a batch, input of any decoder."""
 
     z: Tensor
     """float32 `[N, dim]`: a row for each (node, time) of the top frontier, which `src_row`,
     `dst_row`, `negative_src_row` and `negative_dst_row` of the batch index."""
     carry: Any = None
-    """What `messages` needs of this pass, without gradients; only the model knows its type."""
+    """Data of this pass for `messages`, without gradients; its type is up to the model."""
 
 
 @described
@@ -47,27 +47,27 @@ class Scores(NamedTuple):
     """
 
     positive: Tensor
-    """Float `[B]`: the batch's events. Metrics compare them with all the digits that they have."""
+    """Float `[B]`: the batch's events. Metrics compare them in full precision."""
     negative: Tensor
-    """Float `[B, m]`: the events that did not happen."""
+    """Float `[B, m]`: the negatives."""
     carry: Any = None
     """As `Embeddings.carry`."""
     classes: Tensor | None = None
-    """Float `[B, num_classes]`: logits of the label of each event, if a task asks for them."""
+    """Float `[B, num_classes]`: logits of each event's label, if a task requests them."""
 
 
 class TemporalModel(nn.Module):
-    """A model that scores the events of a batch, and then may take them in.
+    """Base class of models that score a batch's events and then may store them.
 
-    A trainer calls the model, learns from the scores or not, then calls `commit` with the same
+    A trainer calls the model, optionally learns from the scores, then calls `commit` with the same
     batch and its scores: predict, then learn, then store.
 
-    What a model drops in training, it drops by `tgflow.nn.Dropout`: a resumed run draws the same,
+    Use `tgflow.nn.Dropout` for dropout: a resumed run draws the same,
     also where steps are captured in CUDA graphs.
 
-    What a model keeps of the stream it keeps in `state`, in two steps, as slices of a batch may be
-    computed apart: `messages` says what a slice's events leave, and `store` writes that of the
-    whole batch. `forward` keeps nothing, but may set `marks`.
+    Updates of `state` take two steps, as slices of a batch may be
+    computed separately: `messages` returns a slice's rows, and `store` writes those of the
+    whole batch. `forward` does not change `state`, but may set `marks`.
 
     A model defines `forward`; or it defines `embed` and has a module `decoder`, called as
     `decoder(z, batch)`, so that other tasks and serving can use the same encoder.
@@ -85,31 +85,31 @@ class TemporalModel(nn.Module):
     """
 
     fanouts: tuple[int, ...]
-    """Neighbors per hop the plan must sample, the roots' hop first; one block each."""
+    """Neighbors per hop that the plan must sample, the roots' hop first; one block each."""
     takes_any_fanouts: ClassVar[bool] = False
-    """Whether it can be asked with other numbers of neighbors, of as many hops, than `fanouts`."""
+    """Whether it accepts other numbers of neighbors, for as many hops, than `fanouts`."""
     reads_nodes: ClassVar[bool] = True
     """Whether it reads rows of nodes, such as `Batch.nodes` and `src_row`. A model that scores by
-    `Batch.counts` and the events alone does not: no frontier is made for it. It has no fanouts."""
+    `Batch.counts` and the events alone does not; it gets no frontier, and has no fanouts."""
     strategy: Strategy | SamplerFunction
-    """How the paper samples them, a name or a function; see `tgflow.Sampler`."""
+    """Sampling strategy of the paper, a name or a function; see `tgflow.Sampler`."""
     counts: tuple[Count, ...] = ()
-    """What of the past of each pair the plan must count: `Batch.counts`, in this order."""
+    """Counts of each pair's past that the plan must provide: `Batch.counts`, in this order."""
     config_type: ClassVar[type[Any]]
     """The dataclass of a model's settings, for models that are called as `Model(config)`."""
     loss: ClassVar[Loss] = "bce"
-    """What its paper descends, unless a trainer's settings say otherwise."""
+    """Training loss of the paper, used unless a trainer's settings override it."""
     edge_x_dim: int | None
-    """Width of the edge features it reads; None for a model that takes any."""
+    """Width of the edge features it reads; None for any width."""
     node_x_dim: int | None
     """Width of the node features it reads, likewise."""
     state: StreamState | None
-    """What it keeps of the stream; None for a model that only reads the graph."""
+    """State of the stream; None for a model that only reads the graph."""
     decoder: nn.Module
     """Turns embeddings into `Scores`, for models that define `embed`."""
     label_decoder: nn.Module | None
     """Turns embeddings into `Scores.classes`, called as `label_decoder(z, batch)` for batches with
-    `targets`: for a task to set on models that define `embed`; None without."""
+    `targets`: set by a task on models that define `embed`; None without."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class TemporalModel(nn.Module):
         }
 
     def extra_repr(self) -> str:
-        """Return what `repr` says of the model above its layers."""
+        """Return the line of `repr` above the layers."""
         return facts_line(self)
 
     def _repr_html_(self) -> str:
@@ -136,11 +136,11 @@ class TemporalModel(nn.Module):
 
     @classmethod
     def for_graph(cls, graph: TemporalGraph, **settings: Any) -> Self:
-        """Return a model that reads the features that `graph` has.
+        """Return a model for the features that `graph` has.
 
         Args:
-            graph: Gives `edge_x_dim` and `node_x_dim`, 0 where it has no such features.
-            settings: The other fields of `config_type`; one that has no such widths gets none.
+            graph: Sets `edge_x_dim` and `node_x_dim`, 0 without such features.
+            settings: The other fields of `config_type`; widths are set only where it has them.
         """
         model: Callable[[Any], Self] = cls
         known = {field.name for field in fields(cls.config_type)}
@@ -152,11 +152,11 @@ class TemporalModel(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} defines neither forward nor embed")
 
     def embedding_layers(self) -> Sequence[nn.Module]:
-        """Return the layers that `embed` is the chain of, the roots' first; () if it is none.
+        """Return the layers that `embed` chains, the roots' first; () if it is not a chain.
 
-        Each is called with the rows below, of which the lowest are `node_x`, and its block. Whoever
-        keeps rows of a layer by their (node, time) may then compute the others alone. For rows that
-        training reuses a layer says in `dim` how wide its rows are.
+        Each is called with the rows below, lowest of all `node_x`, and its block. A caller
+        that stores rows of a layer by (node, time) may then compute only the others. For rows that
+        training reuses, a layer's `dim` is their width.
         """
         return ()
 
@@ -178,7 +178,7 @@ class TemporalModel(nn.Module):
         """Raise unless `batch` has features of the widths that the model reads.
 
         Raises:
-            ValueError: If not; it names both widths, and how to set them.
+            ValueError: If not; the message has both widths, and how to set them.
         """
         for kind, x, dim in (
             ("edge", batch.x, self.edge_x_dim),
@@ -189,10 +189,10 @@ class TemporalModel(nn.Module):
                 raise width_error(kind, dim, width)
 
     def check_fanouts(self, fanouts: Sequence[object]) -> None:
-        """Raise unless the model can be asked with other numbers of neighbors than it learns with.
+        """Raise unless the model accepts other numbers of neighbors than in training.
 
         Raises:
-            ValueError: If not; it says what the model takes.
+            ValueError: If not; the message has the accepted fan-outs.
         """
         name, own, wanted = type(self).__name__, self.fanouts, tuple(fanouts)
         if len(wanted) != len(own):
@@ -206,31 +206,31 @@ class TemporalModel(nn.Module):
             )
 
     def messages(self, batch: Batch, found: Scores | Embeddings) -> Messages | None:
-        """Return what the batch's first `num_new` events leave for `state`; changes nothing.
+        """Return the rows of the batch's first `num_new` events for `state`; changes nothing.
 
-        A batch may be a slice of another one, whose messages are those of its slices one after the
-        other: make rows for each new event, in order, none where there is none. Without gradients.
+        A batch may be a slice of another one, whose messages are the concatenation of its slices':
+        return rows for each new event, in order, none where there is none. Without gradients.
 
         Args:
             batch: The batch.
             found: What `forward` or `embed` returned for this very batch.
 
         Returns:
-            What `store` is to get; None: nothing is stored, whatever the batch.
+            Argument of `store`; None if the model never stores anything.
         """
         return None
 
     def store(self, events: NewEvents, messages: Messages) -> None:
-        """Write what new events change into `state`, without gradients.
+        """Update `state` by new events, without gradients.
 
         Args:
-            events: Those of a whole batch.
-            messages: What `messages` returned of all of them.
+            events: The new events of a whole batch.
+            messages: Messages of all of them, from `messages`.
         """
 
     @torch.no_grad()
     def commit(self, batch: Batch, found: Scores | Embeddings) -> None:
-        """Write what the batch's first `num_new` events change into `state`, without gradients.
+        """Update `state` by the batch's first `num_new` events, without gradients.
 
         Args:
             batch: The whole batch.
@@ -241,30 +241,30 @@ class TemporalModel(nn.Module):
             self.store(NewEvents.of(batch), messages)
 
     def marks(self) -> Sequence[Tensor]:
-        """Return the bool buffers that `forward` sets in training, and never clears: mostly none.
+        """Return the bool buffers that `forward` sets in training and never clears, usually none.
 
-        They are no part of `state`, but of what is learned, as parameters are.
+        They are not part of `state` but of the learned parameters.
         """
         return ()
 
     def settle(self) -> None:
-        """Choose by what was committed in evaluation so far, and by no later event.
+        """Choose by results committed in evaluation so far, and by no later event.
 
         An offline trainer calls it after validation, before each test, for models that choose
-        something by how well it has done. Nothing is to be done for others.
+        between variants by their results. Others need not define it.
         """
 
     def figures(self) -> dict[str, Any]:
-        """Return what a result says of the model itself, fit for JSON, such as what it chose."""
+        """Return the model's own results, JSON-serializable, such as its choices."""
         return {}
 
 
 def make_config(kind: type[C], config: C | None, settings: Mapping[str, Any]) -> C:
-    """Return the configuration of a model that was called as `Model(config, **settings)`.
+    """Return the configuration of a model called as `Model(config, **settings)`.
 
     Args:
         kind: The dataclass of the model's settings.
-        config: What `settings` are replaced in; None: the defaults.
+        config: Base configuration, which `settings` override; None: the defaults.
         settings: Fields of `kind`.
 
     Raises:
@@ -286,7 +286,7 @@ def make_config(kind: type[C], config: C | None, settings: Mapping[str, Any]) ->
 
 
 def feature_widths(graph: TemporalGraph) -> dict[str, int]:
-    """Return the widths of a graph's edge and node features, as models' settings name them."""
+    """Return the widths of a graph's edge and node features, named as in model settings."""
     return {
         "edge_x_dim": 0 if graph.edge_x is None else graph.edge_x.dim,
         "node_x_dim": 0 if graph.node_x is None else graph.node_x.dim,
@@ -294,7 +294,7 @@ def feature_widths(graph: TemporalGraph) -> dict[str, int]:
 
 
 def width_error(kind: str, dim: int, found: int) -> ValueError:
-    """Return the error of a model that reads features of width `dim` where there are `found`."""
+    """Return the error of a model with feature width `dim` for data of width `found`."""
     return ValueError(
         f"the model reads {kind} features of width {dim}, the graph has {found}: build the model "
         f"by its for_graph(graph), or make {kind}_x_dim of the model and of the graph agree"
@@ -302,6 +302,6 @@ def width_error(kind: str, dim: int, found: int) -> ValueError:
 
 
 def device_of_model(model: TemporalModel) -> torch.device:
-    """Return where a model's parameters are, or else its buffers; the CPU without any."""
+    """Return the device of a model's parameters, or else its buffers; the CPU without any."""
     tensors = chain(model.parameters(), model.buffers())
     return next((x.device for x in tensors), torch.device("cpu"))

@@ -1,7 +1,7 @@
-"""Ranks that learn together, and which ids each of them owns.
+"""Ranks that train together, and the ids that each of them owns.
 
 A *rank* is a process of a *world*. `Peers` is the world of one process, which sends nothing, and
-the base class of larger worlds, which `tgflow.distributed` joins.
+the base class of larger worlds, which `tgflow.distributed` provides.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ from typing import TYPE_CHECKING, Literal, overload
 
 from tgflow.describe import described
 
-if TYPE_CHECKING:  # the launcher of ranks needs no torch
+if TYPE_CHECKING:  # the launcher of ranks does not import torch
     from torch import Tensor
 
 PARTS = 64
-"""How many parts ids are divided into, whatever the world: part = id % PARTS. A rank owns whole
-ones, so another world moves parts and splits none. No world is larger."""
+"""Number of parts that ids are divided into, for any world: part = id % PARTS. A rank owns whole
+parts, so another world moves parts and splits none. Also the largest world."""
 
 Group = Literal["train", "plan", "feed"]
-"""Which collectives come in one order: those of a group, called by one thread per rank."""
+"""Groups of collectives; those of a group have one order, and one calling thread per rank."""
 
 
 class PeerLost(RuntimeError):
-    """Another rank ended, hangs, or cannot be reached: this one can only end and be restarted."""
+    """Raised when another rank ended, hangs, or is unreachable; this one must restart."""
 
 
 class WorldError(ValueError):
-    """A world that cannot be: too large, or of ranks that were started differently."""
+    """Raised for an invalid world: too large, or of ranks with different arguments."""
 
 
 class RanksDisagree(RuntimeError):
-    """Ranks that must hold or send the same do not: nothing that is learned from here on counts."""
+    """Raised when ranks that must hold or send the same data differ; later results are invalid."""
 
 
 @described
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The ids that a rank owns, by arithmetic: rank = (id % PARTS) * world // PARTS.
+    """The ids that a rank owns: rank = (id % PARTS) * world // PARTS.
 
-    Dense ids, given in order of appearance, are spread evenly: parts differ by one id, and ranks by
+    Dense ids, assigned in order of appearance, are spread evenly: parts differ by one id, ranks by
     one part. Owned ids have *local* ids, which are dense and in the order of the ids.
 
     Example:
@@ -63,7 +63,7 @@ class Shard:
 
     @property
     def parts(self) -> range:
-        """The parts that this rank owns: never none."""
+        """The parts that this rank owns, at least one."""
         first, stop = (-(-rank * PARTS // self.world) for rank in (self.rank, self.rank + 1))
         return range(first, stop)
 
@@ -85,12 +85,12 @@ class Shard:
         return ids // PARTS * len(parts) + ids % PARTS - parts.start
 
     def ids(self, local: Tensor) -> Tensor:
-        """Return the ids that have these local ids: what `local` undoes."""
+        """Return the ids of local ids, the inverse of `local`."""
         parts = self.parts
         return local // len(parts) * PARTS + local % len(parts) + parts.start
 
     def count(self, num_ids: int) -> int:
-        """Return how many of the ids below `num_ids` this rank owns."""
+        """Return the number of ids below `num_ids` that this rank owns."""
         whole, rest = divmod(num_ids, PARTS)
         parts = self.parts
         return whole * len(parts) + min(max(rest - parts.start, 0), len(parts))
@@ -98,18 +98,18 @@ class Shard:
 
 @dataclass(slots=True)
 class Flow:
-    """What collectives of one kind have cost this rank."""
+    """Cost of this rank's collectives of one kind."""
 
     calls: int = 0
     bytes: int = 0
-    """Sent to other ranks; what a rank keeps for itself does not count."""
+    """Bytes sent to other ranks, without those kept by this rank."""
     seconds: float = 0.0
-    """From the call to its return: waiting for others, mostly."""
+    """Duration of the calls, mostly spent waiting for others."""
 
 
 @dataclass(slots=True)
 class Traffic:
-    """What a rank has sent and waited so far, by kind. A kind belongs to one thread."""
+    """Bytes sent and time waited by a rank so far, by kind. A kind belongs to one thread."""
 
     flows: dict[str, Flow] = field(default_factory=dict)
 
@@ -121,7 +121,7 @@ class Traffic:
         flow.seconds += seconds
 
     def itemize(self, kind: str, num_bytes: Mapping[str, int]) -> None:
-        """Count bytes that a call of `kind` sent under kinds of their own, and not under it."""
+        """Count bytes that a call of `kind` sent under kinds of their own instead."""
         for name, size in num_bytes.items():
             self.flows.setdefault(name, Flow()).bytes += size
             self.flows[kind].bytes -= size
@@ -129,16 +129,16 @@ class Traffic:
 
 @described
 class Peers:
-    """The ranks of a world, and this one among them; this class is the world of one process.
+    """The ranks of a world, including this one; this class is the world of one process.
 
-    Every rank calls the same collectives of a group in the same order, and has the sizes of what it
+    Every rank calls the same collectives of a group in the same order, with the sizes that it
     receives: sizes that differ between ranks may end the process. Tensors are on the CPU, or all on
-    this rank's device; what comes from a device is sent from there. Collectives wait for the other
-    ranks; in a world of one nothing is sent, and nothing is counted.
+    this rank's device, from which they are sent. Collectives wait for the other
+    ranks; a world of one sends and counts nothing.
 
     Every call raises:
-        PeerLost: If another rank is gone or hangs, at once after the first such call.
-        ValueError: If arguments do not fit the world or each other; nothing was sent.
+        PeerLost: If another rank is gone or hangs; after the first such call, at once.
+        ValueError: If arguments do not match the world or each other; nothing was sent.
 
     Example:
         >>> peers = tg.join()
@@ -148,19 +148,19 @@ class Peers:
 
     def __init__(self, shard: Shard | None = None) -> None:
         self.shard = Shard() if shard is None else shard
-        """What this rank owns."""
+        """Ids that this rank owns."""
         self.rank, self.world = self.shard.rank, self.shard.world
-        """Which rank this is, rank 0 being the leader, and how many there are."""
+        """This rank, rank 0 being the leader, and the number of ranks."""
         self.traffic = Traffic()
-        """What was sent and waited so far."""
+        """Bytes sent and time waited so far."""
         self.failure: PeerLost | None = None
-        """Why nothing can be sent any more; None while it can."""
+        """Reason why nothing can be sent any more; None while it can."""
 
     def _facts(self) -> dict[str, object]:
         return {"rank": self.rank, "world": self.world}
 
     def is_gone(self, rank: int) -> bool:
-        """Return at once whether the process of a rank has ended; False where it cannot be seen."""
+        """Return, without waiting, whether a rank's process has ended; False if unknown."""
         return False
 
     def exchange(
@@ -176,8 +176,8 @@ class Peers:
         Args:
             sends: uint8 `[n]` for each rank, this one included; any may be empty.
             receives: uint8 `[n]` from each rank, contiguous; written to.
-            kind: What it is counted as in `traffic`.
-            group: Whose order it is part of.
+            kind: Kind in `traffic`.
+            group: Group of collectives.
         """
         check_buffers(self, sends, receives)
         receives[0].copy_(sends[0])
@@ -190,8 +190,8 @@ class Peers:
         Args:
             mine: This rank's chunk, any dtype, `[sizes[rank]]`.
             sizes: Elements of each rank's chunk; any may be 0.
-            kind: What it is counted as in `traffic`.
-            group: Whose order it is part of.
+            kind: Kind in `traffic`.
+            group: Group of collectives.
 
         Returns:
             `[sum(sizes)]` of the dtype and device of `mine`.
@@ -200,24 +200,24 @@ class Peers:
         return mine.clone()
 
     def broadcast(self, tensor: Tensor, *, kind: str, group: Group = "train") -> None:
-        """Overwrite `tensor`, contiguous, by that of rank 0.
+        """Overwrite `tensor`, contiguous, by rank 0's.
 
         Args:
             tensor: Any shape and dtype, the same on all ranks; read on rank 0.
-            kind: What it is counted as in `traffic`.
-            group: Whose order it is part of.
+            kind: Kind in `traffic`.
+            group: Group of collectives.
         """
 
     def close(self) -> None:
-        """Leave the world; does not wait, and nothing can be sent afterwards."""
+        """Leave the world without waiting; nothing can be sent afterwards."""
 
 
 def check_buffers(peers: Peers, sends: Sequence[Tensor], receives: Sequence[Tensor]) -> None:
-    """Refuse what `Peers.exchange` cannot send.
+    """Check the arguments of `Peers.exchange`.
 
     Raises:
-        ValueError: If there is not one buffer for each rank, one is no flat uint8, or this rank
-            sends itself another size than it receives.
+        ValueError: If there is not one buffer for each rank, one is not flat uint8, or this rank's
+            buffers for itself differ in size.
     """
     import torch
 
@@ -238,10 +238,10 @@ def check_buffers(peers: Peers, sends: Sequence[Tensor], receives: Sequence[Tens
 
 
 def check_chunks(peers: Peers, mine: Tensor, sizes: Sequence[int]) -> None:
-    """Refuse what `Peers.gather` cannot send.
+    """Check the arguments of `Peers.gather`.
 
     Raises:
-        ValueError: If there is not one size for each rank, or `mine` has another one than is said.
+        ValueError: If there is not one size for each rank, or `mine` does not match its own.
     """
     if len(sizes) != peers.world:
         raise ValueError(f"sizes must have one for each of {peers.world} ranks, got {len(sizes)}")

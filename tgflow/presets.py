@@ -1,4 +1,4 @@
-"""Presets: model settings for a kind of stream, which is measured on its first events.
+"""Presets: model settings for a kind of stream, determined from its first events.
 
 The settings of a preset are printed; explicit settings take precedence.
 """
@@ -15,7 +15,7 @@ from tgflow.events import EventBatch
 
 Family = Literal["discrete", "sparse", "recommendation", "repeat"]
 MEASURED = 100_000
-"""First events of a stream that are measured."""
+"""Number of first events used for statistics."""
 MOST_TIMES, LEAST_PER_TIME = 5_000, 20
 LEAST_NEW = 0.25
 MOST_REPEATED = 0.35
@@ -31,13 +31,13 @@ class StreamFacts:
     repeat: float
     """Share of the events whose pair came before, either way."""
     new: float
-    """Share of the events with a node that was not there before."""
+    """Share of the events with a new node."""
     bipartite: bool
     """Whether no source is ever a destination."""
     median_history: int
-    """Events that the source of the median event had before."""
+    """Median over events of the number of earlier events of the source."""
     step_seconds: float
-    """Mean time between two times of the stream."""
+    """Mean difference between consecutive distinct times of the stream."""
 
     @property
     def family(self) -> Family:
@@ -106,7 +106,7 @@ def settings_of(family: Family, facts: StreamFacts) -> dict[str, dict[str, Any]]
 
 
 def _ranks(values: torch.Tensor) -> torch.Tensor:
-    """Return how often each value came before, int64 of its shape."""
+    """Return the number of earlier occurrences of each value, int64 of its shape."""
     _, inverse, counts = torch.unique(values, return_inverse=True, return_counts=True)
     starts = (counts.cumsum(0) - counts).repeat_interleave(counts)
     out = torch.empty_like(inverse)

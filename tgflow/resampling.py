@@ -1,6 +1,6 @@
-"""Means of resampled values, and the intervals that they make.
+"""Bootstrap means of dependent values, and their intervals.
 
-Values that follow each other may be alike, so what is resampled is blocks of consecutive ones: the
+Consecutive values may be correlated, so blocks of consecutive ones are resampled: the
 circular moving-block bootstrap (Politis and Romano, 1992).
 """
 
@@ -18,14 +18,14 @@ Values: TypeAlias = NDArray[np.float64]
 RESAMPLES = 2_000
 LEVEL = 0.05
 NORMAL = 1.96
-"""Standard errors from a mean to the end of its interval, which goes with `LEVEL`."""
+"""Standard errors from a mean to the end of its interval, for `LEVEL`."""
 _AT_ONCE = 1 << 22
-"""Block sums that are looked up at once."""
+"""Block sums looked up at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean, and where 95 % of the resampled means are."""
+    """A mean, and the interval of 95 % of its resampled means."""
 
     mean: float
     low: float
@@ -39,7 +39,7 @@ class Interval:
 
 
 class Resampling:
-    """The same draws of blocks and seeds for everything that is compared."""
+    """Draws of blocks and seeds, shared by all compared values."""
 
     def __init__(
         self, num: int, length: int, num_resamples: int = RESAMPLES, seed: int = 0
@@ -53,7 +53,7 @@ class Resampling:
         self._seeds = generator.random((num_resamples, 64))
 
     def means(self, values: Values, weights: Values | None = None) -> Values:
-        """Return the mean of each resample, `[R]`, as far from the mean of all as means are.
+        """Return the mean of each resample, `[R]`, scaled to the spread of true means.
 
         NaN where weights of a resample are all 0.
         """
@@ -69,12 +69,12 @@ class Resampling:
 
     @property
     def _stretch(self) -> float:
-        """By what means are farther from theirs than resamples, as blocks are few."""
+        """Scale factor from the spread of resamples to that of means, as blocks are few."""
         free = max(self.num_blocks - 1, 1)
         return math.sqrt(1 + 1 / free) * (1 + (NORMAL**2 + 1) / (4 * free))
 
     def _sums(self, values: Values) -> Values:
-        """Return the sum of all blocks of each resample, `[R]`; blocks go on at the beginning."""
+        """Return the sum of all blocks of each resample, `[R]`; blocks wrap around."""
         around = np.concatenate([[0.0], np.cumsum(np.concatenate([values, values[: self.length]]))])
         block = around[self.length :] - around[: -self.length]
         rows = max(1, _AT_ONCE // self.num_blocks)

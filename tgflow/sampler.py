@@ -1,4 +1,4 @@
-"""Sampling strategies: names of native ones, or Python functions."""
+"""Sampling strategies: native ones by name, or Python functions."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _SPANS = {"window": "width", "decayed": "half_life"}
 @described
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """Which of the neighbors that a query sees are taken; see the function `STRATEGY_neighbors`.
+    """Selects among the neighbors that a query sees; see the function `STRATEGY_neighbors`.
 
     Made by `Sampler.recent()`, `.uniform()`, `.window(width=)`, `.decayed(half_life=)` and
     `.of(function)`, or from the strategy and a span.
 
     Raises:
-        ValueError: If there is no such strategy, or `span` is missing, too small or not used.
+        ValueError: If the strategy is unknown, or `span` is missing, too small or not used.
 
     Example:
         >>> nodes, t = torch.tensor([0]), torch.tensor([40])
@@ -40,7 +40,7 @@ class Sampler:
     strategy: Strategy | SamplerFunction
     """recent, uniform, window or decayed, or a function; see `of`."""
     span: int | None = None
-    """Ticks: the `width` of a window, the `half_life` of decayed draws; None for the others."""
+    """Ticks: the `width` of a window, the `half_life` of decayed draws; None for others."""
 
     def __post_init__(self) -> None:
         if callable(self.strategy):
@@ -61,28 +61,28 @@ class Sampler:
 
     @property
     def native_strategy(self) -> Strategy:
-        """`strategy`, which must be a name."""
+        """`strategy`, if it is a name."""
         assert not callable(self.strategy)
         return self.strategy
 
     @classmethod
     def recent(cls) -> Sampler:
-        """Take the latest."""
+        """Select the latest neighbors."""
         return cls("recent")
 
     @classmethod
     def uniform(cls) -> Sampler:
-        """Draw, each as likely."""
+        """Draw neighbors uniformly."""
         return cls("uniform")
 
     @classmethod
     def window(cls, *, width: int) -> Sampler:
-        """Draw from the last `width` ticks, at least 1, each as likely."""
+        """Draw uniformly from the last `width` ticks, at least 1."""
         return cls("window", width)
 
     @classmethod
     def decayed(cls, *, half_life: int) -> Sampler:
-        """Draw, an event that is `half_life` ticks older, at least 1, half as likely."""
+        """Draw with a probability halved for each `half_life` ticks of age, at least 1."""
         return cls("decayed", half_life)
 
     @classmethod
@@ -95,7 +95,7 @@ class Sampler:
                 and the random key of the call. Returns int64 `[Q, k]`: for each query the log
                 positions of distinct events of its node in any order, earlier than `t` and below
                 `before`, and -1 for missing ones. It must be a pure function of its arguments, and
-                is called from several threads at a time. Nodes may be unknown or `NO_NODE`.
+                is called from several threads concurrently. Nodes may be unknown or `NO_NODE`.
 
         Example:
             >>> def recent(graph, nodes, t, before, k, key):

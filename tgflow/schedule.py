@@ -1,4 +1,4 @@
-"""Static schedule: which rank computes which rows of a batch."""
+"""Static schedule of a batch's rows over ranks."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tgflow.peers import Shard, WorldError
 
 @dataclass(frozen=True, slots=True)
 class SliceSchedule:
-    """The slices of every batch, dealt to the ranks in order: rank = slice * world // slices.
+    """The slices of every batch, assigned to ranks in order: rank = slice * world // slices.
 
-    What a slice holds does not depend on the world, so neither does what is computed from it.
+    A slice's contents do not depend on the world, so neither do results.
 
     Args:
-        slices: How many a batch is cut into, at least 1.
-        world: How many ranks share them.
+        slices: Slices per batch, at least 1.
+        world: Number of ranks that share them.
 
     Raises:
         WorldError: If there are more ranks than slices, or than parts.
@@ -37,19 +37,19 @@ class SliceSchedule:
             )
 
     def slices_of(self, rank: int) -> range:
-        """Return the slices that a rank computes, in this order: never none."""
+        """Return the slices that a rank computes, in this order; at least one."""
         first, stop = (-(-each * self.slices // self.world) for each in (rank, rank + 1))
         return range(first, stop)
 
     @property
     def most(self) -> int:
-        """Slices of the rank that computes most of a batch."""
+        """Largest number of slices per batch of any rank."""
         return max(len(self.slices_of(rank)) for rank in range(self.world))
 
 
 def rows_of_slice(number: int, slices: int, num_rows: int) -> range:
-    """Return the rows of slice `number` of a batch of `num_rows`, new ones, then replayed ones.
+    """Return the rows of slice `number` of a batch of `num_rows`, new rows before replayed ones.
 
-    Sizes of slices differ by one at most; of a batch with fewer rows than slices some are empty.
+    Sizes of slices differ by at most one; some are empty if there are fewer rows than slices.
     """
     return range(num_rows * number // slices, num_rows * (number + 1) // slices)

@@ -2,7 +2,7 @@
 
 The library's dataclasses are the schema of TOML files, flags and help: `tgflow.config` reads their
 annotations. Ranges are those of `annotated_types`, as in `batch_size: Annotated[int, Ge(1)] = 200`;
-`check_ranges` enforces them where such a dataclass is made without a file or flag.
+`check_ranges` enforces them where such a dataclass is created in Python.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from annotated_types import Ge, Gt, Le, Lt
 from tgflow.units import parse_bytes, parse_seconds
 
 Effect = Literal["any_time", "from_now", "fixed_model", "fixed"]
-"""What another value does to a run that is resumed: it may change at any time; it counts from now
-on; the model starts afresh, and the events are kept; it cannot change."""
+"""Effect of another value on a resumed run: it may change at any time; it applies from now
+on; the model restarts, and the events are kept; it cannot change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """How the command line and a resumed run treat a field.
+    """Behavior of a field on the command line and on resume.
 
     Args:
-        flags: Its flags, the first one being the name that messages use; () for --FIELD-NAME.
+        flags: Its flags, the first one also its name in messages; () for --FIELD-NAME.
         resume: The effect of another value on resume; None for that of its section.
-        expert: Whether it can be set by a file only, and is left out of the help.
-        live: Whether it is of use only to a stream that is learned as it arrives.
+        expert: Whether it can be set in a file only, and is omitted from the help.
+        live: Whether it applies only to a stream that is learned as it arrives.
     """
 
     flags: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """Marks a number or text that a function reads, which raises ValueError if it cannot."""
+    """Marks a number or text that a function parses, raising ValueError for invalid text."""
 
     parse: Callable[[Any], object]
 
@@ -65,9 +65,9 @@ def check_ranges(config: object) -> None:
     """Check every field of a settings dataclass against the range or choices in its annotation.
 
     Raises:
-        ValueError: If one is out of its range, or none of its choices.
+        ValueError: If a value is out of its range, or not among its choices.
     """
-    kind: Any = type(config)  # mypy takes a type for unhashable
+    kind: Any = type(config)  # mypy treats a type as unhashable
     for name, allowed in _allowed_types(kind).items():
         value = getattr(config, name)
         if value is None:
@@ -89,19 +89,19 @@ def check_ranges(config: object) -> None:
 
 
 class Checked:
-    """Base class of settings dataclasses that `check_ranges` checks when they are made."""
+    """Base class of settings dataclasses that are checked on creation by `check_ranges`."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
 
 
-@cache  # settings are made again and again, and annotations take long to resolve
+@cache  # settings are created often, and annotations are slow to resolve
 def _allowed_types(kind: type) -> Mapping[str, Sequence[tuple[Any, tuple[Any, ...]]]]:
     return {name: tuple(alternatives(hint)) for name, hint in field_hints(kind).items()}
 
 
 def check_text(name: str, value: Any, parse: Callable[[Any], object]) -> None:
-    """Raise `ValueError` that names a setting unless `parse` reads its value."""
+    """Raise a `ValueError` with the setting's name unless `parse` accepts its value."""
     try:
         parse(value)
     except ValueError as error:
@@ -109,7 +109,7 @@ def check_text(name: str, value: Any, parse: Callable[[Any], object]) -> None:
 
 
 def describe_bounds(metadata: tuple[Any, ...]) -> str:
-    """Return the bounds in an annotation in words, such as "at least 1"; "" if there are none."""
+    """Return the bounds in an annotation in words, such as "at least 1"; "" without any."""
     words = []
     for bound in metadata:
         if type(bound) in _BOUNDS:
@@ -120,12 +120,12 @@ def describe_bounds(metadata: tuple[Any, ...]) -> str:
 
 
 def field_hints(kind: Any) -> Mapping[str, Any]:
-    """Return the annotations of a dataclass with all that is annotated, resolved."""
+    """Return the resolved annotations of a dataclass, including metadata."""
     return typing.get_type_hints(kind, include_extras=True)
 
 
 def setting_of(hint: Any) -> Setting:
-    """Return the `Setting` in an annotation, the default one if there is none."""
+    """Return the `Setting` in an annotation, or the default."""
     for _, metadata in alternatives(hint):
         for each in metadata:
             if isinstance(each, Setting):
@@ -134,7 +134,7 @@ def setting_of(hint: Any) -> Setting:
 
 
 def alternatives(hint: Any) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """Yield (type, metadata) of each type that an annotation allows, None left out."""
+    """Yield (type, metadata) of each type that an annotation allows, without None."""
     if get_origin(hint) is Annotated:
         inner, *metadata = get_args(hint)
         for kind, more in alternatives(inner):

@@ -1,4 +1,4 @@
-"""What a model keeps of the stream it has seen, beside its parameters."""
+"""Interfaces of a model's state of the stream, beside its parameters."""
 
 from __future__ import annotations
 
@@ -12,82 +12,82 @@ from tgflow.batch import Batch
 
 
 class StreamState(Protocol):
-    """What `TemporalModel.store` writes: a memory per node, a table of counts, a set of pairs.
+    """State that `TemporalModel.store` updates: a memory per node, counts, or a set of pairs.
 
-    A trainer resets it at the start of an epoch, and a checkpoint has all of it as tensors; neither
-    knows more of it than this. A `torch.nn.Module` may be one (`tgflow.nn.NodeMemory` is) and then
-    follows the model's `to`; any other class keeps its tensors where the model runs by itself.
+    A trainer resets it at the start of an epoch, and checkpoints store it as tensors; neither
+    uses more of it than this. It may be a `torch.nn.Module`, such as `tgflow.nn.NodeMemory`, and
+    then follows the model's `to`; any other class must move its tensors to the model's device.
 
-    A state with an attribute `num_rows` is counted in a run's metrics.
+    The attribute `num_rows` of a state, if any, is reported in a run's metrics.
     """
 
     def reset(self) -> None:
-        """Forget every event; what `keep_past` has asked for stays asked for."""
+        """Discard all events; `keep_past` stays in effect."""
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return all of it as tensors by name: copies, so that later events do not change them.
+        """Return all of it as tensors by name: copies that later events do not change.
 
-        The names match `[a-z0-9_.-]`. Equal states give equal tensors, by which runs are compared.
+        The names match `[a-z0-9_.-]`. Equal states give equal tensors, so runs can be compared.
         """
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Become what `state_dict` returned, perhaps on another device; earlier content is gone.
+        """Replace the state by a result of `state_dict`, possibly from another device.
 
         Raises:
             KeyError: If a tensor is missing.
-            ValueError: If the state is one of another shape; nothing has changed then.
+            ValueError: If the state has another shape; nothing has changed then.
         """
 
     def keep_past(self, num_events: int) -> None:
-        """Keep from now on what the last `num_events` events have changed.
+        """Keep the changes of the last `num_events` events from now on.
 
-        So the state can be read as of that many events ago, less those of a micro-batch. A trainer
-        that replays calls it before the first event, or after `load_state_dict`, so that
-        replayed events read what was known when they happened (`Batch.position`). A state that
-        cannot look back may do nothing: then replay reads its present.
+        The state can then be read as of that many events ago, less a micro-batch. A trainer
+        with replay calls it before the first event, or after `load_state_dict`, so that replayed
+        events read the state as of their time (`Batch.position`). A state without
+        history may ignore it: then replay reads the present state.
         """
 
 
 @runtime_checkable
 class PartedState(StreamState, Protocol):
-    """A state of which each node has its own: checkpoints may have it by parts of the nodes.
+    """A state per node, which checkpoints may store by parts of the nodes.
 
-    A node is in part `node % tgflow.peers.PARTS`. What a part holds depends on the stream alone,
-    not on which process holds which nodes, nor on what it has read.
+    A node is in part `node % tgflow.peers.PARTS`. A part's contents depend on the stream alone,
+    not on which process holds which nodes, nor on earlier reads.
     """
 
     def parted(self) -> Callable[[int], dict[str, Tensor]]:
-        """Return what gives a part's tensors by name: copies, until the next event is stored."""
+        """Return a function from part to tensors by name: copies, valid until the next event."""
 
     def load_parted(self, read: Callable[[int], Mapping[str, Tensor]]) -> None:
-        """Become what `parted` gave, perhaps on another device; earlier content is gone.
+        """Replace the state by a result of `parted`, possibly from another device.
 
         Args:
-            read: Returns the tensors of a part; asked for the parts that are held here.
+            read: Returns the tensors of a part; called for the parts that are held here.
 
         Raises:
             KeyError: If a tensor is missing.
-            ValueError: If the state is one of another shape; nothing has changed then.
+            ValueError: If the state has another shape; nothing has changed then.
         """
 
 
 @runtime_checkable
 class SpreadState(PartedState, Protocol):
-    """A state of which each rank has that of its own nodes, and fetches what it reads of others.
+    """A state sharded over ranks by node; a rank fetches what it reads of other ranks' nodes.
 
-    `store` gets the messages of whole batches, of which those to nodes of other ranks may be
-    anything; checkpoints are written by all ranks together.
+    `store` gets the messages of whole batches, of which those to nodes of other ranks may have
+    any value; checkpoints are written by all ranks together.
     """
 
     def ask(self, micro_batches: Sequence[Iterable[Batch]]) -> list[Callable[[], None]]:
-        """Let owners know what will be read; return of each micro-batch what fetches it.
+        """Send owners the reads to come; return a function per micro-batch that fetches them.
 
         All ranks call it together, with as many micro-batches, in the order of the group "plan".
-        What is returned they call together too, once everything before the micro-batch is stored;
-        it does nothing where that was fetched already.
+        They also call the returned functions together, once everything before the micro-batch is
+        stored; a call does nothing if the data was fetched already.
 
         Args:
-            micro_batches: Of each, the batches that this rank computes.
+            micro_batches: Per micro-batch, the batches that this rank computes.
 
         Raises:
             PeerLost: If another rank is gone.
@@ -96,14 +96,14 @@ class SpreadState(PartedState, Protocol):
 
 @runtime_checkable
 class DeviceState(StreamState, Protocol):
-    """A state that a trainer on a GPU need not wait for; it waits at each step for any other."""
+    """A state that a trainer on a GPU uses without synchronizing, unlike any other."""
 
     @property
     def capturable(self) -> bool:
-        """Whether CUDA graphs may capture what it does; a `torch.nn.Module`, by its buffers."""
+        """Whether CUDA graphs may capture its operations; for a `torch.nn.Module`, its buffers."""
 
     def covering(self, num_nodes: int) -> AbstractContextManager[None]:
-        """Enclose reading and writing of nodes below `num_nodes` alone."""
+        """Enclose reads and writes of nodes below `num_nodes` only."""
 
     def unless(self, is_lost: Tensor) -> AbstractContextManager[None]:
-        """Let writing change nothing if `is_lost`, bool `[]` on the device, when it is run."""
+        """Make writes no-ops if `is_lost`, bool `[]` on the device, is True when they run."""

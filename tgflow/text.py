@@ -1,14 +1,14 @@
-"""Text from elsewhere in messages: escaped, and no longer than there is room."""
+"""Untrusted text in messages: escaped and shortened."""
 
 from __future__ import annotations
 
 
 def printable(text: str, limit: int | None = None) -> str:
-    r"""Return `text` on one line, with all that a terminal would obey escaped as in `\x1b`.
+    r"""Return `text` on one line, with terminal control characters escaped as in `\x1b`.
 
     Args:
-        text: Any, such as what came with a stream.
-        limit: Characters at most, see `shortened`; None for all.
+        text: Any, such as text from a stream.
+        limit: Most characters, see `shortened`; None: no limit.
     """
     safe = "".join(
         c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii")
@@ -18,5 +18,5 @@ def printable(text: str, limit: int | None = None) -> str:
 
 
 def shortened(text: str, limit: int) -> str:
-    """Return `text`, cut to `limit` characters, the last three of them dots, if it is longer."""
+    """Return `text`, shortened to `limit` characters, the last three of them dots."""
     return text if len(text) <= limit else f"{text[: limit - 3]}..."

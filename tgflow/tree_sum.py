@@ -1,4 +1,4 @@
-"""Sum of the slices of a batch in one order, whichever ranks compute them."""
+"""Sum of a batch's slices in one order, for any assignment to ranks."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from torch import Tensor
 class TreeSum:
     """Adds tensors along a binary tree whose leaves are the slices 0 to `leaves` - 1.
 
-    Floating-point sums depend on their order. Here it depends on the number of slices alone: the
-    tree is that of the smallest power of two, a node is the sum of its two children, and a node
-    with one child, as not all leaves are there, is that child: no zero is added. So a rank with
+    Floating-point sums depend on their order. Here the order depends on the number of slices alone:
+    the tree is that of the smallest power of two, a node is the sum of its two children, and a node
+    with one child, as not all leaves exist, equals that child: no zero is added. So a rank with
     consecutive slices can add those that make up whole subtrees, and another rank can add these
-    sums further, with the bits that one process has.
+    sums further, bit-identical to one process.
 
-    Holds at most one tensor for each level of the tree.
+    Holds at most one tensor per level of the tree.
 
     Args:
         leaves: Slices of a batch, at least 1.
@@ -31,17 +31,17 @@ class TreeSum:
             raise ValueError(f"leaves must be at least 1, got {leaves}")
         self.leaves = leaves
         self.roots: list[tuple[range, Tensor]] = []
-        """The fewest whole subtrees of what was added: their leaves, and their sums."""
+        """Fewest whole subtrees of the added leaves: their leaves, and their sums."""
 
     def add(self, leaves: range, values: Tensor) -> None:
         """Add the sum of one whole subtree; `values` may be overwritten later.
 
         Args:
-            leaves: The leaves of the subtree, next to those that were added before.
+            leaves: The leaves of the subtree, which follow those added before.
             values: Their sum, any floating dtype, of one shape for all.
 
         Raises:
-            ValueError: If `leaves` do not follow those before, or are out of the tree.
+            ValueError: If `leaves` do not follow those before, or are out of range.
         """
         before = self.roots[-1][0].stop if self.roots else leaves.start
         if leaves.start != before or not 0 <= leaves.start < leaves.stop <= self.leaves:
@@ -58,7 +58,7 @@ class TreeSum:
         """Return the sum of all leaves, of their shape.
 
         Raises:
-            ValueError: If not all were added.
+            ValueError: If some are missing.
         """
         if not self.roots or self.roots[0][0] != range(self.leaves):
             added = [f"[{leaves.start}, {leaves.stop})" for leaves, _ in self.roots]
@@ -67,7 +67,7 @@ class TreeSum:
 
 
 def subtrees(leaves: range, total: int) -> list[range]:
-    """Return the fewest whole subtrees that have just `leaves`, in a tree of `total` leaves.
+    """Return the fewest whole subtrees with exactly `leaves`, in a tree of `total` leaves.
 
     These are the roots of a `TreeSum` to which the leaves were added one by one.
     """
@@ -81,7 +81,7 @@ def subtrees(leaves: range, total: int) -> list[range]:
 
 
 def are_siblings(left: range, right: range, total: int) -> bool:
-    """Return whether two neighboring subtrees are the children of one node."""
+    """Return whether two adjacent subtrees are the children of one node."""
     width = len(left)
     is_whole = width & (width - 1) == 0 and left.start % (2 * width) == 0
     return is_whole and right.stop == min(left.start + 2 * width, total)

@@ -1,4 +1,4 @@
-"""Units: what a tick of a stream is worth, and numbers and sizes as people write them."""
+"""Time units, and parsers of numbers, sizes and durations."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _NANOSECONDS = {
 }
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
-"""The first and the last tick or position there can be: what no limit is, to the core."""
+"""The first and the last possible tick or position, also "no limit" in the core."""
 
 MOST_DIGITS = 30
-"""Places before and behind the point beyond which no number is a time in any unit."""
+"""Most digits before and behind the point for a number to be a time in any unit."""
 
 UNITS = (*_NANOSECONDS, "tick")
 """The names of the units. A `tick` has no known length: it counts as one second."""
 
 
 def seconds_per_tick(unit: str) -> float:
-    """Return how many seconds one `unit` lasts.
+    """Return the length of one `unit` in seconds.
 
     Raises:
         ValueError: If `unit` is not one of `UNITS`.
@@ -41,7 +41,7 @@ def seconds_per_tick(unit: str) -> float:
 
 
 def ticks_per_unit(unit: str, tick: str) -> Fraction:
-    """Return how many ticks of unit `tick` make one `unit`, exactly.
+    """Return the number of ticks of unit `tick` in one `unit`, exactly.
 
     Raises:
         ValueError: If a name is unknown, or one is `tick` and the other is not.
@@ -62,10 +62,10 @@ def check_unit(unit: str) -> None:
 
 
 def exact_number(value: object) -> Fraction | None:
-    """Return a number, or one that a text such as "1.5e9" is, exactly; None for anything else.
+    """Return a number, or the number in a text such as "1.5e9", exactly; None otherwise.
 
-    None, too, for one that is not finite, is 10**30 or more, or is below 10**-30 but not 0: nobody
-    has to expand 1e-999999999.
+    None, too, for one that is not finite, is 10**30 or more, or is below 10**-30 but not 0, so that
+    1e-999999999 is never expanded.
     """
     if isinstance(value, bool) or not isinstance(value, Number | str):
         return None
@@ -74,7 +74,7 @@ def exact_number(value: object) -> Fraction | None:
 
 
 def exact_decimal(text: str) -> Decimal | None:
-    """Return the number that a text is, however large; None for `nan`, `1_000`, `0x10` and such."""
+    """Return the number in a text, however large; None for `nan`, `1_000`, `0x10` and such."""
     try:
         number = Decimal(text.strip())
     except InvalidOperation:
@@ -108,10 +108,10 @@ def parse_bytes(size: SupportsIndex | str) -> int:
 
 
 def parse_seconds(span: float | str) -> float:
-    """Return a span of time in seconds: a number of them, or text such as "500ms", "1.5s" or "2m".
+    """Return a duration in seconds: a number, or text such as "500ms", "1.5s" or "2m".
 
     Raises:
-        ValueError: If it is text of another form, or not more than 0.
+        ValueError: If it is text of another form, or not positive.
     """
     if isinstance(span, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d)?\s*", span)
