@@ -1,4 +1,4 @@
-"""Models, one paper a file, by name; each is imported when it is first used."""
+"""Models, one paper per file, by name; each is imported at first use."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ModelEntry(NamedTuple):
     module: str
     class_name: str
     settings: Mapping[str, Any] = {}
-    """Settings that the name stands for; they cannot be set otherwise under it."""
+    """Settings fixed by the name; they cannot be overridden."""
 
     @property
     def model(self) -> Any:
@@ -78,12 +78,12 @@ MODELS = {
     "tgn+pairs": ModelEntry("tgn", "TGN", _WITH_PAIRS),
     "tpnet": ModelEntry("tpnet", "TPNet"),
 }
-"""The models by name, as a command line or a configuration file calls them. NAME is the paper's
-model; NAME+pairs also reads the exact history of each pair, and is the default of its class."""
+"""The models by name, as in the command line and configuration files. NAME is the paper's model;
+NAME+pairs also reads the exact history of each pair, and is the default of its class."""
 
 
 def name_of(model: TemporalModel) -> str:
-    """Return the name of a model in `MODELS`, or the name of its class if it is none of them.
+    """Return the name of a model in `MODELS`, or else the name of its class.
 
     Example:
         >>> from tgflow.models import name_of

@@ -1,6 +1,6 @@
 """Smoothed counts: Do Temporal Link Predictors Need Learned Memory?, Qarkaxhija and Scholtes, 2026.
 
-Each score is linear in logarithms of smoothed shares of past events, and in how long ago the pair
+Each score is linear in logarithms of smoothed shares of past events, and in the time since the pair
 was seen: 9 parameters, or 13 with all extras.
 
 Differs from the paper:
@@ -30,7 +30,7 @@ from tgflow.nn.choice import one_thread
 from tgflow.setting import check_ranges
 
 _NEVER = 2.0
-"""In place of log(1 + age) / 16 of what was never seen, which is older than all."""
+"""Replaces log(1 + age) / 16 where there was no event: older than all."""
 
 
 @described
@@ -39,20 +39,20 @@ class SmoothedCountsConfig:
     """Settings of the count model; the defaults are its reference set of 9 parameters."""
 
     depth: Annotated[int, Ge(0), Le(MAX_DEPTH)] = 5
-    """Last destinations of the source whose followers are looked at."""
+    """Last destinations of the source whose followers are counted."""
     half_life: Annotated[float, Gt(0)] = 2_592_000.0
-    """Seconds after which an event counts half."""
+    """Half-life of an event's weight, in seconds."""
     scale: Annotated[float, Gt(0)] = 86_400.0
-    """Seconds in which the recency of a pair falls to 1/e."""
+    """Seconds in which the recency of a pair decays to 1/e."""
     num_destinations: Annotated[int, Ge(1)] = 1000
     """Size of the vocabulary that shares are smoothed over."""
     base: bool = False
-    """Whether rare shares fall back on continuations, not on frequencies: after how many distinct
-    destinations the candidate came next."""
+    """Whether rare shares fall back on continuations instead of frequencies: the number of distinct
+    destinations that the candidate followed."""
     window: bool = False
     """Whether to read what came soon after the last destinations, in any order."""
     recency: bool = False
-    """Whether to read how long ago the destination was seen."""
+    """Whether to read the time since the destination was seen."""
     scales: bool = False
     """Whether to read the pair's recency at a tenth and at ten times the scale."""
     both: bool = False
@@ -103,10 +103,10 @@ class SmoothedCounts(TemporalModel):
         return Scores(logits[:, 0], logits[:, 1:])
 
     def features(self, counts: tuple[Counts, ...], seconds_per_tick: float) -> Tensor:
-        """Return what the score is linear in, float32 `[B, 1 + m, dim]`.
+        """Return the inputs of the linear score, float32 `[B, 1 + m, dim]`.
 
         Args:
-            counts: The answers to `self.counts`.
+            counts: Results of `self.counts`.
             seconds_per_tick: Length of a tick.
         """
         with one_thread():
@@ -146,7 +146,7 @@ class SmoothedCounts(TemporalModel):
 
 
 def _counts(c: SmoothedCountsConfig) -> Iterator[Count]:
-    """Yield what `_columns` reads, in its order."""
+    """Yield the inputs of `_columns`, in its order."""
     for of in ("all", "dst", "src", "pair"):
         yield Count(of, half_life=c.half_life)
     if c.base:

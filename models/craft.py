@@ -3,14 +3,14 @@
 Yi, Lei, Mo, Zheng, Wei, Ye.
 
 Differs from the paper:
-    * Nodes that were not learned from share the row of the unknown, see `tgflow.nn.NodeTable`; the
-      authors' are those of one file, and stay as they were drawn. The model is transductive by
-      nature: of new nodes it knows the age of their latest event and whom their sources met.
-    * The age of a candidate's latest event, in whatever role, enters as log(1 + seconds) / 16, and
-      "never" as a vector of its own; the authors' enters in raw seconds, and -1e5 for "never".
-    * How often a candidate is among the source's recent ones (CRAFT-R) enters as log(1 + number),
-      and by default: `repeats=False` is the CRAFT of streams without repeated pairs.
-    * Batches come in the order of time, as everywhere here; the authors shuffle them in training.
+    * Untrained nodes share an unknown row, see `tgflow.nn.NodeTable`; the authors' nodes are those
+      of one file, and keep their initial rows. The model is transductive by nature: for new nodes
+      it reads only the age of their latest event and the neighbors of their sources.
+    * The age of a candidate's latest event, in either role, enters as log(1 + seconds) / 16, and
+      "never" as its own vector; the authors' enters in raw seconds, and -1e5 for "never".
+    * The count of a candidate among the source's recent neighbors (CRAFT-R) enters as log(1 +
+      count), and by default: `repeats=False` is the CRAFT of streams without repeated pairs.
+    * Batches are chronological, as everywhere in tgflow; the authors shuffle them in training.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from tgflow.nn.tokens import gather_slots
 from tgflow.setting import check_ranges
 
 MAX_PAIRS = 4096
-"""Pairs that are scored at once: it bounds memory, and changes no result."""
+"""Pairs scored at once: bounds memory, and does not change results."""
 
 
 @described
 @dataclass(frozen=True, kw_only=True)
 class CRAFTConfig:
-    """Settings of a CRAFT; the defaults are those that its authors train most data sets with."""
+    """Settings of a CRAFT; the defaults are those of the authors for most data sets."""
 
     embedding_dim: Annotated[int, Ge(1)] = 64
-    """Width of a node's row and of what is made of it."""
+    """Width of a node's row and of its representation."""
     heads: Annotated[int, Ge(1)] = 2
     """Attention heads; divides `embedding_dim`."""
     layers: Annotated[int, Ge(1)] = 2
@@ -50,11 +50,11 @@ class CRAFTConfig:
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
     """Share dropped in training."""
     repeats: bool = True
-    """Whether to read how often a candidate is among the source's recent neighbors."""
+    """Whether to read the count of a candidate among the source's recent neighbors."""
     table_size: Annotated[int, Ge(2)] = 1 << 14
-    """Rows of the table of nodes; larger ids share them. A step takes the longer the more."""
+    """Rows of the node table; larger ids share them. The cost of a step grows with it."""
     unknown: Annotated[float, Ge(0), Lt(1)] = 0.02
-    """Share of the nodes that are read as unknown in training."""
+    """Share of the nodes read as unknown in training."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -65,7 +65,7 @@ class CRAFTConfig:
 
 
 class CRAFT(TemporalModel):
-    """A candidate's row attends to the rows of those that the source met lately.
+    """Cross-attention from a candidate's row to the rows of the source's recent neighbors.
 
     Args:
         config: Settings; None: the defaults.

@@ -4,9 +4,9 @@ Yu, Sun, Du, Lv; NeurIPS 2023.
 
 Differs from the paper:
     * Sequences always have `length` tokens, not as many as the longest of the batch, so that a
-      pair's score does not depend on what is scored beside it.
-    * Tokens are in order from the newest to the oldest, so that what is in a patch does not move as
-      a short history grows; without positions, and with patches of one token, that is the same.
+      pair's score does not depend on other pairs in the batch.
+    * Tokens are ordered from newest to oldest, so that patches keep their contents as a short
+      history grows; without positions, and with patches of one token, that is the same.
     * Time encodings have fixed frequencies; see `tgflow.nn.TimeEncoding` for why.
     * Without node or edge features their channels are left out, where the authors' read zeros.
     * The last dropout is behind the mean over patches, which saves a sixth of the products.
@@ -31,7 +31,7 @@ from tgflow.nn.layers import TransformerLayer
 from tgflow.setting import check_ranges
 
 MAX_TOKENS = 1 << 16
-"""Tokens that are scored at a time, unless gradients keep what all of them need."""
+"""Tokens scored at a time, unless gradients keep the inputs of all of them."""
 
 
 @described
@@ -52,7 +52,7 @@ class DyGFormerConfig:
     length: Annotated[int, Ge(2)] = 32
     """Tokens of a node: the node itself, and its recent events."""
     patch: Annotated[int, Ge(1)] = 1
-    """Neighboring tokens that are one for the transformer; divides `length`."""
+    """Neighboring tokens merged into one for the transformer; divides `length`."""
     layers: Annotated[int, Ge(1)] = 2
     """Layers of the transformer."""
     heads: Annotated[int, Ge(1)] = 2
@@ -67,7 +67,7 @@ class DyGFormerConfig:
 
 
 class DyGFormer(TemporalModel):
-    """A transformer over the recent events of both nodes, with how often they share neighbors.
+    """A transformer over the recent events of both nodes, with counts of shared neighbors.
 
     Args:
         config: Settings; None: the defaults.
@@ -110,7 +110,7 @@ class DyGFormer(TemporalModel):
         return pairs.scores(pairs.logits(score, max(size, 1)), batch)
 
     def _own_patches(self, batch: Batch) -> Tensor:
-        """Return what a row's patches are in all its pairs, `[N, length / patch, dim]`."""
+        """Return the projected patches of a row, for all its pairs, `[N, length / patch, dim]`."""
         block = batch.blocks[0]
         num, k = block.mask.shape
         mask = block.mask.unsqueeze(-1)

@@ -3,12 +3,11 @@
 Poursafaei, Huang, Pelrine, Rabbany.
 
 Differs from the paper:
-    * Everything before a query counts, also what is of its own batch. With `visibility="batch"` it
-      is what was before the batch, as in published figures.
-    * The window ends at the query, not at the latest event. Where it is not given, it is the one
-      whose average precision, summed over the batches so far, is highest; before a test, over
-      validation.
-    * Pairs that were not seen within the window score 0, as those that were never seen.
+    * All events before a query count, also those of its own batch. With `visibility="batch"` only
+      those before the batch count, as in published figures.
+    * The window ends at the query, not at the latest event. By default, the window with the highest
+      average precision, summed over the batches so far, is used; before a test, over validation.
+    * Pairs not seen within the window score 0, as those never seen.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from tgflow.models.heuristic import Heuristic, PairDirection, latest_age, pair_c
 from tgflow.setting import check_ranges
 
 WINDOWS = (3600.0, 86_400.0, 604_800.0, 2_592_000.0, 31_536_000.0)
-"""Seconds, tried where no window is given: an hour, a day, a week, 30 days, a year."""
+"""Seconds, tried if no window is given: an hour, a day, a week, 30 days, a year."""
 
 
 @described
@@ -49,7 +48,8 @@ class EdgeBankTWConfig(EdgeBankConfig):
     """Settings of EdgeBank with a time window."""
 
     window: Annotated[float, Gt(0)] | None = None
-    """Seconds; unset: the best one of an hour to a year. TGB has 15 % of the training's time."""
+    """Seconds; unset: the best one of an hour to a year. TGB uses 15 % of the training's duration.
+    """
 
 
 class EdgeBank(Heuristic):

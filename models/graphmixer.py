@@ -46,7 +46,7 @@ class GraphMixerConfig:
     neighbors: Annotated[int, Ge(1)] = 20
     """Recent events per node; published figures take 10 on Reddit and LastFM, 30 on Wikipedia."""
     layers: Annotated[int, Ge(1)] = 2
-    """Mixers, one after the other."""
+    """Number of mixer layers."""
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
     """Share dropped in training; published figures take up to 0.5, see DyGLib's settings."""
     pair_features: bool = True
@@ -58,7 +58,7 @@ class GraphMixerConfig:
 
 
 class GraphMixer(TemporalModel):
-    """The recent events of a node, mixed by perceptrons, without state or attention.
+    """MLP-Mixer over the recent events of a node, without state or attention.
 
     Args:
         config: Settings; None: the defaults.

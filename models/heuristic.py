@@ -1,4 +1,4 @@
-"""Base class of heuristic baselines: of several candidates the best one so far scores."""
+"""Base class of heuristic baselines, with online selection among candidates."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tgflow.model import Embeddings, Scores, TemporalModel
 from tgflow.nn.choice import Choice, average_precisions, one_thread
 
 PairDirection = Literal["forward", "both"]
-"""Which events of two nodes are a pair's: those in its direction, or those in either."""
+"""Direction of a pair's events: only its own, or either."""
 NEVER = -(2.0**65)
-"""The score of a pair of which nothing is known, where others have scores below 0."""
+"""The score of a pair without history, where others have scores below 0."""
 
 
 class Heuristic(TemporalModel):
-    """Scores pairs by a rule: the one there is, or the one of several that was best so far."""
+    """Scores pairs by a rule: the only one, or the best of several so far."""
 
     strategy = "recent"
     fanouts = ()
@@ -63,7 +63,7 @@ class Heuristic(TemporalModel):
         return Messages((rated.transpose(0, 1),))
 
     def store(self, events: NewEvents, messages: Messages) -> None:
-        """Count how well each candidate has ranked the new events."""
+        """Add how well each candidate has ranked the new events."""
         if self.state is None or len(events) == 0:
             return
         rated = messages.columns[0].transpose(0, 1).contiguous()
@@ -88,7 +88,7 @@ def _head(counts: Counts, num: int) -> Counts:
 
 
 def latest_age(counts: Sequence[Counts]) -> Tensor:
-    """Return the age of the latest event of all counts, -1 where there is none."""
+    """Return the age of the latest event of all counts, -1 if there is none."""
     first, *others = [each.age for each in counts]
     for age in others:
         sooner = torch.minimum(first, age)

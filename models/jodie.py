@@ -1,19 +1,18 @@
 """JODIE: Predicting Dynamic Embedding Trajectory in Temporal Interaction Networks.
 
-Kumar, Zhang, Leskovec; KDD 2019, arXiv:1908.01207. Here in the form in which TGN's authors compare
-with it: a memory updated by a recurrent cell, projected to the time of the query.
+Kumar, Zhang, Leskovec; KDD 2019, arXiv:1908.01207. Here in the form used in the comparison of TGN's
+authors: a memory updated by a recurrent cell, projected to the time of the query.
 
 Differs from the paper:
-    * One table and one cell serve sources and destinations, and a score says how likely an event
-      is: the paper has two of each, and predicts the item's embedding, so that it ranks by
-      distance. The static one-hot ids that it appends are left out, as it is of no use for nodes
-      that training never saw.
+    * One table and one cell serve sources and destinations, and a score is the logit of an event:
+      the paper has two of each, and predicts the item's embedding, so that it ranks by distance.
+      Its static one-hot ids are omitted, as they are useless for nodes not seen in training.
     * Memory is as of a batch's start, and a node keeps the last message of a batch; the paper's
       t-batches update it after every event. The elapsed time is that since the node's latest event
       before the query, also where that event is of the same batch.
     * The elapsed time d enters the projection as log(1 + d) / 8 - 1, which is between -1 and 1 up
-      to three months. The mean and deviation by which published code scales it are those of all
-      training events, which a stream does not know.
+      to three months. Published code scales it by mean and deviation over all training events,
+      which are unknown in a stream.
     * Node features enter through a linear map, so that they may have any width.
 """
 
@@ -51,9 +50,9 @@ class JODIEConfig:
     memory_dim: Annotated[int, Ge(1)] = 100
     """Width of a node's memory, and of its embedding."""
     memory_updater: Cell = "rnn"
-    """The recurrent cell that takes messages into memory."""
+    """Recurrent cell that updates memory from messages."""
     memory_placement: MemoryPlacement = "model"
-    """Where memory and mail are, see `tgflow.nn.memory_table`: "uva" for more than a GPU holds."""
+    """Placement of memory and mail, see `tgflow.nn.memory_table`: "uva" if a GPU is too small."""
     memory_cache: Size | None = None
     """Bytes of a cache in front of memory placed in "uva" or "host", such as "4GiB"."""
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.1

@@ -5,8 +5,8 @@ Daniluk, Dąbrowski.
 Differs from the paper:
     * Counts decay with every event before the query, at the same rate as the paper's, which decay
       after every batch of 200; with `visibility="batch"` they are those of the batch's start.
-    * A decay that is not given is the one whose average precision, summed over the batches so far,
-      is highest; before a test, over validation.
+    * By default, the decay with the highest average precision, summed over the batches so far, is
+      used; before a test, over validation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tgflow.models.heuristic import Heuristic
 from tgflow.setting import check_ranges
 
 DECAYS = (0.3, 0.6, 0.9, 0.94, 0.97, 0.99, 0.999)
-"""Per 200 events, tried where no decay is given."""
+"""Per 200 events, tried if no decay is given."""
 
 
 @described
@@ -36,14 +36,14 @@ class PopTrackConfig:
     """Settings of PopTrack."""
 
     decay: Annotated[float, Gt(0), Lt(1)] | None = None
-    """What is left of a count after 200 events; unset: the best one of 0.3 to 0.999."""
+    """Remaining share of a count after 200 events; unset: the best one of 0.3 to 0.999."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
 
 
 class PopTrack(Heuristic):
-    """How often the destination was seen, where earlier events count less.
+    """Popularity of the destination, with exponential decay by events.
 
     Args:
         config: Settings; None: the defaults.

@@ -1,12 +1,12 @@
 """Recency and popularity: On the Power of Heuristics in Temporal Graphs, 2025, arXiv:2502.04910.
 
 Differs from the paper:
-    * Everything before a query counts, also what is of its own batch. With `visibility="batch"` it
-      is what was before the batch.
-    * Scores compare events of different queries too, as AP does: they are by ages, not by times.
+    * All events before a query count, also those of its own batch. With `visibility="batch"` only
+      those before the batch count.
+    * Scores are also comparable between queries, as AP needs: they use ages, not times.
     * Events between two nodes count in either direction, unless `direction="forward"`.
-    * A rule that is not given is the one whose average precision, summed over the batches so far,
-      is highest; before a test, over validation.
+    * By default, the rule with the highest average precision, summed over the batches so far, is
+      used; before a test, over validation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tgflow.setting import check_ranges
 
 Rule = Literal["LR>GR", "LR>GP", "LR>LP", "LP>GR", "LP>GP", "LR", "LP", "GR", "GP"]
 RULES: tuple[Rule, ...] = ("LR>GR", "LR>GP", "LR>LP", "GR", "GP")
-"""What is tried where no rule is given."""
+"""Rules tried if none is given."""
 _Key: TypeAlias = tuple[Tensor, Tensor]
 _UNIT = 2.0**-64  # brings ages in ticks below 1, without rounding
 
@@ -39,8 +39,8 @@ class RecencyConfig:
     """Settings of the rules of recency and popularity."""
 
     rule: Rule | None = None
-    """What decides, and what decides where that is equal: LR, how long ago the pair was seen; LP,
-    how often; GR and GP, the same of its destination. Unset: the best one."""
+    """Keys of the order, the second for ties: LR, how recently the pair was seen; LP, how often; GR
+    and GP, the same of its destination. Unset: the best one."""
     direction: PairDirection = "both"
     """both: events between the two in either direction; forward: in that of the pair."""
 
@@ -49,9 +49,9 @@ class RecencyConfig:
 
 
 class Recency(Heuristic):
-    """The order of pairs by a rule: exactly, and as scores that one order of all pairs has.
+    """The exact order of pairs by a rule, as scores that order all pairs consistently.
 
-    Pairs that were seen score from -1 to 0, others less, and of whom nothing is known the least.
+    Pairs that were seen score from -1 to 0, others less, and those without any history the least.
 
     Args:
         config: Settings; None: the defaults.
@@ -87,7 +87,7 @@ class Recency(Heuristic):
         return torch.where(seen, _leading(first, value, share), following)
 
     def _key(self, batch: Batch, counts: Sequence[Counts], key: str) -> _Key:
-        """Return the ages in ticks or the numbers of a key, float64, and where there are any."""
+        """Return the ages in ticks or the counts of a key, float64, and a mask of existing ones."""
         if key[0] == "G":
             value, seen = (counts[0].age if key[1] == "R" else counts[0].num), counts[0].num > 0
         elif key == "LR":
@@ -100,7 +100,7 @@ class Recency(Heuristic):
 
 
 def _num_met(batch: Batch, counts: Sequence[Counts]) -> Tensor:
-    """Return how many events there are between the two, those of a node with itself once."""
+    """Return the number of events between the two, those of a node with itself once."""
     pair, *reverse = [each.num for each in counts]
     if not reverse:
         return pair
@@ -114,7 +114,7 @@ def _num_met(batch: Batch, counts: Sequence[Counts]) -> Tensor:
 
 
 def _leading(key: str, value: Tensor, share: Tensor | float) -> Tensor:
-    """Return scores from -1 to 0 that order by a key, and where it is equal by a share below 1."""
+    """Return scores from -1 to 0 that order by a key, and ties by a share below 1."""
     if key[1] == "R":
         return (share - 1 - value).mul_(_UNIT)
     return (1 + value).add_(share).reciprocal_().neg_()

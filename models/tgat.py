@@ -36,11 +36,11 @@ class TGATConfig(AttentionConfig):
     """Settings of a TGAT; the defaults are the paper's, but for `strategy`."""
 
     layers: Annotated[int, Ge(1)] = 2
-    """Layers of attention, which is how many hops are sampled."""
+    """Attention layers, equal to the number of sampled hops."""
     neighbors: Annotated[int, Ge(1)] = 20
     """Neighbors per node and layer."""
     strategy: Strategy = "recent"
-    """How they are chosen; see `tgflow.sampling.Sampler`."""
+    """Neighbor sampling strategy; see `tgflow.sampling.Sampler`."""
 
 
 class TGAT(TemporalModel):

@@ -48,11 +48,11 @@ class TGNConfig(AttentionConfig):
     memory_dim: Annotated[int, Ge(1)] = 100
     """Width of a node's memory."""
     memory_updater: Cell = "gru"
-    """The recurrent cell that takes messages into memory."""
+    """Recurrent cell that updates memory from messages."""
     aggregator: Aggregator = "last"
-    """What becomes of several messages to one node in a batch."""
+    """Aggregation of several messages to one node in a batch."""
     memory_placement: MemoryPlacement = "model"
-    """Where memory and mail are, see `tgflow.nn.memory_table`: "uva" for more than a GPU holds."""
+    """Placement of memory and mail, see `tgflow.nn.memory_table`: "uva" if a GPU is too small."""
     memory_cache: Size | None = None
     """Bytes of a cache in front of memory placed in "uva" or "host", such as "4GiB"."""
 

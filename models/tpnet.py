@@ -3,13 +3,13 @@
 Lu, Sun, Zhu, Lv; NeurIPS 2024.
 
 Differs from the paper:
-    * R has random signs in place of normal numbers: as good a projection, of which nothing is
-      stored, and the same on every device.
+    * R has random signs instead of normal numbers: an equally good projection that needs no
+      storage, and is the same on every device.
     * Walks decay up to the very time of a query, not up to the end of the batch before.
     * The 36 distinct products of two nodes' walks are read, not all 64 of a symmetric matrix.
-    * Empty slots hold zeros; the authors' code has left a mask without effect there, so that they
-      encode the absolute time.
-    * R is the same in all epochs, where the authors' code draws another for each.
+    * Empty slots hold zeros; a mask in the authors' code has no effect, so that theirs encode the
+      absolute time.
+    * R is the same in all epochs; the authors' code draws a new one for each.
     * The last dropout is behind the mean over tokens, which saves a seventh of the products.
 """
 
@@ -36,7 +36,7 @@ from tgflow.setting import Size, check_ranges
 WALK_DIM = 64
 """Width of the feature f(u, v) of a pair."""
 MAX_PAIRS = 1024
-"""Pairs that are scored at a time, unless gradients keep what all of them need."""
+"""Pairs scored at a time, unless gradients keep the inputs of all of them."""
 
 
 @described
@@ -55,18 +55,18 @@ class TPNetConfig:
     neighbors: Annotated[int, Ge(1)] = 20
     """Recent events per node."""
     layers: Annotated[int, Ge(1)] = 2
-    """Mixers on top of each other."""
+    """Number of mixer layers."""
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
     """Share of the mixers' elements dropped in training."""
     walk_length: Annotated[int, Ge(1)] = 3
     """Events of the longest walks."""
     walk_dim: Annotated[int, Ge(1)] = 120
-    """Width of a node's projection of walks of one length; the paper's is 10 times the whole part
-    of ln(2 E) of E events, at most the number of nodes."""
+    """Width of a node's projection of walks of one length; the paper's is 10 * floor(ln(2 E)) for E
+    events, at most the number of nodes."""
     walk_decay: Annotated[float, Ge(0)] = 1e-6
     """Decay of a walk per event and second: 1e-4 for contacts, 1e-6 for mail, 1e-7 for chats."""
     memory_placement: MemoryPlacement = "model"
-    """Where walks are, see `tgflow.nn.memory_table`: "uva" for more than a GPU holds."""
+    """Placement of walks, see `tgflow.nn.memory_table`: "uva" if a GPU is too small."""
     memory_cache: Size | None = None
     """Bytes of a cache in front of walks placed in "uva" or "host", such as "4GiB"."""
 
@@ -76,7 +76,7 @@ class TPNetConfig:
 
 
 class TPNet(TemporalModel):
-    """Mixes a node's recent events, each seen through the walks to both nodes of the pair.
+    """Mixes a node's recent events, each with its walks to both nodes of the pair.
 
     Args:
         config: Settings; None: the defaults.
@@ -142,7 +142,7 @@ class TPNet(TemporalModel):
         return logits
 
     def messages(self, batch: Batch, found: Scores | Embeddings) -> Messages:
-        """Return the walks through the new events, and those that were there."""
+        """Return the walks through the new events, and the earlier ones of their nodes."""
         return self.walks.messages(batch, found.carry)
 
     def store(self, events: NewEvents, messages: Messages) -> None:

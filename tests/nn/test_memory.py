@@ -134,7 +134,7 @@ def test_incompatible_memory_input_is_refused_and_changes_nothing():
         (
             "history.origin",
             torch.tensor([[7, 5], [7, 6]]),
-            "of nodes that the saved memory has not",
+            "nodes that the saved memory lacks",
         ),
         ("history.origin", torch.tensor([[1, 6], [1, 5]]), "positions that do not rise"),
         ("history.origin", torch.tensor([[1, 5], [1, 8]]), "positions that do not rise"),

@@ -75,7 +75,7 @@ def test_memory_in_a_table_matches_plain_memory(kind, steps, data):
 
 
 def test_incompatible_memory_table_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r'on disk, whose rows never change; use placement="uva"'):
+    with pytest.raises(ValueError, match=r'on disk, whose rows are immutable; use placement="uva"'):
         NodeMemory(2, 1, FeatureTable(3, placement="disk"))
     used = FeatureTable(3)
     used.append(torch.zeros(2, 3))

@@ -1,4 +1,4 @@
-"""Layers, memories and decoders that models are built of."""
+"""Layers, memories and decoders of models."""
 
 from tgflow.nn.attention import AttentionConfig, AttentionLayer, AttentionStack, TemporalAttention
 from tgflow.nn.decoder import LinkDecoder

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class KernelBackend:
-    """What `tgflow._core` has for models, by kernels on a GPU; does not synchronize."""
+    """Operations of `tgflow._core` for models, as kernels on a GPU; does not synchronize."""
 
     def __init__(self, kernels: Kernels) -> None:
         # only a model on a GPU needs them
@@ -34,7 +34,7 @@ class KernelBackend:
         self.sum_lists = partial(row_lists.sum_rows, kernels)
 
     def sum_rows(self, rows: Tensor, row: Tensor, out: Tensor) -> None:
-        """Fill each row of `out` with the sum of the `rows` that were picked from it by `row`."""
+        """Sum `rows` into `out` by destination index `row`."""
         self.sum_lists(rows=rows, lists=self.row_lists(row, len(out)), out=out)
 
 
@@ -88,7 +88,7 @@ class Attend(torch.autograd.Function):
 
 
 class GruStep(torch.autograd.Function):
-    """`gru_step` in float32 on a GPU, in one kernel each way; takes `gates` over."""
+    """`gru_step` in float32 on a GPU, in one kernel each way; overwrites `gates`."""
 
     @staticmethod
     def forward(ctx: Any, gates: Tensor, own: Tensor, memory: Tensor) -> Tensor:
@@ -125,7 +125,7 @@ def gru_step(gates: Tensor, own: Tensor, memory: Tensor) -> Tensor:
 
 
 class GatherRows(torch.autograd.Function):
-    """`x.index_select(0, row)` whose gradient has the same bits at every run on a GPU."""
+    """`x.index_select(0, row)` with a gradient that is deterministic on a GPU."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, row: Tensor) -> Tensor:
@@ -161,12 +161,12 @@ def keep_factors(key: Tensor, rate: float, shape: tuple[int, ...]) -> Tensor:
 
 
 def is_fused(x: Tensor) -> bool:
-    """Return whether the core serves `x` by one pass where a GPU takes several."""
+    """Return whether the core computes `x` in one pass where a GPU takes several."""
     return x.is_cpu and x.dtype == torch.float32
 
 
 class GeluDropout(torch.autograd.Function):
-    """Dropout at `rate` of the GELU of contiguous float32 on the CPU; takes `x` over."""
+    """Dropout at `rate` of the GELU of contiguous float32 on the CPU; overwrites `x`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, key: Tensor, rate: float) -> Tensor:
@@ -179,7 +179,7 @@ class GeluDropout(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        """Return the gradient of x, where the slope was."""
+        """Return the gradient of x, in the buffer of the slope."""
         (slope,) = ctx.saved_tensors
         return slope.mul_(grad), None, None
 

@@ -21,11 +21,11 @@ from tgflow.nn.tokens import TimeEncoding
 from tgflow.setting import check_ranges
 
 MASKED = -1e30
-"""The score of a missing neighbor: finite, so that a row without any has no NaN."""
+"""The score of a missing neighbor: finite, so that a row of padding has no NaN."""
 
 
 class Attended(NamedTuple):
-    """What attention leaves of the neighbors of `N` targets, per head."""
+    """Attention results of `N` targets over their neighbors, per head."""
 
     inputs: Tensor
     """float32 `[H, N, D]`: weighted sums of the inputs [h | edge_x | time], or zeros."""
@@ -38,8 +38,8 @@ def attend(
 ) -> Attended:
     """Return the softmax-weighted sums of each target's neighbors' inputs.
 
-    In float32 one pass that gathers nothing does it: of the native core on the CPU, of kernels on a
-    GPU, where it does not synchronize and gradients have the same bits at every run.
+    In float32 one fused pass without a gather: by the native core on the CPU, by kernels on a GPU,
+    without synchronization and with deterministic gradients.
     """
     if not can_attend(query, block):
         return attend_plain(query, below, block, time, keep)
@@ -75,12 +75,12 @@ def _parts(below: Tensor | None, block: Block, time: TimeEncoding) -> Iterator[T
 
 
 class TemporalAttention(nn.Module):
-    """Eqs. 5-7 of arXiv:2002.07962, reordered so that no neighbor is ever projected.
+    """Eqs. 5-7 of arXiv:2002.07962, reordered so that no neighbor is projected.
 
-    With x_j = [h_j | edge_x_j | time(dt_j)], a score q . (W_k x_j + b_k) is (W_k^T q) . x_j plus
-    what all neighbors of a target share, which the softmax cancels; and sum_j a_j (W_v x_j + b_v)
-    is W_v (sum_j a_j x_j) + (sum_j a_j) b_v. Two products per target take the place of two per
-    neighbor, and the result is the same. A target without neighbors gets zeros.
+    With x_j = [h_j | edge_x_j | time(dt_j)], a score q . (W_k x_j + b_k) is (W_k^T q) . x_j plus a
+    constant over a target's neighbors, which the softmax cancels; and sum_j a_j (W_v x_j + b_v) is
+    W_v (sum_j a_j x_j) + (sum_j a_j) b_v. Two products per target replace two per neighbor, with
+    the same result. A target without neighbors gets zeros.
 
     Args:
         time: The time encoding, which layers may share.
@@ -119,7 +119,7 @@ class TemporalAttention(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, target: Tensor | None, below: Tensor | None, block: Block) -> Tensor:
-        """Return what each target gathers from its neighbors, `[N, dim]`.
+        """Return the attention output of each target, `[N, dim]`.
 
         Args:
             target: Inputs of the targets, float32 `[N, h_dim]`, or None if `h_dim` is 0.
@@ -206,7 +206,7 @@ class AttentionConfig:
     heads: Annotated[int, Ge(1)] = 2
     """Attention heads; divides `embedding_dim`."""
     layers: Annotated[int, Ge(1)] = 1
-    """Layers of attention, which is how many hops are sampled."""
+    """Attention layers, equal to the number of sampled hops."""
     neighbors: Annotated[int, Ge(1)] = 10
     """Neighbors per node and layer."""
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
@@ -224,7 +224,7 @@ class AttentionConfig:
 
     @property
     def fanouts(self) -> tuple[int, ...]:
-        """Neighbors per hop, as `TemporalModel.fanouts` has them."""
+        """Neighbors per hop, as in `TemporalModel.fanouts`."""
         return (self.neighbors,) * self.layers
 
 

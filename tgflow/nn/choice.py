@@ -14,10 +14,10 @@ from tgflow.batch import Batch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch use one thread, for operations on a few thousand values.
+    """Context manager that limits torch to one thread, for operations on a few thousand values.
 
-    From some hundred values on torch wakes its other threads for logarithms and the like, which
-    takes longer than the operation while a loader's threads keep the cores busy.
+    From some hundred values on torch parallelizes elementwise functions, which takes longer than
+    the operation while a loader's threads keep the cores busy.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -28,10 +28,10 @@ def one_thread() -> Iterator[None]:
 
 
 class Choice:
-    """The candidate whose scores have had the highest average precision, summed over batches.
+    """The candidate with the highest average precision, summed over batches.
 
-    A `StreamState`: it can be read as of every position, so that replayed events are scored as they
-    were. It takes 16 bytes each time that another candidate takes the lead.
+    A `StreamState` that can be read as of every position, so that replayed events are scored as
+    they were. It takes 16 bytes per change of the leader.
     """
 
     def __init__(self, num: int) -> None:
@@ -44,10 +44,10 @@ class Choice:
         self._is_settled = False
 
     def keep_past(self, num_events: int) -> None:
-        """Do nothing: who led when is always kept."""
+        """Do nothing: all changes of the leader are kept anyway."""
 
     def settle(self) -> None:
-        """Keep the candidate that leads now, whatever follows."""
+        """Keep the current leader, whatever follows."""
         self._is_settled = True
 
     @property
@@ -57,7 +57,7 @@ class Choice:
     def of_batch(self, batch: Batch) -> Tensor:
         """Return the candidate that led when the batch of each event started, int64 `[B]` or `[1]`.
 
-        It is on the CPU; waits for a device only if there are replayed events.
+        The result is on the CPU; synchronizes only if there are replayed events.
         """
         if batch.num_new == len(batch):
             return torch.tensor([self._at(batch.host.begin)])

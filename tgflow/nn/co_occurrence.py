@@ -21,8 +21,8 @@ def co_occurrence(batch: Batch, pairs: Pairs) -> Tensor:
         pairs: Rows of the top frontier, `P` pairs.
 
     Returns:
-        int32 `[P, 2, 1 + k, 2]`: for a token of the source's sequence and of the destination's, how
-        often its node occurs in the source's and in the destination's; 0 where a slot is empty.
+        int32 `[P, 2, 1 + k, 2]`: for each token of the source's and destination's sequences, the
+        counts of its node in the source's and the destination's; 0 where a slot is empty.
     """
     block = batch.blocks[0]
     own = batch.nodes.index_select(0, block.target)
@@ -38,8 +38,8 @@ def co_occurrence(batch: Batch, pairs: Pairs) -> Tensor:
 class CoOccurrenceEncoding(nn.Module):
     """W [m(c_src) + m(c_dst)] + b of the counts c of a patch's tokens, `[P, 2, patches, out_dim]`.
 
-    Eqs. 3 and 4 of arXiv:2303.13047, with m of two layers. A count is one of few numbers, so m and
-    W are multiplied once for each of them, and a patch sums up rows of that table.
+    Eqs. 3 and 4 of arXiv:2303.13047, with m of two layers. Counts take few distinct values, so m
+    and W are applied once per value, and a patch sums rows of that table.
     """
 
     number: Tensor

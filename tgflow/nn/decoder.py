@@ -14,10 +14,10 @@ from tgflow.nn.layers import init_split
 from tgflow.nn.pairs import PairFeatures, Pairs
 
 PAIR_GAIN, SKIP_GAIN = 4.0, 60.0
-"""Factors of W_pair and w_skip, by which Adam's steps of them count more than those of embeddings:
-a stream is learned once, and what pairs did is known from its first events on. A linear map of the
-features alone has an AP of 0.950, 0.955 and 0.957 over CollegeMsg under factors of 1, 10 and 30;
-with the hidden layer, 0.959 under 60, and 0.961 where it starts by recency."""
+"""Factors of W_pair and w_skip, which scale their Adam steps relative to those of embeddings: a
+stream is learned once, and the history of pairs is known from its first events on. A linear map of
+the features alone has an AP of 0.950, 0.955 and 0.957 over CollegeMsg under factors of 1, 10 and
+30; with the hidden layer, 0.959 under 60, and 0.961 where it starts by recency."""
 
 
 class LinkDecoder(nn.Module):
@@ -25,11 +25,11 @@ class LinkDecoder(nn.Module):
 
     The two products are made once per row of the frontier or once per pair, whichever are fewer: a
     hundred negatives an event cost a hundred additions, not a hundred products. On the CPU, where
-    asking does not wait, negatives that have their event's source share its product.
+    the check does not synchronize, negatives that have their event's source share its product.
 
     With features of pairs a third product, 4 W_pair f(src, dst), is added to these, and 60 (w_skip
-    f(src, dst) + b_skip) to the logit. The latter starts as `PairFeatures.recency`: what is not
-    trained yet ranks pairs about as a rule of recency does. See `PAIR_GAIN` and `SKIP_GAIN`.
+    f(src, dst) + b_skip) to the logit. The latter starts as `PairFeatures.recency`: an untrained
+    decoder ranks pairs about as a recency heuristic. See `PAIR_GAIN` and `SKIP_GAIN`.
 
     Args:
         dim: Width of an embedding.
@@ -59,7 +59,7 @@ class LinkDecoder(nn.Module):
 
     @property
     def counts(self) -> tuple[Count, ...]:
-        """What the plan must count: for a model to list first of its own `counts`."""
+        """Counts required from the plan: a model lists them first in its own `counts`."""
         return () if self.pair_features is None else PairFeatures.counts
 
     def forward(self, z: Tensor, batch: Batch) -> Scores:
@@ -67,7 +67,7 @@ class LinkDecoder(nn.Module):
 
         Args:
             z: Embeddings of the top frontier, float32 `[N, dim]`.
-            batch: The events; none at all gives empty scores.
+            batch: The events; an empty batch gives empty scores.
 
         Raises:
             ValueError: If features of pairs are read and the batch has no counts for them.

@@ -1,4 +1,4 @@
-"""Dropout whose draws are keyed by step and place, the same on every device."""
+"""Dropout with draws keyed by step and position, the same on every device."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Dropout(nn.Module):
     """Zeros a share of the elements in training, and scales up the others to keep the mean.
 
     Within `DropoutKeys.keyed` the draws are a function of that key, of this module's number in the
-    model and of an element's place: the same on every device, wherever a run was resumed. Outside,
-    each pass draws a key from torch's default generator of the device.
+    model and of an element's position: the same on every device, and after a resume. Outside, each
+    pass draws a key from torch's default generator of the device.
 
     Args:
         rate: Share of the elements that become 0, from 0 to less than 1.
@@ -43,7 +43,7 @@ class Dropout(nn.Module):
         return x if factors is None else x * factors.to(x.dtype)
 
     def of_shape(self, *shape: int) -> Tensor | None:
-        """Return what `forward` multiplies a tensor of that shape by: `factors` of one row."""
+        """Return the factors by which `forward` scales a tensor: `factors` of one row."""
         factors = self.factors(1, *shape)
         return None if factors is None else factors.squeeze(0)
 
@@ -60,11 +60,11 @@ class Dropout(nn.Module):
         return gelu_dropout(x, self._current_key() if rate else self.key, rate)
 
     def factors(self, *shape: int) -> Tensor | None:
-        """Return what to multiply elements by: 0 or 1 / (1 - rate); None where all stay.
+        """Return factors of 0 or 1 / (1 - rate); None if no element is dropped.
 
         Args:
-            shape: Rows and their elements, in one or more dimensions. An element's place in its row
-                decides, not how many follow: padding changes no draw before it.
+            shape: Rows and their elements, in one or more dimensions. Draws depend on an element's
+                index in its row alone, so padding does not change the draws before it.
 
         Returns:
             float32 on the device of the module; does not synchronize.
@@ -81,24 +81,24 @@ class DropoutKeys:
     """The keys of all `Dropout` modules of a model.
 
     Args:
-        model: The model; modules that it gets later are not known here.
+        model: The model; modules added later are ignored.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._modules = [module for module in model.modules() if isinstance(module, Dropout)]
 
     def set(self, key: int) -> None:
-        """Let keyed passes draw by `key`: 64 bits, for instance `derive_key(seed, epoch, index)`.
+        """Set the `key` of keyed passes: 64 bits, for instance `derive_key(seed, epoch, index)`.
 
-        Keys lie in the memory of the modules' device: set one before each replay of a captured
-        pass. Does not synchronize.
+        Keys are in the modules' device memory: set one before each replay of a captured pass. Does
+        not synchronize.
         """
         for number, module in enumerate(self._modules):
             module.key.fill_(_as_int64(derive_key(key, KeyDomain.DROPOUT, number)))
 
     @contextmanager
     def keyed(self, key: int) -> Iterator[None]:
-        """Let passes within draw by `key`; one that is captured, by what is set at its replay."""
+        """Context manager for passes keyed by `key`; captured ones by the key set at replay."""
         if not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
             self.set(key)
         for module in self._modules:

@@ -11,10 +11,10 @@ from tgflow.batch import Block, ReusedRows, ReuseRecord
 
 
 class RingRows(NamedTuple):
-    """Which rows a ring holds, in ascending order of their batches; int64 `[S]` each."""
+    """Index of the rows in a ring, in ascending order of their batches; int64 `[S]` each."""
 
     number: Tensor
-    """Of the batch that computed each."""
+    """Batch that computed each row."""
     nodes: Tensor
     t: Tensor
     slot: Tensor
@@ -23,17 +23,17 @@ class RingRows(NamedTuple):
 class EmbeddingRing:
     """Rows of one layer in slots, which `tgflow.plan.reuse` assigns.
 
-    A row that is taken is a constant: no gradient reaches what it was made of. One that is computed
-    although it could have been taken has a gradient that stands for those that were, see
-    `ReusedRows.weight`.
+    A reused row is a constant without gradient. A row that is computed although it could have been
+    reused has its gradient scaled up to represent the reused ones, see `ReusedRows.weight`.
     """
 
     def __init__(self, dim: int, capacity: int, dtype: torch.dtype, device: torch.device) -> None:
         self.capacity = capacity
         self.rows = torch.zeros(capacity + 1, dim, dtype=dtype, device=device)
-        """`[capacity + 1, dim]`; what is padding in a batch goes to the last one."""
+        """`[capacity + 1, dim]`; padding of a batch is written to the last row."""
         self.number = torch.full((capacity,), -1)
-        """int64 `[capacity]`, on the host as those that follow: the batch that computed each."""
+        """int64 `[capacity]`, on the host, like the following ones: the batch that computed each
+        row."""
         self.nodes, self.t = torch.zeros(2, capacity, dtype=torch.int64).unbind(0)
 
     @property
@@ -45,13 +45,13 @@ class EmbeddingRing:
         return dim * dtype.itemsize + 3 * torch.int64.itemsize
 
     def note(self, record: ReuseRecord) -> None:
-        """Remember of which batch and query the rows are that `completed` stores."""
+        """Record the batch and queries of the rows that `completed` stores."""
         self.number[record.slots] = record.number
         self.nodes[record.slots] = record.nodes
         self.t[record.slots] = record.t
 
     def completed(self, computed: Tensor, reused: ReusedRows) -> Tensor:
-        """Return all rows of a frontier, and store those that later batches may take."""
+        """Return all rows of a frontier, and store those that later batches may reuse."""
         rows: Tensor = _Weighted.apply(computed, reused.weight)  # type: ignore[no-untyped-call]
         if len(reused.slot):
             rows = torch.cat([rows, self.rows.index_select(0, reused.slot)])
@@ -61,7 +61,7 @@ class EmbeddingRing:
         return rows
 
     def rows_since(self, number: int) -> RingRows:
-        """Return which rows it holds of batches from `number` on."""
+        """Return the index of its rows of batches from `number` on."""
         slot = (self.number >= number).nonzero().flatten()
         slot = slot[self.number[slot].argsort(stable=True)]
         return RingRows(self.number[slot], self.nodes[slot], self.t[slot], slot)
@@ -74,7 +74,7 @@ class EmbeddingRing:
         self.rows.index_copy_(0, held.slot.to(self.rows.device), rows.to(self.rows.device))
 
     def hook(self, layer: object, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
-        """Complete what a layer returns for (rows below, block), as a forward hook."""
+        """Complete a layer's output for (rows below, block), as a forward hook."""
         block: Block = inputs[1]
         return None if block.reused is None else self.completed(output, block.reused)
 

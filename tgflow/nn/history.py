@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 ROWS_PER_EVENT = 2
-"""Rows that an event overwrites at most: those of its two nodes."""
+"""Most rows that an event overwrites: those of its two nodes."""
 PREVIOUS, JUMP, DEPTH = range(3)
 LINK_WIDTH = 3
 NODE, SINCE = range(2)
@@ -23,26 +23,26 @@ COLUMNS = ("rows", "clock", "origin")
 
 
 class VersionHistory(nn.Module):
-    """The rows that the last `num_events` events have overwritten: two for each, at most.
+    """The rows overwritten by the last `num_events` events: two for each, at most.
 
-    What is kept of a node depends on the log alone, never on the rows of other nodes: a history of
-    some of the nodes keeps of them what a history of all does. The events of a write count
-    together: what they have overwritten is forgotten when the first of them is too far back.
+    The history of a node depends on the log alone, never on the rows of other nodes: a history of
+    some of the nodes keeps the same rows of them as a history of all. The events of a write count
+    together: their overwritten rows are dropped when the first of them is too far back.
 
-    Rows are numbered as they come; number n lies in slot n mod capacity until n + capacity comes.
-    A row links to its node's previous one and, as in Myers' skew-binary lists (1983), to one much
-    further back, so that a version is found in a number of steps logarithmic in those of its node.
+    Rows are numbered consecutively; number n is in slot n mod capacity until n + capacity is
+    written. A row links to its node's previous one and, as in Myers' skew-binary lists (1983), to
+    one much further back, so that a lookup takes logarithmically many steps.
 
     On a device kernels read and append (`tgflow.cuda.memory`), by the same links. The counts are
-    there too, and the ring has all its room at once, so that nothing waits.
+    there too, and the ring is allocated in full, so that nothing synchronizes.
     """
 
     rows: Tensor
     clock: Tensor
     link: Tensor
     origin: Tensor
-    """int64 `[slots, 2]`: a row's node, and the position of the first event of the write that has
-    overwritten it."""
+    """int64 `[slots, 2]`: a row's node, and the position of the first event of the write that
+    overwrote it."""
     head: Tensor
     counts: Tensor
     """int64 `[2]`: `next` and `position`, of a history on a device."""
@@ -85,7 +85,7 @@ class VersionHistory(nn.Module):
         self.counts[0], self.counts[1] = number, position
 
     def __len__(self) -> int:
-        """Return how many rows can be read. Synchronizes with a device."""
+        """Return the number of readable rows. Synchronizes with a device."""
         return len(self._kept_slots())
 
     def _kept_slots(self) -> Tensor:
@@ -118,10 +118,10 @@ class VersionHistory(nn.Module):
         self.head.fill_(NO_VERSION)
 
     def append(self, nodes: Tensor, rows: Tensor, clock: Tensor, position: int) -> None:
-        """Keep what a write at `position` overwrites: a row of each of some distinct nodes.
+        """Keep the rows overwritten by a write at `position`: one of each of some distinct nodes.
 
-        Every write calls it, also one without rows. Of more than `capacity`, the last rows
-        are kept. For a history on the CPU.
+        Every write calls it, also one without rows. Only the last `capacity` rows are kept. CPU
+        only.
         """
         self._append(nodes, rows, clock, self._position)
         self._position = position
@@ -150,7 +150,7 @@ class VersionHistory(nn.Module):
         return torch.stack([previous, torch.where(balanced, far, previous), depth + 1], dim=1)
 
     def _step(self, number: Tensor, column: int) -> Tensor:
-        """Return a link of rows, `NO_VERSION` (depth 0) for those that are none or have left."""
+        """Return a link of rows, `NO_VERSION` (depth 0) for missing or dropped ones."""
         held = self._is_held(number)
         link = self.link[:, column].index_select(0, torch.where(held, number % self.capacity, 0))
         return torch.where(held, link, 0 if column == DEPTH else NO_VERSION)
@@ -159,9 +159,9 @@ class VersionHistory(nn.Module):
         return number >= max(self._next - self.capacity, 0)
 
     def read(self, nodes: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the latest version at or before each position, zeros where it is not kept.
+        """Return the latest version at or before each position, zeros if it is not kept.
 
-        For a history on the CPU.
+        CPU only.
         """
         if len(self.rows) == 0:
             num = len(nodes)
@@ -176,7 +176,7 @@ class VersionHistory(nn.Module):
         return rows, self.clock.index_select(0, slot).masked_fill_(missing, 0)
 
     def _walk(self, nodes: Tensor, position: Tensor) -> Tensor:
-        """Return the number of each version, below those held where there is none."""
+        """Return the number of each version, below those held if there is none."""
         number = self.head.index_select(0, nodes)
         while bool((late := self._is_later(number, position)).any()):
             jump = self._step(number, JUMP)
@@ -201,7 +201,7 @@ class VersionHistory(nn.Module):
             setattr(self, name, new)
 
     def kept_slots(self) -> Tensor:
-        """Return the slots of the rows that can be read, int64, in the order of (origin, node)."""
+        """Return the slots of the readable rows, int64, in the order of (origin, node)."""
         slot = self._kept_slots()
         return slot[in_order(self.origin.index_select(0, slot))]
 
@@ -213,9 +213,9 @@ class VersionHistory(nn.Module):
         return torch.split(slot[part.argsort(stable=True)], sizes)
 
     def state_dict(self, slots: Tensor | None = None) -> dict[str, Tensor]:  # type: ignore[override]
-        """Return copies of the kept rows in the order of (origin, node), and what they are of.
+        """Return copies of the kept rows in the order of (origin, node), and their index.
 
-        Rows that cannot be read, and how the others lie in the ring, leave no trace in it.
+        Independent of unreadable rows and of the layout of the ring.
 
         Args:
             slots: Some of `kept_slots`, in their order; None: all of them.
@@ -225,7 +225,7 @@ class VersionHistory(nn.Module):
         return state | {"events": torch.tensor([self.position, self.num_events])}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:  # type: ignore[override]
-        """Become what `state_dict` returned, of a history of as many nodes; `num_events` stays."""
+        """Load the state of a history of as many nodes; `num_events` stays."""
         made = self
         if not self._on_host:
             made = VersionHistory(self.num_events, self.rows.shape[1], self.clock.shape[1])
@@ -243,7 +243,7 @@ class VersionHistory(nn.Module):
 
 
 def in_order(origin: Tensor) -> Tensor:
-    """Return the order of rows by the write that has overwritten them, then by node."""
+    """Return the order of rows by the write that overwrote them, then by node."""
     order = torch.arange(len(origin), device=origin.device)
     for column in (NODE, SINCE):
         order = order[origin[order, column].argsort(stable=True)]

@@ -13,12 +13,12 @@ from tgflow.nn.layers import init_split
 NUM_PASTS = 4
 """Lists of earlier labels: see `tgflow.batch.Targets.past`."""
 COPY_GAIN = 10.0
-"""Factor of the weights of copies, by which Adam's steps of them count more than others'."""
+"""Factor of the weights of copies, which scales their Adam steps relative to others."""
 _COPIED = (2.0, 0.5, 1.0, 0.5)
 """Initial weight of the newest label of each list in the logit of its class, halved per earlier
 label: an untrained decoder predicts about the pair's last label."""
 _FADING = 0.7
-"""How much less each earlier label counts in the sum of their embeddings."""
+"""Decay per earlier label in the sum of their embeddings."""
 
 
 class LabelDecoder(nn.Module):
@@ -26,14 +26,14 @@ class LabelDecoder(nn.Module):
 
     The event's own features enter as sign(x) log(1 + |x|), so that amounts may have any size. A
     copy adds a trained weight to the logit of the class of an earlier label: without copies a
-    decoder loses to the baseline "the last label again", however good the embeddings are. W2 and
-    b2 start at zero, so that an untrained decoder is that baseline.
+    decoder loses to the last-label baseline, even with good embeddings. W2 and b2 start at zero, so
+    that an untrained decoder is that baseline.
 
     Args:
         dim: Width of an embedding.
         num_classes: Classes, at least 2.
         x_dim: Width of the events' own features, 0 if they are not read.
-        reads_dst: Whether the destination's embedding is read: not for labels of sources.
+        reads_dst: Whether to read the destination's embedding: not for labels of sources.
         depth: Earlier labels of each list.
     """
 
@@ -66,7 +66,7 @@ class LabelDecoder(nn.Module):
 
         Args:
             z: Embeddings of the top frontier, float32 `[N, dim]`.
-            batch: The events, with `targets`, of which labels are not read.
+            batch: The events, with `targets`, whose labels are not read.
         """
         assert batch.targets is not None
         hidden: Tensor = self.src_proj(gather_rows(z, batch.src_row))

@@ -11,7 +11,7 @@ from tgflow.nn.dropout import Dropout
 
 
 class MergeLayer(nn.Module):
-    """W2 relu(W1 [left | right] + b1) + b2, without ever forming [left | right].
+    """W2 relu(W1 [left | right] + b1) + b2, without concatenating [left | right].
 
     Args:
         left_dim: Width of the first input.
@@ -41,7 +41,9 @@ class MergeLayer(nn.Module):
 
 
 def init_split(*parts: nn.Linear | None) -> None:
-    """Give the parts of a linear map, split by its inputs, Xavier's normal weights of the whole."""
+    """Initialize the parts of a linear map, split by inputs, with Xavier normal weights of the
+    whole.
+    """
     present = [part for part in parts if part is not None]
     fan = sum(part.in_features for part in present) + present[0].out_features
     for part in present:
@@ -56,8 +58,7 @@ class Mixer(nn.Module):
     code of GraphMixer and DyGLib; the paper's are both over channels.
 
     Args:
-        num_tokens: Tokens of a row, at least 1; always that many, so that a row does not depend on
-            others.
+        num_tokens: Tokens of a row, at least 1; fixed, so that a row does not depend on others.
         dim: Channels of a token.
         dropout: Share of hidden and of output elements dropped in training.
         token_ratio: Hidden width of T as a multiple of `num_tokens`, at least 1 after rounding
@@ -131,7 +132,7 @@ class FeedForward(nn.Module):
 class CrossAttention(nn.Module):
     """x = LN(q + attention(q, tokens)), then LN(x + feed-forward(x)): a post-norm layer.
 
-    Keys and values are made once for each sequence of tokens, however many queries ask it.
+    Keys and values are computed once per sequence of tokens, for all its queries.
 
     Args:
         dim: Width of queries, tokens and results.
@@ -154,13 +155,13 @@ class CrossAttention(nn.Module):
         return torch.cat([self.key(tokens), self.value(tokens)], dim=-1)
 
     def forward(self, query: Tensor, keys: Tensor, mask: Tensor, group: Tensor) -> Tensor:
-        """Return what each query makes of its sequence, float32 `[P, dim]`.
+        """Return the attention output of each query over its sequence, float32 `[P, dim]`.
 
         Args:
             query: float32 `[P, dim]`.
-            keys: What `keys` returned, float32 `[G, k, 2 dim]`.
-            mask: Which tokens there are, bool `[G, k]`; a query of none attends to nothing.
-            group: The sequence that each query asks, int64 `[P]`.
+            keys: Result of `keys`, float32 `[G, k, 2 dim]`.
+            mask: True for existing tokens, bool `[G, k]`; without any a query attends to nothing.
+            group: Sequence index of each query, int64 `[P]`.
         """
         attended = self.merge_dropout(self.merge(self._attended(query, keys, mask, group)))
         x = self.attention_norm(query + attended)

@@ -18,35 +18,35 @@ Aggregator = Literal["last", "mean"]
 class Mail(NamedTuple):
     """The messages of a batch, reduced to one per node.
 
-    On the CPU each node has one row. On a device, where how many nodes there are would have to be
-    waited for, there are 2B rows: a node with several messages has as many, all alike.
+    On the CPU each node has one row. On a device there are 2B rows, as their number would need
+    synchronization: a node with several messages has as many equal rows.
     """
 
     row: Tensor
-    """int64 `[R]`: the message that came last for each node, as an index into 2B messages, where
-    2i is the one to event i's source and 2i + 1 the one to its destination."""
+    """int64 `[R]`: the last message of each node, as an index into 2B messages, where 2i is the one
+    to event i's source and 2i + 1 the one to its destination."""
     node: Tensor
-    """int64 `[R]`: who receives it, ascending."""
+    """int64 `[R]`: receiver, ascending."""
     t: Tensor
-    """int64 `[R]`: when its last event happened."""
+    """int64 `[R]`: time of its last event."""
     x: Tensor
     """float32 `[R, mail_dim]`."""
     is_last: Tensor | None = None
-    """bool `[R]`: marks one row of each node; None where there are no others."""
+    """bool `[R]`: marks one row of each node; None if rows are distinct."""
 
 
 def aggregate(
     src: Tensor, dst: Tensor, t: Tensor, messages: Tensor, aggregator: Aggregator
 ) -> Mail:
-    """Reduce the messages of a batch to one per node, the same at every run; does not synchronize.
+    """Reduce the messages of a batch to one per node, deterministically; does not synchronize.
 
     Args:
         src: Sources, int64 `[B]`.
         dst: Destinations, int64 `[B]`.
         t: Times in ticks, int64 `[B]`.
         messages: float32 `[2B, mail_dim]`: to src[0], dst[0], src[1], dst[1], ...
-        aggregator: "last" keeps what came last in batch order; "mean" averages, and keeps the
-            time of the last.
+        aggregator: "last" keeps the last message in batch order; "mean" averages, and keeps the
+            last time.
     """
     if not src.is_cpu:
         from tgflow.cuda.mail import LastMessages
@@ -66,7 +66,7 @@ def aggregate(
 
 
 class UpdatedMemory(NamedTuple):
-    """What a model computed of a batch's input rows, of which `mail_messages` are made."""
+    """Memory computed from a batch's input rows, from which `mail_messages` are made."""
 
     rows: MemoryRows
     memory: Tensor
@@ -74,7 +74,7 @@ class UpdatedMemory(NamedTuple):
 
 
 def mail_messages(batch: Batch, updated: UpdatedMemory, aggregator: Aggregator) -> Messages:
-    """Return what the new events leave for their nodes, for `store_mail`; does not synchronize.
+    """Return the new events' messages to their nodes, for `store_mail`; does not synchronize.
 
     Columns are the updated memory, the tick of the last event in it and the mail: the other end's
     updated memory and the event's features.
@@ -93,7 +93,7 @@ def mail_messages(batch: Batch, updated: UpdatedMemory, aggregator: Aggregator) 
 def store_mail(
     state: NodeMemory, events: NewEvents, messages: Messages, aggregator: Aggregator
 ) -> None:
-    """Store the updated memory of the new events' nodes, and leave them these events as mail."""
+    """Store the updated memory of the new events' nodes, and these events as their mail."""
     if len(events) == 0:
         return
     memory, last_update, other = messages.columns
@@ -110,7 +110,7 @@ def store_mail(
 
 
 def input_rows(batch: Batch) -> Tensor:
-    """Return the rows of `batch.nodes` that the new events' nodes are, source and destination."""
+    """Return the indices of the new events' nodes in `batch.nodes`, source and destination."""
     n = batch.num_new
     row = torch.stack([batch.src_row[:n], batch.dst_row[:n]], dim=1).flatten()
     for block in batch.blocks:  # from the top frontier down to the inputs

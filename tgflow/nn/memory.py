@@ -28,7 +28,7 @@ class MemoryRows:
     """The state of some nodes: copies, without gradients."""
 
     state: Tensor
-    """float32 `[U, dim + mail_dim]`: memory and mail side by side, zeros where there is none."""
+    """float32 `[U, dim + mail_dim]`: memory and mail concatenated, zeros if there is none."""
     clock: Tensor
     """int64 `[U, 4]`: `last_update`, `mail_t`, `has_mail`, and the version's position."""
     dim: int
@@ -59,19 +59,19 @@ class MemoryRows:
 
     @property
     def has_mail(self) -> Tensor:
-        """Bool `[U]`: whether mail waits to be taken into the memory."""
+        """Bool `[U]`: whether mail is pending for the memory."""
         return self.clock[:, HAS_MAIL] != 0
 
 
 HISTORY = "history."
-"""What the names of a history's tensors begin with."""
+"""Prefix of the names of a history's tensors."""
 
 
 def merge_parts(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the state of the memory of all nodes, as `NodeMemory.load_state_dict` takes it.
+    """Return the state of the memory of all nodes, for `NodeMemory.load_state_dict`.
 
     Args:
-        parts: What `NodeMemory.parted` gave for each of its parts, in order.
+        parts: Result of `NodeMemory.parted` for each part, in order.
 
     Raises:
         KeyError: If a tensor is missing.
@@ -98,7 +98,7 @@ def merge_parts(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 def _checked_history(
     state: Mapping[str, Tensor], dim: int, dtype: torch.dtype
 ) -> dict[str, Tensor]:
-    """Return what a memory's state has of its history; ValueError unless all of it can be."""
+    """Return the history in a memory's state; raise ValueError unless it is complete and valid."""
     rows, clock = state["rows"], state["clock"]
     _check("rows", rows, dtype, dim)
     _check("clock", clock, torch.int64, CLOCK_WIDTH, len(rows))
@@ -116,7 +116,7 @@ def _checked_history(
         raise ValueError(f"the saved memory keeps a history of {num_events} events to {position}")
     nodes, since = origin[:, NODE], origin[:, SINCE]
     if len(nodes) and not 0 <= int(nodes.min()) <= int(nodes.max()) < len(clock):
-        raise ValueError(f"the saved history is of nodes that the saved memory has not: {nodes}")
+        raise ValueError(f"the saved history has nodes that the saved memory lacks: {nodes}")
     if len(since) and (
         int(since[0]) < 0 or int(since[-1]) > position or bool((since.diff() < 0).any())
     ):
@@ -143,20 +143,20 @@ class NodeMemory(nn.Module):
 
     Rows start at zero, at position 0, and are added with new nodes. After `keep_past` an
     overwritten row moves into a bounded history, from which replayed events read their nodes'
-    earlier versions. A version that has left the history reads as the initial state, never as a
+    earlier versions. A version dropped from the history reads as the initial state, never as a
     later one: this may cost accuracy, but nothing leaks from the future.
 
-    Rows are in a table; the default table is a buffer that follows `Module.to`, as clocks (32 bytes
-    a node) and history always do. Another table stays where it is, so that memory may be larger
-    than a GPU's; results do not depend on it.
+    Rows are in a table; the default is a buffer that follows `Module.to`, as clocks (32 bytes a
+    node) and history always do. Another table stays in place, so memory may exceed a GPU's; results
+    do not depend on it.
 
-    On a device, reads and writes do not synchronize within `covering`, if rows are with the module.
+    On a device, reads and writes do not synchronize within `covering`, if the rows are a buffer.
 
     Args:
         dim: Width of the memory, at least 1.
         mail_dim: Width of the mail, at least 0.
-        table: Where rows are: an empty `FeatureTable` or `CachedTable` of `dim + mail_dim` float32
-            that is not on disk, to be changed by this memory alone. None: with the module.
+        table: An empty `FeatureTable` or `CachedTable` of `dim + mail_dim` float32, not on disk,
+            changed by this memory alone. None: a buffer of the module.
 
     Raises:
         ValueError: If a width is too small, or the table cannot hold the rows.
@@ -166,7 +166,7 @@ class NodeMemory(nn.Module):
     seen: Tensor
     """int64 `[]`: the largest node so far plus one, of a memory on a device."""
     history: VersionHistory | None
-    """Overwritten rows, of which there are none before `keep_past`."""
+    """Overwritten rows; none before `keep_past`."""
 
     def __init__(self, dim: int, mail_dim: int, table: MemoryTable | None = None) -> None:
         super().__init__()
@@ -201,17 +201,17 @@ class NodeMemory(nn.Module):
 
     @property
     def num_rows(self) -> int:
-        """Rows that are held: one for each node, and the overwritten ones."""
+        """Rows held: one for each node, and the overwritten ones."""
         return self.num_nodes + (0 if self.history is None else len(self.history))
 
     def keep_past(self, num_events: int) -> None:
-        """Keep the rows that the last `num_events` events have overwritten; 0 keeps none.
+        """Keep the rows overwritten by the last `num_events` events; 0 keeps none.
 
-        Those are two for each event, at most. The events of a write count together: once the first
-        of them is further back, what it has overwritten reads as the initial state. To read nodes
-        as they were `n` events ago, keep those of `n` and of the largest write.
+        At most two for each event. The events of a write count together: once the first of them is
+        further back, the rows it overwrote read as the initial state. To read nodes as they were
+        `n` events ago, keep `n` plus the size of the largest write.
 
-        Rows that are kept already stay, as far as `num_events` reaches.
+        Rows already kept stay, as far as `num_events` reaches.
 
         Raises:
             ValueError: If `num_events` is below 0.
@@ -228,7 +228,7 @@ class NodeMemory(nn.Module):
             self.history = self.history.with_events(num_events)
 
     def resize(self, num_nodes: int) -> None:
-        """Have `num_nodes` nodes at least. Amortized.
+        """Grow to at least `num_nodes` nodes. Amortized.
 
         Raises:
             MemoryError: If the table has no room for them.
@@ -257,21 +257,21 @@ class NodeMemory(nn.Module):
                 self.history.resize(len(self.clock))
 
     def _pages(self, size: int) -> Iterator[slice]:
-        """Cut `size` rows into pieces to be copied one after the other."""
+        """Yield `size` rows as slices to be copied one after the other."""
         step = max(_PAGE_BYTES // (4 * self.table.dim), 1)
         return (slice(start, min(start + step, size)) for start in range(0, size, step))
 
     @property
     def capturable(self) -> bool:
-        """Whether CUDA graphs may capture reading and writing: of rows that are with the model."""
+        """Whether CUDA graphs may capture reads and writes: if the rows are a buffer."""
         return isinstance(self.table, TensorTable)
 
     @contextmanager
     def covering(self, num_nodes: int) -> Iterator[None]:
-        """Read and write within nodes below `num_nodes` only, for which there is room then.
+        """Context manager for access within nodes below `num_nodes` only, after growing to them.
 
-        On a device the largest node of a call would have to be waited for otherwise. On the CPU
-        what is only read within does not count as a node yet.
+        Otherwise a call on a device synchronizes to read its largest node. On the CPU a node that
+        is only read does not count as a node yet.
         """
         self._make_room(num_nodes)
         before, self._covered = self._covered, num_nodes
@@ -294,7 +294,7 @@ class NodeMemory(nn.Module):
             self._is_lost = before
 
     def reset(self) -> None:
-        """Forget everything, history included; the nodes stay."""
+        """Reset all rows and the history; the nodes stay."""
         written = (self.clock[:, HAS_MAIL] != 0).nonzero().squeeze(1)
         for page in self._pages(len(written)):
             ids = written[page]
@@ -304,15 +304,15 @@ class NodeMemory(nn.Module):
             self.history.reset()
 
     def read(self, nodes: Tensor, position: Tensor) -> MemoryRows:
-        """Return each node's latest version whose position is at most the one asked for.
+        """Return each node's latest version at or before the requested position.
 
         Args:
-            nodes: int64 `[U]`; those never written, or never seen, have the initial state.
-            position: Log positions, int64 `[U]`. Where all are current, the history is not touched.
+            nodes: int64 `[U]`; unwritten or unknown ones have the initial state.
+            position: Log positions, int64 `[U]`. If all are current, the history is not read.
 
         Raises:
-            ValueError: If an older version is asked for and no history is kept; on a device, where
-                that would have to be waited for, it is the initial state.
+            ValueError: If an older version is requested and no history is kept; a device, which
+                would have to synchronize, returns the initial state.
         """
         self._cover(nodes)
         if not nodes.is_cpu:
@@ -358,7 +358,7 @@ class NodeMemory(nn.Module):
         position: int | Tensor,
         is_last: Tensor | None = None,
     ) -> None:
-        """Make a new version of the nodes' rows, with mail, that holds from `position` on.
+        """Write a new version of the nodes' rows, with mail, valid from `position` on.
 
         Args:
             nodes: Distinct nodes, int64 `[R]`.
@@ -366,10 +366,10 @@ class NodeMemory(nn.Module):
             last_update: Ticks, int64 `[R]`.
             mail: float32 `[R, mail_dim]`, without gradients.
             mail_t: Ticks, int64 `[R]`.
-            position: The log position of the first event that may read it, at least that of
-                earlier writes; or int64 `[1]`, which is not waited for.
-            is_last: On a device nodes may come several times, if all rows of a node are alike:
-                bool `[R]`, marks one of each. None: none does.
+            position: The log position of the first event that may read it, at least that of earlier
+                writes; or int64 `[1]`, without synchronization.
+            is_last: On a device nodes may repeat if all rows of a node are equal: bool `[R]`, marks
+                one of each. None: no repeats.
         """
         self._cover(nodes, writes=True)
         if not nodes.is_cpu:
@@ -411,11 +411,11 @@ class NodeMemory(nn.Module):
     def state_dict(  # type: ignore[override]
         self, *, destination: dict[str, Any] | None = None, **_: Any
     ) -> dict[str, Tensor]:
-        """Return all of it as tensors: copies, which `load_state_dict` takes back.
+        """Return copies of the whole state as tensors, for `load_state_dict`.
 
-        The rows of a table come as a tensor in a temporary file, so that a large memory is never in
-        host memory twice. To the `state_dict` of a model around it, which has the parameters and
-        calls this with `destination`, it adds nothing.
+        The rows of a table are a tensor in a temporary file, so that a large memory is never in
+        host memory twice. It adds nothing to the `state_dict` of a model around it, which has the
+        parameters and calls this with `destination`.
         """
         if destination is not None:
             return destination
@@ -427,7 +427,7 @@ class NodeMemory(nn.Module):
         return state
 
     def parted(self, num_parts: int = PARTS) -> Callable[[int], dict[str, Tensor]]:
-        """Return what `state_dict` does, part by part of the nodes. See `PartedState`."""
+        """Return the state part by part of the nodes. See `PartedState`."""
         size, past = self.num_nodes, self.history
         is_copy = not isinstance(self.table, TensorTable)
         rows = self._copied_rows(size) if is_copy else self.table.read(0, size)
@@ -452,7 +452,7 @@ class NodeMemory(nn.Module):
         return take
 
     def load_parted(self, read: Callable[[int], Mapping[str, Tensor]]) -> None:
-        """Become what `parted` gave of all nodes. See `PartedState`.
+        """Load the parts that `parted` returned, of all nodes. See `PartedState`.
 
         Raises:
             KeyError: If a tensor is missing. Nothing is changed then.
@@ -477,11 +477,11 @@ class NodeMemory(nn.Module):
         return mapped.view(size, table.dim)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:  # type: ignore[override]
-        """Become what `state_dict` returned, also on another device; the past is kept as it was.
+        """Load the state, also on another device; `keep_past` is unchanged.
 
         Raises:
             KeyError: If a tensor is missing. Nothing is changed then.
-            ValueError: If no memory of these widths was saved so. Nothing is changed then.
+            ValueError: If the state does not fit these widths. Nothing is changed then.
         """
         history = _checked_history(state, self.table.dim, self.table.dtype)
         rows, clock = state["rows"], state["clock"]

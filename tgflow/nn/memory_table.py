@@ -1,4 +1,4 @@
-"""Storage of the rows of a node memory: with the model, or in a table."""
+"""Storage of the rows of a node memory: a buffer of the model, or a table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MemoryPlacement = Literal["model", "auto", "device", "uva", "host"]
 
 
 class TensorTable(nn.Module):
-    """Rows in a buffer of the model: they follow `Module.to`, and are no part of `state_dict`."""
+    """Rows in a buffer of the model: they follow `Module.to`, and are not in `state_dict`."""
 
     rows: Tensor
     placement = "model"
@@ -48,16 +48,16 @@ class TensorTable(nn.Module):
         return self.rows.index_select(0, ids)
 
     def scatter_(self, ids: Tensor, rows: Tensor) -> None:
-        """Overwrite the rows of ids that each come once, which is not checked."""
+        """Overwrite the rows of distinct ids, which is not checked."""
         self.rows.index_copy_(0, ids.to(self.rows.device), rows.to(self.rows.device))
 
     def read(self, start: int, stop: int) -> Tensor:
-        """Return neighboring rows: a view, on the model's device."""
+        """Return consecutive rows: a view, on the model's device."""
         return self.rows[start:stop]
 
 
 class PlacedTable(nn.Module):
-    """Rows in a `FeatureTable`, made with the first of them, for the device of the model."""
+    """Rows in a `FeatureTable`, created with the first of them, for the device of the model."""
 
     dtype = torch.float32
     _device: Tensor
@@ -109,7 +109,7 @@ class PlacedTable(nn.Module):
 
 
 MemoryTable: TypeAlias = "TensorTable | PlacedTable | FeatureTable | CachedTable"
-"""Rows that grow and change."""
+"""Tables of rows that grow and change."""
 
 
 def memory_table(dim: int, placement: MemoryPlacement, cache: int | str | None) -> MemoryTable:
@@ -123,7 +123,7 @@ def memory_table(dim: int, placement: MemoryPlacement, cache: int | str | None) 
 
 
 def check_memory_placement(placement: str, cache: int | str | None) -> None:
-    """Raise ValueError unless memory can be in that placement, behind such a cache."""
+    """Raise ValueError unless this placement and cache are supported for memory."""
     placements = get_args(MemoryPlacement)
     if placement == "disk":
         raise ValueError(
@@ -139,10 +139,10 @@ def check_memory_placement(placement: str, cache: int | str | None) -> None:
 
 
 def check_memory_table(table: MemoryTable, width: int) -> None:
-    """Raise ValueError unless a memory can have its rows, of this width, in `table`."""
+    """Raise ValueError unless `table` can hold a memory's rows, of this width."""
     if table.placement == "disk":
         raise ValueError(
-            "memory cannot be in a table on disk, whose rows never change; "
+            "memory cannot be in a table on disk, whose rows are immutable; "
             'use placement="uva" or "host", with a cache on the GPU in front'
         )
     if table.dim != width or table.dtype != torch.float32 or len(table) > 0:
@@ -153,7 +153,7 @@ def check_memory_table(table: MemoryTable, width: int) -> None:
 
 
 def grow_to(rows: Tensor, size: int) -> Tensor:
-    """Return `rows`, followed by zeros where there are less than `size` of them."""
+    """Return `rows`, zero-padded to `size` if there are fewer."""
     if size <= len(rows):
         return rows
     grown = rows.new_zeros((max(size, 2 * len(rows), 64), *rows.shape[1:]))

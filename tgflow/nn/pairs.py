@@ -34,9 +34,9 @@ class Pairs(NamedTuple):
         return len(self.src_row)
 
     def distinct_sources(self, num_rows: int) -> tuple[Tensor, Tensor]:
-        """Return the distinct rows of sources, and which of them is each pair's, int64 `[P]`.
+        """Return the distinct rows of sources, and the index of each pair's, int64 `[P]`.
 
-        On a GPU, to wait for nothing, those are all rows of the frontier.
+        On a GPU these are all rows of the frontier, to avoid synchronization.
 
         Args:
             num_rows: Rows of the top frontier.
@@ -59,10 +59,10 @@ class Pairs(NamedTuple):
             yield Pairs(self.src_row[part], self.dst_row[part])
 
     def logits(self, score: Callable[[Pairs], Tensor], max_pairs: int) -> Tensor:
-        """Return `[P]` by `score`, which makes `[p]` of a chunk, so that memory is bounded.
+        """Return `[P]` from `score`, called per chunk for `[p]`, so that memory is bounded.
 
-        The chunks change no result, but for the last bits where products of matrices depend on
-        their heights. While gradients are recorded, what `score` keeps for them is kept for all.
+        Chunking changes at most the last bits, where matrix products depend on their heights. While
+        gradients are recorded, the saved tensors of all chunks are kept.
         """
         return torch.cat([score(chunk) for chunk in self.chunks(max_pairs)])
 
@@ -74,9 +74,9 @@ class Pairs(NamedTuple):
 
 
 _SECONDS = (3600.0, 86_400.0, 604_800.0)
-"""An hour, a day and a week: the scales at which the age of a pair is told apart."""
+"""An hour, a day and a week: the scales that resolve the age of a pair."""
 _LOG_SCALE = 1 / 16
-"""Brings the logarithm of an age in seconds, of up to 30 years, to the order of 1."""
+"""Scales the logarithm of an age in seconds, of up to 30 years, to the order of 1."""
 
 
 class PairFeatures(nn.Module):
@@ -94,7 +94,7 @@ class PairFeatures(nn.Module):
     """
 
     counts: ClassVar[tuple[Count, ...]] = (Count("pair"), Count("reverse"), Count("dst"))
-    """What the plan must count."""
+    """Counts required from the plan."""
     dim: ClassVar[int] = 24
     """Columns."""
 
@@ -110,8 +110,8 @@ class PairFeatures(nn.Module):
 
         6 (1 - p) + 3 (0.7 - d), where p and d are log(1 + age) / 16 of the latest event of the pair
         in either direction and of that of the destination; a term is 0 if there is none, so that
-        nothing is held against those who are not known yet. A second ago they come to 6 and 2, and
-        to 0 103 days and 20 hours ago.
+        new nodes are not penalized. The terms are 6 and 2 at an age of 1 s, and 0 at 103 days and
+        20 hours.
         """
         pair, dst = [6.0, 0.0, -6.0, 0.0, 0.0, 0.0], [2.1, 0.0, -3.0, 0.0, 0.0, 0.0]
         return torch.tensor([*(0.0,) * 12, *pair, *dst])

@@ -13,11 +13,11 @@ from tgflow.nn._native import gather_rows
 class TimeEncoding(nn.Module):
     """cos(dt * w) with fixed frequencies w from 1 down to 1e-9 per second, evenly on a log scale.
 
-    A second and a decade both leave a trace. TGAT (Eq. 5 of arXiv:2002.07962) trains w, with a
-    phase; here they are fixed, as in GraphMixer (Sec. 3.1 of arXiv:2302.11636): a step of 1e-3 in w
-    turns the cosine of a month by 400 whole turns, so that training scrambles what it should tune.
-    On CollegeMsg TGN's validation AP after one epoch is 0.91 with fixed and 0.83 with trained
-    frequencies. It is also cheaper: nothing flows back through the cosines.
+    Resolves seconds and decades alike. TGAT (Eq. 5 of arXiv:2002.07962) trains w, with a phase;
+    here they are fixed, as in GraphMixer (Sec. 3.1 of arXiv:2302.11636): a step of 1e-3 in w shifts
+    the cosine of a month by 400 periods, so that training would randomize it. On CollegeMsg TGN's
+    validation AP after one epoch is 0.91 with fixed and 0.83 with trained frequencies. It is also
+    cheaper: no gradient flows through the cosines.
 
     Args:
         dim: Width of the encoding, at least 1.
@@ -45,8 +45,8 @@ class TimeEncoding(nn.Module):
 class LogTimeEncoding(nn.Module):
     """cos(log(1 + dt) * w + b) with trained w, from 1 down to 1e-9, and b.
 
-    On a scale of logarithms w can be trained, other than in `TimeEncoding`: a step of 1e-3 turns
-    the angle of a century by 0.02. The form is that of TPNet (arXiv:2410.04013).
+    On a log scale w can be trained, unlike in `TimeEncoding`: a step of 1e-3 turns the angle of a
+    century by 0.02. The form is that of TPNet (arXiv:2410.04013).
 
     Args:
         dim: Width of the encoding, at least 1.
@@ -70,7 +70,7 @@ class TokenProj(nn.Module):
 
     The token of a slot without a neighbor is zeros in every column. Edge and node features are
     multiplied before they are gathered, as events and nodes recur in a batch, so [...] is never
-    put together; the weights are those of one `nn.Linear` over all of it.
+    concatenated; the weights are those of one `nn.Linear` over all of it.
 
     Args:
         dim: Width of the result.
@@ -93,7 +93,7 @@ class TokenProj(nn.Module):
         self.time = time
         self.widths = [node_x_dim, edge_x_dim, 0 if time is None else time.dim, extra_dim]
         if not any(self.widths):
-            raise ValueError("tokens need a time encoding or features, and have none")
+            raise ValueError("provide a time encoding or features for the tokens")
         self.proj = nn.Linear(sum(self.widths), dim)
 
     def forward(self, block: Block, node_x: Tensor | None, extra: Tensor | None = None) -> Tensor:

@@ -17,10 +17,10 @@ Cell = Literal["gru", "rnn"]
 class MemoryUpdater(nn.Module):
     """cell([s_i | s_j | x | time(t - last update of i)], s_i): Eqs. 1 and 3 of arXiv:2006.10637.
 
-    The message is never put together: memory and mail lie side by side in a `NodeMemory`'s rows,
-    where the cell reads them, and only the time encoding has gradients as an input. As s_i is part
-    of the message, the cell's second map of s_i would only repeat what the first can do, but for
-    the candidate of a GRU, where it goes through the reset gate: there it is kept.
+    The message is never concatenated: the cell reads memory and mail from a `NodeMemory`'s rows,
+    and only the time encoding has gradients as an input. As s_i is part of the message, the cell's
+    second map of s_i is redundant, except in the candidate of a GRU, where it goes through the
+    reset gate: only there is it kept.
 
     Args:
         memory_dim: Width of the memory.
@@ -43,7 +43,7 @@ class MemoryUpdater(nn.Module):
                 nn.init.uniform_(parameter, -(memory_dim**-0.5), memory_dim**-0.5)
 
     def forward(self, rows: MemoryRows, seconds_per_tick: float) -> Tensor:
-        """Return the memory `[U, memory_dim]` after the mail of `rows`; without mail, as it was."""
+        """Return the memory `[U, memory_dim]` after the mail of `rows`; unchanged without mail."""
         # The few nodes without mail take the step too: dropping it costs less than picking rows.
         after = self._step(rows, seconds_per_tick)
         return torch.where(rows.has_mail.unsqueeze(1), after, rows.memory)

@@ -33,7 +33,7 @@ def random_signs(nodes: Tensor, dim: int) -> Tensor:
 
 
 def mix64(x: Tensor) -> Tensor:
-    """Return int64 of which every bit depends on all of `x`'s: splitmix64's last step."""
+    """Return int64 in which every bit depends on all bits of `x`: splitmix64's last step."""
     for shift, factor in zip((30, 27), _FACTORS, strict=True):
         x = (x ^ _shifted(x, shift)) * _signed(factor)
     return x ^ _shifted(x, 31)
@@ -48,7 +48,7 @@ def _signed(bits: int) -> int:
 
 
 MAX_PAIRS = 4096
-"""Pairs whose walks are multiplied at once on the CPU: it bounds memory, and changes no result."""
+"""Pairs multiplied at once on the CPU: bounds memory, and does not change results."""
 
 
 class WalkRows(NamedTuple):
@@ -57,9 +57,9 @@ class WalkRows(NamedTuple):
     base: Tensor
     """float32 `[U, dim]`: of walks without events."""
     memory: MemoryRows
-    """Of walks of 1, ..., `hops` events, as of their last update: float32 `[U, hops * dim]`."""
+    """Walks of 1, ..., `hops` events, as of their last update: float32 `[U, hops * dim]`."""
     decay: float
-    """Of a walk per event and tick."""
+    """Decay of a walk per event and tick."""
 
     @property
     def hops(self) -> int:
@@ -92,7 +92,7 @@ class WalkRows(NamedTuple):
         )
 
     def left(self, row: Tensor, t: Tensor) -> Tensor:
-        """Return what is left at `t` of walks of one event in the given rows, float32 `[P]`."""
+        """Return the share at `t` of walks of one event left in the given rows, float32 `[P]`."""
         return _left(t - self.memory.last_update.index_select(0, row), self.decay)
 
 
@@ -105,11 +105,11 @@ def near_features(
     mask: Tensor,
     proj: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """Return what a network makes of the walks of neighbors with nodes, `[R, k, dim]`.
+    """Return a network's features of the walks between neighbors and nodes, `[R, k, dim]`.
 
     Empty slots have zeros; `proj` is a linear map without a bias behind `walk_map`.
 
-    On the CPU only filled slots cost time; on a GPU, to wait for nothing, all do.
+    On the CPU only filled slots are computed; on a GPU all are, to avoid synchronization.
     """
     neighbor, node, t, filled = (
         x.expand(mask.shape).flatten() for x in (neighbor, node[:, None], t[:, None], mask)
@@ -155,9 +155,9 @@ class WalkProjection:
         return WalkRows(base, rows, self.decay * batch.seconds_per_tick)
 
     def messages(self, batch: Batch, rows: WalkRows) -> Messages:
-        """Return the walks that the batch's new events make, as of the last of them, for `write`.
+        """Return the walks created by the batch's new events, as of the last of them, for `write`.
 
-        Columns are those that go on from an event, and those of its node that were there before.
+        Columns are those that continue from an event, and the earlier ones of its node.
         """
         n, row, end = batch.num_new, input_rows(batch), batch.last_t
         t, other = batch.t[:n].repeat_interleave(2), row.view(n, 2).flip(1).flatten()
@@ -169,7 +169,7 @@ class WalkProjection:
         return Messages((longer.flatten(1), kept.flatten(1)), per_event=2)
 
     def write(self, memory: NodeMemory, events: NewEvents, messages: Messages) -> None:
-        """Add the walks that new events make, all at once, as of the last of them."""
+        """Add the walks created by new events, all at once, as of the last of them."""
         if len(events) == 0:
             return
         longer, kept = messages.columns
@@ -190,7 +190,7 @@ class WalkProjection:
 
 
 def num_features(hops: int) -> int:
-    """Return how many distinct products two nodes' walks of 0, ..., hops events have."""
+    """Return the number of distinct products of two nodes' walks of 0, ..., hops events."""
     return (hops + 1) * (2 * hops + 3)
 
 
@@ -214,7 +214,7 @@ def gram_products(walks: Tensor, a: Tensor, b: Tensor, left_a: Tensor, left_b: T
 
 
 def powers(left: Tensor, hops: int) -> Tensor:
-    """Return what is left of walks of 0, ..., hops events, float32 `[P, 1 + hops, 1]`."""
+    """Return the remaining share of walks of 0, ..., hops events, float32 `[P, 1 + hops, 1]`."""
     found = [torch.ones_like(left)]
     for _ in range(hops):
         found.append(found[-1] * left)
