@@ -159,7 +159,7 @@ def test_comparison_page_has_all_sections(analysis):
     page = comparison_page(analysis)
     for title in (
         "Leaderboard", "Mean reciprocal rank", "Accuracy against cost", "Differences", "Slices",
-        "Drift", "Going on to learn", "What the stream is like", "Protocol",
+        "Drift", "Gain from continued learning", "Stream statistics", "Protocol",
     ):  # fmt: skip
         assert title in page, title
     assert "3 models on made: good is ahead" in page
@@ -174,7 +174,7 @@ def test_comparison_page_has_all_sections(analysis):
     [worth] = analysis.worths
     assert (worth.origin, worth.num_events) == ("good", SIZE // 2)
     assert 0 < worth.since.low < worth.since.mean < worth.since.high
-    part = page[page.index("Going on to learn") : page.index("Slices")]
+    part = page[page.index("Gain from continued learning") : page.index("Slices")]
     assert f"<td>good</td><td>{worth.since.mean:.4f}" in part
     assert f"{worth.since.low:.4f} to {worth.since.high:.4f}" in part
 

@@ -43,7 +43,7 @@ class Options:
 
     @property
     def rounds(self) -> int:
-        """Number of measurements of a figure; the best counts."""
+        """Number of measurements of a figure; the best one counts."""
         return 1 if self.quick else 5
 
     @property

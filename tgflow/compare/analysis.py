@@ -28,7 +28,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Some of the events, and how well each model ranked them."""
+    """A subset of the events, and how well each model ranked them."""
 
     name: str
     num: int
@@ -45,15 +45,15 @@ class Worth:
     num_events: int
     """Events since the copy was frozen."""
     since: Interval
-    """Of a paired block bootstrap over these events."""
+    """Interval of a paired block bootstrap over these events."""
     chance: float
     """Share of the resamples in which it is above 0; ties count one half."""
 
 
 class Analysis:
-    """What can be said of the models of a comparison that came to its end.
+    """Statistics of the models that finished a comparison.
 
-    Only events that all of them scored count, so that all differences are of the same events.
+    Only events scored by all of them count, so that all differences are over the same events.
     """
 
     def __init__(self, outcome: Outcome, batch_size: int, num_resamples: int = RESAMPLES) -> None:
@@ -62,7 +62,7 @@ class Analysis:
         self._num_resamples = num_resamples
         self._participants: Mapping[str, Any] = outcome.summary["participants"]
         self.keys: dict[str, list[str]] = {}
-        """Those that came to the end, by label."""
+        """Models that finished, by label."""
         scored = []
         for key, each in self._participants.items():
             finite = np.isfinite(outcome.scores[key])
@@ -75,29 +75,29 @@ class Analysis:
 
     @cached_property
     def reciprocal_ranks(self) -> dict[str, Values]:
-        """By label `[S, N]`."""
+        """Reciprocal ranks, by label `[S, N]`."""
         return {label: self._column(label, 0) for label in self.keys}
 
     @cached_property
     def mrr(self) -> Significance:
-        """Of the reciprocal ranks of events."""
+        """Significance of the reciprocal ranks of events."""
         return compare_means(self.reciprocal_ranks, num_resamples=self._num_resamples)
 
     @cached_property
     def ap(self) -> Significance:
-        """Of the average precision of batches, in blocks of as many events."""
+        """Significance of the average precision of batches, in blocks of as many events."""
         values = {label: self._batch_aps(label, slice(None)) for label in self.keys}
         block = max(1, block_length(self.num_events) // self.batch_size)
         return compare_means(values, block=block, num_resamples=self._num_resamples)
 
     @cached_property
     def slices(self) -> list[Slice]:
-        """The events by what is known of them; those without an event are left out."""
+        """The events, sliced by their attributes; empty slices are omitted."""
         resampling = Resampling(self.num_events, block_length(self.num_events), self._num_resamples)
         return [self._slice(name, mask, resampling) for name, mask in self._masks() if mask.any()]
 
     def windows(self) -> list[slice]:
-        """Return where events are cut into 20 windows of about as many events."""
+        """Return the bounds of 20 windows of about equally many events."""
         cuts = np.linspace(0, self.num_events, min(NUM_WINDOWS, self.num_events) + 1).astype(int)
         return [slice(a, b) for a, b in itertools.pairwise(cuts)]
 
@@ -107,7 +107,7 @@ class Analysis:
         return [worth for label in self.keys if (worth := self._worth(label)) is not None]
 
     def _worth(self, copy: str) -> Worth | None:
-        """Return the gain of the model that `copy` is a frozen copy of; None if it is no copy."""
+        """Return the gain of the model that `copy` was frozen from; None if it is not a copy."""
         first, *_ = self.of_label(copy)
         origin = first["frozen_of"]
         if origin not in self.keys:
@@ -128,7 +128,7 @@ class Analysis:
         return Worth(copy, origin, size, Interval.of(late.mean(), drawn), chance_above(drawn))
 
     def drift(self, seconds_per_tick: float) -> dict[str, list[float]]:
-        """Return what the stream is like in each window, whoever predicts it.
+        """Return statistics of the stream in each window, independent of models.
 
         `repeats`, `new nodes`, `ties`: shares of the events; `events a day`; `shift`: the
         Jensen-Shannon divergence, in bits, of its destinations from those of the window before.
@@ -150,7 +150,7 @@ class Analysis:
         return out
 
     def of_label(self, label: str) -> list[Mapping[str, Any]]:
-        """Return what the summary has of each seed of a model that came to the end."""
+        """Return the summary of each seed of a model that finished."""
         return [self._participants[key] for key in self.keys[label]]
 
     @property
@@ -159,17 +159,17 @@ class Analysis:
         return tuple(self.outcome.summary.get("metrics", ()))
 
     def own_metric(self, label: str, name: str) -> float:
-        """Return a custom metric, the mean over seeds: of all events, or of the test."""
+        """Return a custom metric, the mean over seeds: over all events, or over the test."""
         part = "test" if "negatives" in self.outcome.summary else "prequential"
         found = [each.get(f"{part}.{name}", np.nan) for each in self.of_label(label)]
         return float(np.mean(found))
 
     def cost(self, label: str) -> float:
-        """Return the microseconds that an event takes, the mean over seeds."""
+        """Return the microseconds per event, the mean over seeds."""
         return float(np.mean([each["microseconds"]["all"] for each in self.of_label(label)]))
 
     def pareto(self) -> list[str]:
-        """Return who is better than all that cost no more, the cheapest first."""
+        """Return the models better than all that cost no more, the cheapest first."""
         best, out = -np.inf, []
         for label in sorted(self.keys, key=lambda each: (self.cost(each), each)):
             if self.mrr.means[label].mean > best:
@@ -178,7 +178,7 @@ class Analysis:
         return out
 
     def failures(self) -> dict[str, Mapping[str, Any]]:
-        """Return who dropped out, and why."""
+        """Return the models that dropped out, and why."""
         every = self._participants.items()
         return {key: each["failure"] for key, each in every if each["failure"]}
 
@@ -219,7 +219,7 @@ class Analysis:
 
 
 def _quarters(degree: NDArray[Any]) -> Iterator[tuple[str, Mask]]:
-    """Yield the events by how many events their source had before, in four parts."""
+    """Yield the events by their source's number of earlier events, in quarters."""
     cuts = np.quantile(degree, [0.25, 0.5, 0.75]).astype(int) if len(degree) else []
     bounds = [-1, *sorted({int(cut) for cut in cuts}), np.iinfo(np.int64).max]
     for low, high in itertools.pairwise(bounds):

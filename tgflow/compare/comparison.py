@@ -1,4 +1,4 @@
-"""Several models learn from one stream: all are asked about the same events and negatives."""
+"""Several models learn from one stream, with the same events and negatives."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class Comparison(StreamTrainer):
     """Predicts, learns and stores each micro-batch with every entrant, in one pass over a stream.
 
     All see the same micro-batches, negatives and replayed events, drawn with `config.data_seed`;
-    models whose needs agree (fanouts, strategy, memory, counts) share the batches themselves. Who
-    else takes part, and in which order, changes no bit of an entrant's scores: they are those that
-    `tgflow.ContinualTrainer` has with its seed and the same `data_seed`. One whose loss or score is
-    not finite drops out, and the others go on.
+    models whose needs agree (fanouts, strategy, memory, counts) share the batches themselves. An
+    entrant's scores do not depend on the other entrants or their order: they have the bits of
+    `tgflow.ContinualTrainer` with its seed and the same `data_seed`. An entrant whose loss or score
+    is not finite drops out; the others continue.
 
     Args:
-        lineup: Who takes part.
+        lineup: Entrants.
         graph: Grows by the stream's events; append to it nowhere else.
-        config: Settings of all; `seed` is nobody's. Without a `data_seed`, it is `seed`.
-        execution: How a GPU is used.
+        config: Settings of all; `seed` is only the default of `data_seed`.
+        execution: GPU settings.
 
     Raises:
         ValueError: As `check_lineup` and `StreamTrainer`.
@@ -69,7 +69,7 @@ class Comparison(StreamTrainer):
             config = replace(config, data_seed=config.seed)
         super().__init__(graph, config, execution, device_of_lineup(lineup))
         self._groups: dict[tuple[Any, ...], _Group] = {}
-        """Participants who share batches, by their needs."""
+        """Participants grouped by their needs; a group shares batches."""
         self.participants = [self._participant(entrant) for entrant in lineup]
         self._origins = {
             each.key: each for each in self.participants if each.entrant.frozen_of is None
@@ -81,12 +81,12 @@ class Comparison(StreamTrainer):
 
     @property
     def _steppers(self) -> Sequence[Stepper]:
-        """Of those who take part still; all have the same events."""
+        """Steppers of the active participants; all have the same events."""
         return [each.stepper for each in self._active or self.participants[:1]]
 
     @property
     def num_pending(self) -> int:
-        """Micro-batches that were learned and whose records were not yielded yet."""
+        """Micro-batches that were learned but whose records were not yielded."""
         waiting = [c.stepper.num_pending + len(self._queues[c.key]) for c in self._active]
         return max(waiting, default=0) + len(self._ready)
 
@@ -99,11 +99,11 @@ class Comparison(StreamTrainer):
 
     @property
     def num_batches(self) -> int:
-        """Batches that are prepared for each micro-batch, of all groups."""
+        """Batches prepared for each micro-batch, over all groups."""
         return sum(group.num_batches for group in self._groups.values())
 
     def result(self) -> dict[str, Any]:
-        """Return what is common to all, and `participants`: what is not, by key; fit for JSON."""
+        """Return the common figures, and individual ones by key in `participants`; JSON."""
         c, progress = self.config, self.progress
         test_start = progress.timeline.tail_start(c.test_share)
         tied = self.graph.log.tied_share(self.position)
@@ -125,7 +125,7 @@ class Comparison(StreamTrainer):
         }
 
     def save_to(self, writer: Checkpoint) -> None:
-        """Save the stream so far once, and what each participant has of its own."""
+        """Save the stream so far once, and the state of each participant."""
         self._collect(everything=True)
         save_graph(writer, self.graph, self.position)
         writer.note("trainer", "compare")
@@ -151,13 +151,13 @@ class Comparison(StreamTrainer):
         """Return a comparison that continues where `checkpoint` was taken, with the same bits.
 
         Args:
-            lineup: The entrants it had then, in that order; their parameters are overwritten.
-            checkpoint: From `checkpoint()`, or another reader of what `save` has written.
-            config: The settings that it had then; None takes them from the checkpoint.
-            execution: As the class.
-            device: Where the graph is to be, as `TemporalGraph` takes it.
-            device_budget: As `TemporalGraph` takes it.
-            edge_x: The table to have the edge features; None: host memory.
+            lineup: The same entrants in the same order; their parameters are overwritten.
+            checkpoint: From `checkpoint()`, or another reader of what `save` wrote.
+            config: The same settings; None takes them from the checkpoint.
+            execution: As in the class.
+            device: Device of the graph, as in `TemporalGraph`.
+            device_budget: As in `TemporalGraph`.
+            edge_x: Table to load the edge features into; None: host memory.
 
         Raises:
             CheckpointError: If it is not of a comparison, or of another lineup.
@@ -226,7 +226,7 @@ class Comparison(StreamTrainer):
         return batch
 
     def _freeze(self) -> None:
-        """Make the copies whose time has come."""
+        """Make the frozen copies that are due."""
         due = [
             each
             for each in self.participants
@@ -238,7 +238,7 @@ class Comparison(StreamTrainer):
             each.freeze_from(self._origins[f"{each.entrant.frozen_of}/{each.entrant.seed}"])
 
     def _collect(self, *, everything: bool) -> None:
-        """Take in what has come to the host; join the records that all have of a micro-batch."""
+        """Process values that reached the host; join the records of a micro-batch."""
         for each in self._active:
             each.collect(everything=everything)
         active = self._active
@@ -264,12 +264,12 @@ class _Group:
 
     @property
     def num_batches(self) -> int:
-        """Batches for each micro-batch: to predict, and for updates if somebody takes any."""
+        """Batches for each micro-batch: to predict, and for updates if any participant learns."""
         return 1 + max(each.num_updates for each in self.participants)
 
 
 def _joined(records: dict[str, StepRecord], metrics: Sequence[str]) -> StepRecord:
-    """Return the record of whoever is best so far, with the prequential figures of all."""
+    """Return the record of the best model so far, with the prequential figures of all."""
 
     def ap(record: StepRecord) -> float:
         return record.prequential.get("ap", 0.0)

@@ -21,12 +21,12 @@ _AT_ONCE = 1 << 16
 def event_facts(graph: TemporalGraph, start: int, stop: int) -> Facts:
     """Return attributes of the events of a graph at `[start, stop)`, each `[N]` by name.
 
-    What came before an event is what is strictly earlier than it.
+    Earlier events are those with a strictly smaller time.
 
     * `eid`, `src`, `dst`, `t`: int64: the event.
-    * `num_pair`, `num_reverse`: int64: how often the pair came before, this way and the other.
-    * `num_src`, `num_dst`: int64: events before of its source and of its destination.
-    * `pair_age`: float64: seconds since the pair came last, either way; -1 if it never did.
+    * `num_pair`, `num_reverse`: int64: earlier events of the pair, forward and in reverse.
+    * `num_src`, `num_dst`: int64: earlier events of its source and of its destination.
+    * `pair_age`: float64: seconds since the pair's last event, in either direction; -1 without one.
     * `tied`: bool: whether the event before it has the same time.
     """
     history = CountHistory(graph, _ASKED)

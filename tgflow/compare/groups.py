@@ -1,4 +1,4 @@
-"""Models whose needs agree share the batches that are prepared for them."""
+"""Models with equal needs share the batches prepared for them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tgflow.train.plans import PREDICT, MicroBatchPlans
 
 
 def needs_of(model: TemporalModel, config: ContinualConfig) -> tuple[Any, ...]:
-    """Return what a model's batches depend on, beside what all models of a comparison share."""
+    """Return the settings that a model's batches depend on, beside those shared by all models."""
     strategy = config.strategy or model.strategy
     reads_memory = model.state is not None if model.reads_nodes else None
     return model.fanouts, strategy, reads_memory, tuple(model.counts)
 
 
 class Stopwatch:
-    """Seconds for which threads were busy with preparing a group's batches."""
+    """Seconds that threads spent preparing a group's batches."""
 
     def __init__(self) -> None:
         self._adding = threading.Lock()
@@ -34,7 +34,7 @@ class Stopwatch:
 
     @contextmanager
     def preparing(self, epoch: int) -> Iterator[None]:
-        """Enclose the preparation of a batch of `epoch`; for any thread."""
+        """Context manager around the preparation of a batch of `epoch`; for any thread."""
         begin = time.thread_time()
         yield
         seconds = time.thread_time() - begin
@@ -56,7 +56,7 @@ class GroupPlans:
 
     @property
     def gpu(self) -> Device | None:
-        """Where batches are made: on a GPU, or in host memory."""
+        """The GPU on which batches are made; None: host memory."""
         return self.groups[0].gpu
 
     def __len__(self) -> int:
@@ -69,7 +69,7 @@ class GroupPlans:
             return self.groups[group].batch(epoch, index, number)
 
     def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> MakeBatch:
-        """Return what makes the same batches on a GPU; see `tgflow.Plan.batches_on`."""
+        """Return the maker of the same batches on a GPU; see `tgflow.Plan.batches_on`."""
         makes = [plans.batches_on(gpu, num_slabs, clock) for plans in self.groups]
 
         def make(epoch: int, index: int, *part: Any) -> LentBatch:

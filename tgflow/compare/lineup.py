@@ -12,7 +12,7 @@ from tgflow.describe import described
 from tgflow.model import TemporalModel
 
 LEARNING = frozenset({"learning_rate", "weight_decay", "grad_clip", "loss"})
-"""Settings of a trainer in which entrants may differ: all others decide what they are shown."""
+"""Trainer settings in which entrants may differ; all others affect the shared batches."""
 
 
 @described
@@ -21,16 +21,16 @@ class Entrant:
     """A model with one seed.
 
     Args:
-        label: What the model is called; others with the label are it with other seeds.
-        seed: Of its parameters and of dropout.
-        model: With the parameters that it starts from; no other entrant's.
-        learning: Settings of its own, of those in `LEARNING`.
-        frozen_of: Of a frozen copy, the label of the model that it is a copy of: an entrant of the
-            same seed. Its own model is built alike, and takes on the other's state.
-        frozen_at: Log position from which on it learns no more, while its memory goes on.
+        label: Name of the model; entrants that share it differ in the seed only.
+        seed: Seed of its parameters and of dropout.
+        model: Model with its initial parameters; not shared with other entrants.
+        learning: Its own settings, from those in `LEARNING`.
+        frozen_of: For a frozen copy, the label of the original: an entrant of the same seed. Its
+            own model is built alike, and takes over the original's state.
+        frozen_at: Log position from which on it stops learning; its memory is still updated.
 
     Raises:
-        ValueError: If `learning` has another setting, or a frozen copy is of nobody or of no time.
+        ValueError: If `learning` has another setting, or `frozen_of` or `frozen_at` is missing.
 
     Example:
         >>> tg.compare.Entrant("tgn", seed=0, model=tg.TGN(), learning={"learning_rate": 1e-4}).key
@@ -63,7 +63,7 @@ Lineup: TypeAlias = Sequence[Entrant]
 
 
 def check_lineup(lineup: Lineup) -> None:
-    """Refuse a line-up that cannot be compared."""
+    """Raise ValueError if a line-up cannot be compared."""
     keys = [entrant.key for entrant in lineup]
     if not keys:
         raise ValueError("a comparison needs at least one model, got none")
@@ -79,7 +79,7 @@ def check_lineup(lineup: Lineup) -> None:
 
 
 def device_of_lineup(lineup: Lineup) -> torch.device:
-    """Return where the models are; those without parameters are wherever the others are."""
+    """Return the device of the models; those without parameters use that of the others."""
     return next(iter(_devices(lineup)), torch.device("cpu"))
 
 

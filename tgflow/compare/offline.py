@@ -34,11 +34,11 @@ def compare_offline(
     saves: OfflineSaves | None = None,
     on_result: Callable[[str, Mapping[str, Any]], None] = lambda key, result: None,
 ) -> Outcome:
-    """Train each entrant and return how all scored the events of the test.
+    """Train each entrant and return the scores of all on the events of the test.
 
-    The split, the new nodes and the negatives are the same for all, as `config.data_seed` says. One
-    whose loss is not finite drops out, and the others go on. Of several kinds of negatives the
-    first is compared.
+    The split, the new nodes and the negatives are the same for all, by `config.data_seed`. An
+    entrant whose loss is not finite drops out; the others continue. With several kinds of negatives
+    the first is compared.
     """
     saves = OfflineSaves() if saves is None else saves
     participants: dict[str, Any] = {}
@@ -55,7 +55,7 @@ def compare_offline(
 
 
 def _trained(key: str, trainer: OfflineTrainer, heard: _TestScores, saves: OfflineSaves) -> Trained:
-    """Train an entrant, from where it was saved on, and keep what it came to."""
+    """Train an entrant, resuming from its saved epoch, and store its result."""
     saves.resume(trainer)
     result, failure = {}, None
     try:
@@ -99,7 +99,7 @@ class _TestScores(Callback):
     def on_test_scores(
         self, negatives: str, eid: Tensor, positive: Tensor, negative: Tensor
     ) -> None:
-        """Take in what a batch of the test came to."""
+        """Add the scores of a test batch."""
         if negatives == self._kind:
             rank = 1 / ranks(positive, negative)
             self._parts.append((eid, rank, positive, negative[:, 0]))
@@ -113,7 +113,7 @@ class _TestScores(Callback):
 
 
 def _participant(entrant: Entrant, trained: Trained) -> dict[str, Any]:
-    """Return what a summary says of an entrant; an event costs what one of an epoch does."""
+    """Return an entrant's summary; the cost of an event is that of an event of an epoch."""
     result = trained.result
     each = 1e6 / result["events_per_second"] if result else float("nan")
     overhead = each * result["overhead_share"] if result else float("nan")

@@ -26,31 +26,31 @@ _NOW = "now-"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trained:
-    """What an entrant came to."""
+    """Result of an entrant."""
 
     key: str
     rows: NDArray[Any]
     """float64 `[N, 3]`: its scores of the test's events, see `COLUMNS`; NaN: not scored."""
     result: Mapping[str, Any]
-    """What `OfflineTrainer.fit` returned; empty if it dropped out."""
+    """Result of `OfflineTrainer.fit`; empty if it dropped out."""
     failure: Mapping[str, Any] | None = None
 
 
 class SavedPart(Protocol):
-    """What belongs in the checkpoints beside the entrants."""
+    """Further sections of the checkpoints, beside the entrants."""
 
     def save(self, writer: Checkpoint) -> None:
-        """Save what it is."""
+        """Save its state."""
 
     def saved(self) -> None:
-        """Hear that it is on the disk."""
+        """Callback after the checkpoint was written."""
 
 
 class OfflineSaves:
-    """Keeps what entrants came to, and the newest epoch of the one that trains.
+    """Keeps the results of entrants, and the newest epoch of the one in training.
 
     A checkpoint is written when an entrant is done, and after an epoch if the last one was long
-    ago. One that cannot be written is said, and training continues.
+    ago. A write failure is reported, and training continues.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class OfflineSaves:
         self._step = 0 if store is None or newest is None else store.entries()[-1].step
         self._saved_at = time.monotonic()
         self.trained = [] if newest is None else _trained_of(newest)
-        """Who is done, in the order of the line-up."""
+        """Finished entrants, in the order of the line-up."""
         self._under_way: Checkpoint | None = None
         if newest is not None:
             noted = read_as(dict[str, Any] | None, newest.meta.get("under_way"), "under_way")
@@ -81,7 +81,7 @@ class OfflineSaves:
         found = self.trained[number]
         if found.key != key:
             raise CheckpointError(
-                f"the checkpoint has {found.key} where {key} takes part now: the line-up is another"
+                f"the checkpoint has {found.key} instead of {key}: the model list has changed"
             )
         return found
 
@@ -94,12 +94,12 @@ class OfflineSaves:
         return True
 
     def after_epoch(self, trainer: OfflineTrainer) -> None:
-        """Save where a training is, if it is time to."""
+        """Save the state of a training, if it is due."""
         if self._every and time.monotonic() - self._saved_at >= self._every:
             self._save(trainer)
 
     def add(self, trained: Trained) -> None:
-        """Save what the next entrant came to."""
+        """Save the result of the next entrant."""
         self.trained.append(trained)
         self._save(None)
 

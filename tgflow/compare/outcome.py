@@ -20,11 +20,11 @@ from tgflow.durable.fs import replacing
 SCORES, EVENTS, SUMMARY = "scores.arrow", "events.arrow", "metrics.json"
 _AT_ONCE = 1 << 16
 _CRC32 = b"crc32"
-"""Key of a file's metadata that has the checksum of its columns."""
+"""Metadata key of the checksum of a file's columns."""
 
 
 class OutcomeDamaged(RuntimeError):
-    """A file is not what a comparison has left."""
+    """Raised if a file is not one that a comparison has written."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,7 +106,7 @@ def _signed(schema: pa.Schema, columns: Mapping[str, NDArray[Any]]) -> pa.Schema
 
 
 def _crc32_of(columns: Mapping[str, NDArray[Any]]) -> bytes:
-    """Return the checksum of columns, their names and types, as text; any NaN is the same."""
+    """Return the checksum of columns, their names and types, as text; all NaNs are equal."""
     found = 0
     for name, column in columns.items():
         plain = np.where(np.isnan(column), np.nan, column) if column.dtype.kind == "f" else column

@@ -26,7 +26,7 @@ def comparison_page(analysis: Analysis) -> str:
     title = f"{f'{num} models' if num > 1 else best} on {stream}"
     title += f": {best} is ahead" if num > 1 else ""
     lead = (
-        f"Every model was asked about the same {analysis.num_events:,} events and the same "
+        f"Every model predicted the same {analysis.num_events:,} events and the same "
         f"negatives, {'each with one seed' if seeds == 1 else f'with up to {seeds} seeds'}. "
         "Intervals hold 95 % of resamples of blocks of "
         f"{analysis.mrr.block:,} consecutive events ({analysis.mrr.num_blocks} blocks); "
@@ -109,7 +109,7 @@ def _charts(analysis: Analysis) -> Iterable[Chart | Scatter]:
     shares = {name: drift[name] for name in ("repeats", "new nodes", "ties", "shift")}
     lines = [_line(name, windows, y, c) for c, (name, y) in enumerate(shares.items(), 1)]
     note = "shares of the events; shift: of destinations from the window before, in bits"
-    yield _chart("What the stream is like", note, lines)
+    yield _chart("Stream statistics", note, lines)
     days = [_line("events a day", windows, drift["events a day"], 1)]
     yield _chart("Events a day", "by window", days, show_y=compact, low=0.0)
 
@@ -162,7 +162,7 @@ def _costs(analysis: Analysis) -> Scatter:
     ]
     return Scatter(
         "Accuracy against cost",
-        "MRR; dashed: who is better than all that cost no more",
+        "MRR; dashed: models better than all that cost no more",
         points,
         analysis.pareto(),
         "microseconds an event (compute + store + prepare), logarithmic",
@@ -192,7 +192,7 @@ def _worths(analysis: Analysis) -> Card:
         for each in analysis.worths
     ]
     note = "Over all events after the copies were frozen."
-    return Card("Going on to learn", rows, head, [note])
+    return Card("Gain from continued learning", rows, head, [note])
 
 
 def _differences(analysis: Analysis) -> Card:

@@ -1,4 +1,4 @@
-"""One entrant in a comparison that is under way: it learns, is scored, or has dropped out."""
+"""State of one entrant during a comparison: active, frozen or dropped out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tgflow.train.stepper import Stepper
 
 
 class Participant:
-    """An entrant, with the stepper, scores and clocks that are its own."""
+    """An entrant, with its own stepper, scores and clocks."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Participant:
         )
         self.failure: dict[str, Any] | None = None
         self.is_waiting = entrant.frozen_of is not None
-        """Whether it is a copy that is yet to be made."""
+        """Whether it is a copy that was not made yet."""
         self._watch, self._counts = watch, counts
         self._commits = clock_of(self.stepper.learner.device)
         self._before = {"commit": 0.0, "preparation": 0.0}
@@ -70,11 +70,11 @@ class Participant:
 
     @property
     def num_updates(self) -> int:
-        """Updates that it takes from a micro-batch: none if it only predicts and stores."""
+        """Updates per micro-batch: 0 if it only predicts and stores."""
         return 0 if self.entrant.frozen_of is not None else self.stepper.num_updates
 
     def predict(self, batch: AnyBatch) -> None:
-        """Score a micro-batch; one that does not learn stores it, too."""
+        """Score a micro-batch; a participant that does not learn stores it, too."""
         with self._dropping_out(batch):
             self.stepper.predict(batch)
         if not self.num_updates:
@@ -93,14 +93,14 @@ class Participant:
                 self.stepper.store(batch)
 
     def collect(self, *, everything: bool) -> None:
-        """Take in what has come to the host; drop out where something was not finite."""
+        """Process values that reached the host; drop out if one was not finite."""
         try:
             self.stepper.collect(everything=everything)
         except TrainingDiverged as found:
             self._drop_out(found, found.before[0])
 
     def freeze_from(self, origin: Participant) -> None:
-        """Become a copy of `origin` as it is now: parameters, memory, figures and scores."""
+        """Become a copy of `origin` as of now: parameters, memory, figures and scores."""
         origin.collect(everything=True)
         if origin.failure is not None:
             self.failure = origin.failure
@@ -117,7 +117,7 @@ class Participant:
         self.is_waiting = False
 
     def result(self, test_start: int, position: int) -> dict[str, Any]:
-        """Return its metrics, what it costs and how it ended, fit for JSON."""
+        """Return its metrics, cost and final state, JSON-serializable."""
         model = self.entrant.model
         return {
             "label": self.entrant.label,
@@ -138,7 +138,7 @@ class Participant:
         }
 
     def save(self, writer: Checkpoint) -> None:
-        """Save all that belongs to it alone."""
+        """Save its individual state."""
         writer.note("failure", self.failure)
         writer.note("is_waiting", self.is_waiting)
         writer.note("seconds", self._seconds())
@@ -179,11 +179,11 @@ class Participant:
         }
 
     def _preparing(self) -> float:
-        """Return the seconds that its batches have taken in this process, as if for it alone."""
+        """Return the seconds spent on its batches in this process, as if for it alone."""
         return self._watch.seconds(learns=self.num_updates > 0)
 
     def _microseconds(self) -> dict[str, float]:
-        """Return what an event took: what it computed, stored, and what its batches took."""
+        """Return the microseconds per event: computing, storing, and preparing batches."""
         progress, seconds = self.stepper.progress, self._seconds()
         per_event = 1e6 / max(progress.num_events, 1)
         out = {
@@ -195,7 +195,7 @@ class Participant:
 
 
 def _state_bytes(model: nn.Module) -> int:
-    """Return the bytes of what a model keeps of the stream."""
+    """Return the bytes of a model's state."""
     state: Any = getattr(model, "state", None)
     if state is None:
         return 0

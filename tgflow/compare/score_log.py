@@ -11,7 +11,7 @@ from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.train.stepper import MicroBatch
 
 PIECE = 1 << 18
-"""Events of a piece that a checkpoint need not write again."""
+"""Events of a segment that later checkpoints need not write again."""
 COLUMNS = ("reciprocal_rank", "positive", "negative")
 
 
@@ -31,7 +31,7 @@ class ScoreLog:
         return self._rows[: self._size]
 
     def add(self, of: MicroBatch, positive: Tensor, negative: Tensor, rank: Tensor) -> None:
-        """Take in the scores of a micro-batch, which may come after others that were skipped."""
+        """Add the scores of a micro-batch, which may follow skipped ones."""
         begin, end = of.start - self._start, of.stop - self._start
         num = end - begin
         positive, negative = positive[:num], negative[:num]
@@ -46,7 +46,7 @@ class ScoreLog:
         self._start, self._rows, self._size = other._start, other.rows.clone(), other._size
 
     def save(self, writer: Checkpoint) -> None:
-        """Save the rows as views, which nothing changes."""
+        """Save the rows as views, which are never modified."""
         writer.note(self.name, {"start": self._start, "size": self._size, "piece": PIECE})
         rows = self._rows
         put_pieces(writer, self.name, PIECE, self._size, lambda a, b: {"rows": rows[a:b]})
@@ -62,7 +62,7 @@ class ScoreLog:
         self._start, self._size = start, size
 
     def _reserve(self, size: int, dtype: torch.dtype) -> None:
-        """Make room for `size` rows; those that were saved stay as they are."""
+        """Make room for `size` rows; saved ones are not modified."""
         kind = torch.promote_types(self._rows.dtype, dtype)
         if size <= len(self._rows) and kind == self._rows.dtype:
             return

@@ -1,7 +1,7 @@
-"""Whether one model is better than another: paired block bootstrap, and Holm's correction.
+"""Significance of differences between models: paired block bootstrap, Holm's correction.
 
-All models are resampled alike, so that a difference is one of the same events; seeds are resampled
-in the outer loop.
+All models share the resamples, so that differences are over the same events; seeds are resampled in
+the outer loop.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import combinations
 from tgflow.resampling import LEVEL, RESAMPLES, Interval, Resampling, Values
 
 BLOCK = 1_000
-"""Consecutive events of a block; fewer where there would be less than `LEAST_BLOCKS`."""
+"""Consecutive events of a block; fewer if there would be less than `LEAST_BLOCKS`."""
 LEAST_BLOCKS = 30
 
 
@@ -24,7 +24,7 @@ def block_length(num: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How much better the first model is than the second."""
+    """Difference of the first model's mean to the second's."""
 
     first: str
     second: str
@@ -32,28 +32,28 @@ class Difference:
     chance: float
     """Share of the resamples in which the first is better; ties count one half."""
     p: float
-    """Two-sided, of no difference."""
+    """Two-sided p-value of no difference."""
     p_holm: float
-    """The same, corrected for all pairs that are compared."""
+    """The p-value corrected for all compared pairs."""
 
     @property
     def is_significant(self) -> bool:
-        """Whether the two are told apart at 5 %, all pairs together."""
+        """Whether the two differ significantly at 5 %, over all pairs together."""
         return self.p_holm < LEVEL
 
 
 @dataclass(frozen=True, slots=True)
 class Significance:
-    """What can be said of the means of some models."""
+    """Means of some models, with intervals and differences."""
 
     means: dict[str, Interval]
-    """By model, the best one first."""
+    """Mean by model, the best one first."""
     differences: list[Difference]
     block: int
     num_blocks: int
 
     def between(self, first: str, second: str) -> Difference:
-        """Return the difference of a pair, whichever is named first."""
+        """Return the difference of a pair, in either order."""
         return next(d for d in self.differences if {d.first, d.second} == {first, second})
 
     def p_of_best(self, label: str) -> float | None:
@@ -72,14 +72,14 @@ def compare_means(
     """Return how the means of models differ.
 
     Args:
-        scores: By model `[S, N]`: of each seed and event, the higher, the better. Models may have
-            different numbers of seeds; those that have as many are paired by them.
-        block: Values of a block; None: as `block_length` says.
-        num_resamples: How many resamples.
-        seed: Of the resamples.
+        scores: By model `[S, N]`, for each seed and event; higher is better. Models may have
+            different numbers of seeds; those with equal numbers are paired by seed.
+        block: Values of a block; None: by `block_length`.
+        num_resamples: Number of resamples.
+        seed: Seed of the resamples.
 
     Raises:
-        ValueError: If there are no values, or not as many of all models.
+        ValueError: If there are no values, or models differ in their number.
 
     Example:
         >>> ranks = torch.rand(1, 300, generator=torch.Generator().manual_seed(0)).double().numpy()
@@ -117,7 +117,7 @@ def chance_above(drawn: Values) -> float:
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """Return p-values corrected for being several (Holm, 1979), in their order, at most 1."""
+    """Return p-values corrected for multiple tests (Holm, 1979), in their order, at most 1."""
     out, highest = [0.0] * len(ps), 0.0
     for rank, number in enumerate(sorted(range(len(ps)), key=lambda i: ps[i])):
         highest = max(highest, min(1.0, (len(ps) - rank) * ps[number]))

@@ -1,1 +1,1 @@
-"""What people see of a run: the report page, the live display, tables and texts."""
+"""Presentation of a run: the report page, the live display, tables and texts."""

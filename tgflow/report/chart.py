@@ -1,6 +1,6 @@
 """Line charts and scatter plots, as coordinates and labels for the page's template.
 
-Sizes are percents: plots scale to the width of the page.
+Sizes are percentages: plots scale to the width of the page.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 MAX_POINTS = 480
-"""Points that a line is thinned to, each the mean of its share."""
+"""Most points of a line; each is the mean of its share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a chart; `y` may hold None where nothing was measured."""
+    """One line of a chart; `y` may hold None for missing values."""
 
     name: str
     x: Sequence[float]
@@ -42,7 +42,7 @@ class _Scale(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Lines over one x axis, and how to write the numbers of both axes."""
+    """Lines over one x axis, with the number formats of both axes."""
 
     title: str
     note: str
@@ -56,7 +56,7 @@ class Chart:
     wide: bool = False
 
     def figure(self) -> dict[str, Any]:
-        """Return what the template draws; without `y_labels` if nothing was measured."""
+        """Return the data of the template; without `y_labels` if nothing was measured."""
         lines = [_thin(line) for line in self.lines]
         xs = [x for line in lines for x, y in zip(line.x, line.y, strict=True) if y is not None]
         ys = [y for line in lines for y in line.y if y is not None]
@@ -96,7 +96,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """Named points, some of which a line joins, over a logarithmic x axis."""
+    """Named points over a logarithmic x axis, some of them joined by a line."""
 
     title: str
     note: str
@@ -109,7 +109,7 @@ class Scatter:
     show_y: Callable[[float], str]
 
     def figure(self) -> dict[str, Any]:
-        """Return what the template draws."""
+        """Return the data of the template."""
         logs = [math.log10(x) for _, x, _, _ in self.points]
         first, last = math.floor(min(logs)), math.ceil(max(logs))
         decades = range(first, max(last, first + 1) + 1)

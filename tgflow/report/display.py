@@ -1,4 +1,4 @@
-"""What a run shows while it goes: a live panel on a terminal, else a line now and then."""
+"""Progress of a run: a live panel on a terminal, else a line from time to time."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Display:
 
     @property
     def _done(self) -> float:
-        """Which share of the stream is done; 0 if that cannot be known."""
+        """Share of the stream that is done; 0 if unknown."""
         if self._total:
             return min(float(self._last.get("stop", 0)) / self._total, 1.0)
         return float(self._last.get("progress", 0.0))

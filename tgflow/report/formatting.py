@@ -1,4 +1,4 @@
-"""How numbers, times and sizes are written for people."""
+"""Formatting of numbers, times and sizes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def num_bytes(size: float) -> str:
 
 
 def rank_line(figures: Mapping[str, Any]) -> str:
-    """Write in one line how a rank is, by its figures in metrics.json."""
+    """Describe a rank in one line, by its figures in metrics.json."""
     sent = ", ".join(f"{kind} {num_bytes(size)}" for kind, size in figures["sent_bytes"].items())
     return (
         f"computes {figures['compute_seconds']:.1f} s, waits {figures['wait_seconds']:.1f} s, "
@@ -60,7 +60,7 @@ def rank_line(figures: Mapping[str, Any]) -> str:
 
 
 def reuse_line(figures: Mapping[str, Any]) -> str:
-    """Write in one line what a result says of rows that training has reused."""
+    """Describe the rows reused in training in one line, by a run's result."""
     reused, refreshed = figures["reuse.reused"], figures["reuse.refreshed"]
     share = reused / max(figures["reuse.asked"], 1)
     line = (
@@ -72,11 +72,11 @@ def reuse_line(figures: Mapping[str, Any]) -> str:
 
 
 FIRST_DATE, LAST_DATE = 631_152_000, 221_845_392_000
-"""Unix seconds of 1990 and of 9000, beyond which times are hardly dates."""
+"""Unix seconds of 1990 and of 9000; times outside are hardly dates."""
 
 
 def stream_time(first: int, last: int, unit: str) -> tuple[Callable[[float], str], str]:
-    """Return how to write a stream's times from `first` to `last`, and what its axis is called.
+    """Return the format of a stream's times from `first` to `last`, and the title of its axis.
 
     Times of 1990 to 8999 as Unix time are written as UTC dates, other ones as the time since
     `first`.

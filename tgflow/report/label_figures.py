@@ -54,7 +54,7 @@ def label_table(
 
 
 def label_score(figures: Mapping[str, float]) -> str:
-    """Return how well labels were predicted, in a few words; nothing where none were."""
+    """Return the label metrics in a few words; "" without labels."""
     names = (f"{task}.{key}" for task in TASKS for key in ("auc", "accuracy"))
     found = [f"  {name} {score(figures[name])}" for name in names if name in figures]
     return "".join(found[:1])

@@ -1,4 +1,4 @@
-"""report.html: one self-contained page about a run, that needs neither network nor JavaScript."""
+"""report.html: one self-contained page about a run, needing neither network nor JavaScript."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Rows: TypeAlias = Sequence[Sequence[Cell]]
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A part of a page: a table with a heading, or several, and notes; or charts."""
+    """A section of a page: one or several tables with a heading, and notes; or charts."""
 
     title: str = ""
     rows: Rows = ()
@@ -41,7 +41,7 @@ class Card:
     notes: Sequence[str] = ()
     groups: Sequence[tuple[str, Rows]] = ()
     figures: Sequence[dict[str, Any]] = ()
-    """Charts, which stand alone."""
+    """Charts, without a table."""
 
 
 def continual_report(
@@ -57,7 +57,7 @@ def continual_report(
     title = f"{config.model.name.upper()} learning from {stream_name(config.stream.path)}"
     lead = (
         f"Every micro-batch of {config.continual.batch_size} events was predicted first, then "
-        "learned, then stored. What is plotted was measured before the model had seen the events."
+        "learned, then stored. Plotted values were measured before the model had seen the events."
     )
     if num_damaged:
         lead += f" {num_damaged:,} damaged records of metrics.jsonl are left out."
@@ -278,7 +278,7 @@ def render_page(
     parts: Sequence[Card],
     version: str,
 ) -> str:
-    """Return a page that needs nothing else; all texts are escaped."""
+    """Return a self-contained page; all texts are escaped."""
     from jinja2 import Environment, FileSystemLoader
     from markupsafe import Markup, escape
 
@@ -295,7 +295,7 @@ def render_page(
 
 
 def _protocol(flat: Mapping[str, Any], training: TrainingConfig) -> list[tuple[str, str]]:
-    """Return what one must know to compare the figures with others'."""
+    """Return the settings needed to compare the figures with others."""
     sees = {
         "batch": "batch: a query sees the state at the start of its batch",
         "event": "event: a query sees every event strictly before it",
@@ -321,7 +321,7 @@ def _protocol(flat: Mapping[str, Any], training: TrainingConfig) -> list[tuple[s
 
 
 def _stream_card(stream: Record) -> Card:
-    """Return the counts of the stream's rows, and rejected ones."""
+    """Return the counts of the stream's rows, and the rejected ones."""
     counts = stream["counts"]
     parts = ("read", "accepted", "late", "malformed", "duplicate", "buffered", "forced")
     names = {"read": "Rows read", "buffered": "Waiting", "forced": "Forced watermarks"}

@@ -1,4 +1,4 @@
-"""Which rows of a stream were rejected and why, for people; whatever they held is escaped."""
+"""Rejected rows of a stream and the reasons, as text; contents are escaped."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What commands print on a terminal: tables, a run's summary, and what became of its rows.
+"""Terminal output of commands: tables, a run's summary, and row counts.
 
-Whatever a stream held is escaped.
+Contents of a stream are escaped.
 """
 
 from __future__ import annotations
@@ -68,21 +68,21 @@ def print_summary(
 
 
 def print_labels(metrics: Mapping[str, Any]) -> None:
-    """Print how well labels were predicted, if they were, beside rules without a model."""
+    """Print label metrics, if there are any, beside heuristic baselines."""
     found = label_table(metrics, metrics["model"])
     if found is not None:
         print_table(*found)
 
 
 def print_feature_tables(tables: Mapping[str, Any]) -> None:
-    """Print where features are, and what of them came from a cache."""
+    """Print where features are stored, and their hit rate in caches."""
     console = Console(soft_wrap=True, highlight=False)
     for name, figures in tables.items():
         console.print(f"{TITLES[name]}: {describe_table(figures)}", style="dim")
 
 
 def describe_table(figures: Mapping[str, Any]) -> str:
-    """Return in words what `tgflow.runtime.features.table_figures` says of a table."""
+    """Return a description of `tgflow.runtime.features.table_figures` of a table."""
     size = num_bytes(figures["rows"] * figures["row_bytes"])
     placement = figures.get("placement", "host")
     where = _WHERE.get(placement, f"in {placement} memory")
@@ -113,7 +113,7 @@ def print_scores(scores: Mapping[str, Any]) -> None:
 
 
 def row_sums(stream: Mapping[str, Any]) -> str:
-    """Return what became of the rows in one line."""
+    """Return the row counts by outcome in one line."""
     counts = stream["counts"]
     sums = ", ".join(f"{counts[name]:,} {name}" for name in PARTS if counts[name])
     return f"{counts['read']:,} rows read: {sums or 'none'}"

@@ -1,4 +1,4 @@
-"""Heuristic baselines of labels: rules over the labels that an event may see."""
+"""Heuristic baselines of labels: rules over the labels visible to an event."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tgflow.tasks.targets import LabelHistory
 
 BASELINES = ("majority", "source_last", "source_most", "source_average", "pair_last")
 """The most frequent label; the source's last, its most frequent, and the moving average of its
-labels; the last of the pair. Where there is none, and for ties, the source's most frequent label
-stands, or else the most frequent one."""
+labels; the last of the pair. Fallback, also for ties: the source's most frequent label, or else the
+most frequent one."""
 WINDOW = 7
-"""Of the moving average m <- ((w - 1) m + y) / w, as in TGB."""
+"""Window of the moving average m <- ((w - 1) m + y) / w, as in TGB."""
 _OF_SOURCE, _OF_ALL = 1e-3, 1e-6
 """Weights that break ties, and predict for sources without labels."""
 _AT_ONCE = 1000
@@ -37,7 +37,7 @@ class LabelRules:
         self._pair_last: dict[Hashable, int] = {}
 
     def predicted(self, start: int, stop: int) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-        """Yield positions, and what each class gets by each rule, float64 `[B, num_classes]`."""
+        """Yield positions, and the score of each class by each rule, float64 `[B, num_classes]`."""
         for first in range(start, stop, _AT_ONCE):
             eid = torch.arange(first, min(first + _AT_ONCE, stop))
             self._history.upto(int(eid[-1]) + 1)
@@ -66,7 +66,7 @@ class LabelRules:
         return {name: torch.from_numpy(values) for name, values in found.items()}
 
     def _see(self, cut: int) -> None:
-        """Take in the labels of the events before a position."""
+        """Add the labels of the events before a position."""
         if cut <= self._num_seen:
             return
         eid = torch.arange(self._num_seen, cut)

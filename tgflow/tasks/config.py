@@ -1,4 +1,4 @@
-"""Settings of a task. Nothing here needs torch: the command line's help is made of it."""
+"""Settings of a task. Does not import torch, as the command line builds its help from them."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ class TaskConfig:
     """
 
     kind: Annotated[Kind, Setting(flags=("--task",))] = "link"
-    """link: which events come; edge: also the label of each; node: also what each label says of its
-    source; property: what nodes have of each item at times, from embeddings and what they had;
-    anomaly: links alone, measured by how little the labeled events were foreseen."""
+    """link: which events occur; edge: also the label of each; node: also labels of its source;
+    property: weights of items per node and time, from embeddings and earlier weights; anomaly:
+    links alone, measured by how unlikely labeled events were."""
     target: str | None = None
-    """Column of the labels that a task is about."""
+    """Column of the task's labels."""
     node_labels: str | None = None
-    """train: file of labels of nodes, learned when the training is done: for node the columns node
-    and label, once and for all; for property t, node, label and weight."""
+    """train: file of node labels, learned after the training: for node the columns node and label,
+    static; for property t, node, label and weight."""
     inject: Injection | None = None
-    """anomaly, in train: make anomalies of test events instead: structural, by another
+    """anomaly, in train: inject anomalies into test events instead: structural, by another
     destination; temporal, by another time."""
     inject_share: Annotated[float, Gt(0), Lt(1)] = 0.05
     """Share of the test events that is injected."""
     classes: Annotated[int, Ge(2), Le(65_536)] | None = None
-    """How many classes labels may have; unset: run 2, above 0 or not; train as many as there are, 2
-    where they are at most 0 and at most 1."""
+    """Number of classes; unset: run 2, above 0 or not; train the number of distinct labels, 2 if
+    there are two, one of them at most 0 and the other above."""
     label_delay: Annotated[Duration | None, Setting(resume="from_now")] = None
-    """How long after its event a label is known, such as 1d or 2h; unset: at once, when the event
+    """Delay after its event until a label is known, such as 1d or 2h; unset: none, once the event
     has been predicted."""
     links: bool = True
-    """Learn which events come, too, or labels alone."""
+    """Learn links, too, or labels alone."""
     freeze: bool = False
-    """Learn the decoder of labels alone, on a model that has learned links before: train does that
-    first, run begins with one by --init-from."""
+    """Learn the label decoder alone, on a model that has learned links: train does that first, run
+    begins with one by --init-from."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -68,7 +68,7 @@ class TaskConfig:
 
     @property
     def has_decoder(self) -> bool:
-        """Whether labels of events are predicted by a decoder of their own."""
+        """Whether a separate decoder predicts labels of events."""
         return self.kind in ("edge", "node") and self.node_labels is None
 
 
@@ -80,4 +80,4 @@ _ALLOWED: Mapping[str, tuple[str, ...]] = {
     "property": ("node_labels",),
     "anomaly": ("target", "inject"),
 }
-"""Where the labels of each task may come from."""
+"""Allowed sources of the labels of each task."""

@@ -23,7 +23,7 @@ _WIDEST = 20.0
 
 
 class LabelFigures:
-    """Sums up predicted labels; events count alike, and intervals take them as independent."""
+    """Accumulates predicted labels, equally weighted; intervals take events as independent."""
 
     def __init__(self, num_classes: int, *, pooled: bool) -> None:
         self.num_classes = num_classes
@@ -36,7 +36,7 @@ class LabelFigures:
         )
 
     def add(self, label: Tensor, classes: Tensor) -> dict[str, float]:
-        """Take in some events, and return accuracy and, of more than two classes, MRR of these."""
+        """Add events, and return their accuracy and, for more than two classes, MRR."""
         if not len(label):
             return {}
         predicted = classes.argmax(1)
@@ -50,7 +50,7 @@ class LabelFigures:
         return {"accuracy": float((predicted == label).double().mean()), **mrr}
 
     def add_scores(self, score: Tensor, is_positive: Tensor) -> None:
-        """Take in scores of two classes alone: float64 `[B]` and bool `[B]`."""
+        """Add scores of two classes alone: float64 `[B]` and bool `[B]`."""
         pair = score.numpy(), is_positive.numpy()
         if self._pool is None:
             self._bins += torch.from_numpy(bin_scores(*pair))
@@ -91,7 +91,7 @@ class LabelFigures:
         return {name: value for name, value in out.items() if not np.isnan(value)}
 
     def _counts(self) -> Counts:
-        """Return how often scores were given to negatives and to positives, the lowest first."""
+        """Return the counts of each score for negatives and for positives, the lowest first."""
         if self._pool is None:
             return self._bins.numpy()
         if not self._pool:
@@ -106,7 +106,7 @@ class LabelFigures:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         if state["cells"].shape != self._cells.shape:
             was, now = len(state["cells"]), self.num_classes
-            raise ValueError(f"the figures that were saved are of {was} classes, not of {now}")
+            raise ValueError(f"the saved figures have {was} classes, not {now}")
         self._cells, self._ranks = state["cells"].clone(), state["ranks"].clone()
         self._bins = state["bins"].clone()
 
@@ -123,14 +123,14 @@ def accuracy_of(cells: NDArray[np.int64]) -> float:
 
 
 def macro_f1_of(cells: NDArray[np.int64]) -> float:
-    """Return the mean F1 of the classes that occur or are predicted, as scikit-learn has it."""
+    """Return the mean F1 of the classes that occur or are predicted, as in scikit-learn."""
     occurs, predicted = cells.sum(axis=1), cells.sum(axis=0)
     is_there = occurs + predicted > 0
     return float((2 * np.diag(cells)[is_there] / (occurs + predicted)[is_there]).mean())
 
 
 def _ends(cells: NDArray[np.int64]) -> dict[str, float]:
-    """Return where 95 % of the figures of resampled events are: accuracy and macro-F1."""
+    """Return the 95 % intervals of accuracy and macro-F1 over resampled events."""
     generator, size = np.random.default_rng(0), len(cells)
     place = np.flatnonzero(cells)
     share = cells.flat[place] / cells.sum()
@@ -148,7 +148,7 @@ def _ends(cells: NDArray[np.int64]) -> dict[str, float]:
 
 
 def group_scores(scores: NDArray[np.float64], is_positive: NDArray[np.bool_]) -> Counts:
-    """Return how often each score was given to negatives and to positives, int64 `[2, G]`."""
+    """Return the counts of each score for negatives and for positives, int64 `[2, G]`."""
     values, group = np.unique(scores, return_inverse=True)
     flat = np.bincount(group + len(values) * is_positive, minlength=2 * len(values))
     return flat.reshape(2, -1).astype(np.int64)
@@ -163,7 +163,7 @@ def bin_scores(scores: NDArray[np.float64], is_positive: NDArray[np.bool_]) -> C
 
 
 def auc_of(counts: Counts) -> float:
-    """Return the chance that a positive scores above a negative, ties counting one half."""
+    """Return the probability that a positive scores above a negative, ties counting one half."""
     negative, positive = counts
     beaten = np.cumsum(negative) - negative / 2
     return float((positive * beaten).sum() / (positive.sum() * negative.sum()))
@@ -189,7 +189,7 @@ def _variance(values: NDArray[np.float64], counts: NDArray[np.float64]) -> float
 
 
 def ap_interval(counts: Counts, seed: int = 0) -> tuple[float, float]:
-    """Return where 95 % of the APs of resampled positives and negatives are."""
+    """Return the 95 % interval of the AP over resampled positives and negatives."""
     generator = np.random.default_rng(seed)
     kept = counts[:, counts.sum(axis=0) > 0]
     drawn = [
@@ -202,7 +202,7 @@ def ap_interval(counts: Counts, seed: int = 0) -> tuple[float, float]:
 
 
 def _aps(negative: Counts, positive: Counts) -> NDArray[np.float64]:
-    """Return the average precision of each row of counts, `[R, G]`, as scikit-learn defines it."""
+    """Return the average precision of each row of counts, `[R, G]`, as in scikit-learn."""
     true = np.cumsum(positive[:, ::-1], axis=1)
     found = true + np.cumsum(negative[:, ::-1], axis=1)
     precision = true / np.maximum(found, 1)

@@ -1,4 +1,4 @@
-"""Made anomalies: a share of the last events is changed, and labeled."""
+"""Injected anomalies: a share of the last events is changed, and labeled."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tgflow.keys import derive_key
 def inject(
     graph: TemporalGraph, kind: Injection, share: float, *, start: int, seed: int
 ) -> tuple[TemporalGraph, Tensor]:
-    """Return a graph in which some events are others, and where they are.
+    """Return a graph in which some events are replaced, and their positions.
 
-    Times and features stay where they are, so that all positions and the split do.
+    Times and features are unchanged, so that positions and the split are, too.
     """
     events = graph.log.read(0, graph.num_events)
     num = max(2, -int(-share * (len(events) - start) // 1))

@@ -32,7 +32,7 @@ class LabelTask:
     A custom task is a subclass.
 
     Args:
-        config: Which of them, and how; `classes` of None are two.
+        config: Settings of the task; `classes=None` means two.
 
     Example:
         >>> labeled = tg.EventBatch(many.src, many.dst, many.t, label=many.src % 2)
@@ -56,18 +56,18 @@ class LabelTask:
 
     @property
     def select(self) -> str | None:
-        """The figure of validation by which the best epoch is chosen; None: by that of links."""
+        """The validation metric that chooses the best epoch; None: that of links."""
         if not self.config.has_decoder:
             return None
         return f"{self.config.kind}.{'auc' if self.num_classes == 2 else 'accuracy'}"
 
     def add_decoder(self, model: TemporalModel, x_dim: int = 0) -> None:
-        """Give a model a decoder of labels, drawn by torch's default generator.
+        """Add a label decoder to a model, initialized by torch's default generator.
 
         Args:
             model: One that defines `embed`, with a decoder whose `dim` is the width of embeddings,
                 as that of `LinkDecoder`.
-            x_dim: Width of the events' own features, which are read, too; 0 for none.
+            x_dim: Width of the events' own features to read; 0 for none.
 
         Raises:
             ValueError: If the model makes no embeddings.
@@ -90,7 +90,7 @@ class LabelTask:
         )
 
     def check(self, model: TemporalModel) -> None:
-        """Raise ValueError if the model has no decoder of labels, and needs one."""
+        """Raise ValueError if the model lacks a required label decoder."""
         if self.config.has_decoder and model.label_decoder is None:
             raise ValueError(
                 f"{type(model).__name__} has no label_decoder for the task {self.config.kind}; "
@@ -100,10 +100,10 @@ class LabelTask:
     def labels_of(
         self, graph: TemporalGraph, like: EventLabels | None = None, known_at: int | None = None
     ) -> EventLabels:
-        """Return the labels of a graph's events, also of those to come.
+        """Return the labels of a graph's events, including future ones.
 
         Args:
-            graph: Of the events.
+            graph: Graph of the events.
             like: Labels of another graph, with whose classes these are numbered.
             known_at: Tick before which a label must be known to be learned; None: before the last
                 new event of its batch.
@@ -111,7 +111,7 @@ class LabelTask:
         return EventLabels(self, graph, like, known_at)
 
     def loss(self, links: Tensor, scores: Scores, batch: Batch) -> Tensor:
-        """Return the cross-entropy of known labels, with the loss of links if that is wanted.
+        """Return the cross-entropy of known labels, plus the loss of links if configured.
 
         The mean is over the events whose labels are known, by their weights; without any, labels
         add 0.
@@ -130,7 +130,7 @@ class LabelTask:
 
 
 def freeze(model: TemporalModel) -> None:
-    """Let nothing of a model be learned but its decoder of labels."""
+    """Freeze all parameters of a model but those of its label decoder."""
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name.startswith("label_decoder."))
 
@@ -167,7 +167,7 @@ class EventLabels:
         return self._task.config.has_decoder
 
     def said(self, host: HostEvents, classes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return which label is likeliest for each event, and how likely."""
+        """Return the most likely label of each event, and its probability."""
         share, code = classes.double().softmax(1), classes.argmax(1)
         if self._task.num_classes == 2:
             return code, share[:, 1]
@@ -183,7 +183,7 @@ class EventLabels:
         return replace(batch, targets=Targets(*(x.to(batch.eid.device) for x in columns)))
 
     def _are_known(self, batch: Batch) -> Tensor:
-        """Return which labels are known when a batch is learned, bool `[B]`."""
+        """Return a mask of the labels known when a batch is learned, bool `[B]`."""
         t = batch.host.t
         if self._task.config.label_delay is None:
             return torch.ones(len(t), dtype=torch.bool)
@@ -219,10 +219,10 @@ class EventFigures:
         self._new = partial(LabelFigures, task.num_classes, pooled=pooled)
         self._own = self._new()
         self._span = torch.tensor([-1, -1])
-        """Log positions of the first event that was taken in, and after the last."""
+        """Log positions of the first event added, and after the last."""
 
     def add(self, host: HostEvents, positive: Tensor, classes: Tensor | None) -> dict[str, float]:
-        """Take in what was predicted of new events, and return the means over these, by name."""
+        """Add predictions of new events, and return the means over these, by name."""
         if not len(host.eid):
             return {}
         first = int(self._span[0])
@@ -234,7 +234,7 @@ class EventFigures:
         return self._named(self._own.add(label, classes.float()))
 
     def result(self, *, with_baselines: bool) -> dict[str, float]:
-        """Return the figures so far; with intervals and heuristic baselines if asked for."""
+        """Return the figures so far; with intervals and heuristic baselines if requested."""
         out = self._own.result(with_intervals=with_baselines)
         if with_baselines and self._task.config.has_decoder:
             out |= self._of_rules()
@@ -267,16 +267,16 @@ class EventFigures:
 
 
 def make_task(config: TaskConfig) -> LabelTask | None:
-    """Return the task of settings; None where links are learned alone, of events without labels."""
+    """Return the task of some settings; None if only links of unlabeled events are learned."""
     learns_links_alone = config.kind == "link" or config.node_labels is not None
     return None if learns_links_alone else LabelTask(config)
 
 
 def count_classes(graph: TemporalGraph) -> int:
-    """Return how many classes the labels of all events need.
+    """Return the number of classes that the labels of all events need.
 
-    Two for labels of two kinds, one of them at most 0 and the other above, as 0 and 1, or signs.
-    Otherwise as many as there are, but more than two, which would be told apart by their signs.
+    Two for two distinct labels, one of them at most 0 and the other above, as 0 and 1, or signs.
+    Otherwise the number of distinct labels, at least three, as two would be separated by sign.
     """
     label = graph.log.read(0, graph.num_events).label
     if label is None:

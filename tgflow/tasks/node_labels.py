@@ -1,4 +1,4 @@
-"""Labels that nodes have once and for all: how well a model's embeddings predict them."""
+"""Static node labels: how well a model's embeddings predict them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ NUM_FOLDS = 5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabeledNodes:
-    """Nodes with a label each."""
+    """Nodes with one label each."""
 
     nodes: Tensor
     label: Tensor
     """int64 `[N]`: classes, from 0, in the order of the labels."""
     num_classes: int
     num_unknown: int
-    """Nodes that have labels and no events, which are left out."""
+    """Omitted nodes, with labels but without events."""
 
     @classmethod
     def of(cls, table: pa.Table, ids: NodeIds, path: str) -> LabeledNodes:
@@ -69,7 +69,7 @@ def check_columns(table: pa.Table, names: Sequence[str], path: str) -> None:
 
 
 def found_nodes(ids: NodeIds, column: pa.Array) -> Tensor:
-    """Return dense ids, -1 for who has none; of a bipartite stream sources come first."""
+    """Return dense ids, -1 for unknown nodes; in a bipartite stream sources come first."""
     try:
         found = ids.find(column)
     except TypeError:  # numbers in the file, texts in the stream
@@ -92,11 +92,10 @@ def _check(path: str, nodes: Tensor, label: Tensor, num_classes: int) -> None:
 def node_label_figures(
     model: TemporalModel, graph: TemporalGraph, labeled: LabeledNodes, seed: int = 0
 ) -> dict[str, float]:
-    """Return how well embeddings predict the static labels of nodes that were not learned from.
+    """Return how well embeddings predict the static labels of held-out nodes.
 
-    Each node is asked about right after its last event. A logistic regression learns four fifths of
-    the nodes and predicts the labels of the others; so do those that read degrees and age alone,
-    and those that read both.
+    Each node is embedded right after its last event. A logistic regression is trained on four
+    fifths of the nodes and predicts the others; two more read degrees and age alone, and both.
     """
     last, simple = _history(graph.log, labeled.nodes, graph.seconds_per_tick)
     embedded = Inference(model, graph).embed(labeled.nodes, last + 1).cpu().double()
@@ -151,7 +150,7 @@ def fitted_logits(x: Tensor, label: Tensor, new: Tensor, num_classes: int) -> Te
 
 
 def stratified_folds(label: Tensor, num_folds: int, seed: int) -> Iterator[Tensor]:
-    """Yield the rows of each fold, bool `[N]`: each has its share of each class."""
+    """Yield the rows of each fold, bool `[N]`, stratified by class."""
     fold = torch.empty_like(label)
     for each in torch.unique(label).tolist():
         rows = (label == each).nonzero().flatten()

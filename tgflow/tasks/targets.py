@@ -1,4 +1,4 @@
-"""Labels of events as classes, and the time from which each may be seen."""
+"""Labels of events as classes, and the time from which each is visible."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from tgflow.plan.counts import LastEvents
 from tgflow.units import INT64_MAX, INT64_MIN
 
 NO_LABEL = INT64_MIN
-"""In place of a label where none can be named."""
+"""Marks an unknown label."""
 DEPTH = 8
-"""Earlier labels of each list that an event sees."""
+"""Earlier labels of each list that are visible to an event."""
 
 
 class LabelHistory:
-    """The labels of a log as classes, and the earlier ones that each event sees.
+    """The labels of a log as classes, and the earlier ones visible to each event.
 
-    An event at time t sees labels of events before `t - delay` alone, of its own batch, too. So
-    what it sees is a function of the log before it, and nothing of this is to be saved: the log is
-    read as far as it is asked about. Some 40 bytes an event, and as many for each pair that is new.
-    Not for several threads at once.
+    At time t only labels of events before `t - delay` are visible, also those of the same batch.
+    They are a function of the log before t, so no state is saved: the log is read as far as needed.
+    Takes some 40 bytes an event, and as many for each new pair. Not thread-safe.
 
     With two classes, labels above 0 are class 1 and all others class 0: as they are 0 and 1, or
-    signs. With more, the classes are numbered by when a label occurs first.
+    signs. With more, the classes are numbered by first occurrence of their label.
     """
 
     def __init__(
@@ -40,7 +39,7 @@ class LabelHistory:
         self._log, self._last = graph.log, LastEvents(graph)
         self._classes = torch.zeros(0, dtype=torch.int32)
         self._size = 0
-        """Events that were read, of which there are classes; the rest of them is room."""
+        """Number of events read, which have classes; the rest is spare capacity."""
         self.codes: dict[int, int] = {} if codes is None else codes
         """The class of each label, of more than two classes; in the order of the classes."""
         self._first: dict[int, int] = {}
@@ -91,11 +90,11 @@ class LabelHistory:
         )
 
     def cut(self, t: int) -> int:
-        """Return the log position up to which events are seen at a time."""
+        """Return the log position up to which events are visible at a time."""
         return self._log.position(max(t - self.delay, INT64_MIN))
 
     def past(self, eid: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the classes that events see, and the ticks since the newest of each list."""
+        """Return the classes visible to events, and the ticks since the newest of each list."""
         if not len(eid):
             return eid.new_empty(0, 4, DEPTH), eid.new_empty(0, 4)
         self.upto(int(eid.max()) + 1)

@@ -1,4 +1,4 @@
-"""Tests of a model's contract, and a Kafka broker to try streams with."""
+"""Checks of a model's contract, and a mock Kafka broker for streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker that speaks Kafka's protocol on this machine, to try streams and to test them."""
+"""A local broker with Kafka's protocol, to try streams and to test them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from types import TracebackType
 from typing import Any
 
 CUT = -195
-"""The error by which the mock cuts the connection instead of answering."""
+"""The error for which the mock closes the connection instead of answering."""
 PRODUCE, FETCH, OFFSET_COMMIT = 0, 1, 8
-"""Kinds of requests, by their number in the protocol."""
+"""Request types, by their number in the protocol."""
 
 _VOID, _INT, _TEXT = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
 _INT16, _INT32, _INT64 = ctypes.c_int16, ctypes.c_int32, ctypes.c_int64
@@ -35,7 +35,7 @@ class MockBroker:
     """A cluster of mock brokers in a child process."""
 
     api_version = (2, 3)
-    """What a client of kafka-python must be given, since it cannot find it out."""
+    """API version for clients of kafka-python, which cannot detect it."""
 
     def __init__(self, brokers: int = 1) -> None:
         self._process = subprocess.Popen(
@@ -63,7 +63,7 @@ class MockBroker:
         return f"kafka://{','.join(self.servers)}/{topic}"
 
     def create(self, topic: str, partitions: int = 1) -> None:
-        """Make a topic, with as many replicas as there are brokers, up to 3."""
+        """Create a topic, with as many replicas as there are brokers, up to 3."""
         self("topic_create", topic, partitions, min(3, len(self.servers)))
 
     def fail(self, request: int, errors: list[int]) -> None:
@@ -71,7 +71,7 @@ class MockBroker:
         self("push_request_errors", request, errors)
 
     def __call__(self, call: str, *args: object) -> int:
-        """Call a function of the mock cluster by its name, without its prefix; returns its result.
+        """Return the result of a function of the mock cluster, named without its prefix.
 
         Raises:
             RuntimeError: If the child has ended.
@@ -82,12 +82,12 @@ class MockBroker:
         return int(self._answer()["result"])
 
     def kill(self) -> None:
-        """Kill it; what it held is gone."""
+        """Kill the child process; its contents are lost."""
         self._process.kill()
         self._process.wait()
 
     def close(self) -> None:
-        """Kill it, and close the pipes to it."""
+        """Kill the child process, and close the pipes to it."""
         self.kill()
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             if pipe is not None:

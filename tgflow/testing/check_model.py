@@ -1,4 +1,4 @@
-"""Checks of a model against the contract of `TemporalModel`, for models of your own."""
+"""Checks of a model against the contract of `TemporalModel`, for custom models."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ContractViolation(AssertionError):
 def check_model(
     make: Callable[[], TemporalModel], *, checks: Sequence[str] | None = None
 ) -> list[str]:
-    """Check a model against the contract of `TemporalModel`, on small made streams.
+    """Check a model against the contract of `TemporalModel`, on small generated streams.
 
     Takes about a second for a small model.
 
@@ -70,7 +70,7 @@ def check_model(
 
 
 class _Failed(Exception):
-    """What a check has found."""
+    """Raised by a failed check."""
 
 
 class _Case:
@@ -95,7 +95,7 @@ class _Case:
         return model.eval() if isinstance(model, torch.nn.Module) else model
 
     def stream(self, size: int) -> EventBatch:
-        """Return events whose sources come back to few destinations, three at each time."""
+        """Return events whose sources return to few destinations, three at each time."""
         return made_events(size, num_nodes=NUM_NODES, x_dim=self.x_dim)
 
     def graph(self) -> TemporalGraph:
@@ -292,7 +292,7 @@ CHECKS: dict[str, Callable[[_Case], None]] = {
 def made_events(
     size: int, *, num_nodes: int = NUM_NODES, x_dim: int = 2, seed: int = 0
 ) -> EventBatch:
-    """Return a stream whose sources come back to few destinations, with three events at a time."""
+    """Return a stream whose sources return to few destinations, with three events at a time."""
     generator = torch.Generator().manual_seed(seed)
     half = num_nodes // 2
     src = torch.randint(half, (size,), generator=generator)
@@ -311,7 +311,7 @@ def made_plan(
     slices: int = 1,
     **options: Any,
 ) -> Plan:
-    """Return the plan that a continual trainer makes of a graph's events."""
+    """Return the plan of a graph's events, as a continual trainer makes it."""
     config = ContinualConfig(batch_size=batch_size, visibility=visibility, slices=slices)
     return make_plan(graph, model, config, NegativeSampler(num=num_negatives), seed=3, **options)
 
@@ -323,7 +323,7 @@ def batches_of(plan: Plan, epoch: int = 0) -> Iterator[Batch]:
 
 @torch.no_grad()
 def scores_of(model: TemporalModel, batches: Iterable[Batch]) -> list[Tensor]:
-    """Score batches in order in evaluation mode, each from what came before: `[B, 1 + m]` each."""
+    """Score batches in order in evaluation mode, each from earlier events: `[B, 1 + m]` each."""
     model.eval()
     if model.state is not None:
         model.state.reset()

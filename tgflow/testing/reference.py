@@ -1,4 +1,4 @@
-"""Slow and obvious references: what the native core must answer, in plain Python.
+"""Slow and obvious references of the native core, in plain Python.
 
 Draws take large integers, lists for buckets and decimals for powers.
 """
@@ -37,7 +37,7 @@ class ReferenceGraph:
                 self.history.setdefault(dst, []).append((t, eid, src))
 
     def seen(self, node: int, t: int, before: int) -> list[Item]:
-        """What a query at `t` that knows the events below `before` sees of `node`, oldest first."""
+        """Return the events of `node` before `t` and log position `before`, oldest first."""
         history = self.history.get(node, [])
         by_t = bisect_left(history, t, key=lambda entry: entry[0])
         by_eid = bisect_left(history, before, key=lambda entry: entry[1])
@@ -59,7 +59,7 @@ def sample_neighbors(
     as_of: int | Tensor | None = None,
     types: Collection[int] | None = None,
 ) -> Neighbors:
-    """As the function of `tgflow.sampling` that `sampler` names."""
+    """Sample like the function of `tgflow.sampling` for `sampler`."""
     if as_of is None:
         as_of = graph.size
     limits = as_of.tolist() if isinstance(as_of, Tensor) else [as_of] * len(nodes)
@@ -163,7 +163,7 @@ def draw_decayed(
 
 
 def _buckets(left: list[int], times: list[int], half_life: int) -> list[list[int]]:
-    """Split positions, newest first, by age; what weighs less than one in all shares the last."""
+    """Split positions, newest first, by age; the last bucket merges those below weight one."""
     buckets: list[list[int]] = []
     rest = left
     while len(rest) >= 2 ** len(buckets) and len(buckets) < _NUM_BUCKETS:
