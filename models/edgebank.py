@@ -48,8 +48,7 @@ class EdgeBankTWConfig(EdgeBankConfig):
     """Settings of EdgeBank with a time window."""
 
     window: Annotated[float, Gt(0)] | None = None
-    """Seconds; unset: the best one of an hour to a year. TGB uses 15 % of the training's duration.
-    """
+    """Seconds; unset: the best one of an hour to a year. TGB: 15 % of the training's time."""
 
 
 class EdgeBank(Heuristic):

@@ -41,7 +41,7 @@ class MergeLayer(nn.Module):
 
 
 def init_split(*parts: nn.Linear | None) -> None:
-    """Initialize the parts of a linear map, split by inputs, as Xavier normal weights of the whole."""
+    """Initialize parts of a linear map, split by inputs, by Xavier's normal law of the whole."""
     present = [part for part in parts if part is not None]
     fan = sum(part.in_features for part in present) + present[0].out_features
     for part in present:
