@@ -2,9 +2,9 @@
 
     python tests/soak.py --minutes 20 --out soak.json
 
-Every 20 seconds the process gets a SIGKILL and goes on. Meanwhile it is watched: resident memory
-beyond what the growing graph accounts for, descriptors, threads, and the files that must not grow
-with the stream. At the end the rows it has read must be those that were sent, each accounted for.
+Every 20 seconds the process gets a SIGKILL and resumes. Monitored are resident memory beyond the
+growing graph, descriptors, threads, and the files that must not grow with the stream. At the end
+the rows read must be those sent, each accounted for.
 Prints a table and a verdict; exits with 1 if something grew or was lost.
 """
 

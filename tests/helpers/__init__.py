@@ -1,1 +1,1 @@
-"""What tests share: made data, references, devices, crash states, and runs to compare."""
+"""Shared test helpers: generated data, references, devices, crash states, run comparison."""

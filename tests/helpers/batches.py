@@ -1,4 +1,4 @@
-"""Batches of plans for tests of models, and the neighbors that a look at all events finds."""
+"""Plan batches for model tests, and neighbors found by a full scan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cache must hold and count, in plain Python: slow and obvious."""
+"""Reference cache in plain Python: slow and obvious."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tgflow.cache.contents import LFU_MOST, CacheCounters, CacheSchedule, Policy
 
 @dataclass
 class Held:
-    """What is in a slot."""
+    """Contents of a slot."""
 
     id: int
     key: tuple[int, int, int]
@@ -32,7 +32,7 @@ class ReferenceCache:
     counters: CacheCounters = field(default_factory=CacheCounters)
     batch: int = 0
     admissions: int = 0
-    """Since the beginning; lfu halves all counts whenever they pass a multiple of the period."""
+    """Uses since the start; lfu halves all counts whenever they pass a multiple of the period."""
 
     def __post_init__(self) -> None:
         self.slots = [None] * self.capacity
@@ -42,11 +42,11 @@ class ReferenceCache:
         return [-1 if held is None else held.id for held in self.slots]
 
     def slot_of(self, row: int) -> int | None:
-        """Return where an id is."""
+        """Return the slot of an id."""
         return next((s for s, held in enumerate(self.slots) if held and held.id == row), None)
 
     def gather(self, ids: list[int]) -> None:
-        """Take note of a gather."""
+        """Record a gather."""
         wanted = distinct(ids)
         hits, misses = self._look_up(wanted)
         admits = self.policy not in ("static", "belady")
@@ -56,13 +56,13 @@ class ReferenceCache:
         self.counters.bypassed += len(misses) - admitted
 
     def preload(self, ids: list[int]) -> None:
-        """Take note of rows that come in although nobody asked for them."""
+        """Record rows admitted without a gather."""
         wanted = distinct(ids)
         hits, misses = self._look_up(wanted)
         self.counters.preloaded += self._admit(wanted, hits, misses)
 
     def append(self, first: int, num: int) -> None:
-        """Take note of rows that the table is given: the last of them come in."""
+        """Record rows appended to the table; the last of them are admitted."""
         if self.policy in ("static", "belady"):
             return
         wanted = list(range(first, first + num))[max(num - self.capacity, 0) :]
@@ -70,7 +70,7 @@ class ReferenceCache:
         self.counters.written += self._admit(wanted, [], wanted)
 
     def apply(self, schedule: CacheSchedule, ids: list[int]) -> None:
-        """Do what a schedule says."""
+        """Apply a schedule."""
         wanted, found, admit = (
             part.tolist() for part in (schedule.ids, schedule.hit, schedule.admit)
         )
@@ -86,15 +86,15 @@ class ReferenceCache:
                 self._put(slot, row, rank)
 
     def truncate(self, size: int) -> None:
-        """Forget the ids from `size` on."""
+        """Drop the ids from `size` on."""
         self.slots = [held if held and held.id < size else None for held in self.slots]
 
     def snapshot(self) -> list[Held | None]:
-        """Return what is where, and how it is ranked."""
+        """Return the contents and their ranking."""
         return [held and Held(held.id, held.key) for held in self.slots]
 
     def restore(self, slots: list[Held | None], size: int) -> None:
-        """Bring back what a snapshot held and the table still has."""
+        """Restore the rows of a snapshot that the table still has."""
         before = self.contents()
         self.slots = [held and Held(held.id, held.key) for held in slots]
         self.truncate(size)
@@ -103,7 +103,7 @@ class ReferenceCache:
         self.counters.preloaded += len(changed)
 
     def _look_up(self, wanted: list[int]) -> tuple[list[int], list[int]]:
-        """Return the slots of those that are there, and the ids of the others."""
+        """Return the slots of the cached ids, and the missing ids."""
         self.batch += 1
         hits, misses = [], []
         for rank, row in enumerate(wanted):
@@ -148,5 +148,5 @@ class ReferenceCache:
 
 
 def distinct(ids: list[int]) -> list[int]:
-    """Return the ids that are not negative, each once, in order of first appearance."""
+    """Return the distinct non-negative ids in order of first appearance."""
     return list(dict.fromkeys(row for row in ids if row >= 0))

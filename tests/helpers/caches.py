@@ -1,4 +1,4 @@
-"""Made tables and caches, and the moves that tests make with them."""
+"""Generated tables and caches, and operations on them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tgflow.cache.contents import POLICIES, Policy
 from tgflow.tables import FeatureTable
 
 SIZE = 12
-"""Rows of the made tables: few, so that everything happens often."""
+"""Rows of generated tables: few, so that every case occurs often."""
 
 capacities = st.sampled_from((0, 1, 2, 3, 5, 8, SIZE, 40))
 policies = st.sampled_from(POLICIES)
 
 
 def made_rows(size: int, dim: int = 3, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Rows that all differ."""
+    """Distinct rows."""
     return (torch.arange(size * dim) + 1).to(dtype).reshape(size, dim)
 
 
 class FarTable(FeatureTable):
-    """A table that nobody can read in place: its cache must ask it for rows."""
+    """A table that cannot be read in place: its cache must request rows."""
 
     fails = False
 
@@ -40,7 +40,7 @@ class FarTable(FeatureTable):
 
 
 def made_table(rows: Tensor, *, far: bool = False, device=None) -> FeatureTable:
-    """A table in host memory, or where kernels of `device` read it in place; far: out of reach."""
+    """A table in host memory or readable in place by `device`; far: not readable in place."""
     if far or device is None:
         table = (FarTable if far else FeatureTable)(rows.shape[1], rows.dtype)
     else:
@@ -68,7 +68,7 @@ def int64(values: list[int], device: str = "cpu") -> Tensor:
 
 
 def check(cache: CachedTable, reference: ReferenceCache) -> None:
-    """Contents and counters are the reference's."""
+    """Assert that contents and counters match the reference."""
     assert cache.contents().tolist() == reference.contents()
     counters = cache.counters
     counters.row_bytes = 0
@@ -76,7 +76,7 @@ def check(cache: CachedTable, reference: ReferenceCache) -> None:
 
 
 def any_schedule(reference: ReferenceCache, ids: list[int], choice: list[int]) -> CacheSchedule:
-    """A schedule that fits the contents: `choice` says where misses go."""
+    """A schedule valid for the contents: `choice` selects the slots of misses."""
     wanted = distinct(ids)
     hit = [-1 if (slot := reference.slot_of(row)) is None else slot for row in wanted]
     admit, taken = [], set()

@@ -1,4 +1,4 @@
-"""Runs of the command line in processes of their own, that are killed at random and go on."""
+"""Command line runs in separate processes, killed at random and resumed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 
 @dataclass
 class Campaign:
-    """A run that is started again and again.
+    """A run that is restarted repeatedly.
 
     Args:
         out: Its directory.
@@ -47,32 +47,32 @@ class Campaign:
     seed: int = 0
     command: str = "run"
     faults: str = ""
-    """Armed in the process, as `helpers.faults.arm` takes them."""
+    """Fault spec of the process, for `helpers.faults.arm`."""
     kills: int = 0
     at: list[int] = field(default_factory=list)
-    """After how many micro-batches it was killed."""
+    """Micro-batches recorded before each kill."""
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
 
     def start(self) -> WarmProcess:
-        """Begin, or go on."""
+        """Start or resume."""
         return self._started(["helpers.faults", self.faults] if self.faults else ["tgflow"])
 
     def _started(self, program: list[str]) -> WarmProcess:
-        """Begin, or go on, with a module that is tgflow's command line in its way."""
+        """Start or resume, by another module in place of tgflow's command line."""
         command = [*program, self.command, *self.flags, "--out", str(self.out), "--resume"]
         return WarmProcess(command, ENVIRONMENT)
 
     def batches(self) -> int:
-        """Return how many micro-batches are on record."""
+        """Return the number of recorded micro-batches."""
         try:
             return (self.out / "metrics.jsonl").read_bytes().count(b"\n")
         except FileNotFoundError:
             return 0
 
     def kill_once(self, most_batches: int = 8, timeout: float = 120.0) -> bool:
-        """Go on, and kill it somewhere in the next micro-batches; False if it is done before."""
+        """Resume, and kill within the next micro-batches; False if it finishes before."""
         child = self.start()
         deadline = time.monotonic() + timeout
         if self.random.random() < 0.2:  # while it starts, or recovers
@@ -91,15 +91,15 @@ class Campaign:
         return True
 
     def _before_kill(self, child: WarmProcess) -> None:
-        """Do what else disturbs it while it runs: nothing."""
+        """Disturb the running process; does nothing by default."""
 
     def _check_end(self, child: WarmProcess, out: str) -> bool:
-        """Return whether there is more to come of a process not killed: it must be done."""
+        """Return whether a process that was not killed has work left; it must be done."""
         assert child.returncode == 0, out
         return False
 
     def _recovered(self, child: WarmProcess, deadline: float) -> int:
-        """Wait until it has cut its records to the checkpoint's; returns how many it has then."""
+        """Wait until records are truncated to the checkpoint; returns their number."""
         starts = self._starts()
         while child.poll() is None and time.monotonic() < deadline and self._starts() == starts:
             time.sleep(0.002)
@@ -112,24 +112,24 @@ class Campaign:
             return 0
 
     def finish(self, timeout: float = 300.0) -> None:
-        """Go on to the end."""
+        """Resume until the end."""
         child = self.start()
         out, _ = child.communicate(timeout=timeout)
         assert child.returncode == 0, out
 
     def letters(self) -> list[str]:
-        """Return the dead letters, sorted: which partition is polled first is left to chance."""
+        """Return the dead letters, sorted, since the polling order of partitions is random."""
         files = sorted((self.out / "dead-letters").glob("*.jsonl"))
         return sorted(line for file in files for line in file.read_text().splitlines())
 
     def rows(self) -> dict[str, int]:
-        """Return what became of the rows."""
+        """Return the counts of rows by outcome."""
         rows: dict[str, int] = json.loads((self.out / "metrics.json").read_text())["rows"]
         return rows
 
 
 def rows(size: int) -> list[dict[str, Any]]:
-    """Return rows of a stream, most of them events."""
+    """Return rows of a stream, mostly valid events."""
     rng = random.Random(3)
     out = []
     for i in range(size):
@@ -154,7 +154,7 @@ def write_rows(path: Path, size: int) -> Path:
 
 
 def publish(broker: Any, topic: str, events: list[dict[str, Any]], partitions: int) -> None:
-    """Send rows as JSON, each source to a partition of its own."""
+    """Send rows as JSON, each source node to its own partition."""
     from kafka import KafkaProducer
 
     producer = KafkaProducer(
@@ -168,7 +168,7 @@ def publish(broker: Any, topic: str, events: list[dict[str, Any]], partitions: i
 
 @contextmanager
 def mock_broker() -> Iterator[Any]:
-    """Return a broker; skips the test where there can be none."""
+    """Return a broker; skips the test if none can be started."""
     broker_module = pytest.importorskip("tgflow.testing.broker")
     pytest.importorskip("confluent_kafka", reason="confluent-kafka, the mock broker, is missing")
     with broker_module.MockBroker() as broker:
@@ -185,14 +185,14 @@ def topic_of_rows(size: int) -> Iterator[list[str]]:
 
 
 def undisturbed(tmp_path: Path, flags: list[str], command: str = "run") -> Campaign:
-    """Return a run that nobody has killed."""
+    """Return a run without kills."""
     campaign = Campaign(tmp_path / "undisturbed", flags, command=command)
     campaign.finish()
     return campaign
 
 
 def undisturbed_with_bad_rows(tmp_path: Path, flags: list[str]) -> Campaign:
-    """Return the same, having made sure that it has refused rows of both kinds."""
+    """Return an undisturbed run, after asserting that it refused rows of both kinds."""
     reference = undisturbed(tmp_path, flags)
     assert reference.rows()["malformed"]
     assert reference.rows()["late"]
@@ -200,7 +200,7 @@ def undisturbed_with_bad_rows(tmp_path: Path, flags: list[str]) -> Campaign:
 
 
 def compare(left: Campaign, right: Campaign) -> None:
-    """Assert that two runs ended alike, with what they have refused."""
+    """Assert that two runs have equal results and equal refused rows."""
     same_run(left.out, right.out)
     assert left.letters() == right.letters()
     assert left.rows() == right.rows()

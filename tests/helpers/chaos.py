@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a broker that cuts, delays, damages and swallows what passes."""
+"""A TCP proxy in front of a broker that cuts, delays, corrupts and drops traffic."""
 
 from __future__ import annotations
 

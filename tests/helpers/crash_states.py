@@ -1,9 +1,9 @@
-"""All that a crash of the machine may leave of a directory: for tests of whoever writes files.
+"""Enumerates the directory states that a machine crash can leave.
 
-A `RecordingFs` does what it is asked, and notes it. `crash_states` then yields what may be found
-after a power failure at any moment: of the names not yet synced any beginning, and any without one
-of them; of the data not yet synced all, none, half, zeros, or the later half without the earlier.
-The writer is right if its reader finds the old or the new state in each of them.
+A `RecordingFs` applies and records operations. `crash_states` then yields the possible states
+after a power failure at any moment: of the unsynced names any prefix, and any without one of
+them; of the unsynced data all, none, half, zeros, or the later half without the earlier.
+The writer is correct if its reader finds the old or the new state in each of them.
 
     fs = RecordingFs(tmp_path / "original")
     writer = Writer(tmp_path / "original", fs=fs)
@@ -36,12 +36,12 @@ DATA_MODES: dict[str, Callable[[bytes], bytes]] = {
     "zeroed": lambda tail: bytes(len(tail)),
     "holed": lambda tail: bytes(len(tail) // 2) + tail[len(tail) // 2 :],
 }
-"""What may become of the data at a file's end that was written but not synced."""
+"""Possible states of the unsynced data at a file's end."""
 
 
 @dataclass(frozen=True, slots=True)
 class CrashState:
-    """What a crash left; `notes` are those from before it."""
+    """A crash state; `notes` are those made before it."""
 
     tree: Tree
     notes: tuple[str, ...]
@@ -50,7 +50,7 @@ class CrashState:
     names_kept: tuple[int, ...]
 
     def write_to(self, directory: Path) -> None:
-        """Make `directory` what the crash left; what was there before is removed."""
+        """Replace the contents of `directory` by the crash state."""
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
         for name in sorted(self.tree):
@@ -61,7 +61,7 @@ class CrashState:
                 (directory / name).write_bytes(content)
 
     def describe(self) -> str:
-        """Return how it came to this, for a failing test."""
+        """Return the operations that led here, for a failing test."""
         last = "\n  ".join(self.operations[-12:])
         return (
             f"after {len(self.operations)} operations, the last of them\n  {last}\n"
@@ -70,7 +70,7 @@ class CrashState:
 
 
 class RecordingFs(RealFs):
-    """Does what it is asked within `root`, and notes it.
+    """A file system that records operations within `root`.
 
     Args:
         root: A directory; what it holds now counts as synced.
@@ -88,7 +88,7 @@ class RecordingFs(RealFs):
         self._fail = fail
 
     def note(self, text: str) -> None:
-        """Note what the writer has promised by now."""
+        """Record what the writer has acknowledged."""
         self.operations.append(("note", text))
 
     def create(self, path: Path) -> int:
@@ -104,7 +104,7 @@ class RecordingFs(RealFs):
         return fd
 
     def write(self, fd: int, data: bytes | memoryview) -> None:
-        """Write in two steps, since a crash may come in between."""
+        """Write in two steps, since a crash may happen in between."""
         half = memoryview(data).cast("B")[: len(data) // 2]
         for part in (half, memoryview(data).cast("B")[len(half) :]):
             self._record("write", self._paths[fd], bytes(part))
@@ -157,7 +157,7 @@ class RecordingFs(RealFs):
 
 @dataclass(slots=True, eq=False)
 class _Inode:
-    """A file, or a directory with its names as they are on the disk."""
+    """A file, or a directory with its durable names."""
 
     data: bytes = b""
     synced: int = 0
@@ -165,11 +165,11 @@ class _Inode:
 
 
 _Change = list[tuple[_Inode, str, _Inode | None]]
-"""What one operation does to names, on the disk all at once: (directory, name, inode)."""
+"""Atomic change of one operation to directory entries: (directory, name, inode)."""
 
 
 class _Disk:
-    """The file system as programs see it, and what of it is on the disk."""
+    """The file system as programs see it, and its durable part."""
 
     def __init__(self, tree: Tree) -> None:
         self.root = _Inode(names={})
@@ -183,7 +183,7 @@ class _Disk:
         self._sync_names(lambda change: True)
 
     def do(self, kind: str, name: str, *more: Any) -> None:
-        """Do one recorded operation."""
+        """Apply one recorded operation."""
         seen = self.seen
         match kind, more:
             case "create", _:
@@ -218,7 +218,7 @@ class _Disk:
         self.pending = [change for change in self.pending if not is_synced(change)]
 
     def _change(self, *names: tuple[str, _Inode | None]) -> None:
-        """Let names stand for other inodes, or for none."""
+        """Point names at other inodes, or remove them."""
         change: _Change = []
         for name, inode in names:
             parent, _, last = name.rpartition("/")
@@ -230,7 +230,7 @@ class _Disk:
         self.pending.append(change)
 
     def after(self, kept: Sequence[int], mode: str) -> Tree:
-        """Return what is there with some pending changes, and unsynced data as `mode` has it."""
+        """Return the state with some pending changes, and unsynced data by `mode`."""
         changed: dict[int, dict[str, _Inode]] = {}
 
         def names_of(inode: _Inode) -> dict[str, _Inode]:
@@ -268,7 +268,7 @@ def _apply(change: _Change, names_of: Callable[[_Inode], dict[str, _Inode]]) -> 
 
 
 def crash_states(fs: RecordingFs) -> Iterator[CrashState]:
-    """Yield each different state that a crash may leave of what `fs` has done."""
+    """Yield each distinct crash state of the operations of `fs`."""
     disk, notes, texts, seen = _Disk(fs.before), [], [], set()
     for kind, name, *more in [("note", None), *fs.operations]:
         if kind == "note":
@@ -287,7 +287,7 @@ def crash_states(fs: RecordingFs) -> Iterator[CrashState]:
 
 
 def _subsets(count: int) -> list[tuple[int, ...]]:
-    """Return which of `count` changes may be on the disk: a beginning, all but one, or only one."""
+    """Return subsets of `count` changes that may be durable: a prefix, all but one, or only one."""
     everything = tuple(range(count))
     found = [everything[:stop] for stop in range(count + 1)]
     found += [tuple(i for i in everything if i != left) for left in everything]
@@ -296,7 +296,7 @@ def _subsets(count: int) -> list[tuple[int, ...]]:
 
 
 class Quick(RealFs):
-    """What is only looked at need not be on the disk."""
+    """Reads need nothing durable."""
 
     def sync(self, fd: int) -> None:
         pass
@@ -316,7 +316,7 @@ def of(notes: Sequence[str], kind: str) -> list[int]:
 def explore(
     fs: RecordingFs, check: Callable[[CrashState, Path], None], directory: Path, known: int = 0
 ) -> int:
-    """Check every state in which more than the first `known` things were noted; their number.
+    """Check every state with more than `known` notes; return their number.
 
     A quick run checks every fourth.
     """

@@ -1,4 +1,4 @@
-"""Batches prepared on a device, compared with the host's: equal to the bit but for padding."""
+"""Comparison of device batches with host batches: equal bit for bit but for padding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tgflow.plan.padding import cut, shape_of
 
 
 def assert_same_but_for_padding(padded: Batch, exact: Batch) -> None:
-    """Fail unless `padded` is `exact` with rows behind, as `Batch` describes them."""
+    """Fail unless `padded` is `exact` followed by padding, as `Batch` describes."""
     there, shape = padded.to("cpu"), shape_of(exact)
     assert_same_batch(cut(there, shape), exact)
     size = shape.nodes

@@ -32,20 +32,20 @@ for_each_gpu = pytest.mark.parametrize("gpu", ["emulated", apart, cuda])
 
 
 def opened(device: str) -> str | EmulatedDevice:
-    """What `TemporalGraph(device=...)` takes for this device."""
+    """The `device` argument of `TemporalGraph` for this device."""
     if device == "apart":
         return EmulatedDevice.apart()
     return EmulatedDevice() if device == "emulated" else device
 
 
 def device_of(gpu: str) -> Device:
-    """The device itself."""
+    """The device object."""
     device = opened(gpu)
     return Device(torch.device(device)) if isinstance(device, str) else device
 
 
 def place_of(device: str | None) -> torch.device:
-    """Where the tensors are that this device reads; the CPU for None."""
+    """The torch device of the tensors that this device reads; the CPU for None."""
     if device == "apart":
         register_device(EmulatedDevice.apart())
         return tensors.emulated_device()

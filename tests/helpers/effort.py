@@ -1,4 +1,4 @@
-"""How much a test tries: little in `make test`, all in `make test-all` or where a file is run."""
+"""Number of cases a test tries: few in `make test`, all in `make test-all` or for a single file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What training on an emulated device needs."""
+"""Support for training on an emulated device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tgflow.train import results
 
 @pytest.fixture
 def emulated_pages(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Memory that the emulated device copies to by itself, as it does to pinned memory."""
+    """Memory the emulated device copies to asynchronously, like pinned memory."""
     made = results._host_memory
 
     def host_memory(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:

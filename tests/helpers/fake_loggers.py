@@ -1,4 +1,4 @@
-"""Stand-ins for the packages that loggers write by, which keep what they are given in memory."""
+"""Mocks of the logging packages that keep logged data in memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 
 class FakeWriter:
-    """In place of torch's `SummaryWriter`; `shown` is what TensorBoard would show of a folder."""
+    """Mock of torch's `SummaryWriter`; `shown` is what TensorBoard would display for a folder."""
 
     shown: ClassVar[dict[str, list[tuple[int, str, float]]]] = defaultdict(list)
 
@@ -32,7 +32,7 @@ class FakeWriter:
 
 
 class FakeRun:
-    """In place of a run of wandb."""
+    """Mock of a wandb run."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.options = options
@@ -48,7 +48,7 @@ class FakeRun:
 
 
 def fake_tensorboard(monkeypatch: pytest.MonkeyPatch) -> type[FakeWriter]:
-    """Let what logs to TensorBoard write to `FakeWriter.shown`."""
+    """Redirect TensorBoard logging to `FakeWriter.shown`."""
     module: Any = ModuleType("torch.utils.tensorboard")
     module.SummaryWriter = FakeWriter
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -57,7 +57,7 @@ def fake_tensorboard(monkeypatch: pytest.MonkeyPatch) -> type[FakeWriter]:
 
 
 def fake_wandb(monkeypatch: pytest.MonkeyPatch) -> list[FakeRun]:
-    """Let what logs to Weights & Biases have such runs, which are returned as they come."""
+    """Redirect Weights & Biases logging to mock runs; returns the list of runs."""
     runs: list[FakeRun] = []
 
     def init(**options: Any) -> FakeRun:

@@ -1,4 +1,4 @@
-"""Writers of a log and of checkpoints that note what they promise, and checks of what is left."""
+"""Writers of a log and checkpoints that note acknowledgments, and checks of crash states."""
 
 import os
 import traceback
@@ -20,7 +20,7 @@ def frame(i):
 
 
 def retry(act):
-    """Do it again after an error, as one does when there is room again."""
+    """Retry after an error, as when space is available again."""
     for left in reversed(range(TRIES)):
         try:
             return act()
@@ -33,7 +33,7 @@ def retry(act):
 
 
 def write_log(directory, note, fs=None, *, count=8, segment_bytes=1000, sync_every=2, drop_after=6):
-    """Append frames to those there are, syncing and dropping now and then."""
+    """Append frames, with occasional syncs and drops."""
     fs = fs or RealFs()
     log = retry(lambda: DurableLog(directory, fs=fs, segment_bytes=segment_bytes, sync_ms=1e9))
     first = max([footer["n"] for _, footer, _ in log.read()], default=-1) + 1
@@ -51,7 +51,7 @@ def write_log(directory, note, fs=None, *, count=8, segment_bytes=1000, sync_eve
 
 
 def check_log(notes, directory, promised="synced"):
-    """Raise unless the log can be read, and holds all that was promised and nothing else."""
+    """Raise unless the log is readable and has exactly the acknowledged frames."""
     with DurableLog(directory, fs=Quick()) as log:
         found = [(rows, footer["n"]) for rows, footer, _ in log.read()]
     numbers = [n for _, n in found]
@@ -122,10 +122,10 @@ def forked(act):
 
 
 def outcome_of(_, point, spec, directory):
-    """Make, write with a fault, check, write on without, check again; in a process of its own.
+    """In a separate process: create, write with a fault, check, write without, check again.
 
     Returns:
-        How each of the two forks that wrote has ended.
+        Exit status of each of the two writing forks.
     """
     what = point.split(".")[0]
     make, write, check = CASES[what]

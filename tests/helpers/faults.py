@@ -1,10 +1,10 @@
-"""Named points where tests make a run fail: killed, out of disk, or in error.
+"""Named fault points for tests: kill, full disk, or error.
 
     arm("checkpoint.before_rename:2:kill")
 
-fires when the point is met for the second time; several are separated by commas. The product knows
-nothing of it: a point is a call, told by what is called and by whom, and arming wraps what is
-called. For a process of its own,
+fires at the second hit of the point; several are separated by commas. tgflow has no code for it:
+a point is a call, identified by callee and caller, and arming wraps the callee. In a separate
+process,
 
     python -m helpers.faults POINT:COUNT:KIND run --stream ...
 
@@ -30,7 +30,7 @@ STORE = "tgflow.checkpoint.store:CheckpointStore"
 
 
 class InjectedFault(RuntimeError):
-    """What the kind `raise` raises."""
+    """Raised by the fault kind `raise`."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ DURABLE = {
     "checkpoint.before_remove": Point(f"{FS}.remove_directory", "CheckpointStore._remove"),
     "checkpoint.before_set_aside": Point(f"{FS}.rename", "CheckpointStore._set_aside"),
 }
-"""Those of the log and the checkpoints; a test fails each in every way."""
+"""Fault points of the log and the checkpoints; a test injects every kind at each."""
 RANKS, NOTICES = "tgflow.distributed.ranks:Ranks", "tgflow.checkpoint.ranks:Notices"
 BETWEEN_RANKS = {
     f"ranks.{when}_{call}": Point(f"{owner}.{name}", is_after=when == "after")
@@ -79,7 +79,7 @@ BETWEEN_RANKS = {
         (NOTICES, "post", "notice"),
     )
 }
-"""Those of what ranks send each other, by whichever thread."""
+"""Fault points of communication between ranks, on any thread."""
 LETTERS = "DeadLetterFiles"
 REFUSED = {
     "letters.before_write": Point(f"{FS}.write", f"{LETTERS}.write"),
@@ -91,7 +91,7 @@ POINTS = DURABLE | BETWEEN_RANKS | REFUSED
 
 
 def arm(spec: str) -> None:
-    """Replace what is armed by `spec`; "" disarms all."""
+    """Replace the armed faults by `spec`; "" disarms all."""
     while _undo:
         _undo.pop()()
     for entry in filter(None, spec.split(",")):
@@ -100,12 +100,12 @@ def arm(spec: str) -> None:
 
 
 def call_at(name: str, count: int, act: Callable[[], None]) -> None:
-    """Have `act` be called where a point is met for the `count`-th time, until all is disarmed."""
+    """Call `act` at the `count`-th hit of a point, until all is disarmed."""
     _wrap(POINTS[name], _counted(count, act))
 
 
 def _wrap(point: Point, meet: Callable[[], None]) -> None:
-    """Have calls at a point meet the fault until all is disarmed."""
+    """Inject the fault at a point until all is disarmed."""
     owner, name = _resolve(point.target)
     was = getattr(owner, name)
 
@@ -124,7 +124,7 @@ def _wrap(point: Point, meet: Callable[[], None]) -> None:
 
 
 def _caller() -> str:
-    """Return who called what is wrapped; it may be wrapped several times."""
+    """Return the caller of a wrapped function, which may be wrapped several times."""
     depth = 2
     while sys._getframe(depth).f_code.co_qualname == "_wrap.<locals>.call":
         depth += 1

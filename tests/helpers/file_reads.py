@@ -1,4 +1,4 @@
-"""What tests of files share: made files, and reading them whole."""
+"""Helpers for file tests: generated files, and reading them completely."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read(source, position=None):
 
 
 def flat(polls):
-    """Return the events with their numbers, and the bad rows with theirs and their places."""
+    """Return the events with their row numbers, and the bad rows with numbers and locations."""
     events, bad, first = [], [], 0
     for poll in polls:
         index = range(poll.num_rows) if poll.index is None else poll.index.tolist()

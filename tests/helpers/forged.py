@@ -1,4 +1,4 @@
-"""Files with one bit changed, and manifests of checkpoints with digests that are right."""
+"""Files with one flipped bit, and checkpoint manifests with valid digests."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 
 def flip_bit(data: bytes, bit: int) -> bytes:
-    """Return data with one of its bits changed."""
+    """Return data with one flipped bit."""
     changed = bytearray(data)
     changed[bit // 8] ^= 1 << bit % 8
     return bytes(changed)
 
 
 def sign_manifest(manifest: Mapping[str, Any]) -> bytes:
-    """Return the bytes of a manifest's file: an attacker can compute its digest as well."""
+    """Return a manifest file with a valid digest, as an attacker can compute it."""
     rest = json.dumps(manifest)[1:].encode()
     return b'{"sha256": "' + hashlib.sha256(rest).hexdigest().encode() + b'",' + rest

@@ -1,4 +1,4 @@
-"""Stages of `make gpu`: each step has its own log and time limit, and no failure stops the others.
+"""Stages of `make gpu`: each step has its own log and time limit; failures are independent.
 
     python tests/helpers/gpu_stages.py [build smoke tests bench train long sanitize]
                                        [--wheels FOLDER] [--logs FOLDER]
@@ -30,11 +30,11 @@ BUILT = ROOT / "build" / "gpu"
 LOGS = Path(os.environ.get("OUT") or ROOT / "build" / "gpu-log")
 RESULTS = ROOT / "tests" / "benchmarks" / "results"
 MOST_SECONDS = 480
-"""Of a stage: a machine may end a command after ten minutes."""
+"""Time limit of a stage; a machine may end commands after ten minutes."""
 BACKEND = {"scikit_build_core": "scikit-build-core>=0.11", "pybind11": "pybind11>=3"}
 """Packages that build the core, by the modules that Python imports."""
 ON_GPU = re.compile(r"needs_cuda|for_each_(device|gpu|kind|place)|mark\.gpu")
-"""Found in the files of tests that have some for a GPU."""
+"""Pattern of test files with GPU tests."""
 NEED_SETTINGS = ("tests/cli", "tests/runtime", "tests/config")
 """Folders whose tests need pydantic."""
 KERNEL = re.compile(r"__global__ void\s+(?:__launch_bounds__\(\w+\)\s+)?(\w+)\(")
@@ -46,14 +46,14 @@ BENCHES = (  # name, options, seconds; the sizes rise, so that the small ones ar
     ("sample", "--entries 5e7", 80),
 )
 TRAININGS = (("train", "--quick", 120), ("train", "", 360))
-"""The rows of a quick one are in the log alone."""
+"""Rows of a quick benchmark are only in the log."""
 PYTEST = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "--durations=20"]
 SMALL_RUN = [sys.executable, ROOT / "tests/helpers/small_run.py"]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One command of a stage, or the reason why there is none."""
+    """One command of a stage, or the reason it is skipped."""
 
     name: str
     command: Sequence[str | Path] = ()
@@ -65,7 +65,7 @@ class Step:
     """Result of a step without a command."""
 
     def run(self, logs: Path) -> str:
-        """Run the command and return its status; all processes it started end with it."""
+        """Run the command and return its status; kills all processes it started."""
         log = self.log(logs)
         to = log if self.output is None else logs / self.output
         to.parent.mkdir(parents=True, exist_ok=True)
@@ -94,12 +94,12 @@ class Step:
                 process.wait()
 
     def log(self, logs: Path) -> Path:
-        """Return the file of its log."""
+        """Return the path of its log."""
         return logs / f"{self.name.replace(' ', '-')}.log"
 
 
 def with_core(**more: str) -> dict[str, str]:
-    """Return the environment in which Python finds what the build stage has installed."""
+    """Return the environment with the packages of the build stage."""
     paths = os.pathsep.join([str(BUILT), str(ROOT / "tests")])
     return {"PYTHONSAFEPATH": "1", "PYTHONPATH": paths} | more
 
@@ -133,7 +133,7 @@ def smoke(_: Path | None) -> Iterator[Step]:
 
 
 def tests(_: Path | None) -> Iterator[Step]:
-    """Run the tests that need a GPU but for the long ones, and those of the cache planner."""
+    """Run the GPU tests except the long ones, and those of the cache planner."""
     marked = ["-m", "gpu and not slow", "--maxfail=30", "--timeout=90"]
     yield Step("tests", [*PYTEST, *marked, *gpu_tests()], 410, with_core())
     quick = with_core(HYPOTHESIS_PROFILE="quick")
@@ -147,7 +147,7 @@ def long(_: Path | None) -> Iterator[Step]:
 
 
 def gpu_tests() -> list[str]:
-    """Return the files of tests that have some for a GPU; without pydantic fewer."""
+    """Return the files with GPU tests; fewer without pydantic."""
     left_out = NEED_SETTINGS
     if find_spec("pydantic") is not None or (BUILT / "pydantic").is_dir():
         left_out = ()
@@ -173,7 +173,7 @@ def sanitize(_: Path | None) -> Iterator[Step]:
 
 
 def kernel_names() -> list[str]:
-    """Return the names of all kernels, which are not mangled."""
+    """Return the unmangled names of all kernels."""
     files = sorted((ROOT / "csrc" / "cuda").glob("*.cu"))
     return [name for file in files for name in KERNEL.findall(file.read_text())]
 
@@ -199,7 +199,7 @@ STAGES: dict[str, Callable[[Path | None], Iterator[Step]]] = {
 
 
 def run(steps: Iterator[Step], logs: Path) -> list[tuple[str, bool]]:
-    """Run steps one after the other; return a line of each, and whether it failed."""
+    """Run steps in sequence; return a line for each, and whether it failed."""
     ended = []
     for step in steps:
         print(f"tgflow: {step.name}", flush=True)

@@ -1,4 +1,4 @@
-"""Clients of a server: well-behaved ones, and raw bytes for those that are not."""
+"""Server clients: valid requests, and raw bytes for invalid ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 
 class Client:
-    """Asks over one connection that stays open.
+    """A client with one persistent connection.
 
     Args:
         url: Of the server.
@@ -24,18 +24,18 @@ class Client:
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
     def post(self, path: str, question: Any) -> tuple[int, Any]:
-        """Return status and answer of a question."""
+        """Return status and response of a POST request."""
         body = question if isinstance(question, bytes) else json.dumps(question).encode()
         return self.request("POST", path, body, {"Content-Type": "application/json"})
 
     def get(self, path: str) -> tuple[int, Any]:
-        """Return status and answer of a page."""
+        """Return status and response of a GET request."""
         return self.request("GET", path)
 
     def request(
         self, method: str, path: str, body: bytes | None = None, headers: Any = None
     ) -> tuple[int, Any]:
-        """Return status and answer: what JSON says, or text."""
+        """Return status and response, parsed JSON or text."""
         self._connection.request(method, path, body, self._headers | (headers or {}))
         answer = self._connection.getresponse()
         self.headers = answer.headers
@@ -44,7 +44,7 @@ class Client:
         return answer.status, json.loads(text) if is_json else text
 
     def raw(self, data: bytes = b"") -> socket.socket:
-        """Return a connection on which `data` was sent."""
+        """Return a connection after sending `data`."""
         connection = socket.create_connection((self.host, self.port), timeout=60)
         connection.sendall(data)
         return connection
@@ -55,7 +55,7 @@ class Client:
 
 
 def read_all(connection: socket.socket) -> bytes:
-    """Return what comes until the server closes the connection."""
+    """Return the bytes received until the server closes the connection."""
     parts = []
     with connection:
         while part := connection.recv(65_536):

@@ -14,7 +14,7 @@ SAMPLERS = [
 
 
 def hub_events(size: int, num_nodes: int, seed: int) -> EventBatch:
-    """Some nodes in very many events, most in few; self-loops, ties and labels."""
+    """Events with hubs: some nodes in very many, most in few; self-loops, ties and labels."""
     generator = torch.Generator().manual_seed(seed)
     ends = torch.rand(2, size, generator=generator).pow(3) * num_nodes
     t = torch.randint(0, 2, (size,), generator=generator).cumsum(0)

@@ -1,4 +1,4 @@
-"""What survives a crash, in memory: a log, dead letters and a checkpoint, and runs that go on."""
+"""In-memory durable state for ingest tests: log, dead letters, checkpoint, resumed runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tgflow.streams.ingest.state import IngestState
 
 
 class MemoryLog:
-    """Frames; those not yet synced are lost when the power goes."""
+    """Log frames; unsynced ones are lost at a power failure."""
 
     def __init__(self):
         self.frames = []
@@ -69,7 +69,7 @@ class MemoryDeadLetters:
 
 @dataclass
 class World:
-    """A run that is killed and goes on."""
+    """A run that can be killed and resumed."""
 
     config: object
     log: MemoryLog | None = None
@@ -166,7 +166,7 @@ def as_event(row):
 
 
 class Ticking(ListSource):
-    """A source each poll of which takes a second; `clock` tells the time."""
+    """A source whose polls take a second each; `clock` returns the time."""
 
     seconds = 0.0
 

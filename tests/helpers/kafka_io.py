@@ -1,4 +1,4 @@
-"""What the tests of Kafka share: producing records, reading a source to its end."""
+"""Helpers for Kafka tests: produce records, read a source to its end."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tgflow.streams.kafka import KafkaConfig, KafkaSource
 from tgflow.streams.kafka.retry import RetryPolicy
 
 QUICK = RetryPolicy(first_wait=0.05, last_wait=0.4, idle=0.3, answer=2.0, starved=2.0)
-"""Pauses and limits for a broker on this machine that fails."""
+"""Retry settings for a failing local broker."""
 FAST = {"fetch_max_wait_ms": 50, "retry_backoff_ms": 20, "reconnect_backoff_max_ms": 200}
 
 
 PATIENT = {"request_timeout_ms": 3000, "connections_max_idle_ms": 10_000}
 SMALL = {"max_partition_fetch_bytes": 8192}
-"""Options of fetches that wait, and of small ones."""
+"""Options of waiting and of small fetches."""
 
 
 def producer(broker, **options):
@@ -32,7 +32,7 @@ def producer(broker, **options):
 
 
 def publish(broker, topic, values, partition=0, timestamp=1000, **options):
-    """Send records, None for a tombstone, and wait until they are there."""
+    """Send records, None for a tombstone, and wait for their acknowledgment."""
     sender = producer(broker, **options)
     try:
         futures = [
@@ -72,7 +72,7 @@ def open_source(broker, topic, *, options=None, servers=None, retry=QUICK, **set
 
 
 class Reading:
-    """What a source gave: rows by partition, bad rows, counts, positions."""
+    """Results of reading a source: rows by partition, bad rows, counts, positions."""
 
     def __init__(self):
         self.rows = {}
@@ -103,7 +103,7 @@ class Reading:
 
 
 def read(source, positions=None, *, stop=None, timeout=30.0, into=None, wanted=None):
-    """Start `source` and read until it has ended, or `stop(reading)` says so."""
+    """Start `source` and read until it ends or `stop(reading)` is true."""
     reading = into or Reading()
     source.start(positions or {})
     return read_on(source, reading, stop=stop, timeout=timeout, wanted=wanted)
@@ -129,7 +129,7 @@ def read_all(broker, topic, **settings):
 
 
 def after(rows):
-    """Return a stop for `read` once partition 0 has so many rows."""
+    """Return a `stop` for `read` that is true once partition 0 has so many rows."""
     return lambda reading: len(reading.src()) >= rows
 
 

@@ -1,4 +1,4 @@
-"""Streams with labels, and the slow rules that what is seen of them is compared with."""
+"""Labeled streams, and slow reference heuristics for labels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def with_labels(events: EventBatch, label: Tensor) -> EventBatch:
 
 
 def taking_turns(size: int, num_classes: int = 3) -> EventBatch:
-    """Events whose labels take turns for each pair: the last one is never right."""
+    """Events whose labels alternate per pair: the last label is always wrong."""
     events, met = made_events(size), dict[tuple[int, int], int]()
     labels = []
     for pair in zip(events.src.tolist(), events.dst.tolist(), strict=True):
@@ -27,7 +27,7 @@ def taking_turns(size: int, num_classes: int = 3) -> EventBatch:
 
 
 def by_feature(size: int) -> EventBatch:
-    """Events of which the first feature says the label: -1 or 1."""
+    """Events whose label is the sign of the first feature: -1 or 1."""
     events = made_events(size)
     assert events.x is not None
     return with_labels(events, 2 * (events.x[:, 0] > 1).long() - 1)

@@ -1,4 +1,4 @@
-"""What tests of runs that go on share: comparing two of them, and disturbing one."""
+"""Helpers for resume tests: compare two runs, disturb one."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tgflow.runtime import runner
 SMALL = ("--dim", 8, "--neighbors", 3, "--batch-size", 50, "--threads", 1)
 """Options that keep a run of the command line small."""
 SHARDED = ("--rank-graph", "sharded", "--rank-memory", "sharded")
-"""Options with which each rank has a part of whatever can be divided."""
+"""Options that shard all state that can be sharded."""
 MACHINE = (
     *("ranks", "threads", "machine", "interrupted", "stream", "state_sha256", "tables", "scores"),
 )
 
 
 class Killed(BaseException):
-    """Raised in place of SIGKILL: nothing catches it."""
+    """Raised in place of SIGKILL; not caught by tgflow."""
 
 
 def write_events(path: Path, size: int = 400, nodes: int = 20) -> Path:
-    """Write events among a few nodes that mostly write to the node after them."""
+    """Write events among a few nodes, mostly from each node to its successor."""
     rng = random.Random(5)
     lines = ["src,dst,t"]
     for i in range(size):
@@ -49,7 +49,7 @@ def write_features(path: Path, size: int, nodes: int = 20) -> Path:
 
 
 def figures(run: Path):
-    """Return the figures and records of a run, without those that the clock decides."""
+    """Return the metrics and records of a run, without timing."""
     metrics = json.loads((run / "metrics.json").read_text())
     digest = metrics["state_sha256"]
     metrics = {k: v for k, v in untimed(metrics).items() if k not in MACHINE}
@@ -58,7 +58,7 @@ def figures(run: Path):
 
 
 def same_run(left: Path, right: Path) -> None:
-    """Assert that two runs ended in the same state, to the last bit, by the same way."""
+    """Assert that two runs have bit-identical final states and records."""
     (digest, metrics, records), (other, other_metrics, other_records) = (
         figures(left),
         figures(right),
@@ -70,7 +70,7 @@ def same_run(left: Path, right: Path) -> None:
 
 
 def signal_at(monkeypatch, position, number) -> None:
-    """Let this process get a signal once the run has learned `position` events."""
+    """Send a signal to this process once the run has learned `position` events."""
     record = runner.Runner._record
 
     def recording(self, step):

@@ -1,4 +1,4 @@
-"""Small models of every name, and the plans and scores that tests ask of them."""
+"""Small models of every name, with plans and scores for tests."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def made_model(name: str, **settings: Any) -> Any:
 
 
 def has_parameters(name: str) -> bool:
-    """Whether there is anything to learn."""
+    """Whether the model has parameters."""
     return any(True for _ in made_model(name).parameters())
 
 

@@ -1,4 +1,4 @@
-"""Streams made for tests of training: small, seeded, and with something to learn."""
+"""Generated training streams: small, seeded, and learnable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NUM_ITEMS = 20
 
 
 def made_events(size: int, *, x_dim: int = 2, noise: float = 0.2, seed: int = 0) -> EventBatch:
-    """Users who mostly come back to an item of their own, with ties in time.
+    """Events of users who mostly return to their own item, with ties in time.
 
     Sources are nodes 0 to 11, destinations 12 to 31.
     """

@@ -1,4 +1,4 @@
-"""Feature tables of made rows, wherever the rows are."""
+"""Feature tables of generated rows in every placement."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def made(
 
 
 def home(table: FeatureTable, device: str | None) -> torch.device:
-    """Where ids of this table's readers are."""
+    """Device of the ids passed to this table."""
     return place_of(device)
 
 

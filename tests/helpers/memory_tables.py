@@ -1,4 +1,4 @@
-"""Every kind of table that a node memory can be in."""
+"""Every kind of table that supports node memory."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ for_each_kind = pytest.mark.parametrize(
 
 
 def home_of(kind: str) -> torch.device:
-    """Where the model is whose memory is in such a table."""
+    """Device of a model with memory in such a table."""
     return place_of(kind.split(",", maxsplit=1)[0])
 
 
 def memory_table_of(kind: str, dim: int) -> MemoryTable:
-    """An empty table; caches and budgets are small, so that rows leave and move."""
+    """An empty table; caches and budgets are small, so that rows are evicted and moved."""
     placement, device, cache = KINDS[kind]
     budget = 100 * 4 * dim if placement == "auto" else None
     gpu = None if device is None else opened(device)
@@ -52,6 +52,6 @@ def memory_table_of(kind: str, dim: int) -> MemoryTable:
 
 
 def with_past(memory: NodeMemory, num_events: int) -> NodeMemory:
-    """Return `memory`, which now keeps the rows that this many events have overwritten."""
+    """Return `memory`, configured to keep the rows overwritten by this many events."""
     memory.keep_past(num_events)
     return memory

@@ -1,4 +1,4 @@
-"""Made neighborhoods to attend to and made steps of a GRU, and what operations make of them."""
+"""Generated attention and GRU inputs, and results of operations on them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tgflow.nn.attention import Attended
 
 NUM_EVENTS = 5
 WIDTHS = [(8, 12, 4), (100, 172, 100), (5, 3, 7), (130, 0, 33), (0, 1, 3), (0, 4, 36)]
-"""Of node inputs, edge features and time encodings."""
+"""Widths of node inputs, edge features and time encodings."""
 
 
 def made_block(
@@ -41,7 +41,7 @@ def made_block(
 
 @dataclass
 class AttentionCase:
-    """Arguments of `tgflow.nn.attention.attend`, and weights of its results in a loss."""
+    """Arguments of `tgflow.nn.attention.attend`, and loss weights of its results."""
 
     query: Tensor
     below: Tensor | None
@@ -63,7 +63,7 @@ class AttentionCase:
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
     ) -> AttentionCase:
-        """Of inputs h_dim, x_dim and time_dim wide."""
+        """Return a case with inputs of widths h_dim, x_dim and time_dim."""
         generator = torch.Generator().manual_seed(seed)
         h_dim, x_dim, time_dim = widths
 
@@ -81,11 +81,11 @@ class AttentionCase:
         )
 
     def with_block(self, **columns: Tensor) -> AttentionCase:
-        """The same with other columns of its block."""
+        """Return a copy with other columns of its block."""
         return replace(self, block=replace(self.block, **columns))
 
     def to(self, device: torch.device) -> AttentionCase:
-        """The same on a device, with leaves of its own."""
+        """Return a copy on a device, with new leaf tensors."""
 
         def moved(tensor: Tensor | None) -> Tensor | None:
             if tensor is None:
@@ -100,7 +100,7 @@ class AttentionCase:
         return AttentionCase(query, moved(self.below), Block(**columns), time, moved(self.keep))
 
     def results(self, op: Callable[..., Attended]) -> list[Tensor]:
-        """What `op` returns, and the gradients of a loss that reads all of it."""
+        """Return the outputs of `op`, and the gradients of a loss over all of them."""
         out = op(self.query, self.below, self.block, self.time, self.keep)
         weights = torch.Generator().manual_seed(1)
         loss = torch.zeros((), device=self.query.device, dtype=self.query.dtype)
@@ -113,7 +113,7 @@ class AttentionCase:
 
 
 def gru_results(dim: int, seed: int, device: torch.device | str = "cpu") -> list[Tensor]:
-    """The step of 37 rows, whose memory lies in wider rows, and its gradients."""
+    """Return a GRU step of 37 rows with memory in wider rows, and its gradients."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
@@ -126,7 +126,7 @@ def gru_results(dim: int, seed: int, device: torch.device | str = "cpu") -> list
 
 
 def check_close(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
-    """Within 2e-5 of the largest number of each, or of 1: sums are added up in other orders."""
+    """Assert equality within 2e-5 of each maximum, or of 1: summation orders differ."""
     for one, other in zip(found, expected, strict=True):
         largest = other.abs().max().item() if other.numel() else 0.0
         tolerance = 2e-5 * max(largest, 1.0)

@@ -1,6 +1,6 @@
-"""Executes notebooks as Jupyter does, without it: cell after cell in one name space.
+"""Executes notebooks like Jupyter, without Jupyter: all cells in one namespace.
 
-Run as `python tests/helpers/notebooks.py NOTEBOOK...` to write what cells give into the files.
+Run as `python tests/helpers/notebooks.py NOTEBOOK...` to write cell outputs into the files.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 
 
 def code_cells(notebook: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the cells of a notebook that are code, in order."""
+    """Return the code cells of a notebook in order."""
     return [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
 
 
 def execute(path: Path) -> dict[str, Any]:
-    """Return a notebook with what its cells print and give, executed in its folder."""
+    """Return a notebook with the outputs of its cells, executed in its folder."""
     notebook: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     names: dict[str, Any] = {"__name__": "__main__"}
     with chdir(path.parent):
@@ -31,13 +31,13 @@ def execute(path: Path) -> dict[str, Any]:
 
 
 def write(path: Path, notebook: dict[str, Any]) -> None:
-    """Write a notebook as Jupyter does."""
+    """Write a notebook in Jupyter's format."""
     text = json.dumps(notebook, indent=1, ensure_ascii=False)
     path.write_text(text + "\n", encoding="utf-8")
 
 
 def _outputs(source: str, names: dict[str, Any], number: int) -> list[dict[str, Any]]:
-    """Execute a cell; return what it prints, and what its last line gives."""
+    """Execute a cell; return its printed text and the value of its last line."""
     tree, value, printed = ast.parse(source), None, io.StringIO()
     last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
     with redirect_stdout(printed):

@@ -1,4 +1,4 @@
-"""Runs that are killed on a machine that is odd: see `helpers.odd_machine`; beside a second run."""
+"""Runs killed on a faulty machine (`helpers.odd_machine`), with attempts at a second run."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ LOCKED, DISK = 73, 74
 
 @dataclass
 class OddCampaign(Campaign):
-    """A run that is started again and again, mostly on a machine that is odd in some way."""
+    """A run restarted repeatedly, mostly on a faulty machine."""
 
     met: Counter[str] = field(default_factory=Counter)
-    """What it went through, by what it was: kills on each machine, second runs, ends by a disk."""
+    """Counts by kind: kills on each machine, second runs, failures by a disk."""
     machine: str = ""
-    """Of the process that runs; "" is an ordinary one."""
+    """Machine of the current process; "" is a regular one."""
     _tries_second: bool = False
     _starts_before: int = 0
 
     def start(self) -> WarmProcess:
-        """Begin, or go on, on the machine."""
+        """Start or resume on the faulty machine."""
         odd = ["helpers.odd_machine", f"{self.machine}:{self.random.randrange(1 << 30)}"]
         return self._started(odd if self.machine else ["tgflow"])
 
     def disturb_once(self) -> bool:
-        """Go on until it is killed, or its disk ends it; False if it came to its end.
+        """Resume until it is killed or fails by its disk; False if it finishes.
 
         A second run of the directory may be tried meanwhile, which must be refused.
         """
@@ -47,7 +47,7 @@ class OddCampaign(Campaign):
         return goes_on
 
     def _before_kill(self, child: WarmProcess) -> None:
-        """Try a second run while it stands still, or it would be done before that has begun."""
+        """Try a second run while the first is stopped, so that it cannot finish before."""
         has_begun = self._starts() > self._starts_before  # and so has the directory to itself
         if not (self._tries_second and has_begun) or child.poll() is not None:
             return
@@ -62,7 +62,7 @@ class OddCampaign(Campaign):
         self.met["second runs"] += 1
 
     def _is_locked(self) -> bool:
-        """Return whether a run has the directory to itself."""
+        """Return whether a run holds the lock of the directory."""
         try:
             RunLock(self.out / ".lock").release()
         except Locked:
@@ -70,7 +70,7 @@ class OddCampaign(Campaign):
         return False
 
     def _check_end(self, child: WarmProcess, out: str) -> bool:
-        """Return whether there is more to come of a process that was not killed."""
+        """Return whether a process that was not killed has work left."""
         if child.returncode == DISK and self.machine in ("full", "read-only"):
             self.met[f"ends, {self.machine}"] += 1
             return True
@@ -78,5 +78,5 @@ class OddCampaign(Campaign):
 
 
 def _state_of(child: WarmProcess) -> str:
-    """Return the letter that Linux has for the state of a process; "T" is stopped."""
+    """Return the Linux state letter of a process; "T" is stopped."""
     return stat_of(child.pid)[0]

@@ -1,9 +1,9 @@
-"""tgflow on an odd machine: its disk is full now and then, or read-only, or its clock jumps.
+"""tgflow on a faulty machine: its disk is full at times, or read-only, or its clock jumps.
 
     python -m helpers.odd_machine full:7 run --stream ...
 
-is `tgflow run --stream ...` there; the number seeds when. Writes fail before anything is written,
-or in the middle of it. Nothing of the product knows of it.
+is `tgflow run --stream ...` there; the number is the seed of the fault times. Writes fail before
+anything is written, or in the middle of it. tgflow has no code for it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from tgflow.durable.fs import AppendedFile, RealFs
 
 WRITES = ("create", "write", "sync", "make_directory", "link", "rename", "sync_directory")
-"""Operations of `RealFs` that a disk may refuse."""
+"""Operations of `RealFs` that a disk can fail."""
 FULL_SHARE, FULL_SECONDS = 0.02, 0.3
 """How often a disk becomes full, and for how long."""
 READ_ONLY_SHARE = 0.005
@@ -27,7 +27,7 @@ JUMP_SHARE, JUMP_SECONDS = 0.2, 1e7
 
 
 class Full:
-    """A disk that is full for a while, now and then; half of a write may be there."""
+    """A disk that is full at times; half of a write may be on it."""
 
     code = errno.ENOSPC
 
@@ -35,7 +35,7 @@ class Full:
         self._chance, self._until = chance, 0.0
 
     def refuses(self) -> bool:
-        """Whether it takes nothing now."""
+        """Whether writes fail now."""
         now = time.monotonic()
         if now >= self._until and self._chance.random() < FULL_SHARE:
             self._until = now + FULL_SECONDS * self._chance.random()
@@ -43,7 +43,7 @@ class Full:
 
 
 class ReadOnly:
-    """A disk that takes nothing any more, from some time on."""
+    """A disk that becomes read-only at some time."""
 
     code = errno.EROFS
 
@@ -51,13 +51,13 @@ class ReadOnly:
         self._chance, self._is_over = chance, False
 
     def refuses(self) -> bool:
-        """Whether it takes nothing now."""
+        """Whether writes fail now."""
         self._is_over = self._is_over or self._chance.random() < READ_ONLY_SHARE
         return self._is_over
 
 
 def spoil_disk(disk: Full | ReadOnly, chance: random.Random) -> None:
-    """Let what writes durable files have such a disk."""
+    """Install the disk for all durable files."""
     for owner, names in ((RealFs, WRITES), (AppendedFile, ("write",))):
         for name in names:
             setattr(owner, name, _refusing(getattr(owner, name), name, disk, chance))
@@ -78,7 +78,7 @@ def _refusing(
 
 
 def let_clock_jump(chance: random.Random) -> None:
-    """Let the time of day go forth and back by months."""
+    """Make the system clock jump by months in both directions."""
     real, offset = time.time, [0.0]
 
     def jumping() -> float:
@@ -90,7 +90,7 @@ def let_clock_jump(chance: random.Random) -> None:
 
 
 def make_odd(spec: str) -> None:
-    """Make this process's machine odd: "full:SEED", "read-only:SEED" or "clock:SEED"."""
+    """Make this process's machine faulty: "full:SEED", "read-only:SEED" or "clock:SEED"."""
     kind, _, seed = spec.partition(":")
     chance = random.Random(int(seed))
     if kind == "clock":

@@ -1,4 +1,4 @@
-"""Ordering done the slow, obvious way: event by event, everything sorted at the end."""
+"""Slow, obvious reference of ordering: event by event, sorted at the end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tgflow.streams.ingest.config import OrderConfig
 
 @dataclass
 class Expected:
-    """What a partition's rows come to; all lists hold numbers of rows."""
+    """Outcome of a partition's rows; all lists have row numbers."""
 
     accepted: list[int] = field(default_factory=list)
     late: list[int] = field(default_factory=list)
@@ -23,7 +23,7 @@ class Expected:
 def judge_rows(
     rows: Sequence[Row], config: OrderConfig, share: int | None = None, start: float = float("-inf")
 ) -> Expected:
-    """Say what becomes of each row of a partition, of which only `share` may be held back."""
+    """Return the outcome of each row of a partition, of which at most `share` is buffered."""
     out = Expected()
     max_t = floor = float("-inf")
     first_seen: dict[int, int] = {}
@@ -66,6 +66,6 @@ def judge_rows(
 def in_order(
     partitions: Mapping[int, Sequence[Row]], accepted: Mapping[int, Sequence[int]]
 ) -> list[Row]:
-    """Return the accepted rows of all partitions in the order they must be handed on."""
+    """Return the accepted rows of all partitions in release order."""
     keys = [(partitions[p][seq].t, p, seq) for p, seqs in accepted.items() for seq in seqs]
     return [partitions[p][seq] for _, p, seq in sorted(keys)]

@@ -1,4 +1,4 @@
-"""Batches with padding, as `tgflow.plan.padding` says what it holds."""
+"""Batches padded as `tgflow.plan.padding` defines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tgflow.plan.padding import BatchShape, paddings
 
 
 def pad(batch: Batch, shape: BatchShape) -> Batch:
-    """Return `batch` with padding up to `shape`; what it has is not changed."""
+    """Return `batch` padded to `shape`; existing rows are unchanged."""
     found = paddings(batch, shape)
 
     def longer(column: Tensor) -> Tensor:

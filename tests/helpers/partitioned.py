@@ -1,4 +1,4 @@
-"""Partitions made of lists, handed out in seeded pieces: what tests of ordering read from."""
+"""In-memory source of partitions with seeded poll sizes, for ordering tests."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Row:
 class ListSource:
     """Partitions held in memory. Which of them a poll serves, and how far, is drawn by `seed`.
 
-    `joins` are there only from so many calls of `look_for_partitions` on; those that are `silent`
-    never end, and hand out only so many rows.
+    Partitions in `joins` appear after so many calls of `look_for_partitions`; `silent` ones never
+    end, and return only so many rows.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class ListSource:
         """How many rows partitions that never end hand out; may be changed at any time."""
         self._next: dict[int, int] = {}
         self.polled: list[frozenset[int]] = []
-        """Which partitions each poll wanted."""
+        """Partitions requested by each poll."""
         self.is_closed = False
 
     def start(self, positions: Mapping[int, Position]) -> None:
@@ -122,7 +122,7 @@ class ListSource:
 
 
 class _Partition:
-    """Rows as columns, of which any stretch can be cut out."""
+    """Rows as columns that can be sliced."""
 
     def __init__(self, number: int, rows: Sequence[Row]) -> None:
         good = [i for i, row in enumerate(rows) if row.bad is None]

@@ -1,4 +1,4 @@
-"""Checkpoints with sealed pieces, in which everything says which step it is of."""
+"""Checkpoints with sealed sections, whose contents encode their step."""
 
 import torch
 
@@ -8,7 +8,7 @@ PIECE = 2
 
 
 def checkpoint_of(step):
-    """Return one in which every second step seals a piece."""
+    """Return a checkpoint in which every second step seals a section."""
     events, pieces = torch.arange(step), step // PIECE
     return Checkpoint(
         {"model": {"w": torch.full((5,), float(step))}, "tail": {"t": events[pieces * PIECE :]}},

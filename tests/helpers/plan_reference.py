@@ -1,4 +1,4 @@
-"""What a batch must hold, slowly and obviously: loops over every event, dicts for distinctness."""
+"""Slow, obvious reference of batches: loops over events, dicts for distinctness."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def batch_starts(spec: PlanSpec, eids: Sequence[int]) -> list[int]:
 
 
 def expected_rows(events: EventBatch, batch: Batch, spec: PlanSpec) -> dict[str, Any]:
-    """Return what `batch` must hold given its events and negatives, as nested lists by field."""
+    """Return the expected contents of `batch` for its events and negatives, as nested lists."""
     frontier = Distinct()
     starts = batch_starts(spec, batch.eid.tolist())
     if not spec.with_nodes:
@@ -133,7 +133,7 @@ def _expected_block(
 
 
 def assert_batch_rows(batch: Batch, expected: dict[str, Any]) -> None:
-    """Fail unless `batch` holds what `expected_rows` says."""
+    """Fail unless `batch` equals `expected_rows`."""
     for name, value in expected.items():
         if name == "blocks":
             assert len(batch.blocks) == len(value)

@@ -1,4 +1,4 @@
-"""Plans of made events in a few variants, and any small plan for property tests."""
+"""Plans of generated events in a few variants, and small random plans for property tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes: Python in one of its own that finds what tests share, and what Linux knows of them."""
+"""Python subprocesses with the test helpers, and their state in /proc."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ TESTS = Path(__file__).parents[1]
 
 
 def environment() -> dict[str, str]:
-    """Return this process's environment, with `helpers` to be imported."""
+    """Return this process's environment, with `helpers` importable."""
     path = (str(TESTS), os.environ.get("PYTHONPATH"))
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
 
 
 def stat_of(pid: int) -> list[str]:
-    """Return what Linux has of a process behind its name: its state, its parent, and so on.
+    """Return the fields of /proc/PID/stat after the name: state, parent, and so on.
 
     Raises:
-        OSError: If there is none.
+        OSError: If the process does not exist.
     """
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def is_there(pid: int) -> bool:
-    """Return whether a process has not ended."""
+    """Return whether a process is running."""
     try:
         return stat_of(pid)[0] not in "ZX"
     except OSError:
@@ -33,11 +33,11 @@ def is_there(pid: int) -> bool:
 
 
 def children_of(parent: int, file: str) -> dict[int, bytes]:
-    """Return the processes that a process has started and that have not ended.
+    """Return the running child processes of a process.
 
     Args:
-        parent: Who started them.
-        file: Of /proc, whose content is returned of each: "cmdline" or "environ".
+        parent: Process id of the parent.
+        file: File in /proc whose content is returned for each: "cmdline" or "environ".
     """
     found = {}
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):

@@ -1,4 +1,4 @@
-"""Runs of several ranks, which are killed one by one at random, and now and then all at once."""
+"""Multi-rank runs whose ranks are killed at random, sometimes all at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from helpers.processes import children_of, environment, is_there
 
 
 def rank_pids(parent: int) -> dict[int, int]:
-    """Return the processes that a process has started as ranks, by rank."""
+    """Return the rank processes of a launcher, by rank."""
     found = {}
     for pid, variables in children_of(parent, "environ").items():
         of_rank = [name for name in variables.split(b"\0") if name.startswith(b"RANK=")]
@@ -26,13 +26,13 @@ def rank_pids(parent: int) -> dict[int, int]:
 
 @dataclass
 class RankCampaign(Campaign):
-    """A run of ranks that restart by themselves, however many of them are killed."""
+    """A multi-rank run whose ranks restart automatically after any kills."""
 
     world: int = 3
-    """How many ranks it is started with."""
+    """Number of ranks at the start."""
 
     def start(self) -> subprocess.Popen[str]:
-        """Begin, or go on."""
+        """Start or resume."""
         command = [sys.executable, "-m", "tgflow", self.command, *self.flags]
         command += ["--out", str(self.out), "--resume"]
         command += ["--nproc", str(self.world), "--max-restarts", "1000"]
@@ -43,11 +43,11 @@ class RankCampaign(Campaign):
 
     @property
     def said(self) -> Path:
-        """What it has printed so far."""
+        """Output printed so far."""
         return self.out.with_suffix(".said")
 
     def kill_ranks(self, kills: int) -> None:
-        """Go on, kill so many ranks, each of which all others follow, and then all of them."""
+        """Resume, kill so many ranks, each of which ends the others, and then all of them."""
         child = self.start()
         wanted = self.kills + kills
         while self.kills < wanted and self._kill_a_rank(child):
@@ -61,7 +61,7 @@ class RankCampaign(Campaign):
             time.sleep(0.01)
 
     def _kill_a_rank(self, child: subprocess.Popen[str], timeout: float = 240.0) -> bool:
-        """Kill a rank somewhere in the next micro-batches; False if the run has ended before."""
+        """Kill a rank within the next micro-batches; False if the run finishes before."""
         deadline = time.monotonic() + timeout
         if self.random.random() < 0.2:  # while they start, or recover
             deadline = time.monotonic() + self.random.uniform(0.0, 6.0)
@@ -80,5 +80,5 @@ class RankCampaign(Campaign):
         return True
 
     def finish(self, timeout: float = 600.0) -> None:
-        """Go on to the end."""
+        """Resume until the end."""
         assert self.start().wait(timeout) == 0, self.said.read_text()

@@ -1,4 +1,4 @@
-"""Runs of the command line as ranks: processes that are forked, disturbed, and say how they end."""
+"""Command line runs on several ranks in forked processes, with faults and exit records."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from tgflow.runtime import runner
 
 _STOPPED_SECONDS = 15
 SOON = 5.0
-"""Seconds in which all ranks end once they have lost one."""
+"""Seconds within which all ranks end after losing one."""
 
 
 class End(NamedTuple):
-    """How a rank has ended."""
+    """Exit record of a rank."""
 
     code: int | None
     """Its exit code, negative for a signal; None if it had to be killed."""
     out: str = ""
     err: str = ""
     at: float = 0.0
-    """When, by `time.monotonic`."""
+    """Exit time, by `time.monotonic`."""
 
 
 def arguments(events, out, *more):
-    """Return those of a small run."""
+    """Return the arguments of a small run."""
     options = ("--stream", events, "--out", out, *SMALL, *more)
     return ["run", *map(str, options)]
 
@@ -47,11 +47,11 @@ def run_ranks(
     argv: Sequence[str] | Sequence[Sequence[str]],
     prepare: Callable[[int], None] | None = None,
 ) -> list[End]:
-    """Return how each rank of a run has ended.
+    """Return the exit record of each rank of a run.
 
     Args:
-        tmp_path: For the directory in which they meet.
-        world: How many ranks.
+        tmp_path: Parent of the rendezvous directory.
+        world: Number of ranks.
         argv: The arguments; a tuple has those of each rank.
         prepare: Called in each process, with its rank, before anything else; it can be pickled.
     """
@@ -66,45 +66,45 @@ def codes(ends: Sequence[End]) -> list[int | None]:
 
 
 def seconds_after(tmp_path: Path, ends: Sequence[End]) -> list[float]:
-    """Return how long after the last disturbance those ended that have ended by themselves."""
+    """Return the seconds from the last fault to the exit of ranks that were not killed."""
     latest = max(tmp_path.glob("meeting-*"))
     disturbed = float((latest / _DISTURBED).read_text())
     return [end.at - disturbed for end in ends if end.at]
 
 
 def open_nothing(rank: int) -> None:
-    """Have no stream that could be opened, unless this is rank 0."""
+    """Make streams impossible to open, except on rank 0."""
     if rank > 0:
         assemble.open_partitioned = assemble.open_source = None
 
 
 def signal_at(rank: int, position: int, number: int) -> Callable[[int], None]:
-    """Have a rank get a signal, once it has learned so many events."""
+    """Send a signal to a rank once it has learned so many events."""
     return partial(_prepare, rank, position, partial(_signal, number))
 
 
 def raise_at(rank: int, position: int, error: Exception) -> Callable[[int], None]:
-    """Have a rank fail, once it has learned so many events."""
+    """Fail a rank once it has learned so many events."""
     return partial(_prepare, rank, position, partial(_raise, error))
 
 
 def signal_in(
     rank: int, point: str, count: int, number: int, after: float = 0.0
 ) -> Callable[[int], None]:
-    """Have a rank get a signal at a point of `helpers.faults`, when it is met for the n-th time.
+    """Send a signal to a rank at the n-th hit of a point of `helpers.faults`.
 
     Args:
-        rank: Which one.
-        point: Where.
+        rank: Rank that receives the signal.
+        point: Name of the point.
         count: The n.
-        number: Of the signal.
-        after: Seconds that it waits there before.
+        number: Signal number.
+        after: Seconds to wait at the point before.
     """
     return partial(_prepare_point, rank, point, count, number, after)
 
 
 def _rank_of_run(rank, world, meeting, argv, prepare):
-    """Be one rank of a run, and return its `End`."""
+    """Run as one rank, and return its `End`."""
     os.environ |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),

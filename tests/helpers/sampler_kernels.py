@@ -1,4 +1,4 @@
-"""The samplers' kernels, launched on a block store, with answers like the samplers' own."""
+"""Sampler kernels launched on a block store, returning results like the samplers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EVERYTHING = 2**63 - 1
 
 
 def sample(kernels, store, nodes, t, k, before=None, key=None, shape=(3, 64)) -> Neighbors:
-    """As the samplers: `recent` without a key, else `uniform`. Slots are poisoned first."""
+    """Sample `recent` without a key, else `uniform`. Slots are poisoned first."""
     queries, rows, out = prepared(nodes, t, k, before)
     where = ctypes.c_uint64(store.snapshot.data_ptr()), ctypes.c_uint64(0)
     if key is None:

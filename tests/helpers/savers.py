@@ -1,4 +1,4 @@
-"""Ranks that save together: stores and writers of a world in this process, over one table."""
+"""Checkpoint stores and writers of all ranks of a world in this process."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ PIECE = 4
 
 ALL = range(PARTS)
 FEW = (0, 63)
-"""Of the first rank, and of the last."""
+"""Labels of the first and the last rank."""
 
 
 def filler(step, parts=ALL):
-    """Return what puts a state of `step` events into a writer: each kind of section there is."""
+    """Return a function that fills a checkpoint of `step` events with every kind of section."""
 
     def fill(writer):
         writer.note("step", step)
@@ -39,7 +39,7 @@ def filler(step, parts=ALL):
 
 
 def check(found, step, parts=ALL):
-    """Raise unless a step and checkpoint are those that `filler` has filled."""
+    """Raise unless a step and checkpoint match those of `filler`."""
     assert found[0] == step
     checkpoint = found[1]
     assert checkpoint.meta == {"step": step}
@@ -51,7 +51,7 @@ def check(found, step, parts=ALL):
 
 
 class TableStore:
-    """Keys and values, as ranks see them."""
+    """Mock key-value store of a rendezvous."""
 
     def __init__(self) -> None:
         self.table: dict[str, bytes] = {}
@@ -75,7 +75,7 @@ class TableStore:
 
 
 class Saver(Peers):
-    """A rank that sends nothing: it saves."""
+    """A rank that only saves and sends nothing."""
 
     def __init__(self, rank: int, world: int) -> None:
         super().__init__(Shard(rank, world))
@@ -89,7 +89,7 @@ class Savers:
     """The writers of all ranks of a world.
 
     Args:
-        directories: Where each rank sees the checkpoints; one for each rank.
+        directories: Checkpoint directory of each rank.
         fs: File operations of each rank; None: the system's.
         timeout: As `LeadingStore`.
         store: Settings of rank 0's `CheckpointStore`.
@@ -117,7 +117,7 @@ class Savers:
         self.writers = [CheckpointWriter(store) for store in self.stores]
 
     def submit(self, step: int, fill: Callable[[Checkpoint], object]) -> None:
-        """Have all ranks begin to save what `fill` puts into a checkpoint."""
+        """Start saving the checkpoint of `fill` on all ranks."""
         for peers, writer in zip(self.peers, self.writers, strict=True):
             checkpoint = Checkpoint({}, shard=peers.shard)
             fill(checkpoint)
@@ -125,11 +125,11 @@ class Savers:
             assert writer.submit(step, checkpoint)
 
     def save(self, step: int, fill: Callable[[Checkpoint], object]) -> Path | None:
-        """Save, and return where; None if it has failed. Raises what a writer does."""
+        """Save, and return the path; None if it failed. Raises errors of the writers."""
         self.submit(step, fill)
         stats = self.wait()[0]
         return stats.last_path if stats.last_step == step else None
 
     def wait(self) -> list[WriterStats]:
-        """Return what all ranks have done, once nothing is under way. Raises what a writer does."""
+        """Return the results of all ranks after pending saves. Raises errors of the writers."""
         return [writer.wait() for writer in self.writers]

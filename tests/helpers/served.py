@@ -32,7 +32,7 @@ def empty_graph() -> tg.TemporalGraph:
 
 
 def made_predictor(name: str = "tgn", size: int = 60) -> Predictor:
-    """Return what answers from a model that has seen some events."""
+    """Return a predictor of a model that has seen some events."""
     graph = empty_graph()
     graph.append(made_events(size))
     model = made_model(name)
@@ -41,7 +41,7 @@ def made_predictor(name: str = "tgn", size: int = 60) -> Predictor:
 
 
 def live_predictor(name: str, batch_size: int = 20, **options: Any) -> tuple[Predictor, Any]:
-    """Return what answers from a trainer that has seen nothing yet, and the trainer."""
+    """Return a predictor of a new trainer, and the trainer."""
     model, graph = made_model(name), empty_graph()
     config = tg.ContinualConfig(batch_size=batch_size, seed=1)
     trainer = tg.ContinualTrainer(model, graph, config, **options)
@@ -53,7 +53,7 @@ def live_predictor(name: str, batch_size: int = 20, **options: Any) -> tuple[Pre
 
 @contextmanager
 def served(predictor: Predictor, token: str | None = None, warn: Any = None, **limits: Any) -> Any:
-    """Serve a predictor; its `faults` are what it has warned of, unless `warn` hears of them."""
+    """Serve a predictor; warnings go to `warn` or else to `faults` of the server."""
     from prometheus_client import CollectorRegistry
 
     from tgflow.serve.server import Server

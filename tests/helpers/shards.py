@@ -1,4 +1,4 @@
-"""Graphs that grow and change alike: one of all nodes, and the shards of a world."""
+"""Graphs under the same changes: the whole graph, and the shards of a world."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from tgflow.nn import NodeMemory
 from tgflow.peers import Peers, Shard
 
 STRIDE = 19
-"""Nodes are this far apart, so that ranks of any world own some of a few."""
+"""Distance of node ids, so that every rank owns some of a few nodes."""
 NUM_NODES = 7
 
 
 def spread(nodes: torch.Tensor) -> torch.Tensor:
-    """Return ids that are of many parts, of few small ones; padding stays."""
+    """Map few small ids to ids of many partitions; padding is kept."""
     return torch.where(nodes >= 0, nodes * STRIDE, nodes)
 
 
 def spread_events(events: EventBatch) -> EventBatch:
-    """Return the same events among nodes that ranks of any world own some of."""
+    """Return the events with node ids spread over all ranks."""
     return replace(events, src=spread(events.src), dst=spread(events.dst))
 
 
 def with_sharded_memory(model: Any, peers: Peers) -> Any:
-    """Return a model, if it has a memory of nodes, with that of this rank's nodes alone."""
+    """Return a model whose node memory, if any, is sharded to this rank."""
     if isinstance(model.state, NodeMemory):
         model.state = ShardedMemory(model.state, peers)
     return model
@@ -40,7 +40,7 @@ def with_sharded_memory(model: Any, peers: Peers) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class OwnParts(Checkpoint):
-    """A checkpoint with all sections but the parts of nodes of other ranks."""
+    """A checkpoint without the partitions of other ranks."""
 
     own: Shard = field(default_factory=Shard)
 
@@ -50,14 +50,14 @@ class OwnParts(Checkpoint):
 
 
 def sections_of(trainer: Any, shard: Shard) -> dict[str, Any]:
-    """Return what a trainer saves that is on this rank, but for what a cache holds."""
+    """Return the sections a trainer saves on this rank, except cache contents."""
     checkpoint = OwnParts({}, own=shard if trainer.is_spread else Shard())
     trainer.save_to(checkpoint)
     return {name: x for name, x in checkpoint.sections.items() if not name.startswith("cache_")}
 
 
 def assert_sections(ranks: Collection[dict[str, Any]], expected: dict[str, Any]) -> None:
-    """Check that what ranks saved is, taken together, what one process saves."""
+    """Check that the saved shards together equal the checkpoint of one process."""
     assert set().union(*ranks) == expected.keys()
     for found in ranks:
         for section, held in found.items():
@@ -68,14 +68,14 @@ def assert_sections(ranks: Collection[dict[str, Any]], expected: dict[str, Any])
 
 @dataclass
 class Growth:
-    """Appends and changes of the past, to be made in any number of graphs."""
+    """Appends and mutations that can be applied to several graphs."""
 
     direction: str
     steps: list[tuple[str, int]]
     seed: int
 
     def grow(self, graph: TemporalGraph) -> list[int]:
-        """Make all steps; return what those that count have counted."""
+        """Apply all steps; return the counts of those that return one."""
         generator = torch.Generator().manual_seed(self.seed)
         clock, counted = 0, []
         for kind, size in self.steps:
@@ -105,13 +105,13 @@ class Growth:
         return counted
 
     def whole(self, device: object = "cpu") -> TemporalGraph:
-        """Return the graph of all nodes."""
+        """Return the whole graph."""
         graph = TemporalGraph(self.direction, device=device)
         self.grow(graph)
         return graph
 
     def shard(self, shard: Shard, device: object = "cpu") -> TemporalGraph:
-        """Return the graph of a rank's nodes."""
+        """Return the shard of a rank."""
         graph = TemporalGraph(self.direction, device=device, shard=shard)
         self.grow(graph)
         return graph

@@ -1,4 +1,4 @@
-"""Every kernel once, on little, against the CPU: what `make gpu` runs under compute-sanitizer.
+"""Runs every kernel once on small data against the CPU, under compute-sanitizer in `make gpu`.
 
 Run as `python tests/helpers/small_run.py [DEVICE]`; ends with the kernels' sources and "all equal".
 """
@@ -54,7 +54,7 @@ def run(device: str | Device) -> None:
 
 
 def gather_rows(device: str | Device) -> None:
-    """Rows of every width that the kernels write in, from both placements that they read."""
+    """Gather and scatter rows of every kernel width, in both readable placements."""
     ids = torch.arange(-1, 300).flip(0)
     for row_bytes in (1, 2, 4, 8, 16, 400, 690):
         rows = torch.arange(300 * row_bytes).to(torch.uint8).view(300, row_bytes)
@@ -67,14 +67,14 @@ def gather_rows(device: str | Device) -> None:
 
 
 def on_of(cache: tg.cache.CachedTable, device: str | Device) -> torch.device:
-    """Where a cache takes its ids."""
+    """Device of the ids of a cache."""
     if cache.gpu is None:
         return torch.device("cpu")
     return torch.device(device) if isinstance(device, str) else device.device
 
 
 def gather_cached(device: str | Device) -> None:
-    """Caches before rows of every width: the table's bytes, the contents of a twin."""
+    """Check caches for rows of every width against the table and a second cache."""
     for dim in (1, 2, 4, 8, 16, 690):
         rows = torch.arange(200 * dim).to(torch.uint8).view(200, dim)
         table = tg.tables.FeatureTable.from_tensor(rows, placement="uva", device=device)
@@ -92,7 +92,7 @@ def gather_cached(device: str | Device) -> None:
 
 
 def train(device: str | Device) -> None:
-    """A few batches of both models, prepared and learned there: the CPU's losses, nearly."""
+    """Train a few batches of both models on the device; losses approximate the CPU's."""
     events = some_events(400)
     x = torch.randn(len(events), 6, generator=torch.Generator().manual_seed(1))
     events = EventBatch(events.src, events.dst + 40, events.t, x)
@@ -107,7 +107,7 @@ def train(device: str | Device) -> None:
 
 
 def keep_memory(device: str | Device) -> None:
-    """Memory of both widths after few and many messages, the last ones and means."""
+    """Check memory of both widths after few and many messages, with last and mean."""
     place = torch.device(device) if isinstance(device, str) else device.device
     events = some_events(2_100)
     for width in (8, 5):
@@ -122,7 +122,7 @@ def keep_memory(device: str | Device) -> None:
 
 
 def leave_messages(memory: NodeMemory, events: EventBatch, x: Tensor) -> None:
-    """Write what events leave for their nodes, in a large batch and in a small one."""
+    """Store messages of events, in a large and a small batch."""
     at = memory.clock.device
     with memory.covering(100):
         for size, aggregator in ((len(events.t), "mean"), (30, "last"), (40, "mean")):
@@ -133,7 +133,7 @@ def leave_messages(memory: NodeMemory, events: EventBatch, x: Tensor) -> None:
 
 
 def compute_models(device: str | Device) -> None:
-    """The passes of models by kernels, at widths that are read by 4 and by 1, beside the core's."""
+    """Check model kernels at widths read by 4 and by 1 against the core."""
     gpu = device_of(torch.empty(0, device=device).device) if isinstance(device, str) else device
     for width in (8, 5):
         calls = model_calls(width)
@@ -158,7 +158,7 @@ def some(*shape: int) -> Tensor:
 
 
 def step_gru(place: torch.device | str, width: int) -> list[Tensor]:
-    """Return the memory after a step of a GRU, and the gradients of its gates and input."""
+    """Return the memory after a GRU step, and the gradients of its gates and input."""
     gates = some(40, 3 * width).to(place).requires_grad_()
     own, memory = some(40, width).to(place).requires_grad_(), some(40, width).to(place)
     out = gru_step(gates + 0, own, memory)  # a kernel overwrites the gates that it is given
@@ -169,7 +169,7 @@ def step_gru(place: torch.device | str, width: int) -> list[Tensor]:
 
 
 def model_calls(width: int) -> list[tuple[str, dict[str, Any], dict[str, tuple[int, ...]]]]:
-    """Name, arguments and shapes of results of each call; a row of neighbors is everybody's."""
+    """Name, arguments and result shapes of each call; a row of neighbors is shared."""
     n, k, heads = 40, 3, 2
     rows = torch.zeros(n, k, dtype=torch.int64)
     inputs = {
@@ -194,7 +194,7 @@ def model_calls(width: int) -> list[tuple[str, dict[str, Any], dict[str, tuple[i
 
 
 def compare_sums(gpu: Device, width: int) -> None:
-    """Rows that were picked, summed up to where they came from: many to two, none to others."""
+    """Check sums of gathered rows into their sources: many to two, none to others."""
     rows, row = torch.ones(180, width), torch.arange(180) % 2 * 5
     out = torch.empty(7, width, device=gpu.device)
     lists = row_lists(row.to(gpu.device), 7)
@@ -211,7 +211,7 @@ def some_events(size: int) -> EventBatch:
 
 
 def compare(graphs: list[TemporalGraph]) -> None:
-    """Ask every sampler for few and for many neighbors, with and without a filter."""
+    """Check every sampler with few and many neighbors, with and without a filter."""
     nodes = torch.arange(-1, 42).repeat(3)
     t = torch.arange(len(nodes)) * 14
     for sampler in SAMPLERS:

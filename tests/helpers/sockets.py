@@ -1,4 +1,4 @@
-"""Where this process can be reached."""
+"""Sockets of this process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def addresses_listened_on() -> list[str]:
 
 
 def free_port() -> int:
-    """Return a port of the loopback on which nobody listens."""
+    """Return a free loopback port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Made data for property tests."""
+"""Generated data for property tests."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def samplers() -> st.SearchStrategy[Sampler]:
 
 
 def every_query(events: EventBatch, max_node: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
-    """All nodes, padding and unknown ones too, at all times at which an answer can change."""
+    """All nodes, padding and unknown ones included, at all times at which a result can change."""
     times = sorted({int(t) + d for t in events.t.tolist() for d in (0, 1)} | {-(2**63), 2**63 - 1})
     nodes = [-1, *range(max_node + 1), max_node + 1, 2**31 - 2, 2**40]
     pairs = [(v, t) for v in nodes for t in times]

@@ -1,4 +1,4 @@
-"""A small data set of TGB's form, made: the list of events and the pickled negatives."""
+"""A small generated data set in TGB's format: edge list and pickled negatives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that are threads of this process: what is written over `Peers`, without processes."""
+"""Ranks as threads of this process, for tests of code over `Peers`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PATIENCE = 20.0
 
 
 class _Table:
-    """Where the ranks lay what they send in one group, and meet."""
+    """Exchange buffers and barrier of one group of ranks."""
 
     def __init__(self, world: int) -> None:
         self.meeting = threading.Barrier(world)
@@ -46,7 +46,7 @@ class ThreadPeers(Peers):
         kind: str,
         group: Group = "train",
     ) -> None:
-        """Lay buffers on the table, and take what the others have laid there for this rank."""
+        """Exchange buffers with all other ranks."""
         check_buffers(self, sends, receives)
         start, table = time.perf_counter(), self._tables[group]
         table.laid[self.rank] = list(sends)
@@ -62,7 +62,7 @@ class ThreadPeers(Peers):
     def gather(
         self, mine: Tensor, sizes: Sequence[int], *, kind: str, group: Group = "train"
     ) -> Tensor:
-        """Send the chunk to all, and put theirs one after the other."""
+        """Send the chunk to all, and concatenate the received chunks."""
         check_chunks(self, mine, sizes)
         whole = mine.new_empty(sum(sizes)).view(torch.uint8)
         parts = torch.split(whole, [size * mine.element_size() for size in sizes])
@@ -71,7 +71,7 @@ class ThreadPeers(Peers):
         return whole.view(mine.dtype)
 
     def broadcast(self, tensor: Tensor, *, kind: str, group: Group = "train") -> None:
-        """Take what rank 0 has laid on the table."""
+        """Return the buffer broadcast by rank 0."""
         table = self._tables[group]
         table.laid[self.rank] = [tensor]
         table.meet()
@@ -80,7 +80,7 @@ class ThreadPeers(Peers):
 
 
 def in_threads(world: int, work: Callable[[ThreadPeers], Answer]) -> list[Answer]:
-    """Return what `work` returns on each rank; the error of the first that raised, if any."""
+    """Return the results of `work` on each rank; raises the first error, if any."""
     tables: dict[Group, _Table] = {group: _Table(world) for group in get_args(Group)}
 
     def run(rank: int) -> Answer:

@@ -1,4 +1,4 @@
-"""Noise in which neighbors are alike, as the scores of events that follow each other are."""
+"""Autocorrelated noise, like the scores of consecutive events."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Python modules run as `python -m` would, at once: in forks of a process that has imported tgflow.
+"""Runs modules like `python -m`, quickly: in forks of a process that has imported tgflow.
 
-Imports are most of the time of a short run that is killed and started again. Forks are processes
-of their own in all else: signals, files, memory, how they end.
+Imports take most of the time of a short run that is killed and restarted. In all else forks are
+separate processes: signals, files, memory, exit status.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ IMPORTED_FIRST = (
 
 
 class WarmProcess:
-    """A fork that runs a module; what tests need of `subprocess.Popen`.
+    """A fork that runs a module, with the required subset of `subprocess.Popen`.
 
     Args:
         program: The module, and its arguments.
-        environment: What every process started so has in its environment besides.
+        environment: Additional environment variables of every such process.
     """
 
     def __init__(self, program: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -44,21 +44,21 @@ class WarmProcess:
             self._out = Path(out.name)
         self.pid = int(self._asked({"program": [*program], "out": out.name}))
         self.returncode: int | None = None
-        """As `Popen` has it: negative for a signal, None as long as it runs."""
+        """Exit code as in `Popen`: negative for a signal, None while it runs."""
 
     def poll(self) -> int | None:
-        """Return its exit code, None as long as it runs."""
+        """Return its exit code, None while it runs."""
         if self.returncode is None:
             self.returncode = self._asked({"poll": self.pid})
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, unless it has ended: until `poll` says so, nobody else has its pid."""
+        """Send a signal unless it has ended; its pid is not reused before `poll` returns a code."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def communicate(self, timeout: float = 300.0) -> tuple[str, None]:
-        """Wait until it has ended; return what it has written to stdout and stderr.
+        """Wait until it ends; return its stdout and stderr.
 
         Raises:
             subprocess.TimeoutExpired: If it does not end in time; it is killed then.
@@ -83,7 +83,7 @@ class WarmProcess:
 
 @cache
 def _server(settings: tuple[tuple[str, str], ...]) -> subprocess.Popen[str]:
-    """Start the process that forks; it ends with the process of the tests."""
+    """Start the fork server, which ends with the test process."""
     return subprocess.Popen(
         [sys.executable, "-m", "helpers.warm"],
         stdin=subprocess.PIPE,
@@ -94,7 +94,7 @@ def _server(settings: tuple[tuple[str, str], ...]) -> subprocess.Popen[str]:
 
 
 def _serve() -> list[str]:
-    """Fork as asked; returns in each fork, with its program."""
+    """Serve fork requests; returns in each fork with its program."""
     for line in sys.stdin:
         question = json.loads(line)
         if "poll" in question:

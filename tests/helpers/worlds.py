@@ -1,4 +1,4 @@
-"""Worlds of real processes, started at once: forks of the process of the tests, as it began."""
+"""Worlds of real processes, started quickly: forks of the initial test process."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from helpers.warm import IMPORTED_FIRST
 
 _CONTEXT = multiprocessing.get_context("fork")
 LIMIT_SECONDS = 60.0
-"""For a world, on however busy a machine."""
+"""Timeout in seconds for a world on a busy machine."""
 _FOLLOWING_SECONDS = 10.0
-"""For the others to end after one has failed."""
+"""Timeout in seconds for the others after one has failed."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one process ended."""
+    """Exit record of one process."""
 
     result: Any
-    """What the function returned, if it did."""
+    """Return value of the function, if any."""
     error: str
-    """The traceback of what it raised, or ""."""
+    """Traceback of its exception, or ""."""
     code: int | None
     """The process's exit code, negative for a signal; None if it had to be killed."""
 
@@ -47,9 +47,9 @@ class Outcome:
 
 
 def in_world(world: int, function: Callable[..., Any], *args: Any, timeout: float = 20.0) -> list:
-    """Return what `function(peers, *args)` returns on each rank of a world of `Ranks`.
+    """Return the results of `function(peers, *args)` on each rank of a world of `Ranks`.
 
-    The function is one of a module's own, in any file; arguments and results are pickled.
+    The function must be defined at module level; arguments and results are pickled.
 
     Raises:
         AssertionError: If a rank raises, dies, or takes more than a minute; with all tracebacks.
@@ -58,7 +58,7 @@ def in_world(world: int, function: Callable[..., Any], *args: Any, timeout: floa
 
 
 def results_of(outcomes: Sequence[Outcome]) -> list:
-    """Return the results of processes, all of which must have ended well."""
+    """Return the results of processes, all of which must have succeeded."""
     bad = [
         f"rank {rank} ended with {each.code}\n{each.error}"
         for rank, each in enumerate(outcomes)
@@ -71,13 +71,13 @@ def results_of(outcomes: Sequence[Outcome]) -> list:
 def run_apart(
     world: int, function: Callable[..., Any], *args: Any, joined: float | None = None
 ) -> list[Outcome]:
-    """Run `function(rank, *args)` in a process for each rank, and return how each ended.
+    """Run `function(rank, *args)` in a process for each rank, and return the exit records.
 
     Args:
-        world: How many processes.
-        function: One of a module's own.
-        args: What can be pickled.
-        joined: The timeout of a world that they are joined to first, for `function(peers, *args)`.
+        world: Number of processes.
+        function: A module-level function.
+        args: Picklable arguments.
+        joined: Timeout of a world to join first, for `function(peers, *args)`.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -88,9 +88,9 @@ def run_apart(
 
 @cache
 def server() -> Connection:
-    """Return the way to the process that forks worlds; the first call forks it from this one.
+    """Return the connection to the fork server; the first call forks it from this process.
 
-    Call it before any test runs: a fork lacks the threads that tests start, but not their locks.
+    Call it before any test runs: a fork inherits locks, but not the threads that hold them.
     """
     for name in IMPORTED_FIRST:
         import_module(name)
@@ -106,7 +106,7 @@ def server() -> Connection:
 
 
 def _serve(requests: Connection) -> NoReturn:
-    """Fork one world after another, until the process of the tests has ended."""
+    """Fork worlds in sequence until the test process ends."""
     try:
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, 1)
@@ -118,7 +118,7 @@ def _serve(requests: Connection) -> NoReturn:
 
 
 def _codes_of(world: int, *task: Any) -> list[int | None]:
-    """Run a world; return the exit code of each process, None of one that had to be killed."""
+    """Run a world; return the exit code of each process, None if it was killed."""
     processes = [_CONTEXT.Process(target=_run, args=(rank, world, *task)) for rank in range(world)]
     for process in processes:
         process.start()
@@ -127,7 +127,7 @@ def _codes_of(world: int, *task: Any) -> list[int | None]:
 
 
 def _wait(processes: Sequence[Any]) -> None:
-    """Wait until all have ended; once one has failed the others have little time left."""
+    """Wait until all have ended, with a short timeout once one has failed."""
     deadline = time.monotonic() + LIMIT_SECONDS
     while any(process.exitcode is None for process in processes):
         if any(process.exitcode not in (None, 0) for process in processes):
@@ -151,7 +151,7 @@ def _outcome(code: int | None, path: Path) -> Outcome:
 
 
 def _run(rank: int, world: int, folder: Path, task: bytes, joined: float | None) -> None:
-    """Do one process's work, and leave what comes of it in a file."""
+    """Run one process's function, and write its result to a file."""
     torch.set_num_threads(1)
     result, error = None, ""
     try:
@@ -168,7 +168,7 @@ def _run(rank: int, world: int, folder: Path, task: bytes, joined: float | None)
 
 
 def _join(rank: int, world: int, folder: Path, timeout: float) -> Any:
-    """Join a world through a file: `tgflow.join` has tests of its own."""
+    """Join a world through a file; `tgflow.join` is tested separately."""
     import torch.distributed as dist
 
     from tgflow.distributed.facts import Member

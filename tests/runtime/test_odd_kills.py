@@ -1,6 +1,6 @@
 """A run killed on a faulty machine ends with the same model.
 
-The disk is full at random, or becomes read-only, the clock jumps, and a second run of the directory
+The disk is full at random or becomes read-only, the clock jumps, and a second run of the directory
 is tried. TGFLOW_KILLS=500 kills 500 times, over all kinds of runs; TGFLOW_SEED chooses when.
 """
 

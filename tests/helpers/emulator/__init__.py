@@ -1,8 +1,7 @@
-"""Runs the kernels' very sources on the CPU: a thread block's threads are fibers of one thread.
+"""Runs kernel sources on the CPU; the threads of a thread block are fibers of one thread.
 
-For tests alone. What it catches: wrong answers, lanes that need one another in an order nobody
-promised, collectives that not all lanes of the mask reach. What it cannot: races between thread
-blocks, memory ordering, speed.
+For tests only. It detects wrong results, dependence on lane order, and collectives that not all
+lanes of the mask reach; not races between thread blocks, memory ordering, or speed.
 """
 
 from __future__ import annotations
@@ -47,10 +46,10 @@ class Emulator:
         self.launches: list[str] = []
         """The names of the kernels launched so far."""
         self.between: Callable[[], None] | None = None
-        """Called before and after every launch that it does not make itself."""
+        """Callback before and after every launch except its own."""
 
     def launch(self, name: str, blocks: int, threads: int, *arguments: Argument) -> None:
-        """Run a kernel to its end; RuntimeError says what it did wrong."""
+        """Run a kernel to completion; raises RuntimeError for a mistake in it."""
         sizes = getattr(self._library, f"sizes_{name}")
         sizes.restype = ctypes.POINTER(ctypes.c_int64)
         passed = [ctypes.sizeof(argument) for argument in arguments]
@@ -82,7 +81,7 @@ class Emulator:
 
 @cache
 def _build(sources: tuple[Path, ...]) -> Path:
-    """Return the library of `sources`, compiled if none of these very files is there."""
+    """Return the library of `sources`, compiled unless cached for these exact files."""
     code = '#include "dialect.hpp"\n#include "kernel.hpp"\n'
     for source in sources:
         text = source.read_text()

@@ -1,4 +1,4 @@
-"""A GPU that is the CPU: kernels run in the emulator, and the test decides what is done."""
+"""An emulated GPU: kernels run on the CPU, and the test controls completion."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from helpers.emulator.tensors import emulated_device, pin
 
 @dataclass(eq=False)
 class EmulatedEvent:
-    """Done at once, unless the test keeps its stream busy."""
+    """An event that completes immediately unless the test keeps its stream busy."""
 
     gpu: EmulatedDevice
     stream: int
     time: float = 0.0
-    """When it was recorded, if it is timed."""
+    """Time at which it was recorded, if timed."""
 
     def elapsed_time(self, end: EmulatedEvent) -> float:
         assert self.query(), "asked for before it was done"
@@ -39,10 +39,10 @@ class EmulatedEvent:
 
 
 class EmulatedGraph:
-    """Work that is done again at each replay, as it was told when it was captured.
+    """Work repeated at each replay, with the arguments of its capture.
 
-    It leaves its results where the capture made them. What graphs of its pool that were captured
-    later have made is spoiled by a replay, whose work may have been where they put it.
+    Results stay at the addresses of the capture. A replay invalidates the results of graphs that
+    were captured later in the same pool, as they may share memory.
     """
 
     def __init__(
@@ -76,33 +76,33 @@ class EmulatedGraph:
 
 @dataclass(eq=False)
 class EmulatedDevice:
-    """As `tgflow.cuda.device.Device`; its tensors are the CPU's, or, `apart`, of another device."""
+    """Emulates `tgflow.cuda.device.Device` with CPU tensors or, if `apart`, its own."""
 
     kernels: Emulator = field(default_factory=Emulator)
     device_bytes: int = 1 << 40
-    """What the device has left to give."""
+    """Free bytes of the device."""
     host_bytes: int = 1 << 40
     busy: set[int] = field(default_factory=set)
-    """Streams whose work is not done yet."""
+    """CUDA streams with unfinished work."""
     waits: list[tuple[int, int]] = field(default_factory=list)
     """(stream, for which stream) it was made to wait."""
     num_streams: int = 0
-    """That were opened; they are numbered from 1000 on."""
+    """Opened CUDA streams, numbered from 1000."""
     kept: list[tuple[int, Tensor]] = field(default_factory=list)
     """(stream, tensor of another that stays until its work is done)."""
     captures: bool = False
     multiprocessors: int = 8
     registered: dict[int, int] = field(default_factory=dict)
-    """Bytes by address of host memory that kernels may read now."""
+    """Bytes of registered host memory by address."""
     synchronized: int = 0
-    """How often the host has waited for the device."""
+    """Number of host synchronizations."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     of_thread: threading.local = field(default_factory=threading.local)
-    """Its current stream, and whether that is being captured."""
+    """The current CUDA stream, and whether it is being captured."""
 
     @property
     def current(self) -> int:
-        """The current stream of this thread."""
+        """The current CUDA stream of this thread."""
         return getattr(self.of_thread, "stream", 0)
 
     @current.setter
@@ -111,7 +111,7 @@ class EmulatedDevice:
 
     @classmethod
     def apart(cls) -> EmulatedDevice:
-        """Return one whose tensors nobody can take for the CPU's."""
+        """Return a device whose tensors are distinct from CPU tensors."""
         return cls(device=emulated_device())
 
     def allocate(self, num_bytes: int) -> Tensor:

@@ -1,7 +1,7 @@
 """Tensors on a device of their own, `torch.device("emulated")`, whose bytes are in host memory.
 
-Code that mixes them with the CPU's fails as it would on a GPU, a look at what they hold is counted
-as the wait that it would be, and kernels run on them in the emulator. Any thread may use them.
+Mixing them with CPU tensors fails as on a GPU, reading their values counts as a synchronization,
+and kernels run on them in the emulator. Any thread may use them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch.utils import backend_registration
 TYPE = "emulated"
 _SETS_UP = "_setup_privateuseone_for_python_backend"
 IS_THERE = hasattr(backend_registration, _SETS_UP)
-"""Whether this PyTorch lets Python be a device: from 2.10 on."""
+"""Whether this PyTorch supports devices in Python (2.10 or later)."""
 
 _RESIZING = ("arange", "arange.start", "arange.start_step", "randperm", "eye", "linspace")
 _ANY_DEVICE = (
@@ -51,15 +51,15 @@ _READ_BACK = (  # the host needs an answer to go on
 
 @dataclass
 class Watch:
-    """What the device was asked for by torch's operations."""
+    """Counters of torch operations on the device."""
 
     operations: Counter[str] = field(default_factory=Counter)
     waits: list[str] = field(default_factory=list)
-    """Operations that made the host wait, and the lines that asked for them."""
+    """Operations that synchronized the host, and their calling lines."""
 
 
 class EmulatedTensor(Tensor):
-    """A tensor on the emulated device; `held` has its bytes."""
+    """A tensor on the emulated device; `held` contains its bytes."""
 
     held: Tensor
 
@@ -115,7 +115,7 @@ def emulated_device() -> torch.device:
 
 
 class _BackendModule:
-    """What PyTorch asks `torch.emulated` for; the device draws nothing at random."""
+    """The `torch.emulated` module that PyTorch requires; the device has no generator."""
 
     def is_initialized(self) -> bool:
         return True
@@ -144,7 +144,7 @@ class _BackendModule:
 
 @contextmanager
 def watching() -> Iterator[Watch]:
-    """Enclose calls whose operations and waits are counted, whichever thread they are on."""
+    """Count operations and waits of the enclosed calls, on any thread."""
     watch = Watch()
     with _lock:
         _watches.append(watch)
@@ -156,7 +156,7 @@ def watching() -> Iterator[Watch]:
 
 
 def pin(host: Tensor) -> Tensor:
-    """Return a copy in memory that counts as pinned for as long as it is there."""
+    """Return a copy in memory that counts as pinned during its lifetime."""
     memory = np.empty(max(host.nbytes, 1), np.uint8)
     span = memory.ctypes.data, memory.ctypes.data + len(memory)
     _pinned.append(span)
@@ -174,7 +174,7 @@ _libraries: list[torch.library.Library] = []  # which PyTorch forgets with them
 
 @dataclass
 class _Signature:
-    """What an operation's schema says, which PyTorch takes long to say."""
+    """Cached schema of an operation; PyTorch computes it slowly."""
 
     name: str
     arguments: list[str]
@@ -215,7 +215,7 @@ def _tensors(values: Iterable[Any]) -> list[Tensor]:
 
 
 def _held(x: Any) -> Any:
-    """Return what the CPU has of an argument; lists and tuples may hold some."""
+    """Return an argument on the CPU; tensors may be in lists and tuples."""
     if isinstance(x, EmulatedTensor):
         return x.held
     if isinstance(x, (list, tuple)):
@@ -226,7 +226,7 @@ def _held(x: Any) -> Any:
 
 
 def _emulated(x: Any) -> Any:
-    """Return a result of the CPU as the device has it; lists and tuples may hold some."""
+    """Return a CPU result on the device; tensors may be in lists and tuples."""
     if isinstance(x, Tensor):
         return EmulatedTensor(x)
     return type(x)(map(_emulated, x)) if isinstance(x, (list, tuple)) else x
@@ -245,7 +245,7 @@ def _mutated(signature: _Signature, args: Sequence[Any], kwargs: dict[str, Any])
 
 
 def _check_devices(name: str, args: Sequence[Any], tensors: Sequence[Tensor]) -> None:
-    """Raise as PyTorch does where tensors of two devices meet; a number may be anywhere."""
+    """Raise like PyTorch for tensors of different devices; scalars may be anywhere."""
     if name in _ANY_DEVICE or (name in _INDEXING and isinstance(args[0], EmulatedTensor)):
         return
     strangers = [x for x in tensors if not isinstance(x, EmulatedTensor) and x.dim() > 0]
@@ -300,7 +300,7 @@ def _is_pinned(host: Tensor) -> bool:
 
 
 def _line() -> str:
-    """Return the innermost line of ours that led here."""
+    """Return the innermost repository line of the call stack."""
     frame = sys._getframe()
     while frame is not None:
         path = frame.f_code.co_filename

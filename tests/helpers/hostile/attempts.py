@@ -1,4 +1,4 @@
-"""Every wrong value of an argument that a call of the native core takes, and what it answers."""
+"""Calls native functions with every wrong argument value and collects the results."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ INT64_MAX = 2**63 - 1
 FOR_TESTS = {"FileOp", "inject_fault", "StaticCsr"}
 """Functions that only development builds have."""
 ROWS, WIDTH, NUM, K = 5, 4, 3, 2
-"""Sizes of what a good call gets: a table's rows and their width, ids, neighbors each."""
+"""Sizes of valid arguments: a table's rows and their width, ids, neighbors each."""
 
 
 @dataclass
 class Call:
-    """A call that works, and what is known of its arguments."""
+    """A valid call, and constraints of its arguments."""
 
     function: Callable[..., Any]
     arguments: dict[str, Any]
     indices: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Of an int64 tensor: what its elements may be, from the first to before the second."""
+    """Valid half-open range of the elements of int64 tensors."""
     numbers: dict[str, list[Any]] = field(default_factory=dict)
-    """Of a number, or of a list: values that must be refused."""
+    """Values of a number or list that must be refused."""
     optional: set[str] = field(default_factory=set)
     """Arguments that may be None."""
     any_type: set[str] = field(default_factory=set)
-    """Tensors that are taken by their bytes, whatever their type."""
+    """Tensors read as bytes, of any dtype."""
     any_length: set[str] = field(default_factory=set)
-    """Tensors of which nothing else depends on the length."""
+    """Tensors of independent length."""
     any_shape: set[str] = field(default_factory=set)
-    """Tensors that are taken by their elements, whatever their shape."""
+    """Tensors read by element, of any shape."""
     any_width: set[str] = field(default_factory=set)
-    """Matrices of which nothing else depends on the width."""
+    """Matrices of independent width."""
 
 
 def entries() -> set[str]:
@@ -71,7 +71,7 @@ def _signature(member: object) -> str:
 
 
 def wrong(call: Call, name: str, good: Any) -> Iterator[tuple[str, Any]]:
-    """Yield descriptions and values of what an argument must not be."""
+    """Yield descriptions and values that an argument must not have."""
     if isinstance(good, Tensor):
         yield from _wrong_tensors(call, name, good)
     elif isinstance(good, tuple):  # a column of ids: its arrays, one at a time
@@ -130,7 +130,7 @@ def _wrong_tensors(call: Call, name: str, good: Tensor) -> Iterator[tuple[str, A
 
 
 def attempt_all(cases: dict[str, Callable[[], Call]]) -> int:
-    """Return how many attempts were not refused."""
+    """Return the number of attempts that were not refused."""
     accepted = 0
     for entry, make in cases.items():
         print(f"{entry}: as it should be", flush=True)

@@ -13,7 +13,7 @@ from tgflow import _core
 
 
 def events(size: int = NUM) -> dict[str, Tensor]:
-    """Return the columns of events that can follow those of `grown`."""
+    """Return columns of valid next events for `grown`."""
     return {"src": ids(0, 1, 2), "dst": ids(3, 4, 5), "t": ids(9, 9, 10), "label": ids(0, 1, 2)}
 
 
@@ -53,7 +53,7 @@ def gather_events() -> Call:
 
 
 def sample(**more: Any) -> Call:
-    """Ask about every kind of node and time: unknown ones have no neighbors."""
+    """Query every kind of node and time; unknown nodes have no neighbors."""
     nodes, t = ids(0, -(2**63), INT64_MAX), ids(INT64_MAX, 0, -(2**63))
     arguments = {
         "graph": grown(),

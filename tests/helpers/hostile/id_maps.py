@@ -1,4 +1,4 @@
-"""Calls of the maps between ids and nodes, and of the memo of rows by what they are of."""
+"""Calls of the id maps and of the embedding cache."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def column(integers: bool) -> tuple[Tensor, Tensor | None]:
 
 
 def id_map(integers: bool, method: str) -> Callable[[], Call]:
-    """Return a maker of calls to a map that knows 3 ids."""
+    """Return a factory of calls to a map of 3 ids."""
 
     def make() -> Call:
         kind = _core.IntIdMap if integers else _core.StringIdMap

@@ -1,4 +1,4 @@
-"""Calls of what layers compute: attention, memory cells, dropout, walks."""
+"""Calls of layer functions: attention, memory cells, dropout, walks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tgflow import _core
 
 
 def attention(**more: Tensor) -> Call:
-    """What both passes read, for 3 targets of 2 neighbors each, and 2 heads."""
+    """Inputs of both passes, for 3 targets of 2 neighbors each, and 2 heads."""
     heads, h_dim, x_dim, time_dim = 2, 3, 2, 2
     arguments = {
         "query": torch.ones(heads, NUM, h_dim + x_dim + time_dim),

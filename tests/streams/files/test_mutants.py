@@ -1,7 +1,7 @@
 """Randomly damaged rows: exactly those accepted by a reference parser are accepted.
 
-The other parser goes row by row, in plain Python, by the sentences of the guide to streams.
-TGFLOW_MUTANTS says how many files of each format are tried.
+The reference parser reads row by row in plain Python, following the guide to streams.
+TGFLOW_MUTANTS is the number of files tried per format.
 """
 
 from __future__ import annotations
