@@ -101,7 +101,7 @@ class CRAFT(TemporalModel):
 
     def forward(self, batch: Batch) -> Scores:
         (block,) = batch.blocks
-        is_used = torch.zeros_like(batch.nodes, dtype=torch.bool)  # not of rows of padding
+        is_used = torch.zeros_like(batch.nodes, dtype=torch.bool)  # False for padding
         is_used.index_fill_(0, block.target, True).index_fill_(0, block.neighbor.flatten(), True)
         rows, pairs = self.table(batch.nodes, is_used), Pairs.of(batch)
         source, group = pairs.distinct_sources(len(block.target))

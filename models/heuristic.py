@@ -33,7 +33,7 @@ class Heuristic(TemporalModel):
         self.candidates, self.counts = tuple(candidates), tuple(counts)
         self.state = Choice(len(self.candidates)) if len(self.candidates) > 1 else None
         never = torch.tensor(NEVER, dtype=torch.float64)
-        self.register_buffer("never", never, persistent=False)  # gives the device of the model
+        self.register_buffer("never", never, persistent=False)  # tracks the model's device
         self.never: Tensor
 
     def rate(
@@ -48,7 +48,7 @@ class Heuristic(TemporalModel):
         with one_thread():
             found, *others = self.rate(batch, batch.counts, leading)
         for other, rated in zip(leading[1:], others, strict=True):
-            # of replayed events, when another was the best
+            # replayed events, when another candidate was the best
             is_other = (leads == other).to(found.device).unsqueeze(1)
             found = found.where(~is_other, rated)
         return Scores(found[:, 0], found[:, 1:])

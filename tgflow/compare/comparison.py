@@ -233,7 +233,7 @@ class Comparison(StreamTrainer):
             if each.is_waiting and self.position >= (each.entrant.frozen_at or 0)
         ]
         if due:
-            self._collect(everything=True)  # records that have no share of the copies
+            self._collect(everything=True)  # records without the copies
         for each in due:
             each.freeze_from(self._origins[f"{each.entrant.frozen_of}/{each.entrant.seed}"])
 

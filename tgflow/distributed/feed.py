@@ -228,7 +228,7 @@ class Feed:
             PeerLost: If another rank is gone. Errors of the stream are passed on.
             FeedClosed: If it was closed.
         """
-        num_nodes = 0  # whose features were sent
+        num_nodes = 0  # nodes whose features were sent
         try:
             for read in segments(self._stream, self._batch_size):
                 segment, new = read, read.new_nodes
@@ -244,7 +244,7 @@ class Feed:
 
     def _end(self, last: Message) -> None:
         self._has_ended = True
-        with suppress(PeerLost, FeedClosed):  # who is gone needs none; another error ends this rank
+        with suppress(PeerLost, FeedClosed):  # lost ranks need no message
             self._put(last)
 
     def _put(self, message: Message) -> None:

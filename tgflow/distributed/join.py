@@ -139,7 +139,7 @@ def call_within(seconds: float, act: Callable[[], Found], lost: str) -> Found:
     try:
         return found.result(seconds)
     except TimeoutError:
-        if found.done():  # it is what `act` has raised
+        if found.done():  # raised by `act` itself
             raise
         raise PeerLost(lost) from None
 
@@ -224,7 +224,7 @@ def _lead(
     store.set(_VERDICT, json.dumps(None if error is None else [type(error).__name__, str(error)]))
     if error is None:
         return store, everyone
-    last = time.monotonic() + ANSWER_SECONDS  # for the present ranks to read why
+    last = time.monotonic() + ANSWER_SECONDS  # lets the present ranks read the reason
     read = [_read_key(rank) for rank in present if rank != 0]
     while read and not store.check(read) and time.monotonic() < last:
         time.sleep(_PAUSE)
@@ -308,7 +308,7 @@ def _enter(address: Address | None, facts: Facts) -> Store | None:
             return None
         store.set(_facts_key(rank), facts.to_bytes().decode())
         return store
-    except (OSError, RuntimeError):  # nothing listens there, it is no store, or it is closing
+    except (OSError, RuntimeError):  # no listener, not a store, or closing
         return None
 
 

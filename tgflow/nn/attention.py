@@ -234,7 +234,7 @@ class AttentionStack(nn.Module):
     def __init__(self, config: AttentionConfig, h_dim: int, time: TimeEncoding) -> None:
         super().__init__()
         widths = [h_dim] + [config.embedding_dim] * (config.layers - 1)
-        self.layers = nn.ModuleList(  # the roots' first, like the blocks
+        self.layers = nn.ModuleList(  # top layer first, like the blocks
             AttentionLayer(
                 time,
                 h_dim=width,

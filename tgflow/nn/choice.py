@@ -62,7 +62,7 @@ class Choice:
         if batch.num_new == len(batch):
             return torch.tensor([self._at(batch.host.begin)])
         position = batch.position
-        if len(batch.nodes):  # of a plan with a frontier, whose rows have them
+        if len(batch.nodes):  # a plan with a frontier has them per row
             position = position.index_select(0, batch.src_row)
         return torch.tensor([self._at(each) for each in position.tolist()])
 

@@ -74,7 +74,7 @@ class LinkDecoder(nn.Module):
         """
         pairs = Pairs.of(batch)
         own, of_negatives = batch.src_row, batch.negative_src_row
-        # not on a GPU, where the answer would be waited for
+        # not on a GPU, where the check would synchronize
         if own.is_cpu and torch.equal(own.unsqueeze(1).expand_as(of_negatives), of_negatives):
             mapped = _mapped(self.src_proj, z, own)
             others = mapped.unsqueeze(1).expand(-1, of_negatives.shape[1], -1).flatten(0, 1)

@@ -133,7 +133,7 @@ class VersionHistory(nn.Module):
         self._reserve(self._next + len(nodes))
         number = torch.arange(self._next, self._next + len(nodes))
         slot = number % self.capacity
-        link = self._links(self.head.index_select(0, nodes))  # reads rows that are now written over
+        link = self._links(self.head.index_select(0, nodes))  # reads rows that are overwritten next
         self.rows.index_copy_(0, slot, rows)
         self.clock.index_copy_(0, slot, clock)
         self.link.index_copy_(0, slot, link)

@@ -76,7 +76,7 @@ class LabelDecoder(nn.Module):
             assert batch.x is not None
             hidden = hidden + self.x_proj(batch.x.sign() * batch.x.abs().log1p())
         past = batch.targets.past
-        rows = (past + self._first_row).flatten(1)  # having no earlier label is embedded, too
+        rows = (past + self._first_row).flatten(1)  # "no earlier label" has an embedding, too
         fades = self._fades.expand_as(rows)
         summed = F.embedding_bag(rows, self.past.weight, per_sample_weights=fades, mode="sum")
         hidden = hidden + self.age_proj(0.1 * batch.targets.age) + summed

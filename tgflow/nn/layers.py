@@ -41,7 +41,7 @@ class MergeLayer(nn.Module):
 
 
 def init_split(*parts: nn.Linear | None) -> None:
-    """Initialize parts of a linear map, split by inputs, by Xavier's normal law of the whole."""
+    """Initialize parts of a map split by inputs with the Xavier normal weights of the whole map."""
     present = [part for part in parts if part is not None]
     fan = sum(part.in_features for part in present) + present[0].out_features
     for part in present:

@@ -383,7 +383,7 @@ class NodeMemory(nn.Module):
         flags = torch.ones_like(mail_t)
         clock = torch.stack([last_update, mail_t, flags, flags * position], dim=1)
         if self.history is not None:
-            # those that were written before, and can be read again
+            # rows whose current version can still be read later
             version = self.clock[:, POSITION].index_select(0, nodes)
             old = nodes[(version > 0) & (version < int(position))]
             was = self.table.gather(old), self.clock.index_select(0, old)
@@ -397,7 +397,7 @@ class NodeMemory(nn.Module):
         rows = None
         if not isinstance(self.table, TensorTable):
             if is_last is not None:
-                distinct = is_last.nonzero().squeeze(1)  # all that a table can take; waits
+                distinct = is_last.nonzero().squeeze(1)  # tables need distinct rows; syncs
                 nodes, versions = nodes.index_select(0, distinct), versions.select(distinct)
                 is_last = None
             rows = self.table.gather(nodes)

@@ -92,7 +92,7 @@ class Answers:
     def _refusal(self, waiting: _Waiting) -> Refused | None:
         question, size = waiting.question, waiting.size
         if isinstance(question, TopQuestion) or size <= self._max_pairs:
-            return None  # of rankings, `top_k` knows the candidates
+            return None  # `top_k` checks rankings by their candidates
         what = "pairs" if isinstance(question, ScoreQuestion) else "nodes"
         text = f"{size:,} {what} are more than {self._max_pairs:,}: ask about fewer at a time"
         return Refused(422, text)

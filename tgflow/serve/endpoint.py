@@ -48,7 +48,7 @@ class Endpoint(NamedTuple):
             return True
         try:
             return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:  # a name, which may stand for anything
+        except ValueError:  # a host name, which may resolve to any address
             return False
 
     @property

@@ -131,7 +131,7 @@ class Gateway:
 
 def main() -> None:
     """Serve on an inherited listener and link."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # they are for the process that has the model
+    for number in (signal.SIGINT, signal.SIGTERM):  # handled by the process with the model
         signal.signal(number, signal.SIG_IGN)
     listener, link = map(int, sys.argv[1:])
     Gateway(socket.socket(fileno=listener), Link(Connection(link))).run()

@@ -76,7 +76,7 @@ class Server:
         position.set_function(lambda: predictor.position)
         self._start_gateway()
         self._answers = Answers(predictor, config.max_pairs)
-        # what measures may wait for a disk, and no question is to wait for it
+        # collecting metrics may block on a disk, which must not delay questions
         self._measuring = ThreadPoolExecutor(1, "metrics")
         self._ends, self._starting = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._serve, name="serve", daemon=True)
@@ -93,7 +93,7 @@ class Server:
             self._ends.set()
             self._listener.close()
             killing = threading.Timer(_GRACE_SECONDS, self._process.kill)
-            killing.start()  # before anything is sent, which waits for one that stands still
+            killing.start()  # before sending, which blocks if the gateway hangs
             self._link.send(End())
         self._thread.join()
         killing.cancel()
@@ -127,7 +127,7 @@ class Server:
                             break
         except Exception as error:
             self._warn(f"the HTTP server has stopped: {type(error).__name__}: {error}")
-        finally:  # who asks now is refused, and does not wait for ever
+        finally:  # new requests are rejected instead of waiting forever
             self._listener.close()
             self._process.kill()
 
@@ -194,7 +194,7 @@ class Server:
         future.add_done_callback(send)
 
     def _warn(self, text: str) -> None:
-        with suppress(Exception, SystemExit):  # which rich raises where a terminal is gone
+        with suppress(Exception, SystemExit):  # raised by rich if the terminal is gone
             self._log(text)
 
     def __enter__(self) -> Self:

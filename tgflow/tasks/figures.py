@@ -114,7 +114,7 @@ class LabelFigures:
 def ranks_of(label: Tensor, classes: Tensor) -> Tensor:
     """Return the rank of each true class, 1 the best; ties take the middle. float64 `[B]`."""
     own = classes.gather(1, label.unsqueeze(1))
-    return ranks(own.squeeze(1), classes) - 0.5  # its own score is one of the equal ones
+    return ranks(own.squeeze(1), classes) - 0.5  # its own score counts among the equal ones
 
 
 def accuracy_of(cells: NDArray[np.int64]) -> float:

@@ -77,7 +77,7 @@ class CapturedCalls:
 
         Does not synchronize, except while it captures.
         """
-        # all that captured work depends on of a batch, except the values in its tensors
+        # all properties of a batch that captured work depends on, beside tensor values
         shapes = tuple(tensor.shape for tensor in batch.tensors())
         key = batch.num_new, batch.seconds_per_tick, len(batch.blocks), shapes
         latest, self._replayed = self._replayed, None

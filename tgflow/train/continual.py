@@ -228,7 +228,7 @@ class ContinualTrainer(StreamTrainer):
             >>> tg.open_run("runs/saved").score("ann", "cy").dst
             ['cy']
         """
-        from tgflow.runtime.saved_run import save_trainer  # which is built on trainers
+        from tgflow.runtime.saved_run import save_trainer  # it imports the trainers
 
         save_trainer(self, path)
 

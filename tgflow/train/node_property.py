@@ -196,7 +196,7 @@ def _pass(
     nodes: Tensor,
     num_items: int,
 ) -> dict[str, dict[str, list[float]]]:
-    """Iterate over all times; train on those of the training part if asked, measure the others."""
+    """Iterate over all times; train on the training part if requested, measure the others."""
     last, average = torch.zeros(2, len(nodes), num_items)
     is_known = torch.zeros(len(nodes), dtype=torch.bool)
     found: dict[str, dict[str, list[float]]] = {

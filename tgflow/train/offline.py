@@ -1,4 +1,4 @@
-"""Offline training: epochs over the first part of a log, chosen and tested on what follows."""
+"""Offline training: epochs over the first part of a log, model selection and test on the rest."""
 
 from __future__ import annotations
 
@@ -63,19 +63,19 @@ _COLUMNS = ("eid", "src", "dst", "t")
 
 
 class Scored(NamedTuple):
-    """A batch, and what was predicted of it, on the host."""
+    """A batch and its predictions, on the host."""
 
     place: BatchPlace
     positive: Tensor
     negative: Tensor
     """Padding -inf."""
     classes: Tensor | None = None
-    """The logits of the events' labels, if a task predicts them."""
+    """Logits of the events' labels, if a task predicts them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BestEpoch:
-    """The best epoch so far, and the model as it was after that epoch's validation."""
+    """The best epoch so far, and the model as of that epoch's validation."""
 
     epoch: int
     val: dict[str, float]
@@ -85,7 +85,7 @@ class BestEpoch:
 
 @dataclass(slots=True)
 class PassTotals:
-    """The cost of all training passes together."""
+    """Total cost of all training passes."""
 
     epochs: int = 0
     events: int = 0
@@ -99,7 +99,7 @@ class PassTotals:
 
 
 class OfflineProgress:
-    """The state of a training beside its learner after some epochs; each of them begins empty."""
+    """State of a training beside its learner, between epochs, each of which begins empty."""
 
     name = "best"
     state_name = "best_state"
@@ -140,28 +140,28 @@ def is_better(select: str, found: Mapping[str, float], best: Mapping[str, float]
 
 @described
 class OfflineTrainer:
-    """Trains on the first 70 % of a log, chooses the epoch on the next 15 %, tests on the last.
+    """Trains on the first 70 % of a log, chooses the epoch on the next 15 %, tests on the rest.
 
     Training samples a graph of training events alone; evaluation samples the whole graph. The
-    model's state starts each epoch empty, and continues from training into validation and from
-    there into the test, so that nothing evaluated leaves a trace in what training sees. A model
-    without parameters makes one pass, whose loss is only measured.
+    model's state starts each epoch empty, and continues from training into validation and into the
+    test, so that evaluation leaves no trace in training. A model without parameters makes one pass,
+    whose loss is only measured.
 
     Args:
         model: Model to train, memory included.
         graph: All events; not modified.
         config: Settings.
-        observer: A callback for batches and epochs, or several; on a GPU up to 16 batches behind.
-        execution: How a GPU is used, if the model is on one. Where steps are captured, modules and
-            parameters put into the model after the first of them are not noticed: do that before,
-            or set `capture=False`.
-        ids: Of the stream; needed for `config.fixed_negatives`, whose nodes go by their names.
+        observer: Callback or callbacks for batches and epochs; on a GPU up to 16 batches late.
+        execution: GPU settings, if the model is on one. With captured steps, replace modules or
+            parameters of the model before the first step, or set `capture=False`.
+        ids: Ids of the stream; required by `config.fixed_negatives`, which identify nodes by them.
         peers: The ranks that learn together, as `tgflow.join` returns them; None: this process
-            alone. All of them have the same model, graph and settings; each prepares and computes
-            some slices of each batch (`config.slices`), and all of them end with the bits of one
-            process. Rank 0 alone has metrics, and chooses the epoch for all. Batches that come in
-            parts, for their many negatives, are computed by every rank.
-        task: What is learned and measured beside links, such as labels of events; None: nothing.
+            alone. All need the same model, graph and settings; each prepares and computes some
+            slices of each batch (`config.slices`); the result has the same bits as one process.
+            Only rank 0 has metrics, and it chooses the epoch for all. Batches split for their many
+            negatives are computed by every rank.
+        task: A further task to learn and measure beside links, such as labels of events; None:
+            none.
         optimizer: A name such as "adamw", a mapping such as {"name": "sgd", "momentum": 0.9}, or a
             function from parameters to an optimizer; None: `config.optimizer`.
         lr_scheduler: Likewise, such as {"name": "cosine", "T_max": 10_000}, or a function from the
@@ -170,12 +170,11 @@ class OfflineTrainer:
         loss: A name, or a function from `tgflow.Scores` to a loss; None: `config.loss`.
 
     Raises:
-        ValueError: If a part would have no events, fixed negatives are of other events,
-            `config.slices` is more than 1 and the model stores whole batches alone, its memory or
-            features are sharded, it takes no other neighbors than its own and
-            `config.eval_neighbors` are others, or `config.reuse` asks for rows that cannot be
-            reused. Or if there is a task, and the model lacks its decoder, the events lack labels
-            that differ, or batches come in slices, with fixed negatives or with reused rows.
+        ValueError: If a part has no events, fixed negatives belong to other events, `config.slices`
+            is more than 1 and the model stores only whole batches, its memory or features are
+            sharded, it does not accept `config.eval_neighbors`, or `config.reuse` does not apply to
+            it. With a task, if the model lacks its decoder, the events lack distinct labels, or
+            slices, fixed negatives or reuse are configured.
         WorldError: If there are more ranks than slices.
         OSError: If fixed negatives cannot be read.
 
@@ -235,7 +234,7 @@ class OfflineTrainer:
         self._counts = CountHistory(graph, model.counts)
         self._train_plan = self._training_plan()
         self._labels = {} if task is None else self._labels_of(task)
-        """Labels of the events of training, which have other positions there, and of all."""
+        """Labels of the training events, numbered as in the training's log, and of all."""
         self.reuse = reuse_of(c.reuse, self._learner, self._train_plan, peers.world)
         """Reuses rows, and has `stats`; None without `config.reuse`."""
         num = c.mrr_negatives if c.select == "mrr" else 1
@@ -244,7 +243,7 @@ class OfflineTrainer:
         self._parts: list[Part] = [self._progress, *([] if self.reuse is None else [self.reuse])]
 
     def _labels_of(self, task: LabelTask) -> dict[TemporalGraph, EventLabels]:
-        """Return the labels of the training's graph, and of the whole one, which is evaluated."""
+        """Return the labels of the training graph, and of the whole graph, used in evaluation."""
         graph, split, training = self.graph, self.split, self._train_plan.graph
         labels = task.labels_of(graph)
         if task.select is not None:
@@ -338,23 +337,23 @@ class OfflineTrainer:
 
     @property
     def num_epochs(self) -> int:
-        """Epochs that were trained, also before the training was resumed."""
+        """Epochs trained, including those before a resume."""
         return self._progress.totals.epochs
 
     def fit(
         self, after_epoch: Callable[[], object] | None = None, *, progress: bool | None = None
     ) -> dict[str, Any]:
-        """Train, choose, test; the model is left with the best parameters and all events stored.
+        """Train, select and test; the model ends with the best parameters and all events stored.
 
         Args:
-            after_epoch: Called after each epoch: when `save_progress` may be.
+            after_epoch: Called after each epoch; it may call `save_progress`.
             progress: Whether rank 0 shows a bar, on stderr; None: on a terminal, or in a notebook.
 
         Returns:
-            Flat and fit for JSON: `test.ap`, `test.mrr`, `inductive.test.ap`, `val.ap`, ... A
-            further kind of negatives goes by its name, as in `test.historical.ap`. AP and AUC
-            are means over batches (`ap_pooled` over all scores), MRR and Hits@k over events. Only
-            rank 0 has metrics.
+            Flat and JSON-serializable: `test.ap`, `test.mrr`, `inductive.test.ap`, `val.ap`, ...
+            Further kinds of negatives are named, as in `test.historical.ap`. AP and AUC are means
+            over batches (`ap_pooled` over all scores), MRR and Hits@k over events. Only rank 0 has
+            metrics.
 
         Raises:
             TrainingDiverged: If a loss or score is not finite.
@@ -383,16 +382,16 @@ class OfflineTrainer:
         return out | self.model.figures()
 
     def save_progress(self, writer: Checkpoint) -> None:
-        """Save what `load_progress` needs, within `fit`: see its `after_epoch`."""
+        """Save the state for `load_progress`; only within `fit`, see its `after_epoch`."""
         save_learner(writer, self._learner)
         for part in self._parts:
             part.save(writer)
 
     def load_progress(self, reader: Checkpoint) -> None:
-        """Let `fit` go on after the epochs that another trainer has saved, with the same bits.
+        """Let `fit` continue after the saved epochs of another trainer, with the same bits.
 
         Args:
-            reader: Of what a trainer of such a model, graph and settings has saved.
+            reader: Saved by a trainer with the same model, graph and settings.
 
         Raises:
             CheckpointError: If it does not fit this model.
@@ -402,9 +401,9 @@ class OfflineTrainer:
             part.load(reader)
 
     def checkpoint(self) -> Checkpoint:
-        """Return model, memory, optimizer and events as they are; after `fit`, the best of them.
+        """Return model, memory, optimizer and events as they are; after `fit`, the best ones.
 
-        Of one taken within `fit`, see its `after_epoch`, `from_checkpoint` goes on.
+        `from_checkpoint` continues one taken within `fit`, see its `after_epoch`.
         """
         checkpoint = Checkpoint({})
         self.save_to(checkpoint)
@@ -432,16 +431,16 @@ class OfflineTrainer:
         node_x: Table | None = None,
         **options: Any,
     ) -> OfflineTrainer:
-        """Return a trainer whose `fit` goes on after an epoch, and ends with the same bits.
+        """Return a trainer whose `fit` continues after a saved epoch, with the same bits.
 
         Args:
             model: Built with the configuration it had then; its parameters are overwritten.
-            checkpoint: What `checkpoint` returned within `fit`, by way of `save` and `load`.
-            config: Settings to go on with, None for those it had; others give other bits.
-            observer: As the class.
-            device: Where the graph is to be, as `TemporalGraph` takes it.
-            edge_x: The table to have the edge features; None: host memory.
-            node_x: The table to have the node features, likewise.
+            checkpoint: Result of `checkpoint` within `fit`, through `save` and `load`.
+            config: Settings to continue with; None: the saved ones. Others change the results.
+            observer: As in the class.
+            device: Device of the graph, as in `TemporalGraph`.
+            edge_x: Table to load the edge features into; None: host memory.
+            node_x: Table to load the node features into, likewise.
             options: Further arguments of the class; give again an `optimizer`, `lr_scheduler` or
                 `loss` that is not in the settings.
 
@@ -450,7 +449,7 @@ class OfflineTrainer:
         """
         graph = graph_of(checkpoint, "offline", edge_x, node_x, device=device)
         if not checkpoint.meta.get("under_way"):
-            raise CheckpointError("there is no epoch to go on after: it was not taken within fit")
+            raise CheckpointError("no epoch to continue after: it was not taken within fit")
         if config is None:
             config = read_as(OfflineConfig, checkpoint.meta.get("config"), "config")
         trainer = cls(model, graph, config, observer, **options)
@@ -489,7 +488,7 @@ class OfflineTrainer:
         return time.perf_counter(), self._learner.compute_seconds, self._preparation.seconds
 
     def _is_best(self, epoch: int, val: Mapping[str, float]) -> bool:
-        """Return whether an epoch is the best so far, by rank 0, which alone has metrics."""
+        """Return whether an epoch is the best so far; decided by rank 0, which alone has metrics."""
         best, select = self._progress.best, self._select or self.config.select
         wins = best is None or (self._peers.rank == 0 and is_better(select, val, best.val))
         chosen = torch.tensor(epoch if best is None or wins else best.epoch)
@@ -529,7 +528,7 @@ class OfflineTrainer:
         return self._loaded(*reuse.batches(tasks, self.config.num_threads))
 
     def _batches(self, plan: BatchSource, epoch: int) -> Iterable[AnyBatch]:
-        """Return the batches of an epoch, or the slices of them that are computed here."""
+        """Return the batches of an epoch, or the slices of them computed here."""
         tasks = ((epoch, index) for index in range(len(plan)))
         if self.config.slices == 1:
             return self._loaded(plan, tasks)
@@ -538,7 +537,7 @@ class OfflineTrainer:
         return joined_shares(made, len(wanted))
 
     def _loaded(self, plan: BatchSource, tasks: Iterable[Task], num_wanted: int = 1) -> Loader:
-        """Return the batches of tasks, of each of which `num_wanted` slices come."""
+        """Return the batches of tasks, each as `num_wanted` slices."""
         c = self.config
         return Loader.of_tasks(
             plan,
@@ -587,7 +586,7 @@ class OfflineTrainer:
         return metrics | others
 
     def _evaluate_apart(self, stage: Stage, plan: Plan) -> dict[str, float]:
-        """Measure the events of new nodes in a pass of their own, which leaves no trace."""
+        """Measure the events of new nodes in a separate pass, which leaves no trace."""
         alone = self._new_nodes_plan(stage, plan.negatives)
         if alone is None:
             return {INDUCTIVE + "num_events": 0}
@@ -620,8 +619,8 @@ class OfflineTrainer:
     def _scored(self, plan: Plan) -> Iterator[Scored]:
         """Predict each batch, then store it; yield its scores once they are on the host.
 
-        Batches with many fixed negatives are predicted in parts. Nothing is yielded on ranks that
-        the scores do not come to.
+        Batches with many fixed negatives are predicted in parts. Ranks that do not receive the
+        scores yield nothing.
         """
         c, learner = self.config, self._learner
         made: Iterable[AnyBatch] | None = None
@@ -636,7 +635,7 @@ class OfflineTrainer:
         found: list[Scored] = []
 
         def known(*, everything: bool = False) -> Iterator[Scored]:
-            """Yield the batches all of whose parts have come to the host."""
+            """Yield the batches all of whose parts have reached the host."""
             for (place, is_last), values in results.take(everything=everything):
                 learner.check_late(place, values)
                 negative, mask = values["negative"], place.host.negative_mask
@@ -693,7 +692,7 @@ class OfflineTrainer:
 
 
 def prefix_metrics(part: str, metrics: Mapping[str, float]) -> dict[str, float]:
-    """Put the part in front of each metric's name: `test.ap`, `inductive.test.ap`."""
+    """Prefix each metric's name with the part: `test.ap`, `inductive.test.ap`."""
     return {
         f"{INDUCTIVE * name.startswith(INDUCTIVE)}{part}.{name.removeprefix(INDUCTIVE)}": value
         for name, value in metrics.items()
@@ -731,4 +730,4 @@ def _check(model: TemporalModel, config: OfflineConfig, task: LabelTask | None) 
         "reuse": config.reuse.staleness > 0,
     }
     for name in (name for name, is_set in are_set.items() if is_set):
-        raise ValueError(f"a task learns whole batches as they are: leave {name} out")
+        raise ValueError(f"a task requires whole batches: leave {name} out")

@@ -313,7 +313,7 @@ class RankReducer(SliceReducer):
             asks=control.asks,
         )
         add("figures", [figures.to_tensor()], [FIGURES_SPEC] * world if leads else [])
-        order = decide(control.asks, control.figures[1:]).to_tensor()  # of what all ranks ask for
+        order = decide(control.asks, control.figures[1:]).to_tensor()  # from all requests
         add("order", [order] * world if leads else [], [ORDER_SPEC])
         parcels = exchange_parcels(self._peers, STEP, step, sends, expected)
         if step % CHECKED_EVERY == 0:

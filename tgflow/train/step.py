@@ -74,7 +74,7 @@ class TrainStep:
         config: Seed, optimizer, loss and clipping; `optimizer`, `lr_scheduler` and `loss` take
             their place.
         num_nodes: Returns how many nodes there are: a state on a device reads no others.
-        checks_at_once: Raise at once for what is not finite, also on a device.
+        checks_at_once: Raise at once for non-finite values, also on a device.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class TrainStep:
         waits = self.device.type == "cpu" or checks_at_once or state is not self.state
         waits |= self.reducer.waits
         # Only fused Adam and AdamW can leave a step out on the device (`found_inf`), and a schedule
-        # must not advance for a step that was left out.
+        # must not advance for a skipped step.
         waits |= self.optimizer is not None and not skips_on_device(self.optimizer)
         waits |= self.lr_scheduler is not None
         self.is_lost = None if waits else torch.zeros((), dtype=torch.bool, device=self.device)
@@ -360,7 +360,7 @@ class _CapturedExecution(_PlainExecution):
 
     def learn(self, batch: Batch, stores: bool) -> StepResult:
         step = self._step
-        if batch.host.weight is not None:  # which a replay would have to copy to the device
+        if batch.host.weight is not None:  # a replay would have to copy it to the device
             return super().learn(batch, stores)
         with self._learning(batch):
             result = self.calls.call("learn", batch, step.descend, _result_tensors)
@@ -415,7 +415,7 @@ class _SlicedExecution:
 
     def _computed(self, share: Share) -> dict[int, Scores]:
         """Return the scores of the slices computed here, finite or not."""
-        if share.fetch is not None:  # what the slices read of a state that is spread over ranks
+        if share.fetch is not None:  # rows of a sharded state that the slices read
             share.fetch()
         own = {}
         for number, batch in share.computed():
@@ -445,7 +445,7 @@ class _SlicedExecution:
         with self._step.computing():
             try:
                 total = self._reducer.total(share, tree)
-            except TrainingDiverged:  # of what was predicted: then nothing is learned
+            except TrainingDiverged:  # from the prediction: then nothing is learned
                 leaves.rewind()
                 raise
             loss, is_lost = leaves.spread(total)

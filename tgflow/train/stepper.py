@@ -55,7 +55,7 @@ class _Learned:
 
     of: MicroBatch
     places: list[BatchPlace]
-    """Of the prediction, then of the batch of each update."""
+    """Values of the prediction, then of each update's batch."""
     num_fallbacks: int
     ended: float
     scores: EventScores | None
@@ -267,7 +267,7 @@ class Stepper:
             if self.config.on_nan == "stop" or self._lost > MAX_LOST:
                 raise
             self.progress.num_skipped += 1
-            if error.is_late:  # the micro-batch is as one whose prediction has raised
+            if error.is_late:  # treat the micro-batch as if its prediction had raised
                 self._predicted, self._scored = None, []
             return None
 

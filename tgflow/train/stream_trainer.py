@@ -274,7 +274,7 @@ class StreamTrainer(ABC):
                     self._collect(everything=everything)
                     yield from self._made()
             except Exception:
-                yield from self.drain()  # what was learned before
+                yield from self.drain()  # records of earlier steps
                 raise
         yield from self.drain()
 
@@ -340,7 +340,7 @@ class StreamTrainer(ABC):
         """
         try:
             self._collect(everything=True)
-        finally:  # what was learned before something that is not finite
+        finally:  # records before the failure
             yield from self._made()
 
     def _made(self) -> Iterator[StepRecord]:
