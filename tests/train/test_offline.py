@@ -148,7 +148,7 @@ def test_resume_within_fit_matches_undisturbed_run(tmp_path, trained):
     assert rest == seen[trained:]
     assert_same_state(after, whole)
     for ended in (after.checkpoint(), trainer_of(**settings)[0].checkpoint()):
-        with pytest.raises(ckpt.CheckpointError, match="there is no epoch to continue after"):
+        with pytest.raises(ckpt.CheckpointError, match="no epoch to continue after"):
             OfflineTrainer.from_checkpoint(small_tgn(), ended)
 
 
