@@ -488,7 +488,7 @@ class OfflineTrainer:
         return time.perf_counter(), self._learner.compute_seconds, self._preparation.seconds
 
     def _is_best(self, epoch: int, val: Mapping[str, float]) -> bool:
-        """Return whether an epoch is the best so far; decided by rank 0, which alone has metrics."""
+        """Return whether an epoch is the best so far, by the metrics of rank 0."""
         best, select = self._progress.best, self._select or self.config.select
         wins = best is None or (self._peers.rank == 0 and is_better(select, val, best.val))
         chosen = torch.tensor(epoch if best is None or wins else best.epoch)
