@@ -66,7 +66,7 @@ def _unchanged_process(_fixed_threads: None) -> Iterator[None]:
 
 
 def _process_settings() -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:
-    """Return a getter and a setter of each setting that a test may not leave changed."""
+    """Return a getter and a setter of each setting that tests must restore."""
     import torch
 
     from tgflow import _core
@@ -86,7 +86,7 @@ def _process_settings() -> dict[str, tuple[Callable[[], Any], Callable[[Any], ob
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment without what pytest and imported libraries set."""
+    """Return the environment without variables set by pytest and imported libraries."""
     ours = ("TGFLOW_", "OMP_", "MKL_", "ATEN_", "GOMP_", "CUDA_", "PATH", "HOME")
     return {name: x for name, x in os.environ.items() if name.startswith(ours)}
 
@@ -98,15 +98,15 @@ def _set_environment(variables: dict[str, str]) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest, so that all workers end at about the same time."""
+    """Run the longest tests first, so that all workers end at about the same time."""
     items.sort(key=lambda item: not LONGEST_ROOMS.isdisjoint(item.path.parts), reverse=True)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[object]:
-    """Let garbage be looked for only among what tests make: torch brings a million objects.
+    """Freeze the imported objects for the garbage collector: torch has a million.
 
-    The server of worlds is forked here, before any test starts a thread.
+    The fork server of worlds is started here, before any test starts a thread.
     """
     gc.disable()
     found = yield
@@ -119,7 +119,7 @@ def pytest_collection() -> Iterator[object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Say which tests should be marked slow: those that take long, on however busy a machine."""
+    """Report tests to be marked slow, by processor time."""
     start = time.process_time()
     result = yield
     seconds = time.process_time() - start

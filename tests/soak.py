@@ -51,7 +51,7 @@ WATCHED = ("rss", "descriptors", "threads", "log_bytes", "checkpoints", "unfinis
 
 
 class Publisher(threading.Thread):
-    """Sends rows as fast as they are learned, a few thousand ahead; one in 500 is no event."""
+    """Sends rows as fast as they are learned, a few thousand ahead; one in 500 is bad."""
 
     def __init__(self, broker: MockBroker, topic: str) -> None:
         super().__init__(daemon=True)
@@ -86,7 +86,7 @@ class Publisher(threading.Thread):
 
 
 def main() -> int:
-    """Soak, and return 0 if nothing grew and nothing was lost."""
+    """Run the soak test; return 0 if nothing grew and nothing was lost."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--kill-every", type=float, default=20.0, help="seconds")
@@ -109,7 +109,7 @@ def main() -> int:
 def soak(
     campaign: Campaign, publisher: Publisher, seconds: float, kill_every: float
 ) -> list[Sample]:
-    """Run for `seconds`, killed whenever it has learned for a while; return what was seen."""
+    """Run for `seconds` with periodic kills; return the samples."""
     begin = time.monotonic()
     samples: list[Sample] = []
     while time.monotonic() - begin < seconds:
@@ -134,7 +134,7 @@ def soak(
 
 
 def look(campaign: Campaign, pid: int, begin: float, start: float) -> Sample | None:
-    """Return how the process is; None before it learns."""
+    """Return a sample of the process; None before training starts."""
     page = metrics(campaign)
     try:
         status = Path(f"/proc/{pid}/status").read_text()
@@ -161,7 +161,7 @@ def look(campaign: Campaign, pid: int, begin: float, start: float) -> Sample | N
 
 
 def metrics(campaign: Campaign) -> dict[str, float] | None:
-    """Return the sums of all metrics over their labels; None before there is one that learns."""
+    """Return the sums of all metrics over their labels; None before training starts."""
     try:
         lines = (campaign.out / "run.log").read_text().splitlines()
         entries = [entry for line in lines if "port" in (entry := json.loads(line))]
@@ -180,13 +180,13 @@ def metrics(campaign: Campaign) -> dict[str, float] | None:
 
 
 def rows_read(campaign: Campaign, before: int) -> int:
-    """Return how many rows the run has read, and logged."""
+    """Return the numbers of rows read and logged by the run."""
     page = metrics(campaign)
     return before if page is None else max(before, int(page.get("tgflow_events_read_total", 0)))
 
 
 def drain(campaign: Campaign, publisher: Publisher) -> dict[str, int]:
-    """Let it read all that was sent, end it by SIGTERM, and return what became of the rows."""
+    """Wait until all sent rows are read, end it by SIGTERM, and return the row counts."""
     publisher.ended.set()
     publisher.join()
     child = campaign.start()

@@ -14,7 +14,7 @@ WIDTH = 7
 
 
 def recursive_sum(values, first, size):
-    """The definition: a node is the sum of its two children, or the one child that is there."""
+    """The definition: a node is the sum of its children, one or two."""
     if first >= len(values):
         return None
     if size == 1:
@@ -33,7 +33,7 @@ def bits(tensor):
 
 
 def gradients(slices, seed):
-    """Values of all exponents, so that nearly every order of adding has bits of its own."""
+    """Values of all exponents, so that nearly every summation order rounds differently."""
     generator = torch.Generator().manual_seed(seed)
     shape = (slices, WIDTH)
     exponents = torch.randint(-30, 30, shape, generator=generator)
@@ -42,7 +42,7 @@ def gradients(slices, seed):
 
 @st.composite
 def cuts(draw):
-    """A number of slices, and where ranks begin among them."""
+    """A number of slices, and the first slice of each rank."""
     slices = draw(st.integers(1, 33))
     inner = draw(st.lists(st.integers(1, max(slices - 1, 1)), max_size=slices - 1, unique=True))
     starts = [0, *sorted(inner)] if slices > 1 else [0]
@@ -50,7 +50,7 @@ def cuts(draw):
 
 
 def sums_of(owned, values, leaves):
-    """What a rank that computes these slices sends: the sums of its subtrees."""
+    """Return the subtree sums that a rank with these slices sends."""
     tree = TreeSum(leaves)
     for number in owned:
         tree.add(range(number, number + 1), values[number].clone())

@@ -78,7 +78,7 @@ def test_failing_table_leaves_the_cache_consistent(device):
 
 
 def call_and_wait(call, ids):
-    """A GPU says what was wrong once it is done."""
+    """GPU errors are raised once the work is done."""
     call(ids)
     if ids.is_cuda:
         torch.cuda.synchronize()

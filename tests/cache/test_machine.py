@@ -108,7 +108,7 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 class EmulatedCacheMachine(CacheMachine):
-    """CLOCK on a GPU: the table's bytes; rows that there are, each in one slot."""
+    """CLOCK cache on a GPU: rows of the table, each existing row in at most one slot."""
 
     device = "apart" if tensors.IS_THERE else "emulated"
 

@@ -16,7 +16,7 @@ from tgflow.runtime.loggers import RunLoggers
 
 
 class Kept(tg.callbacks.FigureCallback):
-    """One's own: keeps what is logged."""
+    """A user-defined logger that keeps the logged data."""
 
     def __init__(self):
         self.logged = {}
@@ -31,7 +31,7 @@ def small_model(graph):
 
 
 def trained(*observers):
-    """Learn 90 events, 30 at a time, before some callbacks; return the trainer."""
+    """Learn 90 events, 30 at a time, with some callbacks; return the trainer."""
     graph = tg.TemporalGraph(edge_x_dim=2)
     trainer = tg.ContinualTrainer(small_model(graph), graph, tg.ContinualConfig(batch_size=30))
     trainer.run(pieces(made_events(90), 45), observers)

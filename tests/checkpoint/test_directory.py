@@ -30,7 +30,7 @@ def example():
 
 
 def test_sections_round_trip_and_are_read_on_demand(tmp_path):
-    """And found right before, or then alone; a copy of what was loaded is the same."""
+    """Digests are checked on load, or only later; a copy of a loaded checkpoint is equal."""
     saved = example()
     saved.put_part("memory", 7, lambda: {"x": torch.arange(3)})
     saved.put_sealed("events-2-000000", lambda: {"x": torch.arange(2)})

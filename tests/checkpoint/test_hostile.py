@@ -32,7 +32,7 @@ MIB = 1 << 20
 
 
 def manifest_of(files, meta=None):
-    """Return a manifest whose digests are all right."""
+    """Return a manifest with valid digests."""
     return sign_manifest({"format": 2, "files": files, "meta": meta or {}, "state_sha256": ""})
 
 
@@ -42,7 +42,7 @@ def entry(data, **changes):
 
 
 def hostile(path, data, name="model.safetensors"):
-    """Make a checkpoint of one file with this content."""
+    """Create a checkpoint of one file with this content."""
     path.mkdir()
     (path / name).write_bytes(data)
     (path / "manifest.json").write_bytes(manifest_of({name: entry(data)}))
@@ -92,7 +92,7 @@ for path in sys.stdin:
 
 @pytest.fixture(scope="module")
 def judged():
-    """Load paths in a process of their own: CPU seconds, growth in bytes, error."""
+    """Load paths in a separate process; return CPU seconds, memory growth in bytes, error."""
     command, pipe = [sys.executable, "-c", JUDGE], subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
 
@@ -182,7 +182,7 @@ DTYPES = [
 )
 @settings(max_examples=tries(30))
 def test_checkpoint_files_are_safetensors(tmp_path_factory, shapes):
-    """What we write the library of that name reads, and the other way round."""
+    """Files are interchangeable with the safetensors library in both directions."""
     directory = tmp_path_factory.mktemp("c")
     tensors = {
         f"{'xyz'[i % 3]}{i}": torch.randint(0, 2, shape).to(dtype)
@@ -214,7 +214,7 @@ def try_to_load(path):
 @given(data=st.data())
 @FUZZ
 def test_fuzzed_headers_with_valid_digests_raise_a_declared_error(tmp_path, data):
-    """Mutations of a sound file, as one who can compute digests would make them."""
+    """Mutations of a valid file with recomputed digests."""
     events = {"src": torch.arange(5), "t": torch.rand(5), "flag": torch.tensor(True)}
     made = save(tmp_path / "sound", Checkpoint({"events": events}))
     sound = bytearray((made / "events.safetensors").read_bytes())

@@ -24,14 +24,14 @@ def savers(directory, world, **settings):
 
 
 def share(peers, step, parts=FEW):
-    """Return what a rank writes of the checkpoint of a step."""
+    """Return a rank's share of the checkpoint of a step."""
     checkpoint = Checkpoint({}, shard=peers.shard)
     filler(step, parts)(checkpoint)
     return checkpoint
 
 
 def save_shares(ranks, *shares, steps):
-    """Have ranks save different things, until rank 0 is done."""
+    """Save different states on the ranks, until rank 0 is done."""
     for writer, each, step in zip(ranks.writers, shares, steps, strict=True):
         writer.submit(step, each)
     ranks.writers[0].wait()
@@ -42,7 +42,7 @@ def names(directory):
 
 
 class Failing(RealFs):
-    """Raises an error where it is to write, as often as it is said."""
+    """Raises an error at a given number of writes."""
 
     def __init__(self, code=errno.ENOSPC):
         self.code, self.left, self.created = code, 0, []
@@ -145,7 +145,7 @@ def test_waiting_for_an_exited_rank_raises_unless_it_reported_its_files(tmp_path
 
 
 def check_after_crash(state, directory):
-    """Raise unless the newest checkpoint is whole, and the last one promised or a newer one."""
+    """Raise unless the newest checkpoint is valid, and the last acknowledged one or newer."""
     store = CheckpointStore(directory, fs=Quick())
     found, saved = store.newest(), of(state.notes, "saved")
     assert not store.problems
@@ -157,7 +157,7 @@ def check_after_crash(state, directory):
 
 
 class Together(RecordingFs):
-    """What two ranks do, in the order in which they do it."""
+    """Operations of two ranks, in order."""
 
     def __init__(self, root, fail=lambda text: None):
         super().__init__(root, fail)

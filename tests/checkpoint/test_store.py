@@ -24,7 +24,7 @@ PIECE = 4
 
 
 def at(step, *, meta=None):
-    """Return the checkpoint of a run in which every fourth step seals a piece of events."""
+    """Return the checkpoint of a run in which every fourth step seals a section of events."""
     events = torch.arange(step)
     pieces = step // PIECE
     return Checkpoint(
@@ -123,7 +123,7 @@ def test_saving_a_step_again_replaces_only_changed_files(tmp_path):
 
 
 def damages(path):
-    """Yield every way of damaging a checkpoint: its name, and a function that does it."""
+    """Yield every kind of damage to a checkpoint: its name, and a function that applies it."""
     for file in sorted(path.iterdir()):
         data = file.read_bytes()
         places = {0, 5, 9, 40, len(data) // 2, len(data) - 1}

@@ -43,19 +43,19 @@ def tgflow(capsys, monkeypatch, tmp_path):
 
 @pytest.fixture
 def resume(tgflow):
-    """Go on with the run in `out`, with more flags."""
+    """Resume the run in `out`, with more flags."""
     return lambda *flags: tgflow("run", "-o", "out", "--resume", *flags)
 
 
 @pytest.fixture
 def events_csv(tmp_path):
-    """Return a file of 400 events among 20 nodes that mostly write to the node after them."""
+    """Return a file of 400 events among 20 nodes, mostly from each node to its successor."""
     return write_events(tmp_path / "made.csv")
 
 
 @pytest.fixture
 def kill_after(monkeypatch):
-    """Return a function that lets offline training be killed after some epochs.
+    """Return a function that makes offline training be killed after some epochs.
 
     Epochs of all seeds and models count.
     """

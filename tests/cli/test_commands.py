@@ -18,7 +18,7 @@ COMMANDS = ("run", "train", "playback", "info", "plan", "bench", "doctor")
 
 
 def plain(text):
-    """Return help without frames and breaks."""
+    """Return help without frames and line breaks."""
     return re.sub(r"[\s│╭╮╰╯─]+", " ", re.sub(r"\x1b\[[0-9;]*m", "", text))
 
 

@@ -28,7 +28,7 @@ def metrics_of(path):
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
-    """A comparison over 400 events: its directory."""
+    """Directory of a comparison over 400 events."""
     folder = tmp_path_factory.mktemp("compared")
     events = write_events(folder / "made.csv")
     out = folder / "out"

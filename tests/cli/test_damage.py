@@ -35,7 +35,7 @@ VALUES = (None, True, -1, 2**62, 2**70, 1.5, "x", [], {}, [[[]]])
 
 @pytest.fixture(scope="module", params=KINDS)
 def broken_off(request, tmp_path_factory):
-    """Return a run that has checkpoints and a log beyond them, and the digest of its end."""
+    """Return a run with checkpoints and a longer log, and the digest of its final state."""
     folder = tmp_path_factory.mktemp("made")
     lines = write_features(folder / "made.csv", 300).read_text().splitlines()
     lines[40] = "x,y,soon,1,2"
@@ -81,7 +81,7 @@ def test_flipped_bit_is_detected_or_harmless(broken_off, tgflow):
 
 
 def keys_of(value, path=()):
-    """Yield where everything in a value of JSON is."""
+    """Yield the paths of all values in a JSON value."""
     if path:
         yield path
     inner = value.items() if isinstance(value, dict) else enumerate(value[:2])
@@ -93,7 +93,7 @@ def keys_of(value, path=()):
 
 
 def changed(tensor, chance):
-    """Return a tensor that is wrong in some way."""
+    """Return an invalid tensor."""
     ways = [
         lambda x: x.double() if x.is_floating_point() else x.float(),
         lambda x: x.reshape(-1)[:-1].clone(),
@@ -106,7 +106,7 @@ def changed(tensor, chance):
 
 
 def sign(checkpoint, manifest):
-    """Write a manifest in which all digests are right."""
+    """Write a manifest with valid digests."""
     for name, entry in manifest["files"].items():
         data = (checkpoint / name).read_bytes()
         entry |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
@@ -114,7 +114,7 @@ def sign(checkpoint, manifest):
 
 
 def spoil(checkpoint, chance):
-    """Change one value of a checkpoint, and make all its digests right; return which."""
+    """Change one value of a checkpoint and recompute all digests; return the changed value."""
     manifest = read_manifest(checkpoint)
     if chance.random() < 0.5:
         *way, last = where = chance.choice(list(keys_of(manifest["meta"])))

@@ -60,7 +60,7 @@ def test_settings_flags_and_links_of_a_page_exist(path, tmp_path):
 
 
 def test_files_named_in_contributing_exist():
-    """Except those that a walk adds, which are all called x."""
+    """Files added by a walk are excepted; all are named x."""
     pattern = re.compile(r"`((?:tgflow|csrc|streams|models|tests|examples)/[\w./-]*)`")
     named = set(pattern.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")))
     added = {name for name in named if Path(name).stem in ("x", "x_row")}

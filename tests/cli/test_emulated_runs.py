@@ -26,7 +26,7 @@ ON_GPU = ("--device", "cuda")
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """Let `--device cuda` be the emulated device, and return it."""
+    """Make `--device cuda` the emulated device, and return it."""
     place, made = place_of("apart"), results._host_memory
 
     def use_device(config):

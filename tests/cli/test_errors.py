@@ -175,7 +175,7 @@ IO = [
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory):
-    """Return a folder with the files that commands name."""
+    """Return a folder with the files used in commands."""
     folder = tmp_path_factory.mktemp("files")
     write_events(folder / "made.csv")
     write_events(folder / "none.csv", size=0)

@@ -140,7 +140,7 @@ def test_three_failed_checkpoints_in_a_row_stop_the_training(run, monkeypatch):
         return save(self, step, checkpoint)
 
     def wait(writer):
-        """Finish a checkpoint before the next micro-batch, however slow the disk is."""
+        """Finish each checkpoint before the next micro-batch, on any disk."""
         if writer._thread is not None:
             writer._thread.join()
         return False

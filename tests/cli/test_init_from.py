@@ -20,7 +20,7 @@ OLD, NEW = 120, 130
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Return a folder with two parts of a stream, and a model that was trained on the first."""
+    """Return a folder with two parts of a stream, and a model trained on the first."""
     folder = tmp_path_factory.mktemp("initial")
     lines = [f"acc_{i % 9},shop_{i * i % 7},{1_600_000 + i}" for i in range(OLD + NEW)]
     for name, part in (("old", lines[:OLD]), ("new", lines[OLD:])):

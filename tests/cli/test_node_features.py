@@ -21,7 +21,7 @@ NAMES = [f"acc_{i}" for i in range(24)]
 
 
 def write_nodes(names, seed=1):
-    """Write two features and a text a node, in any order."""
+    """Write two features and a text per node, in any order."""
     names = random.Random(seed).sample(names, len(names))
     table = {
         "who": names,
@@ -34,7 +34,7 @@ def write_nodes(names, seed=1):
 
 @pytest.fixture
 def run(tgflow, tmp_path):
-    """Run over payments among 24 accounts, of which the last half appears late."""
+    """Run over payments among 24 accounts, half of which appear late."""
     rng, lines = random.Random(5), ["src,dst,t,amount"]
     for i in range(240):
         src, dst = rng.randrange(12 if i < 120 else 24), rng.randrange(12)

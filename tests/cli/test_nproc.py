@@ -79,7 +79,7 @@ def test_ranks_sharing_a_gpu_match_one_process(tmp_path):
 
 
 def torchrun(folder, *arguments):
-    """Start two ranks of a command; their errors go to a file for each attempt and rank."""
+    """Start two ranks of a command; stderr goes to a file for each attempt and rank."""
     options = ["--standalone", "--nproc-per-node", 2, "--max-restarts", 2]
     options += ["--log-dir", folder / "said", "--redirects", 3, "-m", "tgflow", *arguments]
     command = [sys.executable, "-m", "torch.distributed.run", *map(str, options)]

@@ -37,7 +37,7 @@ def events(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def one(events, tmp_path_factory):
-    """The run of one process that nothing disturbs."""
+    """The undisturbed run of one process."""
     out = tmp_path_factory.mktemp("one") / "run"
     assert main(arguments(events, out, *KEPT)) == 0
     return out
@@ -70,7 +70,7 @@ def test_rank_killed_at_any_point_ends_all_ranks_quickly(events, one, tmp_path, 
 @pytest.mark.parametrize("point", ["ranks.before_exchange", "ranks.after_notice"])
 @pytest.mark.parametrize("rank", range(3))
 def test_hanging_rank_ends_all_ranks_after_the_timeout(events, one, tmp_path, rank, point):
-    """Also if it is where all write a checkpoint, and rank 0 has the store by which they do."""
+    """Includes faults during a sharded checkpoint, which rank 0 coordinates."""
     run, timeout = tmp_path / "run", 3.0
     stopped = signal_in(rank, point, count_of(point), signal.SIGSTOP)
     argv = arguments(events, run, *KEPT, "--rank-timeout", timeout)
@@ -86,7 +86,7 @@ def test_hanging_rank_ends_all_ranks_after_the_timeout(events, one, tmp_path, ra
 
 
 def have_no_room(times, rank):
-    """Refuse to write files of nodes so many times, if this is rank 1."""
+    """Fail so many writes of node files on rank 1."""
     create, refused = RealFs.create, []
 
     def creating(self, path):

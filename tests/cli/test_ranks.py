@@ -48,12 +48,12 @@ def lines(path):
 
 
 def shown(capsys):
-    """Return what was printed, on one line."""
+    """Return the printed text on one line."""
     return " ".join(capsys.readouterr().out.split())
 
 
 def saved(run):
-    """Return how many parts of nodes each checkpoint of a run has, by its name."""
+    """Return the number of node partitions in each checkpoint of a run, by name."""
     return {
         path.name: len([*path.glob("memory-p*")]) for path in (run / "checkpoints").glob("ckpt-*")
     }
@@ -197,14 +197,14 @@ def go_to(folder, rank):
 
 
 def see_other_files(folder, rank):
-    """Be on a host with other files, if this is rank 1."""
+    """Simulate a host with other files on rank 1."""
     rank_parts.SEEN_WITHIN = 0.2
     if rank == 1:
         rank_parts.Briefing.mark_file = property(lambda _: folder / "elsewhere")
 
 
 def diverge(rank):
-    """Have a score that is not finite, if this is rank 1."""
+    """Make a score non-finite on rank 1."""
     if rank == 1:
         forward, calls = TGN.forward, []
 
@@ -264,7 +264,7 @@ def test_failure_of_one_rank_ends_all_ranks(tmp_path, kind, expected, said):
 
 
 def hold_too_much(rank):
-    """Be at the limit of memory, if this is rank 1."""
+    """Reach the memory limit on rank 1."""
     watch.GRACE_SECONDS = 0.05
     if rank == 1:
         rank_parts.rss_bytes = lambda: 1 << 50
@@ -273,7 +273,7 @@ def hold_too_much(rank):
 @pytest.mark.slow
 @pytest.mark.parametrize("sharded", [(), SHARDED])
 def test_rank_at_its_memory_limit_ends_all_with_a_checkpoint(events, tmp_path, sharded):
-    """By rank 0 where it has all, and by all ranks together where each has a part."""
+    """Saved by rank 0 if replicated, and by all ranks if sharded."""
     features = ("--features", "f*")
     one, two = alone(events, tmp_path / "one", "--slices", 2, *features), tmp_path / "two"
     slowly = arguments(

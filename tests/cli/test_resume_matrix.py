@@ -96,7 +96,7 @@ def at_scores(monkeypatch):
 
 
 def at_backward(monkeypatch):
-    """Let the third micro-batch find no memory."""
+    """Make the third micro-batch run out of memory."""
     backward, calls = TrainStep.backward, []
 
     def failing(self, loss):
@@ -230,7 +230,7 @@ def test_resume_after_stop_at_any_point_matches_undisturbed_run(
 
 
 def left_by(out, case):
-    """Return all that a command has left, without what the clock decides."""
+    """Return all results of a command, without timing."""
     letters = sorted((out / "dead-letters").glob("*"))
     found = {
         "scores": scores_of(out, case) if case.scores else None,

@@ -133,7 +133,7 @@ def test_train_and_compare_show_a_user_defined_metric(tgflow, events_csv, tmp_pa
 
 @pytest.fixture
 def seen(monkeypatch):
-    """Return what a watcher sees after each micro-batch, by position."""
+    """Return the status files after each micro-batch, by position."""
     found = {}
     record = runner.Runner._record
 

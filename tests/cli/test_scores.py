@@ -20,7 +20,7 @@ NAMES = ["position", "src", "dst", "t", "event_id", "logit", "probability", "ran
 
 @pytest.fixture
 def run(tgflow, tmp_path):
-    """Run over payments with ids, between accounts with names, at times with decimals."""
+    """Run over payments with event ids, between named accounts, at decimal times."""
     lines = [f"acc_{i % 9},shop_{i * i % 7},{1_600_000 + i}.5,pay-{i}" for i in range(SIZE)]
     stream = tmp_path / "pay.csv"
     stream.write_text("\n".join(["src,dst,t,id", *lines, *["acc_1,shop_1,soon,pay-x"] * 3]) + "\n")

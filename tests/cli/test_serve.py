@@ -27,7 +27,7 @@ PAIR = {"src": [3, 5], "dst": [4, 6]}
 
 
 def url_of(text):
-    """Return the address that a command has printed."""
+    """Return the address printed by a command."""
     found = re.search(r"answers at (http://\S+?)(,|\"|$)", text, re.MULTILINE)
     return found and found[1]
 

@@ -19,7 +19,7 @@ FRAUD = ("--features", "amount", "--task", "edge", "--target", "is_fraud")
 
 @pytest.fixture
 def payments(tmp_path):
-    """Return a file of 400 payments, of which large ones are mostly fraud."""
+    """Return a file of 400 payments, in which large ones are mostly fraud."""
     rng = random.Random(3)
     lines = ["src,dst,t,amount,is_fraud"]
     for i in range(400):
@@ -74,7 +74,7 @@ def test_score_rows_with_other_columns_go_to_another_file(tgflow, payments):
 
 
 def rows_of(path):
-    """Return the rows of a file of scores."""
+    """Return the rows of a score file."""
     if path.endswith("parquet"):
         return pq.read_table(path).to_pylist()
     text = Path(path).read_text()

@@ -44,7 +44,7 @@ def participant(label, seed, *, cost=1.0, failure=None, frozen_of=None):
 
 
 def made_outcome():
-    """Return a comparison of a good and a bad model, a frozen copy, and one that dropped out."""
+    """Return a comparison of a good model, a bad one, a frozen copy, and one that dropped out."""
     rng = np.random.default_rng(0)
     facts = event_facts(graph_of(made_events(SIZE, x_dim=0)), 0, SIZE)
     participants, scores = {}, {}

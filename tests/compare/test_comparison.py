@@ -47,7 +47,7 @@ def rows(found):
 
 
 def figures(found):
-    """Return what came of each, without what the clock decides, or in which steps memory grew."""
+    """Return the results of each model, without timing and memory growth."""
     results = found.result()["participants"]
     return {key: untimed(drop(each, "microseconds", "bytes")) for key, each in results.items()}
 
@@ -99,7 +99,7 @@ def test_models_with_the_same_needs_share_batches():
 
 
 class Diverging(TGN):
-    """A TGN whose scores are not finite from some batch on."""
+    """A TGN with non-finite scores from some batch on."""
 
     def forward(self, batch):
         scores = super().forward(batch)
@@ -144,7 +144,7 @@ def test_frozen_copy_stops_learning_and_keeps_storing():
 
 
 def interrupted(make, tmp_path, stop_after):
-    """Return a comparison that was saved after some micro-batches, and went on from the disk."""
+    """Return a comparison saved after some micro-batches and resumed from disk."""
     found = make()
     for number, _ in enumerate(found.steps(pieces(EVENTS, 64)), 1):
         if number == stop_after:

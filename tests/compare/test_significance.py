@@ -39,7 +39,7 @@ def test_a_better_model_is_found():
 
 
 def coverage(runs, size, num_resamples):
-    """Return how often the interval of a difference holds the true one."""
+    """Return the coverage of the confidence interval of a difference."""
     hits = 0
     for run in range(runs):
         rng = np.random.default_rng(run)

@@ -10,7 +10,7 @@ from tgflow.compare.outcome import Outcome
 
 
 def outcome_of(gains, *, seeds=None, copied=None, frozen_at=0):
-    """Return a comparison of a model that gains `[S, N]` on its copy, which all rank third."""
+    """Return a comparison of a model with gains `[S, N]` over its copy, which ranks third."""
     seeds = range(len(gains)) if seeds is None else seeds
     copied = seeds if copied is None else copied
     size = gains.shape[1]

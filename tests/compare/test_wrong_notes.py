@@ -33,7 +33,7 @@ def compared():
 
 
 def spoiled(checkpoint, keys, value):
-    """Return a checkpoint with another value in what it notes."""
+    """Return a checkpoint with one metadata value replaced."""
     meta = copy.deepcopy(checkpoint.meta)
     *way, last = keys
     at = meta
@@ -66,7 +66,7 @@ def test_comparison_names_invalid_checkpoint_entries(compared, keys, value, said
 
 
 def offline(value=None, *keys):
-    """Return what an offline comparison saves, with one value that is another."""
+    """Return the checkpoint of an offline comparison with one value replaced."""
     saves = OfflineSaves()
     saves.trained = [Trained("tgn/0", np.zeros((4, 3)), {"val.ap": 0.5})]
     saved = saves._checkpoint(None)

@@ -165,7 +165,7 @@ def test_a_wrong_setting_of_a_model_is_named(stated, text):
     ],
 )
 def test_choices_of_a_setting_match_the_library(key, names):
-    """Their names stand in the schema, too, as it needs neither torch nor pyarrow."""
+    """The schema repeats the names, as it imports neither torch nor pyarrow."""
     assert choices(key) == set(names)
 
 

@@ -29,7 +29,7 @@ def some_ids(seed: int, size: int) -> torch.Tensor:
 
 
 def gather_and_check(cache: CachedTable, ids: torch.Tensor) -> None:
-    """The bytes are the table's, the counters what the contents before and after allow."""
+    """Rows match the table, and counters are consistent with the contents before and after."""
     before, counted = cache.contents(), cache.counters
     found = cache.gather(ids)
     assert torch.equal(found, cache.table.gather(ids))
@@ -143,7 +143,7 @@ def test_cache_is_not_freed_during_a_gather_on_another_stream():
 
 
 class Recorded:
-    """Kernels, and the numbers passed at each launch: all but addresses."""
+    """Kernels, and the launch arguments except addresses."""
 
     def __init__(self, kernels) -> None:
         self.kernels, self.calls = kernels, []

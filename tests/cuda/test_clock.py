@@ -14,7 +14,7 @@ STREAM = 7
 
 @dataclass(eq=False)
 class TimedDevice(EmulatedDevice):
-    """Whose stream comes to an event when the test says: in seconds."""
+    """A device whose events complete at times in seconds set by the test."""
 
     now: float = 0.0
     current: int = STREAM  # type: ignore[assignment]

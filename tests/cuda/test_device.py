@@ -36,7 +36,7 @@ def test_host_out_of_memory_error_names_the_requested_bytes(gpu, monkeypatch):
 
 
 class FakeRuntime:
-    """CUDA's runtime with room for 100 pinned bytes."""
+    """A mock CUDA runtime with space for 100 pinned bytes."""
 
     class CUDARuntimeError(Exception):
         pass

@@ -54,7 +54,7 @@ KERNELS = {
 
 @pytest.fixture
 def kernels(tmp_path) -> Emulator:
-    """All of them in one library, for each takes seconds to compile."""
+    """All kernels in one library, as each takes seconds to compile."""
     source = tmp_path / "kernels.cu"
     codes = (f'extern "C" __global__ void {name} {{{code}}}\n' for name, code in KERNELS.items())
     source.write_text("".join(codes))

@@ -36,7 +36,7 @@ def frontier_of(rows: list[tuple[int, int, int]], with_position: bool) -> Fronti
 
 
 def frontiers() -> st.SearchStrategy[Frontier]:
-    """Queries of which some are equal and some of no node; with positions or without."""
+    """Queries with repeats and padding, with or without positions."""
     small = st.tuples(st.integers(-1, 2), st.integers(0, 2), st.integers(0, 1))
     extreme = st.tuples(st.integers(0, 1), EDGES, st.sampled_from([0, 2**62]))
     rows = st.lists(small, max_size=12) | st.lists(extreme, max_size=12)
@@ -61,7 +61,7 @@ def assert_same_frontier(padded: Frontier, exact: Frontier) -> None:
 
 
 def with_room(frontier: Frontier, room: int) -> Frontier:
-    """Return the frontier with rows behind it that are not in use."""
+    """Return the frontier followed by unused rows."""
     position = frontier.position
     return Frontier(
         pad(frontier.nodes, (0, room), value=NO_NODE),
@@ -72,7 +72,7 @@ def with_room(frontier: Frontier, room: int) -> Frontier:
 
 
 def neighbors_with_room(found: Neighbors, room: int) -> Neighbors:
-    """Return the neighbors, and none for further queries."""
+    """Return the neighbors; unused queries have none."""
     rows = (0, 0, 0, room)
     return Neighbors(
         pad(found.nodes, rows, value=NO_NODE),
@@ -109,7 +109,7 @@ def test_frontier_expansion_matches_the_core(
     seed: int,
     order: int,
 ) -> None:
-    """Also behind a frontier with rows that are not in use."""
+    """Also for a frontier followed by unused rows."""
     found = neighbors_of(frontier, k, seed)
     how = {"by_time": by_time, "by_position": by_position}
     block, below = expand(frontier, found, 0.5, None, **how)

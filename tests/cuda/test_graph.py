@@ -17,12 +17,12 @@ from tgflow.sampling import sample_neighbors
 
 
 def twins(gpu: str, budget: int | None, **how) -> list[TemporalGraph]:
-    """The same empty graph on the CPU and on the GPU, there with a budget."""
+    """The same empty graph on the CPU and, with a budget, on the GPU."""
     return [TemporalGraph(**how), TemporalGraph(device=opened(gpu), device_budget=budget, **how)]
 
 
 def assert_alike(graphs: list[TemporalGraph], seed: int = 0, num_nodes: int = 60) -> None:
-    """Every sampler answers alike at random cut-offs, with and without a filter."""
+    """Every sampler agrees at random cutoffs, with and without a filter."""
     generator = torch.Generator().manual_seed(seed)
     size = graphs[0].num_events
     nodes = torch.randint(-1, num_nodes, (150,), generator=generator)
@@ -120,7 +120,7 @@ def test_every_neighbor_is_counted_for_its_tier(gpu, sampler):
 
 @pytest.mark.slow
 def test_the_small_run_launches_every_kernel():
-    """It is what compute-sanitizer watches on a machine with a GPU."""
+    """compute-sanitizer checks this run on a machine with a GPU."""
     gpu = EmulatedDevice.apart()
     register_device(gpu)
     with torch.autograd.set_multithreading_enabled(False):  # no thread of autograd's is for it

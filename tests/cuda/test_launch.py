@@ -18,14 +18,14 @@ class Pair(ctypes.Structure):
 
 
 class FakeCupy:
-    """Notes modules; its functions are numbered."""
+    """Mock CuPy module that records modules; functions are numbered."""
 
     __version__ = "14.2.0"
 
     def __init__(self) -> None:
         self.modules: list[dict] = []
         self.functions: list[str] = []
-        """A function's pointer is its place here, from 1."""
+        """Functions; the pointer of each is its index, from 1."""
         self.error: Exception | None = None
         self.cuda = SimpleNamespace(compiler=SimpleNamespace(CompileException=ZeroDivisionError))
 
@@ -45,7 +45,7 @@ class FakeCupy:
 
 
 class FakeDriver:
-    """Notes launches with their arguments' bytes; each thread begins without a context."""
+    """Mock driver that records launches and argument bytes; threads start without a context."""
 
     def __init__(self, sizes: tuple[int, ...]) -> None:
         self.sizes = sizes
@@ -95,7 +95,7 @@ class FakeDriver:
 
 @pytest.fixture
 def fake(monkeypatch):
-    """A CuPy and a driver; torch's current stream is 77."""
+    """A mock CuPy and driver; torch's current CUDA stream is 77."""
     cupy, made = FakeCupy(), FakeDriver((16, 8))
     monkeypatch.setattr(launch, "require_cupy", lambda device: cupy)
     monkeypatch.setattr(launch, "library", lambda: made)
@@ -175,7 +175,7 @@ def test_compile_errors_are_readable(fake, error):
 
 
 def test_the_cache_is_keyed_by_every_header(tmp_path, monkeypatch):
-    """CuPy's key holds options and one source file: a changed header must change an option."""
+    """CuPy's cache key has options and one source: a changed header must change an option."""
     for folder, name in (("cuda", "k.cu"), ("include/tgflow", "k.hpp")):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / name).write_text("int k;")

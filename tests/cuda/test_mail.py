@@ -23,7 +23,7 @@ def messages_of(src: Tensor, width: int) -> Tensor:
 
 
 def assert_same(src: Tensor, dst: Tensor, width: int, order: int) -> Emulator:
-    """All rows of a node are alike, and the marked ones are the CPU's to the last bit."""
+    """Rows of a node are equal, and the marked ones equal the CPU's bit for bit."""
     t, x, kernels = torch.arange(len(src)) * 3, messages_of(src, width), Emulator(order=order)
     found = LastMessages(kernels, src, dst, t)
     expected = aggregate(src, dst, t, x, "mean")

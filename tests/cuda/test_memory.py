@@ -22,7 +22,7 @@ STEPS = st.lists(st.tuples(NODE_LISTS, st.integers(0, 2), st.booleans()), max_si
 
 
 class KernelMemory:
-    """A memory whose tensors are the CPU's, and which kernels read and write."""
+    """A memory with CPU tensors that kernels read and write."""
 
     def __init__(self, dims: tuple[int, int], history: int, order: int, nodes: int = NODES) -> None:
         self.memory = with_past(NodeMemory(*dims), history)
@@ -51,7 +51,7 @@ def plain_memory(dims: tuple[int, int], history: int, nodes: int = NODES) -> Nod
 
 
 def versions_of(nodes: Tensor, dims: tuple[int, int], position: int) -> Versions:
-    """Rows that say whose and from when they are; those of a node are alike."""
+    """Rows that encode their node and position; rows of a node are equal."""
     whose = (nodes + 100 * position).float().unsqueeze(1)
     t = nodes * 10 + position
     memory, mail = (whose + torch.arange(float(dim)) / 64 for dim in dims)

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def nvrtc_library() -> str | None:
-    """The one that $TGFLOW_NVRTC names, of the package nvidia-cuda-nvrtc, or of the toolkit."""
+    """NVRTC from $TGFLOW_NVRTC, the package nvidia-cuda-nvrtc, or the CUDA toolkit."""
     if "TGFLOW_NVRTC" in os.environ:
         return os.environ["TGFLOW_NVRTC"]
     toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
@@ -51,13 +51,13 @@ def load_nvrtc() -> ctypes.CDLL:
 
 
 def options_of(source: Path, arch: str) -> list[str]:
-    """Return the options that CuPy gives; it adds the last two by itself."""
+    """Return the compile options of CuPy, which adds the last two itself."""
     asked = [option for option in sources.options(source) if not option.startswith("-I")]
     return [f"-arch={arch}", *asked, "-ftz=true", "--device-as-default-execution-space"]
 
 
 def compile_with_nvrtc(source: Path, arch: str) -> tuple[int, str]:
-    """Return NVRTC's status, 0 for success, and what it said."""
+    """Return NVRTC's status, 0 for success, and its log."""
     nvrtc, program, size = load_nvrtc(), ctypes.c_void_p(), ctypes.c_size_t()
     text, name = source.read_bytes(), source.name.encode()
     assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, name, 0, None, None) == 0
@@ -72,7 +72,7 @@ def compile_with_nvrtc(source: Path, arch: str) -> tuple[int, str]:
 
 
 def digest_of(source: Path, arch: str) -> str:
-    """Return a hash of all that a compilation reads: compiler, options, source and headers."""
+    """Return a hash of all compilation inputs: compiler, options, source and headers."""
     major, minor = ctypes.c_int(), ctypes.c_int()
     load_nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     compiler = (major.value, minor.value, LIBRARY, Path(str(LIBRARY)).stat().st_size)

@@ -23,7 +23,7 @@ def gpu() -> EmulatedDevice:
 
 
 class HeldUp:
-    """Samplers' kernels wait behind other work of their stream until `go`."""
+    """Sampler kernels queue behind other work of their CUDA stream until `go`."""
 
     def __init__(self, gpu: EmulatedDevice) -> None:
         self._launch = gpu.kernels.launch
@@ -43,7 +43,7 @@ class HeldUp:
 
 
 def latest(graph: TemporalGraph, node: int, kept: list[object] | None = None) -> torch.Tensor:
-    """The events; `kept` is what a kernel still needs that runs later."""
+    """The events; `kept` are arrays that later kernels still need."""
     nodes, t = torch.tensor([node]), torch.tensor([10**6])
     found = sample_neighbors(graph, Sampler.recent(), nodes, t, 4)
     if kept is not None:
@@ -52,7 +52,7 @@ def latest(graph: TemporalGraph, node: int, kept: list[object] | None = None) ->
 
 
 def test_sampler_does_not_see_later_appends(gpu):
-    """The writer's stream may be ahead of the reader's: nothing is read before it was predicted."""
+    """The writer's CUDA stream may be ahead: events are not read before their prediction."""
     graph = TemporalGraph(device=gpu)
     graph.append(graph_events((0, 1, 10), (0, 2, 20)))
     held = HeldUp(gpu)
@@ -85,7 +85,7 @@ def test_history_change_waits_on_the_device_for_earlier_samplers(gpu):
 
 
 def test_writer_waits_for_cuda_graph_replays(gpu):
-    """They wait for what was appended, and what they read is not used again under them."""
+    """Replays wait for appends, and the memory they read is not reused meanwhile."""
     graph = TemporalGraph(device=gpu)
     graph.append(graph_events((0, 1, 10)))
     with graph.reading():
@@ -107,7 +107,7 @@ def test_cuda_stream_waits_once_per_publication(gpu):
 
 @pytest.mark.parametrize("busy", [TRAINER, WRITER])
 def test_dropping_a_graph_waits_for_its_readers_and_for_its_writer(gpu, busy):
-    """Its memory is free at once for the stream it was made on, and the pinned part for all."""
+    """Memory is reused at once on its own CUDA stream, and pinned memory on all."""
     graph = TemporalGraph(device=gpu)
     graph.append(graph_events((0, 1, 10)))
     latest(graph, 0)
@@ -118,7 +118,7 @@ def test_dropping_a_graph_waits_for_its_readers_and_for_its_writer(gpu, busy):
 
 
 def test_pinned_memory_is_kept_until_the_writer_is_done_with_it(gpu):
-    """The host hands it out again at once, in no stream's order."""
+    """The host reuses pinned memory at once, independent of CUDA streams."""
     with gpu.on(WRITER):
         readers = Readers(gpu)
         readers.retire("pinned", in_host=True)

@@ -15,7 +15,7 @@ GPU = torch.device("cuda")
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A machine with one GPU, torch for CUDA 13.0 and a fitting CuPy, to take things away from."""
+    """A complete machine with one GPU, torch for CUDA 13.0 and a matching CuPy."""
     cupy = ModuleType("cupy")
     cupy.__version__ = "14.2.0"
     runtime = SimpleNamespace(runtimeGetVersion=lambda: 13020, driverGetVersion=lambda: 13000)

@@ -14,7 +14,7 @@ NUM_ROWS = 640
 
 
 def line_aligned(num_bytes: int) -> torch.Tensor:
-    """Return bytes that begin at a line, as pages and device memory do."""
+    """Return bytes aligned to a cache line, like pages and device memory."""
     bytes_ = torch.randint(0, 256, (num_bytes + 2 * LINE,), dtype=torch.uint8)
     return bytes_[-bytes_.data_ptr() % LINE :][:num_bytes]
 
@@ -26,7 +26,7 @@ def viewed(gpu: EmulatedDevice, rows: torch.Tensor) -> TableView:
 
 
 def gathered(row_bytes: int, ids: torch.Tensor, order: int = 0) -> tuple[torch.Tensor, ...]:
-    """Return rows, what the kernel makes of `ids`, the id that was wrong, and the GPU."""
+    """Return rows, the gathered rows, the wrong id, and the GPU."""
     gpu = EmulatedDevice(kernels=Emulator(order=order))
     rows = line_aligned(NUM_ROWS * row_bytes).view(NUM_ROWS, row_bytes)
     out = torch.full((len(ids), row_bytes), 7, dtype=torch.uint8)

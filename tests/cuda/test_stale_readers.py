@@ -24,7 +24,7 @@ NUM_NODES, K = 60, 9
 
 @dataclass
 class InFlight:
-    """A kernel that has read its snapshot and goes on with it, until the writer waits for it."""
+    """A kernel that uses its snapshot until the writer waits for it."""
 
     snapshot: Tensor
     num_waits: int
@@ -35,7 +35,7 @@ class InFlight:
 
 
 class Readers:
-    """One reader more begins before every launch; all in flight answer before and after it."""
+    """Another reader starts before every launch; all active readers query before and after it."""
 
     def __init__(self, gpu: EmulatedDevice, store: DeviceStore, events: EventBatch) -> None:
         self.gpu, self.store = gpu, store
@@ -77,7 +77,7 @@ class Readers:
 def test_readers_between_launches_of_an_insertion_see_a_valid_graph(
     monkeypatch, small, most_chunks, budget, batch
 ):
-    """Chunks of few entries, so that their table is outgrown more than once where it is small."""
+    """Small chunks, so that a small chunk table is outgrown more than once."""
     monkeypatch.setattr(store_writes, "SMALL_PAIRS", 4096 if small else 0)
     monkeypatch.setattr(store_memory, "_MOST_CHUNKS", most_chunks)
     events = hub_events(4_000 if batch > 100 else 1_000, NUM_NODES, seed=batch)

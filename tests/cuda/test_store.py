@@ -24,7 +24,7 @@ WRITER = 1000
 
 
 class Snapshot:
-    """What `sample` asks of a store."""
+    """Store interface used by `sample`."""
 
     def __init__(self, store: DeviceStore) -> None:
         self.snapshot = store._snapshot
@@ -61,7 +61,7 @@ def check(store: DeviceStore, events: EventBatch, nodes, t, k: int, directed=Fal
     small=st.booleans(),
 )
 def test_graph_does_not_depend_on_batch_boundaries(events, cuts, k, directed, order, small):
-    """In two launches, and as large ones are inserted."""
+    """By the small path of two launches, and by the large path."""
     gpu = EmulatedDevice()
     gpu.kernels.order = order
     with mock.patch.object(store_writes, "SMALL_PAIRS", 4096 if small else 0):
@@ -81,7 +81,7 @@ def random_queries(events: EventBatch, num_queries: int, num_nodes: int):
 @pytest.mark.parametrize("num_batches", cases([1, 7, 400], [7]))
 @pytest.mark.parametrize("small", [True, False])
 def test_long_histories_in_both_tiers(monkeypatch, small, num_batches, budget):
-    """Chains of blocks, regrown blocks, reused memory; chunks that have moved to the host."""
+    """Chains of blocks, regrown blocks, reused memory; chunks moved to the host."""
     monkeypatch.setattr(store_writes, "SMALL_PAIRS", 4096 if small else 0)
     events = hub_events(12_000, 300, seed=num_batches)
     store = DeviceStore(EmulatedDevice(), directed=False, budget=budget)
@@ -94,7 +94,7 @@ def test_long_histories_in_both_tiers(monkeypatch, small, num_batches, budget):
 
 
 def test_released_memory_is_reused():
-    """Nodes that grow one after the other: without reuse, each would leave a trail of blocks."""
+    """Nodes that grow in sequence: without reuse, each would leave unused blocks behind."""
     store = DeviceStore(EmulatedDevice(), directed=True)
     node = torch.arange(6_000) // 25
     events = EventBatch(node, torch.zeros_like(node), torch.arange(6_000))
@@ -119,7 +119,7 @@ def test_out_of_memory_leaves_the_graph_unchanged(tier):
 
 
 def test_positions_beyond_32_bits():
-    """Batches far apart in a log of more than 2^32 events: offsets in a block no longer reach."""
+    """Distant batches in a log of more than 2^32 events: offsets in a block overflow."""
     store = DeviceStore(EmulatedDevice(), directed=True)
     node, t = torch.zeros(3, dtype=torch.int64), torch.arange(3)
     expected: list[int] = []
@@ -162,7 +162,7 @@ def test_compaction_waits_on_the_device_for_readers_of_released_blocks():
 
 
 def test_append_does_not_wait_for_a_device_that_is_behind():
-    """Totals that have not come are bounded; with too many of them the oldest is waited for."""
+    """Pending totals are bounded; beyond the bound the oldest is waited for."""
     gpu = EmulatedDevice(busy={WRITER})
     store = DeviceStore(gpu, directed=False)
     events = hub_events(3_200, 400, seed=2)

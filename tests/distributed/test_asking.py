@@ -22,7 +22,7 @@ GROWTH = Growth("undirected", [("append", 60), ("append_late", 9), ("append", 20
 
 
 def roots_of(graph: TemporalGraph, rank: int, batch: int, size: int, each: bool) -> Frontier:
-    """Return the queries of a rank's batch, with a cut-off each where `each`."""
+    """Return the queries of a rank's batch, with a cutoff each if `each`."""
     nodes, t, before = some_queries(size, graph.num_events, 100 * batch + rank)
     return Frontier(nodes, t, before if each else None)
 
@@ -52,7 +52,7 @@ def assert_equal(found: Hops, expected: Hops) -> None:
 def test_answers_of_shard_owners_match_the_whole_graph(
     growth, world, turn, fanouts, sampler, types, each, dedup, sizes
 ):
-    """Both visibilities: a cut-off of each query, or one of the batch."""
+    """Both visibilities: a cutoff for each query, or one for the batch."""
     whole = growth.whole()
     hows = [
         {"key": 2**64 - 1 - batch, "dedup": dedup, "by_time": batch % 2 == 0,
@@ -82,7 +82,7 @@ def test_answers_of_shard_owners_match_the_whole_graph(
 
 
 def asked_by(peers, graph, sizes, fanouts=(3,), sampler=None):
-    """Walk one batch, of `sizes[rank]` queries as of all events."""
+    """Sample the hops of one batch of `sizes[rank]` queries as of all events."""
     roots = roots_of(graph, peers.rank, 0, sizes[peers.rank], each=False)
     walk = hop_by_hop(1.0, None, roots, fanouts, key=5, as_of=None, dedup=False)
     return AskingSampler(graph, peers, sampler or Sampler.uniform()).walk([walk])[0]

@@ -15,7 +15,7 @@ def device_of(kind):
 
 
 def send_all(peers, kind):
-    """Send everything that can be sent from the device; all ranks have the same one."""
+    """Run every exchange with tensors on the device, which all ranks share."""
     device, world = device_of(kind), peers.world
     rows = torch.arange(6.0).reshape(2, 3)
     sent = {"rows": (rows + peers.rank).to(device), "flag": torch.ones(3, device=device).bool()}

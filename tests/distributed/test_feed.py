@@ -27,7 +27,7 @@ WORLDS = cases([2, 3, 4], quick=[3])
 
 
 def events(size, *, x_dim=None, labels=False):
-    """Events of growing time, among ever more nodes."""
+    """Events of growing time, among a growing number of nodes."""
     rows = torch.arange(size)
     x = None if x_dim is None else torch.rand(size, x_dim, generator=torch.manual_seed(1))
     return EventBatch(rows // 2, rows * 3, rows * 7, x, rows % 4 if labels else None)
@@ -51,14 +51,14 @@ def same(left, right):
 
 
 class NoSource:
-    """A stream that nobody may open."""
+    """A stream that must not be opened."""
 
     def __iter__(self):
         raise AssertionError("a follower opened the source")
 
 
 def taken(peers, stream, batch_size=10, **options):
-    """Return what this rank gets of the stream that rank 0 has."""
+    """Return the events this rank receives of rank 0's stream."""
     if peers.rank == 0:
         with Feed(peers, stream, batch_size, **options) as feed:
             return list(feed)
@@ -107,7 +107,7 @@ def test_all_ranks_receive_the_same_segments(world, sizes):
 
 
 def with_nodes(batches, rows):
-    """Let each batch bring the rows of the nodes that it mentions first."""
+    """Attach to each batch the feature rows of its new nodes."""
     known = 0
     for batch in batches:
         stop = max(known, 1 + int(batch.dst.max())) if len(batch) else known
@@ -150,7 +150,7 @@ def test_an_idle_stream_outlives_the_timeout():
 
 
 class SourceGone(OSError):
-    """What a source raises."""
+    """Error raised by a source."""
 
 
 def take_failing(peers):
@@ -177,7 +177,7 @@ LARGE = 4 << 20
 
 
 def read_far(peers):
-    """Rank 1 takes nothing for a while, and then what there is."""
+    """Rank 1 pauses for a while, and then reads everything."""
     num_read = []
 
     def stream():

@@ -28,7 +28,7 @@ LINKS = [f"tg{os.getpid() % 10**6}v{number}" for number in range(2)]
 
 @contextmanager
 def or_skipped():
-    """Skip the test where hosts cannot be made."""
+    """Skip the test if network namespaces cannot be created."""
     try:
         yield
     except OSError as error:
@@ -39,7 +39,7 @@ def or_skipped():
 
 @pytest.fixture
 def namespaces():
-    """Two network namespaces; skipped where they cannot be made."""
+    """Two network namespaces; skipped if they cannot be created."""
     names = [f"tgflow-{os.getpid()}-{number}" for number in range(2)]
     if os.getuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces need root and ip")
@@ -55,7 +55,7 @@ def namespaces():
 
 
 def connected(names):
-    """Give each namespace its link and address; return the two of each."""
+    """Set up the link and address of each namespace; return both."""
     for name, link, address in zip(names, LINKS, ADDRESSES, strict=True):
         ip("link", "set", link, "netns", name)
         ip("-n", name, "addr", "add", f"{address}/24", "dev", link)
@@ -65,7 +65,7 @@ def connected(names):
 
 @pytest.fixture
 def hosts(namespaces):
-    """Two namespaces that a cable joins, and the interface in each."""
+    """Two namespaces joined by a link, and the interface in each."""
     with or_skipped():
         ip("link", "add", LINKS[0], "type", "veth", "peer", "name", LINKS[1])
         return connected(namespaces)
@@ -76,7 +76,7 @@ TIMEOUT = 10  # seconds; on a machine with little to spare a rank is silent for 
 
 
 def torchrun(number, hosts, folder, *arguments):
-    """Start one rank of a run on its host, by a torchrun that meets the other one."""
+    """Start one rank of a run on its host by torchrun."""
     name, link = hosts[number]
     options = [
         *("--nnodes", 2, "--nproc-per-node", 1, "--max-restarts", 5, "--rdzv-backend", "c10d"),

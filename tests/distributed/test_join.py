@@ -39,7 +39,7 @@ def by_agent(port, rank, world, restarts):
 
 
 def join_with(environ, delay=0.0, **options):
-    """Join after `delay` seconds; return the ranks that were reached."""
+    """Join after `delay` seconds; return the reached ranks."""
     os.environ.update({name: str(value) for name, value in environ.items()})
     time.sleep(delay)
     peers = tgflow.join(**{"timeout": 20.0} | options)
@@ -50,7 +50,7 @@ def join_with(environ, delay=0.0, **options):
 
 
 def join_as(rank, environs, options=()):
-    """Join as the world says; return what happens."""
+    """Join as configured; return the outcome."""
     try:
         return join_with(environs[rank], **(options[rank] if options else {}))
     except (WorldError, PeerLost) as error:
@@ -97,7 +97,7 @@ def say_where(folder, port, nonce):
 
 
 def old_store(folder, nonce):
-    """Publish the store of a rank 0 that has not ended yet."""
+    """Publish the store of a rank 0 that is still running."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     store.set("nonce", nonce)
     say_where(folder, store.port, "old")
@@ -109,32 +109,32 @@ def ended(folder):
 
 
 def replaced(folder):
-    """Where the old rank 0 was, that of another run is now."""
+    """Another run's rank 0 listens at the stale address."""
     return old_store(folder, "other")
 
 
 def alive(folder):
-    """The old rank 0 is there, and so was this rank before it was restarted."""
+    """The old rank 0 is still running, with the previous attempt of this rank."""
     store = old_store(folder, "old")
     store.add("joined/1", 1)
     return store
 
 
 def dying(folder):
-    """The old rank 0 is there and lacks this rank, but ends before there is a world."""
+    """The old rank 0 is waiting for this rank, but exits before the rendezvous."""
     store = [old_store(folder, "old")]
     threading.Timer(0.7, store.clear).start()
 
 
 def stranger(folder):
-    """Something listens there that says nothing."""
+    """The stale address accepts connections and never answers."""
     listener = socket.create_server(("127.0.0.1", 0))
     say_where(folder, listener.getsockname()[1], "old")
     return listener
 
 
 def join_late(rank, environs):
-    """Join; rank 0 comes when the others have found what lies there."""
+    """Join; rank 0 starts after the others have found the stale address."""
     return join_with(environs[rank], delay=0.0 if rank else 1.0)
 
 
@@ -162,7 +162,7 @@ def test_missing_rank_is_named_by_all_ranks(tmp_path):
 
 
 def join_while_rank_0_stops(rank, folder, name):
-    """Join; rank 0 stops where it would call something, and is killed by who waited for it."""
+    """Join; rank 0 is stopped before a call, and is killed by the rank waiting for it."""
     joining = import_module("tgflow.distributed.join")  # the package names a function so
     joining.ANSWER_SECONDS = 0.2
     pid = folder / "pid"
@@ -177,7 +177,7 @@ def join_while_rank_0_stops(rank, folder, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["_judge", "Ranks"])
 def test_stopped_rank_0_does_not_block_the_others(where, tmp_path):
-    """Before it says that there is a world, and before it connects to the others."""
+    """Stopped before it publishes the world, and before it connects to the others."""
     [_, text] = [each.result for each in run_apart(2, join_while_rank_0_stops, tmp_path, where)]
     assert text == "PeerLost: rank 1 has found a rank 0 that does not answer: is it stopped?"
 
@@ -203,7 +203,7 @@ def test_different_thread_counts_warn_or_are_refused(tmp_path, strict):
 
 
 def listen_and_watch(rank, environs):
-    """Return where a rank listens, and what was unpickled while it joined and sent."""
+    """Return the listening addresses of a rank, and objects unpickled while joining and sending."""
     os.environ.update({name: str(value) for name, value in environs[rank].items()})
     unpickled = []
     sys.addaudithook(

@@ -32,15 +32,15 @@ SLICES = 4
 
 @dataclass(frozen=True)
 class MemoryStream:
-    """Batches of events with self-loops, of nodes that appear one after the other."""
+    """Batches of events with self-loops, of nodes that appear in sequence."""
 
     sizes: Sequence[int]
     """New events of each batch."""
     replayed: int
-    """Further rows of each batch, which leave nothing."""
+    """Additional rows of each batch, which store nothing."""
     aggregator: Aggregator
     past: int
-    """How many events back each batch reads, and what is kept for it."""
+    """Events by which each batch reads back, and for which history is kept."""
     seed: int
 
     def begin(self, number: int) -> int:
@@ -48,7 +48,7 @@ class MemoryStream:
         return sum(self.sizes[:number])
 
     def share(self, number: int, numbers: range = range(SLICES)) -> Share:
-        """Return slices of a batch, with the events of all of it."""
+        """Return slices of a batch, with the events of the whole batch."""
         begin, num_new = self.begin(number), self.sizes[number]
         num_rows, end = num_new + self.replayed, begin + num_new
         draw = torch.Generator().manual_seed(self.seed + number)
@@ -59,7 +59,7 @@ class MemoryStream:
         return Share((), numbers, SLICES, 0, number, num_new, 0, host)
 
     def messages(self, share: Share) -> dict[int, Messages]:
-        """Return what the new events of each slice leave: other values for each row."""
+        """Return the messages of the new events of each slice, with distinct values."""
         found = {}
         for number in share.numbers:
             new = share.new_rows_of(number)
@@ -70,7 +70,7 @@ class MemoryStream:
         return found
 
     def queries(self, number: int, rank: int) -> list[Any]:
-        """Return what two batches of a rank read, of a whole micro-batch: perhaps nothing."""
+        """Return the queries of a rank in a micro-batch, possibly none."""
         begins = torch.tensor([self.begin(each) for each in range(number + 1)])
         oldest = int((begins >= begins[-1] - self.past).nonzero()[0])
         draw = torch.Generator().manual_seed(97 * self.seed + 11 * number + rank)
@@ -82,13 +82,13 @@ class MemoryStream:
         return found
 
     def store(self, memory: Any, share: Share, messages: Messages) -> None:
-        """Store what a batch leaves."""
+        """Store the messages of a batch."""
         events = NewEvents.of_host(share.host, share.num_new, torch.device("cpu"))
         store_mail(memory, events, messages, self.aggregator)
 
 
 def memory_streams() -> st.SearchStrategy[MemoryStream]:
-    """Short streams, with batches of one event and of fewer than there are slices."""
+    """Short streams, with batches of one event and of fewer events than slices."""
     return st.builds(
         MemoryStream,
         st.lists(st.integers(1, 9), min_size=2, max_size=7),
@@ -109,7 +109,7 @@ def sharded(peers: Peers, past: int) -> ShardedMemory:
 
 
 def sent_to_owners(peers: Peers, share: Share, own: dict[int, Messages]) -> Messages:
-    """Return the messages that this rank is to store."""
+    """Return the messages that this rank stores."""
     routes = MailRoutes(peers.shard, share, own)
     found = exchange_parcels(
         peers,
@@ -126,7 +126,7 @@ def own_slices(peers: Peers) -> range:
 
 
 def read_by_owners(peers: ThreadPeers, stream: MemoryStream, turn: int) -> Any:
-    """Read and store a stream, asking for `turn` micro-batches at once; return what was read."""
+    """Read and store a stream, fetching `turn` micro-batches at once; return the read rows."""
     memory, reads = sharded(peers, stream.past), []
     ahead: list[WantedRows] = []
     for number in range(len(stream.sizes)):
@@ -143,7 +143,7 @@ def read_by_owners(peers: ThreadPeers, stream: MemoryStream, turn: int) -> Any:
 
 
 def read_alone(stream: MemoryStream, world: int) -> tuple[list[list[Any]], NodeMemory]:
-    """Return what each rank would read of one memory, and that at the end."""
+    """Return the rows each rank reads from an unsharded memory, and its final state."""
     memory, reads = NodeMemory(DIM, MAIL_DIM), [[] for _ in range(world)]
     memory.keep_past(stream.past)
     for number in range(len(stream.sizes)):
@@ -158,7 +158,7 @@ def read_alone(stream: MemoryStream, world: int) -> tuple[list[list[Any]], NodeM
 
 
 def assert_shard_of(found: ShardedMemory, whole: NodeMemory, peers: Peers) -> None:
-    """Check that a shard's state is what one memory has of its nodes, history included."""
+    """Check that a shard's state matches the unsharded memory for its nodes, with history."""
     shard = peers.shard
     state, expected = found.owned.state_dict(), whole.state_dict()
     assert found.num_nodes == whole.num_nodes

@@ -19,7 +19,7 @@ WORLDS = cases([1, 2, 3, 4], quick=[3])
 
 
 def message(sender, receiver):
-    """Another length for each pair; rank 1 sends itself and rank 0 nothing."""
+    """Different lengths for each pair; rank 1 sends nothing to itself and rank 0."""
     size = 0 if sender == 1 and receiver < 2 else 3 * sender + receiver
     return torch.full((size,), 10 * sender + receiver, dtype=torch.uint8)
 
@@ -42,7 +42,7 @@ def test_ranks_exchange_payloads_of_any_length(world):
 
 
 def use_groups_at_once(peers):
-    """Two threads, each in an order of its own: no other thread's calls come between."""
+    """Two threads with different orders of calls, which do not interleave."""
     mine = torch.full((100,), peers.rank)
     wanted = torch.arange(peers.world).repeat_interleave(100)
 

@@ -38,7 +38,7 @@ _MAKING = threading.Lock()
 
 
 def model_of(name: str, peers: Any) -> Any:
-    """Return the same model on all ranks: torch's generator is that of all threads."""
+    """Return the same model on all ranks, although threads share torch's generator."""
     with _MAKING:
         model = made_model(name, dropout=0.2)
     if peers is not None:
@@ -74,7 +74,7 @@ ALL = (GRAPH, MEMORY)
 def test_sharded_training_resumes_with_any_number_of_ranks(
     sharded: Sharded,
 ) -> None:
-    """Saved by two, by one and by three; past the end of what replay reads of a memory."""
+    """Saved by two, one and three ranks, beyond the history that replay reads."""
     config = replace(HERE, replay_horizon=20)
     expected = left_by(trainer_of("tgn", config), [EVENTS])[0]
     saved: Any = None
@@ -102,7 +102,7 @@ def test_sharded_training_resumes_with_any_number_of_ranks(
 
 
 def test_unsharded_checkpoint_is_divided_among_ranks() -> None:
-    """By a process that learned whole batches, which has no parts of nodes or rows."""
+    """Saved by a process without sharding."""
     whole = trainer_of("tgn", replace(HERE, slices=1))
     whole.run([EVENTS[:32]])
     saved = whole.checkpoint()
@@ -117,7 +117,7 @@ def test_unsharded_checkpoint_is_divided_among_ranks() -> None:
 
 
 def stopped(peers: Any, sharded: Sharded) -> Any:
-    """Stop in the middle of a stream, whose next turns are being prepared; all ranks go on."""
+    """Stop in the middle of a stream with prefetched batches; all ranks resume."""
     trainer = trainer_of("tgn", CONFIG, peers, sharded)
     position = 0
     for record in trainer.steps(EVENTS[i : i + 16] for i in range(0, 64, 16)):

@@ -39,7 +39,7 @@ note(f"starts-{rank}", os.environ["TGFLOW_MEETING"])
 
 @pytest.fixture
 def pauses(monkeypatch):
-    """How long there was a pause before each restart; none takes any time."""
+    """Recorded pauses before each restart, which do not sleep."""
     found = []
 
     def wait(stop, seconds):
@@ -52,7 +52,7 @@ def pauses(monkeypatch):
 
 @pytest.fixture
 def run(tmp_path, pauses):
-    """Supervise two ranks that do what a script says."""
+    """Supervise two ranks that run a script."""
 
     def go(script, nproc=2, **options):
         return supervise(lambda: command(script, tmp_path), nproc, **options)
@@ -62,7 +62,7 @@ def run(tmp_path, pauses):
 
 @pytest.fixture
 def little_grace(monkeypatch):
-    """Who does not end when others have is killed soon."""
+    """Ranks that outlive the others are killed soon."""
     monkeypatch.setattr(module, "GRACE_SECONDS", 0.1)
 
 
@@ -136,7 +136,7 @@ sys.exit(0 if attempt else 75)
 
 
 def when_there_are(names, folder, do):
-    """Call `do` in a thread as soon as there are all these files."""
+    """Call `do` in a thread once all these files exist."""
 
     def watch():
         while not all((folder / name).exists() for name in names):
@@ -151,7 +151,7 @@ def terminate_this():
 
 
 def ready(handler):
-    """A script that says so when SIGTERM does no longer end it."""
+    """A script that writes a file once it handles SIGTERM."""
     return f"signal.signal(signal.SIGTERM, lambda *_: {handler}); note(f'ready-{{rank}}')\n"
 
 

@@ -38,7 +38,7 @@ CONFIG = ContinualConfig(
 
 
 class Scored:
-    """Notes all scores that are predicted, as they are measured."""
+    """A metric that records all predicted scores."""
 
     def __init__(self, trainer):
         self.seen = []
@@ -56,7 +56,7 @@ def trainer_of(peers, name, config, device=None, sharded=()):
 
 
 def learn(peers, name, config, sharded=()):
-    """Return all that a training leaves: state, scores, each record, the result, who computed."""
+    """Return all results of a training: state, scores, records, result, computing ranks."""
     trainer = trainer_of(peers, name, config, sharded=sharded)
     scored = Scored(trainer)
     records = [untimed(record.to_json()) for record in trainer.steps([EVENTS])]
@@ -129,7 +129,7 @@ def test_n_ranks_match_one_process(world, name, updates, sharded):
 
 
 def ends_apart(peers, changed):
-    """Change a bit on the last rank before a micro-batch; return how that ends."""
+    """Flip a bit on the last rank before a micro-batch; return the outcome."""
     reducer.CHECKED_EVERY = 2
     trainer = trainer_of(peers, "tgn", CONFIG)
     records = []
@@ -151,7 +151,7 @@ def test_flipped_bit_on_one_rank_ends_the_run():
 
 
 def spoil(peers, on_nan):
-    """Only the last rank computes the slice that has a score which is not finite."""
+    """Only the last rank computes the slice with a non-finite score."""
     trainer = trainer_of(peers, "tgn", replace(CONFIG, on_nan=on_nan))
     plain = trainer.model.forward
 
@@ -174,7 +174,7 @@ def test_non_finite_value_on_one_rank_stops_all():
 
 
 def obey(peers):
-    """Ask on the last rank for a checkpoint; return what was ordered after each micro-batch."""
+    """Request a checkpoint on the last rank; return the orders after each micro-batch."""
     trainer = trainer_of(peers, "tgn", replace(CONFIG, updates=2))
     found, figures = [], ()
     for record in trainer.steps([EVENTS]):

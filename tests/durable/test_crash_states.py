@@ -17,7 +17,7 @@ from tgflow.streams.rows.row_batch import BadRow, Origin
 
 
 def check(state, directory):
-    """Raise unless the log holds what it must, and takes another frame."""
+    """Raise unless the log has the acknowledged frames and accepts another."""
     check_log(state.notes, directory)
     write_log(directory, lambda _: None, Quick(), count=1).close()
     check_log([*state.notes, "begun 99"], directory)
@@ -44,7 +44,7 @@ def test_every_crash_state_of_the_log_is_old_or_new(
 def test_every_crash_state_of_a_log_whose_disk_fails_is_old_or_new(
     record_property, tmp_path, code, when
 ):
-    """A sync fails, and with it perhaps the data is lost: what follows is written elsewhere."""
+    """A failed sync may lose its data: later frames go to a new segment."""
     root = tmp_path / "log"
     root.mkdir()
     syncs = []
@@ -61,7 +61,7 @@ def test_every_crash_state_of_a_log_whose_disk_fails_is_old_or_new(
 
 
 def test_every_crash_state_of_recovery_is_recovered(tmp_path):
-    """The machine goes down again while the log recovers from the first time."""
+    """The machine crashes again while the log recovers from the first crash."""
     root = tmp_path / "log"
     root.mkdir()
     first = RecordingFs(root)
@@ -77,7 +77,7 @@ def test_every_crash_state_of_recovery_is_recovered(tmp_path):
 
 
 def check_store(state, directory):
-    """Raise unless the newest checkpoint is whole, and the last one promised or a newer one."""
+    """Raise unless the newest checkpoint is valid, and the last acknowledged one or newer."""
     store = CheckpointStore(directory, fs=Quick())
     found, saved, begun = store.newest(), of(state.notes, "saved"), of(state.notes, "begun")
     assert not store.problems
@@ -163,7 +163,7 @@ def letter(i):
 
 
 def check_letters(state, directory):
-    """Cut to the last length that was promised; the letters are those written by then."""
+    """Rewind to the last acknowledged length; the letters written by then are kept."""
     if not state.notes:
         return
     promised = json.loads(state.notes[-1])

@@ -15,7 +15,7 @@ from tgflow.durable.lock import RunLock
 
 @pytest.fixture
 def synced(monkeypatch):
-    """Return the directories whose names were put on the disk."""
+    """Return the directories that were synced."""
     found = []
     monkeypatch.setattr(fs.RealFs, "sync_directory", lambda self, path: found.append(path))
     return found

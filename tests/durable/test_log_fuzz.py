@@ -47,7 +47,7 @@ def copied(tmp_path):
 
 
 def check_beginning(found):
-    """What was found is how the golden log begins."""
+    """Assert that the frames are a prefix of the golden log."""
     for i, (rows, footer) in enumerate(found):
         assert (rows.equals(golden_frame(i)[0]), footer) == (True, golden_frame(i)[1])
 
@@ -73,7 +73,7 @@ def test_fuzzed_logs_give_a_prefix_or_a_declared_error(tmp_path, data):
 @given(data=st.data())
 @FUZZ
 def test_fuzzed_bodies_with_valid_checksums_raise_a_declared_error(data):
-    """As one would make them who can compute checksums."""
+    """Mutations with recomputed checksums."""
     body = encode(*golden_frame(3))
     content = bytearray(body.data)
     for _ in range(data.draw(st.integers(1, 4))):

@@ -23,7 +23,7 @@ def scaled(scale, x):
 
 
 def by_hand(rows, kind, freeze_at):
-    """Scale one column slowly and obviously, with the decision of each moment for its logarithm."""
+    """Scale one column slowly and obviously, deciding on the logarithm at each row."""
     found, logged = [], kind == "log"
     for i in range(len(rows)):
         seen = rows[: min(i + 1, freeze_at)]
@@ -42,7 +42,7 @@ def by_hand(rows, kind, freeze_at):
 
 
 def made(size, seed=0):
-    """Return a column like money, one like a temperature, and one that never changes."""
+    """Return a column like amounts, one like temperatures, and a constant one."""
     g = torch.Generator().manual_seed(seed)
     money = torch.exp(3 * torch.randn(size, generator=g))
     return torch.stack(
@@ -79,7 +79,7 @@ def test_scaling_depends_neither_on_batches_nor_on_later_rows(data):
 
 @given(st.data())
 def test_resumed_scaling_is_bit_exact(data):
-    """A checkpoint may be of an earlier event than the last one that was appended."""
+    """A checkpoint may be older than the last appended event."""
     kind = data.draw(st.sampled_from(KINDS))
     freeze_at = data.draw(st.sampled_from([1, 60, 120]))
     x = made(180, seed=5)

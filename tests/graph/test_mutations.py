@@ -23,7 +23,7 @@ from tgflow.testing.reference import ReferenceGraph
 
 @dataclass
 class Entry:
-    """A neighbor, and the cut-offs that see it: `seen_from <= before < gone_from`."""
+    """A neighbor, and the cutoffs that see it: `seen_from <= before < gone_from`."""
 
     t: int
     eid: int
@@ -32,13 +32,13 @@ class Entry:
     gone_from: int | None = None
 
     def is_seen(self, t: int, before: int) -> bool:
-        """Whether a query at `t` that knows the events below `before` sees it."""
+        """Whether a query at `t` with cutoff `before` sees it."""
         gone = self.gone_from is not None and before >= self.gone_from
         return self.t < t and before >= self.seen_from and not gone
 
 
 class ChangingReference(ReferenceGraph):
-    """As `TemporalGraph`, every entry with its own history."""
+    """Reference of `TemporalGraph`; every entry has its own history."""
 
     def __init__(self, direction: Direction) -> None:
         super().__init__(empty_events(), direction)
@@ -48,7 +48,7 @@ class ChangingReference(ReferenceGraph):
         self.t_last: int | None = None
         self.entries: dict[int, list[Entry]] = {}
         self.blind_below: dict[int, int] = {}
-        """Per node: cut-offs whose past has been given up."""
+        """Cutoff per node below which history was discarded."""
         self.late_until: dict[int, int] = {}
 
     def append(self, events: EventBatch) -> None:
@@ -80,7 +80,7 @@ class ChangingReference(ReferenceGraph):
         return sorted((e.t, e.eid, e.nbr) for e in entries if e.is_seen(t, before))
 
     def remove(self, is_gone: Callable[[int, Entry], bool]) -> int:
-        """Remove what `is_gone(node, entry)` names, as of now; returns how many entries."""
+        """Remove entries for which `is_gone(node, entry)` is true; return their number."""
         gone = [
             entry
             for node, entries in self.entries.items()
@@ -100,7 +100,7 @@ class ChangingReference(ReferenceGraph):
         return self.remove(lambda node, entry: entry.eid not in kept[node])
 
     def compact(self) -> None:
-        """Give up what was removed, and the pasts into which events were merged late."""
+        """Discard removed entries, and history before late merges."""
         for node, entries in self.entries.items():
             entries[:] = [entry for entry in entries if entry.gone_from is None]
             if not entries:
@@ -111,7 +111,7 @@ class ChangingReference(ReferenceGraph):
 
     @property
     def num_entries(self) -> int:
-        """Entries that are there now."""
+        """Current entries."""
         return sum(e.gone_from is None for entries in self.entries.values() for e in entries)
 
 
@@ -121,7 +121,7 @@ rows = st.lists(st.tuples(nodes, nodes, st.integers(0, 2)), min_size=1, max_size
 
 
 class ChangingGraph(RuleBasedStateMachine):
-    """On each device one graph in one tier and one in two, and the model."""
+    """Graphs in one and two tiers on each device, and the reference."""
 
     devices = ("cpu", "emulated")
 
@@ -139,7 +139,7 @@ class ChangingGraph(RuleBasedStateMachine):
         self.dst_from = MAX_NODE + 1 if direction == "bipartite" else 0
 
     def everywhere(self, change):
-        """Make a change in all graphs, which must give the same answer, and return it."""
+        """Apply a change to all graphs, assert equal results, and return the result."""
         answers = {change(graph) for graph in self.graphs}
         assert len(answers) == 1
         return answers.pop()
@@ -229,7 +229,7 @@ class ChangingGraph(RuleBasedStateMachine):
                 assert torch.equal(getattr(got, name), getattr(expected, name)), name
 
     def teardown(self):
-        """The log and the changes make the same graph again, by way of a checkpoint too."""
+        """The log and the mutations rebuild the same graph, also through a checkpoint."""
         if not hasattr(self, "graphs"):
             return
         graph = self.graphs[0]
@@ -266,7 +266,7 @@ class TestChangingCudaGraph(ChangingCudaGraph.TestCase):
 
 
 def cycles(graph: TemporalGraph, events: EventBatch, number: int, **limits: int) -> None:
-    """Append `events` in so many parts, and forget after each."""
+    """Append `events` in so many parts, and apply retention after each."""
     for rows in torch.arange(len(events)).tensor_split(number):
         graph.append(events[rows])
         graph.retain(**limits)

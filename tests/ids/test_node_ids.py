@@ -18,7 +18,7 @@ STRINGS = st.one_of(st.sampled_from(["", "a", "b", "ä", "a\0"]), st.text(max_si
 
 
 class ReferenceIds:
-    """What a map does, by a dictionary."""
+    """Reference of an id map by a dictionary."""
 
     def __init__(self, bipartite):
         self.bipartite = bipartite
@@ -39,7 +39,7 @@ class ReferenceIds:
 
 
 def columns(ids):
-    """Every way to hand over a column of these ids."""
+    """Every column type for these ids."""
     is_int = bool(ids) and isinstance(ids[0], int)
     arrow = pa.array(ids, pa.int64() if is_int else pa.string())
     yield from (ids, arrow, arrow.dictionary_encode(), pa.chunked_array([arrow[:1], arrow[1:]]))

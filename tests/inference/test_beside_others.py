@@ -26,7 +26,7 @@ def graph_of(events):
 
 
 def beside(work: Callable[[], None], *others: Callable[[], None]) -> None:
-    """Run `work` while the others run over and over, at least once each; raise what they raise."""
+    """Run `work` while the others run repeatedly, at least once each; raise their errors."""
     done, errors = threading.Event(), []
 
     def repeated(other):
@@ -68,7 +68,7 @@ def test_answers_as_of_a_position_do_not_change_during_appends(name):
 
 
 def learned(name, *others):
-    """What is left of a run that others ask meanwhile."""
+    """Final state of a run under concurrent queries."""
     model, graph = made_model(name), tg.TemporalGraph(edge_x=FeatureTable(X_DIM))
     trainer = tg.ContinualTrainer(model, graph, tg.ContinualConfig(batch_size=20, seed=1))
     engine = tg.Inference(model, graph)

@@ -29,12 +29,12 @@ def learner_of(model):
 
 
 def pairs_of(batch):
-    """A batch's events and negatives as an engine takes them."""
+    """Events and negatives of a batch as arguments of an engine."""
     return batch.src, torch.cat([batch.dst.unsqueeze(1), batch.negative_dst], dim=1), batch.t
 
 
 def see(model, plan: Plan, num_batches: int):
-    """Let a model take in the first batches of a plan."""
+    """Store the first batches of a plan in a model."""
     if model.state is not None:
         model.state.reset()
     learner = learner_of(model)
@@ -44,7 +44,7 @@ def see(model, plan: Plan, num_batches: int):
 
 
 def questions(size=9):
-    """Some pairs of nodes that the stream has, and times within it."""
+    """Some node pairs and times of the stream."""
     generator = torch.Generator().manual_seed(1)
     src, dst = torch.randint(12, (2, size), generator=generator)
     return src, dst, torch.randint(1, 200, (size,), generator=generator)

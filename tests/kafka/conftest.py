@@ -19,7 +19,7 @@ def shared_broker():
 
 @pytest.fixture
 def broker(shared_broker):
-    """Return the shared broker, and mend what the test did to it."""
+    """Return the shared broker, and restore it after the test."""
     yield shared_broker
     shared_broker("broker_set_up", -1)
     for request in (PRODUCE, FETCH, OFFSET_COMMIT):
@@ -28,7 +28,7 @@ def broker(shared_broker):
 
 @pytest.fixture
 def proxy(broker):
-    """Return a proxy that the broker sends all its clients to."""
+    """Return a proxy to which the broker redirects all clients."""
     host, _, port = broker.servers[0].rpartition(":")
     proxy = ChaosProxy(broker.servers[0]).advertise(broker)
     yield proxy
@@ -38,5 +38,5 @@ def proxy(broker):
 
 @pytest.fixture
 def topic():
-    """Return a name that no other test has."""
+    """Return a unique topic name."""
     return f"edges-{next(_numbers)}"

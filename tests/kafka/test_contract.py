@@ -28,7 +28,7 @@ REAL = os.environ.get("TGFLOW_TEST_KAFKA", "")
 
 
 class NamedBroker:
-    """A broker that somebody else runs."""
+    """An external broker."""
 
     def __init__(self, named):
         server, _, api = named.partition(",api=")

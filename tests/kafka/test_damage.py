@@ -13,13 +13,13 @@ pytestmark = pytest.mark.timeout(60)
 
 @pytest.fixture(scope="module")
 def shared_broker():
-    """Return a broker of these tests alone: the list of many topics would be a large chunk too."""
+    """Return a separate broker: a list of many topics would also be a large chunk."""
     with MockBroker() as broker:
         yield broker
 
 
 def flip_large(times):
-    """Return what flips one byte in the middle of large chunks, `times` times."""
+    """Return a function that flips one byte in the middle of large chunks, `times` times."""
     left = [times]
 
     def damage(data):
@@ -57,7 +57,7 @@ def test_persistent_corruption_ends_the_source_and_skips_nothing(broker, topic, 
 
 
 def test_an_exception_while_unpacking_never_hangs(broker, topic, monkeypatch):
-    """kafka-python raises such an exception once, and spins for ever at the next poll."""
+    """kafka-python raises such an exception once, and loops forever in the next poll."""
     from kafka.record.default_records import DefaultRecordBatch
 
     fill(broker, topic, 100)

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def outage_of(source, seconds):
-    """Return a stop for `read_on` once the source has noticed that it is without a broker."""
+    """Return a `stop` for `read_on` that is true once the source has lost its broker."""
     return lambda reading: source.counters()["outage_seconds"] > seconds
 
 

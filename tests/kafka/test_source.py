@@ -96,7 +96,7 @@ def test_full_queue_of_an_unrequested_partition_does_not_block_others(shared_bro
 def test_partially_fetched_partition_is_read_after_a_pause(
     shared_broker, topic, monkeypatch, is_alone
 ):
-    """kafka-python never reads what it set aside on, if another partition was read meanwhile."""
+    """kafka-python drops a partially returned fetch if another partition was read meanwhile."""
     monkeypatch.setitem(FIXED_OPTIONS, "max_poll_records", 100)
     fill(shared_broker, topic, 250, 2)
     config = open_source(shared_broker, topic)._config

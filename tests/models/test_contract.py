@@ -76,7 +76,7 @@ def test_device_training_matches_the_cpu(name, device):
 
 
 class Popular(TemporalModel):
-    """Scores a destination by how often it was seen: a model that keeps the contract."""
+    """Scores a destination by its frequency: a model that satisfies the contract."""
 
     fanouts, strategy, reads_nodes = (), "recent", False
     counts = (Count("dst"),)
@@ -87,7 +87,7 @@ class Popular(TemporalModel):
 
 
 class Broken(Popular):
-    """Changes the scores of events by a function of the batch, the scores and itself."""
+    """Changes event scores by a function of batch, scores and model."""
 
     def __init__(self, change):
         super().__init__()

@@ -21,7 +21,7 @@ def decayed(times, t):
 
 
 class Past:
-    """What the equations read of the events before a time."""
+    """Inputs of the equations from the events before a time."""
 
     def __init__(self, events, t, depth):
         rows = zip(events.src.tolist(), events.dst.tolist(), events.t.tolist(), strict=True)

@@ -25,7 +25,7 @@ def batch_of(model: Any, index: int) -> Batch:
 
 
 def third_batch(model: Any) -> Batch:
-    """Return a batch for a model that has taken in the two before."""
+    """Return a batch for a model that has stored the two before."""
     model.eval()
     for index in range(2):
         batch = batch_of(model, index)
@@ -35,12 +35,12 @@ def third_batch(model: Any) -> Batch:
 
 @cache
 def met(node: int, t: int, k: int) -> list[Slot]:
-    """Return whom a node has met before the third batch: (neighbor, tick, event), newest first."""
+    """Return a node's neighbors before the third batch: (neighbor, tick, event), newest first."""
     return neighbors(EVENTS, node, t, 2 * SIZE, k)
 
 
 def asked(batch: Batch) -> Iterator[tuple[int, int, int]]:
-    """Yield who is scored with whom, and when: the events, then the negatives of each."""
+    """Yield the scored pairs and their times: the events, then the negatives of each."""
     events = list(zip(batch.src.tolist(), batch.dst.tolist(), batch.t.tolist(), strict=True))
     yield from events
     for (src, _, t), others in zip(events, batch.negative_dst.tolist(), strict=True):
@@ -56,7 +56,7 @@ def check(model: Any, batch: Batch, score: Callable[[int, int, int], Tensor]) ->
 
 
 def padded(rows: list[Tensor], length: int) -> Tensor:
-    """Return the rows of a sequence, at least one, with zeros behind its end."""
+    """Return the rows of a sequence, at least one, padded with zeros."""
     return torch.cat([torch.stack(rows), rows[0].new_zeros(length - len(rows), len(rows[0]))])
 
 

@@ -32,7 +32,7 @@ def before(events, t):
 
 
 def key(events, name, pair, t, direction):
-    """Return what a rule orders by, the higher the likelier: minus infinity for never."""
+    """Return the sort key of a rule, higher for likelier: minus infinity for never."""
     wanted = {pair, pair[::-1]} if direction == "both" else {pair}
     times = [
         at
@@ -62,7 +62,7 @@ def test_recency_rule_orders_pairs_lexicographically(rule, direction):
 
 
 class PlainEdgeBank:
-    """EdgeBank as TGB defines it: what was stored, batch by batch, and scored before."""
+    """EdgeBank as TGB defines it: scores a batch, then stores it."""
 
     def __init__(self, window=math.inf):
         self.window, self.seen = window, {}
@@ -101,7 +101,7 @@ def test_poptrack_counts_with_decay_at_every_event():
 
 
 def popular(size):
-    """A stream without repeated pairs, most of whose destinations are one of two."""
+    """A stream without repeated pairs, most with one of two destinations."""
     src = torch.arange(size) % 50
     dst = torch.where(torch.arange(size) % 5 == 0, 52 + torch.arange(size) % 7, 50 + src % 2)
     return changed(made_events(size), src=100 + torch.arange(size), dst=dst)

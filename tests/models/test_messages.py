@@ -26,7 +26,7 @@ STATEFUL: list[tuple[str, dict[str, Any]]] = [
 
 
 def batches_of(model: TemporalModel, replayed: float = 0.5) -> list[Batch]:
-    """Three batches, the last of them with replayed events if the model learns."""
+    """Three batches, the last one with replayed events if the model has parameters."""
     learns = any(True for _ in model.parameters())
     replay = ExperienceReplay(replayed, half_life=50) if learns and replayed else None
     plan = plan_for(model, made_events(60), batch_size=20, replay=replay)

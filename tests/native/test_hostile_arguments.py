@@ -17,7 +17,7 @@ def test_hostile_cases_cover_every_core_function():
 
 
 def attempt(_, path):
-    """Say each attempt before it is made: after a crash the last line names it."""
+    """Print each attempt before it is made: after a crash the last line names it."""
     with path.open("w") as file, redirect_stdout(file):
         return attempt_all(CASES)
 

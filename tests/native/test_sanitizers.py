@@ -19,7 +19,7 @@ def run(*command: str | Path) -> str:
 
 
 def run_tests(sanitizers: str, target: str, *arguments: str) -> None:
-    """Build tests in a folder that is kept, and run them: what is up to date is not built again."""
+    """Build tests in a persistent folder, incrementally, and run them."""
     folder = ROOT / "build" / sanitizers.replace(",", "-")
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     options = ["-DTGFLOW_TESTS=ON", f"-DTGFLOW_SANITIZE={sanitizers}", "-DCMAKE_BUILD_TYPE=Test"]

@@ -22,7 +22,7 @@ SAME_TYPE = (
 
 
 def of_the_core():
-    """Return what each function and each member of a class of the core takes, by name."""
+    """Return the arguments of each function and method of the core, by name."""
     found = {}
     for name, member in vars(_core).items():
         if name.startswith("__") or name in FOR_TESTS:

@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 
 
 def emulated(call: Callable[[], list[Tensor]], order: int = 0) -> list[Tensor]:
-    """What `call` returns where kernels in the emulator serve the CPU."""
+    """Return the result of `call` with emulated kernels on CPU tensors."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(device._devices, CPU, EmulatedDevice(kernels=Emulator(order=order)))
         return call()

@@ -190,7 +190,7 @@ def test_updater_matches_the_torch_cell_on_the_whole_message(cell):
 
 
 def counted(own, others, mask, pairs):
-    """Do the same by counting words."""
+    """Reference that counts pairs and nodes."""
     sequences = [
         [int(node), *(int(w) if is_there else None for w, is_there in zip(row, there, strict=True))]
         for node, row, there in zip(own, others, mask, strict=True)

@@ -14,7 +14,7 @@ WRITES = st.lists(st.tuples(st.sets(st.integers(0, 9), max_size=6), st.integers(
 
 
 class DictMemory:
-    """Every version ever written, and where the write began that has overwritten it."""
+    """Every version written, and the start position of the write that replaced it."""
 
     def __init__(self, history: int) -> None:
         self.versions: dict[int, list[tuple[int, float]]] = {}
@@ -56,7 +56,7 @@ def write(memory: NodeMemory, nodes: list[int], value: float, position: int) -> 
 
 
 def numbered(writes):
-    """Yield who is written, what, and where: an event has two nodes, so positions go on."""
+    """Yield nodes, values and positions of writes; an event has two nodes."""
     position = 0
     for value, (nodes, step) in enumerate(writes, start=1):
         position += max(step, 1, (len(nodes) + 1) // 2)

@@ -32,7 +32,7 @@ def normal(*shape: int) -> Tensor:
 
 
 def attention(op: Callable = attend) -> list[Tensor]:
-    """At widths that fill vectors and that do not, for queries of one's own and shared ones."""
+    """At widths that are and are not multiples of a vector, for own and shared queries."""
     cases = [
         AttentionCase.made(40, 10, widths, shared=shared)
         for widths in [*WIDTHS, (71, 111, 47)]
@@ -42,7 +42,7 @@ def attention(op: Callable = attend) -> list[Tensor]:
 
 
 def gelus(gelu: Callable[[Tensor], Tensor]) -> list[Tensor]:
-    """At sizes that fill vectors and that do not, also far from 0."""
+    """At sizes that are and are not multiples of a vector, also far from 0."""
     found = []
     for size in (0, 1, 63, 64, 130, 1001):
         x = normal(size) * 3

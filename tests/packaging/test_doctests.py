@@ -25,7 +25,7 @@ def exported(module):
 
 
 def text_of(name):
-    """Return the docstring of a name; of a constant, or of a function of the core, nothing."""
+    """Return the docstring of a name; empty for constants and core functions."""
     thing = find(name)
     has_own = inspect.isclass(thing) or inspect.isfunction(thing) or inspect.ismodule(thing)
     return (thing.__doc__ or "") if has_own else ""

@@ -68,7 +68,7 @@ ONLY_IN = {
 
 
 def modules():
-    """Yield (room, module name, path) of every Python file that is shipped."""
+    """Yield (package, module name, path) of every shipped Python file."""
     for room, package in (
         ("tgflow", "tgflow"),
         ("streams", "tgflow.streams"),
@@ -82,7 +82,7 @@ def modules():
 
 @functools.cache
 def imports(name, path):
-    """Return the modules that a file imports, those for type checkers and within functions too."""
+    """Return the modules a file imports, including for type checkers and within functions."""
     found = set()
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.walk(ast.parse(path.read_text())):
@@ -110,9 +110,9 @@ def within(module, packages):
 
 
 def known_modules():
-    """Return the modules of tgflow that each one imports.
+    """Return the tgflow modules that each module imports.
 
-    What a package names for type checkers, and imports when it is asked for, is not its own need.
+    Lazy imports of a package's `__init__`, listed for type checkers, do not count.
     """
     names = {name for _, name, _ in modules()}
     known = {}
@@ -124,7 +124,7 @@ def known_modules():
 
 
 def nearest(module, names):
-    """Return the module, or the package that it is in, or tgflow for what is not of ours."""
+    """Return the module or its package; tgflow for a name that is neither."""
     while module not in names and "." in module:
         module = module.rpartition(".")[0]
     return module if module in names else "tgflow"
@@ -170,7 +170,7 @@ def test_restricted_packages_are_imported_only_by_listed_modules(package):
 
 
 def test_ranks_import_only_torch_and_use_no_pickle_or_unordered_sums():
-    """Not pickle, which receives code, nor what torch builds on it; nor sums of torch's own."""
+    """Neither pickle (executes code), nor torch functions based on it, nor its reductions."""
     strange = {"pickle", "marshal", "shelve", "multiprocessing", "torch.distributed.rpc"}
     for _, name, path in modules():
         if within(name, ["tgflow.distributed", "tgflow.peers"]):
@@ -212,7 +212,7 @@ def test_no_file_contains_a_machine_or_package_host_name():
 
 
 def printed(code, env=None):
-    """Return the words that a new Python prints."""
+    """Return the words printed by a new Python process."""
     command = [sys.executable, "-c", code]
     ran = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     return ran.stdout.split()

@@ -19,7 +19,7 @@ from tgflow.plan.loader import BeladyPlanner
 def most_hits(
     batches: Sequence[Sequence[int]], num_slots: int, contents: Iterable[int] = ()
 ) -> int:
-    """Return the most hits that any replacement reaches, by dynamic programming over contents."""
+    """Return the maximum hits of any replacement, by dynamic programming over contents."""
     reached = {frozenset(contents): 0}
     for batch in batches:
         asked = frozenset(batch)
@@ -34,7 +34,7 @@ def most_hits(
 
 
 def apply(schedules: Iterable[CacheSchedule], contents: list[int]) -> int:
-    """Make the moves of `schedules` on `contents`, the id per slot; return the hits."""
+    """Apply `schedules` to `contents`, the id per slot; return the hits."""
     total = 0
     for schedule in schedules:
         ids, hit, admit = (part.tolist() for part in (schedule.ids, schedule.hit, schedule.admit))
@@ -59,7 +59,7 @@ def tensors(batches: Batches) -> list[Tensor]:
 def plan_all(
     planner: BeladyPlanner, batches: Iterable[Tensor], lookahead: int | None = None
 ) -> Iterator[CacheSchedule]:
-    """Yield a schedule for each of `batches`, knowing `lookahead` of them at a time; None: all."""
+    """Yield a schedule for each of `batches`, with a lookahead; None: all."""
     for ids in batches:
         planner.observe(ids)
         if len(planner) == lookahead:
@@ -81,7 +81,7 @@ def hits_of(
 
 
 def made_trace(g: random.Random) -> tuple[Batches, list[int]]:
-    """A few batches of few ids, and what the cache holds."""
+    """A few batches of few ids, and the cache contents."""
     num_ids = g.randint(1, 7)
     sizes = [g.randint(0, min(4, num_ids)) for _ in range(g.randint(1, 7))]
     num_slots = g.randint(0, 4)
@@ -129,7 +129,7 @@ def test_planner_keeps_the_rows_needed_next_within_the_lookahead(
 
 
 def next_uses(rows: set[int], known: Batches) -> list[int]:
-    """Return the batches that use rows next, rising; `len(known)` for an unknown one."""
+    """Return the next batches that use rows, ascending; `len(known)` if unknown."""
     found = ((i for i, batch in enumerate(known) if row in batch) for row in rows)
     return sorted(next(each, len(known)) for each in found)
 

@@ -55,7 +55,7 @@ def count_events(
     seconds_per_tick: float = 1.0,
     window_depth: int = 1,
 ) -> Answer:
-    """Return the answer to `count` about a pair, of what is before `limit`, by a scan."""
+    """Return `count` of a pair over events before `limit`, by a scan."""
     rows = list(zip(events.src.tolist(), events.dst.tolist(), events.t.tolist(), strict=True))
     clock, cut = -(2**63), 0
     while cut < limit and (clock := max(clock, rows[cut][2])) < t:
@@ -75,7 +75,7 @@ def count_events(
 def _counted(
     past: list[tuple[int, int, int]], count: Count, src: int, dst: int, window_depth: int
 ) -> Iterator[int]:
-    """Yield the position of each event that counts, as often as it does."""
+    """Yield the position of each counted event, repeated by its multiplicity."""
     before: dict[int, list[int]] = {}
     for u, v, _ in past:
         before.setdefault(u, []).append(v)
@@ -107,7 +107,7 @@ def _counted(
 
 
 def answers(history: CountHistory, pairs: EventBatch, limit: int) -> list[list[Answer]]:
-    """Return (num, age, decayed) by count and pair, 0.0 where nothing decays."""
+    """Return (num, age, decayed) by count and pair, 0.0 without decay."""
     none = torch.empty(len(pairs), 0, dtype=torch.int64)
     limits = torch.full_like(pairs.src, limit)
     found = history.read(history.answer(pairs, None, none, limit=limits, stop=limit), 1)
@@ -128,7 +128,7 @@ def every_pair(num_nodes: int, t: int) -> EventBatch:
 def check(
     events: EventBatch, history: CountHistory, counts: list[Count], t: int, limit: int
 ) -> None:
-    """Fail unless all counts about all pairs at a time and cut-off are what a scan finds."""
+    """Fail unless all counts of all pairs at a time and cutoff match a scan."""
     pairs = every_pair(4, t)
     for count, found in zip(counts, answers(history, pairs, limit), strict=True):
         for src, dst, answer in zip(pairs.src.tolist(), pairs.dst.tolist(), found, strict=True):
@@ -198,7 +198,7 @@ def test_counts_of_a_prefix_do_not_change_during_appends() -> None:
 @pytest.mark.parametrize("visibility", ["event", "batch"])
 @pytest.mark.parametrize("kind", ["random", "historical"])
 def test_plan_counts_only_visible_events(visibility: Visibility, kind: str) -> None:
-    """Also for replayed events: what was known when their batch came."""
+    """Includes replayed events, with counts as of their original batch."""
     events = replace(skewed_events(120, 8), t=torch.arange(120) // 4)
     graph = TemporalGraph.from_events(events)
     counts = [Count("pair"), Count("reverse"), Count("dst", half_life=7.0)]

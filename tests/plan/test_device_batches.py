@@ -95,7 +95,7 @@ def test_device_parts_and_fixed_negatives_match_the_cpu(gpu: str) -> None:
 
 
 def graph_on(device: Device, num_rows: int = 9) -> TemporalGraph:
-    """Return a graph with both kinds of features where kernels read them."""
+    """Return a graph with both kinds of features in device-readable memory."""
     edge_x = FeatureTable(2, placement="device", device=device)
     node_x = FeatureTable(3, placement="uva", device=device)
     node_x.append(torch.arange(3.0 * num_rows).view(-1, 3))
@@ -114,13 +114,13 @@ def of_plan(plan: Plan, num_slabs: int) -> MakeBatch:
 
 
 def copy_of(batch: Batch) -> Batch:
-    """Return a batch on the CPU, which stays as it is."""
+    """Return a copy of a batch on the CPU."""
     return batch.map(lambda column: column.to("cpu", copy=True))
 
 
 @for_each_gpu
 def test_batch_stays_valid_until_freed(gpu: str) -> None:
-    """Where no slab is free a batch has memory of its own."""
+    """Without a free slab a batch allocates its own memory."""
     graph, here = graph_on(device_of(gpu)), graph_here()
     for g in (graph, here):
         g.append(EVENTS)
@@ -156,7 +156,7 @@ def test_slab_is_rewritten_after_all_readers_of_its_last_batch() -> None:
 
 @for_each_gpu
 def test_later_nodes_without_features_have_zeros(gpu: str) -> None:
-    """What a graph was captured for is over then: rows of nodes end where they did not before."""
+    """Captured graphs become invalid then: node rows end at another index."""
     device = device_of(gpu)
     there, here = graph_on(device, num_rows=6), graph_here(num_rows=6)
     few = EventBatch(EVENTS.src % 3, 3 + EVENTS.dst % 3, EVENTS.t, EVENTS.x)[:70]
@@ -175,7 +175,7 @@ def test_later_nodes_without_features_have_zeros(gpu: str) -> None:
 
 
 def test_replay_waits_for_earlier_publications() -> None:
-    """As a launch does: the store and its tables are enclosed as read."""
+    """As for a launch: the store and its tables are registered as read."""
     gpu = EmulatedDevice()
     graph = graph_on(gpu)
     graph.append(EVENTS[:200])
@@ -215,7 +215,7 @@ def test_replay_does_not_block_the_host() -> None:
 
 @dataclass(eq=False)
 class Later:
-    """An event that is done when the test says."""
+    """A CUDA event that completes when the test decides."""
 
     is_done: bool = False
 
@@ -225,7 +225,7 @@ class Later:
 
 @dataclass(eq=False)
 class SlowDevice(EmulatedDevice):
-    """Copies when the test lets it: whoever fills pinned memory too early spoils a copy."""
+    """Copies when the test decides: refilling pinned memory too early corrupts a copy."""
 
     queue: list[Callable[[], object] | Later] = field(default_factory=list)
 
@@ -242,7 +242,7 @@ class SlowDevice(EmulatedDevice):
         pass
 
     def proceed(self, num: int) -> None:
-        """Do the next of what is queued."""
+        """Run the next queued work."""
         for work in self.queue[:num]:
             if isinstance(work, Later):
                 work.is_done = True
@@ -253,7 +253,7 @@ class SlowDevice(EmulatedDevice):
 
 @pytest.mark.parametrize("behind", [0, 1, 3, 8])
 def test_pinned_memory_is_not_reused_before_its_copy_finishes(behind: int) -> None:
-    """The copies are so many pieces of work behind the host."""
+    """Copies lag so many operations behind the host."""
     gpu, plan = SlowDevice(), plan_of(TemporalGraph.from_events(EVENTS))
     pinned, batches = PinnedCopies(gpu, WorkClock()), [plan.batch(0, index) for index in range(20)]
     copies = []
@@ -291,7 +291,7 @@ def taken(gpu: EmulatedDevice, *, busy: bool) -> list[Batch]:
 
 
 def test_host_waits_only_for_a_batch_taken_before_it_is_prepared() -> None:
-    """And knows its size in both cases: nothing depends on who was earlier."""
+    """Its size is known in both cases, independent of timing."""
     late, early = EmulatedDevice(), EmulatedDevice()
     of_late, of_early = taken(late, busy=True), taken(early, busy=False)
     assert (late.synchronized, early.synchronized) == (4, 0)

@@ -59,7 +59,7 @@ def made_events() -> EventBatch:
 
 
 def digest(batch: Batch) -> str:
-    """Return a hash of all that the batch holds: names, shapes and bytes."""
+    """Return a hash of all contents of the batch: names, shapes and bytes."""
     found = hashlib.sha256()
     parts = [(name, getattr(batch, name)) for name in COLUMNS]
     parts += [(name, getattr(block, name)) for block in batch.blocks for name in LINKS]

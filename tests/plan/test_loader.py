@@ -124,7 +124,7 @@ def test_loader_pulls_at_most_lookahead_batches(num_threads: int) -> None:
 
 @pytest.mark.parametrize("num_threads", [0, 1, 3])
 def test_ready_batches_are_delivered_while_the_stream_waits(num_threads: int) -> None:
-    """The stream gives its next task only once the batch before it has been taken."""
+    """The stream yields its next task only after the previous batch was taken."""
     taken = threading.Semaphore(0)
 
     def tasks() -> Iterator[Task]:

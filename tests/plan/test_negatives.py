@@ -121,7 +121,7 @@ def test_pair_negatives_are_uniform_over_distinct_pairs(kind: str, support: set[
 def test_pair_negatives_are_pairs_of_the_past_and_not_of_the_batch(
     kind: str, pairs: Pairs, data: st.DataObject, replace: bool, draw_key: int
 ) -> None:
-    """Without replacement each column uses every pair once before it falls back."""
+    """Without replacement each column uses every pair once before the fallback."""
     begin, end = spans(pairs, data)
     since = data.draw(st.integers(0, len(pairs))) if kind == "inductive" else 0
     if len(nodes_of(pairs[:end])) == 1:
@@ -205,7 +205,7 @@ def test_draws_are_distinct_ascending_and_within_the_horizon(
 
 
 def successive(weights: list[float], num: int) -> dict[tuple[int, ...], float]:
-    """Probability of each set of `num`, drawn one after another in proportion to what is left."""
+    """Probability of each set of `num`, drawn sequentially in proportion to the rest."""
     chances: Counter[tuple[int, ...]] = Counter()
     for order in itertools.permutations(range(len(weights)), num):
         chance, left = 1.0, sum(weights)
@@ -218,7 +218,7 @@ def successive(weights: list[float], num: int) -> dict[tuple[int, ...], float]:
 
 @pytest.mark.parametrize("half_life", [0.25, 1.0, 3.0, math.inf])
 def test_replay_sets_are_drawn_in_proportion_to_recency(half_life: float) -> None:
-    """A half-life of 0.25 makes rejection give up now and then, so it checks the exact scan too."""
+    """A half-life of 0.25 makes rejection fail at times, so the exact scan is tested too."""
     num_draws, before, horizon = 6_000, 12, 5
     replay = ExperienceReplay(3, horizon, half_life)
     drawn = Counter(

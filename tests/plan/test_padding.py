@@ -58,7 +58,7 @@ def planned(model: TemporalModel, graph: TemporalGraph) -> Plan:
 
 
 def learn(model: TemporalModel, batch: Batch) -> tuple[Scores, dict[str, Tensor]]:
-    """Return the scores and gradients of a batch, and take it in."""
+    """Return the scores and gradients of a batch, and store it."""
     model.zero_grad()
     with DropoutKeys(model).keyed(3):
         scores = model(batch)

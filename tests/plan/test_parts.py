@@ -81,7 +81,7 @@ def test_negatives_file_uses_the_node_ids_of_the_stream(tmp_path):
 
 
 def roots_of(batch):
-    """Return what a batch asks of nodes: (node, position, neighbors' events) of each root."""
+    """Return the node queries of a batch: (node, position, neighbors' events) of each root."""
 
     def seen(row):
         block = batch.blocks[0]

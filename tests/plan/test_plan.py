@@ -49,7 +49,7 @@ def test_batches_and_slices_match_the_reference(
 
 
 def assert_columns(batch: Batch, events: EventBatch) -> None:
-    """Fail unless columns and features are those of the events named."""
+    """Fail unless columns and features match the events."""
     for name in ("src", "dst", "t"):
         assert torch.equal(getattr(batch, name), getattr(events, name)[batch.eid])
     if events.x is None:
@@ -84,7 +84,7 @@ def test_batch_matches_a_hand_computed_example() -> None:
 
 @each_variant
 def test_batches_do_not_read_future_events(variant: dict[str, Any]) -> None:
-    """Every batch is the same whether the log ends with it or goes on, whatever comes then."""
+    """Every batch is the same whether or not the log continues after it."""
     events = made_events(120)
     size = plan_of(TemporalGraph(), **variant).batch_size
     start = variant.get("start", 0)

@@ -61,7 +61,7 @@ def any_plans(draw: st.DrawFn) -> PlanOn:
     node_place, edge_place = draw(places), draw(places)
 
     def table(dim: int, place: str, device: Device | None) -> Any:
-        """Where kernels read it, only for a plan on a device."""
+        """In device-readable memory, only for a plan on a device."""
         if place in ("host", "disk") or device is None:
             return FeatureTable(dim, placement="disk" if place == "disk" else "host")
         rows = FeatureTable(dim, placement="uva" if place == "cached" else place, device=device)
@@ -149,7 +149,7 @@ def slabs_of(plan: Plan) -> HostPreparer:
 
 
 def test_slab_is_not_reused_while_any_of_its_tensors_is_alive() -> None:
-    """However little of the batch is kept: here its smallest part, and a view of a view."""
+    """Even if only a small part is kept: here the smallest tensor, and a view of a view."""
     plan = plan_of(TemporalGraph.from_events(made_events(200)))
     slabs = slabs_of(plan)
     kept: list[tuple[Tensor, Tensor]] = []
@@ -165,7 +165,7 @@ def test_slab_is_not_reused_while_any_of_its_tensors_is_alive() -> None:
 
 
 def test_events_of_a_batch_do_not_keep_its_slab() -> None:
-    """Those who look back at what was predicted keep them for an epoch."""
+    """Callers that inspect predictions keep them for an epoch."""
     slabs = slabs_of(plan_of(TemporalGraph.from_events(made_events(200))))
     hosts = [slabs.batch(0, index).host for index in range(20)]
     assert slabs.pool.num_used == 0
@@ -173,7 +173,7 @@ def test_events_of_a_batch_do_not_keep_its_slab() -> None:
 
 
 def test_failed_batch_returns_its_slab_and_affects_no_other() -> None:
-    """Of one node alone there is no negative."""
+    """A single node has no negatives."""
     alone = EventBatch(torch.zeros(3).long(), torch.zeros(3).long(), torch.arange(3))
     plan = plan_of(TemporalGraph.from_events(alone), batch_size=3)
     slabs = slabs_of(plan)

@@ -45,7 +45,7 @@ def reusing(plan: Plan, staleness: int = 4, *, pads: bool = False) -> ReusingPla
 
 
 def tasks_of(source: ReusingPlan, num_threads: int = 0) -> Iterator[tuple[int, int, BatchReuse]]:
-    """All tasks of an epoch, decided."""
+    """All planned tasks of an epoch."""
     return source.tasks(((0, index) for index in range(len(source))), num_threads)
 
 
@@ -56,18 +56,18 @@ def batches_of(source: ReusingPlan, num_threads: int = 0, **loader: Any) -> Iter
 
 
 def asked_of(plan: Plan, index: int, epoch: int = 0) -> list[tuple[int, int]]:
-    """The (node, time) of each row that the second hop of a batch asks about."""
+    """The (node, time) of each row queried by the second hop of a batch."""
     asked = Walk(plan, epoch, index).asked
     return list(zip(asked.nodes.tolist(), asked.t.tolist(), strict=True))
 
 
 def rows_of(block: Block, at: int) -> tuple[list[int], list[float]]:
-    """What a row is made of: the events of its neighbors, and how long ago they were."""
+    """Inputs of a row: the events of its neighbors, and their ages."""
     return block.eid[at].tolist(), block.dt[at].tolist()
 
 
 class Reference:
-    """Rows that may be taken, by a dict; which of them are refreshed it sees."""
+    """Reference of reusable rows by a dict; it observes which are refreshed."""
 
     def __init__(self, plan: Plan, staleness: int, past_changes: bool = False) -> None:
         self.plan, self.staleness, self.past_changes = plan, staleness, past_changes
@@ -127,7 +127,7 @@ class Reference:
     | st.lists(st.sampled_from(["late", "delete", "retain", "compact", ""]), max_size=12),
 )
 def test_reused_rows_match_a_reference(staleness, visibility, noise, seed, acts):
-    """Late events, deletions, retention and compaction drop rows; `check` finds any that stays."""
+    """Late events, deletions, retention and compaction drop rows; `check` detects stale ones."""
     events = made_events(160, noise=noise, seed=seed)
     graph = TemporalGraph(edge_x=FeatureTable(2))
     graph.append(events[:120])
@@ -194,7 +194,7 @@ def test_gpu_graph_batches_differ_only_by_padding(gpu, visibility, fanouts):
 
 
 def assert_same_rows(padded: Batch, exact: Batch) -> None:
-    """Fail unless blocks are the same, where rows of padding are left out."""
+    """Fail unless blocks are equal, ignoring padding rows."""
     pairs = zip(padded.blocks, exact.blocks, strict=True)
     for (above, upper), (block, other) in pairwise(pairs):
         size, reused, expected = len(other.target), block.reused, other.reused

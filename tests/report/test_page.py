@@ -15,7 +15,7 @@ VOID = {"meta", "br", "link", "img", "input", "hr"}
 
 
 class Page(html.parser.HTMLParser):
-    """Checks that tags nest, and keeps the texts."""
+    """Checks that tags nest, and collects the texts."""
 
     def __init__(self, page):
         super().__init__()

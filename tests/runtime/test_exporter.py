@@ -40,7 +40,7 @@ def page_of(figures, labels):
 
 
 def test_every_metric_is_exported_under_its_name():
-    """Of a run that has all of its figures."""
+    """Metrics of a run with all metrics."""
     figures = {m.key: 3.5 if m.label is None else {'a\n"b': 1, 2: 2} for m in METRICS}
     exported = page_of(figures, {"model": "tgn"})
     for metric in METRICS:

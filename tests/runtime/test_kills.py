@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600 + 30 * KILLS)]
 
 
 def killed(record_property, tmp_path, kills, flags, more=()):
-    """Kill a run as often; compare it with an undisturbed one, which has no `more` flags."""
+    """Kill a run `KILLS` times; compare it with an undisturbed one without `more` flags."""
     reference = undisturbed_with_bad_rows(tmp_path, flags)
     campaign = Campaign(tmp_path / "killed", [*flags, *more], SEED)
     while campaign.kills < kills and campaign.kill_once():
@@ -54,7 +54,7 @@ def test_killed_over_kafka(record_property, tmp_path):
 
 
 def read_rows(path):
-    """Return the rows of a file of scores, whose last line a kill may have cut off."""
+    """Return the rows of a score file, whose last line may be truncated by a kill."""
     if path.suffix == ".parquet":
         return pq.read_table(path).to_pylist()
     whole = path.read_text().rpartition("\n")[0] if path.exists() else ""

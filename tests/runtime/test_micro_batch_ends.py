@@ -29,7 +29,7 @@ def lines_of(*ends):
 
 
 def spans(stream):
-    """Return where each batch of a stream begins and ends, and "end" for the end of one."""
+    """Return the range of each batch of a stream, and "end" for each micro-batch end."""
     return [
         "end" if batch is MICRO_BATCH_END else (int(batch.src[0]), int(batch.src[-1]) + 1)
         for batch in stream
@@ -83,7 +83,7 @@ def test_stream_error_is_raised_after_its_events(tmp_path):
 
 
 def found_in(path, position):
-    """Return the ends to be repeated, or what is wrong with them."""
+    """Return the recorded ends, or the error for them."""
     try:
         return [*MicroBatchEnds(path, position).to_repeat]
     except EndsDamaged as error:
@@ -112,7 +112,7 @@ def test_truncated_end_is_ignored(tmp_path, zeros):
 
 
 def test_ends_no_checkpoint_needs_are_released_in_bulk(tmp_path, monkeypatch):
-    """Whatever was given back, what is found from the oldest checkpoint on is what was there."""
+    """Ends from the oldest checkpoint on are kept after any release."""
     monkeypatch.setattr(checkpoints, "MANY", 100)
     path, oldest, largest = tmp_path / "ends.txt", None, 0
     store = SimpleNamespace(oldest_kept=lambda: oldest and {"position": oldest})

@@ -31,7 +31,7 @@ STREAM = (["a", "b", "a"], ["b", "c", "c"], [1, 2, 3])
 
 
 def appended(nodes, stream, graph=None):
-    """Return a graph with the events of a stream, and the features of their nodes."""
+    """Return a graph with the events of a stream and their node features."""
     graph = tg.TemporalGraph(node_x=tg.tables.FeatureTable(nodes.dim)) if graph is None else graph
     for events in nodes.along(stream):
         graph.append(events)
@@ -69,7 +69,7 @@ def test_rows_follow_the_order_in_which_nodes_appear(made, tmp_path):
 @settings(max_examples=tries(60), deadline=None)
 @given(st.data())
 def test_node_features_match_a_dictionary_for_any_table_and_batches(data):
-    """Numbers or texts, with sides or without, with nodes that have no row."""
+    """Integer or string ids, with or without sides, with nodes without a row."""
     is_text, bipartite = data.draw(st.booleans()), data.draw(st.booleans())
     name = (lambda i: f"n{i}") if is_text else (lambda i: i * 7 + 3)
     ends = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=30)

@@ -29,7 +29,7 @@ SLICED = ["--slices", "4"]
 
 
 def disturb(campaign, record_property):
-    """Kill ranks of three, of other numbers of them, and let three go to the end."""
+    """Kill ranks in worlds of three and of other sizes, and finish with three."""
     for world, kills in ((3, KILLS), *((world, 1) for world in OTHERS)):
         campaign.world = world
         campaign.kill_ranks(kills)

@@ -22,7 +22,7 @@ from tgflow.train.continual import ContinualTrainer
 
 
 def fails_at(monkeypatch, owner, name, number, error):
-    """Let a call of a function fail: the one with this number, from 1."""
+    """Make the n-th call of a function fail, counted from 1."""
     plain, calls = getattr(owner, name), []
 
     def call(*arguments, **options):

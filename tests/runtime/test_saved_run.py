@@ -25,7 +25,7 @@ def tgflow(*words):
 
 
 def write_named(path, size=230):
-    """Write the events of `write_events` between accounts and shops with names."""
+    """Write the events of `write_events` between named accounts and shops."""
     numbers = write_events(path.with_suffix(".numbers"), size).read_text().splitlines()[1:]
     events = [line.split(",") for line in numbers]
     lines = [f"acc_{src},shop_{dst},{t}" for src, dst, t in events]

@@ -19,7 +19,7 @@ def tgflow(*words):
 
 @pytest.fixture
 def saved(tmp_path):
-    """Return a trainer that has learned a file, and the directory that it was saved to."""
+    """Return a trainer that has learned a file, and its save directory."""
     path = write_events(tmp_path / "events.csv", 230)
     trainer = tg.ContinualTrainer(tg.TGN(memory_dim=8), tg.TemporalGraph(time_unit="s"), CONFIG)
     trainer.run(tg.open_stream(path, id_kind="string", time_unit="s"))

@@ -31,7 +31,7 @@ def pyg():
 
 @pytest.fixture(params=[False, True], ids=["every", "distinct"])
 def hops(request) -> Hops:
-    """Two hops from queries of which some repeat, one is padding and one has no history."""
+    """Two hops from queries with repeats, padding, and a node without history."""
     generator = torch.Generator().manual_seed(4)
     src, dst = torch.randint(0, 12, (2, 80), generator=generator)
     graph = TemporalGraph.from_events(EventBatch(src, dst, torch.arange(80) // 2))

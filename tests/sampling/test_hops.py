@@ -15,7 +15,7 @@ from tgflow.sampling import hops as hops_module
 
 
 def queries(events, generator: torch.Generator, size: int = 9):
-    """Some nodes, unknown ones and padding among them, at some times of the stream."""
+    """Some nodes, including unknown ones and padding, at some times of the stream."""
     nodes = torch.randint(-1, 8, (size,), generator=generator)
     at = torch.randint(0, max(1, len(events)), (size,), generator=generator)
     t = events.t[at] + 1 if len(events) else at

@@ -15,7 +15,7 @@ NUM_QUERIES = 20_000
 
 
 def star(t: list[int], label: list[int] | None = None) -> TemporalGraph:
-    """Node 0 meets others at these times."""
+    """A stream in which node 0 has events at these times."""
     leaf = torch.arange(1, len(t) + 1)
     types = None if label is None else torch.tensor(label)
     return TemporalGraph.from_events(
@@ -32,7 +32,7 @@ def draw(graph: TemporalGraph, sampler: Sampler, t: int, k: int, **options) -> t
 
 
 def successive(weights: list[float], k: int) -> dict[tuple[int, ...], float]:
-    """The probability of every set of `k` that is drawn one by one, each by its weight."""
+    """Return the probability of every set of `k` drawn sequentially by weight."""
     chances = {}
     for subset in combinations(range(len(weights)), k):
         chance = 0.0
@@ -47,7 +47,7 @@ def successive(weights: list[float], k: int) -> dict[tuple[int, ...], float]:
 
 
 def check(eid: torch.Tensor, chances: dict[tuple[int, ...], float]) -> None:
-    """Fail unless the rows are drawn with these chances; rare ones are tested together."""
+    """Fail unless the rows are drawn with these probabilities; rare ones are tested together."""
     rows, counts = torch.unique(eid, dim=0, return_counts=True)
     found = {tuple(row): count for row, count in zip(rows.tolist(), counts.tolist(), strict=True)}
     assert found.keys() <= chances.keys()
@@ -72,7 +72,7 @@ def test_decayed_draws_follow_the_law_of_successive_sampling(t, half_life, k):
 
 @pytest.mark.parametrize("size", [30, 300])
 def test_decayed_draws_of_long_histories_weigh_every_age(size):
-    """Through all buckets and the open one: the newest and the oldest included."""
+    """Covers all buckets and the open one, from the newest to the oldest event."""
     t = list(range(0, 3 * size, 3))
     half_life = size // 3
     eid = draw(star(t), Sampler.decayed(half_life=half_life), 4 * size, 1, key=size)

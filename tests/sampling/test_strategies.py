@@ -68,7 +68,7 @@ def test_every_sampler_matches_reference(device, events, sampler, types, k, key,
 
 
 def test_neighbors_match_a_hand_computed_example():
-    """Ties are ordered by position, and are not seen at their own time."""
+    """Ties are ordered by position, and are not visible at their own time."""
     graph = TemporalGraph.from_events(graph_events((0, 1, 5), (0, 2, 5), (0, 3, 5), (0, 4, 6)))
     nodes, t = torch.tensor([0, 0, 1]), torch.tensor([6, 5, 5])
     found = recent_neighbors(graph, nodes, t, 2)
@@ -77,7 +77,7 @@ def test_neighbors_match_a_hand_computed_example():
 
 
 def test_sampling_while_inserting_sees_whole_batches_only():
-    """Readers see the events below their snapshot, whatever is being inserted meanwhile."""
+    """Readers see only the events below their snapshot during concurrent inserts."""
     generator = torch.Generator().manual_seed(0)
     size, batch = 20_000, 100
     src = torch.randint(0, 50, (size,), generator=generator)
@@ -107,7 +107,7 @@ def test_sampling_while_inserting_sees_whole_batches_only():
 
 @cache
 def long_histories(half_life: int) -> tuple[EventBatch, ReferenceGraph, torch.Tensor, torch.Tensor]:
-    """Return events, the graph of them, and nodes and times to ask for."""
+    """Return events, their graph, and query nodes and times."""
     generator = torch.Generator().manual_seed(half_life)
     size = 6000
     src = torch.randint(0, 30, (size,), generator=generator) ** 3 // 900
@@ -124,7 +124,7 @@ def long_histories(half_life: int) -> tuple[EventBatch, ReferenceGraph, torch.Te
 def expected_of(
     half_life: int, types: tuple[int, ...] | None
 ) -> list[tuple[Sampler, int, Neighbors]]:
-    """Return what every sampler is to find for every k: the same on all devices."""
+    """Return the expected neighbors of every sampler for every k, the same on all devices."""
     _, graph, *query = long_histories(half_life)
     lasting = (Sampler.window(width=20 * half_life), Sampler.decayed(half_life=half_life))
     options = {"key": 5, "types": types, "as_of": 5500}
@@ -139,7 +139,7 @@ def expected_of(
 @pytest.mark.parametrize("half_life", cases([1, 100, 10_000], [100]))
 @pytest.mark.parametrize("types", cases([None, (1, 64)], [(1, 64)]))
 def test_long_histories_match_reference(device, half_life, types):
-    """Many blocks a node, buckets of every size, and draws of all that there is."""
+    """Many blocks per node, buckets of every size, and draws of the whole history."""
     events, _, *query = long_histories(half_life)
     graph = TemporalGraph(device=opened(device))
     for start in range(0, len(events), 700):
@@ -220,7 +220,7 @@ def test_mistakes_are_named():
 
 
 def test_every_strategy_is_handled_everywhere():
-    """One that is forgotten somewhere is an error there, never another strategy."""
+    """A strategy missing somewhere raises an error there."""
     assert set(KERNELS) == set(STRATEGIES)
     assert set(_core.Strategy.__members__) == set(STRATEGIES)
     assert {sampler.strategy for sampler in ALL} == set(STRATEGIES)

@@ -35,13 +35,13 @@ def asked(server, path="/score"):
 
 
 def gateways(parent=None):
-    """Return the process ids of the gateways that a process has started."""
+    """Return the process ids of the gateways started by a process."""
     children = children_of(parent or os.getpid(), "cmdline")
     return [pid for pid, words in children.items() if b"tgflow.serve.gateway" in words]
 
 
 def once_it_serves(server, number):
-    """Send a signal to a gateway that has answered."""
+    """Send a signal to a gateway after its first response."""
     assert asked(server)[0] == 200
     [pid] = gateways()
     os.kill(pid, number)

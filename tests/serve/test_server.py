@@ -195,7 +195,7 @@ def asking(url, question=PAIR):
 
 
 def until_waiting(url, num):
-    """Return once so many requests wait."""
+    """Wait until so many requests are queued."""
     client = Client(url)
     while f"tgflow_serve_waiting {num}.0" not in client.get("/metrics")[1]:
         pass

@@ -7,5 +7,5 @@ import pytest
 
 @pytest.fixture(scope="module")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder that all examples of a property share, each writing over the last."""
+    """Return a folder shared by all examples of a property, each overwriting the last."""
     return tmp_path_factory.mktemp("scratch")

@@ -23,7 +23,7 @@ JODIE = (
 
 
 class Frame:
-    """What pandas and polars offer: the Arrow C stream."""
+    """The Arrow C stream interface of pandas and polars."""
 
     def __init__(self, table):
         self.table = table
@@ -50,7 +50,7 @@ floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 @st.composite
 def tables(draw):
-    """Return columns of events, times in order, and how many features they have."""
+    """Return columns of events with ordered times, and the number of features."""
     size, x_dim = draw(st.integers(0, 8)), draw(st.integers(0, 3))
     ids = st.lists(draw(st.sampled_from([ints, names])), min_size=size, max_size=size)
     column = st.lists(ints, min_size=size, max_size=size)

@@ -22,7 +22,7 @@ from tgflow.streams.transports import Transport, find_transport, scheme_of
 
 @dataclass(frozen=True, kw_only=True)
 class MadeConfig:
-    """Settings of `made://COUNT`, a stream of that many events: event i is (i % 7, i % 5, i)."""
+    """Settings of `made://COUNT`, a stream of COUNT events; event i is (i % 7, i % 5, i)."""
 
     url: str
     bipartite: bool = False
@@ -34,7 +34,7 @@ def open_made(config):
 
 
 class MadePublisher:
-    """Keeps the times of what is published, by address."""
+    """Keeps the times of published events by address."""
 
     published: ClassVar[dict[str, list[int]]] = {}
 

@@ -11,7 +11,7 @@ from tgflow.streams import playback, rebatch
 
 
 class FakeClock:
-    """A clock that only sleeping, and whoever sets it, moves."""
+    """A clock that advances only by sleeping or assignment."""
 
     def __init__(self, now=1000.0):
         self.now = now

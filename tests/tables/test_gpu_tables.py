@@ -19,7 +19,7 @@ apart_only = needs_apart[0]
 
 @dataclass
 class Captured:
-    """The launches of a call, to be made again as they were: as a CUDA graph does."""
+    """Records the launches of a call and replays them, like a CUDA graph."""
 
     gpu: EmulatedDevice
     calls: list[tuple] = field(default_factory=list)

@@ -77,7 +77,7 @@ def test_registrations_are_released():
 
 @pytest.mark.parametrize(("placement", "device"), EVERYWHERE[:4])
 def test_rows_can_be_read_while_the_table_grows(placement, device):
-    """Row `i` is `i` all over; readers never see another."""
+    """Row `i` has only values `i`; readers must see no others."""
     table = made(placement, device, 33, torch.int64)
     wrong, done = [], threading.Event()
 

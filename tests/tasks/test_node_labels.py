@@ -23,7 +23,7 @@ from tgflow.train.offline import OfflineTrainer
 
 @pytest.mark.slow
 def test_nodes_with_different_features_are_classified():
-    """Of 40 sources the first half has large features, which memory keeps and degrees do not."""
+    """The first 20 of 40 sources have large features, visible in memory and not in degrees."""
     generator = torch.Generator().manual_seed(0)
     src = torch.randint(40, (600,), generator=generator)
     x = torch.randn(600, 2, generator=generator)

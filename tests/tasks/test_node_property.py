@@ -72,7 +72,7 @@ def test_query_reads_only_earlier_events_and_changes_nothing(make):
 
 
 def made_asked(num_times=60, seed=0):
-    """Embeddings that say which item comes next, where averages and the last item do not."""
+    """Embeddings that predict the next item, unlike averages and the last item."""
     generator = torch.Generator().manual_seed(seed)
     asked = []
     for t in range(num_times):

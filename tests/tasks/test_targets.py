@@ -57,7 +57,7 @@ def test_missing_labels_and_too_many_classes_are_refused():
 
 
 def said_by_scan(events, codes, eid, delay):
-    """Return what each class gets by each rule, before ties and nothing known are settled."""
+    """Return the score of each class by each rule, before tie-breaking and defaults."""
     rows = rows_of(events)
     src, dst, t, _ = rows[eid]
     known = [p for p, row in enumerate(rows) if row[2] + delay < t]

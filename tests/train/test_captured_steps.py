@@ -33,7 +33,7 @@ def state_of(learner):
 
 
 def capture_without_effect(learner, monkeypatch):
-    """Take back what an emulated capture does, which has to run the work; a GPU's does nothing."""
+    """Undo the effects of an emulated capture, which runs the work; a GPU's does not."""
     made = CapturedCalls._capture
 
     def capture(*arguments):
@@ -55,7 +55,7 @@ def graph_there(device):
 
 
 def graph_here(device):
-    """A graph in host memory, whose batches come to the device in few sizes."""
+    """A graph in host memory, whose batches are padded to few sizes on the device."""
     return TemporalGraph("undirected", 2)
 
 

@@ -97,7 +97,7 @@ def test_results_do_not_depend_on_threads_lookahead_and_batch_boundaries(visibil
 @pytest.mark.parametrize("visibility", ["event", "batch"])
 @pytest.mark.parametrize("changed", cases([130, 139, 140], [139]))
 def test_a_changed_event_changes_no_earlier_prediction(visibility, changed):
-    """Within its micro-batch scores may differ in rounding, as matrices of other heights do."""
+    """Scores in its micro-batch may differ by rounding, as matrix heights differ."""
     events = made_events(240)
     others = concat([events[:changed], made_events(240, seed=9)[: 240 - changed]])
     others = EventBatch(others.src, others.dst, events.t, others.x)

@@ -23,7 +23,7 @@ for_each_place = pytest.mark.parametrize("device", [apart, cuda])
 
 
 def graph_on(device):
-    """A graph all of which is on a device: neighborhoods and features."""
+    """A graph entirely on a device: neighborhoods and features."""
     gpu = opened(device)
     table = FeatureTable(2, placement="host" if device == "cpu" else "device", device=gpu)
     return TemporalGraph("undirected", edge_x=table, device=gpu)
@@ -94,7 +94,7 @@ def test_records_have_bounded_lag_and_are_all_delivered(device):
 
 
 class Poisoned(torch.nn.Module):
-    """A decoder that gives no finite score of one event that is learned, found on the device."""
+    """A decoder with a non-finite score for one learned event, detected on the device."""
 
     def __init__(self, decoder, bad_event):
         super().__init__()

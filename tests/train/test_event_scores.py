@@ -120,10 +120,10 @@ def sigmoid(z):
 
 
 def made(size, scale, offset, seed=0):
-    """Logits of events and of negatives, as many, with P(event) = sigmoid(scale * logit + offset).
+    """Logits of as many events as negatives, with P(event) = sigmoid(scale * logit + offset).
 
-    Whoever draws either with the same chance has to reject some: a logit is kept as an event, or as
-    a negative, with its probability.
+    By rejection sampling from a common distribution: a logit is kept as an event, or as a negative,
+    with its probability.
     """
     rng = np.random.default_rng(seed)
     logits = rng.normal(0, 2, 2 * size)

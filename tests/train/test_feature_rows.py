@@ -182,7 +182,7 @@ def test_state_sha256_depends_on_rows_and_not_on_placement(slices: int, tmp_path
 
 
 def with_rows(events: Iterator[EventBatch], node_x: Table) -> Iterator[EventBatch]:
-    """Append the rows of each batch's nodes before it comes."""
+    """Append the node rows of each batch before yielding it."""
     for batch in events:
         last = int(torch.maximum(batch.src.max(), batch.dst.max()))
         node_x.append(NODE_X[len(node_x) : 1 + last])

@@ -123,7 +123,7 @@ def test_link_metrics_keep_the_mean_over_batches_and_the_pool():
 
 
 def test_scores_that_differ_beyond_float32_are_not_tied():
-    """Rules without parameters order by numbers that float32 would make equal."""
+    """Heuristics rank by float64 numbers that are equal in float32."""
     positive = torch.tensor([1.0 + 2**-40], dtype=torch.float64)
     negative = torch.tensor([[1.0, 1.0 - 2**-40]], dtype=torch.float64)
     found = metrics.LinkMetrics()
@@ -135,7 +135,7 @@ SETTINGS = {"batch_size": 20, "mrr_negatives": 5, "metrics": ("Reciprocal",)}
 
 
 class Reciprocal:
-    """The MRR again, which is averaged over events, too."""
+    """The MRR as a user metric, averaged over events."""
 
     def update(self, positive, negative):
         self.ranks = metrics.ranks(positive, negative)
@@ -164,7 +164,7 @@ class Recorder(Callback):
 
 
 def assert_as_mrr(flat, *, num):
-    """Assert that a registered metric stands wherever the MRR does, with its value."""
+    """Assert that a registered metric is reported wherever the MRR is, with its value."""
     keys = [key for key in flat if key == "mrr" or key.endswith(".mrr")]
     assert len(keys) >= num
     for key in keys:

@@ -43,7 +43,7 @@ def fit(events=None, **changes):
 
 
 def spy(trainer, step, note):
-    """Let `note(batch, answer)` see each call of a learner's `predict` or `learn`."""
+    """Call `note(batch, answer)` after each call of a learner's `predict` or `learn`."""
     original = getattr(trainer._learner, step)
 
     def noted(batch):
@@ -190,7 +190,7 @@ def test_seed_changes_training_but_not_evaluation_negatives():
 @pytest.mark.parametrize("visibility", ["event", "batch"])
 @pytest.mark.parametrize("changed", cases([220, 280], [280]))
 def test_changed_event_changes_nothing_earlier(visibility, changed):
-    """Its source and features change, but not the sets the published protocol takes as known."""
+    """Its source and features change, but not the node sets that the protocol fixes."""
     events = made_events(300, noise=0.5)
     src, x = events.src.clone(), events.x.clone()
     src[changed] = (src[changed] + 1) % 12

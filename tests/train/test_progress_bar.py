@@ -16,7 +16,7 @@ WIDTHS = {"memory_dim": 8, "time_dim": 8, "embedding_dim": 8, "neighbors": 3}
 
 
 class Counted:
-    """A stream that knows how many events it has."""
+    """A stream of known length."""
 
     num_events = 60
 
@@ -31,7 +31,7 @@ def new_trainer():
 
 
 def drawn(train, stream=None):
-    """Return what a bar draws on a terminal while `train(bar)` runs."""
+    """Return the terminal output of a bar during `train(bar)`."""
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
     with ProgressBar(stream, console) as bar:
         train(bar)

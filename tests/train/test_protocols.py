@@ -133,7 +133,7 @@ def test_first_events_are_learned_but_not_measured():
 
 
 def fixed_of(tmp_path, counts):
-    """Return a trainer under negatives of a file, `counts` for each event in turn."""
+    """Return a trainer with negatives of a file, `counts` per event, cycled."""
     events = made_events(300)
     split = trainer_of(events).split
     ids = NodeIds()
@@ -171,7 +171,7 @@ def test_one_against_many_metrics_do_not_depend_on_max_pairs(tmp_path, model):
 
 
 def test_padding_is_not_counted_as_a_negative(tmp_path):
-    """A model that scores the event and its padding alike ranks it first where nothing else is."""
+    """A model with equal scores for event and padding ranks an event without negatives first."""
     events, ids = fixed_of(tmp_path, [0, 2])
     config = OfflineConfig(batch_size=20, fixed_negatives=str(tmp_path / "x"))
     trainer = OfflineTrainer(small_tgn(), TemporalGraph.from_events(events), config, ids=ids)

@@ -40,7 +40,7 @@ def trainer_of(model, **changes):
 
 
 class Pass:
-    """Learning from the batches of a plan, of which some steps are taken at a time."""
+    """Training on the batches of a plan, some steps at a time."""
 
     def __init__(self, model=None, num_threads=0, reuse=REUSE):
         self.model = recent_tgat() if model is None else model
@@ -56,7 +56,7 @@ class Pass:
         yield from Loader.of_tasks(source, decided, num_threads=self.num_threads)
 
     def learn(self, begin=0, stop=None):
-        """Learn from these, up to `stop`, and return them."""
+        """Learn the batches up to `stop`, and return them."""
         batches, seen = self.batches(begin), []
         for batch in batches:
             self.reuse.learn(self.learner, batch)
@@ -74,7 +74,7 @@ class Pass:
 
 
 def rows_at(layer, plan, nodes, t):
-    """What a layer without node features makes of nodes at times."""
+    """Return the output of a layer without node features for nodes at times."""
     (block,) = tg.sample_hops(plan.graph, nodes, t, plan.fanouts[-1:]).blocks
     x = plan.graph.edge_x.gather(block.eid.reshape(-1).clamp(min=-1))
     rows = torch.arange(x.shape[0]).view(block.eid.shape)
@@ -166,7 +166,7 @@ def test_epochs_do_not_share_rows_and_evaluation_computes_all():
 
 
 class Whole(TGAT):
-    """A model with a forward of its own."""
+    """A model that overrides `forward`."""
 
     def forward(self, batch):
         return super().forward(batch)

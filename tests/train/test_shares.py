@@ -33,9 +33,9 @@ _MAKING = threading.Lock()
 
 
 def model_of(name: str, peers: Any = None, **settings: Any) -> Any:
-    """Return the same model at every call, on all ranks: torch's generator is that of all threads.
+    """Return the same model at every call and rank, although threads share torch's generator.
 
-    So no thread may learn while another one still makes its model.
+    No thread may learn while another one builds its model.
     """
     with _MAKING:
         model = made_model(name, **settings)
@@ -52,7 +52,7 @@ def trainer_of(
 
 
 def left_by(trainer: ContinualTrainer, events: Any = EVENTS) -> tuple[Any, ...]:
-    """Train, and return everything that this leaves: tensors, then metrics of each step."""
+    """Train, and return all results: tensors, then metrics of each step."""
     losses = Losses()
     trainer.run([events], losses)
     return trainer.checkpoint().sections, losses.seen
@@ -71,7 +71,7 @@ def assert_same_tensors(found: Any, expected: Any) -> None:
 
 
 def assert_ranks_have(expected: tuple[Any, ...], found: list[tuple[Any, ...]]) -> None:
-    """Compare what all ranks have, tensors and losses, and what is measured, on the first alone."""
+    """Compare tensors and losses of all ranks, and metrics of the first."""
     first, *others = found
     assert_same(first, expected)
     for other in others:
@@ -86,7 +86,7 @@ def learner_of(name: str, **options: Any) -> TrainStep:
 @pytest.mark.parametrize("loss", ["bce", "softmax", "bpr"])
 @pytest.mark.parametrize("slices", [2, 3, 7])
 def test_slices_of_a_batch_sum_to_its_loss_and_gradient(loss: Any, slices: int) -> None:
-    """Slices of other sizes, some of replayed events alone, weigh as much as they have rows."""
+    """Slices of different sizes, some with only replayed events, are weighted by rows."""
     whole, sliced = (learner_of("tgn", loss=loss) for _ in range(2))
     replay = ExperienceReplay(ratio=0.6, half_life=50)
     plan = plan_for(whole.model, EVENTS, batch_size=16, replay=replay)
@@ -110,7 +110,7 @@ def test_slices_of_a_batch_sum_to_its_loss_and_gradient(loss: Any, slices: int) 
 @pytest.mark.parametrize("updates", cases([0, 1, 2], [2]))
 @pytest.mark.parametrize("name", cases(["tgn", "tgn+pairs", "tgat"], ["tgn+pairs", "tgat"]))
 def test_results_do_not_depend_on_the_number_of_ranks(name: str, updates: int, world: int) -> None:
-    """Parameters, Adam, memory, scores and what is measured, with replay and a short last batch."""
+    """Parameters, Adam, memory, scores and metrics, with replay and a short last batch."""
     config = replace(CONFIG, updates=updates, grad_clip=1.0)
     expected = left_by(trainer_of(name, config, dropout=0.2))
     found = in_threads(world, lambda peers: left_by(trainer_of(name, config, peers, dropout=0.2)))
@@ -126,7 +126,7 @@ def test_slices_of_any_model_may_be_split(name: str) -> None:
 
 
 class Breaking(TemporalModel):
-    """Has no finite score for one event, where it is predicted or where it is learned."""
+    """Has a non-finite score for one event, when predicting or learning it."""
 
     fanouts = ()
     strategy = "recent"

@@ -50,7 +50,7 @@ def resumed_with(changes, before, kept):
     ],
 )
 def test_changed_replay_reads_no_discarded_memory(changes, before):
-    """A memory that has kept more gives the same losses, so what is read was kept."""
+    """A memory with a longer history gives the same losses, so all rows read were kept."""
     assert resumed_with(changes, before, None) == resumed_with(changes, before, 300)
 
 

@@ -77,7 +77,7 @@ WHOLE = {
 
 @st.composite
 def mutations(draw):
-    """Return what to do to the bytes of a file."""
+    """Return a mutation of the bytes of a file."""
     where = st.integers(0, 1 << 16)
     edits = draw(st.lists(st.tuples(where, st.integers(0, 255)), max_size=8))
     inserted = draw(

@@ -35,7 +35,7 @@ MOST_DIGITS = 22
 
 
 class NoEvent(ValueError):
-    """A row that is none."""
+    """Raised for a bad row."""
 
 
 def wanted(condition):
@@ -50,7 +50,7 @@ def node(value):
 
 
 def whole(value):
-    """Return a number that is one of int64: a time in ticks of its own unit, or a label."""
+    """Return an int64 number: a time in ticks of its own unit, or a label."""
     wanted(type(value) in (int, Decimal) and Decimal(value).is_finite())
     number = Decimal(value)
     wanted(number == 0 or number.adjusted() < MOST_DIGITS)
@@ -59,7 +59,7 @@ def whole(value):
 
 
 def single(value):
-    """Return a number as float32 has it."""
+    """Return a number rounded to float32."""
     try:
         found = struct.unpack("f", struct.pack("f", float(value)))[0]
     except OverflowError:
@@ -127,7 +127,7 @@ def typed_event(row, width):
 
 
 def events_of(rows, event, width):
-    """Return the event of each row, by its number."""
+    """Return the events by row number."""
     found = {}
     for number, row in enumerate(rows):
         try:
@@ -138,7 +138,7 @@ def events_of(rows, event, width):
 
 
 def taken(path, **schema):
-    """Return the events that tgflow takes, by the numbers of their rows, and how many are none."""
+    """Return the events that tgflow accepts by row number, and the number of bad rows."""
     source = open_files(path, id_kind="int", label="label", **schema)
     polls = read(source)
     labels = [label for poll in polls for label in poll.events.label.tolist()]
@@ -149,7 +149,7 @@ def taken(path, **schema):
 
 
 def whole_lines(chance, make):
-    """Return good lines, of which the first ones say what a feature is."""
+    """Return good lines, the first of which set the feature type."""
     return [make(i, chance) for i in range(ROWS)]
 
 
@@ -172,7 +172,7 @@ JSON_BYTES += [b'"src":1,', b", 3", b"}{", b"\\", b'"x": [1, 2],', b"Infinity"]
 
 
 def spoiled(lines, pieces, chance):
-    """Return lines of which some were changed, never the first three."""
+    """Return lines with some changed, never the first three."""
     lines = list(lines)
     for _ in range(chance.randint(1, 5)):
         number = chance.randrange(3, len(lines))
@@ -214,7 +214,7 @@ NUMBERS = [*INTEGERS, pa.float64(), pa.decimal128(24, 3)]
 
 
 def integer(kind, chance):
-    """Return an integer that a type holds: small, or at one of its ends."""
+    """Return an integer of a type: small, or near one of its limits."""
     signed, bits = not str(kind).startswith("u"), kind.bit_width
     low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
     return chance.choice([0, 1, 7, 7, 100, low, high, max(low, -1)])
@@ -242,7 +242,7 @@ def wide(kind, chance):
 
 
 def made_table(chance):
-    """Return a table whose types were chosen at random; its first rows are good ones."""
+    """Return a table of random types whose first rows are good."""
     of_t = chance.choice(NUMBERS)
     of_label = chance.choice([*NUMBERS, pa.bool_()])
     of_x = chance.choice([pa.float32(), pa.float64(), pa.int16(), pa.bool_()])

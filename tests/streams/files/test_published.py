@@ -123,7 +123,7 @@ def test_npz_columns_are_matched_by_name(tmp_path, save):
 
 
 def bomb():
-    """Return an .npz whose array says that it is longer than it is."""
+    """Return an .npz whose array header declares too many elements."""
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         header, {"descr": "<i8", "fortran_order": False, "shape": (10**15,)}
@@ -163,7 +163,7 @@ def test_invalid_or_hostile_npz_is_an_error(tmp_path, data, message):
 
 
 class TemporalData(SimpleNamespace):
-    """Has what PyTorch Geometric's class of this name has."""
+    """Mock of the PyTorch Geometric class of this name."""
 
     def to_dict(self):
         return dict(vars(self))

@@ -16,7 +16,7 @@ from tgflow.streams.rows.row_batch import BadRow, Origin, RowBatch
 
 
 def enter(accounting, partition, num_rows, *rejected, num_duplicates=0, **polled):
-    """Enter rows of which those `rejected` are (index, code, place, text)."""
+    """Record rows, with `rejected` as (index, code, place, text)."""
     bad = [BadRow(i, code, text, Origin(place, b"")) for i, code, place, text in rejected]
     none = no_rows("int", 0)
     batch = RowBatch(none.events, num_rows=num_rows, partition=partition, **polled)
@@ -58,7 +58,7 @@ def test_counts_have_totals_locations_and_examples_and_resume_from_json():
 
 
 def see(accounting, rows, partition=0):
-    """Enter rows, True for bad."""
+    """Record rows, True for bad."""
     bad = [(i, "type", {}, "src is '\x1b[2J'") for i, bad in enumerate(rows) if bad]
     enter(accounting, partition, len(rows), *bad)
 

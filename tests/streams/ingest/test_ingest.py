@@ -18,7 +18,7 @@ NUM_INTERLEAVINGS = int(os.environ.get("TGFLOW_INTERLEAVINGS", tries(2000, 300))
 
 
 def expected_of(partitions, config, share=None):
-    """Return the events in order, and the places of all rows that are dead letters."""
+    """Return the events in order, and the locations of all dead letters."""
     judged = {p: judge_rows(rows, config, share) for p, rows in partitions.items()}
     rows = in_order(partitions, {p: j.accepted for p, j in judged.items()})
     places = {(p, seq) for p, j in judged.items() for seq in (*j.late, *j.bad)}

@@ -35,7 +35,7 @@ def times(ingest):
 
 
 def replayed(log, config, partitions):
-    """Return what the log alone gives."""
+    """Return the events of the log alone."""
     source = ListSource(partitions, silent=dict.fromkeys(partitions, 0))
     polled = []
     ingest = Ingest(source, config, log=log, stop=lambda: True)

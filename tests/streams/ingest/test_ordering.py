@@ -116,7 +116,7 @@ def keys(rows):
 
 
 def content(rows):
-    """Return rows as plain values; none at all is None."""
+    """Return rows as plain values; None if there are none."""
     if rows is None or not len(rows):
         return None
     e = rows.events

@@ -75,7 +75,7 @@ def test_non_class_text_is_refused(monkeypatch, tmp_path):
 
 
 def test_resumed_reading_keeps_the_class_numbers(tmp_path):
-    """What follows a place is numbered as if all had been read at once, however it is cut."""
+    """Rows after a position are numbered as in one continuous read."""
     words = [f"w{i * i % 7}" for i in range(60)]
     path = write_labels(tmp_path / "a.csv", words)
     expected = labels_of(open_stream(path, label="label"))

@@ -22,7 +22,7 @@ NOON = 1_714_564_800
 
 
 def write_times(path, times):
-    """Write an event at each time as CSV, JSON lines or a Parquet column of texts."""
+    """Write an event at each time as CSV, JSON lines or a Parquet string column."""
     if path.suffix == ".csv":
         path.write_text("src,dst,t\n" + "".join(f"0,1,{t}\n" for t in times))
     elif path.suffix == ".jsonl":
@@ -144,7 +144,7 @@ TINY = ["1e-999999999", "1e999999999", "1E-39", "0.00000000000000000000000000000
 @pytest.mark.parametrize("num_good", [0, 50])
 @pytest.mark.parametrize("tiny", TINY)
 def test_number_with_a_huge_exponent_is_a_bad_row(tmp_path, ending, num_good, tiny):
-    """Arrow would read memory that is not its own, and take 1e-39 for 0."""
+    """Arrow would read out of bounds, and parse 1e-39 as 0."""
     path = tmp_path / f"events.{ending}"
     times = [*map(str, range(num_good)), "500000000000000000000e-18", tiny, "501"]
     path.write_text({
