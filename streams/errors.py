@@ -8,22 +8,22 @@ from tgflow.text import shortened
 
 CODES = {
     "too_large": "longer than max_record_bytes",
-    "encoding": "bytes that are not UTF-8, or not what their type says",
-    "syntax": "no row of the format: broken JSON, an open quote, damaged Arrow data",
-    "schema": "another number of values, unknown or repeated keys, another schema",
-    "null": "a value is missing",
-    "type": "a value is of another type",
+    "encoding": "bytes that are not UTF-8, or invalid for their type",
+    "syntax": "not a row of the format: broken JSON, an open quote, damaged Arrow data",
+    "schema": "wrong number of values, unknown or repeated keys, wrong schema",
+    "null": "a missing value",
+    "type": "a value of the wrong type",
     "negative_id": "an integer id below 0",
     "huge_id": "an id beyond int64 or max_node_id",
-    "time_type": "a time that is no number",
+    "time_type": "a time that is not a number",
     "time_precision": "a time between two ticks",
     "time_range": "a time beyond int64 ticks, or outside of time_min and time_max",
     "time_jump": "a time more than max_time_jump ahead of all before it",
-    "width": "another number of features than in the first row",
+    "width": "a different number of features than in the first row",
     "nan": "a feature that is not a number",
     "inf": "a feature that is infinite in float32",
     "range": "a value outside of its declared range",
-    "late": "an event that came after its time was passed on",
+    "late": "an event later than allowed_lateness",
 }
 """Error codes of rejected rows and events, with their meaning."""
 MAX_MESSAGE = 200
@@ -47,31 +47,31 @@ class StreamError(ValueError):
 
 
 class SourceExpired(StreamError):
-    """The next data is no longer available: retention has deleted it, or a file was removed."""
+    """Raised when the next data is gone: deleted by retention, or a removed file."""
 
 
 class SourceTruncated(StreamError):
-    """The source ends before the saved position: a recreated topic, a truncated file."""
+    """Raised when the source ends before the saved position: a recreated topic, a cut file."""
 
 
 class SourceMismatch(StreamError):
-    """The data before the saved position has changed: another topic, a modified file."""
+    """Raised when data before the saved position differs: another topic, a modified file."""
 
 
 class SourceCorrupt(StreamError):
-    """The data is damaged, and stays so on every retry."""
+    """Raised when data is damaged, and stays so on every retry."""
 
 
 class SourceUnavailable(StreamError):
-    """The source was unreachable for longer than the timeout; try again later."""
+    """Raised when the source was unreachable for longer than the timeout; try again later."""
 
 
 class TooManyBadRecords(StreamError):
-    """The share of bad rows is so high that the schema must be wrong."""
+    """Raised when the share of bad rows is so high that the schema must be wrong."""
 
 
 class LateEvent(StreamError):
-    """An event arrived later than `allowed_lateness` under the policy "error"."""
+    """Raised for an event later than `allowed_lateness` under the policy "error"."""
 
 
 @dataclass(frozen=True, slots=True)

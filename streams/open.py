@@ -167,7 +167,7 @@ class EventSource:
         found = [(fault.row, fault.code, fault.text) for fault in rows.faults[:1]]
         if wrong.any():
             at = int(np.argmax(wrong))
-            code, text = "time_range", f"t is {t[at]}, the least or the largest int64"
+            code, text = "time_range", f"t is {t[at]}, the smallest or largest int64"
             if INT64_MIN < t[at] < before[at]:
                 code = "time_order"
                 text = f"tick {t[at]} comes after tick {before[at]}; times must not decrease: "

@@ -179,7 +179,7 @@ def parquet_decoder(path: Path) -> ColumnarDecoder:
         with pq.ParquetFile(path) as file:
             names, num_rows = file.schema_arrow.names, file.metadata.num_rows
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise StreamError(str(path), "syntax", f"no readable Parquet file: {error}") from error
+        raise StreamError(str(path), "syntax", f"not a readable Parquet file: {error}") from error
     return ColumnarDecoder(str(path), names, num_rows, load, path=path)
 
 
@@ -204,7 +204,7 @@ def arrow_decoder(path: Path) -> ColumnarDecoder:
             names = reader.schema.names
             num_rows = reader.count_rows() if is_file else None
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise StreamError(str(path), "syntax", f"no readable Arrow file: {error}") from error
+        raise StreamError(str(path), "syntax", f"not a readable Arrow file: {error}") from error
     return ColumnarDecoder(str(path), names, num_rows, load, path=path, may_grow=not is_file)
 
 

@@ -207,7 +207,7 @@ class CsvDecoder(TextDecoder):
         names = split_values(lines[0], self._delimiter)
         if not names:
             what, _ = _quote_fault(lines[0], self._delimiter)
-            text = f"{what} in the header {shown(lines[0].decode())}; mend it"
+            text = f"{what} in the header {shown(lines[0].decode())}; fix the header"
             raise StreamError(where, "syntax", text)
         return [name.strip() for name in names]
 

@@ -48,7 +48,7 @@ class _Found(dict[Key, Array]):
         if not isinstance(value, _Values):
             raise _Refused("a value that is no array")
         if not (isinstance(key, tuple) and len(key) == 3):
-            raise _Refused("a key that is no (src, dst, t)")
+            raise _Refused("a key that is not (src, dst, t)")
         if any(type(part) not in (int, float) or part != int(part) for part in key):
             raise _Refused("a key of other than whole numbers")
         src, dst, t = map(int, key)
@@ -122,7 +122,7 @@ def read_pickled_arrays(path: Path) -> dict[Key, Array]:
             if sum(values.nbytes for values in found.values()) > MAX_GROWTH * len(data):
                 raise _Refused(f"arrays of more than {MAX_GROWTH} times its size")
         except _Refused as error:
-            text = f"it holds {error}, where a dict of (src, dst, t) to arrays is expected"
+            text = f"it contains {error}, expected a dict of (src, dst, t) to arrays"
             raise StreamError(f"{path}, byte {data.tell()}", "syntax", text) from None
         except _DAMAGE as error:
             text = f"it is no whole pickle: {type(error).__name__} {error!s:.100}"

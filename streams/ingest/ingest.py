@@ -115,7 +115,7 @@ class Ingest:
     ) -> None:
         if config.idle_timeout is not None and log is None:
             raise ValueError(
-                "idle_timeout needs the log, which remembers when it passed; switch the log on"
+                "idle_timeout requires the log, which records when it expired; enable the log"
             )
         self.source = source
         self.accounting = RowAccounting(source.name, max_bad_ratio)

@@ -201,7 +201,7 @@ class ArrowCodec:
                     raise _FaultError("too_large", text)
             return batches
         except _UNREADABLE as error:
-            text = f"no whole Arrow stream: {str(error) or 'it is empty'}"
+            text = f"not a complete Arrow stream: {str(error) or 'it is empty'}"
             raise _FaultError("syntax", text) from error
 
     def _read_schema(self, message: pa.ipc.Message) -> pa.Schema:
@@ -285,7 +285,7 @@ def _field(data: memoryview, table: int, index: int) -> int:
 
 def _unpack(form: str, data: memoryview, at: int) -> int:
     if at < 0:
-        raise struct.error("a place before the beginning")
+        raise struct.error("an offset before the beginning")
     value: int = struct.unpack_from(form, data, at)[0]
     return value
 

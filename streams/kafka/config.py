@@ -36,7 +36,7 @@ FIRST_WITH_TRANSACTIONS = (0, 11)
 
 _REASONS = {
     "bootstrap_servers": "the servers stand in the URL",
-    "group_id": "pass group_id itself, which serves only to show the lag",
+    "group_id": "pass group_id itself, which is only used to report the lag",
 }
 CLIENT_DEFAULTS: Mapping[str, Any] = {"client_id": "tgflow", "metrics_enabled": False}
 """Default options of kafka-python's consumers and producers."""
@@ -160,14 +160,14 @@ def parse_url(url: str) -> tuple[list[str], str]:
     match = _URL.fullmatch(url)
     servers = match.group(1).split(",") if match else []
     if match is None or not all(_SERVER.fullmatch(server) for server in servers):
-        raise ValueError(f"{url!r} is no kafka://HOST:PORT[,HOST:PORT...]/TOPIC")
+        raise ValueError(f"{url!r} is not kafka://HOST:PORT[,HOST:PORT...]/TOPIC")
     return servers, match.group(2)
 
 
 def feature_width(feature: str) -> tuple[str, int]:
     """Return the field of a feature and its width: "x[172]" is ("x", 172)."""
     if feature.endswith("*"):
-        text = "a topic has no header to look for it; name each, or the width of a list as x[172]"
+        text = "a topic has no header to expand it; name each, or the width of a list as x[172]"
         raise ValueError(f"features has {feature!r}, but {text}")
     match = _FEATURE.fullmatch(feature)
     return (match.group(1), int(match.group(2))) if match else (feature, 1)

@@ -69,7 +69,7 @@ class Topic:
             raise PublishError(
                 f"no topic {self.name!r} at {', '.join(servers)} ({type(error).__name__}: {error});"
                 " see that the broker runs and that the topic is there, or that brokers may make "
-                "topics by themselves"
+                "topics automatically"
             ) from error
         if not self.num_partitions:
             self.close()

@@ -83,7 +83,7 @@ class RetryState:
             away = self.clock.monotonic() - self._last_contact
         if away >= self._max_outage:
             text = f"no answer from the broker for {away:.0f} s ({type(error).__name__}: {error})"
-            way_out = "see that it runs, then start again to continue here"
+            way_out = "check that it runs, then resume to continue here"
             raise SourceUnavailable(self._name, "unavailable", f"{text}; {way_out}") from error
         wait, self._wait = self._wait, min(2 * self._wait, self.policy.last_wait)
         self.rebuilds += 1

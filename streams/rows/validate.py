@@ -558,7 +558,7 @@ class LabelClasses:
         self.names = [*known]
         numbers = np.array([known.get(word, -1) for word in words], dtype=np.int64)
         classes: Int64s = numbers[index]
-        limit = f"there are {MOST:,} classes already; is it a class? else leave out label=..."
+        limit = f"there are {MOST:,} classes already; if it is not a class, omit label=..."
         _refuse(classes < 0, lambda row: ("range", f"{name} is {texts[row]}, and {limit}"))
         return classes
 

@@ -1,4 +1,4 @@
-"""Callbacks of trainers that log figures: to TensorBoard, CSV, Weights & Biases, or one's own way.
+"""Trainer callbacks that log figures: to TensorBoard, CSV, Weights & Biases, or a custom logger.
 
 Example:
     >>> trainer = tg.ContinualTrainer(tg.TGN(), tg.TemporalGraph())

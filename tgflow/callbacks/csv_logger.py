@@ -1,4 +1,4 @@
-"""Figures in a CSV file."""
+"""CSV logger."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _log = logging.getLogger("tgflow.callbacks")
 
 @described
 class CSVLogger(FigureCallback):
-    """Logs figures to a CSV file, a row for each step, which others can read at once.
+    """Logs figures to a CSV file, one row per step, readable by other processes at once.
 
-    A figure that comes up later, as `running.replay_ap` does, adds a column, which is empty in the
-    rows before.
+    A figure that first appears later, such as `running.replay_ap`, adds a column, which is empty in
+    earlier rows.
 
     Args:
         path: The file.
-        step: Where the training is that is logged. Rows of the file up to this step stay, later
-            ones are removed, and so are damaged ones; of a training that begins, 0, none stays.
+        step: Current step of the training. On resume, rows of later steps and damaged rows are
+            removed; at 0, the start of a training, all rows are.
 
     Raises:
         OSError: If the file cannot be written.
-        ValueError: If it is there, and is no such file.
+        ValueError: If the file exists and is not a CSV file of figures.
 
     Example:
         >>> with tg.callbacks.CSVLogger("figures.csv") as logger:
@@ -68,7 +68,7 @@ class CSVLogger(FigureCallback):
             self._file.write(_line(self._columns, row))
 
     def flush(self) -> None:
-        """Sync all rows to the disk."""
+        """Sync all rows to disk."""
         self._file.sync()
 
     def close(self) -> None:
@@ -76,14 +76,14 @@ class CSVLogger(FigureCallback):
         self._file.close()
 
     def _rewrite(self, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-        """Rewrite all rows, with these columns, and go on behind them."""
+        """Rewrite all rows with these columns, and continue after them."""
         names = dict(zip(columns, columns, strict=True))
         self._file.replace(_line(columns, row) for row in chain([names], rows))
         self._columns = columns
 
 
 def _columns(path: Path) -> Sequence[str]:
-    """Return the columns of a file; that of the step alone if it is not there."""
+    """Return the columns of a file; only the step column if it does not exist."""
     columns = next(csv.reader([next(_lines(path), STEP)]))
     if columns[:1] != [STEP]:
         raise ValueError(
@@ -94,7 +94,7 @@ def _columns(path: Path) -> Sequence[str]:
 
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:
-    """Yield the rows of a file that are whole; none if it is not there."""
+    """Yield the intact rows of a file; none if it does not exist."""
     columns, num_damaged = _columns(path), 0
     for line in islice(_lines(path), 1, None):
         values = line[:-1].split(",")
@@ -120,7 +120,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _line(columns: Sequence[str], row: Mapping[str, Any]) -> bytes:
-    """Return a row as a line, empty where it has nothing for a column."""
+    """Format a row as a line, with empty values for missing columns."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerow(row.get(name, "") for name in columns)
     return text.getvalue().encode()

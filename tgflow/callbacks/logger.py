@@ -1,4 +1,4 @@
-"""Loggers of the figures of a training: the protocol and its callback."""
+"""Logger protocol, and the callback base class."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, Protocol, Self
 from tgflow.train.observe import Callback, EpochRecord, StepRecord
 
 PLACES = frozenset({"index", "start", "stop", "epoch", "seed"})
-"""Figures of a record that only give its place, as its step does."""
+"""Figures of a record that only give its position, as its step does."""
 
 
 class Logger(Protocol):
-    """Where figures go, by the step they are of: events learned so far, or epochs trained.
+    """Destination of figures by step: events learned so far, or epochs trained.
 
-    Steps only grow. One that goes on with an earlier training first forgets what was logged after
-    the step that the training goes on from.
+    Steps increase. On resume, a logger first discards the figures logged after the step at which
+    the training resumes.
 
     Example:
         >>> logger: tg.callbacks.Logger = tg.callbacks.CSVLogger("figures.csv")
@@ -27,17 +27,17 @@ class Logger(Protocol):
     """
 
     def log(self, step: int, figures: Mapping[str, Any]) -> None:
-        """Take the figures of a step, by name; what is no finite number is left out."""
+        """Log the figures of a step, by name; values other than finite numbers are ignored."""
 
     def flush(self) -> None:
-        """Make all that was logged durable."""
+        """Make all logged figures durable."""
 
     def close(self) -> None:
-        """Write what is left, and give back what is held."""
+        """Flush, and release all resources."""
 
 
 class FigureCallback(Callback, ABC):
-    """Logs the figures of a trainer's steps or epochs: a `Logger` of one's own defines `log`.
+    """Base class of loggers: logs figures of steps or epochs; subclasses define `log`.
 
     Example:
         >>> class Printed(tg.callbacks.FigureCallback):
@@ -58,13 +58,13 @@ class FigureCallback(Callback, ABC):
 
     @abstractmethod
     def log(self, step: int, figures: Mapping[str, Any]) -> None:
-        """Take the figures of a step, by name: see `Logger`."""
+        """Log the figures of a step, by name; see `Logger`."""
 
     def flush(self) -> None:
-        """Do nothing: what is logged is written at once."""
+        """Do nothing, for loggers that do not buffer."""
 
     def close(self) -> None:
-        """Do nothing: nothing is held."""
+        """Do nothing, for loggers without resources."""
 
     def __enter__(self) -> Self:
         return self
@@ -74,7 +74,7 @@ class FigureCallback(Callback, ABC):
 
 
 def numbers(figures: Mapping[str, Any]) -> dict[str, float]:
-    """Return those of some figures that are finite numbers, without places."""
+    """Return the finite numbers among the figures, without positions."""
     return {
         name: value
         for name, value in figures.items()
@@ -86,12 +86,12 @@ def numbers(figures: Mapping[str, Any]) -> dict[str, float]:
 
 
 def group_figures(figures: Mapping[str, Any]) -> dict[str, float]:
-    """Return `numbers` by names such as `running/ap`, which dashboards group."""
+    """Return `numbers` with names such as `running/ap`, which dashboards group."""
     return {name.replace(".", "/"): value for name, value in numbers(figures).items()}
 
 
 def package(extra: str) -> Any:
-    """Return the module that a logger needs, imported."""
+    """Import and return the module that a logger needs."""
     try:
         return import_module({"tensorboard": "torch.utils.tensorboard"}.get(extra, extra))
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Figures for TensorBoard."""
+"""TensorBoard logger."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tgflow.describe import described
 class TensorBoard(FigureCallback):
     """Logs figures as scalars for TensorBoard: `tensorboard --logdir DIRECTORY` shows them.
 
-    Names are grouped, as `running.ap` under `running/`. Written by a thread, at the latest every
-    two minutes.
+    Names are grouped: `running.ap` is under `running/`. A thread writes them at least every two
+    minutes.
 
     Args:
-        directory: Where event files go; each process that logs adds one.
-        step: Where the training is that is logged: TensorBoard leaves out what event files before
-            have of later steps.
+        directory: Directory of the event files; each logging process adds one.
+        step: Current step of the training: on resume, TensorBoard ignores later steps of earlier
+            event files.
 
     Raises:
         ModuleNotFoundError: If the package tensorboard is not installed.
@@ -46,9 +46,9 @@ class TensorBoard(FigureCallback):
             self._writer.add_scalar(name, value, step)
 
     def flush(self) -> None:
-        """Wait until all that was logged is in the file."""
+        """Flush all figures to the file."""
         self._writer.flush()
 
     def close(self) -> None:
-        """Write what is left, and close the file."""
+        """Flush, and close the file."""
         self._writer.close()

@@ -1,4 +1,4 @@
-"""Figures for Weights & Biases."""
+"""Weights & Biases logger."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tgflow.durable.fs import replacing
 
 @described
 class WandB(FigureCallback):
-    """Logs figures to Weights & Biases, offline: nothing is sent before somebody runs `wandb sync`.
+    """Logs figures to Weights & Biases, offline: nothing is sent until you run `wandb sync`.
 
     Args:
-        directory: Where the folder `wandb` is made, with what is logged.
-        step: Where the training is that is logged. One that goes on, above 0, has the run's id that
-            is noted there; what was logged of later steps cannot be taken back, and is not logged
+        directory: Parent directory of the folder `wandb`.
+        step: Current step of the training. On resume (above 0) the run id stored in the directory
+            is reused; figures already logged for later steps cannot be removed, and are not logged
             again.
-        options: Further ones of `wandb.init`, such as `project="pay"` or `mode="online"`.
+        options: Further options of `wandb.init`, such as `project="pay"` or `mode="online"`.
 
     Raises:
         ModuleNotFoundError: If the package wandb is not installed.
@@ -50,7 +50,7 @@ class WandB(FigureCallback):
         return {"directory": str(self.directory), "id": self._id}
 
     def log(self, step: int, figures: Mapping[str, Any]) -> None:
-        """Log the figures of a step, unless they were before."""
+        """Log the figures of a step, unless they were logged before."""
         if step <= self._last:
             return
         self._run.log(group_figures(figures), step=step)
@@ -59,12 +59,12 @@ class WandB(FigureCallback):
             partial.write_text(json.dumps({"id": self._id, "step": step}), encoding="utf-8")
 
     def close(self) -> None:
-        """Wait until all that was logged is written."""
+        """Block until all figures are written."""
         self._run.finish()
 
 
 def _noted(path: Path) -> tuple[str, int]:
-    """Return the id of a run, and the last step that was logged; nothing if it is not noted."""
+    """Return the run id and the last step logged; empty without a note."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         noted = json.loads(path.read_text(encoding="utf-8"))
         return str(noted["id"]), int(noted["step"])

@@ -1,12 +1,12 @@
-"""Checkpoints: named tensors and plain JSON in a directory that is whole or absent.
+"""Checkpoints: named tensors and JSON in a directory that is written atomically.
 
-A checkpoint is a directory with one `.safetensors` file per section and a `manifest.json` that
-names each file's size and SHA-256 and carries its own. It is written beside its target and renamed
-into place; reading checks every digest before anything is parsed. Nothing in it can run code.
+A checkpoint is a directory with one `.safetensors` file per section and a `manifest.json` with the
+size and SHA-256 of each file and of itself. It is written beside its target and renamed into place;
+readers verify every digest before parsing. A checkpoint cannot execute code.
 
-`checkpoint.py` holds the contents, `parts.py` what a model, optimizer and ids save, `directory.py`
-the files of one checkpoint, `store.py` the checkpoints of a run, `ranks.py` those of many ranks,
-`names.py` their names and errors, without torch.
+`checkpoint.py` defines the contents, `parts.py` the parts for model, optimizer and ids,
+`directory.py` the files of one checkpoint, `store.py` the checkpoints of a run, `ranks.py` those of
+many ranks, `names.py` their names and errors, without torch.
 """
 
 from __future__ import annotations

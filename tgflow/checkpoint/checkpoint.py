@@ -1,4 +1,4 @@
-"""The contents of a checkpoint."""
+"""Contents of a checkpoint."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ Tensors = dict[str, Tensor]
 
 
 OF_PART = re.compile(r".+-p\d\d")
-"""Names of sections of parts of ids."""
+"""Section names of id partitions."""
 
 
 def part_section(name: str, part: int) -> str:
-    """Return the name of the section that has what `name` is of a part of ids."""
+    """Return the name of the section of `name` for one partition of ids."""
     return f"{name}-p{part:02d}"
 
 
 @described
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What is saved: tensors by section and name, and what JSON can hold beside them.
+    """Contents of a checkpoint: tensors by section and name, and JSON metadata.
 
-    Parts are saved to it and loaded from it (see `tgflow.checkpoint.parts`). While a
-    `CheckpointWriter` has it, nobody may change its tensors.
+    Parts save themselves to it and load from it (see `tgflow.checkpoint.parts`). While a
+    `CheckpointWriter` holds it, its tensors must not change.
 
     Example:
         >>> sections = {"model": {"weight": torch.ones(2)}}
@@ -44,25 +44,25 @@ class Checkpoint:
     meta: dict[str, Any] = field(default_factory=dict)
     """Configuration, seeds and counters: dicts, lists, strings, numbers, bools, None."""
     sealed: dict[str, Callable[[], Tensors]] = field(default_factory=dict)
-    """More sections, whose content under a name never changes in a run: a store writes it once,
-    and links it into the checkpoints that follow. Called only when it must be written. Of a loaded
-    checkpoint, whose files were all found right, they are read when they are called."""
+    """Further sections, whose content under a name never changes in a run: a store writes each
+    once, and links it into later checkpoints. Called only when it must be written. In a loaded
+    checkpoint with all files verified, calling one reads it."""
     outside: list[Callable[[], None]] = field(default_factory=list)
-    """Make durable what it refers to and does not hold; called before it is complete."""
+    """Makes external data that it refers to durable; called before the checkpoint is committed."""
     volatile: set[str] = field(default_factory=set)
-    """Sections that depend on when data came or was asked for, not on the data alone, or that are
-    there only where rows of features are in no file. They are left out of the manifest's
-    `state_sha256`, by which two runs are compared."""
+    """Sections that depend on when data arrived or was requested, not on the data alone, or that
+    exist only where no file holds feature rows. They are excluded from the manifest's
+    `state_sha256`, which is used to compare two runs."""
     elsewhere: set[str] = field(default_factory=set)
-    """Sections that ranks other than 0 write."""
+    """Sections written by ranks other than 0."""
     unread: dict[str, Callable[[], Tensors]] = field(default_factory=dict)
-    """Of a loaded checkpoint, whose files were all found right, the sections of parts of ids: they
-    are read when they are called, as a rank may not have the memory for those of all ranks."""
+    """In a loaded checkpoint with all files verified, the sections of id partitions: calling one
+    reads it, as a rank may lack the memory for those of all ranks."""
     shard: Shard = field(default_factory=Shard)
-    """Which rank saves this, of how many: it keeps the parts of ids that it owns and its turns of
-    other sealed sections, rank 0 all else. All ranks have the names in `elsewhere`."""
+    """Rank and number of ranks: a rank saves its own id partitions and, in turn, other sealed
+    sections; rank 0 saves everything else. All ranks list the names in `elsewhere`."""
     prefix: str = ""
-    """Before the name of each section that is put or got, as for one of several models."""
+    """Prefix of the names of all sections, for instance for one of several models."""
 
     def _facts(self) -> dict[str, object]:
         tensors = [x for section in self.sections.values() for x in section.values()]
@@ -74,22 +74,22 @@ class Checkpoint:
         }
 
     def prefixed(self, prefix: str, meta: dict[str, Any]) -> Checkpoint:
-        """Return a view with a prefix before the names of sections, and its own `meta`."""
+        """Return a view with a prefix for section names, and its own `meta`."""
         return replace(self, prefix=self.prefix + prefix, meta=meta)
 
     def put(self, name: str, tensors: Tensors, *, volatile: bool = False) -> None:
-        """Add a section; its tensors must not change from now on. Rank 0 keeps it.
+        """Add a section, saved by rank 0; its tensors must not change afterwards.
 
         Args:
-            name: Matches [a-z0-9_-], and is no other section's.
-            tensors: By name.
-            volatile: Whether it belongs to `volatile`.
+            name: Matches [a-z0-9_-], and must be unique.
+            tensors: Tensors by name.
+            volatile: Whether to exclude it from `state_sha256`; see the field `volatile`.
         """
         if self._is_own(name, 0, volatile=volatile):
             self.sections[self.prefix + name] = tensors
 
     def put_part(self, name: str, part: int, make: Callable[[], Tensors]) -> None:
-        """Add the section `part_section(name, part)` of one of the `PARTS` of ids."""
+        """Add the section `part_section(name, part)` of one of the id `PARTS`."""
         section = part_section(name, part)
         if self._is_own(section, self.shard.owner(part)):
             self.sections[self.prefix + section] = make()
@@ -107,7 +107,7 @@ class Checkpoint:
         Args:
             name: As `put`.
             make: Returns the tensors; called only when they must be written, on any thread.
-            turn: Which of its kind it is: ranks keep them in turns.
+            turn: Its index among sections of its kind, which ranks save in turn.
             volatile: As `put`.
         """
         if self._is_own(name, turn % self.shard.world, volatile=volatile):
@@ -121,14 +121,14 @@ class Checkpoint:
         return rank == self.shard.rank
 
     def note(self, name: str, value: Any) -> None:
-        """Add to `meta` a value that JSON can hold."""
+        """Add a JSON-serializable value to `meta`."""
         self.meta[name] = value
 
     def get(self, name: str) -> Tensors:
-        """Return a section, sealed or not; a sealed one is read now, and so is one of a part.
+        """Return a section; sealed sections and those of id partitions are read now.
 
         Raises:
-            KeyError: If there is none of that name.
+            KeyError: If there is no section of that name.
         """
         name = self.prefix + name
         make = self.sealed.get(name, self.unread.get(name))

@@ -1,4 +1,4 @@
-"""The files of one checkpoint: written whole or not at all, and read without trust."""
+"""Files of one checkpoint: atomic writes, and reads that trust nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FORMAT = 2
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 16 << 20
 MAX_ELEMENTS = 1 << 18
-"""Commas: parsed, small values take many times the bytes they have in the file."""
+"""Maximum number of commas: parsed, small values take many times their size in the file."""
 SECTION = re.compile(r"[a-z0-9][a-z0-9_-]{0,50}")
 SUFFIX = ".safetensors"
 TEMPORARY = ".tmp-"
@@ -47,16 +47,16 @@ Manifest = dict[str, Any]
 Files = dict[str, dict[str, Any]]
 """Files of a checkpoint: name, and the fields of a `FileEntry`."""
 Announce = Callable[[Path, Path | None], Callable[[], Files]]
-"""Has other processes write files to a directory, linked from another one where they are the same.
+"""Makes other processes write files to a directory, or link unchanged ones from another.
 
-It returns what waits for them and returns their files, or raises OSError if one has failed.
+Returns a function that waits and returns their files, or raises OSError if one has failed.
 """
 Content = TypeVar("Content")
 
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """What a manifest holds of a file."""
+    """Manifest entry of a file."""
 
     bytes: int
     sha256: str
@@ -65,22 +65,22 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A checkpoint on the disk whose sealed files others may link to."""
+    """A checkpoint on disk whose sealed files may be linked to."""
 
     path: Path
     manifest: Manifest
 
 
 def save(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Path:
-    """Write `checkpoint` as the directory `path`, whole or not at all, and return its path.
+    """Write `checkpoint` atomically as the directory `path`, and return its path.
 
-    One that is already there is replaced: it stays readable until the new one is on the disk.
+    An existing one is replaced, and stays readable until the new one is on disk.
 
     Raises:
-        ValueError: If a section's name is not usable, or `meta` is not JSON.
-        DiskFull: If there is no room; `path` is then as it was.
-        CheckpointNotCommitted: If the disk refuses; `path` is then as it was.
-        CheckpointDurabilityUnknown: If it is in place, but perhaps not after a crash.
+        ValueError: If a section name is invalid, or `meta` is not JSON.
+        DiskFull: If there is no space; `path` is unchanged.
+        CheckpointNotCommitted: On a disk error; `path` is unchanged.
+        CheckpointDurabilityUnknown: If it is in place, but may not survive a crash.
 
     Example:
         >>> trainer = tg.ContinualTrainer(model, tg.TemporalGraph())
@@ -111,21 +111,20 @@ def save(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Path:
 def load(
     path: str | os.PathLike[str], *, max_bytes: int | None = None, check_all: bool = True
 ) -> Checkpoint:
-    """Return the checkpoint in the directory `path`; its tensors are copies in host memory.
+    """Load the checkpoint in the directory `path`; its tensors are copies in host memory.
 
-    Sealed sections, and those of parts of ids, are checked as all others, and read when they are
-    asked for.
+    Sealed sections and those of id partitions are verified like the others, and read on demand.
 
     Args:
         path: The directory.
-        max_bytes: Largest size in all; None allows what the machine's memory can hold.
-        check_all: Whether those are checked now. Else they are checked when they are read alone,
-            as is enough for one of many ranks, of which rank 0 has found all of them right.
+        max_bytes: Maximum total size; None allows the size of the machine's memory.
+        check_all: Whether to verify the on-demand sections now. Otherwise each is verified when it
+            is read, which suffices on ranks other than 0, as rank 0 has verified all of them.
 
     Raises:
-        CheckpointDamaged: If it is missing, or any file is not what was written.
-        CheckpointVersion: If its format is not one this tgflow reads.
-        UntrustedCheckpoint: If it holds what tgflow never writes, or is too large.
+        CheckpointDamaged: If it is missing, or a file differs from the manifest.
+        CheckpointVersion: If this tgflow does not support its format.
+        UntrustedCheckpoint: If it has content that tgflow never writes, or is too large.
 
     Example:
         >>> sections = {"model": {"weight": torch.ones(2)}}
@@ -134,7 +133,7 @@ def load(
         [1.0, 1.0]
     """
     path = Path(path)
-    if not path.exists() and _old(path).exists():  # a save was cut off between its two renames
+    if not path.exists() and _old(path).exists():  # a save was interrupted between its renames
         path = _old(path)
     return read(path, max_bytes, check_all=check_all)[0]
 
@@ -142,7 +141,7 @@ def load(
 def read(
     path: Path, max_bytes: int | None = None, *, check_all: bool = True
 ) -> tuple[Checkpoint, Manifest]:
-    """Return what `load` does, and the manifest."""
+    """Return the result of `load`, and the manifest."""
     manifest = read_manifest(path)
     total = sum(entry["bytes"] for entry in manifest["files"].values())
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -173,9 +172,9 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
         sealed}}`).
 
     Raises:
-        CheckpointDamaged: If it is missing, or not what was written.
-        CheckpointVersion: If its format is not one this tgflow reads.
-        UntrustedCheckpoint: If it is what was written, but not by tgflow.
+        CheckpointDamaged: If it is missing or damaged.
+        CheckpointVersion: If this tgflow does not support its format.
+        UntrustedCheckpoint: If it is intact, but was not written by tgflow.
     """
     file = Path(path) / MANIFEST
     with _open_plain_file(file) as (descriptor, size):
@@ -248,7 +247,7 @@ def prepared(
     announce: Announce | None = None,
     **more: Any,
 ) -> Iterator[Path]:
-    """Yield a directory beside `path`, complete and on the disk, which the caller renames to it."""
+    """Yield a complete, durable directory beside `path`, which the caller renames to it."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}-{uuid.uuid4().hex[:8]}")
     collect: Callable[[], Files] = dict
     with _failing_as_uncommitted(path):
@@ -262,7 +261,7 @@ def prepared(
             fs.sync_directory(temporary)
             yield temporary
         except BaseException:
-            with suppress(Exception):  # others must not write where this is removed
+            with suppress(Exception):  # stop other writers before it is removed
                 collect()
             with suppress(OSError):
                 fs.remove_directory(temporary)
@@ -272,7 +271,7 @@ def prepared(
 def write_share(
     fs: RealFs, directory: Path, checkpoint: Checkpoint, linkable: Written | None = None
 ) -> Files:
-    """Write the sections of `checkpoint` into a directory that another process has made."""
+    """Write the sections of `checkpoint` to a directory created by another process."""
     with _failing_as_uncommitted(directory):
         files = _write_sections(fs, directory, checkpoint, linkable)
         fs.sync_directory(directory)
@@ -293,7 +292,7 @@ def _failing_as_uncommitted(path: Path) -> Iterator[None]:
 
 
 def sync_names(fs: RealFs, path: Path) -> None:
-    """Return once the checkpoint's new name `path` is on the disk."""
+    """Block until the checkpoint's new name `path` is on disk."""
     try:
         fs.sync_directory(path.parent)
     except OSError as error:
@@ -338,7 +337,7 @@ def _write_file(fs: RealFs, file: Path, chunks: Iterable[bytes | memoryview]) ->
 
 
 def _link(fs: RealFs, written: Written, file: Path) -> dict[str, Any] | None:
-    """Give a sealed file of `written` its second name `file`; None if it must be written."""
+    """Hard-link a sealed file of `written` as `file`; None if it must be written."""
     entry: dict[str, Any] | None = written.manifest["files"].get(file.name)
     source = written.path / file.name
     try:
@@ -351,13 +350,13 @@ def _link(fs: RealFs, written: Written, file: Path) -> dict[str, Any] | None:
     except OSError as error:
         if error.errno in FULL or error.errno == errno.EIO:
             raise
-        return None  # a file system without links, or too many of them
+        return None  # no hard links on this file system, or too many of them
     return entry
 
 
 @contextmanager
 def _open_plain_file(file: Path) -> Iterator[tuple[int, int]]:
-    """Open a plain file of a checkpoint, never a link or a device; yields descriptor and size."""
+    """Open a regular file of a checkpoint, never a link or device; yield descriptor and size."""
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(file, flags)
@@ -383,7 +382,7 @@ def _open_plain_file(file: Path) -> Iterator[tuple[int, int]]:
 def _read_section(
     file: Path, entry: dict[str, Any], read: Callable[[str, int, int], Content]
 ) -> Content:
-    """Return what `read` makes of a file, once its size and digest are found right."""
+    """Return the result of `read` for a file, after verifying its size and digest."""
     with _open_plain_file(file) as (descriptor, size):
         if size == entry["bytes"]:
             with open(descriptor, "rb", closefd=False) as content:

@@ -1,4 +1,4 @@
-"""Names of the checkpoints in a directory, and the errors of checkpoints; without torch."""
+"""Checkpoint directory names and exceptions, without torch."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from pathlib import Path
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that cannot be used. The message says why, and the way out."""
+    """Base class of errors of unusable checkpoints. The message has the cause and the fix."""
 
 
 class CheckpointDamaged(CheckpointError):
-    """It is missing, incomplete, or not what was written."""
+    """Raised when a checkpoint is missing, incomplete, or damaged."""
 
 
 class CheckpointVersion(CheckpointError):
-    """Its format is not one this tgflow reads; most likely a newer one wrote it."""
+    """Raised for an unsupported format, most likely written by a newer tgflow."""
 
 
 class UntrustedCheckpoint(CheckpointError):
-    """It holds what tgflow never writes: someone made it so. Nothing of it was used."""
+    """Raised for content that tgflow never writes: it was forged. Nothing of it was used."""
 
 
 class NoValidCheckpoint(CheckpointError):
-    """There are checkpoints, but all are damaged; to start afresh is for a person to decide."""
+    """Raised when all checkpoints are damaged; restarting from scratch is the user's decision."""
 
 
 class RowsLost(CheckpointError):
-    """A file of rows that it refers to does not have what it had; nothing in it was changed."""
+    """Raised when a file lacks rows that the checkpoint refers to; nothing in it was changed."""
 
 
 class CheckpointNotCommitted(OSError):
-    """The disk refused; everything is as it was."""
+    """Raised on a disk error; nothing was changed."""
 
 
 class CheckpointDurabilityUnknown(OSError):
-    """The checkpoint is in place, but a crash of the machine may undo that."""
+    """Raised when the checkpoint is in place, but may not survive a crash of the machine."""
 
 
 _NAME = re.compile(r"ckpt-(\d{12})(?:-(\d{1,6}))?")
@@ -44,7 +44,7 @@ _NAME = re.compile(r"ckpt-(\d{12})(?:-(\d{1,6}))?")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Entry:
-    """A checkpoint's directory, by its name."""
+    """Directory of a checkpoint, parsed from its name."""
 
     step: int
     attempt: int
@@ -52,7 +52,7 @@ class Entry:
 
 
 def checkpoint_name(step: int, attempt: int = 0) -> str:
-    """Return the name of a checkpoint's directory."""
+    """Return the directory name of a checkpoint."""
     return f"ckpt-{step:012d}" + (f"-{attempt}" if attempt else "")
 
 

@@ -1,4 +1,4 @@
-"""The parts of a checkpoint: each saves itself, loads itself and is rewound."""
+"""Parts of a checkpoint, with save and load."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from tgflow.state import PartedState, StreamState
 
 
 class Part(Protocol):
-    """Something that a checkpoint keeps."""
+    """Component that is stored in checkpoints."""
 
     @property
     def name(self) -> str:
-        """Its section, or what its sections' names begin with; no other part's."""
+        """Its unique section name, or prefix of section names."""
 
     def save(self, writer: Checkpoint) -> None:
-        """Save what it is now; what it becomes later does not change what was saved."""
+        """Save the current state; later changes do not alter the saved copy."""
 
     def load(self, reader: Checkpoint) -> None:
-        """Become what was saved; what lies outside of checkpoints is cut back to it.
+        """Restore the saved state; external files are truncated to it.
 
         Raises:
             KeyError: If a section is missing.
-            ValueError: If what was saved cannot be, or is not of this kind.
+            ValueError: If the saved state is invalid, or of another kind.
         """
 
 
 class Parameters:
-    """The parameters and buffers of a module."""
+    """Parameters and buffers of a module."""
 
     name = "model"
 
@@ -51,7 +51,7 @@ class Parameters:
         writer.put(self.name, _copied(self._module.state_dict()))
 
     def load(self, reader: Checkpoint) -> None:
-        """Give the module what was saved; RuntimeError if it has other parameters."""
+        """Load the parameters into the module; RuntimeError if it has other parameters."""
         self._module.load_state_dict(reader.get(self.name))
 
 
@@ -64,7 +64,7 @@ class Optimizer:
         self._optimizer = optimizer
 
     def save(self, writer: Checkpoint) -> None:
-        """Save copies, named "{parameter's number}.{name}"."""
+        """Save copies, named "{parameter index}.{name}"."""
         state = self._optimizer.state_dict()["state"]
         named = {
             f"{i}.{name}": x
@@ -80,7 +80,7 @@ class Optimizer:
         writer.put(self.name, _copied(named))
 
     def load(self, reader: Checkpoint) -> None:
-        """Give the optimizer what was saved, with the settings that it has."""
+        """Load the state into the optimizer, which keeps its own settings."""
         found = reader.get(self.name)
         state: dict[int, Tensors] = {}
         for name, tensor in found.items():
@@ -103,7 +103,7 @@ class Optimizer:
 
 
 class Schedule:
-    """A learning rate schedule and the settings of its optimizer that it changes."""
+    """Learning rate schedule, and the optimizer settings that it changes."""
 
     name = "lr_scheduler"
     _changed = ("lr", "initial_lr", "momentum", "betas")
@@ -112,12 +112,12 @@ class Schedule:
         self._scheduler = scheduler
 
     def save(self, writer: Checkpoint) -> None:
-        """Note its state, which `check_schedule` has found fit for JSON."""
+        """Save its state, which `check_schedule` has validated as JSON."""
         note = {"state": self._scheduler.state_dict(), "groups": self._groups()}
         writer.note(self.name, json.loads(json.dumps(note)))
 
     def load(self, reader: Checkpoint) -> None:
-        """Continue the schedule."""
+        """Restore the schedule."""
         if self.name not in reader.meta:
             raise ValueError("it has no lr_scheduler: build the trainer without one")
         saved = read_as(dict[str, Any], reader.meta[self.name], self.name)
@@ -141,7 +141,7 @@ class Schedule:
 
 
 def check_schedule(scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
-    """Raise ValueError unless the state of a schedule survives JSON, in which it is saved."""
+    """Raise ValueError unless the state of a schedule survives a JSON round trip."""
     state = scheduler.state_dict()
     try:
         survives = json.loads(json.dumps(state)) == state
@@ -163,12 +163,12 @@ def _shape(value: Any) -> Any:
 
 
 class ModelState:
-    """What a model keeps of the stream; nothing of a model that keeps none.
+    """Stream state of a model; empty for a stateless model.
 
     Args:
-        state: What it keeps.
-        by_part: Save what nodes have by their parts, in sections `memory-p00` to `memory-p63`, so
-            that several ranks can write it. Either is loaded.
+        state: The state.
+        by_part: Save node state by id partition, in sections `memory-p00` to `memory-p63`, so that
+            several ranks can write it. Both forms can be loaded.
     """
 
     name = "state"
@@ -178,7 +178,7 @@ class ModelState:
         self._state, self._by_part = state, by_part
 
     def save(self, writer: Checkpoint) -> None:
-        """Save the copies that the state makes."""
+        """Save copies made by the state."""
         state = self._state
         if self._by_part and isinstance(state, PartedState):
             writer.note(self.parts_name, {"parts": PARTS})
@@ -189,7 +189,7 @@ class ModelState:
             writer.put(self.name, state.state_dict())
 
     def load(self, reader: Checkpoint) -> None:
-        """Give the state what was saved."""
+        """Load the saved state."""
         state = self._state
         if state is None:
             return
@@ -202,7 +202,7 @@ class ModelState:
 
 
 class Ids:
-    """The ids of a stream's nodes."""
+    """Ids of a stream's nodes."""
 
     name = "ids"
 
@@ -214,7 +214,7 @@ class Ids:
         writer.put(self.name, self._ids.state_dict(self._num))
 
     def load(self, reader: Checkpoint) -> None:
-        """Let the map have the ids that were saved, and no others."""
+        """Replace the ids of the map with the saved ones."""
         try:
             self._ids.load_state_dict(reader.get(self.name))
         except ValueError as error:
@@ -222,7 +222,7 @@ class Ids:
 
     @classmethod
     def num_saved(cls, reader: Checkpoint) -> int | None:
-        """Return how many were saved; None if none were, as by a trainer in Python."""
+        """Return the number of saved ids; None without ids, as by a trainer in Python."""
         try:
             state = reader.get(cls.name)
         except KeyError:
@@ -239,13 +239,13 @@ def put_pieces(
     *,
     volatile: bool = False,
 ) -> None:
-    """Save entries `[0, stop)` that never change: sealed pieces, and the rest in a section `name`.
+    """Save append-only entries `[0, stop)`: full chunks sealed, the rest in a section `name`.
 
     Args:
-        writer: Where to.
-        name: Of the section of the rest, and of the pieces with their size and number behind.
-        size: Entries of a piece.
-        stop: How many there are.
+        writer: Target checkpoint.
+        name: Section name of the rest; chunks append their size and number to it.
+        size: Entries per chunk.
+        stop: Number of entries.
         read: Returns the entries `[start, stop)` as views or copies.
         volatile: As `Checkpoint.put`.
     """
@@ -261,7 +261,7 @@ def put_pieces(
 
 
 def pieces_of(reader: Checkpoint, name: str, size: int, stop: int) -> Iterator[Tensors]:
-    """Yield what `put_pieces` has saved, in order, one piece in memory at a time."""
+    """Yield the entries saved by `put_pieces` in order, one chunk in memory at a time."""
     for start in range(0, stop // size * size, size):
         yield reader.get(f"{name}-{size}-{start // size:06d}")
     yield reader.get(name)

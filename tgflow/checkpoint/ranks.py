@@ -1,4 +1,4 @@
-"""Checkpoints that many ranks write together, and that one of them commits."""
+"""Checkpoints written by many ranks together and committed by rank 0."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from tgflow.durable.fs import RealFs
 from tgflow.peers import PeerLost, Peers, RanksDisagree
 
 _SHORTEST, _LONGEST = 0.002, 0.1
-"""Seconds between two looks into the store; a look is short, since others wait for it."""
+"""Seconds between two polls of the store; polls are short, as they block other ranks."""
 
 
 class Notices:
-    """What one rank posts and the others find. Every method may be called from any thread."""
+    """Messages between ranks, posted to a shared store. Thread-safe."""
 
     def __init__(self, store: Any, peers: Peers, prefix: str) -> None:
         self._store, self._prefix = store, prefix
         self.peers = peers
 
     def post(self, key: str, word: Any) -> None:
-        """Let all ranks find `word`, which is fit for JSON."""
+        """Post a JSON-serializable message to all ranks."""
         try:
             self._store.set(self._prefix + key, json.dumps(word))
         except RuntimeError as error:
             raise self._lost(error) from error
 
     def find(self, *keys: str, by: int | None = None, until: float | None = None) -> Any:
-        """Return the word under the first of `keys` that has one; waits for it."""
+        """Return the message under the first of `keys` that has one; blocks."""
         pause = _SHORTEST
         while True:
-            # asked before the look: what a process has posted is there once it has ended
+            # checked before the poll: the messages of a process are there once it has ended
             is_gone = by is not None and self.peers.is_gone(by)
             try:
                 for key in keys:
@@ -62,7 +62,7 @@ class Notices:
             pause = min(1.5 * pause, _LONGEST)
 
     def remove(self, keys: Iterable[str]) -> None:
-        """Take down what was posted under these keys, if anything was."""
+        """Remove the messages under these keys, if any."""
         try:
             for key in keys:
                 self._store.delete_key(self._prefix + key)
@@ -75,7 +75,7 @@ class Notices:
 
 
 class Shares:
-    """The files that the other ranks write of one checkpoint, for rank 0."""
+    """Files of one checkpoint written by the other ranks, for rank 0."""
 
     def __init__(
         self, notices: Notices, attempt: int, step: int, expected: set[str], timeout: float
@@ -87,11 +87,11 @@ class Shares:
 
     @property
     def are_complete(self) -> bool:
-        """Whether every rank has posted what it has written, or why not."""
+        """Whether every rank has posted its files, or its failure."""
         return len(self._found) == self._notices.peers.world - 1
 
     def announce(self, directory: Path, linkable: Path | None) -> Callable[[], Files]:
-        """Have all ranks begin; return what waits for them and returns their files."""
+        """Start the save on all ranks; return a function that waits and returns their files."""
         name = None if linkable is None else linkable.name
         word = {"step": self._step, "directory": directory.name, "linkable": name}
         self._notices.post(f"{self._attempt}/place", word)
@@ -138,14 +138,14 @@ _KINDS = {kind.__name__: kind for kind in (CheckpointNotCommitted, CheckpointDur
 
 
 def describe(error: BaseException) -> dict[str, Any]:
-    """Return what other ranks hear of a failure."""
+    """Describe a failure for other ranks."""
     text = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
     number = getattr(error, "errno", None) or errno.EIO
     return {"kind": type(error).__name__, "errno": number, "text": text}
 
 
 def failure_of(word: Any, directory: Path, who: str = "") -> OSError:
-    """Return the failure that `describe` has described, as one of a checkpoint."""
+    """Return the checkpoint error for a failure from `describe`."""
     text = who + word["text"]
     if word["kind"] == DiskFull.__name__:
         return DiskFull(text, directory)
@@ -154,12 +154,12 @@ def failure_of(word: Any, directory: Path, who: str = "") -> OSError:
 
 
 class LeadingStore:
-    """The checkpoints of a run of many ranks, at rank 0: for its `CheckpointWriter`.
+    """Store of a distributed run at rank 0, for its `CheckpointWriter`.
 
     Args:
-        store: The run's.
-        notices: Of the ranks, and for this alone.
-        timeout: Seconds to wait for the other ranks, once this one has written what is its own.
+        store: Store of the run.
+        notices: Messages between the ranks, used for checkpoints only.
+        timeout: Seconds to wait for the other ranks after this rank has written its files.
     """
 
     def __init__(self, store: CheckpointStore, notices: Notices, timeout: float) -> None:
@@ -170,13 +170,13 @@ class LeadingStore:
     def save(self, step: int, checkpoint: Checkpoint) -> Path:
         """Write and commit a checkpoint, once all other ranks have saved at the same step.
 
-        One that has nothing elsewhere rank 0 writes by itself: the others do not save it.
+        Rank 0 writes a checkpoint with nothing `elsewhere` alone: the others do not save it.
 
         Raises:
-            DiskFull: If there is no room at some rank; nothing was changed.
-            CheckpointNotCommitted: If a disk refuses, or a rank has not written its sections in
+            DiskFull: If a rank has no space; nothing was changed.
+            CheckpointNotCommitted: On a disk error, or if a rank has not written its sections in
                 time; nothing was changed.
-            CheckpointDurabilityUnknown: If it is in place, but a crash may undo that.
+            CheckpointDurabilityUnknown: If it is in place, but may not survive a crash.
             PeerLost: If a rank is gone.
         """
         if not checkpoint.elsewhere:
@@ -184,7 +184,7 @@ class LeadingStore:
         self._attempt += 1
         shares = Shares(self._notices, self._attempt, step, checkpoint.elsewhere, self._timeout)
         end = f"{self._attempt}/end"
-        with suppress(OSError):  # of an attempt that a rank was too slow for
+        with suppress(OSError):  # left by an attempt that a rank was too slow for
             self._store.remove_unfinished()
         try:
             path = self._store.save(step, checkpoint, shares.announce)
@@ -192,7 +192,7 @@ class LeadingStore:
             self._notices.post(end, describe(error))
             raise
         finally:
-            if shares.are_complete:  # all ranks have come to this attempt
+            if shares.are_complete:  # all ranks have joined this attempt
                 self._notices.remove(self._posted)
                 self._posted = []
             keys = ("place", "end", *range(1, self._notices.peers.world))
@@ -201,12 +201,12 @@ class LeadingStore:
         return path
 
     def size_of(self, path: Path) -> int:
-        """Return the size in bytes of a checkpoint that `save` has written, all of it."""
+        """Return the total size in bytes of a checkpoint written by `save`."""
         return self._store.size_of(path)
 
 
 class FollowingStore:
-    """The checkpoints of a run of many ranks, at the ranks after the first, as `LeadingStore`."""
+    """Store of a distributed run at ranks other than 0; see `LeadingStore`."""
 
     def __init__(self, directory: Path, notices: Notices, *, fs: RealFs | None = None) -> None:
         self._directory, self._notices = Path(directory), notices
@@ -227,7 +227,7 @@ class FollowingStore:
         return self._directory / Path(word["name"]).name
 
     def size_of(self, path: Path) -> int:
-        """Return the size in bytes of what this rank has in the latest checkpoint."""
+        """Return the bytes that this rank has written to the latest checkpoint."""
         return self._num_bytes
 
     def _write(self, place: Any, step: int, checkpoint: Checkpoint) -> None:

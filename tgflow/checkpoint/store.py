@@ -1,4 +1,4 @@
-"""A directory of checkpoints: the newest valid one to resume from, older ones in case of damage."""
+"""Checkpoint store of a run: resumes from the newest valid one, keeps older ones as fallback."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class CheckpointStore:
     """The checkpoints of a run. Only one process may have it open (see `RunLock`).
 
     Args:
-        directory: Where they are; made if it is not there. What a crash left unfinished in it is
-            removed.
-        keep: How many of the last ones are kept, besides one that shares no file with them.
-        keep_every: After this many checkpoints all files are written rather than linked.
-        max_bytes: Largest size of a checkpoint in all; None allows what the memory can hold.
+        directory: Directory of the checkpoints; created if missing. Unfinished ones left by a crash
+            are removed.
+        keep: Number of latest checkpoints kept, besides one that shares no file with them.
+        keep_every: Number of checkpoints after which all files are written rather than linked.
+        max_bytes: Maximum total size of a checkpoint; None allows the size of the memory.
         fs: File operations.
 
     Raises:
-        OSError: If the directory cannot be made or changed.
+        OSError: If the directory cannot be created or changed.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class CheckpointStore:
             raise ValueError(f"keep and keep_every must be at least 1, got {keep} and {keep_every}")
         self.directory = Path(directory)
         self.problems: list[str] = []
-        """What was found damaged, or could not be tidied up."""
+        """Damage found, and failed cleanups."""
         self._keep, self._keep_every, self._max_bytes = keep, keep_every, max_bytes
         self._fs: RealFs = RealFs() if fs is None else fs
         self._last: Written | None = None
@@ -65,19 +65,19 @@ class CheckpointStore:
     def save(self, step: int, checkpoint: Checkpoint, announce: Announce | None = None) -> Path:
         """Write a checkpoint, then remove those no longer kept; returns its directory.
 
-        One of this step that is there already stays if it is the same, and otherwise until the new
-        one is on the disk.
+        An existing one of this step is kept if it is identical, and otherwise until the new one is
+        on disk.
 
         Args:
-            step: What it is found by; the largest is the newest.
-            checkpoint: What to write.
-            announce: Has other processes write files of it.
+            step: Its key; the largest is the newest.
+            checkpoint: The contents.
+            announce: Makes other processes write their files.
 
         Raises:
-            DiskFull: If there is no room; nothing was changed.
-            CheckpointNotCommitted: If the disk refuses; nothing was changed.
-            CheckpointDurabilityUnknown: If it is in place, but a crash may undo that.
-            ValueError: If a section's name is not usable, or `meta` is not JSON.
+            DiskFull: If there is no space; nothing was changed.
+            CheckpointNotCommitted: On a disk error; nothing was changed.
+            CheckpointDurabilityUnknown: If it is in place, but may not survive a crash.
+            ValueError: If a section name is invalid, or `meta` is not JSON.
         """
         previous, generation, age = self._last, None, None
         if previous is not None:
@@ -105,12 +105,12 @@ class CheckpointStore:
     def newest(self) -> tuple[int, Checkpoint] | None:
         """Return step and content of the newest valid checkpoint; None if there never was any.
 
-        Damaged ones are set aside as `corrupt-...`, and `problems` says so.
+        Damaged ones are renamed to `corrupt-...` and listed in `problems`.
 
         Raises:
             NoValidCheckpoint: If there are some, but all are damaged.
-            UntrustedCheckpoint: If one holds what tgflow never writes.
-            CheckpointVersion: If one has a format that this tgflow does not read.
+            UntrustedCheckpoint: If one has content that tgflow never writes.
+            CheckpointVersion: If this tgflow does not support the format of one.
         """
         for entry in reversed(self.entries()):
             try:
@@ -129,13 +129,13 @@ class CheckpointStore:
         return None
 
     def entries(self) -> list[Entry]:
-        """Return the checkpoints there are, as `list_checkpoints` does."""
+        """Return the existing checkpoints, as `list_checkpoints` does."""
         return list_checkpoints(self.directory)
 
     def oldest_kept(self) -> dict[str, Any] | None:
         """Return the meta of the oldest checkpoint with a readable manifest; None without any.
 
-        What only earlier states need, such as the log before its position, may go.
+        Data that only earlier states need, such as the log before its position, may be removed.
         """
         for entry in self.entries():
             with suppress(CheckpointError):
@@ -148,7 +148,7 @@ class CheckpointStore:
         return sum(entry["bytes"] for entry in read_manifest(path)["files"].values())
 
     def remove_unfinished(self) -> None:
-        """Remove what is no longer written, and was never a checkpoint."""
+        """Remove unfinished directories of interrupted saves."""
         for path in self.directory.glob(f"{directories.TEMPORARY}*"):
             self._fs.remove_directory(path)
 
@@ -169,7 +169,7 @@ class CheckpointStore:
         return None
 
     def _prune(self) -> None:
-        """Remove what need not be kept; that it fails is a problem, but not the checkpoint's."""
+        """Remove checkpoints no longer kept; a failure is only added to `problems`."""
         entries = self.entries()
         newest = [*{entry.step: entry for entry in entries}.values()]  # the last of each step
         kept = newest[-self._keep :]
@@ -185,7 +185,7 @@ class CheckpointStore:
             self._remove(path)
 
     def _remove(self, path: Path) -> None:
-        """Remove a directory so that a crash never leaves half of it under its name."""
+        """Remove a directory such that a crash never leaves a partial one under its name."""
         gone = path.with_name(f"{directories.TEMPORARY}gone-{path.name}")
         try:
             self._fs.rename(path, gone)
@@ -204,7 +204,7 @@ class CheckpointStore:
 
 
 def _generation(entry: Entry) -> int | None:
-    """Return which checkpoints share files with `entry`; None if that cannot be read."""
+    """Return the group of checkpoints that share files with `entry`; None if unreadable."""
     try:
         generation: int | None = read_manifest(entry.path).get("generation")
     except CheckpointError:
@@ -218,28 +218,28 @@ def _content(manifest: Manifest) -> dict[str, Any]:
 
 
 MAX_FAILURES = 3
-"""In a row; then the training stops, as its progress would be lost."""
+"""Maximum consecutive failures; then the training stops, as its progress would be lost."""
 
 
 class Store(Protocol):
-    """Where a `CheckpointWriter` saves: `CheckpointStore`, or those of many ranks."""
+    """Target of a `CheckpointWriter`: `CheckpointStore`, or a store of many ranks."""
 
     def save(self, step: int, checkpoint: Checkpoint) -> Path:
-        """Write a checkpoint; return where it is."""
+        """Write a checkpoint; return its path."""
 
     def size_of(self, path: Path) -> int:
-        """Return the size in bytes of a checkpoint that `save` has written."""
+        """Return the size in bytes of a checkpoint written by `save`."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriterStats:
-    """What the writer has done so far."""
+    """Statistics of the writer."""
 
     last_step: int | None = None
-    """Of the last checkpoint that is on the disk."""
+    """Step of the last checkpoint on disk."""
     last_path: Path | None = None
     seconds: float = 0.0
-    """How long the last one took."""
+    """Write time of the last one."""
     num_bytes: int = 0
     """Size of the last one, linked files included."""
     saved: int = 0
@@ -249,13 +249,13 @@ class WriterStats:
 
 
 class CheckpointWriter:
-    """Saves to `store` in a thread of its own; at most one checkpoint is under way.
+    """Saves to `store` in a background thread; at most one checkpoint is in progress.
 
-    That the disk refuses is a warning and counted; three times in a row is an error, which
-    `submit` or `wait` raises. Anything else that goes wrong they raise at once.
+    A disk error is a warning and counted; after three in a row `submit` or `wait` raises the last
+    one. All other errors are raised at once.
 
     Args:
-        store: Used by nobody else meanwhile.
+        store: Target, for exclusive use.
     """
 
     def __init__(self, store: Store) -> None:
@@ -266,18 +266,18 @@ class CheckpointWriter:
 
     @property
     def busy(self) -> bool:
-        """Whether a checkpoint is under way."""
+        """Whether a checkpoint is in progress."""
         return self._thread is not None and self._thread.is_alive()
 
     def submit(self, step: int, checkpoint: Checkpoint) -> bool:
-        """Begin to save, and return at once; False, and nothing is done, while one is under way.
+        """Start a save and return at once; return False, without effect, while one is in progress.
 
         Args:
             step: As in `CheckpointStore.save`.
-            checkpoint: Nobody may change its tensors from now on.
+            checkpoint: Its tensors must not change afterwards.
 
         Raises:
-            OSError: If the last three have failed; it is the last one's.
+            OSError: The error of the last save, if the last three have failed.
         """
         if self.busy:
             return False
@@ -289,7 +289,7 @@ class CheckpointWriter:
         return True
 
     def wait(self) -> WriterStats:
-        """Return once nothing is under way.
+        """Block until no save is in progress.
 
         Raises:
             OSError: As `submit`.

@@ -1,4 +1,4 @@
-"""Tensors as bytes in the safetensors format, written and read without trust in anything."""
+"""Tensors in the safetensors format, written and read without trusting the data."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CHUNK_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A section's bytes: a header, and the tensors' own memory."""
+    """Serialized section: a header, and the tensors' own memory."""
 
     header: bytes
     data: list[Tensor]
@@ -48,11 +48,11 @@ class Encoded:
 
     @property
     def num_bytes(self) -> int:
-        """Length in all."""
+        """Total length in bytes."""
         return len(self.header) + sum(x.nbytes for x in self.data)
 
     def chunks(self) -> Iterator[bytes | memoryview]:
-        """Yield the bytes in pieces that are neither tiny nor huge, each good until the next."""
+        """Yield the bytes in chunks of moderate size, each valid until the next."""
         small = bytearray(self.header)
         for x in self.data:
             if x.nbytes < CHUNK_BYTES:
@@ -70,7 +70,7 @@ class Encoded:
 
 
 def encode(tensors: Tensors) -> Encoded:
-    """Return the bytes of a section; the same tensors always give the same bytes."""
+    """Serialize a section; equal tensors always give equal bytes."""
     header, data, offset = {}, [], 0
     for name in sorted(tensors, key=lambda name: (-tensors[name].element_size(), name)):
         x = tensors[name].detach()
@@ -87,7 +87,7 @@ def encode(tensors: Tensors) -> Encoded:
 
 
 def read(what: str, descriptor: int, size: int) -> Tensors:
-    """Return the tensors of an open file, each in memory of its own."""
+    """Read the tensors of an open file, each into its own memory."""
     offset, tensors = check(what, descriptor, size)
     for x in tensors.values():
         data = x.reshape(-1).view(torch.uint8).numpy().data if x.numel() else memoryview(b"")
@@ -102,7 +102,7 @@ def read(what: str, descriptor: int, size: int) -> Tensors:
 
 
 def check(what: str, descriptor: int, size: int) -> tuple[int, Tensors]:
-    """Return where the data of an open file begins, and its tensors, not read yet, in order."""
+    """Return the offset of the data in an open file, and its unread tensors, in order."""
     start = os.pread(descriptor, 8, 0)
     length = int.from_bytes(start, "little")
     if len(start) < 8 or length > min(MAX_HEADER_BYTES, size - 8):
@@ -130,13 +130,12 @@ def check(what: str, descriptor: int, size: int) -> tuple[int, Tensors]:
 def check_like(what: str, found: Tensors, expected: Tensors) -> None:
     """Raise unless `found` has the names, shapes and dtypes of `expected`.
 
-    Args:
-        what: The section, for messages.
-        found: A section that was loaded.
-        expected: What the configuration implies, such as a new model's `state_dict()`.
+    what: Section name, for messages.
+    found: A loaded section.
+    expected: Tensors implied by the configuration, such as a new model's `state_dict()`.
 
     Raises:
-        UntrustedCheckpoint: If not.
+        UntrustedCheckpoint: If they differ.
     """
     for name in sorted(found.keys() ^ expected.keys()):
         side = "lacks" if name in expected else "has an unknown"

@@ -1,4 +1,4 @@
-"""Plain values of a manifest, checked against the types that tgflow writes."""
+"""Validation of manifest values against the types that tgflow writes."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from tgflow.units import INT64_MAX
 
 
 def read_as(kind: Any, value: Any, key: str) -> Any:
-    """Return a value of JSON as `kind`, all of it checked.
+    """Convert a JSON value to `kind`, fully validated.
 
     Args:
-        kind: Any, bool, int, float, str, None, Literal, list, tuple, dict with keys of str, a union
-            of these, or a dataclass of such fields, which are all due. Integers have 64 bits,
+        kind: Any, bool, int, float, str, None, Literal, list, tuple, dict with str keys, a union of
+            these, or a dataclass of such fields, all of which are required. Integers have 64 bits,
             and floats are finite.
-        value: What a manifest holds.
-        key: Where it is, for messages.
+        value: Value from a manifest.
+        key: Its path, for messages.
 
     Returns:
-        The value; for a dataclass, one of them.
+        The value; for a dataclass, an instance.
 
     Raises:
-        UntrustedCheckpoint: If it is something else: the message names the key.
+        UntrustedCheckpoint: If the type differs; the message names the key.
 
     Example:
         >>> read_as(dict[str, list[int]], {"a": [1]}, "meta.a")
@@ -75,7 +75,7 @@ def read_natural(meta: Mapping[str, Any], key: str, most: int = INT64_MAX) -> in
     """Return the integer from 0 to `most` under `key`.
 
     Raises:
-        UntrustedCheckpoint: If there is none: the message names the key.
+        UntrustedCheckpoint: If it is missing or invalid; the message names the key.
     """
     value: int = read_as(int, meta.get(key), key)
     if not 0 <= value <= most:

@@ -1,1 +1,1 @@
-"""What survives a crash: files written so that they are whole or absent, and the log of events."""
+"""Crash-safe files: atomic replacement, append-only files, and the event log."""

@@ -1,4 +1,4 @@
-"""What goes wrong with files that must survive a crash."""
+"""Errors of crash-safe files."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import errno
 import os
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""Codes of a disk, or of someone's share of it, that is full."""
+"""Error codes of a full disk or an exceeded quota."""
 WAY_OUT = "bring the file back from a copy, or start over with another --out"
-"""What can be done about a damaged log."""
+"""Fix for a damaged log."""
 
 
 class DiskFull(OSError):
-    """There is no room; nothing was changed. Make room, or move the run to a larger disk."""
+    """Raised when the disk is full; nothing was changed. Free some space, or use a larger disk."""
 
     def __init__(self, what: str, path: os.PathLike[str] | str) -> None:
         super().__init__(errno.ENOSPC, what, os.fspath(path))
 
 
 class LogCorrupt(RuntimeError):
-    """The log lacks events, or holds damaged ones, that were on the disk: no crash does that."""
+    """Raised when synced events of the log are missing or damaged; a crash cannot cause this."""
 
 
 class Locked(RuntimeError):
-    """Another process is writing here."""
+    """Raised when another process holds the lock."""
 
 
 class LogVersion(RuntimeError):
-    """Another tgflow, most likely a newer one, wrote the log."""
+    """Raised when another tgflow version, most likely a newer one, wrote the log."""

@@ -1,4 +1,4 @@
-"""File operations of writers of durable files; files that grow, and files that are replaced."""
+"""Durable file operations; append-only files, and files replaced atomically."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 
 def sync_data(fd: int) -> None:
-    """Return once what was written to a file is on the disk, by what the system has for that."""
+    """Sync a file's data to disk with the call that the system provides."""
     if hasattr(os, "fdatasync"):
         os.fdatasync(fd)
     else:  # macOS, where fsync leaves data in the disk's cache
@@ -19,14 +19,14 @@ def sync_data(fd: int) -> None:
 
 
 class RealFs:
-    """File operations of the operating system; tests replace some. All may raise OSError."""
+    """File operations of the operating system; tests override some. All may raise OSError."""
 
     def create(self, path: Path) -> int:
-        """Make a file that must not be there, and return a descriptor to write it by."""
+        """Create a file that must not exist; return a writable descriptor."""
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
 
     def append_to(self, path: Path) -> int:
-        """Return a descriptor that writes at the end of a file that is there."""
+        """Return a descriptor that appends to an existing file."""
         return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def write(self, fd: int, data: bytes | memoryview) -> None:
@@ -36,7 +36,7 @@ class RealFs:
             view = view[os.write(fd, view) :]
 
     def sync(self, fd: int) -> None:
-        """Return once all that was written is on the disk."""
+        """Sync a file to disk."""
         sync_data(fd)
 
     def close(self, fd: int) -> None:
@@ -44,7 +44,7 @@ class RealFs:
         os.close(fd)
 
     def truncate(self, path: Path, size: int) -> None:
-        """Cut a file to `size` bytes, and wait until that is on the disk."""
+        """Truncate a file to `size` bytes, and sync."""
         fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             os.ftruncate(fd, size)
@@ -53,15 +53,15 @@ class RealFs:
             os.close(fd)
 
     def make_directory(self, path: Path) -> None:
-        """Make a directory that must not be there."""
+        """Create a directory that must not exist."""
         path.mkdir()
 
     def link(self, source: Path, target: Path) -> None:
-        """Give a file a second name."""
+        """Create a hard link."""
         os.link(source, target, follow_symlinks=False)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Give a file or directory another name; a file there is replaced."""
+        """Rename a file or directory; an existing file is replaced."""
         source.rename(target)
 
     def unlink(self, path: Path) -> None:
@@ -75,7 +75,7 @@ class RealFs:
         path.rmdir()
 
     def sync_directory(self, path: Path) -> None:
-        """Return once the names in a directory are on the disk."""
+        """Sync the names in a directory to disk."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -84,7 +84,7 @@ class RealFs:
 
 
 def make_directories(fs: RealFs, path: Path) -> None:
-    """Make a directory and those above it that are missing, names on the disk; or do nothing."""
+    """Create a directory and its missing parents durably; do nothing if it exists."""
     if path.is_dir():
         return
     make_directories(fs, path.parent)
@@ -94,17 +94,17 @@ def make_directories(fs: RealFs, path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path, *, sync: bool = True) -> Iterator[Path]:
-    """Give a path to write a file to, which takes the place of `path` where the block is left.
+    """Yield a temporary path, which replaces `path` when the block exits.
 
-    Readers find what was written or what was there before, also after a crash if it is synced.
-    Which of both a crash leaves is certain once the names in the directory are synced.
+    Readers see the new or the old content, also after a crash if it is synced. After a crash the
+    choice between the two is certain only once the directory is synced.
 
     Args:
-        path: The file. Meanwhile `.NAME.partial` is beside it; an error in the block removes that.
-        sync: Whether the bytes are on the disk before the names change.
+        path: The file. The temporary file is `.NAME.partial` beside it; on an error it is removed.
+        sync: Whether to sync the bytes before the rename.
 
     Raises:
-        OSError: If it cannot be written; `path` is as it was.
+        OSError: If it cannot be written; `path` is unchanged.
     """
     partial = path.with_name(f".{path.name}.partial")
     try:
@@ -119,15 +119,15 @@ def replacing(path: Path, *, sync: bool = True) -> Iterator[Path]:
 
 
 def replace_file(path: Path, parts: Iterable[bytes]) -> None:
-    """Let a file hold these bytes and no others, synced; it is made if it is not there."""
+    """Replace the content of a file, synced; the file is created if missing."""
     with replacing(path) as partial, partial.open("wb") as file:
         file.writelines(parts)
 
 
 class AppendedFile:
-    """A file that is written at its end; what is written is at once readable by others.
+    """An append-only file; written data is readable by other processes at once.
 
-    It is opened when it is first written or synced, and made when it is written.
+    It is opened by the first write or sync, and created by the first write.
 
     Args:
         path: The file.
@@ -137,17 +137,17 @@ class AppendedFile:
         self.path = path
         self._file: BinaryIO | None = None
         self._is_named = False
-        """Whether its name is on the disk; a process that was killed may have made it just now."""
+        """Whether its name is on disk; a killed process may have created it just before."""
 
     @property
     def size(self) -> int:
-        """Bytes that it holds, 0 where there is no file."""
+        """Size in bytes, 0 without a file."""
         if self._file is not None:
             return self._file.tell()
         return self.path.stat().st_size if self.path.exists() else 0
 
     def write(self, data: bytes) -> None:
-        """Add `data`.
+        """Append `data`.
 
         Raises:
             OSError: If it cannot be written.
@@ -157,10 +157,10 @@ class AppendedFile:
         file.flush()
 
     def sync(self) -> int:
-        """Return its size once all of it is on the disk.
+        """Sync to disk and return the size.
 
         Raises:
-            OSError: If that is not certain.
+            OSError: If the sync failed.
         """
         if self._file is None and not self.path.exists():
             return 0
@@ -171,27 +171,27 @@ class AppendedFile:
         return self.size
 
     def rewind(self, size: int) -> None:
-        """Cut it back to its first `size` bytes; one that is shorter stays as it is.
+        """Truncate to the first `size` bytes; a shorter file stays unchanged.
 
         Raises:
-            OSError: If it cannot be cut.
+            OSError: If it cannot be truncated.
         """
         self.close()
         if self.size > size:
             os.truncate(self.path, size)
 
     def replace(self, parts: Iterable[bytes]) -> None:
-        """Hold these bytes instead; readers, also after a crash, find them or the ones before.
+        """Replace the content; readers, also after a crash, see the new or the old bytes.
 
         Raises:
-            OSError: If they cannot be written; it is as it was.
+            OSError: If they cannot be written; the file is unchanged.
         """
         self.close()
         replace_file(self.path, parts)
         self._is_named = False
 
     def close(self) -> None:
-        """Close it; it can be written again."""
+        """Close the file; a later write reopens it."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -1,4 +1,4 @@
-"""One process writes to a run directory: a lock that ends with the process, however it ends."""
+"""Exclusive lock on a run directory, released when the process ends for any reason."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ MAX_NOTE_BYTES = 4096
 
 
 class RunLock:
-    """Holds the lock on `path` until `release`, or until the process is gone.
+    """Holds the lock on `path` until `release`, or until the process ends.
 
-    The file stays: removing it would let two processes lock two files of one name.
+    The file is never removed: otherwise two processes could lock two files of one name.
 
     Args:
-        path: The lock's file, such as run/.lock; made if it is not there.
+        path: The lock file, such as run/.lock; created if missing.
 
     Raises:
         Locked: If another process, or another `RunLock` of this one, holds it.
-        OSError: If the file cannot be made.
+        OSError: If the file cannot be created.
     """
 
     def __init__(self, path: Path) -> None:
@@ -49,7 +49,7 @@ class RunLock:
         os.pwrite(self._fd, json.dumps(note).encode(), 0)
 
     def release(self) -> None:
-        """Let others have the lock; a second time does nothing."""
+        """Release the lock. Idempotent."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

@@ -1,8 +1,8 @@
-"""The durable log: rows as they arrived, in frames that are whole or absent, over any crash.
+"""Durable log: rows in arrival order, in frames that are written atomically and survive crashes.
 
-It is a folder of segments `0000000000.log`, `0000000001.log`, ...; a segment is a header and then
-frames. A frame is a header, rows as an Arrow stream, and a footer in JSON. The header of a segment
-is that of a frame without a body, in which `synced` is where the segment before it ends.
+It is a folder of segments `0000000000.log`, `0000000001.log`, ...; a segment is a header followed
+by frames. A frame is a header, rows as an Arrow stream, and a footer in JSON. The header of a
+segment is that of a frame without a body; its `synced` is the end of the previous segment.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from tgflow.durable.errors import FULL, WAY_OUT, DiskFull, LogCorrupt, LogVersio
 from tgflow.durable.fs import RealFs, make_directories
 
 UNSYNCED_BYTES = 64 << 20
-"""Frames not yet on the disk are kept in memory up to this size; then they are synced."""
+"""Maximum bytes of unsynced frames kept in memory; above it they are synced."""
 MAX_BODY_BYTES = 1 << 30
-"""Of one frame: a length beyond this is damage, and rows beyond it must be split."""
+"""Maximum bytes of a frame: a larger length is damage, and more rows must be split."""
 MAGIC = b"tgF\xf1"
 VERSION = 2
 _FIELDS = struct.Struct("<4sHxxIQQQQI")
@@ -40,26 +40,26 @@ _NAME = re.compile(r"(\d{10})\.log")
 
 
 class BadFrame(ValueError):
-    """Bytes that are no frame written for this place."""
+    """Raised for bytes that are not a frame written for this place."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class LogPosition:
-    """A place in the log, after a frame."""
+    """Position in the log, after a frame."""
 
     segment: int
     byte: int
 
     def to_json(self) -> dict[str, int]:
-        """Return what `from_json` reads."""
+        """Return the position as JSON, for `from_json`."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, int]) -> LogPosition:
-        """Return the position that `to_json` wrote.
+        """Return the position for a result of `to_json`.
 
         Raises:
-            ValueError: If it is none.
+            ValueError: If it is invalid.
         """
         place = tuple(value.get(name) for name in ("segment", "byte"))
         if any(type(x) is not int or x < 0 for x in place):
@@ -68,11 +68,11 @@ class LogPosition:
 
 
 Frame: TypeAlias = tuple[pa.RecordBatch, dict[str, Any], LogPosition]
-"""Rows, footer, and the place after the frame."""
+"""Rows, footer, and the position after the frame."""
 
 
 class Body(NamedTuple):
-    """A frame's rows and footer as bytes, before it has a place."""
+    """A frame's serialized rows and footer, without a position."""
 
     data: bytes | memoryview
     footer_bytes: int
@@ -80,11 +80,11 @@ class Body(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What stands before a frame's body."""
+    """Header of a frame."""
 
     byte: int
     synced: int
-    """Byte of its segment up to which all was on the disk when it was written."""
+    """Byte of its segment up to which everything was synced when it was written."""
     columns_bytes: int
     footer_bytes: int
     crc: int
@@ -98,23 +98,22 @@ class Header(NamedTuple):
 class DurableLog:
     """A log in a directory, appended to by one process (see `RunLock`).
 
-    Opening recovers: a frame that a crash left half-written at the end is cut off. `append`, `sync`
-    and `drop_before` may be called from several threads; so may `read`, which sees whole frames.
+    Opening recovers: a partial frame left by a crash is truncated. `append`, `sync`, `drop_before`
+    and `read`, which returns complete frames only, may be called from several threads.
 
     Args:
-        directory: Where its segments are; made if it is not there.
+        directory: Directory of the segments; created if missing.
         fs: File operations.
-        segment_bytes: A segment this large is followed by a new one.
-        sync_ms: Longest time between two waits for the disk while frames are appended; 0 waits at
-            every frame.
-        needed: The place from which on frames will be read, that of a checkpoint; None for all.
-            They are checked; what is damaged or missing before it is not refused. A log of which
-            nothing is there begins right after it.
+        segment_bytes: Size of a segment at which a new one is started.
+        sync_ms: Maximum time between two syncs while frames are appended; 0 syncs every frame.
+        needed: Position from which frames will be read, that of a checkpoint; None for all.
+            They are verified; damage or gaps before it are tolerated. An empty log begins right
+            after it.
 
     Raises:
-        LogCorrupt: If frames that were on the disk are damaged or missing.
-        LogVersion: If another tgflow wrote it.
-        OSError: If the directory cannot be made, read or written.
+        LogCorrupt: If synced frames are damaged or missing.
+        LogVersion: If another tgflow version wrote it.
+        OSError: If the directory cannot be created, read or written.
     """
 
     def __init__(
@@ -140,13 +139,13 @@ class DurableLog:
 
     @property
     def end(self) -> LogPosition:
-        """The place after the last frame."""
+        """Position after the last frame."""
         with self._lock:
             return LogPosition(self._number, self._size)
 
     @property
     def is_whole(self) -> bool:
-        """Whether it holds its frames from the first one ever."""
+        """Whether it still has its very first frame and all later ones."""
         with self._lock:
             return self._first == 0
 
@@ -158,19 +157,19 @@ class DurableLog:
             return sum(self._path(number).stat().st_size for number in older) + self._size
 
     def append(self, rows: pa.RecordBatch, footer: Mapping[str, Any]) -> LogPosition:
-        """Add a frame and return the place after it.
+        """Append a frame and return the position after it.
 
-        It can be read at once, and survives the process; it survives the machine from the next
-        sync on. If this raises, the frame is not in the log, and the next `append` continues after
-        the one before it.
+        It is readable at once, and survives the process; it survives the machine after the next
+        sync. If this raises, the frame is not in the log, and the next `append` continues after the
+        previous one.
 
         Args:
-            rows: Rows, at least none, with any columns.
-            footer: What JSON can hold.
+            rows: Rows, possibly none, with any columns.
+            footer: JSON-serializable values.
 
         Raises:
-            DiskFull: If there is no room.
-            OSError: If the disk refuses.
+            DiskFull: If there is no space.
+            OSError: On a disk error.
             ValueError: If the frame is too large, or the footer is not JSON.
         """
         body = encode(rows, footer)
@@ -182,35 +181,35 @@ class DurableLog:
             return self.end
 
     def sync(self) -> None:
-        """Return once all frames are on the disk.
+        """Sync all frames to disk.
 
         Raises:
-            DiskFull: If there is no room; frames not yet on the disk are kept for the next try.
-            OSError: If the disk refuses; as above.
+            DiskFull: If there is no space; unsynced frames are kept for the next attempt.
+            OSError: On a disk error; as above.
         """
         with self._lock, _report_full_disk(self.directory):
             self._reopen()
             self._sync()
 
     def read(self, start: LogPosition | None = None) -> Iterator[Frame]:
-        """Return rows, footer and the place after it of each frame from `start` on.
+        """Yield rows, footer and end position of each frame from `start` on.
 
         Args:
-            start: The place after a frame, as `append` gave it; None for the oldest frame there is.
+            start: Position after a frame, from `append`; None for the oldest frame.
 
         Raises:
-            LogCorrupt: If the log begins after `start` or ends before it; while the frames are
-                gone through, if one is damaged.
+            LogCorrupt: If the log begins after `start` or ends before it; during iteration, if a
+                frame is damaged.
         """
         with self._lock:
             begin = LogPosition(self._first, HEADER_BYTES) if start is None else self._locate(start)
             return self._frames(begin, self.end)
 
     def drop_before(self, position: LogPosition) -> None:
-        """Remove the segments that hold only frames before `position`, once that is on the disk.
+        """Remove the segments that hold only frames before `position`, once it is synced.
 
         Raises:
-            OSError: If the disk refuses.
+            OSError: On a disk error.
         """
         with self._lock:
             if position > LogPosition(self._number, self._synced):
@@ -218,13 +217,13 @@ class DurableLog:
             while self._first < min(position.segment, self._number):
                 self._fs.unlink(self._path(self._first))
                 self._first += 1
-                self._fs.sync_directory(self.directory)  # so that no gap can be left
+                self._fs.sync_directory(self.directory)  # so that a crash leaves no gap
 
     def close(self) -> None:
-        """Sync and close; a second time does nothing.
+        """Sync and close. Idempotent.
 
         Raises:
-            OSError: If the disk refuses; frames since the last sync may then be lost.
+            OSError: On a disk error; frames since the last sync may then be lost.
         """
         with self._lock:
             if self._fd is None and not self._broken:
@@ -250,7 +249,7 @@ class DurableLog:
         """Return where the frames after `place` begin: in a later segment if its own ends there."""
         number, byte, end = place.segment, place.byte, self.end
         while self._first - 1 <= number < end.segment and byte >= (stop := self._end_of(number)):
-            # frames that were moved to the next segment kept their order and their sizes
+            # frames moved to the next segment keep their order and sizes
             number, byte = number + 1, HEADER_BYTES + byte - stop
         if number < self._first or (number, byte) > (end.segment, end.byte):
             raise LogCorrupt(
@@ -261,7 +260,7 @@ class DurableLog:
         return LogPosition(number, byte)
 
     def _end_of(self, number: int) -> int:
-        """Return up to which byte the older segment `number` counts."""
+        """Return the end of the older segment `number`."""
         path = self._path(number + 1)
         try:
             return _read_header(path, number + 1)
@@ -291,7 +290,7 @@ class DurableLog:
         least = LogPosition(0, 0) if needed is None else needed
         found = self._segments(least.segment)
         if found and not self._has_header(found[-1], least):
-            # it was being made when the machine went down: nothing in it counts
+            # a crash interrupted its creation: none of its content counts
             self._fs.unlink(self._path(found.pop()))
             self._fs.sync_directory(self.directory)
         if not found:
@@ -305,10 +304,10 @@ class DurableLog:
         if path.stat().st_size > self._size:
             self._fs.truncate(path, self._size)
         self._fd = self._fs.append_to(path)
-        self._fs.sync(self._fd)  # the process before may have died without
+        self._fs.sync(self._fd)  # the previous process may have ended without a sync
 
     def _segments(self, needed: int) -> list[int]:
-        """Return the numbers of the segments after the last gap, which must not be needed."""
+        """Return the numbers of the segments after the last gap, which must lie before `needed`."""
         names = (_NAME.fullmatch(entry.name) for entry in self.directory.iterdir())
         found, start = sorted(int(name[1]) for name in names if name), 0
         for i, (before, after) in enumerate(pairwise(found), 1):
@@ -320,7 +319,7 @@ class DurableLog:
         return found[start:]
 
     def _has_header(self, number: int, needed: LogPosition) -> bool:
-        """Return whether the last segment has a whole header; else a crash left it half-made."""
+        """Return whether the last segment has a complete header; else a crash left it partial."""
         path = self._path(number)
         try:
             _read_header(path, number)
@@ -334,7 +333,7 @@ class DurableLog:
         return True
 
     def _scan(self, path: Path, needed: LogPosition) -> int:
-        """Return where the last segment ends: before a frame that a crash left half-written."""
+        """Return the end of the last segment: before a partial frame left by a crash."""
         size, end = path.stat().st_size, HEADER_BYTES
         needed_byte = needed.byte if needed.segment == self._number else 0
         with _open_segment(path) as file:
@@ -373,7 +372,7 @@ class DurableLog:
             try:
                 self._sync()
             except BaseException:
-                self._unsynced.pop()  # the error tells the caller that it is not in the log
+                self._unsynced.pop()  # the raised error means that it is not in the log
                 raise
 
     def _sync(self) -> None:
@@ -396,7 +395,7 @@ class DurableLog:
         self._synced_at = time.monotonic()
 
     def _take_back(self) -> None:
-        """Cut off what a failed write left, or leave the segment as a failed sync does."""
+        """Truncate the remains of a failed write, or abandon the segment as after a failed sync."""
         path = self._path(self._number)
         try:
             self._fs.truncate(path, self._size)
@@ -406,15 +405,15 @@ class DurableLog:
             self._abandon()
 
     def _abandon(self) -> None:
-        """Give the segment up: what is not surely on the disk goes to the next one."""
+        """Abandon the segment: frames that may not be on disk go to the next one."""
         self._close_file()
         self._broken = True
         self._size = self._synced
-        with suppress(OSError):  # if it cannot be cut, the next segment's header says where it ends
+        with suppress(OSError):  # if it cannot be truncated, the next segment's header has its end
             self._fs.truncate(self._path(self._number), self._synced)
 
     def _reopen(self) -> None:
-        """After a failure, write what was not on the disk to a new segment, and wait for it."""
+        """After a failure, write the unsynced frames to a new segment, and sync."""
         if not self._broken:
             if self._fd is None:
                 raise ValueError(f"the log in {self.directory} is closed")
@@ -432,9 +431,9 @@ class DurableLog:
                 self._fs.close(old)
 
     def _create(self, number: int, previous_end: int, bodies: tuple[Body, ...] = ()) -> None:
-        """Make segment `number` with `bodies`, wait for the disk, and make it the one in use."""
+        """Create segment `number` with `bodies`, sync, and make it the current one."""
         path = self._path(number)
-        if path.exists():  # left by a try that failed
+        if path.exists():  # left by a failed attempt
             self._fs.unlink(path)
         fd = self._fs.create(path)
         size = HEADER_BYTES
@@ -477,7 +476,7 @@ def path_of(directory: Path, number: int) -> Path:
 
 
 def encode(rows: pa.RecordBatch, footer: Mapping[str, Any]) -> Body:
-    """Return the body of a frame."""
+    """Serialize the body of a frame."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_batch(rows)
@@ -505,7 +504,7 @@ def framed(body: Body, segment: int, byte: int, synced: int) -> bytes:
 
 
 def parse_header(data: bytes, segment: int, byte: int) -> Header:
-    """Return the header in `data`, which must have been written for this place."""
+    """Parse the header in `data`, which must have been written for this place."""
     if len(data) < HEADER_BYTES:
         raise BadFrame("the header is cut off")
     if zlib.crc32(data[: _FIELDS.size]) != _CRC.unpack_from(data, _FIELDS.size)[0]:
@@ -521,7 +520,7 @@ def parse_header(data: bytes, segment: int, byte: int) -> Header:
 
 
 def decode(header: Header, body: bytes) -> tuple[pa.RecordBatch, dict[str, Any]]:
-    """Return the rows and the footer of a body that has been checked."""
+    """Parse the rows and the footer of a verified body."""
     try:
         columns = pa.py_buffer(body).slice(0, header.columns_bytes)
         with pa.ipc.open_stream(columns) as reader:
@@ -536,18 +535,18 @@ def decode(header: Header, body: bytes) -> tuple[pa.RecordBatch, dict[str, Any]]
 
 
 def _open_segment(path: Path) -> BinaryIO:
-    """Open a plain file to read, never through a link."""
+    """Open a regular file for reading, never through a link."""
     return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW))
 
 
 def _read_header(path: Path, number: int) -> int:
-    """Return up to which byte the predecessor of the segment in `path` counts."""
+    """Return the end of the predecessor of the segment in `path`."""
     with _open_segment(path) as file:
         return parse_header(file.read(HEADER_BYTES), number, 0).synced
 
 
 def _read_frame(file: BinaryIO, number: int, byte: int) -> tuple[Header, bytes]:
-    """Return header and checked body of the frame at `byte`."""
+    """Return the header and the verified body of the frame at `byte`."""
     file.seek(byte)
     header = parse_header(file.read(HEADER_BYTES), number, byte)
     if header.end > os.fstat(file.fileno()).st_size:
@@ -559,7 +558,7 @@ def _read_frame(file: BinaryIO, number: int, byte: int) -> tuple[Header, bytes]:
 
 
 def _good_frames(file: BinaryIO, number: int, start: int) -> Iterator[Header]:
-    """Yield the headers of frames from `start` on, which need not be where one begins."""
+    """Yield the valid headers of frames after `start`, at any byte."""
     file.seek(start)
     data = file.read()
     at = data.find(MAGIC)
