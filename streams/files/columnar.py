@@ -240,7 +240,7 @@ def npz_decoder(path: Path) -> ColumnarDecoder:
                 if info.filename.endswith(".npy")
             }
     except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError) as error:
-        text = f"no readable .npz file: {error!s:.100}"
+        text = f"not a readable .npz file: {error!s:.100}"
         raise StreamError(str(path), "syntax", text) from None
 
     def arrays(names: Sequence[str]) -> Mapping[str, Any]:
@@ -261,7 +261,7 @@ def _shape(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[int, ...]:
     if dtype.hasobject:
         raise ValueError(f"{info.filename} holds Python objects, which are not unpickled")
     if int(np.prod(shape, dtype=object)) * dtype.itemsize > info.file_size:
-        raise ValueError(f"{info.filename} is shorter than its header says")
+        raise ValueError(f"{info.filename} is shorter than its header declares")
     return tuple(shape)
 
 

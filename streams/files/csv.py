@@ -77,7 +77,7 @@ def names_of(layout: TextLayout) -> list[str] | None:
     if sep is not None and not sep.isascii():
         raise ValueError(f"sep must be an ASCII character, tab or space, got {sep!r}")
     if comment is not None and not comment.strip():
-        raise ValueError(f"comment must be what lines begin with, as #, got {comment!r}")
+        raise ValueError(f"comment must be a line prefix such as #, got {comment!r}")
     if columns is None:
         return None
     given = columns.split(",") if isinstance(columns, str) else columns
@@ -193,7 +193,7 @@ class CsvDecoder(TextDecoder):
         line = next(iter(self.head()), b"")
         values = split_values(line, ",")
         if len(values) > 1 and all(as_integer(value) is not None for value in values[:2]):
-            text = f"the first line is a row, and no header: {shown(line.decode())}"
+            text = f"the first line is a row, not a header: {shown(line.decode())}"
             way_out = "put the header above it, or read it with format='csv' columns='src,dst,t'"
             raise StreamError(f"{self.name}, line 1", "schema", f"{text}; {way_out}")
 
@@ -235,7 +235,7 @@ class CsvDecoder(TextDecoder):
             lines = head_of(self._path, MAX_COMMENTS + 1, HEAD_BYTES, self._max_bytes)
         count = sum(1 for _ in takewhile(lambda line: line.startswith(self.comments), lines))
         if count > MAX_COMMENTS:
-            text = f"it begins with more than {MAX_COMMENTS:,} lines of comments"
+            text = f"it begins with more than {MAX_COMMENTS:,} comment lines"
             raise StreamError(self.name, "schema", f"{text}; is it a list of edges?")
         return lines[:count]
 
@@ -382,7 +382,7 @@ def _quote_error(line: Text, delimiter: str) -> str | None:
 def _quote_fault(line: Text, delimiter: str) -> tuple[str, str]:
     """Return the quoting error of a line without values, and the fix."""
     if "unexpected end" in (_quote_error(line, delimiter) or ""):
-        return "a quote is not closed", "values hold no line ends here"
+        return "a quote is not closed", "values must not contain line ends"
     return "text follows a closing quote", "write quotes within quotes twice"
 
 
@@ -393,7 +393,7 @@ def _fault(
         return fault
     plain = line.removesuffix(b"\n").removesuffix(b"\r") if line.endswith(b"\n") else line
     if b"\r" in plain:
-        return "syntax", r"a \r stands within the line; end lines by \n or \r\n"
+        return "syntax", r"a \r within the line; end lines with \n or \r\n"
     values = split_values(plain, delimiter)
     if not values:
         what, way_out = _quote_fault(plain, delimiter)
@@ -403,7 +403,7 @@ def _fault(
         if len(values) < len(names) and not line.endswith(b"\n"):
             way_out = "the file ends within this line: fetch it again, or remove the line"
             return "schema", f"{text}; {way_out}"
-        return "schema", f"{text}; mend or remove the line"
+        return "schema", f"{text}; fix or remove the line"
     row = dict(zip(names, values, strict=True))
     for name in (columns.src, columns.dst) if ids == "int" else ():
         number = as_integer(row[name])

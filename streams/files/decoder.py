@@ -67,7 +67,7 @@ def digest(before: bytes) -> str:
 def check_digest(name: str, before: bytes, position: Mapping[str, Any], what: str) -> None:
     """Raise `SourceMismatch` if `before` differs from the data before `position` when saved."""
     if digest(before) != position["sha256"]:
-        text = f"what stands before {what} is not what was read there; it is another file: "
+        text = f"the data before {what} differs from what was read; it is another file: "
         raise SourceMismatch(name, "schema", f"{text}put the old one back, or start afresh")
 
 

@@ -99,9 +99,9 @@ def _features(path: Path) -> Rows | None:
     try:
         rows = np.load(path, mmap_mode="r", allow_pickle=False)
     except ValueError as error:
-        raise StreamError(str(path), "syntax", f"no file of numbers: {error!s:.100}") from None
+        raise StreamError(str(path), "syntax", f"not a file of numbers: {error!s:.100}") from None
     if not isinstance(rows, np.ndarray) or rows.ndim != 2 or rows.dtype.kind != "f":
-        text = "features are a matrix of floats with a row for each event; save such a one"
+        text = "features must be a float matrix with one row per event"
         raise StreamError(str(path), "type", text)
     if not any(part.any() for part in np.array_split(rows, len(rows) // (1 << 14) + 1)):
         _log.warning("%s holds zeros alone: the events are read without features", path)
@@ -126,7 +126,7 @@ def _index_fault(line: Text, num_rows: int) -> Fault | None:
     index = split_values(line, ",")[-1].strip()
     if _row_number(index, num_rows) is not None:
         return None
-    return "range", f"idx is {index!r:.40}, and there are features of rows 0 to {num_rows - 1}"
+    return "range", f"idx is {index!r:.40}, expected 0 to {num_rows - 1}"
 
 
 def _row_number(index: str, num_rows: int) -> int | None:

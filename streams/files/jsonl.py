@@ -167,16 +167,16 @@ def parse_object(line: Text) -> tuple[dict[str, Any], Fault | None]:
         value = json.loads(line.rstrip(b"\r\n"), parse_float=Decimal, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
         what = f"not JSON: {error.msg[0].lower()}{error.msg[1:]} at character {error.pos + 1}"
-        return {}, ("syntax", f"{what}; write one object a line")
+        return {}, ("syntax", f"{what}; write one object per line")
     except KeyError as error:
-        return {}, ("schema", f"the key {shown(error.args[0])} is there twice; keep one")
+        return {}, ("schema", f"the key {shown(error.args[0])} is repeated; keep one")
     except (RecursionError, ValueError):
-        text = "the JSON is nested too deep, or holds a number of thousands of digits"
-        return {}, ("syntax", f"{text}; write one flat object a line")
+        text = "the JSON is nested too deeply, or has a number with thousands of digits"
+        return {}, ("syntax", f"{text}; write one flat object per line")
     if not isinstance(value, dict):
-        return {}, ("syntax", f"{shown(value)} is no object; write one object a line")
+        return {}, ("syntax", f"{shown(value)} is not an object; write one object per line")
     if b"\\u" in line and not _is_whole(value):
-        return {}, ("encoding", "a text holds half of a character; write whole ones")
+        return {}, ("encoding", "a string has half of a character; write whole ones")
     return value, None
 
 

@@ -46,7 +46,7 @@ class _Found(dict[Key, Array]):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if not isinstance(value, _Values):
-            raise _Refused("a value that is no array")
+            raise _Refused("a value that is not an array")
         if not (isinstance(key, tuple) and len(key) == 3):
             raise _Refused("a key that is not (src, dst, t)")
         if any(type(part) not in (int, float) or part != int(part) for part in key):
@@ -76,7 +76,7 @@ class _Values:
         _, shape, dtype, _, data = state
         self.found = np.frombuffer(data, dtype.found)
         if shape != self.found.shape or self.found.dtype.kind not in "iu":
-            raise _Refused("an array that is no list of whole numbers")
+            raise _Refused("an array that is not a list of whole numbers")
 
 
 def _of_buffer(data: bytes, dtype: _DType, shape: tuple[int], _: str) -> _Values:
@@ -113,7 +113,9 @@ def read_pickled_arrays(path: Path) -> dict[Key, Array]:
         StreamError: If the file contains anything else, or is damaged.
     """
     if not path.stat().st_size:  # an empty file cannot be mapped
-        raise StreamError(f"{path}, byte 0", "syntax", "it is no whole pickle: the file is empty")
+        raise StreamError(
+            f"{path}, byte 0", "syntax", "it is not a whole pickle: the file is empty"
+        )
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
             found = _ArrayUnpickler(data).load()
@@ -125,7 +127,7 @@ def read_pickled_arrays(path: Path) -> dict[Key, Array]:
             text = f"it contains {error}, expected a dict of (src, dst, t) to arrays"
             raise StreamError(f"{path}, byte {data.tell()}", "syntax", text) from None
         except _DAMAGE as error:
-            text = f"it is no whole pickle: {type(error).__name__} {error!s:.100}"
+            text = f"it is not a whole pickle: {type(error).__name__} {error!s:.100}"
             raise StreamError(f"{path}, byte {data.tell()}", "syntax", text) from None
     return found
 
@@ -150,7 +152,7 @@ class _ArrayUnpickler(pickle._Unpickler):
     def load_build(self) -> None:
         state = self.stack.pop()
         if not isinstance(self.stack[-1], _DType | _Values):
-            raise _Refused("a state of what has none")
+            raise _Refused("a state for an object without one")
         self.stack[-1].__setstate__(state)
 
     dispatch = _Opcodes(

@@ -154,14 +154,14 @@ class Files:
         name, number = str(position["name"]), int(position["file"] or 0)
         if self._folder is None:
             if number >= len(self.names):
-                text = f"file {number + 1}, {name!r}, is not there any more"
+                text = f"file {number + 1}, {name!r}, no longer exists"
                 raise SourceExpired(self.names[0], "schema", f"{text}; it had been read in part")
             if self.names[number] != name:
                 text = f"file {number + 1} was {name!r}; give the same files in their order"
                 raise SourceMismatch(self.names[number], "schema", text)
             return number
         if name not in self.names:
-            text = f"{name!r} is gone, of which not all had been read; put it back"
+            text = f"{name!r} is gone before it was read completely; put it back"
             raise SourceExpired(str(self._folder), "schema", text)
         found = self.names.index(name)
         if found > number:

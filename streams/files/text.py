@@ -177,7 +177,7 @@ class TextFile:
         for end in (b"\n", b"\r\n"):
             if head.startswith(end):
                 return len(end)
-        text = "was read while it was being written, and has grown since; add whole lines only"
+        text = "was read during a write, and has grown since; append whole lines only"
         raise SourceMismatch(f"{self.name}, line {self._line - 1}", "schema", f"the line {text}")
 
     def _read(self, size: int, before: Text = b"") -> bytearray:
@@ -301,7 +301,7 @@ def parse_lines(
             waiting += np.array_split(rows, 2)
             continue
         text = shown(line(rows[0]).decode(errors="replace").rstrip("\r\n"))
-        faults[int(rows[0])] = "syntax", f"the line is no row of {parser.columns}: {text}"
+        faults[int(rows[0])] = "syntax", f"the line is not a row of {parser.columns}: {text}"
     none = np.empty(0, dtype=np.int64), pa.RecordBatch.from_pylist([], parser.schema)
     index = np.concatenate([rows for rows, _ in taken or [none]])
     batch = pa.concat_batches([batch for _, batch in taken or [none]])

@@ -390,7 +390,7 @@ class Ingest:
             if seconds >= WARN_SECONDS and partition not in self._warned:
                 self._warned.add(partition)
                 _log.warning(
-                    "%s: partition %d has been silent for %.0f s and holds the others back; "
+                    "%s: partition %d has been silent for %.0f s and delays the others; "
                     "set idle_timeout to continue without it",
                     self.source.name,
                     partition,

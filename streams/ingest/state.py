@@ -119,7 +119,7 @@ class IngestState:
                 log=None if meta["log"] is None else LogPosition.from_json(meta["log"]),
             )
         except (LookupError, TypeError, AttributeError, pa.ArrowException) as error:
-            raise ValueError(f"this is no state of ingestion: {error!r}") from None
+            raise ValueError(f"this is not a state of ingestion: {error!r}") from None
 
 
 def _windows(tensor: Tensor) -> dict[int, DedupWindow]:

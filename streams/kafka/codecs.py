@@ -235,7 +235,7 @@ class ArrowCodec:
                 raise _FaultError("schema", text)
         unknown = sorted(set(schema.names) - set(names)) if self._reject_unknown else []
         if unknown:
-            raise _FaultError("schema", f"the column {unknown[0]!r} is none of {names}")
+            raise _FaultError("schema", f"the column {unknown[0]!r} is not one of {names}")
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:

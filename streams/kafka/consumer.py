@@ -498,7 +498,7 @@ class Poller:
             return True
         if now - heard > min(self._policy.starved, self._config.max_outage):
             text = f"no record for {now - heard:.0f} s of partitions {sorted(starving)}"
-            way_out = "see whether it may be read, and whether its brokers are well"
+            way_out = "check its permissions and its brokers"
             raise TimeoutError(f"{text}, although the topic holds more; {way_out}")
         return False
 

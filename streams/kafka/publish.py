@@ -73,7 +73,7 @@ class Topic:
             ) from error
         if not self.num_partitions:
             self.close()
-            raise PublishError(f"there is no topic {self.name!r}, and the broker makes none")
+            raise PublishError(f"there is no topic {self.name!r}, which the broker does not create")
 
     def send(self, value: bytes, partition: int | None, key: bytes | None = None) -> None:
         """Queue a record for sending; blocks while the queue is full."""

@@ -117,7 +117,7 @@ class KafkaSource:
         new = frozenset(poller.known) - frozenset(self._cursors)
         if new and self._config.until_end:
             if not self._has_warned:
-                text = "%s: partitions %s are new, and are left out: the end was fixed at the start"
+                text = "%s: partitions %s are new, and are skipped: the end was fixed at the start"
                 _log.warning(text, self.name, sorted(new))
             self._has_warned = True
             return []

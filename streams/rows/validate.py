@@ -625,7 +625,7 @@ def _refuse_values(
         name, value = feature_names(names, widths)[column], x[row, column]
         if np.isfinite(value):
             return "range", f"{name} is {value}, larger than max_abs in absolute value"
-        text = f"{name} is {value} in float32; {what} must be finite: mend or drop it"
+        text = f"{name} is {value} in float32; {what} must be finite: fix or drop it"
         return "nan" if np.isnan(value) else "inf", text
 
     _refuse(np.asarray(bad.any(axis=1)), fault)

@@ -75,7 +75,7 @@ def test_damaged_files_are_named(compared, tgflow, name):
     path.write_bytes(data[: 2 * len(data) // 3] if name == "scores.arrow" else data)
     ran = tgflow("compare", "--report", "damaged")
     assert ran.code == 76
-    assert "what damaged has of a comparison cannot be used" in ran.err
+    assert "the comparison in damaged cannot be used" in ran.err
     assert "or compare again with another --out" in ran.err
 
 

@@ -41,7 +41,7 @@ USAGE = [
     ("bench samples", f"there is no benchmark 'samples'; choose from {', '.join(BENCHMARKS)}"),
     ("bench store --entries 1e6,big", "must be numbers such as 1e6"),
     ("bench store --entries 10", "must be at least 10,000"),
-    ("convert ogb . --out data", "convert knows tgb, got 'ogb'"),
+    ("convert ogb . --out data", "convert supports tgb, got 'ogb'"),
     # Layout of files
     (f"{PLAIN[:-1]} ab", "sep must be one character"),
     ("run plain.log --sep ; --columns src,src,t", "'src' is there twice"),
@@ -50,17 +50,17 @@ USAGE = [
     (f"{PLAIN} --feature-scale auto", "--feature-scale: the stream has no edge features"),
     # Order
     (f"{PLAIN} --follow --sort", "--sort: a file that is followed has no end"),
-    ("run made.csv --idle-timeout 5 --no-log", "--idle-timeout: it needs the log"),
-    ("run made.csv --sort --allowed-lateness 5", "--sort: all events are put in order"),
-    ("run made.csv --sort --late drop", "--sort: all events are put in order"),
-    ("run made.csv --dedup-window 5", "--dedup-window: by which ids?"),
+    ("run made.csv --idle-timeout 5 --no-log", "--idle-timeout requires the log"),
+    ("run made.csv --sort --allowed-lateness 5", "--sort sorts all events"),
+    ("run made.csv --sort --late drop", "--sort sorts all events"),
+    ("run made.csv --dedup-window 5", "--dedup-window requires event ids"),
     # Sampling
     ("run made.csv --strategy window", "strategy window needs a span: its width in ticks"),
     ("run made.csv --span 5", "strategy recent takes no span, got 5"),
     # Scores and serving
-    ("run made.csv --scores s.xlsx", "--scores: 's.xlsx' has no ending that rows can be written "
-     "to; end it in"),
-    ("run made.csv --scores s.csv.gz", "'s.csv.gz' has no ending"),
+    ("run made.csv --scores s.xlsx", "--scores: 's.xlsx' has an unsupported ending; "
+     "use .parquet"),
+    ("run made.csv --scores s.csv.gz", "'s.csv.gz' has an unsupported ending"),
     ("run made.csv --scores nowhere/s.csv", "--scores: there is no folder nowhere to write to; "
      "make it first"),
     ("run made.csv --scores amqp://host/q", "--scores: 'amqp://host/q' has an unknown scheme"),
@@ -76,30 +76,30 @@ USAGE = [
     ("run made.csv --edge-table disk", "--edge-table: the stream has no edge features"),
     (f"{ROWS} --cache-policy belady --edge-cache 1MiB", "a live stream has no"),
     (f"{ROWS} --edge-cache 10%", "--edge-cache 10%: a percentage needs a known number of rows"),
-    (f"{ROWS} --cache-policy lru", "--cache-policy: of which cache?"),
-    ("train features.csv --features f* --edge-budget 1GiB", "--edge-budget: it is for --edge-table "
+    (f"{ROWS} --cache-policy lru", "--cache-policy requires a cache"),
+    ("train features.csv --features f* --edge-budget 1GiB", "--edge-budget requires --edge-table "
      "auto"),
-    (f"{ROWS} --edge-path x.rows", "--edge-path: it is for --edge-table disk or auto"),
+    (f"{ROWS} --edge-path x.rows", "--edge-path requires --edge-table disk or auto"),
     (f"{ROWS} --edge-table disk --edge-path no/x.rows", "no is no directory"),
-    (f"{ROWS} --edge-table disk --edge-path made.csv", "made.csv is there already"),
+    (f"{ROWS} --edge-table disk --edge-path made.csv", "made.csv exists already"),
     ("train features.csv --features f* --edge-table disk --edge-path made.csv",
-     "made.csv is there already"),
+     "made.csv exists already"),
     (f"{ROWS} --edge-cache 9", "--edge-cache 9: a row of edge features takes 8 bytes"),
     (f"{ROWS} --edge-cache 9GB --memory-limit 8GB", "all of --memory-limit 8GB"),
     (f"{ROWS} --edge-cache 1MiB", "--edge-cache: a cache in host memory slows reads of"),
     (f"{ROWS} --edge-cache 'a lot'", "--edge-cache: tables.edge_cache: a size is bytes"),
     (f"{ROWS} --edge-cache 120%", "at most 100%, got '120%'"),
-    ("run pay.csv --node-side of", "--node-side: of which file? name it: --node-features"),
-    ("run pay.csv --node-columns age", "--node-columns: of which file?"),
+    ("run pay.csv --node-side of", "--node-side requires --node-features"),
+    ("run pay.csv --node-columns age", "--node-columns requires --node-features"),
     # Tasks
     (f"train fraud.csv {FEW} --task edge", "target must say where the labels of the task edge are"),
     (f"train fraud.csv {FEW} --target is_fraud", "target is nothing that the task link has"),
     ("run fraud.csv --task edge --target is_fraud --label-delay 1d --replay-ratio 0",
      "learned with replayed events"),
-    ("run fraud.csv --task node --node-labels nodes.csv", "--node-labels: it is measured when a "
-     "training is done"),
-    ("run fraud.csv -m jodie --task node --target is_fraud --freeze", "--freeze: a model that has "
-     "learned links is needed"),
+    ("run fraud.csv --task node --node-labels nodes.csv", "--node-labels is measured at the "
+     "end of a training"),
+    ("run fraud.csv -m jodie --task node --target is_fraud --freeze", "--freeze requires a "
+     "model that has learned links"),
     # Training
     (f"train made.csv {FEW} --eval-neighbors 7,x", "offline.eval_neighbors must be a list of whole "
      "numbers at least 1"),
@@ -109,9 +109,9 @@ USAGE = [
     ("compare -s made.csv --models recency --protocol dyglib/1 --frozen-at 0.5",
      "--frozen-at: --protocol dyglib/1 trains offline"),
     ("compare -s made.csv --models nothing", "there is no model 'nothing'"),
-    ("compare -s made.csv --models tgn,tgn", "tgn is there twice; give one a label of its own: "
+    ("compare -s made.csv --models tgn,tgn", "tgn is repeated; give one a label of its own: "
      "other=tgn"),
-    ("compare -s made.csv --models ,", "--models: which"),
+    ("compare -s made.csv --models ,", "--models requires names"),
     ("compare -s made.csv --models tgn --model-set tgat.dim=3", "tgat does not take part"),
     ("compare -s made.csv --models tgn --model-set color=3", "none of the models has a setting "
      "'color'"),
@@ -162,7 +162,7 @@ NO_INPUT = [
     ("run pay.csv --node-features no.csv", "there is no file 'no.csv'; --node-features takes"),
     ("run made.csv --serve 0 --serve-token-file none", "none: No such file"),
     ("convert tgb . --out data", "_edgelist*.csv"),
-    ("compare --report nowhere", "nowhere has no comparison that came to an end; make one: tgflow "
+    ("compare --report nowhere", "nowhere has no finished comparison; make one: tgflow "
      "compare --out nowhere"),
 ]  # fmt: skip
 IO = [
@@ -262,7 +262,7 @@ def test_error_in_kafka_settings_names_the_fix(refused, line, code, words):
         ("run bad.csv", 65, "are in runs/bad-tgn/dead-letters"),
         ("run late.csv -m recency", 65, "set late to dead_letter or drop"),
         ("run made.csv -m recency -o out --scores taken/notes.csv", 74,
-         "notes.csv is there already"),
+         "notes.csv exists already"),
         ("run fraud.csv --features amount --task edge --target is_fraud -m dygformer", 2,
          "--task edge: DyGFormer makes no embeddings"),
         slow("run made.csv --serve 203.0.113.7:0 --serve-token-file long", 74, "cannot listen on"),

@@ -70,7 +70,7 @@ def test_init_from_continues_model_events_and_ids(begin, resume, made):
         (["--direction", "bipartite"], 2, "--init-from: events are undirected there, and"),
         (["--dim", "12"], 76, "does not fit this model"),
         (["--time-unit", "ms"], 65, "ms"),
-        (["--init-from", "nowhere"], 66, "nowhere is no run: it has no config.toml"),
+        (["--init-from", "nowhere"], 66, "nowhere is not a run: it has no config.toml"),
     ],
 )
 def test_settings_incompatible_with_the_model_are_refused(begin, more, code, said):

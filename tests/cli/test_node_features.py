@@ -97,6 +97,6 @@ def test_run_does_not_resume_with_other_node_features(run, resume):
     pq.write_table(table.set_column(1, "balance", changed), "nodes.parquet")
     ran = resume("--limit", 200)
     assert ran.code == 66
-    assert "is other than it was when that node appeared" in ran.err
+    assert "has changed since that node appeared" in ran.err
     fewer = ("--node-columns", "balance", "--allow-config-change")
     assert resume("--limit", 200, *fewer).code == 2

@@ -149,7 +149,7 @@ class Whole(TGN):
         ("run", "--slices 1", "--slices: a batch has 1, so at most 1 of 2 .*or pass --slices 2"),
         ("run", "--model own:Whole", "Whole overrides commit.*: define messages and store"),
         ("run", "--features f* --edge-table disk", "--edge-table: 2 ranks would share one file"),
-        ("train", "--cache-policy belady", "--cache-policy: belady plans for one process; use lru"),
+        ("train", "--cache-policy belady", "--cache-policy: belady supports one process; use lru"),
         ("train", "--slices 1", "--slices: a batch has 1"),
         ("train", "--features f* --edge-table disk", "--edge-table: 2 ranks would share one file"),
     ],
@@ -282,7 +282,7 @@ def test_rank_at_its_memory_limit_ends_all_with_a_checkpoint(events, tmp_path, s
     ends = run_ranks(tmp_path, 2, slowly, hold_too_much)
     assert codes(ends) == [MEMORY] * 2, ends
     assert [*saved(two).values()] == [64]
-    assert "rank 1 is at its --memory-limit; its own log says more" in ends[0].err
+    assert "rank 1 is at its --memory-limit; see its log" in ends[0].err
     assert "the process holds 1.13e+03 TB" in (two / "ranks" / "001.log").read_text()
     argv = arguments(events, two, "--resume", "--speed", 1e9, *features)
     ends = run_ranks(tmp_path, 2, argv)

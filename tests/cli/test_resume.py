@@ -78,9 +78,9 @@ def test_other_settings_are_refused_with_a_diff(tgflow, made, whole):
     assert ran.code == 2
     lines = ran.err.splitlines()
     assert "was started with other settings" in lines[0]
-    reset = "starts model, optimizer and memory afresh; the events are kept"
+    reset = "resets model, optimizer and memory; the events are kept"
     assert " ".join(lines[1].split()) == f"--dim 8 -> 16 {reset}"
-    assert lines[2].split() == ["--seed", "0", "->", "4", "counts", "from", "here", "on"]
+    assert lines[2].split() == ["--seed", "0", "->", "4", "applies", "from", "here", "on"]
     assert lines[3].split()[:4] == ["--batch-size", "50", "->", "20"]
     assert "--allow-config-change" in lines[4]
     assert tgflow("run", *out, "--features", "a").code == 2
@@ -106,7 +106,7 @@ def test_changed_settings_apply_from_the_first_checkpoint_with_them(run, resume,
     shutil.move("before", "out")
     ran = resume(*more, "--json")
     assert ran.json["num_events"] == NUM
-    assert ("start afresh, as was allowed" in ran.err) == ("--dim" in flags)
+    assert ("are reset, as allowed" in ran.err) == ("--dim" in flags)
     assert resume(*flags).code == 0
 
 
@@ -119,7 +119,7 @@ def test_settings_files_of_another_version_or_truncated_are_read(run, resume):
     Path("out/config.toml").write_text(text.replace("[order]", "[order]\nold_one = 3", 1))
     ran = resume()
     assert ran.code == 0
-    assert "a setting that no longer exists, left out: order.old_one" in ran.err
+    assert "a setting that no longer exists, ignored: order.old_one" in ran.err
 
 
 def test_other_thread_count_is_reported_and_refused_in_strict_mode(tgflow, whole):
@@ -145,7 +145,7 @@ def test_resume_by_another_process_or_command_is_refused(tgflow, whole):
     assert (whole / "config.toml").read_bytes() == before
     ran = tgflow("train", "--resume", "-o", "whole")
     assert ran.code == 2
-    assert "whole is of tgflow run; resume it with tgflow run" in ran.err
+    assert "whole belongs to tgflow run; resume it with tgflow run" in ran.err
 
 
 # Damage
@@ -219,7 +219,7 @@ def test_damaged_metrics_and_missing_dead_letters_are_reported_and_skipped(
     shutil.rmtree("out/dead-letters")
     found = tgflow("info", "out")
     assert found.code == 0, found.err
-    assert "1 lines are damaged, and left out" in " ".join(found.out.split())
+    assert "1 lines are damaged, and ignored" in " ".join(found.out.split())
     problems = tgflow("info", "out", "--json").json["problems"]
     assert set(problems) == {"metrics.jsonl", "stream.json", "metrics.json"}
     ran = resume("--limit", 400)
@@ -304,16 +304,16 @@ def test_resume_of_an_offline_command_refuses_other_settings_and_events(
     with pytest.raises(Killed):
         tgflow(*OFFLINE[command], "-s", events_csv, "-o", "out")
     if command == "train":
-        with pytest.raises(FileNotFoundError, match="go on with tgflow train --resume"):
+        with pytest.raises(FileNotFoundError, match="continue with tgflow train --resume"):
             tg.open_run("out")
         ran = tgflow("train", "--resume", "-o", "out", "--seeds", 3)
         assert (ran.code, "--seeds: the training was started with 2, got 3" in ran.err) == (2, True)
     ran = tgflow(command, "--resume", "-o", "out", "--epochs", 4)
     assert ran.code == 2
     assert "--epochs" in ran.err
-    assert "leave them out to resume as it was, or give another --out" in ran.err
+    assert "omit them to resume unchanged, or give another --out" in ran.err
     assert "--allow-config-change" not in ran.err, "only run has this flag"
-    assert "counts from here on" not in ran.err
+    assert "applies from here on" not in ran.err
     events_csv.write_text("\n".join(before.splitlines()[:-10]) + "\n")
     ran = tgflow(command, "--resume", "-o", "out")
     if command == "compare":  # nothing was saved: it starts again

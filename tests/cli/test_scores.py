@@ -93,7 +93,7 @@ def test_rows_of_a_killed_run_stay_in_its_file_when_it_resumes_with_another(
     assert resume("--scores", second, "--checkpoint-batches", 1000).code == 70
     ran = resume("--scores", first)
     assert ran.code == 74
-    assert f"{first} was left complete when the run was to go on with" in ran.err
+    assert f"{first} was completed when the run continued with" in ran.err
     crash_at(None)
     assert resume("--scores", second).code == 0
     tables = [pq.read_table(path)["position"].to_pylist() for path in (first, second)]

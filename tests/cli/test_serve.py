@@ -92,7 +92,7 @@ def test_finished_or_running_run_is_served_until_a_signal(tgflow, events_csv, nu
         assert "tgflow_events_learned_total 400.0" in client.get("/metrics")[1]
         if goes_on:
             said = process.stderr.readline() + process.stderr.readline()
-            assert "another process writes to out: answers stay as of event 400" in said
+            assert "another process writes to out: answers remain as of event 400" in said
         process.send_signal(number)
         assert process.wait(30) == 0
     finally:

@@ -157,7 +157,7 @@ def test_resumed_run_refuses_the_table_of_another_run(run, resume, made, tmp_pat
     assert run("--limit", 50).code == 0
     for _ in range(2):
         ran = resume("--limit", 400, *DISK, "--edge-path", rows)
-        assert (ran.code, "x.rows is there already" in ran.err) == (2, True), ran.err
+        assert (ran.code, "x.rows exists already" in ran.err) == (2, True), ran.err
     assert rows.read_bytes() == before
     assert resume("--limit", 400).code == 0
     same_as_whole(made)

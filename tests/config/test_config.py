@@ -145,7 +145,7 @@ def test_model_has_its_own_settings(tmp_path):
         ({"aggregator": "sum"}, '[model] aggregator must be one of "last", "mean", got "sum"'),
         ({"layers": "2"}, '[model] layers must be a whole number at least 1, got "2"'),
         ({"memory_dim": 0}, "[model] memory_dim must be a whole number at least 1, got 0"),
-        ({"heads": 3}, "tgn does not fit together: heads must divide embedding_dim"),
+        ({"heads": 3}, "tgn is inconsistent: heads must divide embedding_dim"),
     ],
 )
 def test_a_wrong_setting_of_a_model_is_named(stated, text):

@@ -96,10 +96,10 @@ def test_invalid_queries_raise_readable_errors(run, tmp_path):
         run.score(["acc_1", "acc_2"], ["shop_1"])
     with pytest.raises(ValueError, match="has no column 'dst'"):
         run.score(pa.table({"src": ["acc_1"]}))
-    with pytest.raises(FileNotFoundError, match=r"is no run: it has no config\.toml"):
+    with pytest.raises(FileNotFoundError, match=r"is not a run: it has no config\.toml"):
         tg.open_run(tmp_path)
     (tmp_path / "config.toml").write_text("")
-    with pytest.raises(FileNotFoundError, match="the training has not come to its end"):
+    with pytest.raises(FileNotFoundError, match="the training has not ended"):
         tg.open_run(tmp_path)
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(FileNotFoundError, match="has no checkpoint yet"):

@@ -68,7 +68,7 @@ def _opened(
     """Open files by `opened`, with further options; report detected settings unless `quiet`."""
     c = config.stream
     if not c.path:
-        raise CliError("which stream? name a file of events: --stream events.csv", NO_INPUT)
+        raise CliError("no stream given; name a file of events: --stream events.csv", NO_INPUT)
     try:
         source = opened(
             c.path,
@@ -103,7 +103,7 @@ def open_node_features(config: Config, ids: NodeIds) -> NodeFeatures | None:
     if c.node_features is None:
         for flag, is_set in (("--node-columns", c.node_columns), ("--node-side", c.node_side)):
             if is_set:
-                raise ConfigError(f"{flag}: of which file? name it: --node-features nodes.parquet")
+                raise ConfigError(f"{flag} requires --node-features nodes.parquet")
         return None
     try:
         nodes = NodeFeatures(
@@ -132,7 +132,7 @@ def open_partitioned(config: Config) -> PartitionedSource:
     if transport is not None:
         return _open_transport(config, transport)
     if config.stream.path and config.kafka.dead_letter_topic is not None:
-        raise ConfigError("--dead-letter-topic: a topic for dead letters needs a stream of Kafka")
+        raise ConfigError("--dead-letter-topic requires a Kafka stream")
     return _opened(
         config,
         open_files,
@@ -147,30 +147,30 @@ def check_together(config: Config) -> None:
     order, stream = config.order, config.stream
     if order.idle_timeout is not None and not config.checkpoint.log:
         raise ConfigError(
-            "--idle-timeout: it needs the log, which remembers when it passed; leave out --no-log"
+            "--idle-timeout requires the log, which records when it expired; leave out --no-log"
         )
     transport = find_transport(stream.path)
     if stream.sort and stream.follow:
         raise ConfigError("--sort: a file that is followed has no end; use --allowed-lateness")
     if stream.follow and (transport is not None or stream.path == STDIN):
-        raise ConfigError("--follow: it is for files and folders; leave it out")
+        raise ConfigError("--follow requires files or folders; leave it out")
     if stream.sort and transport is not None and not transport.ends:
         raise ConfigError("--sort: a topic has no end to wait for; use --allowed-lateness")
     if stream.sort and (order.allowed_lateness or order.late != "error" or order.idle_timeout):
         raise ConfigError(
-            "--sort: all events are put in order, none is late; leave out --sort, or else "
+            "--sort sorts all events, so none is late; leave out --sort, or else "
             "--allowed-lateness, --late and --idle-timeout"
         )
     if order.dedup_window and stream.event_id is None:
-        raise ConfigError("--dedup-window: by which ids? name their column: --event-id COLUMN")
+        raise ConfigError("--dedup-window requires event ids: --event-id COLUMN")
     check_scores(config.scores.to)
     check_serving(config.serve)
     check_loggers(config.operate.log_to)
     if config.task.freeze and config.start.init_from is None:
-        raise ConfigError("--freeze: a model that has learned links is needed: --init-from RUN")
+        raise ConfigError("--freeze requires a model that has learned links: --init-from RUN")
     if config.task.node_labels is not None or config.task.inject is not None:
         flag = "--inject" if config.task.node_labels is None else "--node-labels"
-        raise ConfigError(f"{flag}: it is measured when a training is done; use tgflow train")
+        raise ConfigError(f"{flag} is measured at the end of a training; use tgflow train")
 
 
 def _open_transport(config: Config, transport: Transport) -> PartitionedSource:
@@ -190,7 +190,7 @@ def _open_transport(config: Config, transport: Transport) -> PartitionedSource:
         return transport.open(transport.config(**taken))
     except ValueError as error:
         scheme = scheme_of(config.stream.path)
-        raise ConfigError(f"[stream] and [{scheme}] do not fit together: {error}") from None
+        raise ConfigError(f"[stream] and [{scheme}] are inconsistent: {error}") from None
 
 
 def read_graph(

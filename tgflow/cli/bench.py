@@ -68,29 +68,25 @@ Data = Annotated[
     list[Path] | None,
     typer.Option(
         help="Events with columns src, dst, t, such as wikipedia.csv.gz; may be given several "
-        "times. Without it a made stream of that shape.",
+        "times. Default: synthetic data of that shape.",
         exists=True,
     ),
 ]
-Quick = Annotated[bool, typer.Option("--quick", help="Measure once and on little: for a look.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Measure once, on small inputs.")]
 Entries = Annotated[
     str | None,
-    typer.Option(
-        help="Of store and sample: sizes of the made graph, as in 1e6,1e7. Default: 1e6 to 1e8."
-    ),
+    typer.Option(help="For store and sample: graph sizes, such as 1e6,1e7. Default: 1e6 to 1e8."),
 ]
 Events = Annotated[
     int | None,
-    typer.Option(
-        help="Use only the stream's first events, where models learn or answer.", min=2_000
-    ),
+    typer.Option(help="Limit model benchmarks to this number of events.", min=2_000),
 ]
 Device = Annotated[
     str | None,
-    typer.Option(help="Of store and sample: cuda adds rows to the CPU's. Default: if there."),
+    typer.Option(help="For store and sample: cuda adds GPU rows. Default: if available."),
 ]
 OnlyDevice = Annotated[
-    bool, typer.Option("--only-device", help="Leave out the CPU's rows, and what is beside them.")
+    bool, typer.Option("--only-device", help="Omit the CPU rows and their baselines.")
 ]
 
 

@@ -51,9 +51,9 @@ PAIRS = "+pairs"
 FROZEN = " frozen"
 """Suffix of the label of a frozen copy."""
 FILES = {
-    "report.html": "who is ahead, and is it chance; open it in a browser",
+    "report.html": "ranking and significance; open it in a browser",
     "metrics.json": "all figures",
-    "scores.arrow": "every event by every model",
+    "scores.arrow": "scores of each model for each event",
     "config.toml": "these settings, for --config",
 }
 
@@ -213,13 +213,13 @@ def draw_again(path: Path) -> None:
         read_figures(path / SUMMARY)
         outcome = Outcome.read(path)
     except (DamagedJson, OutcomeDamaged) as error:
-        text = f"what {path} has of a comparison cannot be used: {error}; bring its files back"
+        text = f"the comparison in {path} cannot be used: {error}; bring its files back"
         raise CliError(
             f"{text} from a copy, or compare again with another --out", CORRUPT
         ) from None
     except FileNotFoundError:
         raise CliError(
-            f"{path} has no comparison that came to an end; make one: tgflow compare --out {path}",
+            f"{path} has no finished comparison; make one: tgflow compare --out {path}",
             NO_INPUT,
         ) from None
     analysis = Analysis(outcome, int(outcome.summary["batch_size"]))
@@ -274,11 +274,11 @@ def chosen(config: Config, facts: StreamFacts | None) -> list[ModelChoice]:
             )
         if label in models:
             raise ConfigError(
-                f"--models: {label} is there twice; give one a label of its own: other={label}"
+                f"--models: {label} is repeated; give one a label of its own: other={label}"
             )
         models[label] = name
     if not models:
-        raise ConfigError("--models: which? name some, such as --models recency,tgn,tgn+pairs")
+        raise ConfigError("--models requires names, such as --models recency,tgn,tgn+pairs")
     known = {label: _settings_of_model(name) for label, name in models.items()}
     own: dict[str, dict[str, Any]] = {label: {} for label in models}
     common: dict[str, Any] = {}
@@ -401,7 +401,7 @@ def _print_leaders(analysis: Analysis, path: Path) -> None:
     print_summary(
         ("model", "MRR", "95 %", "p", "AP", *own, "µs an event"),
         rows,
-        f"{analysis.num_events:,} events are compared, of {summary['num_events']:,} among "
+        f"{analysis.num_events:,} events compared, of {summary['num_events']:,} among "
         f"{summary['num_nodes']:,} nodes; p: no difference from the best, all pairs\n"
         f"{summary['protocol_line']}",
         path,

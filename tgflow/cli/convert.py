@@ -29,7 +29,7 @@ def convert(
     from tgflow.streams.tgb import convert_tgb
 
     if kind != "tgb":
-        raise CliError(f"convert knows tgb, got {kind!r}", USAGE)
+        raise CliError(f"convert supports tgb, got {kind!r}", USAGE)
     done = convert_tgb(folder, out, time_unit=time_unit)
     for path in done.files:
         typer.echo(path)

@@ -64,8 +64,8 @@ _GPU_WAY_OUT = (
 )
 
 _UNTRUSTED_WAY_OUT = (
-    "a checkpoint holds what tgflow never writes there: bring it back from a copy, or move it away "
-    "to go on from the one before"
+    "a checkpoint has content that tgflow never writes: bring it back from a copy, or move it away "
+    "to resume from the previous one"
 )
 
 

@@ -69,7 +69,7 @@ def _print_run(path: Path, found: Mapping[str, Any]) -> None:
     print_table((printable(str(path)), ""), _rows(path, found))
     if found["checkpoints"]:
         print_table(
-            ("checkpoint", "events", "age", "size", "state", "digest of the state"),
+            ("checkpoint", "events", "age", "size", "state", "state digest"),
             [_checkpoint_row(entry) for entry in found["checkpoints"]],
         )
     if found["stream"]:
@@ -86,7 +86,7 @@ def _read_run(path: Path) -> dict[str, Any]:
     offline = path / "checkpoint"
     problems: dict[str, str] = {}
     if num_damaged := read_records(path / "metrics.jsonl", most=1).num_damaged:
-        problems["metrics.jsonl"] = f"{num_damaged:,} lines are damaged, and left out"
+        problems["metrics.jsonl"] = f"{num_damaged:,} lines are damaged, and ignored"
     checkpoints, log = _checkpoints(path / "checkpoints"), path / "log"
     segments = list(log.iterdir()) if log.exists() else []
     elapsed = next((each["elapsed"] for each in checkpoints if each.get("elapsed")), None)
@@ -222,7 +222,7 @@ def _figures(path: Path, problems: dict[str, str]) -> dict[str, Any] | None:
     try:
         return read_figures(path)
     except DamagedJson as error:
-        problems[path.name] = f"damaged, and left out: {error}"
+        problems[path.name] = f"damaged, and ignored: {error}"
         return None
 
 

@@ -18,12 +18,12 @@ from tgflow.distributed.supervise import supervise
 from tgflow.runtime.files import RunFiles, run_name
 from tgflow.runtime.machine import num_cores
 
-RANKS = "Ranks: processes that learn together"
+RANKS = "Ranks: distributed training"
 Nproc = Annotated[
     int | None,
     typer.Option(
         "--nproc",
-        help="Learn with this many processes on this host, and the bits of one.",
+        help="Train with this many processes on this host; the results do not change.",
         rich_help_panel=RANKS,
         show_default=False,
     ),
@@ -33,7 +33,7 @@ MaxRestarts = Annotated[
     typer.Option(
         "--max-restarts",
         min=0,
-        help="With --nproc: how often in a row all restart, without a new checkpoint in between.",
+        help="With --nproc: maximum restarts in a row without a new checkpoint.",
         rich_help_panel=RANKS,
     ),
 ]
@@ -80,7 +80,7 @@ def _command(arguments: Sequence[str]) -> list[str]:
 
 def _warn_of_cores(nproc: int) -> None:
     if nproc > num_cores():
-        _say(f"--nproc {nproc}: there are {num_cores()} cores for them, so they take turns")
+        _say(f"--nproc {nproc}: they share {num_cores()} cores")
 
 
 def _say(text: str) -> None:

@@ -125,8 +125,8 @@ def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[s
     if found != COMMAND:
         command = "compare" if found == "compare" else "run"
         raise ConfigError(
-            f"{directory.path} is of tgflow {command}; resume it with tgflow {command} --resume, "
-            "or give another --out"
+            f"{directory.path} belongs to tgflow {command}; resume it with tgflow {command} "
+            "--resume, or give another --out"
         )
     metrics = directory.files.read_json("metrics.json") if directory.resumed else None
     if metrics is not None:
@@ -185,7 +185,7 @@ def _read(directory: RunDirectory, lead: Lead) -> _Inputs:
         features.check_unused(config)
     elif world > 1:
         raise ConfigError(
-            "--resume: what several ranks train together is not kept from epoch to epoch; leave "
+            "--resume: training with several ranks saves no epochs; leave "
             "out --nproc, or start over with another --out"
         )
     elif path is not None:

@@ -64,7 +64,7 @@ def plan(
         float | None,
         typer.Option(
             "--events",
-            help="Say what as many events of this kind would need, such as 1e10.",
+            help="Scale memory to this number of events, such as 1e10.",
             min=1,
             rich_help_panel=WORLD,
         ),
@@ -73,7 +73,7 @@ def plan(
         float | None,
         typer.Option(
             "--nodes",
-            help="And as many nodes; unset: as many more as there are more events.",
+            help="Also to this number of nodes; unset: in proportion to --events.",
             min=1,
             rich_help_panel=WORLD,
         ),
@@ -82,7 +82,7 @@ def plan(
         int,
         typer.Option(
             "--batches",
-            help="Micro-batches to look at, spread over the stream; 0: all.",
+            help="Micro-batches to sample, evenly spaced; 0: all.",
             min=0,
             rich_help_panel=WORLD,
         ),

@@ -46,7 +46,7 @@ def playback(
     records: Annotated[
         int | None,
         typer.Option(
-            help="Events in a record, at most; default: 1000 with --codec arrow, else 1.",
+            help="Maximum events per record; default: 1000 with --codec arrow, else 1.",
             min=1,
             rich_help_panel=_RECORDS,
         ),
@@ -54,7 +54,7 @@ def playback(
     partition_by: Annotated[
         str,
         typer.Option(
-            help="src: events of one source node share a partition; round_robin: take turns.",
+            help="src: by source node; round_robin: in turn.",
             rich_help_panel=_RECORDS,
         ),
     ] = "src",
@@ -172,4 +172,4 @@ def _publish(
         text = value if isinstance(value, str) else json.dumps(value)
         flags += [flag_of(f"{scheme}.options"), f"{key}={text}"]
     words = ["tgflow", "run", "--stream", url, *flags, "--max-time-jump", "none"]
-    console.print(f"read them by: {shlex.join(words)}", soft_wrap=True, markup=False)
+    console.print(f"read them with: {shlex.join(words)}", soft_wrap=True, markup=False)

@@ -30,7 +30,7 @@ EMBEDDED_AT_ONCE = 4096
 SIDES = ("src", "dst")
 
 RunPath = Annotated[
-    Path, typer.Argument(metavar="RUN", help="Directory that tgflow run or train has left")
+    Path, typer.Argument(metavar="RUN", help="Run directory of tgflow run or train")
 ]
 To = Annotated[
     Path | None,
@@ -42,7 +42,7 @@ To = Annotated[
 At = Annotated[
     str | None,
     typer.Option(
-        "--at", help="When: a time of the stream's unit, or as 2024-05-01T12:00Z; unset: after it"
+        "--at", help="Query time in the stream's unit, or as 2024-05-01T12:00Z; unset: its end"
     ),
 ]
 
@@ -51,16 +51,16 @@ def predict(
     run: RunPath,
     *,
     src: Annotated[
-        list[str] | None, typer.Option("--src", help="Source to propose destinations to; repeat")
+        list[str] | None, typer.Option("--src", help="Source to rank destinations for; repeat")
     ] = None,
     dst: Annotated[
         list[str] | None,
-        typer.Option("--dst", help="Destination to choose among, unset: all; repeat"),
+        typer.Option("--dst", help="Candidate destination, unset: all; may be repeated"),
     ] = None,
-    top: Annotated[int, typer.Option("--top", "-k", min=1, help="How many for each source")] = 10,
+    top: Annotated[int, typer.Option("--top", "-k", min=1, help="Destinations per source")] = 10,
     exclude_known: Annotated[
         bool,
-        typer.Option("--exclude-known", help="Leave out those that a source has met already"),
+        typer.Option("--exclude-known", help="Exclude past neighbors of a source"),
     ] = False,
     pairs: Annotated[
         Path | None,
@@ -82,9 +82,9 @@ def predict(
       tgflow predict runs/pay --pairs pairs.csv --to scores.parquet
     """
     if (pairs is None) == (not src):
-        raise CliError("what is asked? give either --src or --pairs", USAGE)
+        raise CliError("pass either --src or --pairs", USAGE)
     if pairs is not None and (dst or exclude_known):
-        raise CliError("--dst and --exclude-known go with --src; --pairs names both ends", USAGE)
+        raise CliError("--dst and --exclude-known require --src; --pairs contains both ends", USAGE)
     from tgflow.runtime.saved_run import open_run
 
     opened, time = open_run(run), _checked_time(at)
@@ -113,7 +113,7 @@ def embed(
     *,
     to: To = None,
     ids: Annotated[
-        list[str] | None, typer.Option("--id", help="Node to embed, unset: all; repeat")
+        list[str] | None, typer.Option("--id", help="Node to embed, unset: all; may be repeated")
     ] = None,
     at: At = None,
 ) -> None:
@@ -179,7 +179,7 @@ def _checked_time(text: str | None) -> str | None:
     if text is None or iso_seconds(text) is not None or exact_number(text) is not None:
         return text
     way_out = f"give a number, or a time such as {EXAMPLE}"
-    raise CliError(f"--at: {text!r} is no time; {way_out}", USAGE)
+    raise CliError(f"--at: {text!r} is not a time; {way_out}", USAGE)
 
 
 def _read_pairs(path: Path, run: Run) -> pa.Table:

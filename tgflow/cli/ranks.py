@@ -110,7 +110,7 @@ def check_ranks(
     slices, r = getattr(config, learning).slices, config.ranks
     if config.serve.at is not None:
         raise ConfigError(
-            "--serve: answers come from a process that has all of the model; leave out --nproc, or "
+            "--serve requires a single process with the whole model; leave out --nproc, or "
             "serve the checkpoints of the run: tgflow serve RUN"
         )
     if slices < world:
@@ -120,17 +120,16 @@ def check_ranks(
             f"start {slices}, or pass {way_out}"
         )
     if config.tables.cache_policy == "belady":
-        raise ConfigError("--cache-policy: belady plans for one process; use lru with more ranks")
+        raise ConfigError("--cache-policy: belady supports one process; use lru with more ranks")
     if learning == "offline" and config.offline.fixed_negatives is not None:
         raise ConfigError(
-            "--fixed-negatives: they go by the names of nodes, which rank 0 alone has; leave out "
-            "--nproc"
+            "--fixed-negatives requires node names, which only rank 0 has; leave out --nproc"
         )
     for name, held in (("graph", r.graph), ("memory", r.memory)):
         if held == "sharded" and learning == "offline":
             raise ConfigError(
                 f'[ranks] {name} = "sharded": offline training has all of it on every rank; leave '
-                "it out of the file, or learn by tgflow run"
+                "it out of the file, or use tgflow run"
             )
         if held == "sharded" and config.run.device != "cpu":
             raise ConfigError(

@@ -177,7 +177,7 @@ def _write_report(
     files.write_json("metrics.json", metrics)
     records = read_records(files.records, MOST_RECORDS)
     if records.num_damaged:
-        text = f"{records.num_damaged} lines of {files.records} are damaged; figures leave them out"
+        text = f"{records.num_damaged} lines of {files.records} are damaged and ignored"
         run_log.warning("records", text)
     stream, num_damaged = result.reports["stream"], records.num_damaged
     files.write_report(page.continual_report(records.kept, metrics, config, stream, num_damaged))

@@ -65,15 +65,15 @@ def serve(config: Config, *, run: RunPath) -> None:
         with server:
             url = server.endpoint.url
             say(f"{name} of {run}, {position:,} events, answers at {url}")
-            say(f"{url}/docs explains how to ask; Ctrl-C ends it")
+            say(f"{url}/docs documents the API; Ctrl-C stops it")
             health = read_health(run / "health.json")
             if health is not None and health["alive"]:
                 say(
-                    f"another process writes to {run}: answers stay as of event {position:,}; "
-                    "begin again for a newer checkpoint, or serve the run while it learns: tgflow "
+                    f"another process writes to {run}: answers remain as of event {position:,}; "
+                    "restart for a newer checkpoint, or serve the run during training: tgflow "
                     "run --serve"
                 )
             while server.is_alive and not flow.stopped:
                 flow.sleep(CHECK_SECONDS)
     if not flow.stopped:
-        raise CliError("the server ended by itself: a fault in tgflow", INTERNAL)
+        raise CliError("the server ended unexpectedly: a fault in tgflow", INTERNAL)

@@ -274,7 +274,7 @@ def validate_model(
     except ValidationError as error:
         problem = error.errors()[0]
         if problem["type"] == "value_error":
-            text = f"{name} does not fit together: {problem['ctx']['error']}"
+            text = f"{name} is inconsistent: {problem['ctx']['error']}"
         else:
             wrong = str(problem["loc"][1])
             allowed = describe_type(field_hints(kind)[wrong])

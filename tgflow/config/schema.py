@@ -301,13 +301,13 @@ class Config:
         extra="forbid", strict=True, allow_inf_nan=False
     )
 
-    stream: Annotated[StreamConfig, Section("Stream: where events come from", "fixed")] = field(
+    stream: Annotated[StreamConfig, Section("Stream: event source", "fixed")] = field(
         default_factory=StreamConfig
     )
     order: Annotated[
-        OrderConfig, Section("Order: events that come late, or from several partitions", "from_now")
+        OrderConfig, Section("Order: late events and several partitions", "from_now")
     ] = field(default_factory=OrderConfig)
-    checks: Annotated[Checks, Section("Checks: which rows are events", "from_now")] = field(
+    checks: Annotated[Checks, Section("Checks: row validation", "from_now")] = field(
         default_factory=Checks
     )
     kafka: Annotated[KafkaClientConfig, Section("Kafka", "any_time")] = field(
@@ -317,27 +317,27 @@ class Config:
     model: Annotated[ModelConfig, Section("Model", "fixed_model")] = field(
         default_factory=ModelConfig
     )
-    task: Annotated[
-        TaskConfig, Section("Task: labels to learn beside which events come", "fixed_model")
-    ] = field(default_factory=TaskConfig)
+    task: Annotated[TaskConfig, Section("Task: labels to learn besides links", "fixed_model")] = (
+        field(default_factory=TaskConfig)
+    )
     continual: Annotated[ContinualConfig, Section("Learning", "from_now")] = field(
         default_factory=ContinualConfig
     )
     offline: Annotated[OfflineConfig, Section("Learning", "from_now")] = field(
         default_factory=OfflineConfig
     )
-    reuse: Annotated[Reuse, Section("Reuse: rows of several batches", "from_now")] = field(
+    reuse: Annotated[Reuse, Section("Reuse: rows across batches", "from_now")] = field(
         default_factory=Reuse
     )
     compare: Annotated[CompareConfig, Section("Comparison", "fixed")] = field(
         default_factory=CompareConfig
     )
-    tables: Annotated[TablesConfig, Section("Features: where they are kept", "any_time")] = field(
+    tables: Annotated[TablesConfig, Section("Features: placement and cache", "any_time")] = field(
         default_factory=TablesConfig
     )
     run: Annotated[RunConfig, Section("Run", "any_time")] = field(default_factory=RunConfig)
     checkpoint: Annotated[
-        CheckpointConfig, Section("Checkpoints: how a run resumes after a crash", "any_time")
+        CheckpointConfig, Section("Checkpoints: resume after a crash", "any_time")
     ] = field(default_factory=CheckpointConfig)
     start: Annotated[StartConfig, Section("Start", "fixed")] = field(default_factory=StartConfig)
     scores: Annotated[ScoresConfig, Section("Scores", "from_now")] = field(
@@ -346,11 +346,11 @@ class Config:
     operate: Annotated[OperateConfig, Section("Operation", "any_time")] = field(
         default_factory=OperateConfig
     )
-    serve: Annotated[ServeConfig, Section("Serving: answers over HTTP", "any_time")] = field(
+    serve: Annotated[ServeConfig, Section("Serving: HTTP", "any_time")] = field(
         default_factory=ServeConfig
     )
-    ranks: Annotated[RanksConfig, Section("Ranks: processes that learn together", "any_time")] = (
-        field(default_factory=RanksConfig)
+    ranks: Annotated[RanksConfig, Section("Ranks: distributed training", "any_time")] = field(
+        default_factory=RanksConfig
     )
 
     def __post_init__(self) -> None:
@@ -368,6 +368,6 @@ class Config:
         learning = self.continual
         if self.task.label_delay is not None and learning.updates and not learning.replay_ratio:
             raise ValueError(
-                "label_delay: labels that come later are learned with replayed events, and "
+                "label_delay: late labels are learned with replayed events, but "
                 "replay_ratio is 0 (--replay-ratio)"
             )

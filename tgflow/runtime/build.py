@@ -103,7 +103,7 @@ def open_runner(
 ) -> Runner:
     """Return the runner of the run in `directory`, at its beginning or newest checkpoint."""
     for key in directory.unknown:
-        text = f"{directory.path} has a setting that no longer exists, left out: {key}"
+        text = f"{directory.path} has a setting that no longer exists, ignored: {key}"
         run_log.warning("settings", text)
     try:
         with ExitStack() as opened:

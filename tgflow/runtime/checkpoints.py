@@ -284,8 +284,8 @@ class MicroBatchEnds(Component):
                 self.to_repeat.append(end)
             elif number < len(lines) or not _TORN.fullmatch(line):
                 raise EndsDamaged(
-                    f"{path} is damaged in line {number}, so where micro-batches have ended after "
-                    f"event {position:,} is not known; without this file they end by the clock "
+                    f"{path} is damaged in line {number}, so the ends of micro-batches after "
+                    f"event {position:,} are unknown; without this file they end by the clock "
                     "again"
                 )
         self._file.rewind(sum(map(len, lines[: start + len(self.to_repeat)])))

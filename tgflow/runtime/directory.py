@@ -26,9 +26,9 @@ from tgflow.runtime.files import RunFiles, run_note
 from tgflow.setting import Effect
 
 EFFECTS: dict[Effect, str] = {
-    "any_time": "changes no result",
-    "from_now": "counts from here on",
-    "fixed_model": "starts model, optimizer and memory afresh; the events are kept",
+    "any_time": "does not change results",
+    "from_now": "applies from here on",
+    "fixed_model": "resets model, optimizer and memory; the events are kept",
     "fixed": "cannot change within a run: give another --out",
 }
 """Effects of a changed value on resume, mildest first."""
@@ -218,9 +218,9 @@ def _changes(
     ]
     widths = [max(len(row[i]) for row in rows) for i in range(2)]
     lines = [f"  {flag:<{widths[0]}}  {values:<{widths[1]}}  {what}" for flag, values, what in rows]
-    way_out = "leave them out to resume as it was, or give another --out"
+    way_out = "omit them to resume unchanged, or give another --out"
     if may_allow and effect != "fixed":
-        way_out += "; or pass --allow-config-change to do what is said on the right"
+        way_out += "; or pass --allow-config-change to accept the effects on the right"
     text = "\n".join(line.rstrip() for line in lines)
     raise ConfigError(f"{path} was started with other settings:\n{text}\n{way_out}")
 

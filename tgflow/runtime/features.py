@@ -39,25 +39,19 @@ def check_tables(config: Config, x_dim: int, *, live: bool) -> None:
     """Raise `ConfigError` for invalid table and cache settings, before anything is created."""
     t, placement = config.tables, placement_of(config)
     if t.edge_budget and placement != "auto":
-        raise ConfigError(
-            f"--edge-budget: it is for --edge-table auto, got {placement}; leave it out"
-        )
+        raise ConfigError(f"--edge-budget requires --edge-table auto, got {placement}")
     if t.edge_path and placement not in FILED:
-        raise ConfigError(
-            f"--edge-path: it is for --edge-table disk or auto, got {placement}; leave it out"
-        )
+        raise ConfigError(f"--edge-path requires --edge-table disk or auto, got {placement}")
     if x_dim == 0 and (t.edge_table not in (None, "host") or t.edge_cache):
         raise ConfigError(
             f"{'--edge-cache' if t.edge_cache else '--edge-table'}: the stream has no edge "
             "features; name their columns with --features, or leave it out"
         )
     if t.cache_policy and not t.edge_cache:
-        raise ConfigError(
-            "--cache-policy: of which cache? give its size: --edge-cache 256MiB, or leave it out"
-        )
+        raise ConfigError("--cache-policy requires a cache; give its size: --edge-cache 256MiB")
     if has_gpu_graph(config) and t.cache_policy:
         raise ConfigError(
-            f"--cache-policy {t.cache_policy}: a cache on a GPU has the policy clock; leave it out"
+            f"--cache-policy {t.cache_policy}: a cache on a GPU always uses clock; leave it out"
         )
     has_none = x_dim == 0 and config.graph.node_features is None
     if has_none and config.graph.feature_scale != "none":
@@ -67,8 +61,8 @@ def check_tables(config: Config, x_dim: int, *, live: bool) -> None:
         )
     if live and t.cache_policy == "belady":
         raise ConfigError(
-            "--cache-policy belady: it plans for what comes next, and a live stream has no future "
-            "to know; use lru, lfu or fifo (tgflow train knows its epochs, and takes belady)"
+            "--cache-policy belady plans future reads, and a live stream has no known "
+            "ones; use lru, lfu or fifo (tgflow train supports belady)"
         )
     is_share = t.edge_cache is not None and t.edge_cache.endswith("%")
     if live and is_share:
@@ -81,11 +75,11 @@ def check_tables(config: Config, x_dim: int, *, live: bool) -> None:
         if parse_bytes(t.edge_cache) < 8 * x_dim:
             raise ConfigError(
                 f"--edge-cache {t.edge_cache}: a row of edge features takes {4 * x_dim} bytes; "
-                "give room for many, such as 256MiB, or leave it out"
+                "give it more, such as 256MiB, or leave it out"
             )
         if limit is not None and parse_bytes(t.edge_cache) >= parse_bytes(limit):
             raise ConfigError(
-                f"--edge-cache {t.edge_cache}: all of --memory-limit {limit} would be the cache's; "
+                f"--edge-cache {t.edge_cache}: the cache would take all of --memory-limit {limit}; "
                 "give it less"
             )
     if t.edge_path and not Path(t.edge_path).absolute().parent.is_dir():
@@ -134,8 +128,8 @@ def check_unused(config: Config) -> None:
     path = config.tables.edge_path
     if path is not None and Path(path).exists():
         raise ConfigError(
-            f"--edge-path: {path} is there already; name another file, remove it, or resume "
-            "the run that it is of"
+            f"--edge-path: {path} exists already; name another file, remove it, or resume "
+            "the run that owns it"
         )
 
 

@@ -152,8 +152,8 @@ def open_log(
     needed = None if state is None else state.log
     if needed is not None and not any(path.glob("*.log")):
         if idle_timeout is not None:
-            raise LogCorrupt(f"{path} is gone, and only it knew which partitions were idle")
-        text = f"{path} is gone; what came after the checkpoint is read from the source again"
+            raise LogCorrupt(f"{path} is gone, and only it recorded which partitions were idle")
+        text = f"{path} is gone; events after the checkpoint are read from the source again"
         run_log.warning("log", text)
     log = DurableLog(path, segment_bytes=SEGMENT_BYTES, needed=needed)
     if needed is None and not log.is_whole:
@@ -222,7 +222,7 @@ class SavedIngest(Component):
                 if (before := self._files.read_json(FILE)) is not None:
                     return {"stream": before}
             except DamagedJson as error:
-                text = f"{FILE} is damaged, so rows before are not counted: {error}"
+                text = f"{FILE} is damaged, so earlier rows are not counted: {error}"
                 self._run_log.warning("stream", text)
         learned = self._trainer.position
         report |= {"num_learned": learned, "num_waiting": max(0, report["num_released"] - learned)}

@@ -92,7 +92,7 @@ def _build(kind: Any, name: str, stated: dict[str, Any], derived: dict[str, Any]
     parameters = inspect.signature(kind).parameters
     if "config" in parameters and is_dataclass(getattr(kind, "config_type", None)):
         settings = validate_model(kind.config_type, name, stated, derived)
-        with _refusing(f"[model] {name} does not fit together: {{}}"):
+        with _refusing(f"[model] {name} is inconsistent: {{}}"):
             return kind(settings)
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     unknown = [key for key in stated if key not in (*parameters, *WIDTHS) and not takes_all]

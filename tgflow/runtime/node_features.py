@@ -142,9 +142,7 @@ class NodeFeatures:
         """
         ids = getattr(stream, "ids", None) if ids is None else ids
         if ids is None:
-            raise ValueError(
-                "the stream does not say the ids of its nodes: give them, along(stream, ids=...)"
-            )
+            raise ValueError("the stream has no node ids: pass them, along(stream, ids=...)")
         known = 0 if graph is None else self._check_graph(graph, ids)
         return FeaturedStream(self, stream, ids, known)
 
@@ -176,13 +174,13 @@ class NodeFeatures:
         """
         if bipartite and self._is_dst is None:
             text = (
-                "sources and destinations of the stream have ids of their own, so a row must say "
-                'whose it is: name a column of "src" and "dst", side=...'
+                "sources and destinations of the stream have ids of their own, so a row needs a "
+                'side: name a column of "src" and "dst", side=...'
             )
             raise self._error("schema", text)
         if self._is_dst is not None and not bipartite:
             text = (
-                "sides are given, and the stream's sources and destinations have one kind of ids: "
+                "sides are given, but the stream's sources and destinations have one kind of ids: "
                 "leave out side=..."
             )
             raise self._error("schema", text)
@@ -284,7 +282,7 @@ class NodeFeatures:
         if not graph.num_nodes <= size <= len(ids):
             raise ValueError(
                 f"the graph has {graph.num_nodes} nodes and {size} rows of node features, and the "
-                f"stream has {len(ids)} ids: whose they are is not known; begin with an empty "
+                f"stream has {len(ids)} ids: their nodes are unknown; begin with an empty "
                 "table, or with the ids that the rows were made by"
             )
         x = self._first(ids, size)
@@ -294,7 +292,7 @@ class NodeFeatures:
         if len(differs):
             name = ids.decode(differs[0])[0]
             text = (
-                f"the row of {name!r} is other than it was when that node appeared; bring the "
+                f"the row of {name!r} has changed since that node appeared; bring the "
                 "table back as it was (rows of nodes to come may be added)"
             )
             raise SourceMismatch(self.name, "schema", text)

@@ -179,8 +179,8 @@ def _check_shared(peers: Peers, briefing: Briefing, is_shared: bool) -> None:
     blind = ", ".join(str(rank) for rank, each in enumerate(found) if not each)
     if blind:
         raise NotShared(
-            f"rank {blind} does not see {briefing.path}, where rank 0 writes, or may not write "
-            "there; give all ranks one directory that their hosts share and may write to: --out"
+            f"rank {blind} does not see {briefing.path}, where rank 0 writes, or cannot write "
+            "there; pass a directory that all hosts share and can write to: --out"
         )
 
 
@@ -256,7 +256,7 @@ class RankGuard(MemoryGuard):
             asked = self._board.read()
         for rank, asks in asked.items():
             if Order.STOP_FOR_MEMORY in asks:
-                raise MemoryLimit(f"rank {rank} is at its memory_limit; its own log says more")
+                raise MemoryLimit(f"rank {rank} is at its memory_limit; see its log")
             if Order.STOP in asks:
                 self._flow.stop_for(f"a signal to rank {rank}")
         return super().is_short(rss) or any(Order.HOLD in asks for asks in asked.values())
@@ -322,7 +322,7 @@ class FollowedSaves:
             if self._peers.failure is not None:
                 raise PeerLost(str(self._peers.failure))
             if time.monotonic() > deadline:
-                raise PeerLost(f"rank 0 was silent about a checkpoint for {self._timeout:g} s")
+                raise PeerLost(f"no response of rank 0 about a checkpoint for {self._timeout:g} s")
             time.sleep(_PAUSE)
         self._writer.wait()
 

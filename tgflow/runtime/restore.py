@@ -118,7 +118,7 @@ def make_trainer(
         if isinstance(model, TemporalModel):
             keep_model = directory.effect != "fixed_model"
             if not keep_model:
-                text = "model, optimizer and memory start afresh, as was allowed"
+                text = "model, optimizer and memory are reset, as allowed"
                 run_log.warning("other model", text)
             learning |= {"keep_model": keep_model, "shard": shard}
             trainer = ContinualTrainer.from_checkpoint(
@@ -171,7 +171,7 @@ def _open_table(
     file = edge_file(config, directory.path)
     counted = None if checkpoint is None else file_of(checkpoint.meta, "edge_x")
     if file is not None and not file.exists() and same_file(counted, file):
-        raise RowsLost(f"{file} is gone, and with it the edge features that the checkpoint counts")
+        raise RowsLost(f"{file} is gone, with the edge features that the checkpoint counts")
     try:
         table = open_edge_table(config, x_dim, directory.path, gpu)
     except DamagedFile as error:

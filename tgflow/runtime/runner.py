@@ -147,7 +147,7 @@ class Runner:
             return
         self.flow.check()
         if Order.STOP_FOR_MEMORY in order:
-            raise MemoryLimit("another rank is at its memory limit; its own log says more")
+            raise MemoryLimit("another rank is at its memory limit; see its log")
         raise Stopped
 
     def _drain(self) -> None:
@@ -200,7 +200,7 @@ class Runner:
                 resumes = (
                     f"the newest checkpoint has {saved:,} events, and a resumed run starts there"
                 )
-            text = f"what was learned last could not be saved: {failed}"
+            text = f"the latest progress could not be saved: {failed}"
             self.warn(f"{text}; {resumes}; the run ends because of: {error}")
 
 

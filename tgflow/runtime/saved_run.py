@@ -260,11 +260,11 @@ def find_checkpoint(path: str | os.PathLike[str]) -> tuple[Path, Checkpoint]:
         home = directory.parent if directory.name == "checkpoint" else directory.parent.parent
     if not (home / "config.toml").exists():
         raise FileNotFoundError(
-            f"{directory} is no run: it has no config.toml; make one with tgflow run --out "
+            f"{directory} is not a run: it has no config.toml; create one by tgflow run --out "
             f"{directory}"
         )
     unfinished = FileNotFoundError(
-        f"{checkpoint} is not there: the training has not come to its end; go on with tgflow train "
+        f"{checkpoint} does not exist: the training has not ended; continue with tgflow train "
         "--resume"
     )
     if (home / "checkpoints").is_dir() and not checkpoint.is_dir():
@@ -280,14 +280,14 @@ def find_checkpoint(path: str | os.PathLike[str]) -> tuple[Path, Checkpoint]:
     if trainer == "train":
         raise unfinished
     if trainer not in ("continual", "offline"):
-        raise CheckpointError(f"{home} compares models; open what tgflow run or train has left")
+        raise CheckpointError(f"{home} is a comparison; open a directory of tgflow run or train")
     return home, found
 
 
 def _newest(home: Path) -> Checkpoint:
     """Return the newest intact checkpoint; others may be added and removed concurrently."""
     error: Exception = FileNotFoundError(
-        f"{home} has no checkpoint yet: a run writes one now and then (--checkpoint-every), and at "
+        f"{home} has no checkpoint yet: a run writes one periodically (--checkpoint-every), and at "
         "its end"
     )
     for entry in reversed(list_checkpoints(home / "checkpoints")):
@@ -310,8 +310,8 @@ def find_initial(config: Config, world: int = 1) -> Checkpoint | None:
         return None
     if world > 1:
         raise ConfigError(
-            "--init-from: one process begins with what another run has left; leave out --nproc, "
-            "and resume with as many ranks as you like once there is a checkpoint"
+            "--init-from: only a single process can start from another run; leave out --nproc, "
+            "and resume with any number of ranks once there is a checkpoint"
         )
     return find_checkpoint(path)[1]
 

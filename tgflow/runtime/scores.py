@@ -95,7 +95,7 @@ class FileScores:
     def rewind(self, mark: ScoreMark) -> None:
         """Truncate to `mark`, and verify the rest; a missing file is created."""
         file = self._file
-        way_out = "bring the file back from a copy, or name another one for those to come: --scores"
+        way_out = "bring the file back from a copy, or name another one for new rows: --scores"
         if file.size < mark.num_bytes:
             raise ScoresLost(
                 f"{file.path} has {file.size:,} bytes, and the run has written {mark.num_bytes:,}: "
@@ -278,12 +278,12 @@ def check_scores(to: str | None) -> None:
         raise ConfigError(f"--scores: {error}") from None
     if transport is not None:
         if transport.topic is None:
-            raise ConfigError(f"--scores: {scheme_of(to)}:// takes no scores; name a file")
+            raise ConfigError(f"--scores: {scheme_of(to)}:// does not accept scores; name a file")
         return
     path = Path(to)
     if path.suffix in COMPRESSION or format_of(path) not in _WRITTEN:
         raise ConfigError(
-            f"--scores: {to!r} has no ending that rows can be written to; end it in .parquet, "
+            f"--scores: {to!r} has an unsupported ending; use .parquet, "
             ".csv, .tsv or .jsonl, or name a topic: kafka://HOST/TOPIC"
         )
     if not path.absolute().parent.is_dir():
@@ -325,14 +325,14 @@ def open_scores(
         )
     if is_file and is_counted and owned != to:
         raise FileExistsError(
-            f"{to} was left complete when the run was to go on with {owned}; name that one, or a "
+            f"{to} was completed when the run continued with {owned}; name that one, or a "
             "third: --scores"
         )
     if is_file and not is_counted:
         is_own = owner.get("to") == to and trainer.position <= owner["from"]
         if Path(to).exists() and not is_own:
             raise FileExistsError(
-                f"{to} is there already, with other rows than this run is going to write; remove "
+                f"{to} exists already, with rows that are not this run's; remove "
                 "it, or name another file: --scores"
             )
         directory.files.write_json(OWNER, {"to": to, "from": trainer.position})

@@ -64,7 +64,7 @@ def serve_answers(
     )
     opened.callback(server.close)
     url = server.endpoint.url
-    text = f"answers at {url}, explained at {url}/docs"
+    text = f"answers at {url}, documented at {url}/docs"
     run_log.info("serve", text, port=server.endpoint.port)
     if config.operate.log_format == "text":
         console.print(text, markup=False, highlight=False, soft_wrap=True)

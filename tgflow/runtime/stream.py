@@ -233,7 +233,7 @@ class MemoryGuard:
             if since is not None and now - since >= seconds:
                 raise MemoryLimit(
                     f"the process holds {num_bytes(rss)} of memory_limit = {num_bytes(limit)}, "
-                    f"also after {grace:g} s without new events; give it more, or a smaller "
+                    f"even after {grace:g} s without new events; raise it, or use a smaller "
                     "buffer, replay_horizon or batch"
                 )
         return self._paused_since is not None

@@ -118,4 +118,4 @@ def _watch_memory(memory: MemoryGuard, flow: FlowControl, run_log: RunLog) -> No
         run_log.warning("memory", "memory is short: the stream is paused")
     elif flow.paused and not is_short:
         flow.resume()
-        run_log.info("memory", "there is memory again: the stream flows")
+        run_log.info("memory", "memory is available again: the stream continues")

@@ -18,9 +18,9 @@ from tgflow.streams.rows.schema import Checks
 
 AS_TEXT = "pass id_kind='string' to take ids as text"
 FINER = "pass tick_unit='ms' to keep it exactly"
-MEND = "mend or remove the line"
-FINITE = "in float32; features must be finite: mend or drop it"
-OPEN_QUOTE = "a quote is not closed on its line; values hold no line ends here"
+MEND = "fix or remove the line"
+FINITE = "in float32; features must be finite: fix or drop it"
+OPEN_QUOTE = "a quote is not closed on its line; values must not contain line ends"
 CLOSED_QUOTE = "text follows a closing quote on its line; write quotes within quotes twice"
 NO_INTEGER = f"expected an integer; write it as one, or {AS_TEXT}"
 
@@ -68,7 +68,7 @@ CSV_ROWS = {
     b'1,"2,3,0,0': ("syntax", OPEN_QUOTE),
     b'1,"2"0,3,0,0': ("syntax", CLOSED_QUOTE),
     b'1,2,3,"0" ,0': ("syntax", CLOSED_QUOTE),
-    b"1,2\r3,4,0,0": ("syntax", "a \\r stands within the line; end lines by \\n or \\r\\n"),
+    b"1,2\r3,4,0,0": ("syntax", "a \\r within the line; end lines with \\n or \\r\\n"),
     b"\xef\xbb\xbf1,2,3,4,5": (
         "encoding",
         "the line starts with a byte order mark; remove it",
@@ -82,7 +82,7 @@ def json_row(**changes):
     return ("{" + ", ".join(f'"{k}": {v}' for k, v in row.items() if v is not None) + "}").encode()
 
 
-ONE = "write one object a line"
+ONE = "write one object per line"
 WIDTH = "expected 2 as in most of the first rows"
 JSON_ROWS = {
     b"": ("syntax", "the line is blank; remove it"),
@@ -91,9 +91,9 @@ JSON_ROWS = {
         "not JSON: expecting property name enclosed in double quotes at character 11; " + ONE,
     ),
     JSON_GOOD * 2: ("syntax", f"not JSON: extra data at character 54; {ONE}"),
-    b"[1]": ("syntax", f"[1] is no object; {ONE}"),
-    b"7": ("syntax", f"7 is no object; {ONE}"),
-    b"null": ("syntax", f"None is no object; {ONE}"),  # Arrow reads wild memory
+    b"[1]": ("syntax", f"[1] is not an object; {ONE}"),
+    b"7": ("syntax", f"7 is not an object; {ONE}"),
+    b"null": ("syntax", f"None is not an object; {ONE}"),  # Arrow reads wild memory
     JSON_GOOD + b" null {}": ("syntax", f"not JSON: extra data at character 55; {ONE}"),
     json_row(src="1.0"): ("type", f"src is 1.0, {NO_INTEGER}"),
     json_row(src='"7"'): ("type", f"src is '7', {NO_INTEGER}"),
@@ -116,7 +116,7 @@ JSON_ROWS = {
     json_row(x="null"): ("null", "x is missing; every event needs a value"),
     b'{"src": 1, "src": 1, "dst": 2, "t": 3}': (
         "schema",
-        "the key 'src' is there twice; keep one",
+        "the key 'src' is repeated; keep one",
     ),
     b'{"src": \xff1}': (
         "encoding",
@@ -124,7 +124,7 @@ JSON_ROWS = {
     ),
     b"\xef\xbb\xbf" + JSON_GOOD: ("encoding", "the line starts with a byte order mark; remove it"),
 }
-TOO_DEEP = "the JSON is nested too deep, or holds a number of thousands of digits; write one flat"
+TOO_DEEP = "the JSON is nested too deeply, or has a number with thousands of digits; write one flat"
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_strict_stream_yields_the_rows_before_the_first_bad_one(tmp_path):
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        (b'src,"dst,t', "a quote is not closed in the header 'src,\"dst,t'; mend it"),
+        (b'src,"dst,t', "a quote is not closed in the header 'src,\"dst,t'; fix the header"),
         (b"\x89PNG\r", "byte 1 of the line (0x89) is not UTF-8; write the file as UTF-8"),
     ],
 )

@@ -44,7 +44,7 @@ def test_unterminated_last_line_may_be_terminated_later(tmp_path, added):
     ((_, *event),), _ = flat(read(open_files(path), poll.position))
     assert event == [7, 8, 9, ()]
     path.write_bytes(b"src,dst,t\n1,2,3\n4,5,67\n")
-    with pytest.raises(SourceMismatch, match="line 3: the line was read while it was being writt"):
+    with pytest.raises(SourceMismatch, match="line 3: the line was read during a write"):
         read(open_files(path), poll.position)
 
 
@@ -54,7 +54,7 @@ def test_a_changed_file_is_a_mismatch(half_read):
     changed = bytearray(data)
     changed[position["byte"] - 10] ^= 1
     path.write_bytes(changed)
-    with pytest.raises(SourceMismatch, match="is not what was read there; it is another file"):
+    with pytest.raises(SourceMismatch, match="differs from what was read; it is another file"):
         open_files(path).start({0: position})
 
 
@@ -126,7 +126,7 @@ def test_missing_or_earlier_sorted_files_are_refused(tmp_path):
     with pytest.raises(SourceExpired, match=r"'part-2.csv' is gone"):
         open_files(folder).start({0: position})
     listed = [folder / "part-1.csv"]
-    with pytest.raises(SourceExpired, match=r"file 2, 'part-2.csv', is not there any more"):
+    with pytest.raises(SourceExpired, match=r"file 2, 'part-2.csv', no longer exists"):
         open_files(listed).start({0: position})
     with pytest.raises(SourceMismatch, match=r"file 1 was 'part-2.csv'; give the same files"):
         open_files(listed).start({0: position | {"file": 0}})

@@ -59,7 +59,7 @@ def test_first_row_is_never_silently_taken_for_a_header(tmp_path):
     with pytest.raises(StreamError, match=r"are user, item, at: choose with src=...$"):
         open_stream(written(tmp_path / "c.csv", "user,item,at\n1,4,10\n"))
     for format in ("jodie", "dyglib"):
-        with pytest.raises(StreamError, match="line 1: the first line is a row, and no header"):
+        with pytest.raises(StreamError, match="line 1: the first line is a row, not a header"):
             open_stream(written(tmp_path / "d.csv", "0,1,2.0,0,1,0\n"), format=format)
 
 
@@ -91,7 +91,7 @@ def test_wrong_number_of_column_names_is_refused(tmp_path):
         ({"sep": "\u00a7"}, "sep must be an ASCII character"),
         ({"columns": "src,src,t"}, "'src' is there twice"),
         ({"columns": "src,,t"}, "a name is empty; write _"),
-        ({"comment": " "}, "comment must be what lines begin with"),
+        ({"comment": " "}, "comment must be a line prefix"),
     ],
 )
 def test_invalid_layout_is_refused(tmp_path, settings, message):

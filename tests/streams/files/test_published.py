@@ -64,9 +64,9 @@ def test_dyglib_without_features_or_with_only_zeros_has_none(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("features", "message"),
     [
-        (np.ones(5), "a matrix of floats with a row for each event"),
-        (np.array([{}], dtype=object), "no file of numbers"),
-        (np.ones((3, 2)), r"line 4: idx is '3', and there are features of rows 0 to 2"),
+        (np.ones(5), "a float matrix with one row per event"),
+        (np.array([{}], dtype=object), "not a file of numbers"),
+        (np.ones((3, 2)), r"line 4: idx is '3', expected 0 to 2"),
     ],
 )
 def test_mismatched_dyglib_features_are_an_error(tmp_path, features, message):
@@ -101,7 +101,7 @@ def test_comments_longer_than_a_block_are_skipped(tmp_path):
         path.write_text("# src dst t\n" + text_of(ROWS, separator))
         assert rows_of(open_stream(path)) == ROWS
     path.write_text("#\n" * 10_001 + text_of(ROWS))
-    with pytest.raises(StreamError, match="more than 10,000 lines of comments"):
+    with pytest.raises(StreamError, match="more than 10,000 comment lines"):
         open_stream(path)
     path.write_text("# nothing\n")
     assert rows_of(open_stream(path)) == []
@@ -149,8 +149,8 @@ def uneven():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"no", "no readable .npz file"),
-        (bomb(), "shorter than its header says"),
+        (b"no", "not a readable .npz file"),
+        (bomb(), "shorter than its header declares"),
         (objects(), "holds Python objects, which are not unpickled"),
         (uneven(), r"differ in length: src \[3\], dst \[4\]"),
     ],

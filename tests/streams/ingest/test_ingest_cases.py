@@ -108,7 +108,7 @@ def test_silent_partition_is_waited_for_in_bounded_memory(caplog):
     assert source.polled[-1] == {1}
     ours = [record.message for record in caplog.records if record.name.startswith("tgflow")]
     assert ours == [
-        "list: partition 1 has been silent for 60 s and holds the others back; "
+        "list: partition 1 has been silent for 60 s and delays the others; "
         "set idle_timeout to continue without it"
     ]
 
@@ -190,9 +190,9 @@ def test_full_disk_is_retried_and_then_an_error(monkeypatch):
 def test_invalid_state_is_refused():
     tensors, meta = IngestState().state_dict(), IngestState().to_json()
     for key in meta:
-        with pytest.raises(ValueError, match="no state of ingestion"):
+        with pytest.raises(ValueError, match="not a state of ingestion"):
             IngestState.from_json({k: v for k, v in meta.items() if k != key}, tensors)
-    with pytest.raises(ValueError, match="no state of ingestion"):
+    with pytest.raises(ValueError, match="not a state of ingestion"):
         IngestState.from_json(meta, {"rows": torch.zeros(9, dtype=torch.uint8)})
 
 
