@@ -17,7 +17,7 @@ using tgflow::RowCache;
 using no_gil = py::call_guard<py::gil_scoped_release>;
 using Cache = std::shared_ptr<RowCache>;
 
-/// A lookup and the cache at which it is under way: of another cache, or of none, its slots mean nothing.
+/// A pending lookup and its cache: its slots are meaningless for any other cache.
 struct Lookup {
   CacheLookup lookup;
   Cache cache;
@@ -73,7 +73,7 @@ void finish(const Cache& cache, Lookup& started, const TensorArg& rows, const st
   started.cache.reset();
 }
 
-/// Rows of the cache's width, and how many there are.
+/// Rows of the cache's width, and their number.
 Span<const char> whole_rows(const RowCache& cache, const TensorArg& rows) {
   const auto bytes = rows.bytes<const char>("rows");
   if (bytes.size % cache.row_bytes() != 0) {
@@ -99,7 +99,7 @@ py::array_t<int64_t> misses(const Lookup& started) {
   return py::array_t<int64_t>(static_cast<py::ssize_t>(miss.size()), miss.data());
 }
 
-/// As `CacheCounters` of tgflow/cache/contents.py has them.
+/// The fields of `CacheCounters` of tgflow/cache/contents.py, in order.
 std::vector<int64_t> counts(const RowCache& cache) {
   const tgflow::CacheCounts found = cache.counts();
   return {found.hits,     found.misses,    found.admitted, found.evicted,

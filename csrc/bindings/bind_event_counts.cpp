@@ -14,10 +14,10 @@ using tgflow::EventCounts;
 using tgflow::EventLog;
 using no_gil = py::call_guard<py::gil_scoped_release>;
 
-/// What is counted, the depth, the half-life or 0, and whether that is in events.
+/// Kind of count, depth, half-life or 0, and whether the half-life is in events.
 using CountArg = std::tuple<CountOf, int64_t, double, bool>;
 
-constexpr int64_t kMostLast = 1 << 20;  // of the last events of a list
+constexpr int64_t kMostLast = 1 << 20;  // most last events of a list
 
 EventCounts* new_counts(const EventLog& log, const std::vector<CountArg>& counts) {
   std::vector<tgflow::Count> checked;

@@ -103,7 +103,7 @@ int64_t retain(TemporalGraph& graph, int64_t min_t, int64_t max_count) {
   return graph.retain(min_t, max_count);
 }
 
-constexpr int64_t kTypeWords = (1 << 16) / 64;  // a bit for each event type
+constexpr int64_t kTypeWords = (1 << 16) / 64;  // one bit per event type
 
 void sample_neighbors(TemporalGraph& graph, Strategy strategy, uint64_t key, int64_t span,
                       const OptionalTensor& types, const TensorArg& nodes, const TensorArg& t,
@@ -145,7 +145,7 @@ tgflow::Events events_of(const TensorArg& src, const TensorArg& dst, const Tenso
 void bind_graph(py::module_& m) {
   using namespace bindings::graph;
   const py::call_guard<py::gil_scoped_release> no_gil;
-  // A log belongs to its graph, which alone appends to it.
+  // Only its graph appends to a log.
   py::class_<EventLog>(m, "EventLog")
       .def("__len__", &EventLog::size)
       .def_property_readonly("num_nodes", &EventLog::num_nodes)

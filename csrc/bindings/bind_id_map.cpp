@@ -9,7 +9,7 @@ using tgflow::node_t;
 using tgflow::StringKeys;
 using released = py::call_guard<py::gil_scoped_release>;
 
-/// A column of ids as it crosses: integers [N] and None, or the offsets of strings [N + 1] and their bytes.
+/// A column of ids from Python: integers [N] and None, or offsets of strings [N + 1] and their bytes.
 using ColumnArg = std::pair<TensorArg, std::optional<TensorArg>>;
 
 template <typename Keys>

@@ -9,7 +9,7 @@ using tgflow::AttentionGradients;
 using tgflow::AttentionOut;
 using Optional = std::optional<TensorArg>;
 
-/// Tensors that both passes read; see tgflow/attention.hpp for their shapes.
+/// Inputs of both passes; see tgflow/attention.hpp for their shapes.
 struct Arguments {
   const TensorArg& query;
   const Optional& below;
@@ -22,7 +22,7 @@ struct Arguments {
   const Optional& keep;
 };
 
-/// Raises IndexError if a slot that holds a neighbor names a row that the table does not have.
+/// Raises IndexError if a slot with a neighbor has a row outside of the table.
 void check_rows(const char* name, const int64_t* row, const bool* mask, int64_t num_slots, int64_t num_rows) {
   const auto* filled = reinterpret_cast<const unsigned char*>(mask);
   bool wrong = false;
@@ -35,7 +35,7 @@ void check_rows(const char* name, const int64_t* row, const bool* mask, int64_t 
   }
 }
 
-/// The widths of the parts, h_dim and x_dim, make up the query's; a model of other widths is refused here.
+/// Raises unless the widths of the parts, h_dim and x_dim, add up to the query's.
 void check_widths(const Attention& a, int64_t query_width) {
   const int64_t width = a.h_dim + a.x_dim + a.time_dim;
   if (query_width == width) return;

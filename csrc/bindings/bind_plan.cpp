@@ -23,7 +23,7 @@ void append(PairIndex& index, const TensorArg& src, const TensorArg& dst) {
 }
 
 void destinations(const PairIndex& index, int64_t before, const TensorArg& out) {
-  check_number("before", before, 0, index.size());  // from there on the next events may have others
+  check_number("before", before, 0, index.size());  // later events may add others
   index.destinations(before, out.data<tgflow::node_t>("out", {index.num_destinations(before)}));
 }
 
@@ -33,7 +33,7 @@ std::vector<tgflow::node_t> destinations_of(PairIndex& index, int64_t src, int64
   return index.destinations_of(src, before);
 }
 
-/// The request to draw what fits into `out`, [size, num].
+/// The request for negatives that fill `out`, [size, num].
 PairIndex::Request request(const PairIndex& index, uint64_t key, const TensorArg& src, const TensorArg& dst,
                            const TensorArg& cut, int64_t limit, const TensorArg& out) {
   const auto sources = src.vector<const int64_t>("src");

@@ -19,9 +19,9 @@ using tgflow::TemporalGraph;
 
 namespace bindings::preparer {
 
-constexpr int64_t kMost = int64_t{1} << 31;  // of what a batch has several of
+constexpr int64_t kMost = int64_t{1} << 31;  // limit of repeated parts of a batch
 
-/// Keeps a Python object from code that runs without the GIL.
+/// Wraps a Python object for code that runs without the GIL.
 std::shared_ptr<py::object> kept(py::object object) {
   return {new py::object(std::move(object)), [](py::object* held) {
             const py::gil_scoped_acquire gil;
@@ -29,7 +29,7 @@ std::shared_ptr<py::object> kept(py::object object) {
           }};
 }
 
-/// What calls `allocate(bytes)`, which returns a tensor of bytes; without one, what the pool does itself.
+/// An allocator that calls `allocate(bytes)`, which returns a tensor of bytes; the pool's own if None.
 SlabPool::Allocate calling(const py::object& allocate) {
   if (allocate.is_none()) return {};
   if (PyCallable_Check(allocate.ptr()) == 0) throw py::type_error("allocate must be callable, or None");
@@ -45,7 +45,7 @@ std::shared_ptr<SlabPool> new_pool(int64_t most_free, const py::object& allocate
   return std::make_shared<SlabPool>(most_free, calling(allocate));
 }
 
-/// What was written to it; nothing until a batch is complete, as it may move.
+/// The bytes written; empty until a batch is complete, as the slab may move.
 py::buffer_info bytes_of(const Slab& slab) {
   const bool is_filled = slab.is_filled();
   return {reinterpret_cast<uint8_t*>(slab.data()), static_cast<py::ssize_t>(is_filled ? slab.size() : 0)};
@@ -92,7 +92,7 @@ std::unique_ptr<Preparer> new_preparer(TemporalGraph& graph, const PairIndex& pa
   return std::make_unique<Preparer>(graph, pairs, counts, std::move(rules));
 }
 
-/// A table's rows, in `rows`; without them, whether their ids are wanted.
+/// A table's rows, in `rows`; without rows, whether their ids are requested.
 BatchTable table_of(const char* name, bool is_read, const OptionalTensor& x, RowTable& rows) {
   if (!x) return {is_read, nullptr};
   const auto* data = x->data<const float>(name, {"R", "D"});
@@ -102,7 +102,7 @@ BatchTable table_of(const char* name, bool is_read, const OptionalTensor& x, Row
   return {true, &rows};
 }
 
-/// As numbers: those of the batch, and seven of each block; see tgflow/plan/plan.py.
+/// The layout as numbers: those of the batch, and seven of each block; see tgflow/plan/plan.py.
 std::vector<int64_t> numbers(const BatchLayout& b) {
   std::vector<int64_t> all{b.num_events, b.num_new,  b.num_queries, b.num_fallbacks, b.eid,
                            b.t,          b.ends,     b.row,         b.counts,        b.num_nodes,

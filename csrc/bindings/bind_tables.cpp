@@ -13,7 +13,7 @@ namespace bindings::tables {
 constexpr int64_t kMostRowBytes = int64_t{1}
                                   << 31;  // so that no buffer of rows exceeds what can be asked for
 
-/// `size` rows of `row_bytes` at the beginning of a tensor of bytes.
+/// `size` rows of `row_bytes` at the start of a tensor of bytes.
 template <typename T>
 T* first_rows(const TensorArg& rows, int64_t row_bytes, int64_t size) {
   check_number("row_bytes", row_bytes, 1);
@@ -42,7 +42,7 @@ void scatter_rows(const TensorArg& rows, int64_t row_bytes, int64_t size, const 
                        source.bytes<const std::byte>("source", product(ids.size, row_bytes)));
 }
 
-/// What is committed by now, and nothing behind it: memory does not move, so that an older view stays good.
+/// The committed bytes: memory does not move, so an older view stays valid.
 py::buffer_info bytes_of(const ReservedMemory& memory) {
   return {static_cast<uint8_t*>(memory.data()), static_cast<py::ssize_t>(memory.committed())};
 }
@@ -71,8 +71,8 @@ void truncate(RowFile& file, int64_t size) {
   file.truncate(size);
 }
 
-/// Begins to read to `out`. The request writes there until it is done, so it keeps that and the reader; not
-/// by py::keep_alive, which takes the failure of an argument's conversion for a result.
+/// Starts to read to `out`. The request writes there until it is done, so it owns `out` and the reader; not
+/// by py::keep_alive, which treats a failed conversion of an argument as a result.
 py::object start(RowReader& reader, const TensorArg& id, int64_t size, const py::object& out) {
   const TensorArg to(out);
   const auto ids = id.elements<const int64_t>("id");
@@ -89,7 +89,7 @@ py::object start(RowReader& reader, const TensorArg& id, int64_t size, const py:
   return request;
 }
 
-/// Errors of files become Python's OSError, with the errno.
+/// Translates file errors to Python's OSError, with the errno.
 void translate(std::exception_ptr thrown) {
   try {
     if (thrown) std::rethrow_exception(thrown);

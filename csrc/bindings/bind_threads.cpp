@@ -14,7 +14,7 @@ std::string simd_level() { return name_of(tgflow::simd_level()); }
 
 }  // namespace bindings::threads
 
-/// What the core's loops run on.
+/// Binds the thread count and the vector level of the core's loops.
 void bind_threads(py::module_& m) {
   using namespace bindings::threads;
   m.def("set_num_threads", &tgflow::set_num_threads, py::arg("num_threads"));

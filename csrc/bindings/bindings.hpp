@@ -1,4 +1,4 @@
-// Every bind_*.cpp has its helpers in a namespace of its own: several files are compiled as one.
+// Each bind_*.cpp has its helpers in its own namespace: several files are compiled as one.
 #pragma once
 
 #include "tensor_arg.hpp"

@@ -1,4 +1,4 @@
-// The part of DLPack's C interface that the bindings use: what a tensor is, without its framework's headers.
+// The part of DLPack's C interface that the bindings use: tensor metadata without the framework's headers.
 // Layouts are fixed by DLPack 1.x (https://github.com/dmlc/dlpack, dlpack.h); a new major version changes
 // them.
 #pragma once
@@ -9,7 +9,7 @@ namespace dlpack {
 
 constexpr uint32_t kMajorVersion = 1;
 constexpr int32_t kCpu = 1;
-constexpr int32_t kPinned = 3;  // memory of the host that a CUDA device reads too
+constexpr int32_t kPinned = 3;  // host memory that a CUDA device can read
 
 enum TypeCode : uint8_t { kInt = 0, kUInt = 1, kFloat = 2, kBool = 6 };
 
@@ -39,14 +39,14 @@ struct Version {
   uint32_t minor;
 };
 
-/// The table of functions behind `torch.Tensor.__dlpack_c_exchange_api__`; those not used here are `void*`.
+/// The function table of `torch.Tensor.__dlpack_c_exchange_api__`; unused entries are `void*`.
 struct ExchangeApi {
   Version version;
   ExchangeApi* older;
   void* allocate;
   void* managed_from_object;
   void* managed_to_object;
-  /// Describes a tensor that `object` goes on to own. Returns 0, or -1 with a Python error.
+  /// Describes a tensor that `object` still owns. Returns 0, or -1 with a Python error.
   int (*tensor_from_object)(void* object, Tensor* out);
   void* current_stream;
 };

@@ -7,12 +7,12 @@ PYBIND11_MODULE(_core, m) {
   m.doc() = "tgflow's native core; see _core.pyi.";
   bind_graph(m);
 #ifdef TGFLOW_STATIC_CSR
-  bind_static_csr(m);  // what the store is measured against: tests/benchmarks/static_csr
+  bind_static_csr(m);  // baseline of the store's benchmarks: tests/benchmarks/static_csr
 #endif
   bind_id_map(m);
   bind_plan(m);
   bind_event_counts(m);
-  bind_preparer(m);  // after the graph, pairs and counts that it takes
+  bind_preparer(m);  // after the types of its arguments
   bind_metrics(m);
   bind_tables(m);
   bind_layers(m);

@@ -12,7 +12,7 @@ namespace {
 using dlpack::DataType;
 using dlpack::ExchangeApi;
 
-/// How torch describes its tensors to others.
+/// Access to torch's tensor metadata.
 struct TorchApi {
   py::object tensor_type;
   const ExchangeApi* exchange;
@@ -60,7 +60,7 @@ std::string text_of(DataType dtype) {
 
 bool same(DataType a, DataType b) { return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes; }
 
-/// Of a format of Python's `struct` in the machine's byte order.
+/// The type of a format of Python's `struct` in native byte order.
 DataType dtype_of_format(const char* format, py::ssize_t size) {
   if (format == nullptr) return dtype_of<uint8_t>();
   if (*format == '@' || *format == '=' || *format == '<') ++format;
@@ -111,7 +111,7 @@ void TensorArg::describe_tensor(py::handle object, const ExchangeApi& api) {
   set_dense(static_cast<char*>(tensor.data) + tensor.byte_offset, tensor.dtype, tensor.ndim, Kind::kDense);
 }
 
-/// Names a tensor that DLPack has no address of: on meta, sparse, or a wrapper.
+/// Describes a tensor without a DLPack address: on meta, sparse, or a wrapper.
 void TensorArg::name_tensor(py::handle object) {
   const auto device = py::str(object.attr("device").attr("type")).cast<std::string>();
   const auto layout = py::str(object.attr("layout")).cast<std::string>();
@@ -146,7 +146,7 @@ void TensorArg::describe_buffer(py::handle object) {
   for (int dim = 0; dim < std::min(view->ndim, kMaxDims); ++dim) {
     shape_[dim] = view->shape[dim];
     strides_[dim] = view->strides[dim] / view->itemsize;
-    // What no number of elements expresses is not packed, so that every check refuses it.
+    // A stride that is no whole number of elements counts as not packed, so that every check fails.
     if (view->strides[dim] % view->itemsize != 0) strides_[dim] = -1;
   }
   set_dense(view->buf, dtype, view->ndim, writable ? Kind::kDense : Kind::kReadOnly);

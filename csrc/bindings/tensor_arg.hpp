@@ -1,4 +1,4 @@
-// Tensors as arguments of bindings: what arrives is checked in full before anything reads or writes it.
+// Tensor arguments of bindings: each is fully checked before anything reads or writes it.
 //
 //   m.def("gather", [](const EventLog& log, const TensorArg& eid, const TensorArg& src,
 //                      const std::optional<TensorArg>& label) {
@@ -9,16 +9,16 @@
 //     log.gather(ids.data, ids.size, out, ...);
 //   }, py::arg("eid"), ..., py::call_guard<py::gil_scoped_release>());
 //
-// An argument is a `torch.Tensor` in memory of the CPU or, for input alone, anything with Python's buffer
-// protocol (a numpy array). Elements are `const T` to be read and `T` to be written. Whatever does not fit
-// raises ValueError (TypeError if it is no tensor at all), naming the argument, what it must be and what it
-// is:
+// An argument is a `torch.Tensor` in CPU memory or, for input only, any object with Python's buffer
+// protocol (a numpy array). Elements are `const T` to be read and `T` to be written. A mismatch
+// raises ValueError (TypeError if it is not a tensor) with the argument's name, its required and its actual
+// type:
 //
 //   edge_x must be float32 [R, 172], got float32 [R, 100]          table must be on the CPU, got cuda
 //
-// The checks need no GIL and cost nanoseconds. A view is good until the call returns and no longer: no object
-// may keep one, for Python is free to let go of the tensor. Where native work outlives the call, bind with
-// `py::keep_alive` and say so.
+// The checks need no GIL and cost nanoseconds. A view is valid until the call returns and no longer: no
+// object may store one, as Python may free the tensor. Where native work outlives the call, bind with
+// `py::keep_alive` and document it.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -43,7 +43,7 @@ struct Span {
   int64_t size;
 };
 
-/// A length that a dimension must have, or the letter of one that may be any.
+/// Required length of a dimension, or a letter for any length.
 class Dim {
  public:
   Dim(int64_t length) : length_(length) {}  // NOLINT: meant to be written as a number
@@ -68,14 +68,14 @@ constexpr dlpack::DataType dtype_of() {
   return {code, 8 * sizeof(V), 1};
 }
 
-/// A dense tensor of up to 8 dimensions, or what arrived in its place.
+/// A dense tensor of up to 8 dimensions, or a description of another argument.
 class TensorArg {
  public:
   static constexpr int kMaxDims = 8;
   using Shape = std::initializer_list<Dim>;
 
   TensorArg() = default;
-  /// Describes `object`, whatever it is. With the GIL.
+  /// Describes any `object`. Requires the GIL.
   explicit TensorArg(py::handle object);
 
   /// The elements of a contiguous tensor of this shape.
@@ -98,7 +98,7 @@ class TensorArg {
     return {static_cast<T*>(data_), numel()};
   }
 
-  /// All bytes of a contiguous tensor of whatever type and shape, `num_bytes` of them.
+  /// All bytes of a contiguous tensor of any type and shape, `num_bytes` of them.
   template <typename T>
   T* bytes(const char* name, int64_t num_bytes) const {
     static_assert(sizeof(T) == 1);
@@ -106,7 +106,7 @@ class TensorArg {
     return static_cast<T*>(data_);
   }
 
-  /// The bytes of a contiguous tensor, and how many there are.
+  /// The bytes of a contiguous tensor, and their number.
   template <typename T>
   Span<T> bytes(const char* name) const {
     static_assert(sizeof(T) == 1);
@@ -125,10 +125,10 @@ class TensorArg {
   void describe_tensor(py::handle object, const dlpack::ExchangeApi& api);
   void name_tensor(py::handle object);
   void describe_buffer(py::handle object);
-  /// Takes it for a dense tensor, unless it has too many dimensions.
+  /// Stores it as a dense tensor, unless it has too many dimensions.
   void set_dense(void* data, dlpack::DataType dtype, int32_t ndim, Kind kind);
 
-  /// Raises unless it is such a contiguous tensor.
+  /// Raises unless it is a contiguous tensor with these properties.
   void check(const char* name, dlpack::DataType dtype, Shape shape, bool any_shape, bool writes) const;
   void check_bytes(const char* name, int64_t num_bytes, bool writes) const;
   void check_memory(const char* name, bool writes) const;
@@ -142,8 +142,8 @@ class TensorArg {
   int32_t ndim_ = 0;
   Kind kind_ = Kind::kOther;
   bool is_tensor_ = false;
-  std::string other_;                  ///< What it is, where it is no dense tensor on the CPU.
-  std::shared_ptr<Py_buffer> buffer_;  ///< Keeps a buffer's memory; let go of with the GIL.
+  std::string other_;                  ///< Its description, if not a dense CPU tensor.
+  std::shared_ptr<Py_buffer> buffer_;  ///< Owns a buffer's memory; released with the GIL.
 };
 
 using OptionalTensor = std::optional<TensorArg>;
@@ -154,17 +154,17 @@ T* data_or_null(const std::optional<TensorArg>& tensor, const char* name, Tensor
   return tensor ? tensor->data<T>(name, shape) : nullptr;
 }
 
-/// The events whose columns these are, int64 and of one length each; `label` may be None.
+/// The events with these columns, int64 and of equal length; `label` may be None.
 tgflow::Events events_of(const TensorArg& src, const TensorArg& dst, const TensorArg& t,
                          const OptionalTensor& label);
 
-/// Raises IndexError unless all of `values` are in [low, high), naming the first that is not.
+/// Raises IndexError with the first of `values` outside of [low, high), if any.
 void check_range(const char* name, Span<const int64_t> values, int64_t low, int64_t high);
 
 /// Raises ValueError unless low <= value <= high.
 void check_number(const char* name, int64_t value, int64_t low, int64_t high = INT64_MAX);
 
-/// a * b, or ValueError where 64 bits do not hold it.
+/// a * b, or ValueError if it exceeds 64 bits.
 int64_t product(int64_t a, int64_t b);
 
 namespace pybind11::detail {
@@ -173,7 +173,7 @@ template <>
 struct type_caster<TensorArg> {
   PYBIND11_TYPE_CASTER(TensorArg, const_name("torch.Tensor"));
 
-  /// Never refuses, so that the binding can name the argument.
+  /// Never fails, so that the binding can report the argument's name.
   bool load(handle source, bool) {
     value = TensorArg(source);
     return true;

@@ -1,4 +1,4 @@
-// Attention over sampled neighbors and its gradients: kernels by how many numbers a lane reads at once.
+// Attention over sampled neighbors and its gradients: one kernel per number of elements a lane reads at once.
 #include "tgflow/attention.hpp"
 #include "tgflow/cuda/row_lists.hpp"
 #include "tgflow/detail/cosine.hpp"
@@ -8,7 +8,7 @@ using namespace tgflow;
 constexpr int kHeads = 2;  ///< Heads that share one pass over the inputs.
 constexpr int kSlots = 4;  ///< Slots whose inputs are in flight at a time.
 
-/// One number of each of a few heads.
+/// One number per head, for a few heads.
 struct OfHeads {
   float at[kHeads];
 };
@@ -19,10 +19,10 @@ struct HeadRows {
   T* at[kHeads];
 };
 
-/// Which inputs a slot has: no neighbor, no inputs. A row that its table does not have makes them NaN, and
-/// so the loss: nothing outside of the table is read, and nothing wrong stays unseen.
+/// Inputs of a slot; none without a neighbor. A row outside of its table makes them NaN, and
+/// so the loss: nothing outside of the table is read, and no error stays hidden.
 struct Slot {
-  int below;  ///< -1: not there.
+  int below;  ///< -1: missing.
   int edge;
   float dt;
   bool filled;
@@ -68,7 +68,7 @@ struct Slot {
 
 __device__ inline int64_t width_of(const Attention& a) { return a.h_dim + a.x_dim + a.time_dim; }
 
-/// The products of some heads' vectors with the inputs of 32 slots, each lane's being those of its own slot.
+/// Products of some heads' vectors with the inputs of 32 slots; each lane has its own slot's.
 template <int kWidth>
 __device__ inline OfHeads dot_inputs(const Attention& a, const HeadRows<const float>& vectors,
                                      const Slot& own, int num_slots) {
@@ -99,13 +99,13 @@ __device__ inline OfHeads dot_inputs(const Attention& a, const HeadRows<const fl
   return mine;
 }
 
-/// rows = the sum of the lanes' scales times the inputs of their slots; added to what is there if `adds`.
+/// rows = sum over lanes of scale times the inputs of the lane's slot; accumulated if `adds`.
 template <int kWidth>
 __device__ inline void sum_inputs(const Attention& a, const HeadRows<float>& rows, int num_heads,
                                   const Slot& own, const OfHeads& scale, int num_slots, bool adds) {
   using Sum = Pack<kWidth>;
   const int64_t width = width_of(a);
-  for (int64_t first = 0; first < width; first += kWarp * kWidth) {  // all lanes, for they share
+  for (int64_t first = 0; first < width; first += kWarp * kWidth) {  // all lanes: they share
     const int64_t i = first + lane_index() * kWidth;
     const bool is_in = i < width;
     Sum sum[kHeads];
@@ -124,7 +124,7 @@ __device__ inline void sum_inputs(const Attention& a, const HeadRows<float>& row
   }
 }
 
-/// One target and a few of its heads: where a warp's lanes find what is theirs.
+/// One target and a few of its heads: addresses for a warp's lanes.
 struct TargetHeads {
   int64_t target;
   int64_t head;
@@ -134,13 +134,13 @@ struct TargetHeads {
     const int64_t head = item / a.num_targets * kHeads;
     return {item % a.num_targets, head, static_cast<int>(min_of(a.num_heads - head, kHeads))};
   }
-  /// Items that a launch has to do.
+  /// Number of items of a launch.
   __device__ static int64_t count(const Attention& a) {
     return (a.num_heads + kHeads - 1) / kHeads * a.num_targets;
   }
   /// A row of an array [H, N].
   __device__ int64_t row(const Attention& a, int h) const { return (head + h) * a.num_targets + target; }
-  /// Its rows of an array [H, N, D] (or [H, 1, D]); the last head's again for one that does not exist.
+  /// Its rows of an array [H, N, D] (or [H, 1, D]); the last head's again for a missing one.
   template <typename T>
   __device__ HeadRows<T> rows(const Attention& a, T* array, bool is_shared = false) const {
     HeadRows<T> rows;
@@ -155,7 +155,7 @@ struct TargetHeads {
   __device__ static int64_t min_of(int64_t x, int64_t y) { return x < y ? x : y; }
 };
 
-/// How many of 32 slots, one a lane, come before the last filled one and with it.
+/// Number of 32 slots, one per lane, up to and including the last filled one.
 __device__ inline int num_used(bool filled) { return kWarp - __clz(__ballot_sync(kWholeWarp, filled)); }
 
 template <int kWidth>
@@ -204,7 +204,7 @@ __device__ inline void attend_target(const Attention& a, const AttentionOut& out
   }
 }
 
-/// What the backward pass leaves of each slot for the pass over `below`, [H, N, k] each.
+/// Gradients of each slot for the pass over `below`, [H, N, k] each.
 struct SlotGradients {
   float* kept;   ///< weight * keep, 0 in empty slots.
   float* score;  ///< Gradient of the score, likewise.
@@ -247,7 +247,7 @@ __device__ inline void attend_target_backward(const Attention& a, const Attentio
   }
 }
 
-/// The gradient that a slot leaves to its row of `below`.
+/// The gradient of a slot with respect to its row of `below`.
 template <int kWidth>
 struct BelowTerms {
   const Attention& a;
@@ -256,7 +256,7 @@ struct BelowTerms {
 
   __device__ void add(Pack<kWidth>& sum, int64_t s, int64_t i) const {
     using Numbers = Pack<kWidth>;
-    const auto target = static_cast<uint32_t>(s) / static_cast<uint32_t>(a.k);  // there are below 2^31 slots
+    const auto target = static_cast<uint32_t>(s) / static_cast<uint32_t>(a.k);  // fewer than 2^31 slots
     const int64_t width = width_of(a), num_slots = a.num_targets * a.k;
     for (int64_t h = 0; h < a.num_heads; ++h) {
       const int64_t row = h * a.num_targets + target;
@@ -298,7 +298,7 @@ extern "C" __global__ void __launch_bounds__(64)
   attend_all_backward<1>(attention, gradients, slots);
 }
 
-/// Gradients of the frontier below, by the lists of its rows' slots.
+/// Gradients of the frontier below, using the lists of its rows' slots.
 extern "C" __global__ void __launch_bounds__(256)
     attend_below_by_4(Attention attention, AttentionGradients gradients, SlotGradients slots,
                       RowLists lists) {

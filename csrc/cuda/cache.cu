@@ -1,5 +1,5 @@
-// A set-associative cache of rows in device memory with CLOCK replacement. The launches do not depend on what
-// is asked for, so that they can be captured in a graph, and nothing here waits for the host.
+// A set-associative cache of rows in device memory with CLOCK replacement. The launches do not depend on the
+// ids, so that they can be captured in a graph, and nothing here waits for the host.
 #include "tgflow/cuda/table_view.hpp"
 #include "tgflow/cuda/warp.hpp"
 #include "tgflow/detail/mix.hpp"
@@ -10,18 +10,18 @@ using Counter = unsigned long long;
 
 constexpr int64_t kWays = 8;  ///< Slots of a set; the last set may have fewer.
 
-/// The cache; tgflow/cache/device.py has the same fields. An id is only ever in the set of its hash.
+/// The cache; tgflow/cache/device.py has the same fields. An id is only in the set of its hash.
 struct ClockCache {
   int64_t* id;     ///< Per slot; -1: free.
-  int64_t* used;   ///< Per slot: the gather that used it last; 0: not since the hand passed.
-  uint8_t* hand;   ///< Per set: the way that is considered next.
-  Counter* claim;  ///< Per set: the gather, and the first row of it that the set may admit.
+  int64_t* used;   ///< Per slot: last gather that used it; 0: unused since the hand passed.
+  uint8_t* hand;   ///< Per set: the next way to consider.
+  Counter* claim;  ///< Per set: the gather, and its first row that the set may admit.
   const int64_t* clock;
   Counter* counts;  ///< Hits, misses, admitted, evicted, bypassed, preloaded, written.
   char* rows;
   int64_t capacity;
   int64_t row_bytes;
-  int64_t stride;  ///< Of rows, a multiple of 16.
+  int64_t stride;  ///< Bytes between rows, a multiple of 16.
 
   __device__ int64_t num_sets() const { return (capacity + kWays - 1) / kWays; }
   __device__ int64_t set_of(int64_t key) const {
@@ -44,7 +44,7 @@ struct ClockCache {
   __device__ Counter claim_of(int64_t i) const {
     return static_cast<Counter>(*clock) << 32 | static_cast<uint32_t>(0xffffffff - i);
   }
-  /// The slot that makes room in a set: a free one, else the first that was not used since the hand passed.
+  /// The slot to replace in a set: a free one, else the first unused since the hand passed.
   /// -1: this gather uses all of them.
   __device__ int64_t choose(int64_t set) const {
     const int64_t begin = set * kWays, num = num_ways(set);
@@ -63,24 +63,24 @@ struct ClockCache {
   __device__ void count(int which) const { atomicAdd(&counts[which], Counter{1}); }
 };
 
-/// Why rows are looked up; the index of what is counted for rows that nobody asked for.
+/// Reason of a lookup; for preload and append also the index of their counter.
 enum class CachePurpose : int64_t { kGather = 0, kPreload = 5, kAppend = 6 };
 
-/// Rows that are asked for, or come in unasked.
+/// Rows to look up or to admit.
 struct CacheBatch {
   const int64_t* id;
   int64_t size;
   int64_t table_size;
-  const TableView* table;  ///< Has the size instead, where kernels read the table; else null.
-  int32_t* source;         ///< Per id: the slot where its row is, or -1.
-  int32_t* admit;          ///< Per id: the slot that its row goes to, or -1.
-  int64_t* miss;           ///< Per id: itself if the table is asked for it, else -1.
+  const TableView* table;  ///< Source of the size where kernels read the table; else null.
+  int32_t* source;         ///< Per id: the slot that holds its row, or -1.
+  int32_t* admit;          ///< Per id: the slot that its row is admitted to, or -1.
+  int64_t* miss;           ///< Per id: itself if read from the table, else -1.
   CachePurpose purpose;
 
   __device__ int64_t num_rows() const { return table == nullptr ? table_size : read_view(table).size; }
 };
 
-/// Per id: finds its row. A missing one claims its set.
+/// Per id: looks up its row. A miss claims its set.
 extern "C" __global__ void __launch_bounds__(256) cache_look_up(ClockCache cache, CacheBatch batch) {
   const int64_t i = thread_index();
   if (i >= batch.size) return;
@@ -96,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(256) cache_look_up(ClockCache cache
     if (batch.purpose == CachePurpose::kGather) cache.count(0);
     return;
   }
-  batch.miss[i] = id;  // the table reports one that is not there
+  batch.miss[i] = id;  // the table reports an invalid id
   if (!is_there) return;
   if (batch.purpose == CachePurpose::kGather) cache.count(1);
   if (cache.capacity > 0) atomicMax(&cache.claim[cache.set_of(id)], cache.claim_of(i));
@@ -132,17 +132,17 @@ extern "C" __global__ void __launch_bounds__(256)
   if (i < size) slot[i] = cache.find(id[i]);
 }
 
-/// Rows from the cache to an answer, and from there to the cache.
+/// Copies of rows from the cache to an output, and from there to the cache.
 struct CacheCopy {
   const int32_t* source;  ///< Null: no row is read.
-  const int32_t* admit;   ///< Null: no row is put.
+  const int32_t* admit;   ///< Null: no row is admitted.
   int64_t size;
   char* out;
-  int64_t lanes;  ///< That share a row: a power of two up to a warp.
+  int64_t lanes;  ///< Lanes per row: a power of two up to a warp.
 };
 
-/// Copies rows, in parts that their addresses are multiples of. No slot is both read and written: what a
-/// gather uses, it does not evict.
+/// Copies rows, in parts that divide their addresses. No slot is both read and written: a
+/// gather never evicts what it uses.
 template <typename Part>
 __device__ void copy_rows(const ClockCache& cache, const CacheCopy& copy) {
   const int64_t lane = thread_index() % copy.lanes;

@@ -1,12 +1,12 @@
-// Dropout by key: the CPU's draws, a thread for each four elements.
+// Dropout by key: the CPU's draws, one thread per four elements.
 #include "tgflow/cuda/warp.hpp"
 #include "tgflow/detail/keep.hpp"
 
 using namespace tgflow;
 
-/// As tgflow/cuda/dropout.py has it, field by field.
+/// Struct of tgflow/cuda/dropout.py.
 struct KeepFactors {
-  const uint64_t* key;  ///< In device memory: a captured launch reads the one that holds at its replay.
+  const uint64_t* key;  ///< In device memory: a captured launch reads the key at replay.
   double rate;
   int64_t num_rows;
   int64_t row_size;

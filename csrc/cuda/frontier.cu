@@ -1,7 +1,7 @@
-// Frontiers and lists of events: equal rows become one, numbered by first appearance, as
-// csrc/src/frontier.cpp does one after the other. A table of hashes, filled with `kUnclaimed` before, tells
-// which item is the first of equal ones, whatever the order in which threads come; prefix sums, which are
-// torch's, number the first ones. Shapes are all that the host knows.
+// Deduplicates frontiers and lists of events: rows are numbered by first appearance, as in the sequential
+// csrc/src/frontier.cpp. A hash table, filled with `kUnclaimed` before, finds the first of equal items
+// for any order of threads; prefix sums by
+// torch number the first ones. The host has only the shapes.
 #include "tgflow/cuda/warp.hpp"
 #include "tgflow/detail/frontier_query.hpp"
 
@@ -9,19 +9,19 @@ using namespace tgflow;
 
 constexpr int32_t kUnclaimed = -1;
 
-/// What is to become distinct rows: targets, then slots, of which those of a target inherit its position.
-/// Targets from `*num_used` on are not there, nor are slots that hold nobody. Events are slots without
-/// targets. tgflow/cuda/frontier.py has it field by field.
+/// Items to deduplicate: targets, then slots; a target's slots inherit its position.
+/// Targets from `*num_used` on and empty slots are missing. Events are slots without
+/// targets. tgflow/cuda/frontier.py has the same fields.
 struct FrontierItems {
   const node_t* node;       ///< [num_targets]
   const tick_t* t;          ///< [num_targets]
-  const int64_t* position;  ///< [num_targets], or null: items are compared without it.
-  const int64_t* num_used;  ///< Null: all targets are there.
+  const int64_t* position;  ///< [num_targets], or null: not compared.
+  const int64_t* num_used;  ///< Null: all targets are used.
   int64_t num_targets;
   const node_t* slot_node;  ///< [num_slots]
   const tick_t* slot_t;     ///< [num_slots], or null, as `position`
   int64_t num_slots;
-  int64_t k;        ///< Slots of a target.
+  int64_t k;        ///< Slots per target.
   int64_t by_time;  ///< Whether items are compared by time.
 
   __device__ int64_t size() const { return num_targets + num_slots; }
@@ -39,25 +39,25 @@ struct FrontierItems {
   }
 };
 
-/// Which items are the first of equal ones: a hash table of items.
+/// The first of equal items: a hash table of items.
 struct FrontierClaims {
   int32_t* first;   ///< [mask + 1], `kUnclaimed` before; then the first of equal items.
   int64_t mask;     ///< At least twice as many places as items, less one.
-  int32_t* place;   ///< [size]: where in `first` an item's equals are.
-  int32_t* number;  ///< [size]: whether an item is a first one; then how many there are up to it.
+  int32_t* place;   ///< [size]: place in `first` of an item's equals.
+  int32_t* number;  ///< [size]: whether an item is a first one; then the prefix sum.
 
   __device__ int32_t first_of(int64_t i) const { return first[place[i]]; }
 };
 
-/// Where the distinct rows go, behind `base` rows that stand for what is not there.
+/// Output of distinct rows, after `base` rows that stand for missing ones.
 struct FrontierRows {
   node_t* node;       ///< [base + size]; `kNoNode` beyond the rows in use, zeros in the next two.
   tick_t* t;          ///< [base + size], or null
   int64_t* position;  ///< [base + size], or null
   int64_t base;       ///< 0 or 1.
-  int64_t* num_used;  ///< Becomes how many rows are in use.
-  int64_t* row;       ///< [size]: of each item; 0 of those that are not there.
-  bool* mask;         ///< [num_slots], or null: whether a slot's item is there.
+  int64_t* num_used;  ///< Set to the number of rows in use.
+  int64_t* row;       ///< [size]: row of each item; 0 for missing ones.
+  bool* mask;         ///< [num_slots], or null: whether a slot is filled.
   float* dt;          ///< [num_slots], or null: seconds from a slot's time to its target's.
   double seconds_per_tick;
 
@@ -68,7 +68,7 @@ struct FrontierRows {
   }
 };
 
-/// Per item: finds the place of its equals, and leaves the first of them there.
+/// Per item: finds the place of its equals, and stores the first of them there.
 extern "C" __global__ void __launch_bounds__(256) frontier_claim(FrontierItems items, FrontierClaims claims) {
   const int64_t i = thread_index();
   if (i >= items.size() || !items.is_there(i)) return;
@@ -79,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(256) frontier_claim(FrontierItems i
     const int32_t other = atomicCAS(&claims.first[at], kUnclaimed, mine);
     if (other == kUnclaimed) break;
     if (!(items.query(other) == query)) continue;
-    if (other > mine) atomicMin(&claims.first[at], mine);  // it only ever falls
+    if (other > mine) atomicMin(&claims.first[at], mine);  // it only decreases
     break;
   }
   claims.place[i] = static_cast<int32_t>(at);
@@ -92,8 +92,8 @@ extern "C" __global__ void __launch_bounds__(256) frontier_flag(FrontierItems it
   claims.number[i] = items.is_there(i) && claims.first_of(i) == i ? 1 : 0;
 }
 
-/// Per item, once `number` is summed up: its row, the row itself if it is the first, and what is said of a
-/// slot; and the padding behind the rows in use.
+/// Per item, after the prefix sum of `number`: its row, the row itself if it is the first, the mask and dt
+/// of a slot; and the padding after the rows in use.
 extern "C" __global__ void __launch_bounds__(256)
     frontier_write(FrontierItems items, FrontierClaims claims, FrontierRows rows) {
   const int64_t i = thread_index(), size = items.size();

@@ -1,5 +1,5 @@
-// The step of a gated recurrent unit after its matrix products: kernels by how many numbers a lane reads at
-// once.
+// The step of a gated recurrent unit after its matrix products: one kernel per number of elements a lane
+// reads at once.
 #include "tgflow/cuda/warp.hpp"
 #include "tgflow/types.hpp"
 

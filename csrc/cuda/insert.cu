@@ -1,21 +1,21 @@
-// A batch into the store. Of any size, in a constant number of launches: mark and list the runs, plan them,
-// and, once the host has seen to the memory, link, scatter and publish. Sorting and prefix sums between them
-// are torch's. Of few pairs, in two launches: one thread block sorts and plans, and then tiles of lanes link,
-// scatter and publish a run each; the same, to the last entry.
+// Inserts a batch into the store. Any size takes a constant number of launches: mark and list the runs, plan
+// them, and, once the host has provided memory, link, scatter and publish. Sorting and prefix sums between
+// them are torch's. Few pairs take two launches: one thread block sorts and plans, then one tile of lanes per
+// run links, scatters and publishes; the result is identical to the last entry.
 #include "tgflow/cuda/insertion.hpp"
 #include "tgflow/cuda/thread_block.hpp"
 #include "tgflow/cuda/warp.hpp"
 
 using namespace tgflow;
 
-/// Per pair: whether a run begins with it.
+/// Per pair: whether it starts a run.
 extern "C" __global__ void __launch_bounds__(256) insert_mark(Insertion in) {
   const int64_t p = thread_index();
   if (p >= in.num_pairs) return;
   in.run[p] = in.node[p] != kAbsent && (p == 0 || in.node[p - 1] != in.node[p]);
 }
 
-/// Per pair: notes where its run begins, once `run` is summed up; the last pair, where the last run ends.
+/// Per pair: stores the start of its run, after the prefix sum of `run`; the last pair also stores the end.
 extern "C" __global__ void __launch_bounds__(256) insert_list(Insertion in) {
   const int64_t p = thread_index();
   if (p >= in.num_pairs) return;
@@ -26,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(256) insert_list(Insertion in) {
   if (!absent && p + 1 == in.num_pairs) in.begin[in.run[p]] = in.num_pairs;
 }
 
-/// Per run: what it needs, and its rank among all that need the same. Counted in shared memory first, for
+/// Per run: its demand, and its rank among all runs with the same demand. Counted in shared memory first, as
 /// nearly all runs need the same few sizes.
 extern "C" __global__ void __launch_bounds__(256) insert_plan(Insertion in) {
   __shared__ int counted[kCounters];
@@ -54,14 +54,14 @@ extern "C" __global__ void __launch_bounds__(256) insert_plan(Insertion in) {
   in.demand[kRooms * in.num_pairs + r] = demand.rooms;
 }
 
-/// Tells the host what is needed, once demands are summed up.
+/// Writes the totals for the host, after the prefix sums of demands.
 extern "C" __global__ void __launch_bounds__(32) insert_totals(Insertion in) {
   if (thread_index() != 0) return;
   const int64_t end = in.num_pairs;
   note_totals(in, in.num_runs(), {in.before(kBlocks, end), in.before(kEntries, end), in.before(kRooms, end)});
 }
 
-/// Per run: makes room for its entries, and notes what it no longer needs.
+/// Per run: makes room for its entries, and records replaced memory.
 extern "C" __global__ void __launch_bounds__(256) insert_link(Insertion in) {
   const int64_t r = thread_index();
   if (r >= in.num_pairs) return;
@@ -82,17 +82,17 @@ extern "C" __global__ void __launch_bounds__(256) insert_scatter(Insertion in) {
   write_entry(in, in.plans[r], in.dirs[r], p, p - in.begin[r]);
 }
 
-/// Per run: lets readers see its entries, those whose cut-off lets them.
+/// Per run: publishes its entries to readers whose cut-off includes them.
 extern "C" __global__ void __launch_bounds__(256) insert_publish(Insertion in) {
   const int64_t r = thread_index();
   if (r >= in.num_runs()) return;
   publish_run(in.plans[r], in.dirs[r], &in.heads[in.node[in.begin[r]]]);
 }
 
-/// One thread block: counts off what was taken and moves the snapshot on.
+/// One thread block: subtracts used memory and advances the snapshot.
 extern "C" __global__ void __launch_bounds__(256) insert_finish(Insertion in) { finish_insertion(in); }
 
-/// Moves the snapshot on where the host knows all: after changes of the past, compaction, or a move.
+/// Advances the snapshot where the host has all values: after changes of the past, compaction, or a move.
 extern "C" __global__ void publish_snapshot(Snapshot* snapshot, Snapshot next, FreshCursor* cursor,
                                             FreshCursor next_cursor) {
   if (thread_index() != 0) return;
@@ -118,7 +118,7 @@ __device__ inline int32_t node_of(const Insertion& in, int64_t p) {
   return in.src[row] == in.dst[row] ? kAbsent : local_of(in, in.dst[row]);
 }
 
-/// Lists the sorted pairs and the runs, and returns how many runs.
+/// Lists the sorted pairs and the runs, and returns the number of runs.
 __device__ inline int64_t list_runs(const Insertion& in, const uint64_t* keys, int64_t* sums) {
   const auto node = [&](int64_t p) { return static_cast<int32_t>(keys[p] >> kPairBits); };
   const auto begins = [&](int64_t p) { return node(p) != kAbsent && (p == 0 || node(p - 1) != node(p)); };
@@ -140,7 +140,7 @@ __device__ inline int64_t list_runs(const Insertion& in, const uint64_t* keys, i
   return num_runs;
 }
 
-/// Sums up what the runs need, and tells the host.
+/// Sums the demands of the runs, and writes the totals for the host.
 __device__ inline void sum_demands(const Insertion& in, int64_t num_runs, int64_t* sums) {
   const Share share = Share::of(num_runs);
   Demand mine{0, 0, 0}, total{0, 0, 0};
@@ -212,8 +212,8 @@ __device__ inline Directory* link_together(const Tile<kLanes>& tile, const Inser
   return tile.agreed(dir);
 }
 
-/// A tile a run: links it, writes its entries and publishes them. What its lanes wrote before they met, lane
-/// 0 releases with the run; the last thread block to be done releases all runs with the snapshot.
+/// One tile per run: links it, writes its entries and publishes them. Lane 0 releases, with the run, what
+/// all lanes wrote before they met; the last finishing thread block releases all runs with the snapshot.
 extern "C" __global__ void __launch_bounds__(256) insert_small_commit(Insertion in) {
   __shared__ bool is_last;
   const auto tile = Tile<16>::here();

@@ -1,23 +1,23 @@
-// One message for each node of a batch: the last, or the mean.
+// One message per node of a batch: the last, or the mean.
 #include "tgflow/cuda/thread_block.hpp"
 #include "tgflow/cuda/warp.hpp"
 
 using namespace tgflow;
 
 /// The messages to the ends of events, 2i to the source of event i and 2i + 1 to its destination;
-/// tgflow/cuda/mail.py has it field by field.
+/// tgflow/cuda/mail.py has the same fields.
 struct MailColumns {
   const int64_t* src;
   const int64_t* dst;
   const int64_t* t;
   int64_t size;    ///< Messages.
-  int64_t* node;   ///< [size]: who receives them, ascending.
-  int64_t* order;  ///< [size]: the message of each, ascending among those to one node.
+  int64_t* node;   ///< [size]: receivers, ascending.
+  int64_t* order;  ///< [size]: messages, ascending per receiver.
   int64_t* row;    ///< [size]: the last message to the same node.
-  int64_t* row_t;  ///< [size]: when its event happened.
-  bool* is_last;   ///< [size]: whether it is that itself.
+  int64_t* row_t;  ///< [size]: time of its event.
+  bool* is_last;   ///< [size]: whether it is the last one.
 
-  /// Where the messages to a node begin among the sorted ones, or where those behind it do.
+  /// Start of the messages to a node among the sorted ones, or their end.
   __device__ int64_t bound(int64_t of, bool is_behind) const {
     int64_t low = 0, high = size;
     while (low < high) {
@@ -35,7 +35,7 @@ struct MailColumns {
 constexpr int kFewMessages = 4096;
 constexpr int kMessageBits = 12;
 
-/// One thread block: sorts few messages by who receives them.
+/// One thread block: sorts a few messages by receiver.
 __device__ inline void sort_messages(const MailColumns& mail) {
   __shared__ uint64_t keys[kFewMessages];
   const int first = static_cast<int>(threadIdx.x), stride = static_cast<int>(blockDim.x);
@@ -54,7 +54,7 @@ __device__ inline void sort_messages(const MailColumns& mail) {
   __syncthreads();
 }
 
-/// Per sorted message: which one came last to the same node.
+/// Per sorted message: finds the last message to the same node.
 __device__ inline void find_last(const MailColumns& mail, int64_t i) {
   const int64_t last = mail.bound(mail.node[i], true) - 1, message = mail.order[last];
   mail.row[i] = message;
@@ -62,8 +62,8 @@ __device__ inline void find_last(const MailColumns& mail, int64_t i) {
   mail.is_last[i] = last == i;
 }
 
-/// A warp a node: fills the rows of its messages, sorted, with the mean of `from`, [size, width], which it
-/// adds up in their order.
+/// One warp per node: fills the rows of its messages, sorted, with the mean of `from`, [size, width], summed
+/// in their order.
 template <int kWidth>
 __device__ inline void mean_messages(const MailColumns& mail, const float* from, int64_t width, float* out) {
   using Numbers = Pack<kWidth>;
@@ -86,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(1024) mail_few(MailColumns mail) {
   for (int64_t i = threadIdx.x; i < mail.size; i += blockDim.x) find_last(mail, i);
 }
 
-/// Per message, any number of them, sorted before: finds the last ones.
+/// Per message, any number of them, already sorted: finds the last ones.
 extern "C" __global__ void __launch_bounds__(256) mail_last(MailColumns mail) {
   const int64_t step = gridDim.x * static_cast<int64_t>(blockDim.x);
   for (int64_t i = thread_index(); i < mail.size; i += step) find_last(mail, i);

@@ -1,4 +1,4 @@
-// Reads, writes and archives versions of a node memory: kernels by how many numbers a lane copies at once.
+// Reads, writes and archives versions of a node memory: one kernel per number of elements a lane copies.
 #include "tgflow/cuda/thread_block.hpp"
 #include "tgflow/cuda/warp.hpp"
 #include "tgflow/types.hpp"
@@ -6,38 +6,38 @@
 using namespace tgflow;
 
 constexpr int64_t kNoVersion = -1;
-constexpr int64_t kClockWidth = 4;  ///< As tgflow/nn/memory_rows.py has it.
-constexpr int64_t kPosition = 3;    ///< The column of a clock with the log position it held from.
+constexpr int64_t kClockWidth = 4;  ///< As in tgflow/nn/memory_rows.py.
+constexpr int64_t kPosition = 3;    ///< Column of a clock with the log position from which it is valid.
 constexpr int64_t kLinkWidth = 3;
 constexpr int64_t kOriginWidth = 2;  ///< A version's node, and `VersionRing::since_of` it.
 
-/// How a version is linked: to its node's version before it, and to one far before that.
+/// Links of a version: to the previous version of its node, and to one far before that.
 struct VersionLink {
   int64_t previous, far, depth;
 };
 
-/// A ring of rows, numbered as they came; tgflow/cuda/memory.py has it field by field.
+/// A ring of rows, numbered in order; tgflow/cuda/memory.py has the same fields.
 struct VersionRing {
   float* row;          ///< [slots, width of the memory].
   int64_t* clock;      ///< [slots, kClockWidth].
   int64_t* link;       ///< [slots, kLinkWidth], of `VersionLink`.
   int64_t* origin;     ///< [slots, kOriginWidth].
   int64_t* head;       ///< By node: the number of its latest version, or `kNoVersion`.
-  int64_t* counts;     ///< The number of the next version to come, and the log position of the last write.
-  int64_t capacity;    ///< Versions that are held, 0 without a ring; number n is in slot n mod capacity.
-  int64_t num_events;  ///< Versions are kept while the write that overwrote them began no further back.
+  int64_t* counts;     ///< Number of the next version, and log position of the last write.
+  int64_t capacity;    ///< Versions kept, 0 without a ring; number n is in slot n mod capacity.
+  int64_t num_events;  ///< Versions are kept while their overwriting write began within this window.
 
   TGFLOW_HD int64_t next() const { return counts[0]; }
   TGFLOW_HD int64_t position() const { return counts[1]; }
   TGFLOW_HD int64_t oldest() const { return next() > capacity ? next() - capacity : 0; }
   TGFLOW_HD int64_t slot_of(int64_t number) const { return number % capacity; }
   TGFLOW_HD bool is_held(int64_t number) const { return number >= oldest(); }
-  /// The position of the first event of the write that has overwritten the version in `slot`.
+  /// The position of the first event of the write that overwrote the version in `slot`.
   TGFLOW_HD int64_t since_of(int64_t slot) const { return origin[slot * kOriginWidth + 1]; }
   TGFLOW_HD int64_t position_of(int64_t number) const {
     return clock[slot_of(number) * kClockWidth + kPosition];
   }
-  /// The link of a version; of one that is none or has left, that of none, at depth 0.
+  /// The link of a version; for a missing or expired one the empty link, at depth 0.
   TGFLOW_HD VersionLink link_of(int64_t number) const {
     if (!is_held(number)) return {kNoVersion, kNoVersion, 0};
     const int64_t* at = link + slot_of(number) * kLinkWidth;
@@ -57,13 +57,13 @@ TGFLOW_HD inline int64_t version_slot(const VersionRing& ring, int64_t node, int
     const VersionLink link = ring.link_of(number);
     const bool skips = ring.is_held(link.far) && link.far < number && ring.position_of(link.far) > position;
     const int64_t step = skips ? link.far : link.previous;
-    if (step >= number) return kNoVersion;  // no list goes forward
+    if (step >= number) return kNoVersion;  // links never point forward
     number = step;
   }
   return kNoVersion;
 }
 
-/// The link of a version that comes after version `previous` of its node: a skew-binary list of Myers (1983).
+/// The link of a version after version `previous` of its node: a skew-binary list of Myers (1983).
 TGFLOW_HD inline VersionLink link_after(const VersionRing& ring, int64_t previous) {
   const VersionLink last = ring.link_of(previous), jump = ring.link_of(last.far);
   const bool is_balanced =
@@ -71,16 +71,16 @@ TGFLOW_HD inline VersionLink link_after(const VersionRing& ring, int64_t previou
   return {previous, is_balanced ? jump.far : previous, last.depth + 1};
 }
 
-/// The rows of a node memory; tgflow/cuda/memory.py has it field by field.
+/// The rows of a node memory; tgflow/cuda/memory.py has the same fields.
 struct MemoryColumns {
-  float* row;          ///< [num_nodes, width]; or those of the nodes of a call, one after the other.
-  int64_t is_by_node;  ///< Which of the two.
+  float* row;          ///< [num_nodes, width]; or rows of a call's nodes, in order.
+  int64_t is_by_node;  ///< Whether `row` is by node.
   int64_t width;
   int64_t* clock;  ///< [num_nodes, kClockWidth].
   int64_t num_nodes;
-  int64_t* seen;  ///< Becomes the largest node plus one.
+  int64_t* seen;  ///< Set to the largest node plus one.
 
-  /// Whether the memory has a row of `node`, which is then seen.
+  /// Whether the memory has a row of `node`, which is then marked as seen.
   __device__ bool sees(int64_t node) const {
     if (node < 0 || node >= num_nodes) return false;
     if (lane_index() == 0 && node >= *seen) {
@@ -91,44 +91,44 @@ struct MemoryColumns {
   __device__ float* row_of(int64_t i, int64_t node) const { return row + (is_by_node ? node : i) * width; }
 };
 
-/// What is read; tgflow/cuda/memory.py has it field by field.
+/// Arguments of a read; tgflow/cuda/memory.py has the same fields.
 struct MemoryQueries {
   const int64_t* node;
-  const int64_t* position;  ///< As of which a node is read.
+  const int64_t* position;  ///< Log position as of which a node is read.
   int64_t size;
   float* row;      ///< [size, width]; perhaps `MemoryColumns::row` itself.
   int64_t* clock;  ///< [size, kClockWidth].
 };
 
-/// What is written; tgflow/cuda/memory.py has it field by field.
+/// Arguments of a write; tgflow/cuda/memory.py has the same fields.
 struct MemoryUpdates {
   const int64_t* node;
   int64_t size;
   const float* memory;  ///< [size, dim], the first columns of a row.
   int64_t memory_stride;
   int64_t dim;
-  const float* mail;  ///< [size, width - dim], the others.
+  const float* mail;  ///< [size, width - dim], the other columns.
   int64_t mail_stride;
   const int64_t* last_update;
   const int64_t* mail_t;
-  const int64_t* position;  ///< One number: from which on the rows hold.
+  const int64_t* position;  ///< One number: log position from which the rows are valid.
   const bool* is_last;      ///< Which update of a node counts, by update; null: all do.
-  const bool* is_lost;      ///< Whether nothing is to be written; null: it is.
-  int64_t* slot;            ///< [size]: where in the ring a row goes, or -1; null: nowhere.
+  const bool* is_lost;      ///< Whether to write nothing; null: write.
+  int64_t* slot;            ///< [size]: slot of a row in the ring, or -1; null: no ring.
   int64_t* link;            ///< [size, kLinkWidth], between the two phases of `archive_versions`.
 
   __device__ bool takes_place() const { return is_lost == nullptr || !*is_lost; }
   __device__ bool counts(int64_t i) const { return takes_place() && (is_last == nullptr || is_last[i]); }
 };
 
-/// Calls `copy(i)` for the first of every pack of the numbers of a row, in one lane each.
+/// Calls `copy(i)` for the first number of every pack of a row, in one lane each.
 template <int kWidth, typename Copy>
 __device__ inline void for_columns(int64_t width, const Copy& copy) {
   for (int64_t i = lane_index() * kWidth; i < width; i += kWarp * kWidth) copy(i);
 }
 
-/// A warp a query: the latest version at or before its position, zeros where none is kept; of a node that the
-/// memory has no row of it is not a number.
+/// One warp per query: the latest version at or before its position, zeros if none is kept; NaN for a node
+/// outside of the memory.
 template <int kWidth>
 __device__ inline void read_versions(const MemoryColumns& memory, const VersionRing& ring,
                                      const MemoryQueries& q) {
@@ -157,9 +157,9 @@ __device__ inline void read_versions(const MemoryColumns& memory, const VersionR
   }
 }
 
-/// One thread block: gives the rows that can be read again, and are about to be written over, their numbers
-/// in the ring, in the order of the updates; of more than it holds, to the last. It links them, and writes
-/// all but the rows themselves. The ring counts the write, also if it is of no nodes.
+/// One thread block: assigns ring numbers to the rows that are about to be overwritten and may be read again,
+/// in the order of the updates; if there are more than fit, to the last. Links them, and writes
+/// all but the rows themselves. Also counts a write without nodes.
 __device__ inline void archive_versions(const MemoryColumns& memory, const VersionRing& ring,
                                         const MemoryUpdates& u) {
   __shared__ int64_t sums[kWarp];
@@ -183,7 +183,7 @@ __device__ inline void archive_versions(const MemoryColumns& memory, const Versi
     int64_t* at = u.link + i * kLinkWidth;
     at[0] = link.previous, at[1] = link.far, at[2] = link.depth;
   }
-  __syncthreads();  // all links are read, and may be written over
+  __syncthreads();  // all links are read, and may be overwritten
   rank = before;
   for (int64_t i = share.begin; i < share.end; ++i) {
     if (!is_kept(i) || rank++ < left_out) continue;
@@ -202,7 +202,7 @@ __device__ inline void archive_versions(const MemoryColumns& memory, const Versi
   if (u.takes_place()) ring.counts[1] = *u.position;
 }
 
-/// A warp an update: moves the row that was there into the ring, where it has a slot, and writes its own.
+/// One warp per update: moves the old row into the ring, if it has a slot, and writes the new one.
 template <int kWidth>
 __device__ inline void write_versions(const MemoryColumns& memory, const VersionRing& ring,
                                       const MemoryUpdates& u) {

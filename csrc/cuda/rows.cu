@@ -1,9 +1,9 @@
-// The gradient of picking rows by number: sums of the rows that were picked from the same place.
+// The gradient of indexing rows: sums of the gradients for each row.
 #include "tgflow/cuda/row_lists.hpp"
 
 using namespace tgflow;
 
-/// As tgflow/cuda/row_lists.py has it, field by field.
+/// Struct of tgflow/cuda/row_lists.py.
 struct PickedRows {
   const float* rows;  ///< [number of slots, width].
   int64_t width;

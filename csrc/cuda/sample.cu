@@ -1,5 +1,5 @@
-// The samplers on the GPU: the CPU's layout, draws and answers. Nothing here waits for the host or depends on
-// it, so every kernel can be captured in a CUDA graph.
+// The samplers on the GPU, with the CPU's layout, draws and results. Nothing here waits for the host or
+// depends on it, so every kernel can be captured in a CUDA graph.
 #include "tgflow/cuda/snapshot.hpp"
 #include "tgflow/cuda/warp.hpp"
 #include "tgflow/detail/sample_row.hpp"
@@ -18,13 +18,13 @@ __device__ inline Entry load_whole(const Entry* entry) {
 #endif
 }
 
-/// Where the entries of a block are now, for `load_whole` alone.
+/// Present address of a block's entries, for `load_whole` only.
 __device__ inline const Entry* entries_around_cache(const StoreView& store, const Block& block) {
   return store.entries_at(load_dependent(&block.place));
 }
 
-/// The last of `size` items for which `seen(number)` holds; it holds for a prefix of them, the first
-/// included. Each step asks once per lane, at even distances, and so leaves a part of `kLanes + 1`.
+/// The last of `size` items for which `seen(number)` holds, which is a nonempty prefix of them.
+/// Each step probes once per lane, at even distances, and leaves a part of `kLanes + 1`.
 template <int kLanes, typename Seen>
 __device__ inline int64_t last_seen(const Tile<kLanes>& tile, int64_t size, const Seen& seen) {
   int64_t low = 0;
@@ -40,7 +40,7 @@ __device__ inline int64_t last_seen(const Tile<kLanes>& tile, int64_t size, cons
   return low;
 }
 
-/// As `find_visible` of one thread; every lane returns the answer.
+/// `find_visible` for a tile; every lane returns the result.
 template <int kLanes>
 __device__ inline Visible find_visible(const Tile<kLanes>& tile, const StoreView& store, const Directory* dir,
                                        tick_t t, eid_t before) {
@@ -65,7 +65,7 @@ __device__ inline Visible find_visible(const Tile<kLanes>& tile, const StoreView
   return {blocks[b].start + j + 1, b};
 }
 
-/// As `recent_row` of one thread, of `size` entries: neighboring lanes read neighboring entries and write
+/// `recent_row` for a tile, of `size` entries: neighboring lanes read neighboring entries and write
 /// neighboring slots.
 template <int kLanes>
 __device__ inline void newest_row(const Tile<kLanes>& tile, const StoreView& store, const Directory* dir,
@@ -89,11 +89,11 @@ __device__ inline void newest_row(const Tile<kLanes>& tile, const StoreView& sto
   for (int64_t j = size + tile.lane; j < out.k; j += kLanes) pad_slots(out, row + j, row + j + 1);
 }
 
-/// Draws as `draw_distinct` does, at most one number a lane: this lane's, and in `place` how many are larger.
+/// `draw_distinct` for a tile, one number per lane: returns this lane's; `place` counts larger ones.
 template <int kLanes>
 __device__ inline int64_t draw_one_each(const Tile<kLanes>& tile, Draws& draws, int64_t size, int k,
                                         int64_t* place) {
-  const int64_t top = size - k + tile.lane;  // larger than all that earlier lanes drew
+  const int64_t top = size - k + tile.lane;  // larger than all draws of earlier lanes
   const bool draws_one = tile.lane < k;
   int64_t mine = -1;
   if (draws_one) mine = draws.below(static_cast<uint32_t>(tile.lane), static_cast<uint64_t>(top) + 1);
@@ -107,7 +107,7 @@ __device__ inline int64_t draw_one_each(const Tile<kLanes>& tile, Draws& draws, 
     }
   };
   compare();
-  if (tile.any(draws_one && num_equal > 1)) {  // rare: one by one, a number that was drawn gives way
+  if (tile.any(draws_one && num_equal > 1)) {  // rare: one by one, duplicates are replaced
     for (int j = 1; j < k; ++j) {
       const int64_t number = tile.broadcast(mine, j);
       const bool taken = tile.any(tile.lane < j && mine == number);
@@ -119,7 +119,7 @@ __device__ inline int64_t draw_one_each(const Tile<kLanes>& tile, Draws& draws, 
   return mine;
 }
 
-/// Draws as `draw_distinct` does, any `k`: the numbers, largest first, are then in `out`; `scratch` has room
+/// `draw_distinct` for any `k`: the numbers, largest first, are then in `out`; `scratch` has room
 /// for as many.
 template <int kLanes>
 __device__ inline void draw_many(const Tile<kLanes>& tile, Draws& draws, int64_t size, int64_t k,
@@ -144,7 +144,7 @@ __device__ inline void draw_many(const Tile<kLanes>& tile, Draws& draws, int64_t
   tile.sync();
 }
 
-/// Writes one slot of row `i`: entry `number` of `dir`, at or before the block that `seen` ends in.
+/// Writes one slot of row `i`: entry `number` of `dir`, at or before the block in which `seen` ends.
 __device__ inline void write_numbered(const StoreView& store, const Directory* dir, Visible seen,
                                       int64_t number, int64_t slot, const NeighborRows& out) {
   const Block* blocks = dir->blocks();
@@ -174,7 +174,7 @@ __device__ inline void uniform_row(const Tile<kLanes>& tile, const StoreView& st
   }
 }
 
-/// The newest entries of each query. A tile of 8 lanes reads 128 bytes at once; most rows are little longer.
+/// The newest entries of each query. A tile of 8 lanes reads 128 bytes at once, the length of most rows.
 extern "C" __global__ void __launch_bounds__(256)
     sample_recent(const Snapshot* snapshot, const SampleParams* params, Queries queries, NeighborRows out) {
   __shared__ SharedReading shared;
@@ -192,7 +192,7 @@ extern "C" __global__ void __launch_bounds__(256)
   reading.end();
 }
 
-/// Uniform draws from all that a query sees, or from its window. A lane draws a number and fetches its entry.
+/// Uniform draws from all entries that a query sees, or from its window. A lane draws a number and loads it.
 extern "C" __global__ void __launch_bounds__(256)
     sample_uniform(const Snapshot* snapshot, const SampleParams* params, Queries queries, Sampler sampler,
                    NeighborRows out) {
@@ -220,7 +220,7 @@ extern "C" __global__ void __launch_bounds__(256)
   reading.end();
 }
 
-/// Any sampler, one thread a query: what draws one entry after the other, or looks at every entry.
+/// Any sampler, one thread per query: for sequential draws, or scans of every entry.
 extern "C" __global__ void __launch_bounds__(128)
     sample_any(const Snapshot* snapshot, const SampleParams* params, Queries queries, Sampler sampler,
                NeighborRows out) {

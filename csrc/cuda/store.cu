@@ -1,4 +1,4 @@
-// Rare work on the whole store: changes of the past, compaction and counts, one thread a node. Being the
+// Rare work on the whole store: changes of the past, compaction and counts, one thread per node. Sharing the
 // CPU's code matters more than speed.
 #include "tgflow/cuda/insertion.hpp"
 #include "tgflow/cuda/warp.hpp"
@@ -21,14 +21,14 @@ struct Changing {
   int64_t* demand;  ///< [4, num_nodes]: blocks, entries, units of directories, entries gained; then sums.
   NewBlock* blocks;
   Fresh fresh;
-  Version version;  ///< Of every changed node, but for `older`.
+  Version version;  ///< Version of every changed node, except `older`.
 
   TGFLOW_HD Change change(int64_t i) const {
     if (begin == nullptr) return {nullptr, 0, false, min_t, max_count};
     return {edits + begin[i], begin[i + 1] - begin[i], puts_in != 0, min_t, max_count};
   }
   TGFLOW_HD const Directory* dir(int64_t i) const { return store.latest_local(node[i]); }
-  /// Whether anything can change: forgetting looks at all nodes, and most have nothing to forget.
+  /// Whether anything can change: retention visits all nodes, and most have nothing to remove.
   TGFLOW_HD bool may_change(int64_t i) const {
     if (begin != nullptr) return true;
     const Directory* directory = dir(i);
@@ -43,7 +43,7 @@ struct Changing {
   static constexpr int kBlocks = 0, kEntries = 1, kUnits = 2, kGained = 3;
 };
 
-/// Plans the change of node `i`, and tells `made` of each block that it makes.
+/// Plans the change of node `i`, and calls `made` for each block that it makes.
 template <typename Made>
 __device__ inline ChangePlanner<Made> planned(const Changing& in, int64_t i, const Made& made) {
   ChangePlanner<Made> planner(in.fresh.max_capacity, made);
@@ -52,7 +52,7 @@ __device__ inline ChangePlanner<Made> planned(const Changing& in, int64_t i, con
   return planner;
 }
 
-/// Per node: what its new version needs; nothing where it stays as it is.
+/// Per node: the demand of its new version; nothing if it does not change.
 extern "C" __global__ void __launch_bounds__(128) change_count(Changing in) {
   const int64_t i = thread_index();
   if (i >= in.num_nodes) return;
@@ -82,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(128) change_count(Changing in) {
   in.demand[Changing::kGained * in.num_nodes + i] = gained;
 }
 
-/// Per node that changes: its new version, which nobody sees yet.
+/// Per changed node: writes its new version, not yet published.
 extern "C" __global__ void __launch_bounds__(128) change_write(Changing in, place_t* places) {
   const int64_t i = thread_index();
   if (i >= in.num_nodes || !in.changes(i)) return;
@@ -111,14 +111,14 @@ extern "C" __global__ void __launch_bounds__(128) change_write(Changing in, plac
   change_node(in.store, dir, in.change(i), writer);
 }
 
-/// Per node that changes: lets readers see it, those whose snapshot knows of the change.
+/// Per changed node: publishes it to readers whose snapshot includes the change.
 extern "C" __global__ void __launch_bounds__(128) change_publish(Changing in) {
   const int64_t i = thread_index();
   if (i >= in.num_nodes || !in.changes(i)) return;
   store_release(&in.heads[in.node[i]], in.fresh.room(in.before(Changing::kUnits, i)) + 1);
 }
 
-/// A block that moves.
+/// A block to move.
 struct Move {
   Block* block;
   place_t to;
@@ -138,13 +138,13 @@ struct Compacting {
   TGFLOW_HD int64_t before(int kind, int64_t v) const {
     return v == 0 ? 0 : demand[kind * store.num_nodes + v - 1];
   }
-  /// The room that block `b` of `dir` needs where it moves: what follows it is full.
+  /// The room that block `b` of `dir` needs if it moves: only the last one keeps spare room.
   TGFLOW_HD static int64_t room_of(const Directory* dir, uint32_t b) {
     return b + 1 < dir->num_blocks ? size_of_block(*dir, b) : capacity_of(dir->blocks()[b].place);
   }
 };
 
-/// Per node: forgets its older versions. Where events were merged in late, cut-offs before see nothing of it:
+/// Per node: discards its older versions. Where late events were merged, earlier cut-offs see nothing of it:
 /// its entries are not in the order of their events.
 extern "C" __global__ void __launch_bounds__(128) compact_past(Compacting in) {
   const int64_t v = thread_index();
@@ -163,7 +163,7 @@ extern "C" __global__ void __launch_bounds__(128) compact_past(Compacting in) {
   }
 }
 
-/// Per node: adds up what is in use of each chunk.
+/// Per node: adds the used entries of each chunk.
 extern "C" __global__ void __launch_bounds__(128) compact_live(Compacting in) {
   const int64_t v = thread_index();
   const Directory* dir = in.store.latest_local(v);
@@ -174,7 +174,7 @@ extern "C" __global__ void __launch_bounds__(128) compact_live(Compacting in) {
   }
 }
 
-/// Per node: what it needs to leave sparse chunks, and for a directory without spare room.
+/// Per node: its demand for leaving sparse chunks, and for a directory without spare room.
 extern "C" __global__ void __launch_bounds__(128) compact_count(Compacting in) {
   const int64_t v = thread_index();
   if (v >= in.store.num_nodes) return;
@@ -191,7 +191,7 @@ extern "C" __global__ void __launch_bounds__(128) compact_count(Compacting in) {
   in.demand[2 * in.store.num_nodes + v] = units;
 }
 
-/// Per node: lists its blocks that move, and where to.
+/// Per node: lists its blocks to move, and their targets.
 extern "C" __global__ void __launch_bounds__(128) compact_list(Compacting in) {
   const int64_t v = thread_index();
   if (v >= in.store.num_nodes) return;
@@ -207,7 +207,7 @@ extern "C" __global__ void __launch_bounds__(128) compact_list(Compacting in) {
   }
 }
 
-/// Per moving block, a thread block: copies its entries and lets readers follow.
+/// One thread block per moving block: copies its entries and redirects readers.
 extern "C" __global__ void __launch_bounds__(128) compact_move(Compacting in) {
   const Move move = in.moves[blockIdx.x];
   const Entry* from = in.store.entries(*move.block);
@@ -217,7 +217,7 @@ extern "C" __global__ void __launch_bounds__(128) compact_move(Compacting in) {
   if (threadIdx.x == 0) store_release(&move.block->place, move.to);
 }
 
-/// Per node: copies its directory, and its version behind it.
+/// Per node: copies its directory, followed by its version.
 extern "C" __global__ void __launch_bounds__(128) compact_directory(Compacting in) {
   const int64_t v = thread_index();
   if (v >= in.store.num_nodes) return;
@@ -235,13 +235,13 @@ extern "C" __global__ void __launch_bounds__(128) compact_directory(Compacting i
   store_release(&in.heads[v], copy);
 }
 
-/// Seven numbers, as `DeviceStore.stats` reads them back.
+/// Seven numbers, read by `DeviceStore.stats`.
 struct StoreCounts {
   unsigned long long num_blocks[2], num_entries[2], capacity[2];
   unsigned long long max_blocks;
 };
 
-/// Per node: adds up its blocks by tier, older versions' not included.
+/// Per node: counts its blocks by tier, without older versions.
 extern "C" __global__ void __launch_bounds__(256) count_store(StoreView store, StoreCounts* counts) {
   const int64_t v = thread_index();
   const Directory* dir = store.latest_local(v);

@@ -1,5 +1,5 @@
-// Rows of a table by id, in device memory or in host memory in place: one kernel for each width in which rows
-// can be written. Gathers read 16 bytes a lane, from whole 128-byte lines; scatters are in the order of a
+// Rows of a table by id, in device memory or in place in host memory: one kernel per width in which rows
+// can be written. Gathers read 16 bytes per lane, from whole 128-byte lines; scatters are in the order of a
 // stream.
 #include "tgflow/cuda/table_view.hpp"
 #include "tgflow/cuda/warp.hpp"
@@ -7,18 +7,18 @@
 
 using namespace tgflow;
 
-constexpr int64_t kLineBytes = 128;  ///< What one request to host memory, or to the cache, brings at most.
+constexpr int64_t kLineBytes = 128;  ///< Most bytes per request to host memory or the cache.
 constexpr int64_t kPieceBytes = 16;  ///< The widest access of a lane.
 
-/// A row as the pieces from the line on in which it begins: lanes that read pieces side by side ask for each
-/// of its lines once, wherever it begins (PyTorch-Direct, arXiv:2103.03330, shifts its lanes in this way).
+/// A row as pieces starting at its first line: lanes that read adjacent pieces request each
+/// line once, for any start (PyTorch-Direct, arXiv:2103.03330, shifts its lanes in this way).
 struct LinedRow {
   const char* line;  ///< Null: a row of zeros.
-  int64_t begin;     ///< Of the row, in bytes behind `line`.
+  int64_t begin;     ///< Start of the row, in bytes after `line`.
   int64_t end;
 
-  /// Whether the piece `at` bytes behind the line holds some of the row. A piece never crosses a page, so
-  /// that what it holds besides can be read.
+  /// Whether the piece `at` bytes after the line contains part of the row. A piece never crosses a page, so
+  /// its other bytes can be read.
   TGFLOW_HD bool has_piece(int64_t at) const { return at + kPieceBytes > begin && at < end; }
 };
 
@@ -32,13 +32,13 @@ TGFLOW_HD inline LinedRow lined_row(const char* row, int64_t row_bytes) {
 
 TGFLOW_HD inline LinedRow zero_row(int64_t row_bytes) { return {nullptr, 0, row_bytes}; }
 
-/// Bytes, from their first line on, in which all rows lie that begin at multiples of `alignment`, at most 16.
+/// Bytes, from their first line on, that contain all rows starting at multiples of `alignment`, at most 16.
 TGFLOW_HD inline int64_t lined_span(int64_t row_bytes, int64_t alignment) {
   return row_bytes + kLineBytes - alignment;
 }
 
-/// Writes what piece `at` of `row` holds of it to its place in `out`, in parts of a width that divides where
-/// rows begin, how long they are, and where `out` is.
+/// Writes the part of `row` in piece `at` to its place in `out`, in units that divide the starts of
+/// rows, their length, and the address of `out`.
 template <typename Part, typename Piece>
 TGFLOW_HD void put_piece(const LinedRow& row, int64_t at, const Piece& piece, char* out) {
   const Part* parts = reinterpret_cast<const Part*>(&piece);
@@ -48,15 +48,15 @@ TGFLOW_HD void put_piece(const LinedRow& row, int64_t at, const Piece& piece, ch
   }
 }
 
-/// What a gather reads and writes; tgflow/cuda/rows.py has it field by field.
+/// Arguments of a gather; tgflow/cuda/rows.py has the same fields.
 struct RowGather {
-  const TableView* table;  ///< Memory up to the end of the last line of its rows can be read.
+  const TableView* table;  ///< Readable up to the end of the last line of its rows.
   int64_t row_bytes;
   const int64_t* id;
   int64_t num_ids;
   char* out;       ///< [num_ids, row_bytes]
-  int64_t* wrong;  ///< Becomes an id that is not in the table; its row is zeros.
-  int64_t lanes;   ///< That share a row: a power of two from 8, a line's pieces, to 32, a warp.
+  int64_t* wrong;  ///< Set to an id that is out of range; its row is zeros.
+  int64_t lanes;   ///< Lanes per row: a power of two from 8, a line's pieces, to 32, a warp.
 };
 
 __device__ inline LinedRow find_row(const RowGather& g, const TableView& table, int64_t i) {
@@ -72,8 +72,8 @@ __device__ inline longlong2 read_piece(const LinedRow& row, int64_t at) {
   return __ldcs(reinterpret_cast<const longlong2*>(row.line + at));
 }
 
-/// Copies rows, `kTogether` at a time by the same lanes: that many reads are on their way before one is
-/// waited for. `Part` is the type that `put_piece` writes.
+/// Copies rows, `kTogether` at a time by the same lanes, so that as many reads are in flight at once.
+/// `Part` is the type that `put_piece` writes.
 template <typename Part>
 __device__ void gather_rows(const RowGather& g) {
   constexpr int kTogether = 4;
@@ -104,18 +104,18 @@ extern "C" __global__ void __launch_bounds__(256) gather_by_1(RowGather gather) 
   gather_rows<uint8_t>(gather);
 }
 
-/// What a scatter reads and writes; tgflow/cuda/rows.py has it field by field.
+/// Arguments of a scatter; tgflow/cuda/rows.py has the same fields.
 struct RowScatter {
   const TableView* table;
   int64_t row_bytes;
-  const int64_t* id;  ///< The row of one that comes twice becomes some of both.
+  const int64_t* id;  ///< A duplicate id leaves a mix of its rows.
   int64_t num_ids;
   const char* from;  ///< [num_ids, row_bytes]
-  int64_t* wrong;    ///< Becomes an id that is not in the table, whose row is left out.
-  int64_t lanes;     ///< That share a row: a power of two up to a warp.
+  int64_t* wrong;    ///< Set to an id that is out of range; its row is skipped.
+  int64_t lanes;     ///< Lanes per row: a power of two up to a warp.
 };
 
-/// Copies rows, in parts that their addresses and widths are multiples of.
+/// Copies rows, in parts that divide their addresses and widths.
 template <typename Part>
 __device__ void scatter_rows(const RowScatter& s) {
   const TableView table = read_view(s.table);
@@ -134,7 +134,7 @@ __device__ void scatter_rows(const RowScatter& s) {
   }
 }
 
-/// One thread: says where a table's rows are now, and how many.
+/// One thread: publishes the address and number of a table's rows.
 extern "C" __global__ void table_publish(TableView* view, const char* rows, int64_t size) {
   store_release(&view->rows, rows);
   store_release(&view->size, size);

@@ -9,7 +9,7 @@ namespace {
 constexpr size_t kFirstChunk = size_t{64} << 10;
 constexpr size_t kHugePage = size_t{2} << 20;
 
-/// Chunks grow with the arena, so that a small graph stays small and a large one lies in huge pages.
+/// Chunks grow with the arena: a small graph stays small, and a large one uses huge pages.
 size_t chunk_size(size_t held, size_t wanted, size_t huge_from) {
   const size_t growing =
       held < huge_from ? std::max(kFirstChunk, held / 16) : std::min(held / 16, 4 * kHugePage);
@@ -53,7 +53,7 @@ void Arena::free(void* piece, size_t bytes) noexcept {
   bytes_in_use_ -= static_cast<int64_t>(bytes);
   try {
     free_of(bytes).push_back(piece);
-  } catch (const std::bad_alloc&) {  // not reused then
+  } catch (const std::bad_alloc&) {  // then it is not reused
   }
 }
 

@@ -10,8 +10,8 @@
 namespace tgflow {
 namespace {
 
-constexpr int64_t kChunk = 32;        // targets that one thread takes at a time, and that share partial sums
-constexpr int64_t kGrainEdges = 512;  // whose products it pays to wake another thread for
+constexpr int64_t kChunk = 32;        // targets per thread and step, which share partial sums
+constexpr int64_t kGrainEdges = 512;  // least work for another thread
 
 int64_t width(const Attention& a) { return a.h_dim + a.x_dim + a.time_dim; }
 int64_t num_chunks(const Attention& a) { return (a.num_targets + kChunk - 1) / kChunk; }
@@ -21,25 +21,25 @@ TGFLOW_INLINE const float* query_of(const Attention& a, int64_t head, int64_t ta
   return a.query + row * (a.h_dim + a.x_dim + a.time_dim);
 }
 
-/// One of the parts that the neighbors' inputs have side by side.
+/// One of the parts that are concatenated in the neighbors' inputs.
 struct Part {
-  const float* const* rows;  ///< Of each neighbor, [count].
+  const float* const* rows;  ///< Row of each neighbor, [count].
   int64_t first, size;       ///< Columns.
 };
 
-/// The filled slots of one target, close together, and the parts of their inputs.
+/// The filled slots of one target, compacted, and the parts of their inputs.
 struct Neighborhood {
   int64_t count = 0;
-  std::vector<int64_t> slot;        ///< Of the target's k, [count].
-  std::vector<const float*> below;  ///< Empty parts hold nothing.
+  std::vector<int64_t> slot;        ///< Slot of each neighbor, [count].
+  std::vector<const float*> below;  ///< Empty if the part is absent.
   std::vector<const float*> edge_x;
-  std::vector<int64_t> edge_row;  ///< Of the edge table.
+  std::vector<int64_t> edge_row;  ///< Rows of the edge table.
   std::vector<const float*> time;
   std::vector<float> encoding;      ///< [k, time_dim].
-  std::vector<const float*> query;  ///< What each head multiplies the inputs by, [H].
-  std::vector<float*> sum;          ///< Where each head adds them up, [H].
-  std::vector<float> score;         ///< Of each head and neighbor, [H, k].
-  std::vector<Part> parts;          ///< As the scores add them up: time, below, edge_x.
+  std::vector<const float*> query;  ///< Factor of the inputs per head, [H].
+  std::vector<float*> sum;          ///< Sum of the inputs per head, [H].
+  std::vector<float> score;         ///< Score of each head and neighbor, [H, k].
+  std::vector<Part> parts;          ///< In the order of summation: time, below, edge_x.
 
   explicit Neighborhood(const Attention& a)
       : slot(a.k),
@@ -55,7 +55,7 @@ struct Neighborhood {
     if (a.h_dim > 0) parts.push_back({below.data(), 0, a.h_dim});
     if (a.x_dim > 0) parts.push_back({edge_x.data(), a.h_dim, a.x_dim});
   }
-  Neighborhood(const Neighborhood&) = delete;  // as parts point into it
+  Neighborhood(const Neighborhood&) = delete;  // parts point into it
   Neighborhood& operator=(const Neighborhood&) = delete;
 };
 
@@ -70,8 +70,8 @@ TGFLOW_INLINE void gather(const Attention& a, int64_t n, Neighborhood& near) {
     if (a.x_dim > 0) {
       near.edge_row[i] = a.edge_row[s];
       near.edge_x[i] = a.edge_table + a.edge_row[s] * a.x_dim;
-      // A row of the next target's, to come while this one is worked on: a few at a time, as few can be on
-      // their way.
+      // Prefetches a row of the next target during this one: a few at a time, as few can be in
+      // flight.
       if (n + 1 < a.num_targets) simd::prefetch(a.edge_table + a.edge_row[s + a.k] * a.x_dim, a.x_dim);
     }
     float* encoding = near.encoding.data() + i * a.time_dim;
@@ -80,8 +80,8 @@ TGFLOW_INLINE void gather(const Attention& a, int64_t n, Neighborhood& near) {
   }
 }
 
-/// q . edge_x of each row of the edge table and each head, [R, H], where all targets look for the same. As
-/// events recur in a batch, that is fewer products than one a slot, and the same ones. Empty where it is not.
+/// q . edge_x of each row of the edge table and each head, [R, H], if all targets have the same query. As
+/// events recur in a batch, these are fewer products than one per slot, with equal results. Else empty.
 using EdgeScores = std::vector<float>;
 
 struct ScoreEdges {
@@ -104,10 +104,10 @@ EdgeScores edge_scores(const Attention& a) {
   return known;
 }
 
-/// Adds the products of `kHeads` heads' queries, from head `h` on, and one part of the inputs to the scores.
+/// Adds the products of `kHeads` heads' queries, from head `h` on, with one part of the inputs to the scores.
 template <typename Level, int kHeads>
 TGFLOW_INLINE void add_products(Neighborhood& near, const Part& part, int64_t k, int64_t h) {
-  constexpr int kAtOnce = Level::kLanes / 8;  // neighbors: as many sums as there are registers for
+  constexpr int kAtOnce = Level::kLanes / 8;  // neighbors: as many sums as fit in registers
   const float* query[kHeads];
   for (int r = 0; r < kHeads; ++r) query[r] = near.query[h + r] + part.first;
   float product[kHeads * kAtOnce];
@@ -125,7 +125,7 @@ TGFLOW_INLINE void add_products(Neighborhood& near, const Part& part, int64_t k,
   }
 }
 
-/// Makes the scores the products of the heads' queries and the first `num_parts` parts of the inputs.
+/// Sets the scores to the products of the heads' queries with the first `num_parts` parts of the inputs.
 template <typename Level>
 TGFLOW_INLINE void multiply_inputs(const Attention& a, Neighborhood& near, size_t num_parts) {
   std::fill(near.score.begin(), near.score.end(), 0.0f);
@@ -167,7 +167,7 @@ TGFLOW_INLINE void softmax(float* score, int64_t count) {
   for (int64_t i = 0; i < count; ++i) score[i] /= sum;
 }
 
-/// From the scores of a head to its weights, which the scores become, times what is kept of them.
+/// Turns a head's scores into weights, in place, and the weights times `keep`.
 TGFLOW_INLINE void weigh(const Attention& a, const AttentionOut& out, int64_t row, const Neighborhood& near,
                          float* score) {
   softmax(score, near.count);
@@ -211,13 +211,13 @@ struct AttendRange {
   }
 };
 
-/// What the backward pass leaves of each slot for the pass over `below`, [H, N, k] each.
+/// Gradients of each slot for the pass over `below`, [H, N, k] each.
 struct SlotGradients {
   std::vector<float> kept;   ///< weight * keep
   std::vector<float> score;  ///< gradient of the score
 };
 
-/// From the products with a head's gradient, in the scores, to the gradients of its scores.
+/// Turns the products with a head's gradient, in the scores, into the gradients of its scores.
 TGFLOW_INLINE void weigh_backward(const Attention& a, const AttentionGradients& g, SlotGradients& slots,
                                   int64_t row, const Neighborhood& near, float* score) {
   float mean = 0;
@@ -275,7 +275,7 @@ SlotsOfRows slots_of_rows(const Attention& a) {
   for (int64_t s = 0; s < num_slots; ++s) {
     if (a.mask[s]) rows.slot[rows.start[a.neighbor[s] + 1]++] = s;
   }
-  return rows;  // each start has moved to the end of its row, which is the next row's start
+  return rows;  // each start has moved to the end of its row, the next row's start
 }
 
 struct BelowRange {

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kLimit = int64_t{1} << 30;
 constexpr int32_t kUnknown = -1;
-constexpr int64_t kAhead = 16;  // look-ups whose memory is asked for before they are made
+constexpr int64_t kAhead = 16;  // look-ups that are prefetched
 
 int64_t checked(int64_t num_slots) {
   if (num_slots >= 0 && num_slots < kLimit) return num_slots;
@@ -24,7 +24,7 @@ Belady::Belady(int64_t num_slots, const int64_t* id)
     : num_slots_(checked(num_slots)), slots_(num_slots + 1, {-1, -1, -1}) {
   const auto end = static_cast<int32_t>(num_slots);
   slots_[end] = {-1, end, end};
-  for (const bool held : {false, true}) {  // free slots come first, as if used long ago
+  for (const bool held : {false, true}) {  // free slots first, as if used long ago
     for (int32_t s = 0; s < end; ++s) {
       if ((id != nullptr && id[s] >= 0) != held) continue;
       if (held) {
@@ -50,7 +50,7 @@ int64_t Belady::bytes() const {
          static_cast<int64_t>(free_.size() * sizeof(int32_t) + accesses_.size() * sizeof(Access));
 }
 
-/// The number of `id`, which gets a row if it had none.
+/// The number of `id`, which gets a row if it has none.
 int32_t Belady::add_row(int64_t id) {
   if (num_rows_ == rows_.size()) {
     HugeArray<Row> rows(2 * rows_.size());
@@ -124,11 +124,11 @@ void Belady::number_ids(const int64_t* id, int64_t n) {
   }
 }
 
-/// Hits are used first, all of them before any miss is admitted: or the plan is not optimal.
+/// Hits are used first, all of them before any miss is admitted: otherwise the plan is not optimal.
 void Belady::plan_next(const PlannedMoves& moves) {
   const int64_t n = next_size();
   num_aged_ = num_unknown_;
-  waiting(planned_) = -1;  // all that waited for this batch are its hits
+  waiting(planned_) = -1;  // all slots that waited for this batch are its hits
   for (int64_t i = 0; i < n; ++i) {
     const Access asked = access(num_gone_ + i);
     Row& row = rows_[asked.number];
@@ -154,7 +154,7 @@ void Belady::plan_next(const PlannedMoves& moves) {
   ++planned_;
 }
 
-/// Gives a missed row a slot, unless every other row is used again before it.
+/// Admits a missed row, unless every other row is used again before it.
 void Belady::admit(int32_t access, const Access& miss, int32_t* moves) {
   const int32_t slot = victim(miss.next_use);
   if (slot < 0) return;
@@ -167,7 +167,7 @@ void Belady::admit(int32_t access, const Access& miss, int32_t* moves) {
   wait(slot, miss.next_use);
 }
 
-/// Takes the slot whose next use is farthest out of its list; -1 if none is farther than `next_use`.
+/// Removes and returns the slot with the farthest next use; -1 if none is farther than `next_use`.
 int32_t Belady::victim(int32_t next_use) {
   if (num_aged_ > 0 || (next_use != kUnknown && num_unknown_ > 0)) {
     const int32_t slot = slots_[num_slots_].later;
@@ -183,7 +183,7 @@ int32_t Belady::victim(int32_t next_use) {
   return slot;
 }
 
-/// Empties a slot. If this same batch has filled it, that was to no avail, and is taken back.
+/// Empties a slot. If this same batch has filled it, cancels that admission.
 void Belady::evict(int32_t slot, int32_t* moves) {
   const int32_t number = slots_[slot].number;
   if (number < 0) return;
@@ -196,7 +196,7 @@ void Belady::evict(int32_t slot, int32_t* moves) {
   }
 }
 
-/// Puts a slot that is in no list into that of its next use, or at the end of the ring of unknown ones.
+/// Puts an unlisted slot into the list of its next use, or at the end of the ring of unknown ones.
 void Belady::wait(int32_t slot, int32_t next_use) {
   if (next_use != kUnknown) {
     slots_[slot].later = waiting(next_use);

@@ -12,10 +12,10 @@ namespace tgflow {
 
 namespace {
 
-constexpr size_t kAhead = 8;          // runs between the steps of a look-up made ahead
+constexpr size_t kAhead = 8;          // runs between the steps of a prefetched look-up
 constexpr int64_t kEventsAhead = 32;  // entries
 constexpr int64_t kEntriesInLine = 64 / sizeof(Entry);
-constexpr size_t kKeptScratch = 64 << 10;  // pairs for which room is always kept between batches
+constexpr size_t kKeptScratch = 64 << 10;  // pairs of scratch always kept between batches
 constexpr uint8_t kSource = 1;
 constexpr uint8_t kDestination = 2;
 
@@ -25,7 +25,7 @@ void fetch_for_write(const Entry* entries, int64_t size) {
   }
 }
 
-/// Where the last block is, if there is one.
+/// The place of the last block, if there is one.
 const Block* last_block(const Directory& dir) {
   return dir.blocks() + (static_cast<int64_t>(dir.num_blocks) - 1);
 }
@@ -113,7 +113,7 @@ void BlockStore::check(const Events& events) {
   unmark();
 }
 
-/// The batch's entries to be, by node that is held, each node's in the events' order.
+/// The batch's new entries by held node, each node's in event order.
 void BlockStore::sort_pairs(const Events& events) {
   std::vector<Pair>& pairs = insertion_.pairs;
   const bool both = direction_ != Direction::kDirected;
@@ -155,7 +155,7 @@ void BlockStore::plan_all() {
   std::vector<RunPlan>& plans = insertion_.plans;
   for (size_t begin = 0, end = 0; begin < pairs.size(); begin = end) {
     while (end < pairs.size() && pairs[end].node == pairs[begin].node) ++end;
-    // Where the run begins waits in `in_tail` for the run to be planned.
+    // The start of the run is kept in `in_tail` until the run is planned.
     plans.push_back({nullptr, static_cast<uint32_t>(end - begin), static_cast<uint32_t>(begin), 0, 0, 0, 0});
   }
   const StoreView store = view();
@@ -169,7 +169,7 @@ void BlockStore::plan_all() {
   epochs_.expect(2 * plans.size());
 }
 
-/// Fetches what the runs after run `i` will need to be planned, one step of their look-ups at a time.
+/// Prefetches planning data of the runs after run `i`, one step of their look-ups at a time.
 void BlockStore::look_up_ahead(size_t i) const {
   const std::vector<RunPlan>& plans = insertion_.plans;
   if (i + 3 * kAhead >= plans.size()) return;
@@ -203,7 +203,7 @@ void BlockStore::abandon() noexcept {
   forget_insertion();
 }
 
-/// Keeps the working space for the next batch, but not that of a large one past a batch an eighth its size.
+/// Keeps the scratch for the next batch, but not that of a large one after a batch an eighth its size.
 void BlockStore::forget_insertion() noexcept {
   const size_t room = insertion_.pairs.capacity();
   if (room > kKeptScratch && 8 * insertion_.pairs.size() < room) {
@@ -249,7 +249,7 @@ void BlockStore::commit() noexcept {
   epochs_.drain();
 }
 
-/// Fetches what the runs after run `i` will write to; `places` begins with run `i`'s.
+/// Prefetches the targets of the runs after run `i`; `places` begins with run `i`'s.
 void BlockStore::fetch_ahead(size_t i, const place_t*& places) const {
   const std::vector<RunPlan>& plans = insertion_.plans;
   if (i + 3 * kAhead >= plans.size()) return;
@@ -270,7 +270,7 @@ void BlockStore::fetch_ahead(size_t i, const place_t*& places) const {
   }
 }
 
-/// Fetches the events of the pairs from `pair` on.
+/// Prefetches the events of the pairs from `pair` on.
 void BlockStore::fetch_events(const Pair* pair, int64_t size) const {
   const Pair* end = std::min(pair + size, insertion_.pairs.data() + insertion_.pairs.size());
   const Events& events = insertion_.events;
@@ -311,7 +311,7 @@ void BlockStore::retire_directory(const Directory* dir) {
                  static_cast<uint64_t>(directory_bytes(dir->max_blocks)));
 }
 
-/// Retires the only block of `dir`, of which a larger copy is about to take the place.
+/// Retires the only block of `dir`, which is replaced by a larger copy.
 void BlockStore::leave_block(const Directory& dir) noexcept {
   const place_t place = dir.blocks()[0].place;
   if (dir.version != nullptr && holds(dir.version->older, place)) return;  // read through an older version
@@ -344,7 +344,7 @@ StoreStats BlockStore::stats() {
   return stats;
 }
 
-/// Plans what `gather` lists in `alteration_.plans`, by node.
+/// Plans the changes that `gather` lists in `alteration_.plans`, by node.
 template <typename Gather>
 int64_t BlockStore::reserve_alteration(const Gather& gather) {
   std::vector<ChangePlan>& plans = alteration_.plans;
@@ -400,7 +400,7 @@ void BlockStore::plan_change(ChangePlan& plan) {
   change_node(view(), dir, plan.change, planner);
   planner.close();
   const int64_t difference = planner.total - (dir == nullptr ? 0 : dir->total);
-  if (difference == 0) {  // nothing of it was there
+  if (difference == 0) {  // none of the entries was present
     blocks.resize(plan.first_block);
     return;
   }
@@ -415,7 +415,7 @@ void BlockStore::plan_change(ChangePlan& plan) {
   alteration_.difference += difference;
 }
 
-/// Blocks within the node stay as they are: they get no more room than they need.
+/// Blocks within the node do not change: they get no more room than they need.
 void BlockStore::reserve_blocks(ChangePlan& plan, bool ends_new, int64_t total) {
   const std::vector<NewBlock>& blocks = alteration_.blocks;
   if (alteration_.places.capacity() < blocks.size()) alteration_.places.reserve(2 * blocks.size());
@@ -465,7 +465,7 @@ void BlockStore::commit_change(eid_t position) noexcept {
 }
 
 void BlockStore::compact() {
-  // A reader that began before the last change still needs the past that it replaced.
+  // A reader that started before the last change still reads the past that it replaced.
   epochs_.wait_for_readers();
   const int64_t num_nodes = num_nodes_.load();
   for (node_t v = 0; v < num_nodes; ++v) give_up_past(v);
@@ -484,15 +484,15 @@ void BlockStore::compact() {
 void BlockStore::give_up_past(node_t v) {
   const Directory* dir = heads_[v];
   if (dir == nullptr || dir->version == nullptr) return;
-  if (dir->version->older == nullptr && dir->total != 0) return;  // given up before
+  if (dir->version->older == nullptr && dir->total != 0) return;  // discarded before
   const std::vector<Epochs::Piece> past = past_of(dir);
   epochs_.expect(past.size());
   store_release(&heads_[v], dir->total == 0 ? nullptr : without_past(*dir));
   for (const Epochs::Piece& piece : past) epochs_.retire(piece);
 }
 
-/// A copy of `dir` that has no older version. Where events were merged late, its entries are not in the
-/// order of their events: a cut-off before sees nothing of them.
+/// A copy of `dir` without an older version. Where late events were merged, its entries are not in the
+/// order of their events: an earlier cut-off sees nothing of them.
 Directory* BlockStore::without_past(const Directory& dir) {
   const auto bytes = static_cast<size_t>(directory_bytes(dir.max_blocks));
   auto* kept = static_cast<Directory*>(directories_->allocate(bytes));
@@ -511,7 +511,7 @@ Directory* BlockStore::without_past(const Directory& dir) {
   return kept;
 }
 
-/// All that `dir` and its older versions are made of but for the blocks that `dir` has.
+/// All pieces of `dir` and its older versions, except the blocks of `dir`.
 std::vector<Epochs::Piece> BlockStore::past_of(const Directory* dir) {
   std::vector<Epochs::Piece> past;
   while (dir != nullptr) {
@@ -526,7 +526,7 @@ std::vector<Epochs::Piece> BlockStore::past_of(const Directory* dir) {
   return past;
 }
 
-/// Adds the blocks of `older` that `newer`, the version after it, does not share.
+/// Adds the blocks of `older` that are not shared by `newer`, the version after it.
 void BlockStore::add_unshared(const Directory& older, const Directory& newer,
                               std::vector<Epochs::Piece>& past) {
   std::vector<place_t> shared;
@@ -562,7 +562,7 @@ void BlockStore::leave_sparse_chunks(node_t v) {
   }
 }
 
-/// Copies all directories to memory without holes, where the holes are more than a quarter of it.
+/// Copies all directories to compact memory, if more than a quarter of theirs is unused.
 void BlockStore::renew_directories() {
   if (4 * directories_->bytes_in_use() > 3 * directories_->bytes()) return;
   auto renewed = std::make_unique<Arena>(64, *memory_.directories, kDirectories);

@@ -14,9 +14,9 @@
 namespace tgflow {
 namespace {
 
-constexpr int64_t kKeepLanes = 16;                   ///< Draws side by side.
-constexpr int64_t kKeepGroup = kKeepLanes * kWords;  ///< Elements that they decide about.
-constexpr int64_t kKeepGrain = 4096 / kKeepGroup;    ///< Groups that are worth waking a thread for.
+constexpr int64_t kKeepLanes = 16;                   ///< Parallel draws.
+constexpr int64_t kKeepGroup = kKeepLanes * kWords;  ///< Elements that they cover.
+constexpr int64_t kKeepGrain = 4096 / kKeepGroup;    ///< Least number of groups for another thread.
 
 /// The factors of the elements of one group of a row, in order.
 TGFLOW_INLINE void group_factors(uint64_t key, const Dropout& dropout, int64_t row, int64_t group,
@@ -28,8 +28,8 @@ TGFLOW_INLINE void group_factors(uint64_t key, const Dropout& dropout, int64_t r
 }
 
 #if defined(__x86_64__)
-/// The same bits by AVX2: four draws a vector, each word in the low half of 64 bits, where products are
-/// taken.
+/// The same bits with AVX2: four draws per vector, each word in the low half of 64 bits, as products
+/// require.
 struct Avx2Factors {
   static constexpr int kVectors = kKeepLanes / 4;
 
@@ -98,8 +98,8 @@ struct FillGroups {
   }
 };
 
-/// `out` becomes factor * gelu(x) and `x` factor * gelu'(x): by formula 7.1.26 of Abramowitz and Stegun for
-/// the normal distribution's tail, whose factor exp(-x^2 / 2) is the density's too.
+/// Sets `out` to factor * gelu(x) and `x` to factor * gelu'(x): formula 7.1.26 of Abramowitz and Stegun for
+/// the normal distribution's tail, whose factor exp(-x^2 / 2) is also the density's.
 TGFLOW_INLINE void gelu_elements(const float* factor, int64_t size, float* __restrict x,
                                  float* __restrict out) {
   for (int64_t i = 0; i < size; ++i) {

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kEntryBytes = sizeof(Entry);
 constexpr int64_t kMaxChunks = int64_t{1} << (kPlaceBits - kChunkBits - 6);  // address space, not memory
-constexpr int64_t kLargestChunk = int64_t{8} << 20;  // what is not filled yet is little of a large store
+constexpr int64_t kLargestChunk = int64_t{8} << 20;  // its unfilled part is a small share of a large store
 constexpr int64_t kSmallestChunk = 1024;
 constexpr int64_t kFirstChunk = int64_t{64} << 10;
 constexpr int64_t kHugePage = int64_t{2} << 20;
@@ -85,7 +85,7 @@ void EntrySpace::free(place_t place, int64_t num_entries) noexcept {
     std::vector<place_t>& places = free_[tier(place)][capacity_of(place)];
     if (places.size() == places.capacity()) places.reserve(places.size() + places.size() / 4 + 16);
     places.push_back(place);
-  } catch (const std::bad_alloc&) {  // not reused then, until the store is compacted
+  } catch (const std::bad_alloc&) {  // then it is not reused until the store is compacted
   }
 }
 
@@ -101,7 +101,7 @@ void EntrySpace::give_back_if_empty(size_t chunk) noexcept {
   given = {};
 }
 
-/// Chunks grow with the tier, so that a small graph stays small and a large one lies in huge pages.
+/// Chunks grow with the tier: a small graph stays small, and a large one uses huge pages.
 int64_t EntrySpace::next_chunk_bytes(int tier, int64_t capacity) const {
   const int64_t held = bytes_[tier];
   const int64_t wanted = held < 4 * kFirstChunk ? kFirstChunk : held / 16;
@@ -189,7 +189,7 @@ void EntrySpace::forget_stale_pieces() {
     return infos_[static_cast<size_t>(number)].size == 0 || tiers_[number] != 0;
   };
   on_device_.erase(std::remove_if(on_device_.begin(), on_device_.end(), has_left), on_device_.end());
-  free_numbers_.clear();  // nothing names a chunk that is gone any more
+  free_numbers_.clear();  // no piece refers to a freed chunk any more
   for (size_t chunk = 0; chunk < infos_.size(); ++chunk) {
     if (infos_[chunk].size == 0) free_numbers_.push_back(static_cast<int64_t>(chunk));
   }

@@ -6,7 +6,7 @@
 namespace tgflow {
 namespace {
 
-constexpr size_t kKept = 64 << 10;  // pieces for which room is always kept
+constexpr size_t kKept = 64 << 10;  // pieces with capacity always kept
 
 }  // namespace
 
@@ -32,7 +32,7 @@ bool Epochs::turn() {
   for (const Piece& piece : waiting_) piece.owner->reclaim(piece.piece, piece.size);
   waiting_.clear();
   std::swap(waiting_, retired_);
-  parity_.store(old_parity);  // whoever registers from here on cannot reach what waits
+  parity_.store(old_parity);  // readers that register from here on cannot reach waiting pieces
   return true;
 }
 
@@ -41,7 +41,7 @@ void Epochs::collect() {
 }
 
 void Epochs::drain() {
-  for (int turns = 0; turns < 2; ++turns) collect();  // what this epoch has retired waits for one more
+  for (int turns = 0; turns < 2; ++turns) collect();  // pieces retired in this epoch wait for one more
 }
 
 void Epochs::wait_for_readers() {

@@ -15,28 +15,28 @@ namespace tgflow {
 
 namespace {
 
-constexpr int64_t kSlice = 256;  // events that are read while others wait
-constexpr int64_t kAhead = 4;    // events whose lists are on the way while one is added
-constexpr uint64_t kOneKey = 0;  // of lists that are one
+constexpr int64_t kSlice = 256;  // events read while queries wait
+constexpr int64_t kAhead = 4;    // events whose lists are prefetched
+constexpr uint64_t kOneKey = 0;  // key of single lists
 
-constexpr int64_t kGroup = 16;  // pairs whose lists are on the way at the same time
+constexpr int64_t kGroup = 16;  // pairs whose lists are prefetched together
 
 int64_t age_of(tick_t earlier, tick_t t) {
   const uint64_t age = static_cast<uint64_t>(t) - static_cast<uint64_t>(earlier);
   return static_cast<int64_t>(std::min<uint64_t>(age, std::numeric_limits<int64_t>::max()));
 }
 
-/// Under which keys a count's list is asked.
+/// Key of a count's list.
 struct Key {
   uint64_t key = 0;
-  bool is_one = false;  ///< False where there is nothing to ask about.
+  bool is_one = false;  ///< False if there is no key.
 
   bool operator==(const Key& other) const { return key == other.key && is_one == other.is_one; }
 };
 
 }  // namespace
 
-/// Which lists a count is of, and under which keys.
+/// Lists and keys of a kind of count.
 struct EventCounts::Kind {
   enum KeyOf : uint8_t { kPair, kReverse, kSrc, kDst, kLastAndDst, kLast, kOne };
 
@@ -143,7 +143,7 @@ void EventCounts::add_event(eid_t eid) {
   add(kEvents, kOneKey, eid);
 }
 
-/// Adds an event to the lists of the destinations that its source had last.
+/// Adds an event to the lists of its source's last destinations.
 void EventCounts::add_following(eid_t eid, const eid_t* last, int num_last) {
   const node_t v = log_.dst()[eid];
   const auto p = [&](int k) { return log_.dst()[last[k]]; };
@@ -172,7 +172,7 @@ int64_t EventCounts::bytes() const {
   return bytes;
 }
 
-/// All pairs, one after the other, and as of when they are asked about.
+/// All pairs in order, and the cut-off of each.
 struct EventCounts::Asked {
   struct Pair {
     node_t src;
@@ -181,10 +181,10 @@ struct EventCounts::Asked {
     tick_t t;
   };
   std::vector<Pair> pair;
-  std::vector<node_t> last;  ///< By pair: the source's last destinations, kNoNode where there is none.
-  int depth = 0;             ///< How many each has.
+  std::vector<node_t> last;  ///< By pair: the source's last destinations, kNoNode for missing ones.
+  int depth = 0;             ///< Number per pair.
 
-  /// Whether a pair is asked about as of when the one before is.
+  /// Whether a pair has the same cut-off as the previous one.
   bool is_as_before(size_t i) const { return pair[i].cut == pair[i - 1].cut && pair[i].t == pair[i - 1].t; }
 
   Key key(const Count& count, size_t i) const {
@@ -212,7 +212,7 @@ struct EventCounts::Asked {
   }
 };
 
-/// Where the answers to a count go, for all pairs.
+/// Output of a count for all pairs.
 struct EventCounts::Answer {
   int64_t* num;
   int64_t* age;
@@ -226,13 +226,13 @@ struct EventCounts::Answer {
   }
 };
 
-/// What there is to answer about a pair: what the one before it was answered, or by a part of a list.
+/// Result for a pair: equal to the previous pair's, or a prefix of a list.
 struct EventCounts::Found {
   bool is_repeated = false;
   EventLists::Prefix prefix;
 };
 
-/// The first position at or after which nothing is earlier than `t`, at most `limit`. Nearly always near it.
+/// The first position at or after which nothing is earlier than `t`, at most `limit`. Usually close to it.
 eid_t EventCounts::cut_off(tick_t t, eid_t limit) const {
   const tick_t* clocks = log_.clocks();
   int64_t step = 1;
@@ -289,7 +289,7 @@ void EventCounts::answer(const Pairs& pairs, int64_t* out) const {
   }
 }
 
-/// Answers the counts of the same keys as `count`, which are looked up once.
+/// Answers the counts with the same keys as `count`, which are looked up once.
 void EventCounts::answer_alike(const Count& count, const Asked& asked, const std::vector<Answer>& out) const {
   const EventLists* lists = this->lists(kind_of(count.of).list);
   const auto size = static_cast<int64_t>(asked.pair.size());
@@ -321,7 +321,7 @@ void EventCounts::answer_alike(const Count& count, const Asked& asked, const std
   }
 }
 
-/// Finds what is before the cut-offs of the `num` pairs from `begin` on, with all of them on the way at once.
+/// Finds the last events of the `num` pairs from `begin` on, with overlapping cache misses.
 void EventCounts::last_events(const node_t* src, const node_t* dst, const eid_t* cut, int64_t size, int most,
                               eid_t* out) const {
   const EventLists *pairs = lists(kPairs), *sources = lists(kSources), *destinations = lists(kDestinations);
@@ -362,7 +362,7 @@ void EventCounts::find_prefixes(const EventLists* lists, const Count& count, con
     number[i] = key[i].is_one && !found[i].is_repeated ? 0 : -1;
     before = key[i];
   }
-  if (lists == nullptr) {  // of all events, whose positions say it all
+  if (lists == nullptr) {  // the list of all events, given by positions
     each([&](int64_t i) {
       const eid_t cut = asked.pair[static_cast<size_t>(begin + i)].cut;
       if (cut > 0) found[i].prefix = {cut, cut - 1, nullptr};

@@ -9,7 +9,7 @@
 namespace tgflow {
 namespace {
 
-/// later - earlier, which 64 bits with a sign need not hold.
+/// later - earlier, which may exceed int64.
 double elapsed(int64_t earlier, int64_t later) {
   return static_cast<double>(static_cast<uint64_t>(later) - static_cast<uint64_t>(earlier));
 }
@@ -22,8 +22,8 @@ double sum_at(const int64_t* entry, size_t decay) {
 
 }  // namespace
 
-/// Of events before: the first blocks hold two, the next ones half as many, and then a quarter, rounded up to
-/// an even number, so that entries of one word fill what is allocated for them.
+/// Block sizes: the first blocks hold two events, the next ones half of all before, then a quarter, rounded
+/// up to an even number, so that entries of one word fill their allocation.
 const EventLists::Growth& EventLists::Growth::of_lists() {
   static constexpr Growth growth = [] {
     Growth of{};
@@ -38,7 +38,7 @@ const EventLists::Growth& EventLists::Growth::of_lists() {
   return growth;
 }
 
-/// Finds the number of the list of `key`; false if there is one. If there is none, it has one event now.
+/// Finds the number of the list of `key`; false if there is one. Otherwise adds a list with one event.
 bool EventLists::add_list(uint64_t key, eid_t eid, int32_t* number) {
   if (num_lists_ == std::numeric_limits<int32_t>::max()) {
     throw std::length_error("counts of past events have 2^31 - 1 keys, and no room for more");
@@ -81,7 +81,7 @@ bool EventLists::append(uint64_t key, eid_t eid) {
   return false;
 }
 
-/// What an event adds to a sum, as of the log's clock after it.
+/// Weight of an event in a sum, as of the log's clock after it.
 double EventLists::weight(size_t decay, eid_t eid) const {
   const Decay& how = decays_[decay];
   const tick_t t = log_.t()[eid], clock = log_.clocks()[eid];
@@ -113,7 +113,7 @@ EventLists::Prefix EventLists::prefix(int32_t number, eid_t cut) const {
   }
   const int64_t end = block->num;
   const auto at = [&](int64_t i) { return block->entry(i, stride)[0]; };
-  int64_t step = 1;  // the one looked for is the last below the cut-off, at 0 or behind
+  int64_t step = 1;  // the result is the last below the cut-off, at 0 or later
   while (step < end && at(end - step) >= cut) step *= 2;
   int64_t low = std::max<int64_t>(end - step, 0), high = step == 1 ? end : end - step / 2;
   while (high - low > 1) {

@@ -17,7 +17,7 @@ std::string event(int64_t row) { return "event " + std::to_string(row); }
 void check_ids(const char* name, const node_t* ids, int64_t size) {
   uint64_t all = 0;
   for (int64_t i = 0; i < size; ++i) all |= static_cast<uint64_t>(ids[i]);
-  if (all < static_cast<uint64_t>(kMaxNode)) return;  // no id has a bit that kMaxNode has not
+  if (all < static_cast<uint64_t>(kMaxNode)) return;  // no id has a bit outside of kMaxNode
   for (int64_t i = 0; i < size; ++i) {
     if (ids[i] >= 0 && ids[i] <= kMaxNode) continue;
     fail(event(i) + " has " + name + "=" + std::to_string(ids[i]) + "; node ids must be in [0, " +
@@ -72,7 +72,7 @@ eid_t EventLog::append(const Events& events) {
   return at;
 }
 
-/// Times serve as the clock until one goes back.
+/// Times serve as the clock until one decreases.
 void EventLog::append_clock(const Events& events) {
   const int64_t at = size();
   if (!clock_ && events.t[0] >= clock()) return;

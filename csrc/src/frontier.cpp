@@ -7,7 +7,7 @@
 namespace tgflow {
 namespace {
 
-/// A frontier while it is built.
+/// A frontier under construction.
 class Frontier {
  public:
   Frontier(const FrontierOut& out, int64_t capacity, RowIndex& index) : out_(out), index_(index) {

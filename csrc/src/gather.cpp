@@ -10,7 +10,7 @@
 namespace tgflow {
 namespace {
 
-constexpr int64_t kGrainBytes = 1 << 20;  // of rows, for which it pays to wake another thread
+constexpr int64_t kGrainBytes = 1 << 20;  // least bytes of rows for another thread
 
 void copy_row(const RowTable& table, int64_t id, std::byte* out) {
   const auto bytes = static_cast<size_t>(table.row_bytes);

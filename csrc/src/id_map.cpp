@@ -8,7 +8,7 @@
 namespace tgflow {
 namespace {
 
-/// Ids whose tags are computed, and whose slots are fetched, ahead of the look-ups.
+/// Ids whose tags and slots are prefetched ahead of the look-ups.
 constexpr int64_t kAhead = 32;
 
 }  // namespace

@@ -8,8 +8,7 @@ namespace tgflow {
 
 namespace {
 
-/// Returns how far a score may be from `score` and count as tied with it. An infinite score ties with itself
-/// only.
+/// Returns the distance within which a score is tied with `score`. An infinite score ties only with itself.
 double margin(double score, double tolerance) {
   return std::isinf(score) ? 0 : tolerance * std::max(1.0, std::abs(score));
 }

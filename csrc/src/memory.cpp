@@ -14,7 +14,7 @@ constexpr size_t kHugePagesFrom = size_t{8} << 20;  // below, they would cost mo
 
 size_t round_up(size_t bytes, size_t step) { return (bytes + step - 1) / step * step; }
 
-/// A hint: failing is fine.
+/// A hint: failure is ignored.
 void prefer_huge_pages(void* memory, size_t bytes) {
 #ifdef MADV_HUGEPAGE
   madvise(memory, bytes, MADV_HUGEPAGE);

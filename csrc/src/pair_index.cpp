@@ -10,7 +10,7 @@
 namespace tgflow {
 namespace {
 
-/// What the draw number of a slot stands for, so that no two choices share random bits.
+/// Purposes of draw numbers, so that no two choices share random bits.
 enum : uint64_t { kAtCut, kAtLimit, kSource, kPairScan, kPairTry };
 constexpr uint64_t kPairTries = 16;
 
@@ -102,8 +102,8 @@ void PairIndex::append(const node_t* src, const node_t* dst, int64_t n) {
   }
 }
 
-/// A destination known before `known_before` other than the row's positive, unless they may collide; false if
-/// there is none.
+/// A destination known before `known_before` other than the row's positive, unless they may collide; false
+/// without one.
 bool PairIndex::draw_destination(const Request& q, int64_t row, int64_t slot, eid_t known_before,
                                  uint64_t draw, node_t* out) const {
   const int64_t known = count_before(destinations_.first, known_before);
@@ -142,8 +142,8 @@ int64_t PairIndex::draw_destinations(const Request& q, node_t* out_dst) const {
   return fallbacks;
 }
 
-/// An eligible pair before number `end`, or -1. Trying a few first makes the usual case free of the scan; the
-/// scan is over all eligible pairs, so together they are uniform.
+/// An eligible pair before number `end`, or -1. A few random tries first usually avoid the scan; the
+/// scan covers all eligible pairs, so the result is uniform.
 int64_t PairIndex::draw_pair(const Request& q, const Eligible& pairs, int64_t end, int64_t slot) const {
   const int64_t begin = pairs.begin;
   const auto eligible = [&](int64_t i) {
@@ -157,7 +157,7 @@ int64_t PairIndex::draw_pair(const Request& q, const Eligible& pairs, int64_t en
   return any_of_range(q.key, slot, kPairScan, begin, end, eligible);
 }
 
-/// Fills a slot with a pair, which joins `used` if it may not come twice; or with a destination, returning
+/// Fills a slot with a pair, added to `used` if pairs must be unique; or with a destination, returning
 /// false.
 bool PairIndex::fill_pair(const Request& q, int64_t slot, Eligible& pairs, node_t* out_src,
                           node_t* out_dst) const {

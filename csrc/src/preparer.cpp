@@ -15,9 +15,9 @@
 namespace tgflow {
 namespace {
 
-constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max();  // of a frontier, with all its slots
+constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max();  // limit of a frontier, with all its slots
 
-/// a * b rows, if a batch may have that many.
+/// a * b rows, or an error if a batch cannot have that many.
 int64_t rows_of(int64_t a, int64_t b) {
   int64_t rows;
   if (!__builtin_mul_overflow(a, b, &rows) && rows < kMostRows) return rows;
@@ -25,7 +25,7 @@ int64_t rows_of(int64_t a, int64_t b) {
                           " rows is too large: fewer events, negatives or neighbors each would do");
 }
 
-/// Room for values, which is kept; what is in it is lost when it grows.
+/// A reusable buffer of values; growing it loses its contents.
 template <typename T>
 class Room {
  public:
@@ -55,7 +55,7 @@ int64_t padded_rows(int64_t rows) {
   return size > 32 && rows <= size / 4 * 3 ? size / 4 * 3 : size;
 }
 
-/// What a batch needs while it is prepared.
+/// Scratch memory for preparing one batch at a time.
 struct Preparer::Workspace {
   Room<eid_t> start, cut, events;
   Room<tick_t> query_t;
@@ -69,7 +69,7 @@ struct Preparer::Workspace {
   std::vector<EventList> lists;
 };
 
-/// One batch on its way.
+/// The preparation of one batch.
 class Preparer::Preparation {
  public:
   Preparation(const Preparer& plan, const BatchRequest& request, Workspace& work, Slab& slab)
@@ -98,7 +98,7 @@ class Preparer::Preparation {
   node_t* src() const { return slab_.at<node_t>(out_.ends); }
   node_t* dst() const { return src() + num(); }
   node_t* negative_dst() const { return src() + 2 * num(); }
-  /// Null where negatives have the sources of their events.
+  /// Null if negatives have the sources of their events.
   node_t* negative_src() const { return rules_.draws_pairs ? negative_dst() + num_drawn() : nullptr; }
   int64_t room(int64_t rows) const { return ask_.is_padded ? padded_rows(rows) : rows; }
 
@@ -129,7 +129,7 @@ class Preparer::Preparation {
   int64_t num_found_ = 0;  // distinct events, without padding
 };
 
-/// The positions of new and replayed events, their columns, and where the batch of each one started.
+/// The positions of new and replayed events, their columns, and the start of each one's batch.
 void Preparer::Preparation::draw_events() {
   out_.num_new = ask_.only != nullptr ? ask_.num_only : ask_.end - ask_.begin;
   const int64_t num_replayed = std::min(ask_.num_replay, ask_.begin - ask_.replay_begin);
@@ -195,7 +195,7 @@ void Preparer::Preparation::count_past() {
                  slab_.at<int64_t>(out_.counts));
 }
 
-/// The distinct queries of all roots, in `work_.above`; returns how many.
+/// The distinct queries of all roots, in `work_.above`; returns their number.
 int64_t Preparer::Preparation::ask_queries() {
   const int64_t size = out_.num_queries;
   tick_t* const query_t = work_.query_t.of(size);
@@ -234,7 +234,7 @@ void Preparer::Preparation::descend(int64_t size) {
   keep_inputs(size, work_.above.of(0));
 }
 
-/// Makes room for a block of `size` targets, with padding behind them.
+/// Makes room for a block of `size` targets, followed by padding.
 void Preparer::Preparation::add_block(int64_t size, int64_t k) {
   const int64_t rows = room(size), slots = rows_of(rows, k);
   const int64_t target = slab_.add<int64_t>(rows), neighbor = slab_.add<int64_t>(slots);
@@ -260,7 +260,7 @@ void Preparer::Preparation::sample(size_t hop, int64_t size, const FrontierOut& 
                     slab_.at<eid_t>(out_.blocks.back().eid), work_.count.of(size), k});
 }
 
-/// The rows whose inputs the lowest block reads, and as of when it reads their memory.
+/// The input rows of the lowest block, and the positions as of which it reads their memory.
 void Preparer::Preparation::keep_inputs(int64_t size, const FrontierOut& inputs) {
   out_.num_nodes = room(size);
   out_.nodes = slab_.add<node_t>(out_.num_nodes);
@@ -280,7 +280,7 @@ void Preparer::Preparation::keep_inputs(int64_t size, const FrontierOut& inputs)
   std::fill(ids + size, ids + out_.num_nodes, -1);
 }
 
-/// No rows of nodes: where the batch of each event started.
+/// Without rows of nodes: the start of each event's batch.
 void Preparer::Preparation::keep_starts() {
   out_.num_nodes = 0;
   out_.nodes = slab_.add<node_t>(0);

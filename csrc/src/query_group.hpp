@@ -1,4 +1,4 @@
-// Queries whose cache misses overlap.
+// Groups of queries with overlapping cache misses.
 #pragma once
 
 #include <algorithm>
@@ -8,12 +8,12 @@
 namespace tgflow {
 
 constexpr int64_t kGroup = 64;  // queries in flight: enough to hide memory latency, few enough to stay cached
-constexpr int64_t kGrain = 256;      // queries that are worth waking a thread for
+constexpr int64_t kGrain = 256;      // least number of queries for another thread
 constexpr int64_t kPrefetched = 16;  // entries of a row
 
 inline void prefetch(const void* address) { __builtin_prefetch(address); }
 
-/// Fetches a row of `size` entries that ends at `newest`, wherever the block begins: a fetch cannot fail.
+/// Prefetches a row of `size` entries that ends at `newest`, across the block's start: it cannot fail.
 inline void prefetch_entries(const Entry* newest, int64_t size) {
   const uintptr_t last = reinterpret_cast<uintptr_t>(newest);
   const uintptr_t bytes = static_cast<uintptr_t>(size) * sizeof(Entry);
@@ -22,8 +22,8 @@ inline void prefetch_entries(const Entry* newest, int64_t size) {
   prefetch(reinterpret_cast<const void*>(last - bytes));
 }
 
-/// Runs `size` searches to their ends, at most `kGroup`, in step: each waits for its next probe while the
-/// others look at theirs. `sees(i, item)` says whether search `i` goes on from `item`.
+/// Runs `size` searches, at most `kGroup`, to their ends in step: each one's probe is prefetched while the
+/// others run. `sees(i, item)`: whether search `i` continues from `item`.
 template <typename Item, typename Sees>
 void run_searches(Search<Item>* searches, int64_t size, const Sees& sees) {
   int32_t open[kGroup];
@@ -48,11 +48,11 @@ void run_searches(Search<Item>* searches, int64_t size, const Sees& sees) {
   }
 }
 
-/// Queries [begin, begin + size) of a call. Each step is done for all before the next, so that their cache
+/// Queries [begin, begin + size) of a call. Each step runs for all before the next, so that their cache
 /// misses overlap; `find_visible` is the same for one query.
 class Group {
  public:
-  /// Before queries [from, to).
+  /// Starts before queries [from, to).
   Group(const StoreView& view, const Queries& asked, int64_t from, int64_t to)
       : store(view), queries(asked), begin(from), end_(to) {
     fetch_heads();
@@ -65,12 +65,12 @@ class Group {
   int64_t size = 0;
   const Directory* dir[kGroup];
   Visible seen[kGroup];
-  const Entry* newest[kGroup];  // entry seen
-  int64_t in_block[kGroup];     // of the entries seen, those in the newest one's block
-  int64_t first[kGroup];        // of the window
+  const Entry* newest[kGroup];  // newest visible entry
+  int64_t in_block[kGroup];     // visible entries in the newest one's block
+  int64_t first[kGroup];        // first entry of the window
 
-  /// Moves on to the next queries; false if there are none. Fills `dir` and `seen`, fetches the newest `k`
-  /// entries of each, and begins to look for the queries after them.
+  /// Advances to the next queries; false if there are none. Fills `dir` and `seen`, prefetches the newest `k`
+  /// entries of each, and starts the look-ups of the queries after them.
   bool find_next(int64_t k) {
     begin += size;
     size = num_next_;
@@ -92,7 +92,7 @@ class Group {
     return true;
   }
 
-  /// Fills `first` with the numbers of the oldest entries in windows of this width; `seen.count` without any.
+  /// Fills `first` with the numbers of the oldest entries in windows of this width; `seen.count` if empty.
   void find_window(int64_t width) {
     for (int64_t i = 0; i < size; ++i) {
       at_t_[i] = window_start(queries.t[begin + i], width);
@@ -121,7 +121,7 @@ class Group {
     }
   }
 
-  /// Finds what is earlier than `at_t_` and below `at_limit_`; fetches the newest `row` entries of it.
+  /// Finds the entries earlier than `at_t_` and below `at_limit_`; prefetches the newest `row` of them.
   void search(Visible* found, int64_t row) {
     open_searches();
     run_searches(blocks_, num_open_,
@@ -146,8 +146,8 @@ class Group {
     }
   }
 
-  /// Opens a search for each query that sees anything: in the last block if it sees that one's first entry,
-  /// over the blocks before it if not.
+  /// Opens a search for each query that sees anything: in the last block if its first entry is visible,
+  /// else over the blocks before it.
   void open_searches() {
     num_open_ = 0;
     for (int64_t i = 0; i < size; ++i) {
@@ -165,7 +165,7 @@ class Group {
     }
   }
 
-  /// Opens a search in the block of each; none where the last one is seen whole, as is most common.
+  /// Opens a search in the block of each; none if the last block is entirely visible, the most common case.
   void enter_blocks() {
     for (int64_t j = 0; j < num_open_; ++j) {
       const int64_t i = open_[j];
@@ -191,7 +191,7 @@ class Group {
   Tail tail_[kGroup];
   tick_t at_t_[kGroup];
   eid_t at_limit_[kGroup];
-  // Queries that see something.
+  // Queries with visible entries.
   int64_t num_open_ = 0;
   int64_t open_[kGroup];
   tick_t t_[kGroup];

@@ -23,7 +23,7 @@ int64_t age_at(double u, int64_t size, double half_life) {
 }
 
 /// Draws the rest exactly: `num` of the positions not yet in `drawn`, by exponential race (Efraimidis and
-/// Spirakis), in logarithms so that no weight vanishes. Linear in the window.
+/// Spirakis), in logarithms to avoid underflow of weights. Linear in the window.
 void race(const ReplayWindow& window, uint64_t key, int64_t num, const KeySet& drawn,
           std::vector<eid_t>& out) {
   std::vector<std::pair<double, eid_t>> finish;

@@ -89,7 +89,7 @@ int64_t ReuseMap::keep_rows(int64_t batch, const ReuseQueries& asked) {
   auto num_kept = static_cast<int64_t>(refreshed_.size());
   for (const int64_t row : stored_) {
     const int32_t free = slot_of_row_[row] = free_slot();
-    if (free < 0) break;  // nor is there one for those that follow
+    if (free < 0) break;  // nor is one left for the rest
     add(free, asked.node[row], asked.t[row], batch, newest_);
     ++num_kept;
   }

@@ -10,13 +10,13 @@
 namespace tgflow {
 namespace {
 
-constexpr int64_t kPeriodSlots = 4;  // as lfu_period of tgflow/cache/contents.py
+constexpr int64_t kPeriodSlots = 4;  // as in lfu_period of tgflow/cache/contents.py
 constexpr int64_t kMaxSlots = 1 << 30;
 constexpr int64_t kPlacesPerSlot = 4;
-constexpr uint8_t kMostUses = 255;  // as LFU_MOST of tgflow/cache/contents.py
+constexpr uint8_t kMostUses = 255;  // equals LFU_MOST of tgflow/cache/contents.py
 constexpr int64_t kMaxIds = INT32_MAX - 2;
 constexpr int64_t kAhead = 16;
-constexpr int64_t kGrain = 4096;  // ids or rows that are worth a thread
+constexpr int64_t kGrain = 4096;  // least number of ids or rows for another thread
 constexpr int64_t kFewMisses = 512;
 constexpr int kUsesShift = 48;
 constexpr int64_t kPositions = (int64_t{1} << kUsesShift) - 1;
@@ -32,7 +32,7 @@ int64_t checked(int64_t capacity) {
 void check_ids(const int64_t* id, int64_t n, int64_t table_size) {
   if (n > kMaxIds) throw std::invalid_argument("a gather has at most 2^31 - 3 ids, got " + std::to_string(n));
   int64_t room = 0;
-  for (int64_t i = 0; i < n; ++i) room |= table_size - 1 - id[i];  // negative if one of them is
+  for (int64_t i = 0; i < n; ++i) room |= table_size - 1 - id[i];  // negative if one id is too large
   if (room >= 0) return;
   throw std::out_of_range("id " + std::to_string(*std::max_element(id, id + n)) + " is not in a table of " +
                           std::to_string(table_size) + " rows");
@@ -58,7 +58,7 @@ RowCache::RowCache(CachePolicy policy, int64_t capacity, int64_t row_bytes)
   sort_lists();
 }
 
-/// A lookup that takes so many positions on the clock.
+/// Starts a lookup with this many positions on the clock.
 CacheLookup RowCache::begin(int64_t num_positions) {
   CacheLookup lookup;
   lookup.begin = lookup.come = clock_;
@@ -71,7 +71,7 @@ CacheLookup RowCache::look_up(const int64_t* id, int64_t n, int64_t table_size) 
   const std::lock_guard lock(mutex_);
   CacheLookup found = begin(2 * n);
   find_all(id, n, found);
-  found.come = found.begin + n;  // rows admitted rank behind rows found
+  found.come = found.begin + n;  // admitted rows rank after found rows
   const std::size_t admitted = is_given_ ? 0 : choose(found);
   counts_.misses += static_cast<int64_t>(found.miss.size());
   counts_.bypassed += static_cast<int64_t>(found.miss.size() - admitted);
@@ -97,7 +97,7 @@ void RowCache::append(int64_t first, int64_t n, const char* rows) {
   const int64_t size = std::min(n, capacity()), begin_id = first + n - size;
   CacheLookup coming = begin(size);
   for (int64_t i = 0; i < size; ++i) {
-    if (find(begin_id + i) != IdIndex::kNone) continue;  // a gather came before
+    if (find(begin_id + i) != IdIndex::kNone) continue;  // already admitted by a gather
     coming.miss.push_back(begin_id + i);
     coming.first.push_back(static_cast<int32_t>(i));
     coming.admit.push_back(CacheLookup::kNothing);
@@ -108,8 +108,8 @@ void RowCache::append(int64_t first, int64_t n, const char* rows) {
         [&](std::size_t r) { return rows + static_cast<std::size_t>(coming.miss[r] - first) * row_bytes_; });
 }
 
-/// Chooses room for as many misses as there is, the first ones, and returns how many: slots that this gather
-/// found nothing in.
+/// Chooses slots for as many misses as fit, the first ones, and returns their number: slots in which this
+/// gather found nothing.
 std::size_t RowCache::choose(CacheLookup& out) const {
   std::size_t taken = 0;
   for (int32_t list = 0; list < num_lists(); ++list) {
@@ -121,7 +121,7 @@ std::size_t RowCache::choose(CacheLookup& out) const {
   return taken;
 }
 
-/// Chooses room, and leaves out what does not come in.
+/// Chooses slots, and drops misses that are not admitted.
 void RowCache::keep_admitted(CacheLookup& out) const {
   const std::size_t admitted = choose(out);
   out.source.clear();
@@ -130,7 +130,7 @@ void RowCache::keep_admitted(CacheLookup& out) const {
   out.admit.resize(admitted);
 }
 
-/// Puts the admitted rows into their slots; `row_at(r)` is where that of miss `r` is.
+/// Copies the admitted rows into their slots; `row_at(r)` is the address of miss `r`'s row.
 template <typename RowAt>
 void RowCache::admit(const CacheLookup& lookup, const RowAt& row_at) {
   const int64_t before = admissions_;
@@ -186,7 +186,7 @@ void RowCache::push_back(int32_t s) {
   end.before = s;
 }
 
-/// Makes all lists anew: free slots by number, others by key.
+/// Rebuilds all lists: free slots by number, others by key.
 void RowCache::sort_lists() {
   for (int32_t list = 0; list < num_lists(); ++list) links_[end_of(list)] = {end_of(list), end_of(list)};
   std::vector<int32_t> held;
@@ -214,7 +214,7 @@ inline void RowCache::use(int32_t s, int64_t position) {
   push_back(s);
 }
 
-/// All look-ups first, on all threads; then their uses and the misses, in order.
+/// All look-ups first, on all threads; then uses and misses are counted, in order.
 void RowCache::find_all(const int64_t* id, int64_t n, CacheLookup& out) {
   out.source.resize(static_cast<std::size_t>(n));
   numbers_.reset(kFewMisses);
@@ -236,7 +236,7 @@ void RowCache::find_all(const int64_t* id, int64_t n, CacheLookup& out) {
   }
 }
 
-/// Step by step for all of them, so that what one step reads is under way while the step before works.
+/// In steps for all ids, so that each step's reads are prefetched during the one before.
 void RowCache::find_chunk(const int64_t* id, int64_t n, int32_t* slot) const {
   for (int64_t i = 0; i < n; ++i) index_.prefetch(id_tag(id[i]));
   for (int64_t i = 0; i < n; ++i) {
@@ -248,7 +248,7 @@ void RowCache::find_chunk(const int64_t* id, int64_t n, int32_t* slot) const {
   }
 }
 
-/// Numbers the misses; one that comes again keeps its number.
+/// Numbers the misses; a repeated one keeps its number.
 void RowCache::note_miss(int64_t id, int64_t i, CacheLookup& out) {
   const auto next = static_cast<int32_t>(out.miss.size());
   numbers_.reserve_one(next, [&](int32_t r) { return id_tag(out.miss[static_cast<std::size_t>(r)]); });
@@ -292,7 +292,7 @@ void RowCache::copy_asked(const CacheLookup& lookup, const char* rows, char* out
   });
 }
 
-/// Gives each id its row in the schedule: the ids must be those of the schedule, in order of first
+/// Finds each id's row in the schedule: the ids must be those of the schedule, in order of first
 /// appearance.
 void RowCache::match(const CacheSchedule& schedule, const int64_t* id, int64_t n, CacheLookup& out) {
   numbers_.reset(schedule.size + 1);
@@ -393,7 +393,7 @@ void RowCache::snapshot(int64_t* id, int64_t* key) const {
   }
 }
 
-/// What is no longer in its slot counts as free until its row is there.
+/// A slot with another row than in the snapshot counts as free until its row is read.
 CacheLookup RowCache::restore(const int64_t* id, const int64_t* key, int64_t table_size) {
   const std::lock_guard lock(mutex_);
   CacheLookup missing;

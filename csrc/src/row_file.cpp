@@ -13,7 +13,7 @@
 namespace tgflow {
 namespace {
 
-/// Waits until the data of a file is on the disk; what the system calls that differs.
+/// Waits until a file's data is on the disk, by the system's own call.
 int sync_data(int descriptor) {
 #ifdef __APPLE__
   return fcntl(descriptor, F_FULLFSYNC) == -1 ? fsync(descriptor) : 0;  // fsync leaves it in the disk's cache
@@ -33,10 +33,10 @@ std::array<Fault, 3> faults;
 #endif
 
 constexpr char kMagic[8] = {'T', 'G', 'F', 'R', 'O', 'W', 'S', '1'};
-constexpr int64_t kSlot[2] = {1024, 2048};  // in sectors of their own: one torn write spoils one slot
+constexpr int64_t kSlot[2] = {1024, 2048};  // in sectors of their own: a torn write damages only one slot
 constexpr int64_t kAtOnce = 1 << 20;
 
-/// Little-endian, as all machines are that tgflow is built for.
+/// Little-endian, as all supported machines.
 struct Header {
   char magic[8];
   int64_t row_bytes;
@@ -46,7 +46,7 @@ struct Header {
 };
 
 struct Slot {
-  uint64_t commit;  // counts them: the higher one holds
+  uint64_t commit;  // counts commits: the higher one is valid
   int64_t rows;
   uint32_t crc;
   uint32_t unused;
@@ -155,7 +155,7 @@ int64_t File::read(void* into, int64_t bytes, int64_t offset) const {
     if (now < 0) return -errno;
     if (now == 0) break;
     done += now;
-    if (now % 512 != 0) break;  // the end of the file; going on there, O_DIRECT would refuse
+    if (now % 512 != 0) break;  // the end of the file, which O_DIRECT cannot continue from
   }
   return std::min(done, limit);
 }
@@ -191,7 +191,7 @@ bool File::lock() { return flock(descriptor_, LOCK_EX | LOCK_NB) == 0; }
 
 void File::drop_cache() const {
 #ifdef POSIX_FADV_DONTNEED
-  posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED);  // a hint: failing is fine
+  posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED);  // a hint: failure is ignored
 #endif
 }
 
@@ -221,7 +221,7 @@ void RowFile::create(const std::string& kind) {
     file_.write(page.data(), kHeaderBytes, 0);
     file_.sync();
   } catch (const FileError&) {
-    file_.truncate(0);  // as it was found
+    file_.truncate(0);  // restores the empty file
     throw;
   }
 }
@@ -310,7 +310,7 @@ void RowFile::settle() {
   const int64_t size = size_;
   if (size != synced_) commit(size);
   const uint64_t latest = commits_ % 2;
-  for (const uint64_t slot : {1 - latest, latest}) write_slot(slot, size);  // one of them always says `size`
+  for (const uint64_t slot : {1 - latest, latest}) write_slot(slot, size);  // one of them always holds `size`
   commits_ = 1;
 }
 
@@ -329,7 +329,7 @@ void RowFile::write_slot(uint64_t commit, int64_t rows) {
     file_.write(&slot, sizeof slot, kSlot[commit % 2]);
     file_.sync();
   } catch (const FileError& error) {
-    // The system may have dropped what it could not write, and would not say so again.
+    // The system may have dropped unwritten data, and would not report it again.
     failed_ = true;
     throw FileError(error.code(), path() + " could not be synced, and is sure to hold only its first " +
                                       std::to_string(synced_) + " rows; open it again to see what it holds");

@@ -22,8 +22,8 @@
 namespace tgflow {
 namespace {
 
-constexpr int64_t kMost = 128 << 10;  // bytes of a read, unless a row is longer
-constexpr int64_t kGap = 8 << 10;     // bytes that are read along sooner than one more read is made
+constexpr int64_t kMost = 128 << 10;  // most bytes of a read, unless a row is longer
+constexpr int64_t kGap = 8 << 10;     // largest gap in bytes that is read instead of starting another read
 constexpr int64_t kMostDepth = 128;
 constexpr int64_t kPage = 4096;
 constexpr int kMostRetries = 16;
@@ -34,7 +34,7 @@ constexpr int kMostThreads = 32;
 constexpr int64_t kAlignments[] = {512, 4096};
 constexpr int64_t kProbed = 4096;
 
-/// Threads that take reads from a queue.
+/// Threads that serve reads from a queue.
 class PreadPool final : public BlockReads {
  public:
   PreadPool(const std::string& path, int flags, int depth) : file_(path, flags) {
@@ -92,7 +92,7 @@ class PreadPool final : public BlockReads {
 };
 
 #ifdef TGFLOW_URING
-/// A mapped part of the ring; null if it could not be mapped.
+/// A mapped part of the ring; null if mapping failed.
 class Mapping {
  public:
   Mapping(int ring, size_t bytes, off_t what)
@@ -115,7 +115,7 @@ class Mapping {
   void* data_;
 };
 
-/// The rings are shared with the kernel: heads and tails are written with release, and read with acquire.
+/// The rings are shared with the kernel: heads and tails are stored with release and loaded with acquire.
 class UringReads final : public BlockReads {
  public:
   UringReads(const std::string& path, int flags, int ring, const io_uring_params& params)
@@ -159,7 +159,7 @@ class UringReads final : public BlockReads {
   }
 
  private:
-  /// Hands over what was started, and waits until a read has ended.
+  /// Submits the started reads, and waits until a read has completed.
   void enter() {
     const long done =
         syscall(__NR_io_uring_enter, ring_, unsubmitted_, 1, IORING_ENTER_GETEVENTS, nullptr, 0);
@@ -177,7 +177,7 @@ class UringReads final : public BlockReads {
   unsigned unsubmitted_ = 0;
 };
 
-/// Reads by io_uring, with no library between us and the system calls. Null where the system has none.
+/// Reads by io_uring, with direct system calls. Null if not supported.
 std::unique_ptr<BlockReads> open_uring(const std::string& path, int flags, int depth) {
   io_uring_params params;
   std::memset(&params, 0, sizeof params);
@@ -191,7 +191,7 @@ std::unique_ptr<BlockReads> open_uring(const std::string& path, int flags, int d
 std::unique_ptr<BlockReads> open_uring(const std::string&, int, int) { return nullptr; }
 #endif
 
-/// Whether this way brings the first bytes of the file, which are `expected`.
+/// Whether this method returns the first bytes of the file, which are `expected`.
 bool works(const std::string& path, const ReadWay& way, const std::byte* expected) {
   try {
     const auto reads = open_reads(path, way, 1);
@@ -268,7 +268,7 @@ struct RowReader::Flight {
   std::shared_ptr<Request::State> request;
   RowSpan span;
   std::byte* buffer;
-  int64_t read = 0;  // bytes, from the span's beginning
+  int64_t read = 0;  // bytes read, from the span's start
   int retries = 0;
 };
 
@@ -327,7 +327,7 @@ RowReader::RowReader(const RowFile& file, int64_t budget, const std::string& wis
 }
 
 RowReader::~RowReader() {
-  if (getpid() != process_) {  // the threads are the other process's
+  if (getpid() != process_) {  // threads belong to the other process
     thread_.detach();
     static_cast<void>(reads_.release());
     return;
@@ -393,7 +393,7 @@ void RowReader::serve() {
   }
 }
 
-/// Ends every request, now that reads cannot be waited for; under the mutex.
+/// Fails every request, as reads cannot be waited for any more; under the mutex.
 void RowReader::fail_all(const FileError& error) {
   broken_ = error.what();
   for (Flight& flight : flights_) {
@@ -406,7 +406,7 @@ void RowReader::fail_all(const FileError& error) {
   waiting_.clear();
 }
 
-/// Gives idle buffers to the first requests; under the mutex.
+/// Assigns idle buffers to the first requests; under the mutex.
 void RowReader::start_reads() {
   while (!idle_.empty() && !waiting_.empty()) {
     const std::shared_ptr<Request::State> request = waiting_.front();

@@ -16,7 +16,7 @@ void each_row(const Group& group, const Step& step) {
   for (int64_t i = 0; i < group.size; ++i) step(i, group.begin + i);
 }
 
-/// As `recent_row`; most rows come from one block, where the search has ended.
+/// As `recent_row`; most rows come from one block, in which the search has ended.
 void recent_row(const Group& g, int64_t i, int64_t row, const NeighborRows& out) {
   const int64_t size = std::min(g.seen[i].count, out.k);
   if (size == 0 || size > g.in_block[i]) return recent_row(g.store, g.dir[i], g.seen[i], row, out);
@@ -81,7 +81,7 @@ void decayed(Group& g, const Sampler& sampler, const NeighborRows& out) {
   });
 }
 
-/// Where there are two tiers, counts what a thread reads from each, and tells the store in the end.
+/// With two tiers, counts a thread's reads from each, and adds them to the store at the end.
 class CountedReads {
  public:
   explicit CountedReads(BlockStore& store) : store_(store) {}

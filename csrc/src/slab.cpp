@@ -11,14 +11,14 @@ namespace tgflow {
 namespace {
 
 constexpr int64_t kLeastBytes = 4096;
-constexpr int64_t kGrowth = 4;  // a quarter of what is asked for is kept free behind it
+constexpr int64_t kGrowth = 4;  // a quarter of the requested size is added
 
 int64_t aligned(int64_t bytes) {
   return (bytes + SlabPool::kAlignment - 1) / SlabPool::kAlignment * SlabPool::kAlignment;
 }
 
 std::shared_ptr<std::byte> ordinary_memory(int64_t bytes) {
-  // one line of slack, as large blocks are aligned to pages, and small ones to less than columns are
+  // one line of slack, as large blocks are aligned to pages, and small ones to less than columns
   const auto wanted = static_cast<std::size_t>(bytes + SlabPool::kAlignment);
   std::shared_ptr<std::byte> memory(static_cast<std::byte*>(allocate_huge(wanted)), &std::free);
   const auto past = reinterpret_cast<std::uintptr_t>(memory.get()) % SlabPool::kAlignment;
@@ -67,7 +67,7 @@ void Slab::begin() {
 }
 
 void Slab::end() {
-  size_ = aligned(size_);  // the block goes as far, and it is whole values of every type
+  size_ = aligned(size_);  // within the block, and a multiple of every type's size
   pool_->note(size_);
   is_filled_.store(true, std::memory_order_release);
 }

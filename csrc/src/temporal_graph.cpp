@@ -78,11 +78,11 @@ int64_t TemporalGraph::remove_pair(node_t src, node_t dst) {
   const std::lock_guard<std::mutex> lock(writer_);
   std::vector<eid_t> eids;
   find_events(src, dst, eids);
-  if (is_mutual()) find_events(dst, src, eids);  // what `src` has forgotten, `dst` may still know
+  if (is_mutual()) find_events(dst, src, eids);  // `dst` may still have what was removed from `src`
   return remove_all(eids);
 }
 
-/// Adds the events by which `v` has `nbr` as a neighbor.
+/// Adds the events that make `nbr` a neighbor of `v`.
 void TemporalGraph::find_events(node_t v, node_t nbr, std::vector<eid_t>& eids) {
   const StoreView store = store_.view();
   const Directory* dir = store.latest(v);

@@ -14,7 +14,7 @@
 namespace tgflow {
 namespace {
 
-/// One parallel_for in flight: ranges are claimed by counter, so a slow thread never holds up the rest.
+/// One parallel_for in flight: ranges are claimed by counter, so a slow thread never delays the rest.
 struct Job {
   const std::function<void(int64_t, int64_t)>* body;
   int64_t size;
@@ -35,7 +35,7 @@ struct Job {
   }
 };
 
-/// Waits for `done()` without giving up the core, for as long as parking and waking a thread would cost.
+/// Spins for `done()`, for as long as parking and waking a thread would cost.
 template <typename Done>
 void spin_until(const Done& done) {
   constexpr int kSpins = 1000;  // about 20 us
@@ -63,7 +63,7 @@ class ThreadPool {
 
   int num_helpers() const { return static_cast<int>(threads_.size()); }
 
-  /// Works on `job` together with up to `helpers` of the pool's threads.
+  /// Runs `job` together with up to `helpers` of the pool's threads.
   void run(Job& job, int helpers) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -74,7 +74,7 @@ class ThreadPool {
     for (int i = 0; i < helpers; ++i) wake_.notify_one();
     job.work();
     std::unique_lock<std::mutex> lock(mutex_);
-    job_ = nullptr;  // a helper that wakes from here on finds nothing to do
+    job_ = nullptr;  // helpers that wake from here on have no work
     lock.unlock();
     spin_until([this] { return busy_ == 0; });
     lock.lock();
@@ -148,7 +148,7 @@ void parallel_for(int64_t size, int64_t grain, const std::function<void(int64_t,
     body(0, size);
     return;
   }
-  // Waking a thread costs as much as `grain` items; once awake, small ranges keep all busy to the end.
+  // Waking a thread costs as much as `grain` items; once awake, small ranges balance the load.
   const int64_t chunk = std::max((size + 4 * threads - 1) / (4 * threads), (grain + 7) / 8);
   const int64_t helpers = std::min<int64_t>(threads - 1, (size + grain - 1) / grain - 1);
   Job job{&body, size, chunk};

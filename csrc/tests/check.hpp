@@ -1,5 +1,5 @@
-// As little of a test framework as will do: TEST bodies register themselves, CHECK says what failed and
-// where.
+// A minimal test framework: TEST bodies register themselves, CHECK reports the failed condition and its
+// place.
 #pragma once
 
 #include <exception>
@@ -26,7 +26,7 @@ struct Registration {
   static const Registration registration_##name(#name, name); \
   static void name()
 
-/// Throws what says where a check failed; not inline, for there are hundreds of calls.
+/// Throws the report of a failed check; not inline, as there are hundreds of calls.
 [[noreturn]] void fail_check(const char* file, int line, const char* condition);
 
 #define CHECK(condition)                                          \

@@ -1,4 +1,4 @@
-// Made events and slow, obvious answers.
+// Synthetic events and slow, simple reference results.
 #pragma once
 
 #include <algorithm>
@@ -68,7 +68,7 @@ struct Expected {
   }
 };
 
-/// Queries and room for their answers.
+/// Queries and buffers for their results.
 struct Asked {
   std::vector<node_t> node;
   std::vector<tick_t> t;

@@ -60,7 +60,7 @@ std::vector<int64_t> answers(const EventCounts& counts, const Asking& asking) {
   return out;
 }
 
-/// The same questions, with the same bits for answers, while events are added.
+/// The same queries have bit-identical answers while events are added.
 TEST(stress_counts_beside_a_writer) {
   constexpr int64_t kKnown = 1000;
   const Columns columns = made_events(8000, 50, 11);

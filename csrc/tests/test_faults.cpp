@@ -1,4 +1,4 @@
-// Every allocation of a change fails once: the graph must be as it was, and lose no memory.
+// Every allocation of a change fails once: the graph must be unchanged, without leaks.
 #include <cstdlib>
 #include <functional>
 #include <memory>
@@ -53,7 +53,7 @@ std::unique_ptr<TemporalGraph> graph_with_a_past(const Columns& columns) {
   return graph;
 }
 
-/// All that cut-offs now and earlier see.
+/// All entries visible to present and earlier cut-offs.
 std::vector<eid_t> content(TemporalGraph& graph) {
   Asked asked(4 * kNodes, 200);
   for (size_t i = 0; i < asked.node.size(); ++i) {

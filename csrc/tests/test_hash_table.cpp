@@ -47,7 +47,7 @@ TEST(a_hash_index_is_a_map_however_much_comes_and_goes) {
 TEST(a_hash_index_finds_keys_that_share_homes_and_tags) {
   check_index<uint32_t>(100, 20000, [](uint64_t key) { return static_cast<uint32_t>(key % 3); });
   check_index<uint32_t>(100, 20000, [](uint64_t key) { return static_cast<uint32_t>(key << 16); });
-  check_index<uint64_t>(100, 20000, [](uint64_t key) { return ~key % 20; });  // around the end
+  check_index<uint64_t>(100, 20000, [](uint64_t key) { return ~key % 20; });  // wraps around the end
 }
 
 }  // namespace

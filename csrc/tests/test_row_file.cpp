@@ -1,4 +1,4 @@
-// Files of rows: what is read is what was appended, whatever fails meanwhile.
+// Files of rows: reads return what was appended, under any concurrent failure.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -23,7 +23,7 @@ constexpr int64_t kRow = 43;
 constexpr int64_t kBudget = 1 << 20;
 const char* const kWays[] = {"io_uring", "pread", "page cache"};
 
-/// A path of its own, whose file goes in the end.
+/// A unique path, whose file is deleted at the end.
 struct Path {
   std::string text = "test_row_file.XXXXXX";
   Path() {
@@ -78,7 +78,7 @@ TEST(rows_are_read_as_they_were_appended) {
       CHECK(read(reader, file, scattered(700, size)) == "");
       CHECK(read(reader, file, {}) == "");
       CHECK(read(reader, file, {-1, size - 1, 0, 0, size - 1}) == "");
-      append(file, 1);  // behind what has been read
+      append(file, 1);  // after the rows already read
       CHECK(read(reader, file, {size}) == "");
     }
   }
@@ -125,7 +125,7 @@ TEST(reads_that_fail_or_fall_short) {
     inject_fault(FileOp::kRead, 3, 1, -EIO);
     CHECK(read(reader, file, id).find("cannot read rows ") == 0);
     CHECK(read(reader, file, id) == "");
-    inject_fault(FileOp::kRead, 0, 20, 513);  // goes on from what came
+    inject_fault(FileOp::kRead, 0, 20, 513);  // continues after a short read
     CHECK(read(reader, file, {1, 700, 1999}) == "");
     inject_fault(FileOp::kRead, 0, 5, -EAGAIN);
     CHECK(read(reader, file, {1, 700, 1999}) == "");

@@ -7,7 +7,7 @@
 namespace tgflow {
 namespace {
 
-/// The number of 2^64 values of `bits` for which the coin comes up.
+/// The number of 2^64 values of `bits` for which the coin is true.
 uint64_t chance_of(uint64_t num, uint64_t den) {
   uint64_t low = 0, high = ~uint64_t{0};
   while (low < high) {

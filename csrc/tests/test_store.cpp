@@ -55,7 +55,7 @@ TEST(positions_past_32_bits_start_a_block_with_its_own_base) {
   check_recent(expected, asked);
 }
 
-/// A node with more than 2^31 entries, all blocks of which lie over the same memory.
+/// A node with more than 2^31 entries, all of whose blocks share the same memory.
 class HugeNode {
  public:
   static constexpr int64_t kBlocks = (int64_t{1} << 31) / kMaxChained + 3;
@@ -143,7 +143,7 @@ TEST(a_reader_does_not_empty_the_device_tier) {
   {
     const Epochs::Reader reader(graph.store().epochs());
     for (int64_t at = 0; at < columns.size(); at += 500) graph.append(columns.slice(at, at + 500));
-    CHECK(graph.stats().tiers[0].bytes > 64 << 10);  // what has moved is still read
+    CHECK(graph.stats().tiers[0].bytes > 64 << 10);  // moved chunks are still being read
   }
   graph.append(columns.slice(columns.size() - 1, columns.size()));
   CHECK(graph.stats().tiers[0].bytes <= 64 << 10);

@@ -8,9 +8,9 @@
 namespace tgflow {
 namespace {
 
-constexpr int64_t kSpan = 500;  // ticks, of the strategies that want one
+constexpr int64_t kSpan = 500;  // ticks, for strategies with a span
 
-/// Every row must be the answer at the reader's snapshot, whatever is being inserted.
+/// Every row must be the result at the reader's snapshot, under concurrent inserts.
 void read_until(TemporalGraph& graph, const Columns& columns, const std::atomic<bool>& done,
                 std::atomic<int>& wrong) {
   Asked asked(64, 6);
@@ -51,7 +51,7 @@ void stress(StoreMemory memory) {
 
 TEST(stress_readers_beside_a_writer) { stress({}); }
 
-/// Every row must hold events of its node, newest first, whatever is taken out or put in meanwhile.
+/// Every row must hold events of its node, newest first, under concurrent changes.
 void read_changing(TemporalGraph& graph, const Columns& columns, const std::atomic<bool>& done,
                    std::atomic<int>& wrong) {
   Asked asked(64, 6);
@@ -79,7 +79,7 @@ void read_changing(TemporalGraph& graph, const Columns& columns, const std::atom
 TEST(stress_readers_while_the_past_changes) {
   Columns columns = made_events(10000, 50, 8);
   for (size_t i = 0; i < columns.t.size(); ++i)
-    columns.t[i] -= i / 50 % 5 == 4 ? 20 : 0;  // every fifth is late
+    columns.t[i] -= i / 50 % 5 == 4 ? 20 : 0;  // every fifth one is late
   StoreMemory memory;
   memory.device_budget = 32 << 10;
   TemporalGraph graph(Direction::kUndirected, std::move(memory));

@@ -1,4 +1,4 @@
-// Memory for many small pieces that live long: carved out of large chunks, reused by size.
+// Arena for many small, long-lived pieces: cut from large chunks, reused by size.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace tgflow {
 class Arena final : public Reclaimer {
  public:
   /// Sizes and addresses are multiples of `alignment`, a power of two of at least 16.
-  /// `what_for` is said where there is no memory. Once it holds `huge_from` bytes, it takes huge pages.
+  /// `what_for` is part of the error without memory. Once it holds `huge_from` bytes, it takes huge pages.
   Arena(size_t alignment, TierMemory& memory, const char* what_for, int64_t huge_from = int64_t{256} << 10)
       : alignment_(alignment),
         memory_(memory),
@@ -28,7 +28,7 @@ class Arena final : public Reclaimer {
 
   /// Throws OutOfMemory.
   void* allocate(size_t bytes);
-  /// Gives back a piece of that size, for a later one of the same size.
+  /// Frees a piece of that size, for reuse by a later one of the same size.
   void free(void* piece, size_t bytes) noexcept;
   void reclaim(uint64_t piece, uint64_t bytes) noexcept override {
     free(reinterpret_cast<void*>(piece), bytes);

@@ -6,14 +6,14 @@
 
 namespace tgflow {
 
-/// What both passes read. An absent part (no node inputs, no edge features) has width 0 and null pointers.
+/// Inputs of both passes. An absent part (no node inputs, no edge features) has width 0 and null pointers.
 /// Slots are [N, k] in row-major order; per-head arrays are [H, N, ...].
 struct Attention {
   int64_t num_targets;
   int64_t k;
   int64_t num_heads;
   const float* query;  ///< [H, N, D], or [H, 1, D] if `shared_query`; D = h_dim + x_dim + time_dim.
-  bool shared_query;   ///< Whether all targets look for the same.
+  bool shared_query;   ///< Whether all targets have the same query.
   const float* below;  ///< [F, h_dim]: the frontier below.
   int64_t num_below;   ///< F.
   int64_t h_dim;
@@ -36,9 +36,9 @@ struct AttentionOut {
 };
 
 struct AttentionGradients {
-  const float* weight;  ///< [H, N, k], as `attend` left it.
-  const float* inputs;  ///< [H, N, D]: of the loss, with respect to `AttentionOut::inputs`.
-  const float* total;   ///< [H, N]: with respect to `AttentionOut::total`.
+  const float* weight;  ///< [H, N, k], after `attend`.
+  const float* inputs;  ///< [H, N, D]: gradient with respect to `AttentionOut::inputs`.
+  const float* total;   ///< [H, N]: gradient with respect to `AttentionOut::total`.
   float* query;         ///< Like `Attention::query`.
   float* below;         ///< [F, h_dim].
 };

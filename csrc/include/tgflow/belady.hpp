@@ -1,4 +1,4 @@
-// Optimal replacement for a cache of which the next batches' accesses are known.
+// Optimal replacement for a cache with known accesses of the next batches.
 #pragma once
 
 #include <cstdint>
@@ -10,45 +10,45 @@
 
 namespace tgflow {
 
-/// What a cache is to do at each access of a batch, written by the planner; see tgflow/cache/contents.py.
+/// Moves of a cache at each access of a batch, written by the planner; see tgflow/cache/contents.py.
 struct PlannedMoves {
-  int64_t* id;     ///< What is asked for, as it was observed.
-  int32_t* hit;    ///< The slot where the row is, -1 if it is not cached.
-  int32_t* admit;  ///< The slot the row goes to once all of its batch have been read, -1 for none.
+  int64_t* id;     ///< Accessed id, in the order observed.
+  int32_t* hit;    ///< Slot that holds the row, -1 if not cached.
+  int32_t* admit;  ///< Slot to admit the row to after the batch's reads, -1: none.
 };
 
 /// Belady's replacement with bypass (IBM Systems Journal 5(2), 1966), a batch at a time.
 ///
-/// The planner observes batches ahead, and plans them in that order. After each batch the
-/// cache holds, of what it held and what the batch read, the rows whose next uses are nearest. If all batches
-/// are observed first, no plan has fewer misses. Uses that it did not observe count as later than all known
+/// The planner observes batches ahead, and plans them in that order. After each batch the cache
+/// holds, among its contents and the batch's rows, those with the nearest next uses. If all batches
+/// are observed first, no plan has fewer misses. Unobserved uses count as later than all known
 /// ones, and among them the row used last stays.
 ///
-/// O(1) an access, as next uses are batch numbers and slots wait in one list per batch. Memory is in
-/// proportion to the accesses observed and not yet planned (8 bytes), to the ids among them and in the cache
+/// O(1) per access, as next uses are batch numbers and slots wait in one list per batch. Memory is
+/// proportional to the accesses observed and not yet planned (8 bytes), to the ids among them and cached
 /// (40 to 56 bytes), and to the slots (12 bytes).
 class Belady {
  public:
-  /// A cache of `num_slots` slots that holds `id[slot]`, -1 for nobody, or nothing if `id` is null; higher
-  /// slots count as used later. Throws std::invalid_argument unless 0 <= num_slots < 2^30 and ids are held
-  /// once.
+  /// A cache of `num_slots` slots that holds `id[slot]`, -1 for free, or nothing if `id` is null; higher
+  /// slots count as used later. Throws std::invalid_argument unless 0 <= num_slots < 2^30 and ids are
+  /// unique.
   explicit Belady(int64_t num_slots, const int64_t* id = nullptr);
 
-  /// Observes what the batch after those observed so far will ask for, each id once. Throws
-  /// std::invalid_argument if one is negative or comes twice, or if 2^30 accesses were to wait; nothing is
-  /// changed then.
+  /// Observes the accesses of the next batch, each id once. Throws
+  /// std::invalid_argument if one is negative or a duplicate, or if 2^30 accesses would be pending; nothing
+  /// has changed then.
   void observe(const int64_t* id, int64_t n);
 
-  /// Batches and accesses that were observed and are not planned.
+  /// Batches and accesses that are observed and not planned.
   int64_t num_batches() const { return static_cast<int64_t>(sizes_.size()); }
   int64_t num_accesses() const { return static_cast<int64_t>(accesses_.size()); }
-  /// Accesses of the first of them. There must be one.
+  /// Accesses of the first of these batches. There must be one.
   int64_t next_size() const { return sizes_.front(); }
 
-  /// Plans the first of them. The cache then counts as what it will be when the moves have been made.
+  /// Plans the first of these batches. Later plans assume that the moves were made.
   void plan_next(const PlannedMoves& moves);
 
-  /// Writes the id of each slot, -1 for nobody's.
+  /// Writes the id of each slot, -1 for free ones.
   void contents(int64_t* id) const;
 
   int64_t num_slots() const { return num_slots_; }
@@ -57,23 +57,23 @@ class Belady {
 
  private:
   struct Slot {
-    int32_t number;   ///< Its row's, -1 for nobody's.
-    int32_t earlier;  ///< Its neighbors in the ring of unknown next use, from the longest unused on,
-    int32_t later;    ///< or the one after it in the list of those with the same next use.
+    int32_t number;   ///< Number of its row, -1 if free.
+    int32_t earlier;  ///< Its neighbors in the ring of unknown next use, longest unused first,
+    int32_t later;    ///< or the next one in the list for the same next use.
   };
 
-  /// Of an id that is in the cache, or was observed.
+  /// An id that is cached or observed.
   struct Row {
     int64_t id;
-    int64_t last = -1;  ///< The last access observed, counted from the first ever; -1 if that is planned.
-    int32_t slot = -1;  ///< -1 if it is not cached.
-    int32_t mark = -1;  ///< The batch last observed that asks for it; or of the one being planned, -2 - the
-                        ///< access that has admitted it.
+    int64_t last = -1;  ///< Last observed access, counted from the first ever; -1 if planned.
+    int32_t slot = -1;  ///< -1 if not cached.
+    int32_t mark = -1;  ///< Last observed batch that accesses it; for the batch being planned, -2 - the
+                        ///< access that admitted it.
   };
 
   struct Access {
-    int32_t number;    ///< Of its row.
-    int32_t next_use;  ///< The batch that asks for it next, -1 if there is none as far as is known.
+    int32_t number;    ///< Number of its row.
+    int32_t next_use;  ///< Next batch that accesses it, -1 if unknown.
   };
 
   int32_t add_row(int64_t id);
@@ -85,27 +85,27 @@ class Belady {
   void evict(int32_t slot, int32_t* moves);
   void wait(int32_t slot, int32_t next_use);
   void take_unknown(int32_t slot);
-  /// The first slot that waits for a batch, -1 if there is none.
+  /// The first slot whose next use is in a batch, -1 if there is none.
   int32_t& waiting(int32_t batch) { return waiting_[static_cast<std::size_t>(batch - planned_)]; }
   Access& access(int64_t number) { return accesses_[static_cast<std::size_t>(number - num_gone_)]; }
 
   int64_t num_slots_;
-  HugeArray<Slot> slots_;    ///< The last one is no slot but where the ring begins and ends.
+  HugeArray<Slot> slots_;    ///< The last one is the sentinel of the ring.
   int64_t num_unknown_ = 0;  ///< Slots in the ring,
-  int64_t num_aged_ = 0;     ///< and how many of them, from its beginning, the present batch has not used.
+  int64_t num_aged_ = 0;     ///< and how many of them, from its start, the present batch has not used.
 
-  IdIndex index_;              ///< The numbers of rows,
-  HugeArray<Row> rows_{16};    ///< which are where they are until they are erased; then their numbers
-  std::vector<int32_t> free_;  ///< are others'.
-  int32_t num_rows_ = 0;       ///< That were ever there at once.
+  IdIndex index_;              ///< Numbers of rows,
+  HugeArray<Row> rows_{16};    ///< which stay in place until erased; then their numbers
+  std::vector<int32_t> free_;  ///< are reused.
+  int32_t num_rows_ = 0;       ///< Largest number of rows at once.
 
-  std::deque<Access> accesses_;  ///< Of the batches that were observed and are not planned,
-  std::deque<int64_t> sizes_;    ///< how many each has,
-  std::deque<int32_t> waiting_;  ///< and the first slot whose next use each is, -1 if there is none.
+  std::deque<Access> accesses_;  ///< Of the observed batches that are not planned,
+  std::deque<int64_t> sizes_;    ///< number of each,
+  std::deque<int32_t> waiting_;  ///< and first slot whose next use it is, -1: none.
   int64_t num_gone_ = 0;         ///< Accesses before those.
-  int32_t planned_ = 0;          ///< Batches so far; the next one's number.
+  int32_t planned_ = 0;          ///< Number of planned batches, and of the next one.
   int32_t observed_ = 0;
-  int32_t farthest_ = 0;  ///< No slot waits for a later batch.
+  int32_t farthest_ = 0;  ///< Latest batch that a slot waits for.
 };
 
 }  // namespace tgflow

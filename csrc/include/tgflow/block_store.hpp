@@ -1,4 +1,4 @@
-// The time-indexed block store: per node a directory of blocks of neighbors in the order of their events.
+// The time-indexed block store: per node a directory of blocks of neighbors in event order.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@ namespace tgflow {
 
 enum class Direction { kUndirected, kDirected, kBipartite };
 
-/// Where a store's memory comes from. Blocks are made in the device tier; where it would hold more than
+/// Memory sources of a store. Blocks are allocated in the device tier; if it would exceed
 /// `device_budget` bytes, its oldest ones move to the host tier.
 struct StoreMemory {
   std::shared_ptr<TierMemory> directories = std::make_shared<HostMemory>();
@@ -35,7 +35,7 @@ struct NodeEdit {
 };
 
 struct StoreStats {
-  int64_t num_entries = 0;    ///< That the latest snapshot sees.
+  int64_t num_entries = 0;    ///< Entries in the latest snapshot.
   int64_t max_blocks = 0;     ///< The longest directory.
   int64_t bytes = 0;          ///< Everything, retired and free pieces included.
   int64_t reads[2] = {0, 0};  ///< Neighbors that samplers read from each of two tiers.
@@ -50,14 +50,14 @@ class BlockStore {
 
   /// Throws std::invalid_argument if `events` put a node on both sides of a bipartite graph.
   void check(const Events& events);
-  /// Gets what `note` needs. Throws std::length_error.
+  /// Reserves memory for `note`. Throws std::length_error.
   void reserve_notes(const Events& events, eid_t first_eid);
-  /// Keeps the types of checked events, and the sides that their nodes are on.
+  /// Stores the types of checked events, and the sides of their nodes.
   void note(const Events& events, eid_t first_eid) noexcept;
-  /// Gets all that `events`, checked, will need, as the log's events from `first_eid` on. Throws OutOfMemory
-  /// or std::length_error, and has changed nothing then. Ends with `commit` or `abandon`.
+  /// Reserves all memory for `events`, checked, as the log's events from `first_eid` on. Throws OutOfMemory
+  /// or std::length_error without changes. Ends with `commit` or `abandon`.
   void reserve(const Events& events, eid_t first_eid);
-  /// Inserts what was reserved for; readers see all or none of it.
+  /// Inserts the reserved events; readers see all or none of them.
   void commit() noexcept;
   void abandon() noexcept;
   void insert(const Events& events, eid_t first_eid) {
@@ -65,36 +65,36 @@ class BlockStore {
     commit();
   }
 
-  /// Gets all that a change of the past will need: the edits, in any order, put entries in or take them out
+  /// Reserves all memory for a change of the past: the edits, in any order, add or remove entries
   /// of the nodes that are held.
-  /// Returns how many entries there will be more (or, negative, fewer). As `reserve`, but ends with
+  /// Returns the number of entries gained (or, negative, lost). As `reserve`, but ends with
   /// `commit_change` or `abandon_change`.
   int64_t reserve_edits(std::vector<NodeEdit> edits, bool puts_in);
-  /// Likewise: forgets entries before `min_t`, and each node's oldest until it has at most `max_count`.
+  /// Likewise: removes entries before `min_t`, and each node's oldest until it has at most `max_count`.
   int64_t reserve_retention(tick_t min_t, int64_t max_count);
-  /// Makes the change: cut-offs from `position` on, which becomes the snapshot, see all of it, others
+  /// Applies the change: cut-offs from `position` on, which becomes the snapshot, see all of it, others
   /// nothing.
   void commit_change(eid_t position) noexcept;
   void abandon_change() noexcept;
-  /// Gives up what only cut-offs before the latest change see, and gives memory back. Waits for the readers
-  /// that are at work. Throws OutOfMemory, and
-  /// nothing that is to stay is lost then.
+  /// Discards entries that only cut-offs before the latest change see, and frees memory. Waits for
+  /// active readers. Throws OutOfMemory without losing
+  /// retained entries.
   void compact();
 
   Direction direction() const { return direction_; }
   /// The snapshot: readers see the events below this log position.
   eid_t position() const { return position_.load(std::memory_order_acquire); }
-  /// Valid while an `Epochs::Reader` of `epochs()`, made before, lives.
+  /// Valid while an `Epochs::Reader` of `epochs()`, created before, is alive.
   StoreView view() const;
   Epochs& epochs() { return epochs_; }
   bool has_two_tiers() const { return memory_.device_budget != INT64_MAX; }
-  /// Counts neighbors that a sampler has read from each tier. Any thread.
+  /// Counts neighbors that a sampler has read from each tier. Thread-safe.
   void add_reads(const int64_t (&reads)[2]);
   const EventTypes& types() const { return types_; }
   StoreStats stats();
 
  private:
-  /// An entry to be: the node it belongs to, by local id, and the event's row and direction.
+  /// An entry to insert: the local id of its node, and the event's row and direction.
   struct Pair {
     uint32_t node;
     uint32_t row_and_side;
@@ -131,7 +131,7 @@ class BlockStore {
     int64_t difference = 0;       // in entries
   };
 
-  /// Gives the memory of directories back when nobody reads them any more.
+  /// Frees the memory of directories after its last reader.
   struct OldArenas : Reclaimer {
     void reclaim(uint64_t arena, uint64_t) noexcept override { delete reinterpret_cast<Arena*>(arena); }
   };

@@ -1,4 +1,4 @@
-// When may memory that readers could still be looking at be reused? Neither side ever waits for the other.
+// Epoch-based reclamation of memory that readers may still use. Neither side waits for the other.
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,7 @@
 
 namespace tgflow {
 
-/// Whoever takes memory back: a piece is known to it by a number and a size.
+/// Reclaims memory: a piece is identified by a number and a size.
 class Reclaimer {
  public:
   virtual void reclaim(uint64_t piece, uint64_t size) noexcept = 0;
@@ -18,11 +18,11 @@ class Reclaimer {
   ~Reclaimer() = default;
 };
 
-/// Two-parity read-copy-update: readers register in the current epoch; what a writer retires is reused once
-/// every reader that was registered when it was unlinked has left.
+/// Two-parity read-copy-update: readers register in the current epoch; a piece that a writer retires is
+/// reused once every reader that was registered when it was unlinked has left.
 class Epochs {
  public:
-  /// Keeps what the reader can reach alive. Any number of threads.
+  /// Keeps reachable memory alive. Thread-safe.
   class Reader {
    public:
     explicit Reader(Epochs& epochs);
@@ -41,23 +41,23 @@ class Epochs {
     uint64_t size;
   };
 
-  /// Makes room for that many more retired pieces: `retire` then cannot fail. The writer's thread only.
+  /// Reserves space for that many more retired pieces: `retire` then cannot fail. The writer's thread only.
   void expect(size_t num_pieces);
-  /// Hands over a piece that no new reader can reach. The writer's thread only.
+  /// Retires a piece that no new reader can reach. The writer's thread only.
   void retire(Reclaimer& owner, uint64_t piece, uint64_t size) { retire({&owner, piece, size}); }
   void retire(const Piece& piece) { retired_.push_back(piece); }
-  /// Gives back what no reader can hold any more, and starts a new epoch where possible. The writer's thread
+  /// Reclaims pieces without readers, and starts a new epoch where possible. The writer's thread
   /// only.
   void collect();
-  /// Gives everything retired back, where no reader is about.
+  /// Reclaims everything retired, if there is no reader.
   void drain();
-  /// Waits until every reader that is registered now has left. The writer's thread only; no reader's.
+  /// Waits until every currently registered reader has left. The writer's thread only, not from a reader.
   void wait_for_readers();
-  /// Retired pieces not yet given back.
+  /// Retired pieces not yet reclaimed.
   size_t num_retired() const { return retired_.size() + waiting_.size(); }
 
  private:
-  /// Gives back what waits and starts a new epoch, unless a reader of the one before is still there.
+  /// Reclaims waiting pieces and starts a new epoch, unless a reader of the previous one remains.
   bool turn();
 
   struct alignas(64) Count {
@@ -67,7 +67,7 @@ class Epochs {
   std::atomic<int> parity_{0};
   Count readers_[2];
   std::vector<Piece> retired_;  // in this epoch
-  std::vector<Piece> waiting_;  // for the readers of the one before
+  std::vector<Piece> waiting_;  // for the readers of the previous epoch
 };
 
 }  // namespace tgflow

@@ -15,7 +15,7 @@
 
 namespace tgflow {
 
-/// What is counted of the past of a pair; see tgflow/counts.py.
+/// Kinds of counts; see tgflow/counts.py.
 enum class CountOf : uint8_t {
   kPair,
   kReverse,
@@ -34,24 +34,24 @@ enum class CountOf : uint8_t {
 
 struct Count {
   CountOf of;
-  int depth;    ///< Which of the source's last destinations, from 1 on.
-  Decay decay;  ///< Without one if its half-life is 0.
+  int depth;    ///< Index of the source's last destinations, from 1.
+  Decay decay;  ///< None if its half-life is 0.
 
   bool decays() const { return decay.half_life > 0; }
   bool has_keys_of(const Count& other) const { return of == other.of && depth == other.depth; }
 };
 
-/// Follows a log and answers counts. What is asked about the first `n` events has one answer for good. Any
-/// number of threads ask, and let it read on in the log, at once.
+/// Follows a log and answers counts. An answer about the first `n` events never changes. Any
+/// number of threads may query, and let it read on in the log, concurrently.
 class EventCounts {
  public:
   static constexpr int kMaxDepth = 64;
 
   EventCounts(const EventLog& log, std::vector<Count> counts);
 
-  /// How many events it has read.
+  /// Number of events read.
   int64_t size() const { return size_.load(std::memory_order_acquire); }
-  /// Reads at least the first `position` events of the log. Those who ask meanwhile wait for a few hundred
+  /// Reads at least the first `position` events of the log. Concurrent queries wait for a few hundred
   /// events at most. Throws std::out_of_range if the log has fewer.
   void read_upto(int64_t position);
 
@@ -59,31 +59,31 @@ class EventCounts {
   const std::vector<Count>& counts() const { return counts_; }
   int64_t num_decaying() const { return num_decaying_; }
 
-  /// Pairs to ask about: each of `size` events (src, dst), and `m` negatives of each.
+  /// Queried pairs: each of `size` events (src, dst), and `m` negatives of each.
   struct Pairs {
     const node_t* src;           ///< [size]
     const node_t* dst;           ///< [size]
     const node_t* negative_src;  ///< [size, m], or null: the events' own.
     const node_t* negative_dst;  ///< [size, m]
     const tick_t* t;             ///< [size]
-    const eid_t* limit;          ///< [size]: what counts is before this position, at most size().
+    const eid_t* limit;          ///< [size]: events before this position count, at most size().
     int64_t size;
     int64_t m;
 
     int64_t width() const { return 1 + m; }
   };
 
-  /// Answers every count about every pair. What counts is before the event's limit, and earlier than its
-  /// time. `out`, [2 * counts + num_decaying, size, 1 + m], gets for each count how many events and the age
-  /// of the last one in ticks, -1 if there is none; then the decayed sums, as bits of a double, of those that
-  /// decay.
+  /// Answers every count about every pair. Counts the events before the limit and earlier than the
+  /// time. `out`, [2 * counts + num_decaying, size, 1 + m], gets for each count the number of events and the
+  /// age of the last one in ticks, -1 if there is none; then the decayed sums, as bits of a double, of
+  /// decaying counts.
   void answer(const Pairs& pairs, int64_t* out) const;
 
-  /// Which lists of events `last_events` looks into: those of the pair, of the pair the other way round, from
+  /// Lists of events that `last_events` reads: those of the pair, of the reversed pair, from
   /// the source, and to the destination.
   static constexpr int kLasts = 4;
   /// Writes for each of `size` pairs the last `most` events before `cut`, at most size(), of each of those
-  /// lists, `out[size, kLasts, most]`, the last one first, and kNoEvent behind. Throws std::invalid_argument
+  /// lists, `out[size, kLasts, most]`, the last one first, padded with kNoEvent. Throws std::invalid_argument
   /// unless pairs, sources and destinations are counted.
   void last_events(const node_t* src, const node_t* dst, const eid_t* cut, int64_t size, int most,
                    eid_t* out) const;
@@ -133,12 +133,12 @@ class EventCounts {
 
   const EventLog& log_;
   std::vector<Count> counts_;
-  std::vector<size_t> decay_;   // of each count: which of its list's
-  std::vector<int64_t> sums_;   // of each count: which of those that decay, -1 if it does not
-  std::vector<Numbers> alike_;  // counts that are of the same keys, which are looked up once
+  std::vector<size_t> decay_;   // per count: index among its list's decays
+  std::vector<int64_t> sums_;   // per count: index among decaying ones, or -1
+  std::vector<Numbers> alike_;  // counts with the same keys, which are looked up once
   int64_t num_decaying_ = 0;
-  int depth_ = 0;         // of the last destinations that are looked at
-  int window_depth_ = 0;  // of those that windows have
+  int depth_ = 0;         // most last destinations used
+  int window_depth_ = 0;  // and those of windows
   HostMemory memory_;
   Arena arena_{16, memory_, "counts of past events", kHugePagesFrom};
   std::array<std::unique_ptr<EventLists>, kNumLists> lists_;

@@ -1,4 +1,4 @@
-// Append-only lists of events by key, of which any prefix of the log can be asked.
+// Append-only lists of events by key, readable as of any prefix of the log.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace tgflow {
 
-/// How the weight of an event falls: to a half within each `half_life`.
+/// Decay of an event's weight: it halves with each `half_life`.
 struct Decay {
   double half_life;  ///< In ticks, or in positions of the log; above 0.
   bool by_events;    ///< In positions.
@@ -21,19 +21,19 @@ struct Decay {
   }
 };
 
-/// For each key the events that were appended, and at each of them the decayed sums of those so far.
+/// Events by key, and at each of them the decayed sums of the list so far.
 ///
-/// An event is at its time in sums, and a sum is as of the log's clock after its event, so that late events
-/// are summed exactly. A list is one event in place, or blocks, each a half or a quarter of all before it:
-/// nothing moves, and what is near the end, which nearly all ask for, is found first. Appending and reading
-/// take turns.
+/// In sums an event counts from its time, and a sum is as of the log's clock after its event, so that late
+/// events are summed exactly. A list is one event in place, or blocks, each a half or a quarter of all before
+/// it: nothing moves, and the end of a list, where most queries are, is found first. Appending and reading
+/// must not overlap.
 class EventLists {
  public:
   /// Lists of events of `log`, with a sum for each of `decays`. Their blocks are in `arena`.
   EventLists(const EventLog& log, std::vector<Decay> decays, Arena& arena)
       : log_(log), decays_(std::move(decays)), arena_(arena) {}
 
-  /// Adds an event to the list of `key`; returns whether it is the first one. They come in the order of the
+  /// Adds an event to the list of `key`; returns whether it is the first one. In the order of the
   /// log.
   bool append(uint64_t key, eid_t eid);
 
@@ -41,15 +41,15 @@ class EventLists {
   struct Prefix {
     int64_t num = 0;
     eid_t last = kNoEvent;
-    const int64_t* entry = nullptr;  ///< Of `last` where it is in a block.
+    const int64_t* entry = nullptr;  ///< Entry of `last` if it is in a block.
   };
   /// The number of the list of `key`, or -1.
   int32_t find(uint64_t key) const {
     return index_.find(mix64(key), [&](int32_t number) { return list(number).key == key; });
   }
   void prefetch(uint64_t key) const { index_.prefetch(mix64(key)); }
-  // `find` and then `prefix` in steps, each of which has what the next one reads on its way: the hash of a
-  // key, the number of the list that is likely its own, or -1 if it has none; and the number that it is.
+  // `find` and then `prefix` in steps, each of which prefetches what the next one reads: the hash of a
+  // key, the number of its likely list, or -1 if it has none; and the actual number.
   uint64_t hash_of(uint64_t key) const {
     const uint64_t hash = mix64(key);
     index_.prefetch(hash);
@@ -66,14 +66,14 @@ class EventLists {
   void prefetch_end(int32_t number) const {
     if (!list(number).is_one()) __builtin_prefetch(list(number).tail());
   }
-  /// The events before `cut` in a list of that number.
+  /// The events before `cut` in a list by its number.
   Prefix prefix(int32_t number, eid_t cut) const;
   /// Writes up to `most` of the last events before `cut` of a key, the last one first; returns how many.
   int last_events(uint64_t key, eid_t cut, int most, eid_t* out) const;
-  /// The sum of a prefix that is not empty, by `decays[decay]`, as of time `t` and log position `cut`.
+  /// The sum of a nonempty prefix by `decays[decay]`, as of time `t` and log position `cut`.
   double decayed(const Prefix& prefix, size_t decay, tick_t t, eid_t cut) const;
 
-  /// Bytes beside blocks.
+  /// Bytes outside of blocks.
   int64_t bytes() const {
     return static_cast<int64_t>(chunks_.size() * sizeof(List)) * kChunk + index_.bytes();
   }
@@ -81,7 +81,7 @@ class EventLists {
  private:
   struct Block {
     const Block* before;
-    int32_t number;  ///< How many blocks are before it.
+    int32_t number;  ///< Number of blocks before it.
     uint32_t num;    ///< Events in it; all but a list's last block are full.
 
     // Entries follow: an event, and its sums.
@@ -92,7 +92,7 @@ class EventLists {
     int64_t base() const { return Growth::of_lists().base[number]; }
     int64_t capacity() const { return Growth::of_lists().capacity[number]; }
   };
-  /// How many events are before the n-th block of a list, and how many fit in it.
+  /// Number of events before the n-th block of a list, and its capacity.
   struct Growth {
     static constexpr int kMost = 128;  // more than any log fills
     int64_t base[kMost];
@@ -102,7 +102,7 @@ class EventLists {
   };
   struct List {
     uint64_t key;
-    uint64_t events;  ///< While it has one event, that doubled and one; then the address of its last block.
+    uint64_t events;  ///< With one event, twice it plus one; then the address of the last block.
 
     bool is_one() const { return events % 2 == 1; }
     eid_t one() const { return static_cast<eid_t>(events / 2); }

@@ -9,11 +9,11 @@
 
 namespace tgflow {
 
-constexpr int64_t kMaxEvents = int64_t{1} << 33;  ///< Of a log: address space, not memory.
+constexpr int64_t kMaxEvents = int64_t{1} << 33;  ///< Limit of a log: address space, not memory.
 
-/// Columns src, dst, t and perhaps label. One thread appends; any number read what is below `size()`.
-/// The log's clock at a position is the latest time before it: with late events, times go back but it does
-/// not.
+/// Columns src, dst, t and optionally label. One thread appends; any number read events below `size()`.
+/// The log's clock at a position is the latest time before it: late events decrease times but not the
+/// clock.
 class EventLog {
  public:
   EventLog();
@@ -23,16 +23,16 @@ class EventLog {
   int64_t num_nodes() const { return num_nodes_.load(std::memory_order_acquire); }
   bool has_label() const { return label_ != nullptr; }
 
-  /// Throws std::invalid_argument, saying which event is wrong and why, if `events` cannot follow. They may
-  /// begin before the log's clock if `may_be_late`.
+  /// Throws std::invalid_argument, with the event and the cause, if `events` cannot be appended. They may
+  /// start before the log's clock if `may_be_late`.
   void check(const Events& events, bool may_be_late = false) const;
   /// Adds `events`, checked, and returns the first one's position.
   eid_t append(const Events& events);
-  /// How many events the log held when its clock reached time `t`: without late ones, those before `t`.
+  /// Number of events in the log when its clock reached time `t`: without late ones, those before `t`.
   int64_t position(tick_t t) const;
   /// The latest time so far; INT64_MIN for an empty log.
   tick_t clock() const;
-  /// Throws std::out_of_range, saying which, if one of `eid[0, size)` is not in the log.
+  /// Throws std::out_of_range, with the id, if one of `eid[0, size)` is not in the log.
   void check_eids(const eid_t* eid, int64_t size) const;
   /// Copies the events at `eid[0, size)` out; `label` may be null. Throws std::out_of_range.
   void gather(const eid_t* eid, int64_t size, node_t* src, node_t* dst, tick_t* t, int64_t* label) const;
@@ -58,18 +58,18 @@ class EventLog {
   std::atomic<int64_t> num_nodes_{0};
 };
 
-/// A column in the log's order. One thread appends; any number read what its events' snapshot holds.
+/// A column in the log's order. One thread appends; any number read the events of their snapshot.
 class EventTypes {
  public:
   EventTypes();
 
-  /// Gets room for `events`. Throws, and has changed nothing then.
+  /// Reserves memory for `events`. Throws without changes.
   void reserve(const Events& events, eid_t first_eid);
-  /// Adds what was reserved for.
+  /// Adds the reserved events.
   void commit(const Events& events, eid_t first_eid) noexcept;
   /// Null before the first event with a label.
   const uint16_t* data() const { return size_.load(std::memory_order_acquire) > 0 ? types_.data() : nullptr; }
-  /// Throws std::invalid_argument unless each of the log's events, `num_events`, has a type.
+  /// Throws std::invalid_argument unless each of the log's `num_events` events has a type.
   void check(int64_t num_events) const;
   int64_t bytes() const { return size_ * static_cast<int64_t>(sizeof(uint16_t)); }
 

@@ -1,4 +1,4 @@
-// A batch of timed edges as it crosses into the core: columns owned by the caller.
+// A batch of timed edges from outside of the core: columns owned by the caller.
 #pragma once
 
 #include "tgflow/types.hpp"

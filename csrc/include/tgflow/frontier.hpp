@@ -1,4 +1,4 @@
-// Frontiers: from many queries to the distinct ones, and from a block's neighbors to the frontier below it.
+// Frontiers: deduplication of queries, and expansion of a block's neighbors to the frontier below.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace tgflow {
 
-/// Queries: nodes, times, and the log position at which each one's batch started, where memory is read and
-/// batch-stale neighborhoods end.
+/// Queries: nodes, times, and the log position at which each one's batch started, as of which memory is read
+/// and batch-stale neighborhoods end.
 struct FrontierIn {
   const node_t* node;
   const tick_t* t;
@@ -20,16 +20,16 @@ struct FrontierIn {
   int64_t position_of(int64_t i) const { return position == nullptr ? 0 : position[i]; }
 };
 
-/// Where distinct queries are written, in order of first appearance. A null `t` or `position` means that the
-/// queries are compared without it.
+/// Output of distinct queries, in order of first appearance. A null `t` or `position` is not
+/// compared.
 struct FrontierOut {
   node_t* node;
   tick_t* t;
   int64_t* position;
 };
 
-/// Writes the distinct queries to `out` (room for all) and to `row[i]` where query `i` went. Returns how
-/// many. The memory of `index` is used, here and below: who keeps one allocates nothing for it again.
+/// Writes the distinct queries to `out` (room for all) and the place of query `i` to `row[i]`. Returns how
+/// many. The memory of `index` is reused, here and below: a caller that keeps it avoids allocations.
 int64_t unique_queries(const FrontierIn& queries, const FrontierOut& out, int64_t* row, RowIndex& index);
 
 /// Sampled neighbors of `FrontierIn`, row-major [size, k]; an empty slot has node `kNoNode`.
@@ -39,7 +39,7 @@ struct NeighborsIn {
   int64_t k;
 };
 
-/// What a block says about its targets and their neighbors; see tgflow/batch.py.
+/// Columns of a block for its targets and their neighbors; see tgflow/batch.py.
 struct BlockOut {
   int64_t* target;    ///< [size]
   int64_t* neighbor;  ///< [size, k]
@@ -56,7 +56,7 @@ int64_t expand_frontier(const FrontierIn& targets, const NeighborsIn& neighbors,
 struct EventList {
   const eid_t* eid;
   int64_t size;
-  int64_t* row;  ///< [size]: where each event went
+  int64_t* row;  ///< [size]: row of each event
 };
 
 /// Writes `kNoEvent` and then the distinct events of `lists` to `out` (room for all of them and one more), in

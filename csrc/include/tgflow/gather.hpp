@@ -1,4 +1,4 @@
-// Rows of a table by id: read and written.
+// Reading and writing of a table's rows by id.
 #pragma once
 
 #include <algorithm>
@@ -7,17 +7,17 @@
 
 namespace tgflow {
 
-/// Asks for all cache lines of a row.
+/// Prefetches all cache lines of a row.
 inline void prefetch_row(const void* row, std::size_t bytes) {
   for (std::size_t at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(row) + at);
 }
 
-/// How many rows, which lie anywhere in memory, are asked for before they are read.
+/// Number of rows at random addresses to prefetch before they are read.
 inline int64_t rows_ahead(std::size_t bytes) {
   return static_cast<int64_t>(std::clamp<std::size_t>((6 << 10) / bytes, 2, 32));
 }
 
-/// `size` rows of `row_bytes` bytes, one after another; what they mean is the caller's business.
+/// `size` consecutive rows of `row_bytes` bytes of any meaning.
 struct RowTable {
   const std::byte* rows;
   int64_t row_bytes;
@@ -28,7 +28,7 @@ struct RowTable {
 /// Throws std::out_of_range if an id is not below the table's size.
 void gather_rows(const RowTable& table, const int64_t* id, int64_t n, std::byte* out);
 
-/// Writes `from` [n, row_bytes] to the rows of `id` [n] at `rows`: all there, and each once.
+/// Writes `from` [n, row_bytes] to the rows of `id` [n] at `rows`: ids are valid and unique.
 void scatter_rows(std::byte* rows, int64_t row_bytes, const int64_t* id, int64_t n, const std::byte* from);
 
 }  // namespace tgflow

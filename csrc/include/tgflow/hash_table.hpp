@@ -12,14 +12,14 @@
 
 namespace tgflow {
 
-/// Entries found by hash, in large pages of which at most half is filled. Erasing moves later entries back
-/// into the gap, so that look-ups stay short however many entries have come and gone.
+/// Entries found by hash, in large pages that are at most half full. Erasing moves later entries back
+/// into the gap, so that look-ups stay short after any number of insertions and removals.
 ///
-/// An `Entry` is plain; `Entry{}` is empty, `is_empty()` says so, and `hash()` is what it was inserted under.
+/// An `Entry` is plain; `Entry{}` is empty, which `is_empty()` tests, and `hash()` is its insertion hash.
 template <typename Entry>
 class HashTable {
  public:
-  /// With room for `capacity` entries, and at least `places_per_entry` places for each.
+  /// Has room for `capacity` entries, and at least `places_per_entry` places for each.
   explicit HashTable(int64_t capacity, int64_t places_per_entry = 2)
       : entries_(num_places(capacity * places_per_entry), Entry{}), mask_(entries_.size() - 1) {}
 
@@ -36,7 +36,7 @@ class HashTable {
     }
   }
 
-  /// As `find`; where there is none, puts `entry` there and returns the empty one.
+  /// As `find`; if there is none, inserts `entry` and returns the empty one.
   template <typename IsIt>
   Entry find_or_insert(uint64_t hash, Entry entry, const IsIt& is_it) {
     if (2 * (size_ + 1) > entries_.size()) grow();
@@ -101,8 +101,8 @@ class HashTable {
   int64_t size_ = 0;
 };
 
-/// Numbers from 0 on, found by the hash of what they stand for; whoever has the numbers says what that is. Of
-/// the hash an entry keeps the `Tag`, which tells most others apart without a look at what they stand for.
+/// Numbers from 0 on, found by the hash of their keys, which the caller stores. Of the
+/// hash an entry keeps the `Tag`, which rules out most others without reading their keys.
 template <typename Tag>
 class HashIndex {
  public:
@@ -120,7 +120,7 @@ class HashIndex {
     return table_.find(tag, [&](Entry entry) { return entry.tag == tag && is_it(entry.number); }).number;
   }
 
-  /// As `find`; where that has none, `number` is put there and returned.
+  /// As `find`; if there is none, inserts and returns `number`.
   template <typename IsIt>
   int32_t find_or_insert(Tag tag, int32_t number, const IsIt& is_it) {
     const Entry found = table_.find_or_insert(
@@ -128,12 +128,12 @@ class HashIndex {
     return found.is_empty() ? number : found.number;
   }
 
-  /// Adds a number that is not there.
+  /// Adds a number that is not present.
   void insert(Tag tag, int32_t number) {
     table_.find_or_insert(tag, {tag, number}, [](Entry) { return false; });
   }
 
-  /// Removes a number that is there.
+  /// Removes a number that is present.
   void erase(Tag tag, int32_t number) {
     table_.erase(tag, [&](Entry entry) { return entry.number == number; });
   }
@@ -152,19 +152,19 @@ class HashIndex {
   HashTable<Entry> table_;
 };
 
-/// Slots and rows by the ids that are in them: half of an id's hash tells nearly all ids apart.
+/// Slots and rows by their ids: half of an id's hash distinguishes nearly all ids.
 using IdIndex = HashIndex<uint32_t>;
 
 inline uint32_t id_tag(int64_t id) { return static_cast<uint32_t>(mix64(static_cast<uint64_t>(id))); }
 
-/// Rows of a growing list, which has their keys: small, and quick to make for a batch. An entry is no more
-/// than a row, so that it cannot be erased and the table does not grow by itself. Not a `HashTable`: with its
-/// size, tags and large pages, what takes 10 ns a query in a frontier takes 11 to 20.
+/// Rows of a growing list, which has their keys: small, and quick to build for a batch. An entry is only
+/// a row, so entries cannot be erased and the table does not grow by itself. Not a `HashTable`: its
+/// size, tags and large pages would turn 10 ns per query of a frontier into 11 to 20.
 class RowIndex {
  public:
   explicit RowIndex(int64_t capacity = 0) { reset(capacity); }
 
-  /// Forgets all rows; there is room for `capacity`.
+  /// Removes all rows; there is room for `capacity`.
   void reset(int64_t capacity) {
     std::size_t places = 16;
     while (places < 2 * static_cast<std::size_t>(capacity)) places *= 2;
@@ -172,7 +172,7 @@ class RowIndex {
     std::memset(rows_.data(), 0xFF, places * sizeof(int32_t));  // kNone, at full speed in any build
   }
 
-  /// Makes room for twice as many as there is room for, if `num_rows` fill that; `hash_of(row)` is the hash
+  /// Doubles the capacity if `num_rows` fill it; `hash_of(row)` is the hash
   /// of each of them.
   template <typename HashOf>
   void reserve_one(int32_t num_rows, const HashOf& hash_of) {
@@ -213,15 +213,15 @@ class RowIndex {
   std::vector<int32_t> rows_;
 };
 
-/// Rows of a list that only grows and has their keys, in a table of which a half to three quarters are
-/// filled. Beside a row, an entry has as many bits of the hash as the row leaves free: they tell most others
-/// apart without a look at their keys, which are far away.
+/// Rows of a list that only grows and has their keys, in a table that is a half to three quarters
+/// full. Beside a row, an entry has as many bits of the hash as the row leaves free: they rule out most
+/// others without reading their keys, which would miss the cache.
 class DenseIndex {
  public:
   int64_t bytes() const { return static_cast<int64_t>(entries_.size() * sizeof(uint32_t)); }
   void prefetch(uint64_t hash) const { __builtin_prefetch(&entries_[home(hash)]); }
 
-  /// Makes the table larger by a half if `num_rows`, all that there are, fill it; `hash_of(row)` is the hash
+  /// Enlarges the table by a half if `num_rows`, all existing ones, fill it; `hash_of(row)` is the hash
   /// of each of them.
   template <typename HashOf>
   void reserve_one(int32_t num_rows, const HashOf& hash_of) {
@@ -233,7 +233,7 @@ class DenseIndex {
     }
   }
 
-  /// The row under `hash` that `is_it(row)` accepts, or -1. It is asked about few rows under other hashes.
+  /// The row under `hash` that `is_it(row)` accepts, or -1. Rarely calls it for rows with other hashes.
   template <typename IsIt>
   int32_t find(uint64_t hash, const IsIt& is_it) const {
     const uint32_t entry = entries_[place(hash, is_it)];
@@ -250,16 +250,16 @@ class DenseIndex {
   }
 
  private:
-  static constexpr uint32_t kEmpty = ~uint32_t{0};  // the bits of a row are never all ones: rows are fewer
+  static constexpr uint32_t kEmpty = ~uint32_t{0};  // the bits of a row are never all ones
 
-  /// By the upper half of a hash; the lower half has the tag.
+  /// Uses the upper half of a hash; the lower half has the tag.
   std::size_t home(uint64_t hash) const {
     return static_cast<std::size_t>((hash >> 32) * entries_.size() >> 32);
   }
   uint32_t tag(uint64_t hash) const { return static_cast<uint32_t>(hash) & ~rows_; }
   int32_t row_of(uint32_t entry) const { return static_cast<int32_t>(entry & rows_); }
 
-  /// Where the row is, or the empty place where it would be.
+  /// The place of the row, or the empty place where it belongs.
   template <typename IsIt>
   std::size_t place(uint64_t hash, const IsIt& is_it) const {
     const uint32_t wanted = tag(hash);
@@ -272,7 +272,7 @@ class DenseIndex {
   }
 
   std::vector<uint32_t> entries_ = std::vector<uint32_t>(16, kEmpty);
-  uint32_t rows_ = 15;  ///< The bits of an entry that are its row.
+  uint32_t rows_ = 15;  ///< Bits of an entry that hold its row.
 };
 
 /// A set of keys below 2^64 - 1.
@@ -280,7 +280,7 @@ class KeySet {
  public:
   explicit KeySet(int64_t capacity = 0) : table_(capacity) {}
 
-  /// Adds `key`; false if it was there.
+  /// Adds `key`; false if it was present.
   bool insert(uint64_t key) { return table_.find_or_insert(mix64(key), {key}, IsKey{key}).is_empty(); }
 
   bool contains(uint64_t key) const { return !table_.find(mix64(key), IsKey{key}).is_empty(); }

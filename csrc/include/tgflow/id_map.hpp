@@ -1,4 +1,4 @@
-// Ids as a stream names its nodes <-> dense node ids, in order of first appearance.
+// A stream's node ids <-> dense node ids, in order of first appearance.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace tgflow {
 
-/// Ids that are integers: every int64 is one.
+/// Integer ids: any int64.
 struct IntKeys {
   using Key = int64_t;
   using Column = const int64_t*;
@@ -38,7 +38,7 @@ struct StringColumn {
   }
 };
 
-/// Ids that are strings of bytes, kept one after another.
+/// String ids, stored one after another.
 struct StringKeys {
   using Key = std::string_view;
   using Column = StringColumn;
@@ -53,11 +53,11 @@ struct StringKeys {
   std::vector<int64_t> offsets{0};
 };
 
-/// Which end of an edge an id stands at.
+/// End of an edge.
 enum class Side : uint8_t { kSrc = 0, kDst = 1 };
 
-/// Maps ids to nodes 0, 1, 2, ... and back. In a bipartite map sources and destinations are separate
-/// name spaces over the one range of nodes. Any number of threads may read while one encodes.
+/// Maps ids to nodes 0, 1, 2, ... and back. In a bipartite map sources and destinations have separate
+/// id spaces over the one range of nodes. Any number of threads may read while one encodes.
 template <typename Keys>
 class IdMap {
  public:
@@ -69,11 +69,11 @@ class IdMap {
   /// Throws std::length_error when there are more ids than nodes.
   void encode(Column src, Column dst, int64_t size, node_t* src_out, node_t* dst_out);
 
-  /// Writes the node of each id as it stands at `side`, or kNoNode.
+  /// Writes the node of each id at `side`, or kNoNode.
   void find(Column ids, int64_t size, Side side, node_t* out) const;
 
-  /// Calls `visit(keys)` under the reader's lock, having checked that every node is in the map.
-  /// Throws std::out_of_range naming the first that is not.
+  /// Calls `visit(keys)` under the reader's lock, after checking that every node is in the map.
+  /// Throws std::out_of_range with the first that is not.
   template <typename Visit>
   void read(const node_t* nodes, int64_t size, Visit&& visit) const {
     const std::shared_lock lock(mutex_);
@@ -81,8 +81,8 @@ class IdMap {
     visit(keys_);
   }
 
-  /// Puts `size` ids, as `keys` and `sides` (null unless bipartite) gave them, into an empty map.
-  /// Throws std::invalid_argument if the map is not empty, or an id comes twice.
+  /// Inserts `size` ids, from the same `keys` and `sides` (null unless bipartite), into an empty map.
+  /// Throws std::invalid_argument if the map is not empty, or an id is a duplicate.
   void restore(Column keys, const uint8_t* sides, int64_t size);
 
   /// Copies the side of each node, if bipartite.
@@ -112,7 +112,7 @@ extern template class IdMap<StringKeys>;
 /// Writes the id of each node; throws std::out_of_range if the map lacks one.
 void decode(const IdMap<IntKeys>& map, const node_t* nodes, int64_t size, int64_t* out);
 
-/// The same for strings: first the `size + 1` offsets of the ids, then their bytes, `offsets[size]` of them;
+/// The same for strings: first the `size + 1` offsets of the ids, then their `offsets[size]` bytes;
 /// throws std::invalid_argument if these are not `num_bytes`.
 void decode_offsets(const IdMap<StringKeys>& map, const node_t* nodes, int64_t size, int64_t* out);
 void decode_bytes(const IdMap<StringKeys>& map, const node_t* nodes, int64_t size, char* out,

@@ -7,8 +7,8 @@
 
 namespace tgflow {
 
-/// Writes each positive's rank among the negatives of its row, 1 being best: the middle of those that ties
-/// leave open. `positive` and `out` are [rows], `negative` is [rows, width].
+/// Writes each positive's rank among the negatives of its row, 1 being best: the middle of the range left
+/// open by ties. `positive` and `out` are [rows], `negative` is [rows, width].
 void rank_scores(const double* positive, const double* negative, int64_t rows, int64_t width,
                  double tolerance, double* out);
 

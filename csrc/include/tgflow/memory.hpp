@@ -1,4 +1,4 @@
-// Memory of tiers, arrays in large pages, and arrays that grow without moving.
+// Memory of tiers, arrays in large pages, and arrays that grow in place.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 #include <string>
 #include <type_traits>
 
-// Tells AddressSanitizer which memory that we hold is in use; nothing without it.
+// Marks used memory for AddressSanitizer; a no-op without it.
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #else
@@ -20,7 +20,7 @@
 
 namespace tgflow {
 
-/// No tier had the memory; what asked for it is as it was before.
+/// Thrown without memory in any tier; the caller's object is unchanged.
 class OutOfMemory : public std::bad_alloc {
  public:
   OutOfMemory(const std::string& what_for, int64_t bytes)
@@ -31,11 +31,11 @@ class OutOfMemory : public std::bad_alloc {
   std::string message_;
 };
 
-/// Where the memory of a tier comes from.
+/// Allocator of a tier's memory.
 class TierMemory {
  public:
   virtual ~TierMemory() = default;
-  /// Aligned to 64 bytes at least; null where there is none left.
+  /// Aligned to at least 64 bytes; null if out of memory.
   virtual void* allocate(int64_t bytes) noexcept = 0;
   virtual void free(void* chunk, int64_t bytes) noexcept = 0;
 };
@@ -77,7 +77,7 @@ class HugeArray {
   int64_t size_;
 };
 
-/// Address space, of which only the committed beginning can be touched; fresh pages read as zero.
+/// Address space of which only the committed beginning is accessible; fresh pages read as zero.
 class ReservedMemory {
  public:
   /// Reserves `bytes`, or the largest half, quarter, ... of it that the system grants.
@@ -88,7 +88,7 @@ class ReservedMemory {
 
   void* data() const { return data_; }
   size_t size() const { return size_; }
-  /// Bytes that can be touched by now, at least those asked for.
+  /// Accessible bytes, at least those committed.
   size_t committed() const { return committed_; }
   /// Makes the first `bytes` usable. One thread at a time.
   void commit(size_t bytes);
@@ -99,7 +99,7 @@ class ReservedMemory {
   size_t committed_ = 0;
 };
 
-/// Values that never move while they grow, so that readers in other threads never see them change place.
+/// Values that grow in place, so that their address is constant for readers in other threads.
 template <typename T>
 class ReservedArray {
  public:

@@ -1,4 +1,4 @@
-// Which destinations and which (src, dst) pairs a prefix of the log holds, and negatives drawn from them.
+// Destinations and (src, dst) pairs of a prefix of the log, and negatives drawn from them.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace tgflow {
 
-/// An ordered pair of nodes as one key. Nodes fit 31 bits, so every key is one that a `KeySet` takes.
+/// An ordered pair of nodes as one key. Nodes fit 31 bits, so every key is valid for a `KeySet`.
 inline uint64_t pair_key(node_t src, node_t dst) {
   return static_cast<uint64_t>(src) << 32 | static_cast<uint64_t>(dst);
 }
@@ -25,47 +25,47 @@ struct FirstSeen {
   int64_t rank_of(node_t v) const;
 };
 
-/// Destinations and pairs in order of first occurrence. Only ever appended to, so what is asked about the
-/// first `n` events has one answer for good. Any number of threads may draw while one appends.
+/// Destinations and pairs in order of first occurrence. Append-only, so answers about the
+/// first `n` events never change. Any number of threads may draw while one appends.
 class PairIndex {
  public:
-  /// How many events it has seen.
+  /// Number of events seen.
   int64_t size() const;
-  /// Takes the next `n` events of the log. Node ids must be in [0, kMaxNode].
+  /// Adds the next `n` events of the log. Node ids must be in [0, kMaxNode].
   void append(const node_t* src, const node_t* dst, int64_t n);
   /// Distinct destinations among the first `before` events.
   int64_t num_destinations(eid_t before) const;
-  /// Writes them in the order of their first events, as many as `num_destinations` says.
+  /// Writes them in the order of their first events; there are `num_destinations`.
   void destinations(eid_t before, node_t* out) const;
-  /// Those that `src` has had an event with, in the order of their first events with it. The first time it
-  /// is asked, and then for what came since, the pairs are looked through once.
+  /// Destinations of `src`, in the order of their first events with it. The first call scans
+  /// all pairs once, later calls only new ones.
   std::vector<node_t> destinations_of(node_t src, eid_t before);
   /// Distinct pairs among the first `before` events.
   int64_t num_pairs(eid_t before) const;
 
-  /// What to draw: `num` negatives for each of `size` positives (src, dst).
+  /// A draw: `num` negatives for each of `size` positives (src, dst).
   struct Request {
-    uint64_t key;       ///< Of the batch; every draw is (key, row, draw).
+    uint64_t key;       ///< Key of the batch; every draw is (key, row, draw).
     const node_t* src;  ///< [size]
     const node_t* dst;  ///< [size]
     const eid_t* cut;   ///< [size]: candidates are known before this position; at most `limit`.
     int64_t size;
     int64_t num;
-    eid_t limit;           ///< Where the fallbacks may look, at most size() of the index.
+    eid_t limit;           ///< Fallbacks are known before it; at most size() of the index.
     eid_t pairs_from = 0;  ///< Pairs must be first seen at or after this position (`draw_pairs`).
     bool collide = false;  ///< Whether a drawn destination may be the row's own (`draw_destinations`).
     bool replace = true;   ///< Whether the rows of one draw may have the same pair (`draw_pairs`).
   };
 
   /// Draws destinations known before `cut`, uniformly; never the row's positive unless they may `collide`.
-  /// Returns how many had to be looked for elsewhere: among the destinations before `limit`, then among the
+  /// Returns the number of fallbacks: drawn from the destinations before `limit`, then from the
   /// sources before `limit`.
   /// Throws std::invalid_argument if the only node before `limit` is the positive itself.
   int64_t draw_destinations(const Request& request, node_t* out_dst) const;
 
   /// Draws pairs first seen in [pairs_from, cut), uniformly over the distinct ones, none of them a positive
   /// of this request. Without `replace` the n-th negatives of all rows are distinct pairs, for each n. A row
-  /// without such a pair keeps its source and gets a destination as above; returns how many.
+  /// without such a pair keeps its source and gets a destination as above; returns their number.
   int64_t draw_pairs(const Request& request, node_t* out_src, node_t* out_dst) const;
 
  private:
@@ -73,7 +73,7 @@ class PairIndex {
                         node_t* out) const;
   node_t any_source(const Request& q, int64_t row, int64_t slot) const;
   int64_t fill_destination(const Request& q, int64_t row, int64_t slot, node_t* out) const;
-  /// Which pairs a draw may take: those from number `begin` on that are in neither set.
+  /// Eligible pairs of a draw: those from number `begin` on that are in neither set.
   struct Eligible {
     int64_t begin;
     KeySet positives;
@@ -90,7 +90,7 @@ class PairIndex {
   FirstSeen destinations_;
   std::vector<node_t> pair_src_, pair_dst_;
   std::vector<eid_t> pair_first_;
-  std::vector<int64_t> pair_before_;  ///< By pair, as far as anybody asked: its source's one before, or -1.
+  std::vector<int64_t> pair_before_;  ///< By pair, as far as queried: its source's previous one, or -1.
   std::vector<int64_t> latest_pair_;  ///< By source: its last one so far, or -1.
   KeySet pairs_;
 };

@@ -1,4 +1,4 @@
-// Whole batches by one call: events, negatives, neighborhoods and features, into one piece of memory.
+// Whole batches by one call: events, negatives, neighborhoods and features, in one slab.
 #pragma once
 
 #include <memory>
@@ -14,29 +14,29 @@
 
 namespace tgflow {
 
-/// What all batches of a plan have in common; see tgflow/plan/plan.py and tgflow/plan/negatives.py.
+/// Settings of all batches of a plan; see tgflow/plan/plan.py and tgflow/plan/negatives.py.
 struct BatchRules {
-  eid_t start = 0;  ///< Of batch 0, in the log.
+  eid_t start = 0;  ///< Log position of batch 0.
   int64_t batch_size = 1;
   std::vector<int64_t> fanouts;
   Sampler sampler;
-  bool sees_all_before = false;  ///< Whether a query sees what is earlier in its own batch, too.
+  bool sees_all_before = false;  ///< Whether a query also sees earlier events of its own batch.
   bool with_memory = false;
-  bool with_nodes = true;  ///< Whether nodes get rows; else there are no fanouts, and no frontier is made.
+  bool with_nodes = true;  ///< Whether nodes get rows; else there are no fanouts and no frontier.
   double seconds_per_tick = 1;
   int64_t num_negatives = 1;
   bool draws_pairs = false;  ///< Whether negatives have sources of their own.
-  eid_t cut = -1;            ///< What negatives were seen before; -1: the start of their event's batch.
+  eid_t cut = -1;            ///< Negatives were seen before it; -1: the start of their event's batch.
   eid_t pairs_from = 0;
   bool collide = false;
   bool replace = true;
   double half_life = 1;  ///< Of replay, in events.
 };
 
-/// Which features a batch reads of a table, and whether they are gathered here or only named.
+/// Features that a batch reads of a table, and whether their rows or only their ids are written.
 struct BatchTable {
   bool is_read = false;
-  const RowTable* rows = nullptr;  ///< Null: the ids are written in place of the rows.
+  const RowTable* rows = nullptr;  ///< Null: the ids are written instead of the rows.
 };
 
 /// One batch of a plan.
@@ -44,7 +44,7 @@ struct BatchRequest {
   uint64_t negatives_key = 0;
   uint64_t replay_key = 0;
   std::vector<uint64_t> hop_keys;  ///< One a hop.
-  eid_t begin = 0;                 ///< Of the new events, which are [begin, end) of the log,
+  eid_t begin = 0;                 ///< The new events are [begin, end) of the log,
   eid_t end = 0;
   const eid_t* only = nullptr;  ///< or these of them,
   int64_t num_only = 0;
@@ -56,7 +56,7 @@ struct BatchRequest {
   bool is_padded = false;         ///< Whether frontiers and tables are padded to a size that recurs.
 };
 
-/// Where the parts of a batch are in its slab, in bytes, and how long they are; -1: it has no such part.
+/// Offsets of a batch's parts in its slab, in bytes, and their lengths; -1: no such part.
 struct BatchLayout {
   struct Block {
     int64_t targets;  ///< Rows, padding included.
@@ -66,26 +66,26 @@ struct BatchLayout {
   int64_t eid, t, ends, row = -1, counts = -1;
   std::vector<Block> blocks;
   int64_t num_nodes, nodes, position;
-  int64_t num_edges = 0, num_in_blocks = 0;  ///< Rows of the edge table, and how many of them blocks read.
+  int64_t num_edges = 0, num_in_blocks = 0;  ///< Rows of the edge table, and the number that blocks read.
   int64_t own_row = -1, edge_ids = -1, edge_x = -1, x = -1;
   int64_t node_ids = -1, node_x = -1;
 };
 
-/// The size that a number of rows, at most 2^60, are padded to: 32, 48, 64, 96, 128, ... See
+/// The size that a number of rows, at most 2^60, is padded to: 32, 48, 64, 96, 128, ... See
 /// tgflow/plan/padding.py.
 int64_t padded_rows(int64_t rows);
 
-/// Prepares the batches of a plan. Any number of threads may, at once.
+/// Prepares the batches of a plan. Thread-safe.
 class Preparer {
  public:
-  /// `counts` may be null. All that it is given must outlive it.
+  /// `counts` may be null. All arguments must outlive it.
   Preparer(TemporalGraph& graph, const PairIndex& pairs, EventCounts* counts, BatchRules rules);
   ~Preparer();
 
   const BatchRules& rules() const { return rules_; }
   int64_t num_events() const { return graph_.log().size(); }
 
-  /// Writes a batch to `slab`, which nobody has written to. The same bits whatever the thread.
+  /// Writes a batch to `slab`, which must be unused. The same bits on any thread.
   /// Throws std::out_of_range for an event that the log, or an id that a table does not hold,
   /// std::invalid_argument where an event has no negative, and std::length_error for too large a batch.
   BatchLayout prepare(const BatchRequest& request, Slab& slab);

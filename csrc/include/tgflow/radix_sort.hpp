@@ -1,4 +1,4 @@
-// A stable sort by a 32-bit key: linear, and no worse on skewed keys.
+// A stable sort by a 32-bit key, linear even for skewed keys.
 #pragma once
 
 #include <algorithm>

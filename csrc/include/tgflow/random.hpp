@@ -54,7 +54,7 @@ TGFLOW_HD inline uint64_t multiply_high(uint64_t a, uint64_t b) {
   return a1 * b1 + (middle >> 32) + (carry >> 32);
 }
 
-/// An integer in [0, n), n >= 1; off uniform by less than n / 2^64.
+/// An integer in [0, n), n >= 1; bias below n / 2^64.
 TGFLOW_HD inline int64_t random_below(uint64_t key, uint64_t item, uint64_t draw, int64_t n) {
   return static_cast<int64_t>(multiply_high(random_bits(key, item, draw), static_cast<uint64_t>(n)));
 }

@@ -16,7 +16,7 @@ struct ReplayWindow {
 };
 
 /// Writes `num` distinct positions of the window (all of it if it has fewer) to `out`, ascending; returns how
-/// many. Distributed as one draw after another in proportion to the weights of what is left; keyed by `key`.
+/// many. Distributed as sequential draws in proportion to the remaining weights; keyed by `key`.
 int64_t draw_replay(const ReplayWindow& window, uint64_t key, int64_t num, eid_t* out);
 
 }  // namespace tgflow

@@ -1,4 +1,4 @@
-// Rows of a table in host memory, by id: a policy or a planner says which of them stay.
+// Rows of a table in host memory, by id, under a replacement policy or a planner.
 #pragma once
 
 #include <cstddef>
@@ -12,17 +12,17 @@
 
 namespace tgflow {
 
-/// As tgflow/cache/contents.py has them, in that order. kGiven: a schedule says which rows are admitted, and
-/// where.
+/// The policies of tgflow/cache/contents.py, in that order. kGiven: a schedule determines which rows are
+/// admitted, and where.
 enum class CachePolicy : int64_t { kLru, kLfu, kFifo, kStatic, kGiven };
 
-/// What is asked of a cache is not what its schedule says.
+/// A cache's accesses differ from its schedule.
 class ScheduleMismatch : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// Of distinct rows.
+/// Counts of distinct rows.
 struct CacheCounts {
   int64_t hits = 0;
   int64_t misses = 0;
@@ -33,24 +33,24 @@ struct CacheCounts {
   int64_t written = 0;
 };
 
-/// Where the rows of one gather come from, and which of them stay in the cache once they are there.
+/// Sources of one gather's rows, and the rows to admit once they are read.
 struct CacheLookup {
   static constexpr int32_t kNothing = -1;
 
   /// Per id: its slot, or -2 - its number among the misses, or kNothing for a row of zeros.
   std::vector<int32_t> source;
-  std::vector<int64_t> miss;   ///< The distinct ids that are not there, in order of first appearance.
-  std::vector<int32_t> first;  ///< Where each of them first appears.
-  std::vector<int32_t> admit;  ///< The slot into which each of them is put, or kNothing.
+  std::vector<int64_t> miss;   ///< The distinct missing ids, in order of first appearance.
+  std::vector<int32_t> first;  ///< Position of the first appearance of each.
+  std::vector<int32_t> admit;  ///< Slot to admit each of them to, or kNothing.
   int64_t begin = 0;           ///< Its first position on the cache's clock,
-  int64_t come = 0;            ///< and that of the first id as a row that comes in.
-  bool restores = false;       ///< Slots keep the ranks that they have.
+  int64_t come = 0;            ///< and that of the first id as an admitted row.
+  bool restores = false;       ///< Slots keep their ranks.
 
   static int32_t of_miss(std::size_t number) { return -2 - static_cast<int32_t>(number); }
   static std::size_t miss_of(int32_t from) { return static_cast<std::size_t>(-2 - from); }
 };
 
-/// A batch's moves as a planner wrote them; see tgflow/cache/contents.py.
+/// A batch's moves from a planner; see tgflow/cache/contents.py.
 struct CacheSchedule {
   const int64_t* id;
   const int32_t* hit;
@@ -58,41 +58,41 @@ struct CacheSchedule {
   int64_t size;
 };
 
-/// `capacity` rows of `row_bytes`. Rows that are missing come in when they have been read: a look-up says
-/// which they are, and `finish` takes them; nothing else may happen to the cache in between.
+/// `capacity` rows of `row_bytes`. Missing rows are admitted after they are read: a look-up returns
+/// them, and `finish` takes their rows; no other call may come in between.
 class RowCache {
  public:
   /// Throws std::invalid_argument if there are 2^30 slots or more, std::bad_alloc if memory is short.
   RowCache(CachePolicy policy, int64_t capacity, int64_t row_bytes);
 
-  /// Looks `n` ids up, and chooses what the policy admits. Throws std::out_of_range if an id is not below
+  /// Looks `n` ids up, and chooses the rows to admit. Throws std::out_of_range if an id is not below
   /// `table_size`.
   CacheLookup look_up(const int64_t* id, int64_t n, int64_t table_size);
 
-  /// The same for rows that nobody asked for: the misses are those that come in, whatever the policy.
+  /// The same for rows to admit without access: all misses are admitted, under any policy.
   CacheLookup preload(const int64_t* id, int64_t n, int64_t table_size);
 
-  /// As `look_up`, as a schedule says. Throws ScheduleMismatch if it does not fit `id` or the contents.
+  /// As `look_up`, by a schedule. Throws ScheduleMismatch if it does not match `id` or the contents.
   CacheLookup apply(const CacheSchedule& schedule, const int64_t* id, int64_t n, int64_t table_size);
 
-  /// Brings back the contents of a snapshot, also of another cache as large, but for ids not below
+  /// Restores the contents of a snapshot, also of another cache of the same size, except ids not below
   /// `table_size`; as `preload`.
   CacheLookup restore(const int64_t* id, const int64_t* key, int64_t table_size);
 
-  /// Copies all rows that were looked up to `out` [n, row_bytes], null for none, and the admitted ones to
+  /// Copies all looked-up rows to `out` [n, row_bytes], null for none, and the admitted ones to
   /// their slots. `rows` are those of the misses.
   void finish(const CacheLookup& lookup, const char* rows, char* out);
 
-  /// The table has just been given the rows [n, row_bytes] of the ids from `first` on: the last of them come
-  /// in, unless the policy does without.
+  /// Admits the last of the rows [n, row_bytes] just appended to the table with ids from `first` on, unless
+  /// the policy does not admit any.
   void append(int64_t first, int64_t n, const char* rows);
 
-  /// Writes rows [n, row_bytes] of ids that are there.
+  /// Overwrites rows [n, row_bytes] of those ids that are cached.
   void write(const int64_t* id, int64_t n, const char* rows);
-  /// Forgets the ids from `size` on.
+  /// Evicts the ids from `size` on.
   void truncate(int64_t size);
 
-  /// Writes what is in each slot (-1: nothing), and by what it is ranked: uses * 2^48 + a position on the
+  /// Writes the id of each slot (-1: none), and its rank: uses * 2^48 + a position on the
   /// clock.
   void snapshot(int64_t* id, int64_t* key) const;
   CacheCounts counts() const;
@@ -105,9 +105,9 @@ class RowCache {
  private:
   struct Held {
     int64_t id;    ///< kFree for none.
-    int64_t used;  ///< When it was asked for last, 0 for never.
+    int64_t used;  ///< When it was last accessed, 0 for never.
   };
-  /// The slots beside one in its list.
+  /// A slot's neighbors in its list.
   struct Link {
     int32_t before;
     int32_t after;
@@ -115,12 +115,12 @@ class RowCache {
   static constexpr int64_t kFree = -1;
 
   char* row(int32_t s) { return rows_.data() + static_cast<std::size_t>(s) * row_bytes_; }
-  /// What slots of one list are ordered by.
+  /// Order of the slots in a list.
   int64_t key(int32_t s) const { return by_use_ ? held_[s].used : came_[s]; }
-  /// Of free slots the first, then a list for each number of uses, where these count.
+  /// First the list of free slots, then one per number of uses, if these count.
   int32_t num_lists() const { return static_cast<int32_t>(links_.size() - capacity()); }
   int32_t list_of(int32_t s) const { return held_[s].id == kFree ? 0 : counts_uses_ ? 1 + uses_[s] : 1; }
-  /// What comes before the first slot of a list, and after its last.
+  /// Sentinel before the first slot of a list and after its last.
   int32_t end_of(int32_t list) const { return static_cast<int32_t>(capacity()) + list; }
 
   CacheLookup begin(int64_t num_positions);
@@ -141,18 +141,18 @@ class RowCache {
   void push_back(int32_t s);
   void sort_lists();
 
-  const bool counts_uses_;  ///< Slots are ordered by how often they were asked for,
-  const bool by_use_;       ///< then by when they were last, and not by when they came.
-  const bool is_given_;     ///< What is asked for and missing is not admitted by itself.
+  const bool counts_uses_;  ///< Slots are ordered by number of accesses,
+  const bool by_use_;       ///< then by last access instead of admission.
+  const bool is_given_;     ///< Misses are not admitted by themselves.
   const std::size_t row_bytes_;
   HugeArray<char> rows_;
   HugeArray<Held> held_;     ///< Per slot.
   HugeArray<int64_t> came_;  ///< Per slot: when it was admitted.
-  HugeArray<uint8_t> uses_;  ///< Per slot: how often it was used, under lfu.
-  HugeArray<Link> links_;    ///< Per slot, and per list: lists in the order in which slots make room.
-  IdIndex index_;            ///< Slots; a quarter full at most, so that most look-ups end where they begin.
+  HugeArray<uint8_t> uses_;  ///< Per slot: number of uses, under lfu.
+  HugeArray<Link> links_;    ///< Per slot, and per list: lists in the order of eviction.
+  IdIndex index_;            ///< Slots; at most a quarter full, so that most look-ups take one probe.
   RowIndex numbers_;         ///< Scratch: ids of this gather.
-  int64_t clock_ = 1;        ///< Ids asked for so far; each has its position.
+  int64_t clock_ = 1;        ///< Number of accesses so far, the position of the next.
   int64_t admissions_ = 0;
   CacheCounts counts_;
   mutable std::mutex mutex_;

@@ -1,4 +1,4 @@
-// Rows of one width in a file that only grows: what was synced survives anything but a broken disk.
+// Rows of one width in an append-only file: synced rows survive anything but a broken disk.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,7 @@
 
 namespace tgflow {
 
-/// The system refused a file operation; `code` is its errno.
+/// Thrown if the system rejects a file operation; `code` is its errno.
 class FileError : public std::runtime_error {
  public:
   FileError(int error, const std::string& what_for);
@@ -21,13 +21,13 @@ class FileError : public std::runtime_error {
   int code_;
 };
 
-/// A file does not hold what was written to it.
+/// Thrown if a file does not hold what was written to it.
 class DamagedFile : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// An open file; closed in the end.
+/// An open file, closed by the destructor.
 class File {
  public:
   File(const std::string& path, int flags);
@@ -38,16 +38,16 @@ class File {
   int descriptor() const { return descriptor_; }
   const std::string& path() const { return path_; }
   int64_t size() const;
-  /// Bytes read, fewer than asked for at the file's end alone; or an errno below 0.
+  /// Returns the bytes read, fewer than requested only at the file's end; or an errno below 0.
   int64_t read(void* into, int64_t bytes, int64_t offset) const;
-  /// Writes all, or throws FileError having written some.
+  /// Writes all, or throws FileError after writing some.
   void write(const void* from, int64_t bytes, int64_t offset);
   /// Waits until the data is on the disk.
   void sync();
   void truncate(int64_t bytes);
-  /// Keeps other openers that lock from the file; false if one has it.
+  /// Locks the file against other openers; false if it is locked.
   bool lock();
-  /// Lets the system forget its copies of what is on the disk.
+  /// Lets the system drop cached pages that are on the disk.
   void drop_cache() const;
 
  private:
@@ -55,33 +55,33 @@ class File {
   int descriptor_;
 };
 
-// Faults that tests ask for: a build with TGFLOW_FAULTS alone has them, a wheel has not.
+// Fault injection for tests: only in builds with TGFLOW_FAULTS, not in wheels.
 enum class FileOp { kRead, kWrite, kSync };
 
 #ifdef TGFLOW_FAULTS
-/// Lets the next `after` operations of a kind pass, and then `times` of them end with `result`: an errno
+/// Lets the next `after` operations of a kind pass, and then ends `times` of them with `result`: an errno
 /// below 0, or at most that many bytes.
 void inject_fault(FileOp op, int64_t after, int64_t times, int64_t result);
 
-/// What an operation on `bytes` bytes may do: at most that many, or fail with an errno below 0.
+/// Result allowed for an operation on `bytes` bytes: at most that many, or an errno below 0.
 int64_t allowed(FileOp op, int64_t bytes);
 #else
 inline int64_t allowed(FileOp, int64_t bytes) { return bytes; }
 #endif
 
-/// A header page, and then rows in the order of their ids, each followed by the CRC-32C of its id and bytes:
-/// a row that is torn, misplaced or rotten is an error when it is read, never a wrong answer.
+/// A header page, followed by rows in the order of their ids, each with the CRC-32C of its id and bytes:
+/// a torn, misplaced or corrupt row raises an error on read, and never gives a wrong result.
 ///
-/// Two slots of the header say in turn how many rows have been synced. What lies behind those when the file
-/// is opened was appended and perhaps not written before a crash: it stays up to the last whole row, and the
-/// rest is cut off. One thread appends and truncates; others may read rows below `size` and sync meanwhile.
+/// Two slots of the header alternately store the number of synced rows. Rows after those may
+/// be incomplete after a crash: on opening, the file is cut after the last whole row.
+/// One thread appends and truncates; others may read rows below `size` and sync concurrently.
 class RowFile {
  public:
   static constexpr int64_t kHeaderBytes = 4096;
   static constexpr int64_t kCrcBytes = 4;
 
-  /// Opens the file, or creates it where there is none. `kind` says what rows are, in at most 31 bytes.
-  /// Throws DamagedFile if it holds something else, or fewer rows than were synced; FileError.
+  /// Opens the file, or creates a missing one. `kind` describes the rows, in at most 31 bytes.
+  /// Throws DamagedFile if it is another file, or holds fewer rows than were synced; FileError.
   RowFile(const std::string& path, int64_t row_bytes, const std::string& kind);
 
   const std::string& path() const { return file_.path(); }
@@ -92,18 +92,18 @@ class RowFile {
   int64_t size() const { return size_; }
   int64_t synced() const { return synced_; }  // not while another thread syncs
 
-  /// Adds `n` rows, all or none: a process that is killed loses them no more. Throws FileError.
+  /// Adds `n` rows, all or none: they survive the end of the process. Throws FileError.
   void append(const std::byte* rows, int64_t n);
-  /// Returns once all rows so far survive a power failure. Throws FileError: the file takes no more rows
-  /// then.
+  /// Returns once all rows so far survive a power failure. Throws FileError: the file then rejects
+  /// appends.
   void sync();
-  /// Syncs, and leaves a file whose bytes depend on its rows alone, however often it was synced. Throws as
+  /// Syncs, and leaves a file whose bytes depend only on its rows, not on the number of syncs. Throws as
   /// `sync`.
   void settle();
-  /// Takes back the rows from `size` on.
+  /// Removes the rows from `size` on.
   void truncate(int64_t size);
 
-  /// Whether the `stride()` bytes at `row` are row `id`.
+  /// Whether the `stride()` bytes at `row` are a valid row `id`.
   bool is_whole(const std::byte* row, int64_t id) const;
 
  private:

@@ -1,4 +1,4 @@
-// Rows of a file by id, many at a time and ahead of their use.
+// Asynchronous reads of a file's rows by id, many at a time.
 #pragma once
 
 #include <condition_variable>
@@ -13,7 +13,7 @@
 
 namespace tgflow {
 
-/// Bytes of a file, and where they go. With O_DIRECT all three are multiples of the alignment.
+/// A range of a file, and its buffer. With O_DIRECT all three are multiples of the alignment.
 struct BlockRead {
   int64_t offset;
   int64_t bytes;
@@ -21,60 +21,60 @@ struct BlockRead {
   int64_t tag;
 };
 
-/// A read that has ended: bytes read, or an errno below 0.
+/// A completed read: bytes read, or an errno below 0.
 struct BlockDone {
   int64_t tag;
   int64_t result;
 };
 
-/// Reads in flight on one file. One thread calls it.
+/// Reads in flight on one file. For one thread.
 class BlockReads {
  public:
   virtual ~BlockReads() = default;
-  /// Begins a read; at most `depth` may be in flight.
+  /// Starts a read; at most `depth` may be in flight.
   virtual void start(const BlockRead& read) = 0;
-  /// Waits for one of them to end.
+  /// Waits for one of them to complete.
   virtual BlockDone wait() = 0;
 };
 
-/// How a file is read.
+/// I/O method of a file.
 struct ReadWay {
   bool uring = false;     ///< By io_uring, else by a pool of threads that call pread.
-  bool direct = false;    ///< Past the system's page cache (O_DIRECT).
+  bool direct = false;    ///< Bypasses the system's page cache (O_DIRECT).
   int64_t alignment = 1;  ///< Of offsets, sizes and buffers.
   std::string name() const;
 };
 
-/// Finds the best way that brings the right bytes, by reading the beginning of the file, which holds a header
-/// of 4096 bytes at least. `wish`: "auto"; or "io_uring", "pread" or "page cache" for no better way than
-/// that. Throws FileError if the file cannot be read at all, std::invalid_argument on another wish.
+/// Finds the best method that returns the right bytes, by reading the beginning of the file, which has a
+/// header of at least 4096 bytes. `wish`: "auto"; or "io_uring", "pread" or "page cache" for no better method
+/// than that. Throws FileError if the file cannot be read at all, std::invalid_argument for another wish.
 ReadWay probe_reads(const std::string& path, const std::string& wish);
 
 std::unique_ptr<BlockReads> open_reads(const std::string& path, const ReadWay& way, int depth);
 
-/// A row that is wanted, and which of the caller's rows it becomes.
+/// A requested row, and its number in the caller's output.
 struct WantedRow {
   int64_t id;
   int64_t row;
 };
 
-/// Neighboring rows that one read brings.
+/// Adjacent rows of one read.
 struct RowSpan {
   int64_t offset;  ///< In the file.
   int64_t bytes;
-  int64_t first;  ///< The rows wanted of it.
+  int64_t first;  ///< Its requested rows.
   int64_t last;
 };
 
-/// Cuts the rows of `wanted`, in the order of their ids, into reads of at most `most` bytes, or of one row.
-/// What lies closer together than one more read would cost is read together.
+/// Groups the rows of `wanted`, in the order of their ids, into reads of at most `most` bytes, or of one row.
+/// Rows closer than the cost of another read are read together.
 std::vector<RowSpan> cut_spans(const RowFile& file, const std::vector<WantedRow>& wanted, int64_t alignment,
                                int64_t most);
 
 /// Reads rows of a file with a thread of its own, which keeps many reads in flight, across requests too.
 class RowReader {
  public:
-  /// One gather: of the caller's until it is done, whatever becomes of the reader.
+  /// One gather, owned by the caller; it may outlive the reader.
   class Request {
    public:
     ~Request();
@@ -91,13 +91,13 @@ class RowReader {
 
   /// `budget`: bytes of buffers, at least those of two rows. `wish`: see `probe_reads`.
   RowReader(const RowFile& file, int64_t budget, const std::string& wish);
-  /// Waits for what was asked for.
+  /// Waits for all requests.
   ~RowReader();
   RowReader(const RowReader&) = delete;
   RowReader& operator=(const RowReader&) = delete;
 
-  /// Begins to write the rows of `id` [n] to `out` [n, row_bytes]: neighbors are read together, and each row
-  /// once however often it is asked for. A negative id gives zeros. Any number of threads may call it. Throws
+  /// Starts to write the rows of `id` [n] to `out` [n, row_bytes]: adjacent rows are read together, and each
+  /// row once even for duplicate ids. A negative id gives zeros. Thread-safe. Throws
   /// std::out_of_range if an id is not below `size`, FileError in a process forked since: it has no thread.
   std::unique_ptr<Request> start(const int64_t* id, int64_t n, int64_t size, std::byte* out);
 
@@ -126,9 +126,9 @@ class RowReader {
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<std::shared_ptr<Request::State>> waiting_;  // with reads that were not started
+  std::deque<std::shared_ptr<Request::State>> waiting_;  // with reads that are not started
   bool stop_ = false;
-  std::string broken_;  // why nothing can be read any more
+  std::string broken_;  // cause of a permanent failure
 
   std::vector<Flight> flights_;  // the thread's own
   std::vector<int64_t> idle_;

@@ -1,5 +1,5 @@
-// Temporal neighbor sampling on the CPU. Row `i` of the answer depends on query `i` and on its row
-// number alone, so neither threads nor the other queries matter.
+// Temporal neighbor sampling on the CPU. Row `i` of the result depends only on query `i` and its row
+// number, not on threads or other queries.
 #pragma once
 
 #include "tgflow/block_store.hpp"
@@ -9,7 +9,7 @@ namespace tgflow {
 
 /// Writes up to `out.k` distinct entries of each query, newest first. Query `i` draws from
 /// (key, row_of(i), draw).
-/// Throws std::invalid_argument if `sampler` tells types apart and the store cannot.
+/// Throws std::invalid_argument if `sampler` selects types and the store has none.
 void sample_neighbors(BlockStore& store, Queries queries, const Sampler& sampler, const NeighborRows& out);
 
 }  // namespace tgflow

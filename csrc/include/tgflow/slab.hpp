@@ -1,4 +1,4 @@
-// Memory of prepared batches: a block each, used again when nobody reads it any more.
+// Memory of prepared batches: one block each, reused after its last reader.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,7 @@
 
 namespace tgflow {
 
-/// Blocks of memory that nobody uses, the last used ones first. Any number of threads take and give back.
+/// Unused blocks of memory, the most recently used first. Thread-safe.
 class SlabPool {
  public:
   struct Block {
@@ -21,22 +21,22 @@ class SlabPool {
   /// Returns memory of that size in bytes, aligned to `kAlignment`; throws where there is none.
   using Allocate = std::function<std::shared_ptr<std::byte>(int64_t)>;
 
-  static constexpr int64_t kAlignment = 256;  ///< Of columns, in bytes: that of whatever torch allocates.
+  static constexpr int64_t kAlignment = 256;  ///< Of columns, in bytes: as of torch's allocations.
 
-  /// Keeps at most `most_free` blocks that nobody uses. Without `allocate` they are ordinary memory.
+  /// Keeps at most `most_free` unused blocks. Without `allocate` they are ordinary memory.
   explicit SlabPool(int64_t most_free, Allocate allocate = {});
 
-  /// A block that was used before, or an empty one.
+  /// A used block, or an empty one.
   Block take();
   void give_back(Block block);
-  /// A block of a quarter more than `bytes`, and than what the last batch took: it rarely grows again.
+  /// A block of 5/4 of the larger of `bytes` and the last batch's size, so that it rarely grows.
   Block allocate(int64_t bytes);
-  /// Tells how many bytes a batch took.
+  /// Records the size of a batch in bytes.
   void note(int64_t bytes) { last_bytes_.store(bytes, std::memory_order_relaxed); }
 
   int64_t num_used() const { return num_used_.load(std::memory_order_relaxed); }
   int64_t num_free() const;
-  /// Blocks allocated so far: once batches have had their largest size, there are no more of them.
+  /// Blocks allocated so far: constant once batches have had their largest size.
   int64_t num_allocations() const { return num_allocations_.load(std::memory_order_relaxed); }
 
  private:
@@ -49,7 +49,7 @@ class SlabPool {
   std::vector<Block> free_;
 };
 
-/// The memory of one batch: filled once, then read for as long as this lives; the block is another's after.
+/// The memory of one batch: filled once, readable while this object lives; then its block is reused.
 class Slab {
  public:
   explicit Slab(std::shared_ptr<SlabPool> pool) : pool_(std::move(pool)), block_(pool_->take()) {}
@@ -57,18 +57,18 @@ class Slab {
   Slab(const Slab&) = delete;
   Slab& operator=(const Slab&) = delete;
 
-  /// Claims it for one caller. Throws std::invalid_argument if somebody has done so before.
+  /// Claims it for one caller. Throws std::invalid_argument if it is already claimed.
   void begin();
-  /// Lets it be read: from here on its memory stays where it is.
+  /// Ends filling: from here on its memory does not move.
   void end();
   bool is_filled() const { return is_filled_.load(std::memory_order_acquire); }
 
-  /// Adds room for `size` values behind what there is, and returns where, in bytes. The block may move.
+  /// Adds room for `size` values at the end, and returns its offset in bytes. The block may move.
   template <typename T>
   int64_t add(int64_t size) {
     return add_bytes(size * static_cast<int64_t>(sizeof(T)));
   }
-  /// What is at an offset of `add`; until the next `add`.
+  /// The values at an offset from `add`; valid until the next `add`.
   template <typename T>
   T* at(int64_t offset) const {
     return reinterpret_cast<T*>(block_.memory.get() + offset);

@@ -1,4 +1,4 @@
-// The vocabulary every part of the core shares. Compiles under g++, nvcc and NVRTC: no `std::` here.
+// Types shared by all parts of the core. Compiles under g++, nvcc and NVRTC: no `std::` here.
 #pragma once
 
 #ifdef __CUDACC_RTC__
@@ -24,7 +24,7 @@ using node_t = int64_t;  ///< A dense node id, 0 <= v < 2^31 - 1; stored in 32 b
 using tick_t = int64_t;  ///< A time in the stream's unit.
 using eid_t = int64_t;   ///< A position in the event log.
 
-constexpr node_t kNoNode = -1;                     ///< Fills a neighbor slot that holds nobody.
+constexpr node_t kNoNode = -1;                     ///< Fills an empty neighbor slot.
 constexpr eid_t kNoEvent = -1;                     ///< Fills the event id of such a slot.
 constexpr eid_t kEveryEvent = 0x7fffffffffffffff;  ///< A cut-off that hides nothing.
 constexpr tick_t kEarliest = -0x7fffffffffffffff - 1;

@@ -1,4 +1,4 @@
-// A batch on its way into the store: what the kernels of insert*.cu hand on to each other. Device code alone.
+// A batch being inserted: data shared by the kernels of insert*.cu. Device code only.
 #pragma once
 
 #include "tgflow/cuda/snapshot.hpp"
@@ -8,10 +8,10 @@
 namespace tgflow {
 
 constexpr int kPieceClasses = 160;
-constexpr int kClasses = kPieceClasses + 32;  ///< Then one for each power of two that a directory may be.
-constexpr int kNoClass = 255;                 ///< Marks what is not there.
+constexpr int kClasses = kPieceClasses + 32;  ///< Then one per power-of-two size of directories.
+constexpr int kNoClass = 255;                 ///< Marks a missing item.
 
-/// The class of pieces with this capacity, which `tail_capacity` gave: at most 64, or of 4 significant bits.
+/// The class of pieces with a capacity from `tail_capacity`: at most 64, or of 4 significant bits.
 TGFLOW_HD inline int piece_class(int64_t capacity) {
   int exponent = 0;
   int64_t digits = capacity;
@@ -19,38 +19,38 @@ TGFLOW_HD inline int piece_class(int64_t capacity) {
   return exponent == 0 ? static_cast<int>(digits) : 56 + 8 * exponent + static_cast<int>(digits - 8);
 }
 
-/// The class of directories with room for `max_blocks`, one less than a power of two.
+/// The class of directories with room for `max_blocks`, a power of two less one.
 TGFLOW_HD inline int room_class(uint32_t max_blocks) {
   int exponent = 0;
   for (uint64_t size = uint64_t{max_blocks} + 1; size > 1; size >>= 1) ++exponent;
   return kPieceClasses + exponent;
 }
 
-/// What is free: class `c` has the `count[c]` items from `items[begin[c]]` on.
+/// Free items: class `c` has the `count[c]` items from `items[begin[c]]` on.
 struct FreeItems {
   const uint64_t* items;  ///< Places of pieces, addresses of directories.
   const int64_t* begin;
   int64_t* count;
 
-  /// Whether there is a `rank`th item of a class, from 0.
+  /// Whether a class has a `rank`th item, from 0.
   TGFLOW_HD bool has(int size_class, int64_t rank) const { return rank < count[size_class]; }
-  /// The last item first, so that what is left stays in front.
+  /// The last item first, so that the rest stays in front.
   TGFLOW_HD uint64_t item(int size_class, int64_t rank) const {
     return items[begin[size_class] + count[size_class] - 1 - rank];
   }
 };
 
-/// The node of a pair that is none: a self-loop's second, or one of a node that is not held.
+/// The node of an absent pair: a self-loop's second, or one of a node that is not held.
 constexpr int32_t kAbsent = 0x7fffffff;
 constexpr int kDemands = 3;
 
-/// Fresh memory: pieces are cut off a line that runs through the chunks. One that begins in the last
+/// Fresh memory: pieces are cut off a line that runs through the chunks. A piece that starts in the last
 /// `max_capacity` entries of a chunk belongs to the next, so none straddles two.
 struct Fresh {
-  int64_t line;          ///< Where on the line this batch begins.
-  int64_t stride;        ///< Chunks are that far apart on the line.
-  Directory* rooms;      ///< Where its directories begin.
-  int64_t max_capacity;  ///< Entries of a block at most.
+  int64_t line;          ///< Start of this batch on the line.
+  int64_t stride;        ///< Distance between chunks on the line.
+  Directory* rooms;      ///< Start of its directories.
+  int64_t max_capacity;  ///< Most entries of a block.
 
   TGFLOW_HD place_t place(int64_t offset, int64_t capacity) const {
     return place_of((line + offset) / stride, (line + offset) % stride, capacity);
@@ -58,26 +58,26 @@ struct Fresh {
   TGFLOW_HD Directory* room(int64_t offset) const { return rooms + offset; }
 };
 
-/// Where fresh memory goes on: the host does not wait to learn what the batches before have taken.
+/// Position in fresh memory: the host does not wait for the totals of earlier batches.
 struct FreshCursor {
   int64_t line;
   Directory* rooms;
-  unsigned long long finished;  ///< Thread blocks of `insert_small_commit` that are done.
+  unsigned long long finished;  ///< Thread blocks of `insert_small_commit` that have finished.
 };
 
-/// What a batch takes, as the host reads it later.
+/// Memory that a batch takes, read later by the host.
 struct Totals {
   int64_t runs;
   int64_t blocks;
-  int64_t entries;     ///< Fresh ones.
+  int64_t entries;     ///< Fresh entries.
   int64_t rooms;       ///< Units of fresh directories.
   int64_t given_up;    ///< Old blocks and directories.
-  int64_t max_blocks;  ///< Of the node that has most of those that grow.
+  int64_t max_blocks;  ///< Largest number of blocks of a growing node.
 };
 
-/// What a run needs of each kind of memory: its rank among all that need it.
+/// Ranks of a run among all runs that need the same kind of memory.
 struct Ranks {
-  int32_t full;  ///< Of the first of its blocks of the most entries.
+  int32_t full;  ///< Of its first full-size block.
   int32_t last;  ///< Of its last block.
   int32_t room;  ///< Of its directory.
 };
@@ -85,47 +85,47 @@ struct Ranks {
 /// Counters behind those of the size classes.
 constexpr int kGivenUp = kClasses, kMaxBlocks = kClasses + 1, kCounters = kClasses + 2;
 
-/// A run is a node's pairs; arrays have room for one run a pair.
+/// A run is a node's pairs; arrays have room for one run per pair.
 struct Insertion {
-  StoreView store;    ///< As published, but for chunks added since.
-  Directory** heads;  ///< With room for all nodes that are held, where it is time to publish.
+  StoreView store;    ///< As published, except chunks added since.
+  Directory** heads;  ///< With room for all held nodes, at the time of publishing.
   const node_t* src;
   const node_t* dst;
   const tick_t* t;
   eid_t first_eid;
   int64_t num_pairs;
-  int64_t sides;   ///< Pairs of an event: 2, or 1 where sources alone have neighbors.
+  int64_t sides;   ///< Pairs per event: 2, or 1 if only sources have neighbors.
   int32_t* node;   ///< Per pair, by local id, sorted.
   int64_t* pair;   ///< Per sorted pair: 2 * row, + 1 for the destination's.
-  int32_t* run;    ///< Per pair: first whether a run begins, then runs so far.
+  int32_t* run;    ///< Per pair: first whether a run starts, then the prefix sum.
   int64_t* begin;  ///< Per run, and the end.
   RunPlan* plans;
   Ranks* ranks;
-  int64_t* demand;  ///< [kDemands, num_pairs]: blocks, fresh entries and rooms; then summed up.
-  int32_t* needed;  ///< Counters: per size class, then the others.
+  int64_t* demand;  ///< [kDemands, num_pairs]: blocks, fresh entries and rooms; then prefix sums.
+  int32_t* needed;  ///< Counters: per size class, then others.
   FreeItems free;
-  Fresh fresh;           ///< But for where it begins, which the cursor knows.
-  place_t* places;       ///< Of all new blocks.
+  Fresh fresh;           ///< Its start is in the cursor.
+  place_t* places;       ///< Places of all new blocks.
   Directory** dirs;      ///< Per run.
-  uint64_t* given_up;    ///< [2, pairs]: old blocks and directories, 0 for none.
+  uint64_t* given_up;    ///< [2, pairs]: replaced blocks and directories, 0 for none.
   uint8_t* given_class;  ///< Their size classes.
   FreshCursor* cursor;
-  Directory* slab;  ///< Where directories go on instead of at the cursor, or null.
+  Directory* slab;  ///< Start of directories instead of the cursor, or null.
   Totals* totals;   ///< In host memory.
   Snapshot* snapshot;
-  Snapshot next;  ///< What the snapshot becomes.
+  Snapshot next;  ///< The next snapshot.
 
   TGFLOW_HD int64_t num_runs() const { return num_pairs == 0 ? 0 : run[num_pairs - 1]; }
   TGFLOW_HD int64_t row(int64_t p) const { return pair[p] >> 1; }
   TGFLOW_HD Mark mark(int64_t p) const { return {first_eid + row(p), t[row(p)]}; }
   TGFLOW_HD node_t neighbor(int64_t p) const { return (pair[p] & 1) != 0 ? src[row(p)] : dst[row(p)]; }
-  /// What the runs before `r` need.
+  /// The demand of the runs before `r`.
   TGFLOW_HD int64_t before(int kind, int64_t r) const {
     return r == 0 ? 0 : demand[kind * num_pairs + r - 1];
   }
-  /// Whether memory of rank `rank` is fresh, none of its class being free.
+  /// Whether memory of rank `rank` is fresh, as its class has too few free items.
   TGFLOW_HD bool is_fresh(int size_class, int64_t rank) const { return !free.has(size_class, rank); }
-  /// The fresh memory from where this batch begins.
+  /// The fresh memory from the start of this batch.
   TGFLOW_HD Fresh fresh_here() const {
     return {cursor->line, fresh.stride, slab != nullptr ? slab : cursor->rooms, fresh.max_capacity};
   }
@@ -142,12 +142,12 @@ __device__ inline RunPlan plan_of(const Insertion& in, int64_t r) {
   return plan_run(in.store, dir, in.begin[r + 1] - begin, in.fresh.max_capacity, eids);
 }
 
-/// How many blocks of the most entries a plan asks for.
+/// Number of full-size blocks that a plan requests.
 __device__ inline int num_full_blocks(const RunPlan& plan) {
   return plan.num_blocks == 0 ? 0 : static_cast<int>(plan.num_blocks) - 1;
 }
 
-/// Adds what a plan needs to `counted`, and returns its ranks there.
+/// Adds a plan's demand to `counted`, and returns its ranks there.
 __device__ inline Ranks count_needs(const Insertion& in, const RunPlan& plan, int* counted) {
   Ranks ranks{0, 0, 0};
   const int num_full = num_full_blocks(plan);
@@ -163,7 +163,7 @@ __device__ inline Ranks count_needs(const Insertion& in, const RunPlan& plan, in
   return ranks;
 }
 
-/// What a planned run needs of each demand.
+/// Demand of a planned run.
 struct Demand {
   int64_t blocks, entries, rooms;
 };
@@ -178,7 +178,7 @@ __device__ inline Demand demand_of(const Insertion& in, const RunPlan& plan, con
   return {plan.num_blocks, entries, fresh_room ? int64_t{plan.max_blocks} + 1 : 0};
 }
 
-/// Tells the host what the batch takes.
+/// Writes the totals of the batch for the host.
 __device__ inline void note_totals(const Insertion& in, int64_t runs, const Demand& sums) {
   *in.totals = {runs, sums.blocks, sums.entries, sums.rooms, in.needed[kGivenUp], in.needed[kMaxBlocks]};
 }
@@ -191,7 +191,7 @@ __device__ inline bool holds(const Directory* dir, place_t place) {
   return false;
 }
 
-/// Gives the new blocks of run `r` their places.
+/// Assigns places to the new blocks of run `r`.
 __device__ inline place_t* place_blocks(const Insertion& in, const RunPlan& plan, int64_t r) {
   const Fresh fresh = in.fresh_here();
   place_t* places = in.places + in.before(kBlocks, r);
@@ -216,13 +216,13 @@ __device__ inline Directory* room_of(const Insertion& in, const RunPlan& plan, i
   return reinterpret_cast<Directory*>(in.free.item(size_class, rank));
 }
 
-/// Notes what run `r` no longer needs; nothing where there is no such run.
+/// Records memory replaced by run `r`; nothing if there is no such run.
 __device__ inline void note_given_up(const Insertion& in, const RunPlan& plan, int64_t r) {
   uint64_t block = 0, directory = 0;
   if (plan.regrows != 0) {
     block = plan.dir->blocks()[0].place;
     if (plan.dir->version != nullptr && holds(plan.dir->version->older, block))
-      block = 0;  // still read there
+      block = 0;  // still being read
   }
   if (plan.max_blocks != 0 && plan.dir != nullptr) directory = reinterpret_cast<uint64_t>(plan.dir);
   in.given_up[r] = block;
@@ -243,7 +243,7 @@ __device__ inline void write_entry(const Insertion& in, const RunPlan& plan, con
                                         static_cast<uint32_t>(mark.eid - segment.base_eid)};
 }
 
-/// By all threads of one block, when all runs are published: counts off what was taken and moves the
+/// By all threads of one block, when all runs are published: subtracts used memory and advances the
 /// snapshot.
 __device__ inline void finish_insertion(const Insertion& in) {
   for (int c = static_cast<int>(threadIdx.x); c < kClasses; c += static_cast<int>(blockDim.x)) {

@@ -1,5 +1,5 @@
-// Sums over lists of slots, one list a row: each in the order of its slots, so that the bits are the same
-// at every run. Device code alone.
+// Sums over lists of slots, one list per row: each in the order of its slots, so that results are
+// deterministic. Device code only.
 #pragma once
 
 #include "tgflow/cuda/warp.hpp"
@@ -13,12 +13,12 @@ struct RowLists {
   int64_t num_rows;
 };
 
-constexpr int kListWarps = 8;  ///< Of a thread block.
+constexpr int kListWarps = 8;  ///< Warps per thread block.
 constexpr int kTogether = 4;
-constexpr int64_t kLongList = 64;  ///< A row with more slots is shared by a thread block.
+constexpr int64_t kLongList = 64;  ///< Rows with more slots are summed by a thread block.
 
 /// Fills out[r], `width` wide, with the sum of `terms` over the slots of row r. `terms.add(sum, slot, i)`
-/// adds a slot's numbers from column `i` on. A warp takes a short list; all of the block's share a long one.
+/// adds a slot's numbers from column `i` on. One warp sums a short list, a thread block a long one.
 template <int kWidth, typename Terms>
 __device__ inline void sum_lists(const RowLists& lists, int64_t width, const Terms& terms, float* out) {
   using Sum = Pack<kWidth>;
@@ -28,7 +28,7 @@ __device__ inline void sum_lists(const RowLists& lists, int64_t width, const Ter
   const auto sum_of = [&](int64_t begin, int64_t end, int64_t i) {
     Sum sum = Sum::filled(0);
     int64_t s = begin;
-    for (; s + kTogether <= end; s += kTogether) {  // their rows are on the way at the same time
+    for (; s + kTogether <= end; s += kTogether) {  // loads their rows concurrently
       int64_t slot[kTogether];
       for (int u = 0; u < kTogether; ++u) slot[u] = lists.slot[s + u];
       for (int u = 0; u < kTogether; ++u) terms.add(sum, slot[u], i);

@@ -1,5 +1,5 @@
-// A store as kernels find it: in device memory, so that a captured CUDA graph sees it grow. Device code
-// alone.
+// A store for kernels: in device memory, so that a captured CUDA graph sees it grow. Device code
+// only.
 #pragma once
 
 #include "tgflow/cuda/warp.hpp"
@@ -13,9 +13,9 @@ struct Snapshot {
   eid_t position;  ///< Samplers see the events below it.
 };
 
-/// Moves a snapshot on: readers that see the new position find all that is below it. Two fields are ordered
-/// behind those before: `num_nodes`, since readers take it for the length of `heads`, and `position`. The
-/// rest may be seen early: tables only gain rows.
+/// Advances a snapshot: readers that see the new position find all events below it. Two fields are stored
+/// with release: `num_nodes`, since readers use it as the length of `heads`, and `position`. The
+/// others may be seen early: tables only gain rows.
 __device__ inline void publish(Snapshot* snapshot, const Snapshot& next) {
   store_relaxed(&snapshot->store.chunks, next.store.chunks);
   store_relaxed(&snapshot->store.tiers, next.store.tiers);
@@ -29,27 +29,27 @@ __device__ inline void publish(Snapshot* snapshot, const Snapshot& next) {
   store_release(&snapshot->position, next.position);
 }
 
-/// What changes from one replay of a captured launch to the next: in device memory, read when the kernel
+/// Parameters that differ between replays of a captured launch: in device memory, read when the kernel
 /// runs.
 struct SampleParams {
-  eid_t before_all;  ///< Instead of the queries' own.
-  uint64_t key;      ///< Instead of the sampler's.
-  int64_t size;      ///< Queries from here on have no answers.
+  eid_t before_all;  ///< Replaces the queries' own.
+  uint64_t key;      ///< Replaces the sampler's.
+  int64_t size;      ///< Later queries have no results.
 };
 
-/// What a thread block shares while it reads a store.
+/// State shared by a thread block that reads a store.
 struct SharedReading {
   int64_t snapshot[sizeof(Snapshot) / sizeof(int64_t)];
   int64_t reads[2];
   SampleParams params;
 };
 
-/// One thread reads the snapshot for its block: the lanes of a tile must not disagree on what they see. Where
-/// the store wants it, counts what the block reads from each tier. All threads, whole warps, come to begin
-/// and end.
+/// One thread reads the snapshot for its block: the lanes of a tile must see the same state. If the
+/// store counts reads, adds up the block's reads from each tier. All threads, whole warps, must reach the
+/// constructor and `end`.
 class Reading {
  public:
-  /// Limits the queries to what is published. `params` may be null: the arguments count.
+  /// Limits the queries to published events. `params` may be null: the arguments apply.
   __device__ Reading(const Snapshot* snapshot, const SampleParams* params, Queries& queries, Sampler& sampler,
                      SharedReading& shared)
       : shared_(shared) {
@@ -58,7 +58,7 @@ class Reading {
       seen.position = load_acquire(&snapshot->position);
       seen.store = snapshot->store;
       seen.store.num_nodes = load_acquire(&snapshot->store.num_nodes);
-      seen.store.heads = load_dependent(&snapshot->store.heads);  // later: never too few for the count
+      seen.store.heads = load_dependent(&snapshot->store.heads);  // read after: never too few for the count
       shared.reads[0] = shared.reads[1] = 0;
       shared.params =
           params != nullptr ? *params : SampleParams{queries.before_all, sampler.key, queries.size};
@@ -72,13 +72,13 @@ class Reading {
     if (seen.position < queries.before_all) queries.before_all = seen.position;
   }
 
-  /// Whether query `i` is one of those in use.
+  /// Whether query `i` is in use.
   __device__ bool asks(int64_t i) const { return i < shared_.params.size; }
 
-  /// Adds up what the block's threads have counted: a warp's in its lanes, then the warps' in shared memory.
+  /// Sums the threads' counts: a warp's by its lanes, then the warps' in shared memory.
   __device__ void end() {
     if (reads_ == nullptr) return;
-    __syncthreads();  // the tiles of a warp come one after the other
+    __syncthreads();  // tiles of a warp arrive one after the other
     for (int tier = 0; tier < 2; ++tier) {
       long long sum = mine_[tier];
       for (int step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);

@@ -1,4 +1,4 @@
-// Sorting and prefix sums by the threads of a block, and what each takes. Device code alone.
+// Sorting, prefix sums and work shares of a thread block's threads. Device code only.
 #pragma once
 
 #include "tgflow/cuda/warp.hpp"
@@ -6,8 +6,8 @@
 
 namespace tgflow {
 
-/// Sorts `size` keys in shared memory, a power of two of them: a bitonic network, which needs no more memory.
-/// Every thread of the block comes.
+/// Sorts `size` keys in shared memory, a power of two of them, by a bitonic network, in place.
+/// All threads of the block must call it.
 __device__ inline void sort_keys(uint64_t* keys, int size) {
   const int first = static_cast<int>(threadIdx.x), stride = static_cast<int>(blockDim.x);
   for (int run = 2; run <= size; run *= 2) {
@@ -26,7 +26,7 @@ __device__ inline void sort_keys(uint64_t* keys, int size) {
   }
 }
 
-/// What each thread takes of `size` items: neighboring ones, so that it can sum them up first.
+/// A thread's share of `size` items: consecutive ones, so that it can sum them first.
 struct Share {
   int64_t begin, end;
 
@@ -37,8 +37,8 @@ struct Share {
   }
 };
 
-/// Returns the sum of what the threads before this one bring, and in `total` that of all. Every thread of the
-/// block comes, whole warps of them; `sums` is shared, with room for a number a warp.
+/// Returns the sum of the numbers of all earlier threads, and in `total` that of all. All threads of the
+/// block must call it, in whole warps; `sums` is shared, with room for one number per warp.
 __device__ inline int64_t sum_before(int64_t mine, int64_t* sums, int64_t* total) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const int num_warps = static_cast<int>(blockDim.x) / kWarp;
@@ -47,7 +47,7 @@ __device__ inline int64_t sum_before(int64_t mine, int64_t* sums, int64_t* total
     const long long other = __shfl_up_sync(0xffffffffu, through, step);
     if (lane >= step) through += other;
   }
-  __syncthreads();  // `sums` may still be read from the call before
+  __syncthreads();  // the previous call may still read `sums`
   if (lane == kWarp - 1) sums[warp] = through;
   __syncthreads();
   int64_t before = through - mine;

@@ -1,5 +1,5 @@
-// Tiles of a few lanes and whole warps that work on one item, and rows of numbers that lanes share. Device
-// code alone.
+// Tiles of a few lanes and whole warps that work on one item, and packs of numbers that lanes share. Device
+// code only.
 #pragma once
 
 #include "tgflow/types.hpp"
@@ -13,7 +13,7 @@ __device__ inline int64_t thread_index() {
   return blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
 }
 
-/// `kLanes` lanes, a power of two below 32; all of them must come to every call below.
+/// `kLanes` lanes, a power of two below 32; all of them must make every call below.
 template <int kLanes>
 struct Tile {
   int lane;       ///< Of this thread, in [0, kLanes).
@@ -27,12 +27,12 @@ struct Tile {
   __device__ static int64_t index() { return thread_index() / kLanes; }
   __device__ static int64_t count() { return gridDim.x * static_cast<int64_t>(blockDim.x) / kLanes; }
 
-  /// What lane `from` has in `value`.
+  /// The `value` of lane `from`.
   template <typename T>
   __device__ T broadcast(T value, int from) const {
     return __shfl_sync(mask, value, from, kLanes);
   }
-  /// What the first lane has: all lanes read the same memory, but perhaps not before and after the same
+  /// The first lane's value: lanes that read the same memory might do so before and after the same
   /// write.
   template <typename T>
   __device__ T agreed(T value) const {
@@ -43,9 +43,9 @@ struct Tile {
     return reinterpret_cast<T*>(broadcast(reinterpret_cast<unsigned long long>(address), 0));
   }
   __device__ bool any(bool holds) const { return __any_sync(mask, holds) != 0; }
-  /// In how many lanes it holds.
+  /// Number of lanes in which it holds.
   __device__ int count_of(bool holds) const { return __popc(__ballot_sync(mask, holds)); }
-  /// What a lane wrote before, the others read after.
+  /// Makes earlier writes of each lane visible to the others.
   __device__ void sync() const { __syncwarp(mask); }
 };
 
@@ -56,13 +56,13 @@ __device__ inline int lane_index() { return static_cast<int>(threadIdx.x) % kWar
 __device__ inline int64_t warp_index() { return thread_index() / kWarp; }
 __device__ inline int64_t warp_count() { return gridDim.x * static_cast<int64_t>(blockDim.x) / kWarp; }
 
-/// What lane `from` has in `value`.
+/// The `value` of lane `from`.
 template <typename T>
 __device__ inline T from_lane(T value, int from) {
   return __shfl_sync(kWholeWarp, value, from);
 }
 
-/// In every lane the sum over all lanes, added up in one order.
+/// The sum over all lanes, in every lane, in a fixed order.
 template <typename T>
 __device__ inline T warp_sum(T value) {
   for (int bit = kWarp / 2; bit > 0; bit /= 2) value += __shfl_xor_sync(kWholeWarp, value, bit);
@@ -78,7 +78,7 @@ __device__ inline T warp_max(T value) {
   return value;
 }
 
-/// Neighboring numbers of a row, read and written at once: rows begin at multiples of their size.
+/// Adjacent numbers of a row, read and written at once: rows start at multiples of their size.
 template <int kWidth>
 struct alignas(sizeof(float) * kWidth) Pack {
   float at[kWidth];

@@ -6,7 +6,7 @@
 namespace tgflow {
 
 #ifdef __CUDA_ARCH__
-// On the device one load or store carries the ordering: a fence would make all others wait as well.
+// On the device one load or store carries the ordering: a fence would also order all others.
 template <int kBytes>
 struct DeviceWord;
 template <>
@@ -66,7 +66,7 @@ union InWord {
 };
 #endif
 
-/// Reads `*p`; what its writer wrote before `store_release` is then readable too.
+/// Loads `*p` with acquire: earlier writes of the thread that stored it are visible.
 template <typename T>
 TGFLOW_HD inline T load_acquire(const T* p) {
 #ifdef __CUDA_ARCH__
@@ -78,9 +78,9 @@ TGFLOW_HD inline T load_acquire(const T* p) {
 #endif
 }
 
-/// Reads a pointer, or a number that an address is made of, for reads of what is there. On the device those
-/// follow it since they cannot begin before they know where; it does not empty the multiprocessor's cache as
-/// `load_acquire` does, so they must not find there what was cached earlier: `StoreView` says why they do
+/// Loads a pointer, or a number that an address is computed from, for dependent reads. On the device these
+/// follow it, since their address depends on it; unlike `load_acquire` it does not flush the multiprocessor's
+/// cache, so stale data must not be in that cache: `StoreView` explains why it is
 /// not.
 template <typename T>
 TGFLOW_HD inline T load_dependent(const T* p) {
@@ -93,7 +93,7 @@ TGFLOW_HD inline T load_dependent(const T* p) {
 #endif
 }
 
-/// Writes `*p` after all that its writer wrote before.
+/// Stores `*p` with release, after all earlier writes of this thread.
 template <typename T>
 TGFLOW_HD inline void store_release(T* p, T value) {
 #ifdef __CUDA_ARCH__
@@ -105,7 +105,7 @@ TGFLOW_HD inline void store_release(T* p, T value) {
 #endif
 }
 
-/// Writes `*p` in one piece, in no order with other writes.
+/// Stores `*p` atomically, unordered with other writes.
 template <typename T>
 TGFLOW_HD inline void store_relaxed(T* p, T value) {
 #ifdef __CUDA_ARCH__
@@ -117,7 +117,7 @@ TGFLOW_HD inline void store_relaxed(T* p, T value) {
 #endif
 }
 
-/// Adds to a counter that others add to as well.
+/// Adds to a counter shared by several threads.
 TGFLOW_HD inline void add_relaxed(int64_t* p, int64_t value) {
 #ifdef __CUDA_ARCH__
   atomicAdd(reinterpret_cast<unsigned long long*>(p), static_cast<unsigned long long>(value));

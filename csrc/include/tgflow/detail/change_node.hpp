@@ -1,8 +1,8 @@
-// Changing one node's past: what stays, in its order, block by block. No `std::` here.
+// Changing one node's past: the remaining entries, in order, block by block. No `std::` here.
 //
-// A change walks the node's blocks and tells a sink what is left of them: whole blocks, which the new
-// directory shares with the old one, or single entries, which go to new blocks. It is walked twice: a
-// `ChangePlanner` counts what the new blocks need, and once that is reserved a `ChangeWriter` writes them.
+// A change walks the node's blocks and passes the remaining entries to a sink: whole blocks, which the new
+// directory shares with the old one, or single entries, which go to new blocks. It runs twice: a
+// `ChangePlanner` counts the demand of new blocks, and once that is reserved a `ChangeWriter` writes them.
 #pragma once
 
 #include "tgflow/detail/insert_run.hpp"
@@ -10,7 +10,7 @@
 
 namespace tgflow {
 
-/// An entry that a change puts in or takes out.
+/// An entry that a change adds or removes.
 struct Edit {
   tick_t t;
   eid_t eid;
@@ -21,29 +21,29 @@ TGFLOW_HD inline bool comes_before(tick_t t, eid_t eid, tick_t other_t, eid_t ot
   return t < other_t || (t == other_t && eid < other_eid);
 }
 
-/// A change of one node: edits, or forgetting what is too old or too much.
+/// A change of one node: edits, or removal of entries that are too old or too many.
 struct Change {
-  const Edit* edits;  ///< Ordered by (t, eid); what is put in has larger events than all that is there.
+  const Edit* edits;  ///< Ordered by (t, eid); added events are larger than all present ones.
   int64_t num_edits;
-  bool puts_in;       ///< Or else takes out; what is not there is passed over.
-  tick_t min_t;       ///< Earlier entries are forgotten,
-  int64_t max_count;  ///< and then the oldest, so that no more than this are left.
+  bool puts_in;       ///< Else removes; missing entries are skipped.
+  tick_t min_t;       ///< Earlier entries are removed,
+  int64_t max_count;  ///< and then the oldest, down to this number.
 };
 
-/// How many of the oldest entries a change forgets.
+/// Number of oldest entries that a change removes.
 TGFLOW_HD inline int64_t num_forgotten(const StoreView& store, const Directory* dir, const Change& change) {
   const int64_t too_old = find_visible(store, dir, change.min_t, kEveryEvent).count;
   const int64_t too_many = dir->total - change.max_count;
   return too_old > too_many ? too_old : too_many;
 }
 
-/// Whether an edit belongs before the block that begins with `first`.
+/// Whether an edit belongs before the block that starts with `first`.
 TGFLOW_HD inline bool belongs_before(const Edit& edit, bool puts_in, const Block& block, const Entry& first) {
   return puts_in ? edit.t < first.t
                  : comes_before(edit.t, edit.eid, first.t, block.base_eid + first.eid_offset);
 }
 
-/// Tells `sink` what `change` leaves of `dir` (may be null): `share(block, size)` and `add(t, eid, nbr)`.
+/// Passes the rest of `dir` (may be null) after `change` to `sink`: `share(block, size)`, `add(t, eid, nbr)`.
 template <typename Sink>
 TGFLOW_HD void change_node(const StoreView& store, const Directory* dir, const Change& change, Sink& sink) {
   const int64_t num_blocks = dir == nullptr ? 0 : dir->num_blocks;
@@ -91,7 +91,7 @@ struct NewBlock {
   eid_t base_eid;
 };
 
-/// Counts what a change needs; calls `made(NewBlock)` for every block that it makes.
+/// Counts the demand of a change; calls `made(NewBlock)` for every block that it makes.
 template <typename Made>
 class ChangePlanner {
  public:
@@ -135,7 +135,7 @@ class ChangePlanner {
   eid_t last_eid_ = 0;
 };
 
-/// Writes the new directory, whose new blocks are as planned and lie at `places`.
+/// Writes the new directory, with new blocks as planned, at `places`.
 class ChangeWriter {
  public:
   TGFLOW_HD ChangeWriter(const StoreView& store, Directory* dir, const NewBlock* planned,

@@ -7,17 +7,17 @@
 
 namespace tgflow {
 
-/// The phase w * dt in float32, rounded as torch does, brought to [-pi / 2, pi / 2] by whole turns and then
+/// The phase w * dt in float32, rounded as in torch, reduced to [-pi / 2, pi / 2] by whole turns and then
 /// halved. Exact to float32 for any float32 phase: turns are counted in double.
 TGFLOW_HD_INLINE float half_angle(float w, float dt) {
   constexpr double kTurn = 6.283185307179586;
-  constexpr double kRound = 6755399441055744.0;  // adding and taking it away rounds to an integer
+  constexpr double kRound = 6755399441055744.0;  // adding and subtracting it rounds to an integer
   const double phase = w * dt;
   const double turns = (phase * (1 / kTurn) + kRound) - kRound;
   return static_cast<float>((phase - turns * kTurn) * 0.5);
 }
 
-/// Taylor's series to the last term that float32 sees on [-pi / 2, pi / 2].
+/// Taylor's series to the last term significant in float32 on [-pi / 2, pi / 2].
 TGFLOW_HD_INLINE float short_sin(float x) {
   const float y = x * x;
   float p = -2.5052108e-8f;

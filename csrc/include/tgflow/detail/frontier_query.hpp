@@ -1,4 +1,4 @@
-// What a row of a frontier stands for, on the host and on the device. No `std::` here.
+// The query of a frontier's row, on the host and on the device. No `std::` here.
 #pragma once
 
 #include "tgflow/detail/mix.hpp"
@@ -6,7 +6,7 @@
 
 namespace tgflow {
 
-/// A query, with 0 for what it is compared without.
+/// A query, with 0 for columns that are not compared.
 struct FrontierQuery {
   node_t node;
   tick_t t;

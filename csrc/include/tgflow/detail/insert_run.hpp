@@ -1,4 +1,4 @@
-// Appending to one node: what a run of its new entries needs, and how it is linked in. No `std::` here.
+// Appending to one node: the demand of a run of new entries, and linking it in. No `std::` here.
 //
 // A batch is inserted in phases, each over all runs: plan, reserve memory for all plans, and only then link,
 // write and publish. So a batch that does not fit changes nothing, and each phase can be one GPU launch.
@@ -8,21 +8,21 @@
 
 namespace tgflow {
 
-constexpr int64_t kOneBlock = 36;    ///< Up to here a node has one block, which grows by being copied.
-constexpr int64_t kMinChained = 17;  ///< Capacities of the blocks that follow.
+constexpr int64_t kOneBlock = 36;    ///< Up to this size a node has one block, which grows by copying.
+constexpr int64_t kMinChained = 17;  ///< Least capacity of later blocks.
 constexpr int64_t kMaxChained = 16384;
-constexpr int64_t kGrowth = 8;  ///< A new block has room for this fraction of what the node has.
+constexpr int64_t kGrowth = 8;  ///< A new block has room for this fraction of the node's entries.
 constexpr int64_t kMaxOffset = 0xffffffff;
 
-/// What the new entries of one node need.
+/// The demand of one node's new entries.
 struct RunPlan {
-  Directory* dir;       ///< The node's now, or null.
+  Directory* dir;       ///< The node's present one, or null.
   uint32_t size;        ///< New entries.
-  uint32_t in_tail;     ///< How many of them the last block takes.
+  uint32_t in_tail;     ///< Number of them that fit in the last block.
   uint32_t num_blocks;  ///< New blocks for the rest.
-  uint32_t capacity;    ///< Of the last new block; the others have the most that a block may have.
-  uint32_t max_blocks;  ///< Of a new directory; 0 where the old one has room.
-  uint32_t regrows;     ///< Whether the new block takes the only one's place and begins with its entries.
+  uint32_t capacity;    ///< Of the last new block; the others have the largest.
+  uint32_t max_blocks;  ///< Of a new directory; 0 if the old one has room.
+  uint32_t regrows;     ///< Whether the new block replaces the only one and starts with its entries.
 };
 
 /// The smallest capacity of a growing block for `num_entries`: steps of about a third keep the slack small.
@@ -32,7 +32,7 @@ TGFLOW_HD inline int64_t small_capacity(int64_t num_entries) {
   return capacity;
 }
 
-/// The capacity of a chained block: one that growing blocks have too, so that what they leave is used again,
+/// The capacity of a chained block: one that growing blocks also have, so that their memory is reused,
 /// or `num_entries` rounded up to 4 significant bits.
 TGFLOW_HD inline int64_t chained_capacity(int64_t num_entries) {
   if (num_entries <= kOneBlock) return small_capacity(num_entries);
@@ -41,7 +41,7 @@ TGFLOW_HD inline int64_t chained_capacity(int64_t num_entries) {
   return (num_entries + step - 1) / step * step;
 }
 
-/// The capacity of a last block for `num_entries`, of a node with `total` entries then.
+/// The capacity of a last block for `num_entries`, where the node then has `total` entries.
 TGFLOW_HD inline int64_t tail_capacity(int64_t num_entries, int64_t total, int64_t max_capacity) {
   if (total <= kOneBlock) {
     const int64_t capacity = small_capacity(num_entries);
@@ -63,7 +63,7 @@ TGFLOW_HD inline int64_t directory_bytes(int64_t max_blocks) {
   return static_cast<int64_t>(sizeof(Directory)) + max_blocks * static_cast<int64_t>(sizeof(Block));
 }
 
-/// Adds the blocks that `rest` entries need behind the `num_linked` that stay.
+/// Adds the blocks for `rest` entries after the `num_linked` existing ones.
 TGFLOW_HD inline void plan_blocks(RunPlan& plan, int64_t rest, int64_t num_linked, int64_t total,
                                   int64_t max_capacity) {
   const int64_t num_new = (rest + max_capacity - 1) / max_capacity;
@@ -75,7 +75,7 @@ TGFLOW_HD inline void plan_blocks(RunPlan& plan, int64_t rest, int64_t num_linke
 }
 
 /// Plans for `size` new entries, the events `eids(0) < ... < eids(size - 1)`, of the node with `dir` (may be
-/// null). A block of the host tier is not written to again.
+/// null). Blocks of the host tier are never written again.
 template <typename Eids>
 TGFLOW_HD inline RunPlan plan_run(const StoreView& store, Directory* dir, int64_t size, int64_t max_capacity,
                                   const Eids& eids) {
@@ -111,7 +111,7 @@ TGFLOW_HD inline int64_t capacity_of_new(const RunPlan& plan, uint32_t b, int64_
 }
 
 /// Makes room for the new entries: returns the directory that `publish_run` will publish, `room` if the plan
-/// asks for a new one. Readers notice nothing but that their node's only block has moved.
+/// needs a new one. The only visible effect on readers is that the node's only block has moved.
 /// `places`: of the new blocks; `first(j)`: the event and time of new entry `j`, as a `Mark`.
 struct Mark {
   eid_t eid;
@@ -145,7 +145,7 @@ TGFLOW_HD inline Directory* link_run(const StoreView& store, const RunPlan& plan
   return dir;
 }
 
-/// Where new entries of a plan go: `size` of them from number `begin` on, to `entries`.
+/// Destination of a plan's new entries: `size` of them from number `begin` on, at `entries`.
 struct Segment {
   place_t place;
   Entry* entries;
@@ -172,12 +172,12 @@ TGFLOW_HD inline Segment segment_of(const StoreView& store, const RunPlan& plan,
           rest < max_capacity ? rest : max_capacity};
 }
 
-/// Segments of a plan, an empty first one included.
+/// Number of segments of a plan, an empty first one included.
 TGFLOW_HD inline uint32_t num_segments(const RunPlan& plan) {
   return plan.regrows != 0 ? 1 : 1 + plan.num_blocks;
 }
 
-/// Lets readers see the entries of a linked plan: those below their cut-off.
+/// Publishes the entries of a linked plan to readers with later cut-offs.
 TGFLOW_HD inline void publish_run(const RunPlan& plan, Directory* dir, Directory** head) {
   const int64_t total = (plan.dir == nullptr ? 0 : plan.dir->total) + plan.size;
   const uint32_t num_linked = plan.dir == nullptr ? 0 : plan.dir->num_blocks;

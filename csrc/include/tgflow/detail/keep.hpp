@@ -1,11 +1,11 @@
-// Which elements dropout keeps: a function of (key, row, element) alone, so every device agrees. No `std::`.
+// Elements kept by dropout: a function of (key, row, element), equal on every device. No `std::`.
 #pragma once
 
 #include "tgflow/random.hpp"
 
 namespace tgflow {
 
-constexpr int64_t kWords = 4;  ///< Elements that one draw decides about.
+constexpr int64_t kWords = 4;  ///< Elements per draw.
 
 /// Elements whose random word is below `threshold` are dropped, the others scaled up to keep the mean.
 struct Dropout {
@@ -15,7 +15,7 @@ struct Dropout {
   TGFLOW_HD float factor(uint32_t word) const { return word < threshold ? 0.0f : scale; }
 };
 
-/// Of a rate in [0, 1).
+/// The parameters for a rate in [0, 1).
 TGFLOW_HD inline Dropout dropout_of(double rate) {
   return {static_cast<uint32_t>(rate * 0x1p32), static_cast<float>(1 / (1 - rate))};
 }

@@ -1,4 +1,4 @@
-// Any sampler, for one query, and how rows are written. No `std::` here.
+// Any sampler, for one query, and writing of rows. No `std::` here.
 #pragma once
 
 #include "tgflow/detail/store_view.hpp"
@@ -15,7 +15,7 @@ TGFLOW_HD inline void write_slot(const NeighborRows& out, int64_t slot, const En
 /// Writes the `size` entries before `end`, newest first, to slots from `slot` on.
 TGFLOW_HD inline void write_slots(const NeighborRows& out, int64_t slot, const Entry* end, int64_t size,
                                   eid_t base_eid) {
-  node_t* node = out.node + slot;  // the compiler cannot know that the stores leave `out` alone
+  node_t* node = out.node + slot;  // the compiler cannot prove that the stores do not change `out`
   tick_t* t = out.t + slot;
   eid_t* eid = out.eid + slot;
   for (int64_t j = 0; j < size; ++j) {
@@ -26,7 +26,7 @@ TGFLOW_HD inline void write_slots(const NeighborRows& out, int64_t slot, const E
   }
 }
 
-/// Marks the slots [`slot`, `end`) as holding nobody.
+/// Marks the slots [`slot`, `end`) as empty.
 TGFLOW_HD inline void pad_slots(const NeighborRows& out, int64_t slot, int64_t end) {
   for (; slot < end; ++slot) {
     out.node[slot] = kNoNode;
@@ -54,14 +54,14 @@ TGFLOW_HD inline void newest_row(const StoreView& store, const Directory* dir, V
   pad_slots(out, filled, (i + 1) * out.k);
 }
 
-/// Writes row `i`: the newest `out.k` of what is seen.
+/// Writes row `i`: the newest `out.k` visible entries.
 TGFLOW_HD inline void recent_row(const StoreView& store, const Directory* dir, Visible seen, int64_t i,
                                  const NeighborRows& out) {
   newest_row(store, dir, seen, seen.count < out.k ? seen.count : out.k, i, out);
 }
 
-/// Finds the `size` entries whose numbers, largest first, wait in row `i` of `out.eid`: leaves their blocks
-/// in `out.node` and their places there in `out.eid`. Block `last` is not before the first one's.
+/// Finds the `size` entries whose numbers, largest first, are in row `i` of `out.eid`: stores their blocks
+/// in `out.node` and their places there in `out.eid`. Block `last` is not before the first entry's.
 TGFLOW_HD inline void locate_numbered(const StoreView& store, const Directory* dir, int64_t last,
                                       int64_t size, int64_t i, const NeighborRows& out) {
   if (size == 0) return;  // `dir` may be null
@@ -69,7 +69,7 @@ TGFLOW_HD inline void locate_numbered(const StoreView& store, const Directory* d
   int64_t* block = out.node + i * out.k;
   int64_t* place = out.eid + i * out.k;
   for (int64_t j = 0; j < size; ++j) block[j] = 0;
-  for (int64_t rest = last + 1; rest > 1; rest -= rest >> 1) {  // all searches in step: they do not wait
+  for (int64_t rest = last + 1; rest > 1; rest -= rest >> 1) {  // all searches in step, without waiting
     const int64_t half = rest >> 1;
     for (int64_t j = 0; j < size; ++j)
       block[j] += -static_cast<int64_t>(blocks[block[j] + half].start <= place[j]) & half;
@@ -95,7 +95,7 @@ TGFLOW_HD inline void read_numbered(const StoreView& store, const Directory* dir
   out.count[i] = static_cast<int32_t>(size);
 }
 
-/// Draw `d` is a function of (key, item, d) alone: no state, so no thread ever matters.
+/// Draw `d` is a function of (key, item, d) alone: stateless, so independent of threads.
 class Draws {
  public:
   TGFLOW_HD Draws(uint64_t key, int64_t item) : key_(key), item_(static_cast<uint64_t>(item)) {}
@@ -128,9 +128,9 @@ class Draws {
 
 constexpr int64_t kFewDraws = 16;
 
-/// Draws `k` numbers as Floyd's algorithm does and writes them, largest first; false if two of them are
-/// equal. Free of branches on what is drawn, which would be mispredicted; fixed bounds let the compiler use
-/// vectors.
+/// Draws `k` numbers by Floyd's algorithm and writes them, largest first; false if two of them are
+/// equal. Without branches on drawn values, which would be mispredicted; fixed bounds allow
+/// vectorization.
 TGFLOW_HD inline bool draw_few(Draws& draws, int32_t size, int32_t k, int64_t* out) {
   int32_t drawn[kFewDraws];
   for (int32_t i = 0; i < kFewDraws; ++i) drawn[i] = -1;
@@ -159,7 +159,7 @@ TGFLOW_HD inline void draw_distinct(Draws& draws, int64_t size, int64_t k, int64
     return;
   }
   for (int64_t i = 0; i < k; ++i) {
-    const int64_t top = size - k + i;  // larger than all drawn so far
+    const int64_t top = size - k + i;  // larger than all earlier draws
     const int64_t number = draws.below(static_cast<uint32_t>(i), static_cast<uint64_t>(top) + 1);
     int64_t place = i;
     while (place > 0 && out[place - 1] < number) --place;
@@ -170,8 +170,8 @@ TGFLOW_HD inline void draw_distinct(Draws& draws, int64_t size, int64_t k, int64
   }
 }
 
-/// Chooses `out.k` of the entries numbered [first, end), more than `out.k`: their numbers, largest first,
-/// wait in row `i` of `out.eid` for `locate_numbered`.
+/// Chooses `out.k` of the entries numbered [first, end), more than `out.k`: stores their numbers, largest
+/// first, in row `i` of `out.eid` for `locate_numbered`.
 TGFLOW_HD inline void uniform_draw(int64_t first, int64_t end, Draws draws, int64_t i,
                                    const NeighborRows& out) {
   int64_t* numbers = out.eid + i * out.k;
@@ -212,7 +212,7 @@ TGFLOW_HD inline void filtered_recent_row(const StoreView& store, const Director
   pad_slots(out, slot, end);
 }
 
-/// Writes row `i`: `out.k` of those numbered [first, seen.count) that count, each as likely, in two passes.
+/// Writes row `i`: `out.k` of those numbered [first, seen.count) that count, uniformly, in two passes.
 TGFLOW_HD inline void filtered_uniform_row(const StoreView& store, const Directory* dir, int64_t first,
                                            Visible seen, const Sampler& sampler, Draws draws, int64_t i,
                                            const NeighborRows& out) {
@@ -252,8 +252,8 @@ TGFLOW_HD inline uint64_t root_of_half(int32_t digit) {
 }
 
 /// Whether `bits`, 64 random ones, are below 2^-(num / den), 1 <= den < 2^63, as a fraction of 2^64. The
-/// binary digits of the exponent are found one by one, and only until the outcome is certain: after two,
-/// mostly. Off by less than 2^-58 in all.
+/// binary digits of the exponent are computed one by one until the outcome is certain, usually after
+/// two. Total error below 2^-58.
 TGFLOW_HD inline bool half_power_coin(uint64_t bits, uint64_t num, uint64_t den) {
   if (num >= den) {
     const uint64_t whole = num / den;
@@ -262,7 +262,7 @@ TGFLOW_HD inline bool half_power_coin(uint64_t bits, uint64_t num, uint64_t den)
     num -= whole * den;
   }
   uint64_t power =
-      ~0ull;  // of the digits so far: the answer is at most this, more than the digit's root of it
+      ~0ull;  // of the digits so far: the result is at most this, more than the digit's root of it
   for (int32_t digit = 1; num != 0 && digit <= kFractionDigits; ++digit) {
     const uint64_t lower = multiply_high(power, root_of_half(digit));
     num += num;
@@ -277,26 +277,26 @@ TGFLOW_HD inline bool half_power_coin(uint64_t bits, uint64_t num, uint64_t den)
   return bits < power;
 }
 
-/// Successive draws without replacement, each entry half as likely as one that is a half-life younger.
+/// Successive draws without replacement; an entry's weight halves with each half-life of age.
 ///
-/// What is left is kept in buckets by age, in half-lives before the newest entry left. A draw proposes an
-/// entry as if all of bucket `j` weighed 2^-j, and the entry is taken with the probability that makes up for
-/// it, at least a half. Buckets end where all that is older weighs less than the newest entry does: the last
-/// one is open, so that they are as many as the logarithm of the history, however long ago it began.
+/// The remaining entries are kept in buckets by age, in half-lives before the newest remaining one. A draw
+/// proposes an entry as if all of bucket `j` weighed 2^-j, and accepts it with the probability that
+/// corrects for this, at least a half. Buckets end where all older entries weigh less than the newest does:
+/// the last one is open, so their number is logarithmic in the history, for any age of it.
 class DecayedDraw {
  public:
-  /// `chosen` has room for what is drawn. Entries that `sampler` does not keep are never taken.
+  /// `chosen` has room for the drawn numbers. Entries that `sampler` does not keep are never drawn.
   TGFLOW_HD DecayedDraw(const StoreView& store, const Directory* dir, Visible seen, const Sampler& sampler,
                         int64_t* chosen)
       : store_(store), dir_(dir), seen_(seen), sampler_(sampler), chosen_(chosen), newest_(seen.count - 1) {}
 
-  /// Draws `k` entries, or all if they are fewer: their numbers, largest first. Returns how many.
+  /// Draws `k` entries, or all if there are fewer: their numbers, largest first. Returns how many.
   TGFLOW_HD int64_t run(int64_t item, int64_t k) {
     for (uint64_t attempt = 0; num_chosen_ < k; ++attempt) {
       if (weight_ == 0 && !find_newest()) break;
       const Random4 r = philox(sampler_.key, static_cast<uint64_t>(item), attempt);
       const uint64_t point = bits(r.word[1], r.word[0]);
-      const uint64_t low = point * weight_;  // Lemire's method: rare points would be off uniform
+      const uint64_t low = point * weight_;  // Lemire's method: rejects points that would bias the draw
       if (low < weight_ && low < (0 - weight_) % weight_) continue;
       propose(multiply_high(point, weight_), bits(r.word[3], r.word[2]));
     }
@@ -326,12 +326,12 @@ class DecayedDraw {
     return store_.entries(block)[number - block.start].t;
   }
 
-  /// In ticks before the newest entry left; any two times are less than 2^64 apart.
+  /// In ticks before the newest remaining entry; any two times are less than 2^64 apart.
   TGFLOW_HD uint64_t age_at(tick_t t) const {
     return static_cast<uint64_t>(newest_t_) - static_cast<uint64_t>(t);
   }
 
-  /// Moves on to the newest entry that is left, and sorts the rest by age; false if there is none.
+  /// Advances to the newest remaining entry, and sorts the rest by age; false if there is none.
   TGFLOW_HD bool find_newest() {
     for (; newest_ >= 0; --newest_) {
       if (num_newer_ < num_chosen_ && chosen_[num_newer_] == newest_) {
@@ -348,7 +348,7 @@ class DecayedDraw {
   TGFLOW_HD void fill_buckets() {
     int64_t rest = newest_ + 1 - (num_chosen_ - num_newer_);
     int64_t end = newest_ + 1;
-    int64_t older = num_newer_;  // of the chosen ones, the first that is in no bucket yet
+    int64_t older = num_newer_;  // the first of the chosen ones that is in no bucket yet
     for (last_ = 0; last_ < kLastBucket && rest >> last_ != 0; ++last_) {
       const int64_t start = first_younger(last_ + 1, end);
       left_[last_] = end - start;
@@ -372,7 +372,7 @@ class DecayedDraw {
 
   TGFLOW_HD uint64_t bucket_weight(int32_t j) const { return static_cast<uint64_t>(left_[j]) << (last_ - j); }
 
-  /// Proposes the entry at `point`, below `weight_`; `coin` decides whether it is taken.
+  /// Proposes the entry at `point`, below `weight_`; `coin` determines whether it is accepted.
   TGFLOW_HD void propose(uint64_t point, uint64_t coin) {
     int32_t j = 0;
     int64_t number = newest_;
@@ -398,15 +398,15 @@ class DecayedDraw {
   const Sampler& sampler_;
   int64_t* chosen_;
   int64_t num_chosen_ = 0;
-  int64_t num_newer_ = 0;  // of them, than the newest entry left
+  int64_t num_newer_ = 0;  // of them, newer than the newest remaining entry
   int64_t newest_;         // its number
   tick_t newest_t_ = 0;
   int32_t last_ = 0;  // bucket
   int64_t left_[kLastBucket + 1];
-  uint64_t weight_ = 0;  // of all buckets, the last one's entries 1 each; 0: find the newest entry left
+  uint64_t weight_ = 0;  // of all buckets, the last one's entries 1 each; 0: find the newest remaining entry
 };
 
-/// Draws row `i`'s entries, as `item`: their numbers, largest first, wait in `out.eid`, and how many in
+/// Draws row `i`'s entries, as `item`: stores their numbers, largest first, in `out.eid`, and their number in
 /// `out.count`.
 TGFLOW_HD inline void decayed_draw(const StoreView& store, const Directory* dir, Visible seen,
                                    const Sampler& sampler, int64_t item, int64_t i, const NeighborRows& out) {
@@ -414,19 +414,19 @@ TGFLOW_HD inline void decayed_draw(const StoreView& store, const Directory* dir,
   out.count[i] = static_cast<int32_t>(draw.run(item, out.k));
 }
 
-/// Where the window of a query at time `t` begins.
+/// Start of the window of a query at time `t`.
 TGFLOW_HD inline tick_t window_start(tick_t t, int64_t width) {
   return t < kEarliest + width ? kEarliest : t - width;
 }
 
-/// Takes the newest of what the query sees.
+/// Takes the newest visible entries.
 TGFLOW_HD inline void answer_recent(const StoreView& store, const Directory* dir, const Visible& seen,
                                     const Sampler& sampler, int64_t i, const NeighborRows& out) {
   if (sampler.types != nullptr) return filtered_recent_row(store, dir, seen, sampler, i, out);
   recent_row(store, dir, seen, i, out);
 }
 
-/// Draws from what the query sees, each as likely, but not from the oldest `first`.
+/// Draws uniformly from the visible entries, except the oldest `first`.
 TGFLOW_HD inline void answer_uniform(const StoreView& store, const Directory* dir, int64_t first,
                                      const Visible& seen, const Sampler& sampler, Draws draws, int64_t i,
                                      const NeighborRows& out) {
@@ -437,14 +437,14 @@ TGFLOW_HD inline void answer_uniform(const StoreView& store, const Directory* di
   read_numbered(store, dir, out.k, i, out);
 }
 
-/// How many of what the query sees are before its window.
+/// Number of visible entries before the query's window.
 TGFLOW_HD inline int64_t before_window(const StoreView& store, const Directory* dir, const Visible& seen,
                                        tick_t t, int64_t width) {
   const int64_t first = find_visible(store, dir, window_start(t, width), kEveryEvent).count;
   return first < seen.count ? first : seen.count;
 }
 
-/// Draws from what the query sees, younger ones likelier.
+/// Draws from the visible entries, with decaying weights.
 TGFLOW_HD inline void answer_decayed(const StoreView& store, const Directory* dir, const Visible& seen,
                                      const Sampler& sampler, int64_t item, int64_t i,
                                      const NeighborRows& out) {
@@ -454,7 +454,7 @@ TGFLOW_HD inline void answer_decayed(const StoreView& store, const Directory* di
   read_numbered(store, dir, out.count[i], i, out);
 }
 
-/// Answers query `i`, which sees `seen` of `dir`.
+/// Answers query `i`, to which `seen` of `dir` is visible.
 TGFLOW_HD inline void answer_row(const StoreView& store, const Directory* dir, const Visible& seen,
                                  const Queries& queries, const Sampler& sampler, int64_t i,
                                  const NeighborRows& out) {

@@ -1,4 +1,4 @@
-// Loops over floats that g++ and clang++ turn into vector code, compiled for each level of instructions that
+// Loops over floats that g++ and clang++ vectorize, compiled for each instruction level that
 // the machine may have (tgflow/simd_level.hpp).
 #pragma once
 
@@ -15,7 +15,7 @@
 #define TGFLOW_AVX2
 #endif
 
-#if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 12)  // which take halves of vectors
+#if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 12)  // which support halves of vectors
 #define TGFLOW_WIDE 1
 #define TGFLOW_HAS_AVX512()                                                                        \
   (TGFLOW_HAS_AVX2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && \
@@ -35,7 +35,7 @@ namespace simd {
 typedef float float4 __attribute__((vector_size(16), aligned(4), may_alias));
 typedef float float8 __attribute__((vector_size(32), aligned(4), may_alias));
 
-/// Vectors of a loop by their lanes: types, as attributes of vectors are lost where templates take them.
+/// Vectors of a loop by their lanes: types, as templates drop the attributes of vectors.
 struct Four {
   typedef float4 Vector;
   static constexpr int64_t kLanes = 4;
@@ -54,7 +54,7 @@ struct Sixteen {
 using Sixteen = Eight;
 #endif
 
-/// What a loop is compiled for, by `run`: its widest vectors.
+/// Compilation targets of a loop, used by `run`: its widest vectors.
 struct Baseline : Eight {};
 struct Avx2 : Eight {};
 struct Avx512 : Sixteen {};
@@ -95,14 +95,14 @@ void run(Args&&... args) {
   }
 }
 
-/// Asks for the cache lines of a row.
+/// Prefetches the cache lines of a row.
 TGFLOW_INLINE void prefetch(const float* row, int64_t size) {
   for (int64_t i = 0; i < size; i += 16) __builtin_prefetch(row + i);
 }
 
 /// The sum of the lanes.
 TGFLOW_INLINE float sum_of(const float8& x) {
-#if defined(TGFLOW_WIDE)  // the same sums, side by side
+#if defined(TGFLOW_WIDE)  // the same sums, in parallel
   const float4 halves = __builtin_shufflevector(x, x, 0, 1, 2, 3) + __builtin_shufflevector(x, x, 4, 5, 6, 7);
   const float4 pairs = halves + __builtin_shufflevector(halves, halves, 2, 3, 0, 1);
   return pairs[0] + pairs[1];
@@ -111,7 +111,7 @@ TGFLOW_INLINE float sum_of(const float8& x) {
 #endif
 }
 
-/// Of 32 sums side by side those of eight lanes each.
+/// Splits 32 parallel sums into those of eight lanes each.
 TGFLOW_INLINE void split(const float8 (&sum)[4], float8 (&part)[4]) {
   for (int v = 0; v < 4; ++v) part[v] = sum[v];
 }
@@ -124,8 +124,8 @@ TGFLOW_INLINE void split(const float16 (&sum)[2], float8 (&part)[4]) {
 }
 #endif
 
-/// out[r * kColumns + c] is the sum of a[r][i] * b[c][i]: in 32 sums of the numbers that are alike modulo 32,
-/// so that the order is the same for vectors of any width. Some products at a time read less than one by one.
+/// out[r * kColumns + c] is the sum of a[r][i] * b[c][i]: in 32 partial sums of indices equal modulo 32,
+/// so that the order is the same for any vector width. Several products at a time share loads.
 template <typename Level, int kRows, int kColumns>
 TGFLOW_INLINE void dots(const float* const* a, const float* const* b, int64_t size, float* out) {
   using Vector = typename Level::Vector;
@@ -163,7 +163,7 @@ TGFLOW_INLINE float dot(const float* a, const float* b, int64_t size) {
   return out;
 }
 
-/// Some vectors of each out[o] += the sum of scale[o][r] * rows[r] over `num_rows` rows, from column `i` on.
+/// Adds to some vectors of each out[o] the sum of scale[o][r] * rows[r] over `num_rows` rows, from `i` on.
 template <typename Lanes, int kOuts, int kVectors>
 TGFLOW_INLINE void add_columns(float* const* out, const float* const* rows, const float* const* scale,
                                int64_t num_rows, int64_t i) {
@@ -210,11 +210,11 @@ TGFLOW_INLINE void cosines(float* __restrict out, const float* __restrict w, flo
   for (int64_t i = 0; i < size; ++i) out[i] = cosine(w[i], dt);
 }
 
-/// exp(x) to float32's precision for |x| < 87; beyond, what it is there.
+/// exp(x) to float32's precision for |x| < 87; beyond, exp(+-87).
 TGFLOW_INLINE float exp(float x) {
   x = x < -87.0f ? -87.0f : x;
   x = x > 87.0f ? 87.0f : x;
-  constexpr float kRound = 12582912.0f;  // adding and taking it away rounds to an integer
+  constexpr float kRound = 12582912.0f;  // adding and subtracting it rounds to an integer
   const float power = (x * 1.44269504f + kRound) - kRound;
   const float rest = (x - power * 0.693359375f) + power * 2.12194440e-4f;  // ln 2 in two parts
   float p = 1.3888889e-3f;

@@ -1,4 +1,4 @@
-// How the block store lies in memory, as samplers on the CPU and the GPU read it. No `std::` here.
+// Memory layout of the block store, as samplers on the CPU and the GPU read it. No `std::` here.
 #pragma once
 
 #include "tgflow/detail/atomic.hpp"
@@ -9,16 +9,16 @@ namespace tgflow {
 constexpr int64_t kParts = 64;  ///< Node v is in part v mod kParts; ranks own whole parts.
 constexpr int64_t kNotHeld = -1;
 
-/// As `Shard` of tgflow/peers.py, whose local ids these are. All zeros: every node is held, and is its own
+/// The `Shard` of tgflow/peers.py, with the same local ids. All zeros: every node is held, and is its own
 /// local id.
 struct Shard {
   int64_t first_part = 0;
-  int64_t num_other_parts = 0;  ///< That others hold.
+  int64_t num_other_parts = 0;  ///< Parts that others hold.
 
   TGFLOW_HD int64_t num_parts() const { return kParts - num_other_parts; }
-  /// The place of `v` among the nodes that are held; `kNotHeld` for others and negative ones.
+  /// The index of `v` among the held nodes; `kNotHeld` for others and negative ones.
   TGFLOW_HD int64_t local(node_t v) const {
-    const auto id = static_cast<uint64_t>(v);  // whose remainder is cheap
+    const auto id = static_cast<uint64_t>(v);  // unsigned, for a cheap remainder
     const int64_t part = static_cast<int64_t>(id % kParts) - first_part;
     if (v < 0 || part < 0 || part >= num_parts()) return kNotHeld;
     return static_cast<int64_t>(id / kParts) * num_parts() + part;
@@ -32,11 +32,11 @@ struct Entry {
   uint32_t eid_offset;  ///< From the block's `base_eid`.
 };
 
-/// Where a block's entries lie: its capacity, and the number of its first entry in the store's entry space,
+/// Location of a block's entries: its capacity, and the number of its first entry in the store's entry space,
 /// which is cut into chunks. One word, so that both change at once.
 using place_t = uint64_t;
 
-constexpr int kChunkBits = 21;  ///< Entries of a chunk at most: 32 MB.
+constexpr int kChunkBits = 21;  ///< Most entries of a chunk: 32 MB.
 constexpr int kPlaceBits = 48;
 
 TGFLOW_HD inline place_t place_of(int64_t chunk, int64_t offset, int64_t capacity) {
@@ -51,10 +51,10 @@ TGFLOW_HD inline int64_t offset_of(place_t place) {
   return static_cast<int64_t>(place & ((uint64_t{1} << kChunkBits) - 1));
 }
 
-/// A run of a node's entries, ordered by (t, eid). All but `place` is fixed once published.
+/// A run of a node's entries, ordered by (t, eid). All fields but `place` are constant once published.
 struct Block {
-  place_t place;   ///< Replaced when the node's only block grows; the old one stays readable for a while.
-  eid_t base_eid;  ///< The smallest event of the block: its first, but where a late batch was merged.
+  place_t place;   ///< Replaced when the only block grows; the old one stays readable for a while.
+  eid_t base_eid;  ///< The smallest event of the block: its first, unless a late batch was merged.
   tick_t first_t;  ///< The first entry's time.
   int64_t start;   ///< Entries of the node before this block.
 };
@@ -63,67 +63,66 @@ struct Version;
 
 /// A node's blocks, oldest first; they follow this header in memory.
 struct Directory {
-  int64_t total;  ///< Published entries. Read it first: blocks that it counts are then readable.
+  int64_t total;  ///< Published entries. Read it first: the blocks it counts are then readable.
   uint32_t num_blocks;
-  uint32_t max_blocks;     ///< Room for blocks behind this header.
-  const Version* version;  ///< Null for a node that was never changed but by appending.
+  uint32_t max_blocks;     ///< Capacity in blocks, after this header.
+  const Version* version;  ///< Null for a node that only appends have changed.
   int64_t unused;          ///< A directory of one block fills one cache line.
 
   TGFLOW_HD Block* blocks() { return reinterpret_cast<Block*>(this + 1); }
   TGFLOW_HD const Block* blocks() const { return reinterpret_cast<const Block*>(this + 1); }
 };
 
-/// Entries of block `b`, as of now: the writer's.
+/// Present number of entries of block `b`: for the writer.
 TGFLOW_HD inline int64_t size_of_block(const Directory& dir, int64_t b) {
   return (b + 1 < dir.num_blocks ? dir.blocks()[b + 1].start : dir.total) - dir.blocks()[b].start;
 }
 
-/// A change of a node's past. What cut-offs below `changed_at` see is in `older`, and so is what readers see
-/// whose snapshot is of before the change.
+/// A change of a node's past. Cut-offs below `changed_at` read `older`, and so do readers whose snapshot
+/// precedes the change.
 struct Version {
   eid_t changed_at;
   int64_t change;          ///< The number of the change, counted from 1.
-  const Directory* older;  ///< Null where the node had no entries, or that past was given up.
-  eid_t merged_at;         ///< When events were last merged in late, 0 if never: they are out of order here.
+  const Directory* older;  ///< Null if the node had no entries, or that past was discarded.
+  eid_t merged_at;         ///< When late events were last merged, 0 if never: they are out of order here.
 };
 
-/// What a reader needs of a store; valid while it is registered with the store's epochs.
+/// View of a store for readers; valid while registered with the store's epochs.
 ///
-/// What readers rely on, on the device. All below the position of a reader's snapshot was written before its
-/// kernel began. What a writer adds meanwhile they meet by one of five words, each stored with release after
-/// all that it leads to: a head, `total`, `num_blocks`, a place, a chunk's address. `total` is loaded with
-/// acquire, which also empties the multiprocessor's cache: all entries that it counts are then readable, and
-/// whatever else was published before. The other words may be newer than that. What they lead to cannot be
-/// read before they are, and is not in the cache from before: a directory and each of its blocks fill sectors
-/// of 32 bytes of their own, which nobody reads before they are published nor uses again before readers are
-/// done, and so does a chunk. Only a block's entries share sectors with others': so a place is loaded with
-/// acquire too, unless the entries are read around that cache (`load_whole`).
+/// Guarantees for readers on the device. All below the position of a reader's snapshot was written before its
+/// kernel began. Concurrent additions of a writer are reached through one of five words, each stored with
+/// release after all that it leads to: a head, `total`, `num_blocks`, a place, a chunk's address. `total` is
+/// loaded with acquire, which also flushes the multiprocessor's cache: all entries that it counts are then
+/// readable, and everything published before. The other words may be newer. Their targets cannot be
+/// read before they are, and are not in the cache from before: a directory and each of its blocks fill
+/// sectors of 32 bytes of their own, never read before they are published nor reused before readers are
+/// done, and so does a chunk. Only a block's entries share sectors with others': so a place is also loaded
+/// with acquire, unless the entries are read around that cache (`load_whole`).
 struct StoreView {
-  const Directory* const* heads;  ///< Per node that is held, by local id; null before its first entry.
-  int64_t num_nodes;              ///< Of them.
-  Entry* const*
-      chunks;  ///< Where each chunk is now: moving one to another tier is one store into this table.
-  const uint8_t* tiers;             ///< Per chunk: 0 device (recent), 1 host (older).
+  const Directory* const* heads;  ///< Per held node, by local id; null before its first entry.
+  int64_t num_nodes;              ///< Number of heads.
+  Entry* const* chunks;  ///< Address of each chunk: moving one to another tier is one store into this table.
+  const uint8_t* tiers;  ///< Per chunk: 0 device (recent), 1 host (older).
   const uint16_t* types = nullptr;  ///< Per event; null without labels.
-  int64_t change = 0;               ///< The last change of the past that this snapshot knows of.
-  int64_t* reads = nullptr;         ///< Per tier, neighbors read from it; null where nobody counts.
+  int64_t change = 0;               ///< The last change of the past in this snapshot.
+  int64_t* reads = nullptr;         ///< Per tier, neighbors read from it; null if not counted.
   Shard shard{};                    ///< Which nodes are held.
 
-  /// Where the latest directory of `v` is found; null where it has none: unknown, negative or not held.
+  /// Address of the latest directory of `v`; null if it has none: unknown, negative or not held.
   TGFLOW_HD const Directory* const* head_of(node_t v) const {
     const int64_t i = shard.local(v);
     return i >= 0 && i < num_nodes ? heads + i : nullptr;
   }
-  /// The latest directory of `v`, or null where it has no history.
+  /// The latest directory of `v`, or null if it has no history.
   TGFLOW_HD const Directory* latest(node_t v) const {
     const Directory* const* head = head_of(v);
     return head != nullptr ? load_dependent(head) : nullptr;
   }
-  /// The latest directory of the node with local id `i`, which may be of none.
+  /// The latest directory of the node with local id `i`, or null.
   TGFLOW_HD const Directory* latest_local(int64_t i) const {
     return i >= 0 && i < num_nodes ? load_dependent(heads + i) : nullptr;
   }
-  /// The directory that a cut-off reads: as the changes up to there have left it.
+  /// The directory for a cut-off: as of the changes up to there.
   TGFLOW_HD const Directory* directory(node_t v, eid_t before) const { return as_of(latest(v), before); }
 
   TGFLOW_HD const Directory* as_of(const Directory* dir, eid_t before) const {
@@ -139,7 +138,7 @@ struct StoreView {
     return load_dependent(chunks + chunk_of(place)) + offset_of(place);
   }
   TGFLOW_HD int tier(place_t place) const { return load_dependent(tiers + chunk_of(place)); }
-  /// Notes that `size` neighbors were read from `block`. On the device every thread has counts of its own.
+  /// Counts `size` neighbors read from `block`. On the device every thread has its own counts.
   TGFLOW_HD void count_reads(const Block& block, int64_t size) const {
     if (reads == nullptr) return;
 #ifdef __CUDA_ARCH__
@@ -157,7 +156,7 @@ struct Queries {
   const eid_t* before;  ///< Per query, or null.
   eid_t before_all;     ///< For every query.
   int64_t size;
-  const int64_t* row = nullptr;  ///< Which row of a larger call each query is, for its draws; null: its own.
+  const int64_t* row = nullptr;  ///< Row of each query in a larger call, for its draws; null: its own.
 
   TGFLOW_HD eid_t limit(int64_t i) const {
     return before != nullptr && before[i] < before_all ? before[i] : before_all;
@@ -165,7 +164,7 @@ struct Queries {
   TGFLOW_HD int64_t row_of(int64_t i) const { return row != nullptr ? row[i] : i; }
 };
 
-/// Where the answers go: `k` slots a query, and how many of them are filled.
+/// Output of sampling: `k` slots per query, and the number of filled ones.
 struct NeighborRows {
   node_t* node;
   tick_t* t;
@@ -176,18 +175,18 @@ struct NeighborRows {
 
 enum class Strategy : int32_t {
   kRecent,   ///< The newest.
-  kUniform,  ///< Any, each as likely.
-  kWindow,   ///< Any, each as likely, of those in [t - span, t).
-  kDecayed,  ///< Any, each half as likely as one that is `span` younger.
+  kUniform,  ///< Uniform.
+  kWindow,   ///< Uniform in [t - span, t).
+  kDecayed,  ///< Weight halved per `span` of age.
 };
 
 struct Sampler {
   Strategy strategy = Strategy::kRecent;
-  uint64_t key = 0;                 ///< Of the draws; `kRecent` has none.
+  uint64_t key = 0;                 ///< Of the draws; unused by `kRecent`.
   int64_t span = 1;                 ///< In ticks, at least 1.
   const uint64_t* types = nullptr;  ///< 2^16 bits: whether events of a type count. Null: all do.
 
-  /// Whether `entry`, of a block with this base, counts. Only where `types` is given.
+  /// Whether `entry`, of a block with this base, counts. Requires `types`.
   TGFLOW_HD bool keeps(const StoreView& store, const Entry& entry, eid_t base_eid) const {
     const uint32_t type = store.types[base_eid + entry.eid_offset];
     return (types[type >> 6] >> (type & 63) & 1) != 0;
@@ -200,7 +199,7 @@ struct Visible {
   int64_t block;
 };
 
-/// Where a directory ends: entry number `total - 1`, in block `last`; total 0 without entries.
+/// End of a directory: entry number `total - 1`, in block `last`; total 0 without entries.
 struct Tail {
   int64_t total;
   int64_t last;
@@ -215,18 +214,18 @@ TGFLOW_HD inline bool sees(const Block& block, tick_t t, eid_t before) {
   return sees(block.first_t, block.base_eid, t, before);
 }
 
-/// As of now; `dir` may be null.
+/// The present tail; `dir` may be null.
 TGFLOW_HD inline Tail tail_of(const StoreView& store, const Directory* dir) {
   const int64_t total = dir == nullptr ? 0 : load_acquire(&dir->total);
   if (total == 0) return {0, 0, nullptr};
   int64_t last = static_cast<int64_t>(load_dependent(&dir->num_blocks)) - 1;
   const Block* blocks = dir->blocks();
-  while (last > 0 && blocks[last].start >= total) --last;  // published, but not yet its entries
+  while (last > 0 && blocks[last].start >= total) --last;  // published before its entries
   return {total, last, store.entries(blocks[last]) + (total - 1 - blocks[last].start)};
 }
 
-/// A binary search for the last seen of some items, the first of which is seen: it is in [low, low + size).
-/// Free of branches, since each probe's outcome is a coin toss to a branch predictor.
+/// A binary search for the last visible item, where the first one is visible: it is in [low, low + size).
+/// Branch-free, since the outcome of a probe is unpredictable.
 template <typename Item>
 struct Search {
   const Item* low;
@@ -255,7 +254,7 @@ TGFLOW_HD inline Search<Entry> entries_of(const StoreView& store, const Block* b
   return {store.entries(blocks[b]), end - blocks[b].start};
 }
 
-/// Finds what a query at time `t` that knows the events before `before` sees of `dir` (may be null).
+/// Finds the entries of `dir` (may be null) visible to a query at time `t` with cut-off `before`.
 TGFLOW_HD inline Visible find_visible(const StoreView& store, const Directory* dir, tick_t t, eid_t before) {
   const Tail tail = tail_of(store, dir);
   if (tail.total == 0) return {0, 0};
