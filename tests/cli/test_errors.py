@@ -92,8 +92,8 @@ USAGE = [
     ("run pay.csv --node-side of", "--node-side requires --node-features"),
     ("run pay.csv --node-columns age", "--node-columns requires --node-features"),
     # Tasks
-    (f"train fraud.csv {FEW} --task edge", "target must say where the labels of the task edge are"),
-    (f"train fraud.csv {FEW} --target is_fraud", "target is nothing that the task link has"),
+    (f"train fraud.csv {FEW} --task edge", "target must name the labels of the task edge"),
+    (f"train fraud.csv {FEW} --target is_fraud", "target is not a setting of the task link"),
     ("run fraud.csv --task edge --target is_fraud --label-delay 1d --replay-ratio 0",
      "learned with replayed events"),
     ("run fraud.csv --task node --node-labels nodes.csv", "--node-labels is measured at the "

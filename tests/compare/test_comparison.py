@@ -181,8 +181,8 @@ def test_a_checkpoint_of_other_models_is_refused(tmp_path):
     ("lineup", "message"),
     [
         ([], "at least one model"),
-        ([tgn(0), tgn(0)], "tgn/0 is there twice"),
-        ([tgn(0, "x", frozen_of="tgn", frozen_at=5)], "x/0 is a copy of tgn, which is not there"),
+        ([tgn(0), tgn(0)], "tgn/0 appears twice"),
+        ([tgn(0, "x", frozen_of="tgn", frozen_at=5)], "x/0 is a copy of tgn, which is missing"),
     ],
 )
 def test_invalid_lineups_are_refused(lineup, message):

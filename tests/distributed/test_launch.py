@@ -21,11 +21,11 @@ TORCHRUN = {
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"RANK": None}, "RANK must be a whole number, got None; start ranks by torchrun"),
+        ({"RANK": None}, "RANK must be a whole number, got None; start ranks with torchrun"),
         ({"WORLD_SIZE": "many"}, "WORLD_SIZE must be a whole number, got 'many'"),
         ({"RANK": "8"}, "rank must be from 0 to 7, got 8"),
         ({"WORLD_SIZE": "65"}, "a world has 1 to 64 ranks, got 65"),
-        ({"MASTER_ADDR": None}, "WORLD_SIZE is set and MASTER_ADDR is not"),
+        ({"MASTER_ADDR": None}, "WORLD_SIZE is set but MASTER_ADDR is not"),
         ({"MASTER_PORT": ""}, "MASTER_PORT must be a whole number, got ''"),
     ],
 )

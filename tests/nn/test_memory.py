@@ -119,7 +119,7 @@ def test_nodes_that_were_only_read_are_not_saved():
 def test_old_position_without_history_is_an_error():
     memory = NodeMemory(2, 0)
     write(memory, [3], 1.0, 20)
-    message = "node 3 is asked for as of position 10, but was written at 20"
+    message = "node 3 is requested as of position 10, but was written at 20"
     with pytest.raises(ValueError, match=message):
         memory.read(torch.tensor([3]), torch.tensor([10]))
 

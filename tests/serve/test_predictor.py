@@ -57,7 +57,7 @@ def test_unlearned_events_in_the_graph_are_not_visible():
     next(steps)
     assert predictor.position == BATCH
     assert predictor.score("n0", "n3").src == ["n0"]
-    with pytest.raises(UnknownNode, match="'n11' is no node of made: no event that it has learned"):
+    with pytest.raises(UnknownNode, match="'n11' is no node of made: no learned event has it"):
         predictor.score("n0", "n11")
     for _ in steps:
         pass
@@ -89,5 +89,5 @@ def test_ranking_of_too_many_pairs_is_refused_before_computing():
 
 @pytest.mark.parametrize("at", [True, "1e-999999999", "1e999999999", "inf", "soon", None, b"3"])
 def test_invalid_time_is_refused(at):
-    with pytest.raises(ValueError, match="is no time: give a number of s, or one such as 2024"):
+    with pytest.raises(ValueError, match="is not a time: give a number of s, or one such as 2024"):
         made_predictor().score("n0", "n6", [at])

@@ -98,11 +98,11 @@ PAIR = {"src": ["n0"], "dst": ["n6"]}
         ("/embedding", {"ids": ["n3", "who"]}, 404, "'who' is no node of made"),
         ("/top-k", {"src": ["n0"], "candidates": ["x"]}, 404, "'x' is no node of made"),
         ("/score", {"src": [1], "dst": [2]}, 422, "integers but this map's ids are strings"),
-        ("/score", {"src": ["n0"], "dst": ["n6", "n7"]}, 422, "must be as many, got 1 and 2"),
+        ("/score", {"src": ["n0"], "dst": ["n6", "n7"]}, 422, "must have one length, got 1 and 2"),
         ("/score", PAIR | {"at": 0.5}, 422, "0.5 s is between two ticks"),
         ("/score", PAIR | {"at": [1, 2]}, 422, "one for each of 1, got 2"),
         ("/score", PAIR | {"at": "soon"}, 422, "at: input should be a valid integer, or"),
-        ("/score", PAIR | {"at": 2**70}, 422, "is no time: ticks are whole numbers of 64 bits"),
+        ("/score", PAIR | {"at": 2**70}, 422, "is not a time: ticks are whole numbers of 64 bits"),
         ("/score", {"src": ["n0"]}, 422, "dst is missing; /docs lists the fields"),
         ("/score", {"src": [], "dst": []}, 422, "src: list should have at least 1 item"),
         ("/score", {"src": "n0", "dst": ["n6"]}, 422, "src: input should be a valid list"),
@@ -272,9 +272,9 @@ def test_queued_requests_are_answered_in_one_call(predictor, monkeypatch):
     with pytest.raises(Refused, match="integers but this map's ids are strings"):
         rest[3].result()
     for each in uneven:
-        with pytest.raises(Refused, match="src and dst must be as many"):
+        with pytest.raises(Refused, match="src and dst must have one length"):
             each.result()
-    with pytest.raises(Refused, match="the server ends"):
+    with pytest.raises(Refused, match="the server is stopping"):
         answers.ask(ScoreQuestion(src=["n0"], dst=["n6"])).result()
 
 

@@ -52,7 +52,7 @@ def test_missing_labels_and_too_many_classes_are_refused():
     with pytest.raises(ValueError, match=r"no labels; name their column by target="):
         history_of(made_events(3)).upto(3)
     events = with_labels(made_events(4), torch.tensor([5, 6, 7, 9]))
-    with pytest.raises(ValueError, match=r"label 9 is the one after 3 others.*classes="):
+    with pytest.raises(ValueError, match=r"label 9 would be class 4 of 3.*classes="):
         history_of(events, num_classes=3).upto(4)
 
 

@@ -191,7 +191,7 @@ def test_negatives_of_another_split_or_without_ids_are_refused(tmp_path):
         OfflineTrainer(small_tgn(), graph, config, ids=ids)
     with pytest.raises(ValueError, match=r"pass ids=stream\.ids"):
         OfflineTrainer(small_tgn(), graph, config)
-    with pytest.raises(ValueError, match="take the place of negatives"):
+    with pytest.raises(ValueError, match="replace negatives"):
         OfflineConfig(fixed_negatives="x", inductive="apart")
 
 

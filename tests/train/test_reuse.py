@@ -185,13 +185,13 @@ def with_a_narrow_layer():
 @pytest.mark.parametrize(
     ("model", "settings", "message"),
     [
-        (small_tgn, {}, "TGN keeps a state that moves on with each event"),
+        (small_tgn, {}, "TGN has a state that changes with each event"),
         (lambda: recent_tgat(layers=1), {}, "TGAT names 1 in TemporalModel.embedding_layers"),
-        (Whole, {}, "Whole defines a forward of its own"),
+        (Whole, {}, "Whole overrides forward"),
         (lambda: small_tgat(strategy="uniform"), {}, "uniform draws for a node depends"),
         (recent_tgat, {"strategy": "uniform"}, "uniform draws for a node depends"),
         (recent_tgat, {"slices": 2}, r"leave out replay and slices \(slices=1\)"),
-        (with_a_narrow_layer, {}, "how wide the rows of Narrow are: give it dim"),
+        (with_a_narrow_layer, {}, "the width of the rows of Narrow: give it dim"),
         (recent_tgat, {"reuse": replace(REUSE, budget="100B")}, "no room for a row of 8"),
     ],
 )

@@ -69,11 +69,11 @@ def check_lineup(lineup: Lineup) -> None:
         raise ValueError("a comparison needs at least one model, got none")
     if len(set(keys)) < len(keys):
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"{twice} is there twice; give one of them another label")
+        raise ValueError(f"{twice} appears twice; give one of them another label")
     learning = {entrant.key for entrant in lineup if entrant.frozen_of is None}
     for entrant in lineup:
         if entrant.frozen_of is not None and f"{entrant.frozen_of}/{entrant.seed}" not in learning:
-            raise ValueError(f"{entrant.key} is a copy of {entrant.frozen_of}, which is not there")
+            raise ValueError(f"{entrant.key} is a copy of {entrant.frozen_of}, which is missing")
     if len(places := _devices(lineup)) > 1:
         raise ValueError(f"models must be on one device, got {', '.join(map(str, places))}")
 

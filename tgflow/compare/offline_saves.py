@@ -146,7 +146,7 @@ def _trained_of(checkpoint: Checkpoint) -> list[Trained]:
         rows = checkpoint.get(section)["rows"]
         if rows.dtype != torch.float64 or rows.ndim != 2 or rows.shape[1] != 3:
             raise UntrustedCheckpoint(
-                f"{section} has {rows.dtype} {list(rows.shape)}, and no scores"
+                f"{section} has {rows.dtype} {list(rows.shape)}, which are not scores"
             )
         key = read_as(str, noted.get("key"), f"{where}.key")
         result = read_as(dict[str, Any], noted.get("result"), f"{where}.result")

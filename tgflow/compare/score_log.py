@@ -58,7 +58,7 @@ class ScoreLog:
         found = [rows["rows"] for rows in pieces_of(reader, self.name, max(piece, 1), size)]
         self._rows, num = torch.cat(found), sum(map(len, found))
         if num != size:
-            raise UntrustedCheckpoint(f"{self.name}.size is {size}, and there are {num} rows")
+            raise UntrustedCheckpoint(f"{self.name}.size is {size}, but there are {num} rows")
         self._start, self._size = start, size
 
     def _reserve(self, size: int, dtype: torch.dtype) -> None:

@@ -197,9 +197,9 @@ class AskingSampler:
             limit = max((header.limit for header in headers), default=0)
             if limit > self._graph.num_events:
                 raise RanksDisagree(
-                    f"rank {rank} asks as of {limit} events, and rank {self._peers.rank} has "
-                    f"appended {self._graph.num_events}; all ranks must append the same events "
-                    "before they sample"
+                    f"rank {rank} requested neighbors as of {limit} events, but rank "
+                    f"{self._peers.rank} has appended {self._graph.num_events}; all ranks must "
+                    "append the same events before they sample"
                 )
 
     def _answer(self, header: HopHeader, values: Tensor) -> Neighbors:

@@ -130,5 +130,5 @@ def check_alike(checksums: Sequence[Tensor], what: str) -> None:
     if wrong:
         raise RanksDisagree(
             f"{what} of rank {', '.join(wrong)} are not those of rank 0: memory, a library or a "
-            "setting differs; the last checkpoint stands"
+            "setting differs; the last checkpoint is valid"
         )

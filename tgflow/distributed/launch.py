@@ -50,7 +50,7 @@ def read_launch(environ: Mapping[str, str]) -> Launch | None:
     address = None
     if meeting is None:
         if "MASTER_ADDR" not in environ:
-            raise WorldError("WORLD_SIZE is set and MASTER_ADDR is not; start ranks by torchrun")
+            raise WorldError("WORLD_SIZE is set but MASTER_ADDR is not; start ranks with torchrun")
         address = environ["MASTER_ADDR"], _number(environ, "MASTER_PORT")
     local_world = _number(environ, "LOCAL_WORLD_SIZE", world)
     return Launch(
@@ -72,7 +72,7 @@ def _number(environ: Mapping[str, str], name: str, default: int | None = None) -
         return int(text or "")
     except ValueError:
         raise WorldError(
-            f"{name} must be a whole number, got {text!r}; start ranks by torchrun"
+            f"{name} must be a whole number, got {text!r}; start ranks with torchrun"
         ) from None
 
 

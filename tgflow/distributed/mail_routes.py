@@ -32,8 +32,8 @@ class MailRoutes:
         self._mine = mine = Messages.joined([*own.values()])
         if mine.per_event != 2:
             raise ValueError(
-                f"messages of {mine.per_event} row an event have no owner: memory can be sharded "
-                "where each event leaves a row for its source and one for its destination"
+                f"messages of {mine.per_event} row per event have no owner: sharded memory needs "
+                "one row for the source and one for the destination of each event"
             )
         self._shard = shard
         self._num_rows = 2 * share.num_new

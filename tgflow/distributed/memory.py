@@ -44,8 +44,8 @@ class WantedRows:
             node, row = int(nodes[strange[0]]), int(strange[0])
             raise ValueError(
                 f"node {node} is with rank {Shard(0, len(self.asked)).owner(node)}, which was not "
-                f"asked for it as of position {int(position[row])}: a sharded memory reads what "
-                "was wanted of the micro-batch, see ask_rows"
+                f"asked for it as of position {int(position[row])}: a sharded memory reads only "
+                "the rows requested for the micro-batch, see ask_rows"
             )
         return place
 
@@ -126,8 +126,8 @@ class ShardedMemory(nn.Module):
             )
         if not memory.clock.is_cpu:
             raise ValueError(
-                f"a sharded memory is on the CPU, this one on {memory.clock.device}; "
-                "use a memory that is replicated, or a model on the CPU"
+                f"a sharded memory must be on the CPU, got {memory.clock.device}; use a replicated "
+                "memory, or a model on the CPU"
             )
         self.owned = memory
         """The rows of this rank's nodes, by `Shard.local`."""
@@ -306,8 +306,8 @@ class ShardedMemory(nn.Module):
         def part_of(part: int) -> dict[str, Tensor]:
             if part not in parts:
                 raise ValueError(
-                    f"part {part} of the memory is with rank {self._shard.owner(part)}: each rank "
-                    "saves its own parts, to a Checkpoint of its shard"
+                    f"part {part} of the memory belongs to rank {self._shard.owner(part)}: each "
+                    "rank saves its own parts, to a Checkpoint of its shard"
                 )
             return self._moved(take(part - parts.start), self._shard.ids)
 

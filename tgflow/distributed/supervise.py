@@ -138,8 +138,8 @@ def supervise(
     Shard(0, nproc)
     if "WORLD_SIZE" in environ:
         raise WorldError(
-            f"nproc={nproc} starts ranks, and this process is rank {environ.get('RANK')} of "
-            f"{environ['WORLD_SIZE']} already; leave out nproc, or torchrun"
+            f"nproc={nproc} starts ranks, but this process already is rank {environ.get('RANK')} "
+            f"of {environ['WORLD_SIZE']}; leave out nproc, or torchrun"
         )
     restarts, reached = 0, progress()
     with _Stop(to=0 if keeps else None) as stop:

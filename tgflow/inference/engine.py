@@ -367,7 +367,7 @@ def all_neighbors(graph: TemporalGraph, sampler: Sampler, asked: HopQueries) -> 
     while True:
         if size * k > MAX_SLOTS and k > _FEW:
             raise TooManyNeighbors(
-                f"all neighbors of {size:,} nodes, of some more than {k // 4:,}, are more than the "
+                f"all neighbors of {size:,} nodes, some with more than {k // 4:,}, exceed the "
                 f"{MAX_SLOTS:,} slots allowed in a hop: give a fan-out as a number"
             )
         found = replace(asked, k=k).sampled(graph, sampler)
@@ -442,8 +442,8 @@ def checked_nodes(name: str, nodes: Tensor, graph: TemporalGraph, *dims: int) ->
     if nodes.numel() and not 0 <= int(nodes.min()) <= int(nodes.max()) < size:
         wrong = nodes[(nodes < 0) | (nodes >= size)][0]
         raise IndexError(
-            f"{name} has node {int(wrong)}, the graph has nodes 0 to {size - 1}: a node can be "
-            "asked about once an event with it, or with a later one, was appended"
+            f"{name} has node {int(wrong)}, the graph has nodes 0 to {size - 1}: append an event "
+            "of the node, or of a later one, before the query"
             if size
             else f"{name} has node {int(wrong)}, the graph has no nodes yet"
         )
@@ -476,8 +476,8 @@ def checked_positions(as_of: Tensor | int | None, size: int, num_events: int) ->
 def _check_position(position: int, num_events: int) -> None:
     if not 0 <= position <= num_events:
         raise ValueError(
-            f"as_of must be log positions from 0 to {num_events}, the events that the graph has "
-            f"now, got {position}"
+            f"as_of must be log positions from 0 to {num_events}, the number of events in the "
+            f"graph, got {position}"
         )
 
 

@@ -248,8 +248,8 @@ class NodeMemory(nn.Module):
                 table.append(torch.zeros(shape, dtype=table.dtype, device=at))
             if table.placement == "disk":
                 raise MemoryError(
-                    f"the memory of {num_nodes} nodes has outgrown its table, which went on to "
-                    "disk, where rows never change; give it a larger budget"
+                    f"the memory of {num_nodes} nodes has outgrown its table, which spilled to "
+                    "disk, where rows are immutable; give it a larger budget"
                 )
         if num_nodes > len(self.clock):
             self.clock = grow_to(self.clock, num_nodes)
@@ -330,9 +330,9 @@ class NodeMemory(nn.Module):
             if self.history is None:
                 row = int(stale[0])
                 raise ValueError(
-                    f"node {int(nodes[row])} is asked for as of position {int(position[row])}, but "
-                    f"was written at {int(clock[row, POSITION])} and no history is kept; "
-                    "call keep_past(num_events) first, for as many events as are looked back on"
+                    f"node {int(nodes[row])} is requested as of position {int(position[row])}, but "
+                    f"was written at {int(clock[row, POSITION])} and no history is kept; call "
+                    "keep_past(num_events) first, with the number of events to look back"
                 )
             old_rows, old_clock = self.history.read(
                 nodes.index_select(0, stale), position.index_select(0, stale)

@@ -127,8 +127,8 @@ def check_memory_placement(placement: str, cache: int | str | None) -> None:
     placements = get_args(MemoryPlacement)
     if placement == "disk":
         raise ValueError(
-            'memory_placement cannot be "disk": rows on disk never change, and memory changes with '
-            'every event; use "uva" or "host", with memory_cache for a cache on the GPU'
+            'memory_placement cannot be "disk": rows on disk are immutable, and memory changes '
+            'with every event; use "uva" or "host", with memory_cache for a cache on the GPU'
         )
     if placement not in placements:
         raise ValueError(

@@ -60,7 +60,7 @@ def continual_report(
         "learned, then stored. Plotted values were measured before the model had seen the events."
     )
     if num_damaged:
-        lead += f" {num_damaged:,} damaged records of metrics.jsonl are left out."
+        lead += f" {num_damaged:,} damaged records of metrics.jsonl are skipped."
     more = [] if stream is None else [_stream_card(stream)]
     more += _label_cards(flat, config)
     if ranks := metrics.get("ranks"):
@@ -339,7 +339,7 @@ def _label_cards(flat: Mapping[str, Any], config: Config) -> list[Card]:
     found = label_table(flat, config.model.name)
     if found is None:
         return []
-    note = "95 % intervals take events as independent. Rules see the labels that the model sees."
+    note = "95 % intervals take events as independent. Baselines see the same labels as the model."
     return [Card("Labels", found[1], found[0], [note])]
 
 

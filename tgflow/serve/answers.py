@@ -64,7 +64,7 @@ class Answers:
         refused = self._refusal(waiting)
         with self._changed:
             if self._is_closed:
-                refused = Refused(503, "the server ends; ask again later")
+                refused = Refused(503, "the server is stopping; ask again later")
             if refused is not None:
                 waiting.answer.set_exception(refused)
             else:

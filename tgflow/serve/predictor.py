@@ -199,15 +199,13 @@ class Predictor:
             name = column[int(unknown.argmax())]
             shown = repr(name.as_py() if isinstance(name, pa.Scalar) else name)
             what = {"src": "source", "dst": "destination"}[side] if self.ids.bipartite else "node"
-            raise UnknownNode(
-                f"{shown} is no {what} of {self._name}: no event that it has learned has it"
-            )
+            raise UnknownNode(f"{shown} is no {what} of {self._name}: no learned event has it")
         return nodes
 
     def pairs_of(self, src: Tensor, dst: Tensor, at: Any = None) -> tuple[Tensor, Tensor, Tensor]:
         """Return pairs by dense ids with their ticks, int64 `[N]` each; errors as in `score`."""
         if len(src) != len(dst):
-            raise ValueError(f"src and dst must be as many, got {len(src)} and {len(dst)}")
+            raise ValueError(f"src and dst must have one length, got {len(src)} and {len(dst)}")
         return src, dst, self.ticks(at, len(src))
 
     def score_pairs(self, src: Tensor, dst: Tensor, t: Tensor) -> ScoredPairs:
@@ -306,13 +304,13 @@ class Predictor:
             number = found
         else:
             raise ValueError(
-                f"{time!r} is no time: give a number of {unit}, or one such as {EXAMPLE}"
+                f"{time!r} is not a time: give a number of {unit}, or one such as {EXAMPLE}"
             )
         ticks = number * (1 if tick == "tick" else ticks_per_unit(unit, tick))
         if ticks.denominator != 1:
             raise ValueError(f"{time} {unit} is between two ticks of the run, which are 1 {tick}")
         if not INT64_MIN <= ticks <= INT64_MAX:
-            raise ValueError(f"{time} {unit} is no time: ticks are whole numbers of 64 bits")
+            raise ValueError(f"{time} {unit} is not a time: ticks are whole numbers of 64 bits")
         return int(ticks)
 
 

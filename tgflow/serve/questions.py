@@ -55,7 +55,7 @@ class ScoreQuestion(Question):
 
     path = "/score"
     src: Nodes = Field(description="Ids of sources")
-    dst: Nodes = Field(description="Ids of destinations, as many")
+    dst: Nodes = Field(description="Ids of destinations, one per source")
 
 
 class TopQuestion(Question):

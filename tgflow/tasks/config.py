@@ -56,12 +56,12 @@ class TaskConfig:
         found = {name for name in _SOURCES if getattr(self, name) is not None}
         allowed = _ALLOWED[self.kind]
         if wrong := sorted(found - set(allowed)):
-            raise ValueError(f"{wrong[0]} is nothing that the task {self.kind} has")
+            raise ValueError(f"{wrong[0]} is not a setting of the task {self.kind}")
         if self.freeze and not self.has_decoder:
             raise ValueError("freeze is for tasks whose labels have a decoder: edge, node")
         if allowed and len(found) != 1:
             raise ValueError(
-                f"{allowed[0]} must say where the labels of the task {self.kind} are"
+                f"{allowed[0]} must name the labels of the task {self.kind}"
                 + "".join(f"; or give {name}" for name in allowed[1:])
                 + (", one of them alone" if found else "")
             )

@@ -21,7 +21,7 @@ def inject(
     num = max(2, -int(-share * (len(events) - start) // 1))
     pool = torch.unique(events.dst)
     if len(events) - start < num or len(pool) < 2:
-        raise ValueError(f"too few events to make anomalies of: {len(events) - start} may change")
+        raise ValueError(f"too few events for anomalies: {len(events) - start} may change")
     generator = torch.Generator().manual_seed(derive_key(seed, start) >> 1)
     order = torch.randperm(len(events) - start, generator=generator)
     places = start + order[:num].sort().values

@@ -48,7 +48,7 @@ class LabelTask:
         self.config = config
         self.num_classes = 2 if config.classes is None else config.classes
         if config.kind == "anomaly" and self.num_classes != 2:
-            raise ValueError(f"an anomaly is or is not one; got classes={self.num_classes}")
+            raise ValueError(f"an anomaly task has two classes; got classes={self.num_classes}")
 
     def _facts(self) -> dict[str, object]:
         c = self.config
@@ -78,7 +78,7 @@ class LabelTask:
         dim = getattr(model.decoder, "dim", None)
         if dim is None:
             raise ValueError(
-                f"the decoder of {type(model).__name__} does not say how wide embeddings are: "
+                f"the decoder of {type(model).__name__} does not define the width of embeddings: "
                 "give it an attribute dim"
             )
         model.label_decoder = LabelDecoder(
@@ -204,8 +204,8 @@ class EventLabels:
         target = self._task.config.target
         what = "is" if len(classes) and int(classes[0]) else "is not"
         raise ValueError(
-            f"every label ({target}) of {part} {what} above 0, so two classes cannot be told "
-            "apart there; say how many classes labels have (classes=...), or take other parts"
+            f"every label ({target}) of {part} {what} above 0, so two classes cannot be separated "
+            "there; give the number of classes (classes=...), or other parts"
         )
 
 

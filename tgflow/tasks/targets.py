@@ -65,8 +65,8 @@ class LabelHistory:
         for kind in kinds[first.argsort()].tolist():
             if self.codes.setdefault(kind, len(self.codes)) >= self.num_classes:
                 raise ValueError(
-                    f"label {kind} is the one after {self.num_classes} others; say how many "
-                    "classes there may be: classes=..."
+                    f"label {kind} would be class {self.num_classes + 1} of {self.num_classes}; "
+                    "raise the number of classes: classes=..."
                 )
         codes = torch.tensor([self.codes[kind] for kind in kinds.tolist()])
         return codes[torch.from_numpy(which)]

@@ -101,7 +101,7 @@ class MockBroker:
         self._process.wait()
         assert self._process.stderr is not None
         said = self._process.stderr.read().strip().splitlines()
-        raise RuntimeError(f"the mock broker has ended: {said[-1] if said else 'it said nothing'}")
+        raise RuntimeError(f"the mock broker has ended: {said[-1] if said else 'no output'}")
 
 
 class _Cluster:

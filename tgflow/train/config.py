@@ -248,8 +248,8 @@ class OfflineConfig(TrainingConfig):
             self.negatives != ("random",) or self.inductive == "apart"
         ):
             raise ValueError(
-                "fixed_negatives take the place of negatives, and are of all events in one pass; "
-                f"got negatives={', '.join(self.negatives)} and inductive={self.inductive}"
+                "fixed_negatives replace negatives, and cover all events in one pass; got "
+                f"negatives={', '.join(self.negatives)} and inductive={self.inductive}"
             )
 
 

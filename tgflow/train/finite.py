@@ -58,7 +58,7 @@ class BatchPlace:
 
 def elsewhere(place: BatchPlace) -> TrainingDiverged:
     """Return the error for a value that is not finite in slices computed by other ranks."""
-    text = f"{place}: a score or the loss of a slice that is computed elsewhere is not finite"
+    text = f"{place}: a score or the loss of a slice on another rank is not finite"
     return TrainingDiverged(f"{text}; {_WAY_OUT}", place.new_events)
 
 

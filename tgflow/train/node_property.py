@@ -159,7 +159,7 @@ def node_property_figures(
     """
     for part in ("val", "test"):
         if not any(each.part == part for each in asked):
-            raise ValueError(f"no time of the properties is within the {part} part of the events")
+            raise ValueError(f"no property time falls into the {part} part of the events")
     nodes = torch.unique(torch.cat([each.of.nodes for each in asked]))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

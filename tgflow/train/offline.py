@@ -312,7 +312,9 @@ class OfflineTrainer:
 
     def _fixed_negatives(self, stage: Stage, name: str) -> FixedNegatives:
         if self._ids is None:
-            raise ValueError("fixed_negatives name nodes as the stream does: pass ids=stream.ids")
+            raise ValueError(
+                "fixed_negatives identify nodes by the ids of the stream: pass ids=stream.ids"
+            )
         start, stop = self._span(stage)
         path = Path(f"{name}.{stage}.negatives.safetensors")
         found = FixedNegatives.load(path, self._ids, start)

@@ -160,22 +160,21 @@ def _check_reuse(model: TemporalModel) -> None:
     way_out = "leave reuse out (staleness=0)"
     if model.state is not None:
         raise ValueError(
-            f"{name} keeps a state that moves on with each event, so that its rows never recur: "
+            f"{name} has a state that changes with each event, so that its rows never recur: "
             f"{way_out}"
         )
     if type(model).forward is not TemporalModel.forward:
         raise ValueError(
-            f"{name} defines a forward of its own, where rows that are reused are for embed and "
-            f"decoder: {way_out}"
+            f"{name} overrides forward, but reuse requires embed and decoder: {way_out}"
         )
     if len(layers) < 2:
         raise ValueError(
-            f"reuse is of rows below the top layer, and {name} names {len(layers)} in "
+            f"reuse applies to rows below the top layer, and {name} has {len(layers)} in "
             f"TemporalModel.embedding_layers: give it two layers or more, or {way_out}"
         )
     for layer in layers[1:]:
         if not isinstance(getattr(layer, "dim", None), int):
             raise ValueError(
-                f"reuse needs to know how wide the rows of {type(layer).__name__} are: give it "
-                f"dim, or {way_out}"
+                f"reuse needs the width of the rows of {type(layer).__name__}: give it dim, or "
+                f"{way_out}"
             )

@@ -64,8 +64,8 @@ def chronological_split(
     for name, size in parts.items():
         if size == 0:
             raise ValueError(
-                f"the split leaves no {name} events: {num_events} events gave {parts}; "
-                "use more events, other ratios, or times that differ"
+                f"the split leaves no {name} events: {num_events} events gave {parts}; use more "
+                "events, other ratios, or distinct times"
             )
     known = torch.zeros(num_nodes, dtype=torch.bool)
     known[events.src[train]] = True
