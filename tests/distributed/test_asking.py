@@ -94,5 +94,7 @@ def test_shard_owner_that_is_behind_raises():
         graph = Growth("undirected", steps, 4).shard(peers.shard)
         return asked_by(peers, graph, [5, 5])
 
-    with pytest.raises(RanksDisagree, match=r"rank 0 asks as of 89 events, and rank 1 has .* 69;"):
+    with pytest.raises(
+        RanksDisagree, match=r"rank 0 requested neighbors as of 89 events, but rank 1 has .* 69;"
+    ):
         in_threads(2, work)

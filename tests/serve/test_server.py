@@ -94,7 +94,12 @@ PAIR = {"src": ["n0"], "dst": ["n6"]}
 @pytest.mark.parametrize(
     ("path", "question", "status", "said"),
     [
-        ("/score", {"src": ["n0"], "dst": ["n99"]}, 404, "'n99' is no node of made: no event"),
+        (
+            "/score",
+            {"src": ["n0"], "dst": ["n99"]},
+            404,
+            "'n99' is no node of made: no learned event",
+        ),
         ("/embedding", {"ids": ["n3", "who"]}, 404, "'who' is no node of made"),
         ("/top-k", {"src": ["n0"], "candidates": ["x"]}, 404, "'x' is no node of made"),
         ("/score", {"src": [1], "dst": [2]}, 422, "integers but this map's ids are strings"),

@@ -67,7 +67,7 @@ def test_binned_metrics_approximate_the_exact_ones_and_round_trip_a_state():
     assert other.result(with_intervals=True) == binned.result(with_intervals=True)
     for name, value in binned.result(with_intervals=False).items():
         assert value == pytest.approx(exact[name], abs=1e-3), name
-    with pytest.raises(ValueError, match="are of 2 classes, not of 3"):
+    with pytest.raises(ValueError, match="have 2 classes, not 3"):
         LabelFigures(3, pooled=False).load_state_dict(binned.state_dict())
 
 

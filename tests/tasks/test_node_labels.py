@@ -80,7 +80,7 @@ def test_a_model_without_embeddings_is_refused():
 
     graph = TemporalGraph.from_events(made_events(50))
     nodes = LabeledNodes(torch.arange(10), torch.arange(10) % 2, 2, 0)
-    with pytest.raises(ValueError, match="makes no embeddings"):
+    with pytest.raises(ValueError, match="defines no embed"):
         node_label_figures(made_model("dygformer"), graph, nodes)
 
 

@@ -186,7 +186,7 @@ def with_a_narrow_layer():
     ("model", "settings", "message"),
     [
         (small_tgn, {}, "TGN has a state that changes with each event"),
-        (lambda: recent_tgat(layers=1), {}, "TGAT names 1 in TemporalModel.embedding_layers"),
+        (lambda: recent_tgat(layers=1), {}, "TGAT has 1 in TemporalModel.embedding_layers"),
         (Whole, {}, "Whole overrides forward"),
         (lambda: small_tgat(strategy="uniform"), {}, "uniform draws for a node depends"),
         (recent_tgat, {"strategy": "uniform"}, "uniform draws for a node depends"),
