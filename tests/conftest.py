@@ -18,7 +18,7 @@ from helpers.effort import QUICK_EXAMPLES
 # Before torch reads it: idle threads that spin make a busy machine many times slower.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-# The machine may be busy: how long an example takes says nothing about it.
+# The machine may be busy, so examples have no deadline.
 settings.register_profile("default", deadline=None, max_examples=60)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True, database=None)
 settings.register_profile("quick", settings.get_profile("ci"), max_examples=QUICK_EXAMPLES)

@@ -91,7 +91,7 @@ def test_installed_peers_find_the_same_recent_neighbors(peer):
     present, absent = samplers(events, k)
     if peer.library in absent:
         pytest.skip(f"{peer.library} is {absent[peer.library]}")
-    for at in range(0, 600, 4):  # of more than k events of a node, PyG keeps any k
+    for at in range(0, 600, 4):  # of more than k events of a node PyG keeps an arbitrary k
         for library in (OWN, peer.library):
             present[library].insert(events[at : at + 4])
     nodes = torch.unique(torch.cat([events.src, events.dst]))

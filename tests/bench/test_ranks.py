@@ -38,7 +38,7 @@ def test_two_ranks_are_compared_with_one_process_or_the_machine_limit(monkeypatc
     assert (row.value, row.baseline, row.target_ratio) == (20.0, 40 / 3, 1.4)
     assert row.reached
     assert [each.value for each in (alone, threads, beside)] == [40 / 3, 40 / 3, 40 / 1.5]
-    control = 1.9  # the machine has no more to give: below 1.8 times one process
+    control = 1.9  # limited by the machine: below 1.8 times one process
     row, *_ = speed_rows(WORK, 1.6, Options())
     assert (row.baseline, row.target_ratio, row.reached) == (40 / 1.9, 0.9, True)
     (skipped,) = (row for row in ranks.run(Options(quick=True)) if math.isnan(row.value))

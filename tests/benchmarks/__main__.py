@@ -1,4 +1,4 @@
-"""All benchmarks in one list: those of `tgflow bench`, with more beside them, and developers' own.
+"""All benchmarks: those of `tgflow bench` with additional baselines, and developers' own.
 
 `make bench ARGS="store sample --quick"`; without names, all that are not slow.
 """

@@ -1,4 +1,4 @@
-"""Records the accuracy of runs of `tgflow train` and `tgflow run` among the results.
+"""Records the accuracy of runs of `tgflow train` and `tgflow run` in the results.
 
     tgflow train --data enron.csv.gz --model recency --threads 1 --out runs/enron-recency
     python -m benchmarks.accuracy runs/*-recency
@@ -33,7 +33,7 @@ BEST = ", best of all"
 RULES = frozenset({"edgebank", "edgebank-tw", "poptrack", "recency"})
 """Models without parameters."""
 DEFAULT = "tgn+pairs"
-"""The model of `tgflow run` where none is named."""
+"""The default model of `tgflow run`."""
 TARGETS = {
     "edgebank": {"collegemsg": 0.756, "wikipedia": 0.896},
     "recency": {
@@ -62,7 +62,7 @@ TARGETS = {
     "dygformer": {"collegemsg": 0.9579, "enron": 0.9247, "wikipedia": 0.985},
     "tpnet": {"collegemsg": 0.9735, "enron": 0.929, "wikipedia": 0.989},
 }
-"""AP to reach among random negatives; EdgeBank's are what is published, less its deviation."""
+"""Target AP with random negatives; EdgeBank's are published values minus one deviation."""
 BEST_TARGETS = {
     TEST: {
         "collegemsg": 0.9735,
@@ -76,13 +76,13 @@ BEST_TARGETS = {
     HISTORICAL: {"collegemsg": 0.9396, "enron": 0.887, "wikipedia": 0.916},
     INDUCTIVE: {"collegemsg": 0.847, "enron": 0.83, "wikipedia": 0.898},
 }
-"""AP that the best of all models is to reach, by kind of negatives."""
+"""Target AP of the best of all models, by kind of negatives."""
 UNSAID = frozenset({"num_threads", "lookahead"})
-"""Settings that change no figure."""
+"""Settings that do not affect metrics."""
 OF_SEEDS = frozenset({"seed", "learning_rate", "epochs"})
-"""Settings of a training that are a column of their own, or are always said."""
+"""Training settings with their own column, or always shown."""
 OF_LEARNING = frozenset({"weight_decay", "grad_clip", "loss", "patience", "select"})
-"""Settings of a training that mean nothing to models without parameters."""
+"""Training settings without effect on models without parameters."""
 LEEWAY, FLOORS = 0.003, {"collegemsg": 0.96}
 """How far the default may be below the better of TGN and the best rule; and what it has to reach
 at least."""
@@ -127,9 +127,9 @@ def _changed(section: str, config: TrainerConfig, unsaid: frozenset[str]) -> Ite
 
 
 def _of_model(model: ModelConfig) -> list[str]:
-    """Return what is to be typed for settings that the model does not have by itself.
+    """Return the flags of model settings that are not defaults.
 
-    They are as its dataclass has them, however they were typed: 1e-7 is 0.0000001, and 8 is 8.0.
+    Values are normalized by its dataclass: 1e-7 is 0.0000001, and 8 is 8.0.
     """
     stated = model_settings(model)
     if model.name in MODELS:
@@ -148,7 +148,7 @@ def _of_stream(config: Config) -> list[str]:
 
 
 def merged(old: Sequence[Row], new: Sequence[Row]) -> list[Row]:
-    """Return all rows; of those with the same stream, model and settings the last one."""
+    """Return all rows, the last one for each stream, model and settings."""
     rows = {(row.name, *(row.params.get(name) for name in _KEY)): row for row in [*old, *new]}
     return list(rows.values())
 
@@ -157,7 +157,7 @@ _KEY = ("stream", "model", "events", "settings")
 
 
 def with_targets(rows: Sequence[Row]) -> list[Row]:
-    """Return rows with what each is to reach, and behind them the best of each stream."""
+    """Return rows with targets, followed by the best of each stream."""
     own = [row for row in rows if not row.name.endswith(BEST)]
     return [*(replace(row, target=_target(row, own)) for row in own), *_best_of_all(own)]
 
@@ -179,7 +179,7 @@ def _target(row: Row, rows: Sequence[Row]) -> float | None:
 
 
 def _is_plain(row: Row) -> bool:
-    """Return whether the negatives are those that the bars are of: random ones, which never hit."""
+    """Return whether the negatives match the targets: random, without collisions."""
     return "--protocol" not in str(row.params["settings"])
 
 
@@ -215,11 +215,11 @@ HEADLINES: Sequence[tuple[str, str, frozenset[str] | None]] = (
     ("TGN, prequential", PREQUENTIAL, frozenset({"tgn"})),
     ("the best rule, prequential", PREQUENTIAL, RULES),
 )
-"""Of the README's table: what, which rows, and of which models."""
+"""Rows of the README's table: metric, rows, and models."""
 
 
 def headline_table(results: Mapping[str, Result]) -> Iterator[str]:
-    """Yield the lines of the README's table; what nobody has measured is left out."""
+    """Yield the lines of the README's table; unmeasured ones are omitted."""
     yield f"| AP | {' | '.join(STREAMS)} |"
     yield f"| --- | {' | '.join('--:' for _ in STREAMS)} |"
     rows = results["accuracy"].rows
@@ -234,7 +234,7 @@ def _cell(row: Row | None) -> str:
 
 
 def main(directories: Sequence[str]) -> None:
-    """Put the runs in `directories` among the results."""
+    """Add the runs in `directories` to the results."""
     held = load(FOLDER / "accuracy.json")
     found = [row for each in directories for row in rows_of_run(Path(each))]
     old, new = (

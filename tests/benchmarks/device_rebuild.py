@@ -1,4 +1,4 @@
-"""Updating and then sampling, beside a CSR that the GPU itself sorts again for every update."""
+"""Update and sampling speed against a CSR that the GPU re-sorts for every update."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SortedCsr:
         """Add events, later than all before, and sort."""
         self._src = torch.cat([self._src, events.src.to(self._device)])
         self._dst = torch.cat([self._dst, events.dst.to(self._device)])
-        loop = self._src == self._dst  # which has one entry: the other one goes behind all nodes
+        loop = self._src == self._dst  # a self-loop has one entry: the other goes after all nodes
         other = torch.where(loop, self._num_nodes, self._dst)
         node = torch.stack([self._src, other], 1).view(-1)  # in the order of time
         node, order = node.sort(stable=True)

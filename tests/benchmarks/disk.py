@@ -1,4 +1,4 @@
-"""A table on disk that exceeds the memory for it: planned cache, LRU, and the page cache.
+"""Disk tables larger than the memory limit: planned cache, LRU, and the page cache.
 
 A pass of gathers runs in a process of its own (`python -m benchmarks.disk PASS`), in a cgroup that
 limits the memory of the process and of the page cache that it fills.
@@ -32,25 +32,25 @@ from tgflow.tables import FeatureTable
 from tgflow.tables.table import Table
 
 BATCHES = {172: 200, 768: 100}
-"""Events of a batch by the floats of a row: features of edits or posts, and embeddings of texts."""
+"""Batch size by row width: features of edits or posts, and text embeddings."""
 TABLE_BYTES, BUDGET = 4 << 30, 1 << 30
 READ_SHARE = 0.7
 """Share of the newest events, whose batches an epoch reads within the time limit."""
 LIMIT_S, QUICK_LIMIT_S = 100.0, 20.0
-"""Seconds of a pass; slower methods are compared by the batches that they read until then."""
+"""Seconds of a pass; slower methods are compared by the batches read by then."""
 TARGETS = {"lru": 1.3, "mmap": 1.8}
 METHODS = ("belady", "lru", "mmap")
 HEADER_BYTES, CHECKSUM_BYTES = 4096, 4
 SHARES = {"belady": 0.6, "lru": 0.85}
 """Share of the budget that the cache takes; buffers, batches and the plan take the rest."""
 HEADROOM = 1.1
-"""Share of the budget that the process may hold beyond what it held before the pass."""
+"""Share of the budget by which the process may grow during a pass."""
 CGROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What a pass reads, and how."""
+    """Settings of a pass."""
 
     method: str
     """"belady", "lru", or "mmap": the file mapped into memory, and the system's page cache."""
@@ -63,7 +63,7 @@ class Pass:
     """Events a batch."""
     budget: int
     limit_s: float
-    """When to stop."""
+    """Time limit in seconds."""
     group: str | None = None
     """Folder of the memory cgroup to enter, if there is one."""
 
@@ -73,7 +73,7 @@ class PassTimes:
     """Measurements of a pass."""
 
     seconds: list[float]
-    """When each batch was there; as many as there was time for."""
+    """Time at which each batch was ready, within the limit."""
     rows: list[int]
     """Rows that had been read by then."""
 
@@ -138,7 +138,7 @@ def measured(task: Pass) -> PassTimes | None:
 
 
 def compared(taken: dict[str, PassTimes | None], params: Params) -> Iterator[Row]:
-    """Yield the speed of the planned cache beside the others, in the batches that both read."""
+    """Yield the speed of the planned cache against each other method, on batches both read."""
     belady = taken["belady"]
     assert belady is not None
     for name, ratio in TARGETS.items():
@@ -176,7 +176,7 @@ def memory_group(name: str) -> Iterator[Path | None]:
 
 
 def limit_memory(group: Path, num_bytes: int) -> None:
-    """Let a group hold so many bytes more than now, the page cache included."""
+    """Limit a cgroup to so many more bytes than now, including the page cache."""
     is_v2 = (group / "memory.max").exists()
     if not is_v2:
         (group / "memory.force_empty").write_text("0", encoding="ascii")
@@ -198,7 +198,7 @@ class MappedRows:
         stride = dim + CHECKSUM_BYTES // 4
         with open(path, "rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-        mapped.madvise(mmap.MADV_RANDOM)  # reading ahead of random rows reads 30 times too much
+        mapped.madvise(mmap.MADV_RANDOM)  # readahead of random rows reads 30 times too much
         with warnings.catch_warnings(action="ignore"):  # the buffer is read-only
             floats = torch.frombuffer(mapped, dtype=torch.float32, offset=HEADER_BYTES)
         self._rows = floats[: num_rows * stride].view(num_rows, stride)[:, :dim]

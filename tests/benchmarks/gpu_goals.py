@@ -1,4 +1,4 @@
-"""The figures to reach on a GPU, beside what was measured; those of BENCHMARKS.md come from here.
+"""GPU targets and measured values, as shown in BENCHMARKS.md.
 
 python -m benchmarks.gpu_goals ROWS FOLDER...   keep the rows of ROWS/*-NAME.json, as `--json`
                                                 prints them, as results of GPU benchmarks in
@@ -19,7 +19,7 @@ from tgflow.bench.row import COSTS, Params, Row
 from tgflow.report.formatting import compact
 
 PREFIX = "gpu-"
-"""Of the names of results that were measured on a GPU."""
+"""Prefix of the names of GPU results."""
 NOT_MEASURED = "not measured"
 
 
@@ -84,7 +84,7 @@ def keep(rows_folder: Path, folder: Path = FOLDER) -> dict[str, Result]:
     rows: dict[str, list[Row]] = {}
     for file in sorted(rows_folder.glob("*-*.json")):
         text = file.read_text(encoding="utf-8")
-        if text.rstrip().endswith("]"):  # else it was ended by its time limit
+        if text.rstrip().endswith("]"):  # otherwise it was killed at its time limit
             found = [row_of(plain) for plain in json.loads(text)]
             rows.setdefault(file.stem.partition("-")[2], []).extend(found)
     for name, measured in rows.items():
@@ -99,7 +99,7 @@ def results(folder: Path = FOLDER) -> dict[str, Result]:
 
 
 def measured(goal: Goal, rows: Sequence[Row]) -> float | None:
-    """Return the figure that a goal is for, if one of the rows has it."""
+    """Return the measured value of a goal, if a row has it."""
     for row in rows:
         if row.name == goal.name and goal.params.items() <= row.params.items():
             value = row.ratio if goal.is_ratio else row.value

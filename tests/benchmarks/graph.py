@@ -1,6 +1,6 @@
-"""The store and the samplers beside a static CSR and the stores of other libraries.
+"""Speed of the store and the samplers against a static CSR and other libraries.
 
-The CSR and what is measured on the CPU use one thread unless a row's parameters differ.
+The CSR and all CPU measurements use one thread unless a row's parameters differ.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def csr_speeds(growing: GrowingGraph, csr: StaticCsr, options: Options) -> tuple
 
 
 def with_speeds(row: Row, speeds: Mapping[Any, tuple[float, float]]) -> Iterator[Row]:
-    """Yield a row of inserts with the CSR's speeds as baselines, any other row unchanged."""
+    """Yield insert rows with CSR speeds as baselines, other rows unchanged."""
     found = speeds.get((row.params["stream"], row.params["entries"]))
     if (
         found is None
@@ -176,7 +176,7 @@ class OwnSampler:
         self.graph.append(events)
 
     def two_hops(self, nodes: Tensor, t: Tensor) -> object:
-        """Sample neighbors, and theirs."""
+        """Sample two hops."""
         return recent_hops(self.graph, nodes, t, 2)
 
     def neighbors(self, nodes: Tensor, t: Tensor) -> Tensor:
@@ -215,7 +215,7 @@ def insert_rows(name: str, events: EventBatch, options: Options) -> Iterator[Row
 
 
 def hop_rows(name: str, events: EventBatch, options: Options) -> Iterator[Row]:
-    """Sample two hops of 10 for 600 roots from each library's store, while the stream comes in.
+    """Sample two hops of 10 for 600 roots from each library's store, while inserting the stream.
 
     `equal` is the share of rows of the first hop that hold the neighbors that tgflow found.
     """

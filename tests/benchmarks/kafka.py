@@ -1,8 +1,8 @@
-"""How fast a topic becomes events in the log: many edges a record, and one.
+"""Ingest speed of a Kafka topic: many edges per record, and one.
 
-The broker is librdkafka's mock cluster in a process of its own, on the same cores. The baseline is
-kafka-python alone in the same run: its records polled and their columns decoded, nothing checked,
-ordered or kept.
+The broker is librdkafka's mock cluster in a separate process, on the same cores. The baseline is
+kafka-python alone in the same run: polled records with decoded columns, without validation,
+ordering or storage.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from tgflow.testing.broker import MockBroker
 PARTITIONS = 8
 NODES = 5000
 ROWS = 1000
-"""Edges of a record, where it holds many."""
+"""Edges of a record with many."""
 EVENTS = {"arrow": 280_000, "json": 60_000}
-"""Events of a partition; the mock broker keeps 5 MiB of it."""
+"""Events of a partition; the mock broker keeps 5 MiB of each."""
 TARGETS = {"arrow": 2e6, "json": 120e3}
 NAMES = {"arrow": "Kafka to log, arrow", "json": "Kafka to log, json"}
 _NEEDS = ("kafka", "crc32c", "confluent_kafka")
 
 
 def run(options: Options) -> list[Row]:
-    """Measure both codecs on one made stream; rows say so where a package is missing."""
+    """Measure both codecs on one generated stream; missing packages give skipped rows."""
     missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
     if missing:
         reason = f"there is no {missing[0]}"

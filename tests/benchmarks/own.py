@@ -1,4 +1,4 @@
-"""Models of tgflow on a task of link prediction, as contenders of benchmarks."""
+"""tgflow models on a link prediction task, as benchmark contenders."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Own:
             yield 2 * step.loss  # a mean over both kinds of events
 
     def rewind(self) -> None:
-        """Go back to the first batch and reset the memory; parameters are kept."""
+        """Return to the first batch and reset the memory; parameters are kept."""
         self._next = 0
         state = self.learner.model.state
         if state is not None:

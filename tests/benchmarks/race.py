@@ -55,7 +55,7 @@ class Laps:
 
 
 def race(laps: Mapping[str, Laps], num_batches: int, options: Options) -> None:
-    """Let all contenders take turns until the one with most batches a turn has seen `num_batches`.
+    """Alternate the contenders until the one with most batches a turn has seen `num_batches`.
 
     Args:
         laps: Contenders by name.

@@ -1,8 +1,8 @@
-"""What ranks cost and bring: processes that learn a stream together, beside one, in turns.
+"""Speed of several ranks against one process, measured in turns.
 
-Each contender is a set of new processes, a thread each unless its row says more, so that nothing is
-warm for one and not for another. The control is two independent processes, with half of each
-micro-batch: what two ranks could reach if they sent nothing.
+Each contender is a set of new processes, one thread each by default, so that none starts warm. The
+control is two independent processes, with half of each micro-batch: the speed of two ranks without
+communication.
 
 A process of a contender is `python -m benchmarks.ranks FILE WORK (alone|joined)`, see `measure`.
 """
@@ -43,10 +43,10 @@ WARM_UP, MEASURED, QUICK = 10, 40, 4
 """Micro-batches before the clock starts, and measured ones; of both with `quick`."""
 LIMIT_SECONDS = 1800.0
 CONTROL_SHARE = 0.9
-"""Of the control, where it does not reach `CONTROL_SPEED` times one process."""
+"""Target ratio to the control if that is below `CONTROL_SPEED` times one process."""
 CONTROL_SPEED = 1.8
 SPEEDS = {("tgn", 1000): 1.5, ("tgat", 1000): 1.4, ("tgn", 200): 1.1}
-"""Times the better of one process with one thread and two, by model and micro-batch."""
+"""Target ratio to the better of one process with one or two threads, by model and micro-batch."""
 KILL_NAME, KILL_SECONDS, KILLS = "ranks, kill -9 to learning again", 15.0, 3
 BATCHES = 25
 """Micro-batches between checkpoints, and from one kill's recovery to the next kill."""
@@ -55,7 +55,7 @@ KILL_LIMIT_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What each process of a contender does, and how many processes there are."""
+    """Work of each process of a contender, and number of processes."""
 
     model: str
     """tgn or tgat."""
@@ -70,7 +70,7 @@ class Work:
     world: int = 0
     """Ranks that share the work; 0: one process by itself."""
     copies: int = 1
-    """Worlds beside each other."""
+    """Concurrent worlds."""
 
 
 def run(options: Options) -> list[Row]:
@@ -175,7 +175,7 @@ def measure(work: Work, peers: Peers) -> float:
 
 
 def recoveries(data: Path, kills: int) -> Iterator[float]:
-    """Yield seconds from each kill to the first record past those that there were.
+    """Yield seconds from each kill to the first new record.
 
     Two ranks run over a file with `--nproc 2`, at full rate; the one that started last is killed.
 
@@ -199,14 +199,14 @@ def recoveries(data: Path, kills: int) -> Iterator[float]:
 
 
 def records(run: Path) -> int:
-    """Return how many micro-batches a run has a record of."""
+    """Return the number of recorded micro-batches of a run."""
     path = run / "metrics.jsonl"
     *lines, _ = path.read_text(encoding="utf-8").split("\n") if path.exists() else [""]
     return 1 + int(json.loads(lines[-1])["index"]) if lines else 0
 
 
 def ranks_of(pid: int) -> list[int]:
-    """Return the processes that a process has started, in order."""
+    """Return the child processes of a process, in order."""
     return sorted(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()))
 
 

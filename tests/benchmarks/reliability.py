@@ -1,4 +1,4 @@
-"""Kills, crash states, faults and a soak that the tests of `make test-all` pass, counted.
+"""Counts of kills, crash states, faults and the soak test in `make test-all`.
 
 A failure is an error, not a row. TGFLOW_KILLS is the number of kills on odd machines: with full and
 read-only disks, clocks that jump and second runs (`tests/runtime/test_odd_kills.py`).
@@ -27,7 +27,7 @@ CAMPAIGNS = (
     "streams/ingest/test_ingest.py",
 )
 KILLS, QUICK_KILLS = 50, 4
-"""Over Kafka; a quarter of them over each kind of run over a file."""
+"""Kills over Kafka; a quarter as many for each kind of run over a file."""
 SOAK_MINUTES, QUICK_SOAK_MINUTES = 20, 1
 _KILLED = "kill -9 at random, final state the same bits"
 ROWS: dict[tuple[str, str], tuple[str, Params, str, float | None]] = {
@@ -44,7 +44,7 @@ ROWS: dict[tuple[str, str], tuple[str, Params, str, float | None]] = {
     ),
     ("", "faults"): ("fault points x kill, enospc, eio, raise, old or new", {}, "faults", None),
 }  # fmt: skip
-"""The row that a property adds up to, by a part of the test's name and the property's."""
+"""Row of each summed property, by part of the test's name and by property."""
 ODD_KILLS, QUICK_ODD_KILLS = 500, 5
 ODD_CAMPAIGN = "runtime/test_odd_kills.py"
 BY_KIND = "kill -9 at random on an odd machine, final state the same bits"
@@ -80,7 +80,7 @@ def odd_rows(properties: Counter[tuple[str, str]], wanted: int) -> list[Row]:
 def campaign_properties(
     kills: int, campaigns: Sequence[str] = CAMPAIGNS
 ) -> Counter[tuple[str, str]]:
-    """Run campaigns' tests; return what they recorded, added up by test and property.
+    """Run campaign tests; return their recorded properties, summed by test and name.
 
     Raises:
         RuntimeError: If a test fails.
@@ -94,7 +94,7 @@ def campaign_properties(
 
 
 def properties_of(report: Path) -> Counter[tuple[str, str]]:
-    """Return the properties in a report of JUnit's form, added up by test and name."""
+    """Return the properties of a JUnit report, summed by test and name."""
     found: Counter[tuple[str, str]] = Counter()
     for case in ElementTree.parse(report).iter("testcase"):
         for each in case.iter("property"):
@@ -103,7 +103,7 @@ def properties_of(report: Path) -> Counter[tuple[str, str]]:
 
 
 def campaign_rows(properties: Counter[tuple[str, str]]) -> Iterator[Row]:
-    """Yield a row for each kind of disturbance that there was."""
+    """Yield a row for each kind of fault."""
     for (test, name), (title, params, unit, target) in ROWS.items():
         there = [n for (of, which), n in properties.items() if which == name and test in of]
         if there:
@@ -111,7 +111,7 @@ def campaign_rows(properties: Counter[tuple[str, str]]) -> Iterator[Row]:
 
 
 def soak(minutes: float) -> Row:
-    """Run for a while at full rate, killed again and again, and account for every row.
+    """Run at full rate with repeated kills, and account for every row.
 
     Raises:
         RuntimeError: If something grew or was lost.

@@ -93,14 +93,14 @@ TABLES: Mapping[str, Sequence[Picked]] = {
         ),
     ),
 }
-"""The tables of BENCHMARKS.md; everything else that was measured is in the files of results."""
+"""The tables of BENCHMARKS.md; all other measurements are in the result files."""
 LIBRARIES = {
     "tgflow": "tgflow",
     "PyTorch Geometric": "torch_geometric",
     "TGM": "tgm-lib",
     "TGLite": "tglite",
 }
-"""Of the README's table: titles, and the names that rows have for them."""
+"""Titles of the README's table, and their row names."""
 BESIDE: Mapping[str, Picked] = {
     "training TGN, events/s": Picked("train", ("TGN training",)),
     "training TGAT, 2 hops of 10, events/s": Picked("train", ("TGAT training",)),
@@ -149,7 +149,7 @@ def filled(page: str, folder: Path = FOLDER) -> str:
 
 
 def picked_table(picks: Sequence[Picked], results: Mapping[str, Result]) -> Iterator[str]:
-    """Yield the lines of a table of rows, and below it where they were measured."""
+    """Yield the lines of a table of rows, and the machines below it."""
     yield _line("what", "of", "measured", "beside", "ratio", "to reach")
     yield _line("---", "---", *("--:" for _ in range(4)))
     for pick in picks:
@@ -198,7 +198,7 @@ def missed_targets(results: Mapping[str, Result]) -> Iterator[str]:
 
 
 def library_table(results: Mapping[str, Result]) -> Iterator[str]:
-    """Yield the lines of the table of tgflow beside other libraries."""
+    """Yield the lines of the table of tgflow against other libraries."""
     yield _line("", *LIBRARIES)
     yield _line("---", *("--:" for _ in LIBRARIES))
     for what, pick in BESIDE.items():

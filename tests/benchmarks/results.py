@@ -1,4 +1,4 @@
-"""What benchmarks measured: kept as JSON, each file with its machine, date, commit and command."""
+"""Benchmark results as JSON, each file with its machine, date, commit and command."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def record(name: str, command: str, rows: Sequence[Row], folder: Path = FOLDER) 
 
 
 def load(file: Path) -> Result:
-    """Return what a file holds."""
+    """Return the results of a file."""
     held = json.loads(file.read_text(encoding="utf-8"))
     return Result(**{**held, "rows": tuple(row_of(plain) for plain in held["rows"])})
 
 
 def machine() -> str:
-    """Return what a reader needs to know of this machine."""
+    """Return the description of this machine."""
     names = [
         line.partition(":")[2].strip()
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -67,12 +67,12 @@ def commit() -> str:
 
 
 def row_of(plain: dict[str, Any]) -> Row:
-    """Return a row of what `Row.to_json` says."""
+    """Return the row of the output of `Row.to_json`."""
     names = ("name", "unit", "params", "target", "baseline", "target_ratio")
     value = math.nan if plain["value"] is None else plain["value"]
     return Row(value=value, **{name: plain[name] for name in names})
 
 
 def skipped(name: str, unit: str, params: Params, reason: str) -> Row:
-    """Return the row of a figure that was not measured, with the reason."""
+    """Return a row for a skipped measurement, with the reason."""
     return Row(name, math.nan, unit, {**params, "skipped": reason})

@@ -1,8 +1,8 @@
 """Training a TGAT that reuses rows of its lower layer, by staleness: speed and precision.
 
-NeutronOrch (PVLDB 17, 2024) reuses embeddings of the bottom layer that are a bounded number of
-batches old. The same model learns the same batches with every staleness, in turns, and then alone
-with several seeds.
+NeutronOrch (PVLDB 17, 2024) reuses bottom-layer embeddings within a staleness bound in batches. The
+same model learns the same batches with every staleness, in turns, and then separately with several
+seeds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STALENESS, QUICK_STALENESS = (0, 1, 2, 4, 8, 16), (0, 8)
 SEEDS, EPOCHS = 5, 3
 BATCH, NEIGHBORS = 200, 10
 TIMED_EVENTS = 20_000
-"""The last ones of a stream, learned in turns by all contenders."""
+"""Last events of a stream, learned in turns by all contenders."""
 WARMUP = 16
 """Batches after which rows of every allowed staleness are held."""
 WIKIPEDIA_GAIN, LEAST_GAIN = 1.6, 0.97
@@ -43,10 +43,10 @@ LOST_POINTS = 0.5
 
 
 def run(options: Options) -> list[Row]:
-    """Train TGATs of two layers on each stream, once a staleness.
+    """Train two-layer TGATs on each stream, once per staleness.
 
-    Speeds are of its last events, with 172 standard normal features of edges, learned in turns;
-    average precision is of times and neighbors alone, over seeds, on the first `--events` events.
+    Speeds are of its last events, with 172 standard normal edge features, learned in turns;
+    average precision is without features, over seeds, on the first `--events` events.
     `quick` takes a stream's first 10,000 events only, one seed and an epoch.
     """
     rows: list[Row] = []
@@ -104,7 +104,7 @@ class TimedTraining:
 
 
 def speed_rows(events: EventBatch, wanted: Sequence[int], params: Params) -> Iterator[Row]:
-    """Yield events a second with each staleness, beside none, and how much of the rows it saves."""
+    """Yield events per second with each staleness against none, and the share of rows saved."""
     x = torch.randn(len(events), X_DIM, generator=torch.Generator().manual_seed(0))
     graph = TemporalGraph.from_events(EventBatch(events.src, events.dst, events.t, x))
     contenders = [TimedTraining(graph, staleness) for staleness in wanted]
@@ -136,7 +136,7 @@ def speed_rows(events: EventBatch, wanted: Sequence[int], params: Params) -> Ite
 def precision_rows(
     events: EventBatch, wanted: Sequence[int], params: Params, options: Options
 ) -> Iterator[Row]:
-    """Yield average precision over seeds with each staleness, and what it loses against none."""
+    """Yield average precision over seeds with each staleness, and its loss against none."""
     graph = TemporalGraph.from_events(EventBatch(events.src, events.dst, events.t))
     num_seeds, epochs = (1, 1) if options.quick else (SEEDS, EPOCHS)
     plain: list[float] = []
@@ -155,7 +155,7 @@ def precision_rows(
 
 
 def precision_of(graph: TemporalGraph, staleness: int, seed: int, epochs: int) -> float:
-    """Return the test's average precision of a TGAT that learned with such reuse."""
+    """Return the test average precision of a TGAT trained with such reuse."""
     torch.manual_seed(seed)
     model = TGAT(TGATConfig(neighbors=NEIGHBORS))
     config = OfflineConfig(

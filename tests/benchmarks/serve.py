@@ -1,4 +1,4 @@
-"""How long answers over HTTP take beside learning, and how much they slow it down."""
+"""Latency of HTTP requests during training, and the slowdown of training."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
 
 CLIENTS = (1, 8, 64)
-"""That ask as soon as they have an answer."""
+"""Numbers of clients that send requests back to back."""
 RATE = 100
-"""Requests a second, of all clients together, beside which learning is measured."""
+"""Total requests per second during which training is measured."""
 RATE_CLIENTS = 32
-"""Enough for that rate where each answer takes a third of a second."""
+"""Clients sufficient for that rate with a latency of a third of a second."""
 MOST_SLOWED = 5.0
-"""Percent that they may slow learning down."""
+"""Maximum slowdown of training in percent."""
 SECONDS, QUICK_SECONDS = 5.0, 1.0
-"""Of a window."""
+"""Seconds of a window."""
 MARGIN = 1.0
-"""Seconds more that clients ask, so that they do until the last micro-batch of a window ends."""
+"""Additional seconds of requests, to cover the last micro-batch of a window."""
 WARM_EVENTS = 2_000
 QUESTIONS = 500
 
 
 def run(options: Options) -> list[Row]:
-    """Learn a stream over and over with a TGN, and ask it for scores of single pairs meanwhile.
+    """Train a TGN on a repeated stream, and request scores of single pairs meanwhile.
 
-    Clients are in a process of their own. Windows in which nobody asks and in which 100 requests
-    come a second follow each other; the median of what each pair of them lost is what counts.
+    Clients are in a separate process. Windows without requests and with 100 requests per second
+    alternate; the slowdown is the median over pairs of windows.
     """
     with restored_threads():
         set_threads()
@@ -62,7 +62,7 @@ def run(options: Options) -> list[Row]:
 
 
 def rows_of(learning: Learning, params: Params, seconds: float, options: Options) -> Iterator[Row]:
-    """Yield the latency of answers by the number of clients, and how much they slow learning."""
+    """Yield the latency by number of clients, and the slowdown of training."""
     for num in CLIENTS:
         options.say(f"serve: {num} clients")
         _, answers = learning.asked(num, seconds)
@@ -82,7 +82,7 @@ def rows_of(learning: Learning, params: Params, seconds: float, options: Options
 
 
 class Learning:
-    """A TGN that learns a stream over and over on a thread, and is served; a context manager.
+    """Context manager of a served TGN that trains on a repeated stream in a thread.
 
     Args:
         task: Whose stream, and widths.
@@ -127,14 +127,14 @@ class Learning:
         self._server.close()
 
     def alone(self, seconds: float) -> float:
-        """Return how many events are learned a second while nobody asks."""
+        """Return the events learned per second without requests."""
         before, begin = self._completed()
         time.sleep(seconds)
         after, end = self._completed()
         return (after - before) / (end - begin)
 
     def asked(self, clients: int, seconds: float, rate: float = 0) -> tuple[float, list[float]]:
-        """Have clients ask for some seconds, all together at `rate` a second if it is not 0.
+        """Send requests for some seconds, at a total `rate` per second if it is not 0.
 
         Returns:
             Events learned a second, and the seconds of each answer.
@@ -160,7 +160,7 @@ class Learning:
         return speed, answers
 
     def _completed(self) -> tuple[int, float]:
-        """Return how many events are learned when the next micro-batch is complete, and when."""
+        """Return the number of learned events at the end of the next micro-batch, and its time."""
         position = self._trainer.position
         while self._trainer.position == position:
             time.sleep(0.002)
@@ -172,7 +172,7 @@ class Learning:
                 return
 
     def _stream(self) -> Iterator[EventBatch]:
-        """Yield the stream's events over and over, each time later than before."""
+        """Yield the stream's events repeatedly, each time later than before."""
         events, lap = self._events, int(self._events.t[-1] - self._events.t[0]) + 1
         while True:
             yield events

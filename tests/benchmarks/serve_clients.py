@@ -1,7 +1,7 @@
-"""Clients of a server in a process of their own, which imports nothing but the standard library.
+"""Server clients in a separate process that imports only the standard library.
 
 Run as `python serve_clients.py HOST:PORT CLIENTS SECONDS RATE` with questions as JSON lines on
-stdin: says `ready`, asks for so long, then says the seconds of each answer as a list of JSON.
+stdin: prints `ready`, sends requests for SECONDS, then prints all latencies as a JSON list.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ HEADERS = {"Content-Type": "application/json"}
 def ask(
     address: str, questions: Iterator[bytes], end: float, pause: float, seconds: list[float]
 ) -> None:
-    """Ask over one connection until `end`.
+    """Send requests over one connection until `end`.
 
     Args:
-        address: Of the server.
-        questions: Bodies of requests.
-        end: By `time.perf_counter`.
-        pause: From the beginning of a question to that of the next one; 0: as soon as answered.
-        seconds: Gets how long each answer took.
+        address: Address of the server.
+        questions: Request bodies.
+        end: End time by `time.perf_counter`.
+        pause: Seconds between the starts of consecutive requests; 0: back to back.
+        seconds: List that receives the latencies.
 
     Raises:
         RuntimeError: If one is refused.
@@ -47,7 +47,7 @@ def ask(
 
 
 def main(words: Sequence[str]) -> None:
-    """Do as the module says."""
+    """Run the command line."""
     address, clients, lasting, rate = words[0], int(words[1]), float(words[2]), float(words[3])
     questions = [line.strip().encode() for line in sys.stdin]
     seconds: list[list[float]] = [[] for _ in range(clients)]

@@ -1,4 +1,4 @@
-"""How fast files become events in the durable log, beside pyarrow reading the same and no more."""
+"""Ingest speed of files into the durable log, against pyarrow only reading them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast tables give rows, by placement: beside torch on the CPU, and to a GPU over its bus."""
+"""Gather speed of tables by placement: against torch on the CPU, and over the bus to a GPU."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 WIDTHS = (100, 172)
 CALL, GPU_CALL, SMALL_CALL = 12_000, 60_000, 4_000
-"""Rows of a gather: of a batch of two hops on the CPU and on a GPU, and of a small batch."""
+"""Rows per gather: two-hop batch on the CPU and on a GPU, and a small batch."""
 HIT_RATE = 0.9
 CACHED = 1_000_000
-"""Rows that the cache holds, at most a tenth of the table."""
+"""Rows in the cache, at most a tenth of the table."""
 NUM_ROWS = 1_000_000
 
 Gather = Callable[[int], object]
@@ -46,7 +46,7 @@ def run(options: Options) -> list[Row]:
 
 
 def host_rows(dim: int, options: Options) -> Iterator[Row]:
-    """Gather random rows beside torch's two ways, in turns."""
+    """Gather random rows against both methods of torch, in turns."""
     x = torch.rand(NUM_ROWS // 10 if options.quick else NUM_ROWS, dim)
     ours, out = FeatureTable.from_tensor(x), torch.empty(CALL, dim)
     calls = 3 if options.quick else 20
@@ -71,7 +71,7 @@ def random_ids(num_rows: int, size: int, calls: int) -> list[Tensor]:
 
 
 def gpu_rows(dim: int, gpu: Device, options: Options) -> Iterator[Row]:
-    """Gather from host memory beside a copy over the bus, through a cache, and on the GPU."""
+    """Gather from host memory against a copy over the bus, through a cache, and on the GPU."""
     uva = large_table(dim, gpu, 1 << 20 if options.quick else 8 << 30)
     yield share_of_copy("bus in use", "of pinned copy", 0.6, uva, gpu, options)
     for call in (SMALL_CALL, GPU_CALL):
@@ -127,7 +127,7 @@ def check_alike(name: str, found: Tensor, expected: Tensor) -> None:
 
 
 def cached_row(table: FeatureTable, gpu: Device, options: Options, call: int) -> Row:
-    """Gather rows of `table`, in pinned memory, through a cache that has nine in ten of them.
+    """Gather rows of `table`, in pinned memory, through a cache with a hit rate of nine in ten.
 
     Each call has its own ids.
     """
@@ -140,7 +140,7 @@ def cached_row(table: FeatureTable, gpu: Device, options: Options, call: int) ->
     cache.preload(hot.to(device))
     out = torch.empty(call, table.dim, device=device)
     check_alike("the cache", cache.gather(there[0]), table.gather(ids[0]))
-    for each in there[calls:]:  # contents as they are after a while
+    for each in there[calls:]:  # contents after a warm-up
         cache.gather(each, out)
     cache.reset_counters()
     methods: dict[str, Gather] = {

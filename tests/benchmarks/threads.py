@@ -35,7 +35,7 @@ def run(options: Options) -> list[Row]:
 def training_rows(
     task: Task, make: Callable[[Task], Own], params: Params, options: Options
 ) -> Iterator[Row]:
-    """Yield the speed on one thread and on as many as there are cores, turn by turn."""
+    """Yield the speed on one thread and on one per core, turn by turn."""
     cores = num_cores()
     laps = {n: Laps(make(task), TURN, task.batch_size) for n in (1, cores)}
     with restored_threads():

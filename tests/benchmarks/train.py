@@ -1,4 +1,4 @@
-"""Training speed of TGN and TGAT, beside the other libraries that are installed, in turns."""
+"""Training speed of TGN and TGAT against other installed libraries, in turns."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def tgat_rows(task: Task, params: Params, options: Options) -> list[Row]:
 def contenders(
     own: Own, others: Sequence[Peer], turn: int, own_turn: int = TURN
 ) -> tuple[dict[str, Laps], dict[str, str]]:
-    """Return tgflow and its peers, with `turn` batches a turn for peers, and why others are not."""
+    """Return tgflow and its peers, with `turn` batches a turn, and reasons for skipped ones."""
     size = own.task.batch_size
     present, absent = peers.load_all(others, own.task)
     laps = {library: Laps(peer, turn, size) for library, peer in present.items()}
@@ -73,7 +73,7 @@ def speed_rows(
     params: Params,
     target: float | None = None,
 ) -> list[Row]:
-    """Return a row per library, also of those that did not take part."""
+    """Return a row per library, including skipped ones."""
     rows = []
     for library, each in laps.items():
         named = params | {"library": library}
@@ -85,6 +85,6 @@ def speed_rows(
 
 
 def times_rows(name: str, laps: dict[str, Laps], params: Params, target: float) -> list[Row]:
-    """Return the row of how many times faster than the fastest peer tgflow is, if there is one."""
+    """Return the row of tgflow's speed relative to the fastest peer, if any."""
     others = [each.median for library, each in laps.items() if library != OWN]
     return [Row(name, laps[OWN].median / max(others), "x", params, target)] if others else []

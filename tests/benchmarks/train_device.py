@@ -1,4 +1,4 @@
-"""Training on a GPU: for each batch size, with and without look-ahead, and beside appends."""
+"""Training speed on a GPU: by batch size, with and without lookahead, and during appends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WARM_UP, LEAST_SECONDS = 10, 3.0
 LIVE_WARM_UP, LIVE_PIECE = 40, 10_000
 BESIDE_BATCH = 600
 APPENDED, APPENDS_A_SECOND = 10_000, 100
-"""Events of an append beside training, and appends a second: a million events a second."""
+"""Events per append during training, and appends per second: a million events a second."""
 
 
 def device_rows(
@@ -109,7 +109,7 @@ def beside_row(task: Task, params: Params, device: str | Device, options: Option
 
 @contextmanager
 def appending(graph: TemporalGraph, events: EventBatch) -> Iterator[None]:
-    """Append `events` to a graph over and over, `APPENDS_A_SECOND` times, from another thread."""
+    """Append `events` to a graph repeatedly, `APPENDS_A_SECOND` times a second, in a thread."""
     ended, errors = threading.Event(), []
 
     def append() -> None:

@@ -1,4 +1,4 @@
-"""Training speed of the other models, beside TGM's implementations.
+"""Training speed of the other models against TGM's implementations.
 
 `make bench ARGS="train-models --data wikipedia.csv.gz --events 20000"`
 """
@@ -74,7 +74,7 @@ def rows_beside_peers(
     times_faster: float,
     own_turn: int,
 ) -> list[Row]:
-    """Return the speeds of a model of tgflow and of its peers, which train one batch a turn."""
+    """Return the speeds of a tgflow model and of its peers, which train one batch a turn."""
     laps, absent = contenders(Own(task, MODELS[model](task)), others, turn=1, own_turn=own_turn)
     race(laps, task.num_batches, options)
     name = f"{model} training"

@@ -60,7 +60,7 @@ def test_csv_file_is_truncated_to_the_resumed_step(tmp_path):
         for step in (10, 20, 30):
             logger.log(step, {"loss": step / 10})
     with path.open("a") as file:
-        file.write("4")  # a row that was torn by a crash
+        file.write("4")  # a row torn by a crash
     with tg.callbacks.CSVLogger(path, step=20) as logger:
         logger.log(30, {"loss": 9.0, "ap": 0.5})
         logger.flush()

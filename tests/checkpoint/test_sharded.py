@@ -188,7 +188,7 @@ def test_every_crash_state_of_two_writers_is_old_or_new(record_property, tmp_pat
     failing = False
     ranks = savers(root, 2, fs=lambda rank: fs, keep=1, keep_every=2)
     for step in (5, 7, 9):
-        failing = step == 7  # what rank 1 cannot write leaves what was there
+        failing = step == 7  # a failed write of rank 1 keeps the existing files
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             saved = ranks.save(step, filler(step, FEW))

@@ -84,7 +84,7 @@ def test_sealed_sections_are_hard_linked_and_not_rewritten(tmp_path):
     second = store.save(13, again)
     assert inode(first, "events-0000") == inode(second, "events-0000")
     check(13, store.newest())
-    other = CheckpointStore(tmp_path)  # a process that has loaded nothing trusts nothing
+    other = CheckpointStore(tmp_path)  # a new process does not trust existing files
     third = other.save(14, at(14))
     assert inode(second, "events-0000") != inode(third, "events-0000")
     other = CheckpointStore(tmp_path)

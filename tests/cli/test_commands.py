@@ -151,7 +151,7 @@ def test_bench_prints_a_table_or_json(tgflow, monkeypatch):
         ("tgflow pl", ["playback", "plan"]),
         ("tgflow run --log-t", ["--log-to"]),
         ("tgflow run --visibility ", ["event", "batch"]),
-        ("tgflow info ", []),  # left to the shell, which knows files
+        ("tgflow info ", []),  # left to the shell, which completes files
     ],
 )
 def test_commands_flags_and_values_are_completed(tgflow, monkeypatch, line, words):

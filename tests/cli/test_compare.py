@@ -148,7 +148,7 @@ def test_presets_set_supported_settings_and_flags_override_them():
     mail = measure(stream([0, 1, 0], [1, 0, 2], [0, 1, 2]), 1)
     assert [facts.bipartite, mail.bipartite] == [True, False]
     both = [settings_of("repeat", each)["counts"] for each in (facts, mail)]
-    assert both == [{}, {"both": True}]  # nobody answers where sources are never destinations
+    assert both == [{}, {"both": True}]  # bipartite streams have no reverse direction
     for family in Family.__args__:
         for name, values in settings_of(family, facts).items():
             known = set(MODELS[name].config.__dataclass_fields__) | {"loss"}
@@ -163,7 +163,7 @@ def test_automatic_lineup_of_a_sparse_stream_excludes_pair_history_models():
     config = settings("auto,own=tgn+pairs")
     names = [choice.label for choice in chosen(config, SPARSE)]
     assert "tgn+pairs" not in names
-    assert {"tgn", "own"} <= set(names)  # what is named by itself stays
+    assert {"tgn", "own"} <= set(names)  # explicitly named models stay
     line = preset_line(config, SPARSE, chosen(config, SPARSE))
     assert line.startswith("preset sparse (stream measured: sparse: ")
     assert line.endswith("; leaves out tgn+pairs")

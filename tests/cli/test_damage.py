@@ -66,13 +66,13 @@ def test_flipped_bit_is_detected_or_harmless(broken_off, tgflow):
         path.write_bytes(flip_bit(data, bit))
         what = f"bit {bit} of {path}"
         looked, asked = tgflow("info", to), tgflow("predict", to, "--src", 3)
-        scores.unlink(missing_ok=True)  # the run that was broken off had written it all
+        scores.unlink(missing_ok=True)  # the interrupted run had written all of it
         ran = tgflow("run", "--resume", "-o", to)
         assert "Traceback" not in looked.err + asked.err + ran.err, what
         of_settings = SETTINGS if path.name == "config.toml" else set()
         assert looked.code in {0} | of_settings, (what, looked.err)
         assert asked.code in {0} | FOUND | of_settings, (what, asked.err)
-        of_figures = {65} if path.name == "metrics.csv" else set()  # no file of ours, by its header
+        of_figures = {65} if path.name == "metrics.csv" else set()  # not our file, by its header
         assert ran.code in {0} | FOUND | of_settings | of_figures, (what, ran.err)
         if ran.code == 0 and not of_settings:
             found = json.loads((to / "metrics.json").read_text())

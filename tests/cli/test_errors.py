@@ -243,7 +243,7 @@ def test_error_has_an_exit_code_and_names_the_fix(refused, line, code, words):
     found, err = refused(line)
     assert [word for word in words if word not in err] == [], err
     assert found == code, err
-    if code != 65:  # found before anything is made
+    if code != 65:  # found before anything is created
         assert {path: path.stat().st_mtime_ns for path in Path().rglob("*")} == before
 
 

@@ -193,7 +193,7 @@ def test_non_finite_loss_ends_a_run_or_is_skipped(run, monkeypatch, skips):
     assert "a fault in tgflow" not in ran.err
     assert "events [250, 300)" in health()["reason"]
     newest = max(Path("out/checkpoints").glob("ckpt-*"))
-    assert load(newest).meta["position"] in (100, 150, 200, 250)  # as the disk kept up
+    assert load(newest).meta["position"] in (100, 150, 200, 250)  # depends on the disk's speed
     assert all(x.isfinite().all() for x in load(newest).sections["model"].values())
 
 

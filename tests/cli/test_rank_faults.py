@@ -110,7 +110,7 @@ def test_full_disk_at_one_rank_loses_a_checkpoint_or_ends_all(events, one, tmp_p
     slowly = [*argv, "--speed", str(60 * 60)]
     ends = run_ranks(tmp_path, 2, slowly, partial(have_no_room, 10**9))
     assert ends[0].code == IO, ends
-    assert ends[1].code in (IO, UNAVAILABLE)  # as it writes itself, or finds rank 0 gone
+    assert ends[1].code in (IO, UNAVAILABLE)  # by its own write, or by the loss of rank 0
     assert "rank 1: " in ends[0].err
     ends = run_ranks(tmp_path, 2, [*argv, "--resume", "--speed", "1e9"])
     assert codes(ends) == [0, 0], ends

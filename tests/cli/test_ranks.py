@@ -246,7 +246,7 @@ def test_failure_of_one_rank_ends_all_ranks(tmp_path, kind, expected, said):
     stream = tmp_path / "nothing.csv" if kind == "no stream" else events
     ends = run_ranks(tmp_path, 2, arguments(stream, run, *more), prepare)
     assert said in ends[0].err
-    if kind == "fault of 0":  # rank 1 has its message, or finds it gone
+    if kind == "fault of 0":  # rank 1 gets the message or detects the loss
         assert (ends[0].code, ends[1].code in (INTERNAL, UNAVAILABLE)) == (INTERNAL, True)
     else:
         assert codes(ends) == expected, ends

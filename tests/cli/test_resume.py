@@ -316,7 +316,7 @@ def test_resume_of_an_offline_command_refuses_other_settings_and_events(
     assert "applies from here on" not in ran.err
     events_csv.write_text("\n".join(before.splitlines()[:-10]) + "\n")
     ran = tgflow(command, "--resume", "-o", "out")
-    if command == "compare":  # nothing was saved: it starts again
+    if command == "compare":  # nothing was saved: it starts over
         assert ran.code == 0
         events_csv.write_text(before)
         ran = tgflow(command, "--resume", "-o", "out")

@@ -1,8 +1,8 @@
-"""Resume matrix: a command, its data and features, ended at a named point, ends as undisturbed.
+"""Resume matrix: commands with data and features, stopped at named points, match undisturbed runs.
 
-Each case is ended at each point, resumed, and compared in all that it leaves: digest of the state,
-metrics, records, rows of scores, dead letters. A quick run has one point for each case, and each
-point for one case.
+Each case is stopped at each point, resumed, and compared in all results: state digest, metrics,
+records, score rows, dead letters. A quick run has one point for each case, and each point for one
+case.
 """
 
 from __future__ import annotations

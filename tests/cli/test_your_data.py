@@ -105,8 +105,8 @@ def mean_mrr(tmp_path, *flags):
 def test_amount_features_help_if_informative_and_else_do_not_hurt(tmp_path, model, decides, least):
     """Amounts from cents to hundreds of thousands, of 30 accounts at 8 shops.
 
-    Where they decide, each shop has prices of its own, and an account mostly goes from a shop to
-    the next dearer one. Otherwise it mostly stays with a shop, and amounts are drawn at random.
+    If informative, each shop has its own prices, and an account mostly moves to the next more
+    expensive shop. Otherwise it mostly stays with a shop, and amounts are random.
     """
     rng, shops, last = random.Random(11), 8, [i % 8 for i in range(30)]
     lines = ["src,dst,t,amount"]

@@ -165,7 +165,7 @@ def test_comparison_page_has_all_sections(analysis):
     assert "3 models on made: good is ahead" in page
     assert "&lt;b&gt;lost&lt;/b&gt;/0 dropped out at event 100: the loss is nan" in page
     assert "<b>lost" not in page
-    assert not re.search(r"(src|href)=|https?://|@import", page)  # it needs nothing else
+    assert not re.search(r"(src|href)=|https?://|@import", page)  # nothing else is needed
     board = page[page.index("Leaderboard") : page.index("Accuracy against cost")]
     for label, interval in analysis.mrr.means.items():
         assert f"<td>{label}</td><td>{interval.mean:.4f}" in board

@@ -34,7 +34,7 @@ def test_a_better_model_is_found():
     assert 0 < difference.interval.low < 0.02 < difference.interval.high
     assert found.p_of_best("better") is None
     assert found.p_of_best("plain") == difference.p_holm < 0.05
-    # unpaired, it would be lost in the noise that both have
+    # unpaired, the difference would be lost in shared noise
     assert found.means["better"].low < found.means["plain"].high
 
 

@@ -36,7 +36,7 @@ def test_a_model_and_its_copy_are_paired_by_seed():
     whole = outcome_of(gains, seeds=[0, 1, 2], copied=[2, 1])  # the copy of seed 0 dropped out
     [worth] = Analysis(whole, 50, num_resamples=50).worths
     assert worth.since.mean == pytest.approx(gains[1:].mean())
-    assert worth.since.high - worth.since.low < 0.2  # not the distance of seeds
+    assert worth.since.high - worth.since.low < 0.2  # not the spread of seeds
 
 
 def test_without_frozen_copies_there_is_no_result():

@@ -100,7 +100,7 @@ def test_graph_calls_stay_within_their_launch_budgets(call):
         graph.append(EVENTS[start : start + 500])
     store = graph.backend._store
     store._begin()
-    store._free.merge()  # which some appends do; the next one has nothing to sort in
+    store._free.merge()  # as some appends do, so that the next one has nothing to merge
     prepare, budget = GRAPH_BUDGETS[call]
     got = spent(gpu, prepare(graph))
     assert all(x <= most for x, most in zip(got, budget, strict=True)), got

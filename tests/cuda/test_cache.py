@@ -76,7 +76,7 @@ def test_clock_evicts_rows_not_used_since_the_hand_passed():
     for row in (1, 2, 3):
         cache.gather(torch.tensor([row]))
     assert cache.contents().tolist() == [1, 2, 3]
-    cache.gather(torch.tensor([4]))  # all were used: the hand passes them and takes the first
+    cache.gather(torch.tensor([4]))  # all were used: the hand clears them and evicts the first
     assert cache.contents().tolist() == [4, 2, 3]
     cache.gather(torch.tensor([2]))
     cache.gather(torch.tensor([5]))  # 2 was used since, 3 was not
@@ -181,7 +181,7 @@ def test_captured_gathers_pass_the_same_arguments(placement):
 
 def test_a_gather_after_a_wrong_id_matches_the_table():
     cache = made(EmulatedDevice(), 2)
-    cache.table.gather(torch.tensor([SIZE]))  # the next call is told
+    cache.table.gather(torch.tensor([SIZE]))  # the next call raises
     for ids in ([3, 4], [3, 4], [3, 5], [5, 6], [6, 3]):
         try:
             found = cache.gather(torch.tensor(ids))

@@ -87,7 +87,7 @@ def test_collective_skipped_by_some_lanes_is_an_error(mistake, order, kernels):
     with pytest.raises(RuntimeError, match=MISTAKES[mistake][1]):
         kernels.launch(f"mistake_{mistake}", 1, 32)
     out = torch.zeros(96, dtype=torch.int32)
-    kernels.launch("sum_of_block", 1, 96, pointer(out))  # which nothing is left over from
+    kernels.launch("sum_of_block", 1, 96, pointer(out))  # without a remainder
     assert set(out.tolist()) == {96 * 95 // 2}
 
 

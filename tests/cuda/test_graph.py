@@ -123,6 +123,6 @@ def test_the_small_run_launches_every_kernel():
     """compute-sanitizer checks this run on a machine with a GPU."""
     gpu = EmulatedDevice.apart()
     register_device(gpu)
-    with torch.autograd.set_multithreading_enabled(False):  # no thread of autograd's is for it
+    with torch.autograd.set_multithreading_enabled(False):  # it has no autograd thread
         small_run.run(gpu)
     assert set(gpu.kernels.launches) == set(sources.kernels())

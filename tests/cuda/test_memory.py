@@ -132,7 +132,7 @@ def test_damaged_version_list_causes_no_out_of_bounds_read():
     placed, nodes = KernelMemory((2, 1), 4, 0), torch.arange(2)
     for position in range(1, 5):
         placed.write(nodes, versions_of(nodes, (2, 1), position))
-    placed.memory.history.link[:] = 5  # forward, and in a circle
+    placed.memory.history.link[:] = 5  # forward, in a cycle
     rows, _ = read_versions(placed.kernels, placed.buffers, nodes, torch.zeros(2).long())
     assert not rows.any()
 

@@ -1,6 +1,6 @@
-"""Kernels and their headers compile without the standard library, and by NVRTC where it is there.
+"""Kernels and their headers compile without the standard library, and by NVRTC if available.
 
-What NVRTC has compiled is not compiled again until a file of it changes. No GPU is needed.
+NVRTC results are cached until a source file changes. No GPU is needed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def test_kernels_include_no_standard_header(source):
 def load_nvrtc() -> ctypes.CDLL:
     assert LIBRARY is not None
     for builtins in Path(LIBRARY).parent.glob("libnvrtc-builtins.so.*"):
-        ctypes.CDLL(str(builtins))  # NVRTC asks for it by name, and finds what is loaded
+        ctypes.CDLL(str(builtins))  # NVRTC opens it by name, and gets the loaded one
     return ctypes.CDLL(LIBRARY)
 
 

@@ -72,7 +72,7 @@ def hosts(namespaces):
 
 
 EVENTS = 1_200
-TIMEOUT = 10  # seconds; on a machine with little to spare a rank is silent for some of them
+TIMEOUT = 10  # seconds; a rank on a busy machine can be silent for some of them
 
 
 def torchrun(number, hosts, folder, *arguments):

@@ -14,7 +14,7 @@ from helpers.worlds import results_of, run_apart
 from tgflow import models, streams
 
 FIRST = {
-    # what must go wrong before such a point is met at all
+    # faults required before such a point is reached
     "log.before_rewrite": "log.before_sync:2:eio,",
 }
 COUNTS = range(1, 9) if os.environ.get("TGFLOW_KILLS") else (1,)

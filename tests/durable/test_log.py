@@ -153,7 +153,7 @@ def test_damage_after_the_needed_position_is_refused_on_open(tmp_path, frame):
     with DurableLog(tmp_path, segment_bytes=1500) as log:
         places = fill(log, 20)
         log.sync()
-        log.append(rows_of(60, 3), {"n": 20})  # says that those before it were on the disk
+        log.append(rows_of(60, 3), {"n": 20})  # records that earlier frames were durable
     end = places[frame]
     path = tmp_path / f"{end.segment:010d}.log"
     data = bytearray(path.read_bytes())

@@ -27,7 +27,7 @@ def test_node_of_another_rank_is_refused(device):
     with pytest.raises(ValueError, match=r"node 40 is with rank 1 of 2, and this graph has .* 0's"):
         sample_neighbors(graph, Sampler.recent(), torch.tensor([1, 40, 63]), t, 2)
     found = sample_neighbors(graph, Sampler.recent(), torch.tensor([NO_NODE, 3, 2**40]), t, 2)
-    assert found.count.tolist() == [0, 0, 0]  # padding is anybody's, and unknown nodes are owned
+    assert found.count.tolist() == [0, 0, 0]  # padding has no owner, unknown nodes do
 
 
 @for_each_device
@@ -44,8 +44,8 @@ def test_node_of_another_rank_is_refused(device):
 def test_shards_together_match_the_whole_graph(
     device, small, growth, world, sampler, k, types, seed
 ):
-    """Whatever is appended, deleted and forgotten: what is counted adds up, and each one answers
-    what the graph of all nodes does, with and without a cut-off of each query."""
+    """After any appends, deletions and retention, shard counts sum to the whole graph's, and
+    queries match the whole graph, with and without a cutoff per query."""
     with pytest.MonkeyPatch.context() as patch:
         if not small:
             patch.setattr(store_writes, "SMALL_PAIRS", 0)

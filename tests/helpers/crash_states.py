@@ -8,7 +8,7 @@ The writer is correct if its reader finds the old or the new state in each of th
     fs = RecordingFs(tmp_path / "original")
     writer = Writer(tmp_path / "original", fs=fs)
     writer.write(1)
-    fs.note("written 1")  # promised from here on
+    fs.note("written 1")  # acknowledged from here on
     for state in crash_states(fs):
         state.write_to(tmp_path / "copy")
         assert read(tmp_path / "copy") >= len(state.notes), state.describe()

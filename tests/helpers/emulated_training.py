@@ -22,6 +22,6 @@ def emulated_pages(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return tensors.pin(memory) if device.type == tensors.TYPE else memory
 
     monkeypatch.setattr(results, "_host_memory", host_memory)
-    # which an emulated device has no thread of autograd's for
+    # an emulated device has no autograd thread
     with torch.autograd.set_multithreading_enabled(False):
         yield

@@ -131,7 +131,7 @@ def outcome_of(_, point, spec, directory):
     make, write, check = CASES[what]
     target, path = directory / what, directory / "notes"
     make(target)
-    # a killed process leaves to the system what it wrote; an error may take what was not synced
+    # writes survive a killed process; an error may lose unsynced data
     is_killed = {"kill"} == {each.split(":")[2] for each in spec.split(",")}
 
     def write_noting(spec):

@@ -92,7 +92,7 @@ class Reading:
         self.positions[arrivals.partition] = arrivals.position
         index = np.arange(arrivals.num_rows) if arrivals.index is None else arrivals.index
         numbers = sorted([*index.tolist(), *(row.index for row in arrivals.bad())])
-        assert numbers == list(range(arrivals.num_rows))  # each row is one or the other
+        assert numbers == list(range(arrivals.num_rows))  # each row is good or bad
 
     def src(self, partition=0):
         return [src for src, _, _ in self.rows.get(partition, [])]

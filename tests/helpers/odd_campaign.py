@@ -55,7 +55,7 @@ class OddCampaign(Campaign):
         while child.poll() is None and _state_of(child) != "T":
             time.sleep(0.001)
         if child.poll() is not None or not self._is_locked():
-            return  # it had ended, or all but its process had
+            return  # it had finished, except for its process exit
         second = self._started(["tgflow"])
         out, _ = second.communicate(timeout=120)
         assert second.returncode == LOCKED, out

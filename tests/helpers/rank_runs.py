@@ -146,7 +146,7 @@ def _signal_late(after, number):
 
 def _signal(number, _runner):
     _note()
-    if number == signal.SIGSTOP:  # nothing else would end it before all patience is over
+    if number == signal.SIGSTOP:  # otherwise it would only end at the timeout
         script = f"sleep {_STOPPED_SECONDS}; kill -9 {os.getpid()}"
         subprocess.Popen(["sh", "-c", script], start_new_session=True)
     os.kill(os.getpid(), number)

@@ -106,7 +106,7 @@ class RealBroker:
 
     def _admin(self, *args):
         zookeeper = ["--zookeeper", f"127.0.0.1:{self._zk_port}"]
-        for _ in range(5):  # it fails while ZooKeeper does not know the broker yet
+        for _ in range(5):  # it fails until the broker has registered with ZooKeeper
             command = self._java("kafka.admin.TopicCommand", *zookeeper, *args, memory="128m")
             if command.wait(60) == 0:
                 return

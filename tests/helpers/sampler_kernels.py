@@ -41,5 +41,5 @@ def prepared(nodes, t, k, before=None) -> tuple[QueryArgs, NeighborRows, Neighbo
 def assert_equal(got: Neighbors, expected: Neighbors) -> None:
     for name in ("nodes", "t", "eid", "count"):
         one, other = getattr(got, name), getattr(expected, name)
-        if one.dtype != other.dtype or not torch.equal(one, other):  # in a tenth of the time
+        if one.dtype != other.dtype or not torch.equal(one, other):  # ten times faster
             torch.testing.assert_close(one, other, rtol=0, atol=0)

@@ -10,7 +10,7 @@ from tgflow.sampling import Sampler
 
 TYPES = (0, 1, 63, 64, 65_535)
 
-# Unix seconds and nanoseconds, which float32 cannot tell apart, and a clock that starts below 0.
+# Unix seconds and nanoseconds, which are equal in float32, and a clock that starts below 0.
 CLOCKS = (0, -5, 1_600_000_000, 1_600_000_000_000_000_000)
 
 

@@ -23,7 +23,7 @@ from typing import Any
 from helpers.processes import environment
 
 IMPORTED_FIRST = (
-    "torch._dynamo",  # what an optimizer imports when it is made: seconds
+    "torch._dynamo",  # imports at the creation of an optimizer take seconds
     "tgflow.distributed.join",
     "tgflow.cli.assemble",
     "tgflow.cli.app",

@@ -1,7 +1,7 @@
 """Requirements of the source on any broker: the mock by default, a real one if available.
 
-`TGFLOW_TEST_KAFKA=HOST:PORT,api=0.9` or `...,api=auto` names a real one, whose topics are made by
-writing to them.
+`TGFLOW_TEST_KAFKA=HOST:PORT,api=0.9` or `...,api=auto` names a real one, which must create topics
+on first write.
 """
 
 from __future__ import annotations

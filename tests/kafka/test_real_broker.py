@@ -36,7 +36,7 @@ def test_a_real_broker_killed_in_mid_read(broker):
     seen = len(reading.src())
 
     def restart():
-        time.sleep(4.0)  # until ZooKeeper has forgotten the one that was killed
+        time.sleep(4.0)  # until the session of the killed broker has expired
         broker.start()
 
     thread = threading.Thread(target=restart)

@@ -49,7 +49,7 @@ def test_resumed_run_stops_at_the_original_end(shared_broker, topic):
     polled = source.poll({0, 1}, 5.0)
     positions = {a.partition: a.position for a in polled if not a.num_rows}
     source.close()
-    assert positions[1]["end"] == 0  # known before anything has come
+    assert positions[1]["end"] == 0  # known before any record arrives
     publish(shared_broker, topic, edges(50, 50))
     publish(shared_broker, topic, edges(10), partition=1)
     source = open_source(shared_broker, topic)
@@ -259,7 +259,7 @@ def test_repeated_offsets_are_dropped_and_gaps_accepted(broker, topic, monkeypat
     fill(broker, topic, 100, batch_size=1000)
     poll = KafkaConsumer.poll
 
-    def odd(self, **options):  # compacted, and handed out twice
+    def odd(self, **options):  # compacted, and delivered twice
         found = poll(self, **options).items()
         kept = {tp: [x for x in records if x.offset % 3 == 0] for tp, records in found}
         return {tp: [*records[:5], *records] for tp, records in kept.items() if records}

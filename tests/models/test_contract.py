@@ -51,7 +51,7 @@ def test_scores_do_not_depend_on_chunk_size(name, monkeypatch):
         torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)
 
 
-# A table of trained rows and drawn projections know nodes by their ids, by design.
+# Tables of trained rows and random projections depend on node ids by design.
 
 
 def trainer_of(model, **options):

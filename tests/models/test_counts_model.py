@@ -102,7 +102,7 @@ def test_table_of_the_paper_is_reproduced(base):
     found = model.features(history.read(answers, 4), 1.0)[0, :, :4].double().exp().T.tolist()
     share, visits, after_c, after_b = found
     assert share == pytest.approx([2 / 10, 3 / 10, 3 / 10, 2 / 10])
-    if base:  # the shares of continuations show where nothing was counted
+    if base:  # the shares of continuations are used without counts
         continued = [after_c[0] * 2, after_b[1] * 3, after_c[2] * 2, after_c[3] * 2]
         assert continued == pytest.approx([1 / 7, 3 / 7, 2 / 7, 1 / 7])
         assert [round(x, 2) for x in continued] == [0.14, 0.43, 0.29, 0.14]

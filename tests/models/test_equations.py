@@ -52,7 +52,7 @@ def check(model: Any, batch: Batch, score: Callable[[int, int, int], Tensor]) ->
     expected = torch.stack([score(*each) for each in asked(batch)])
     scores = torch.cat([found.positive, found.negative.flatten()])
     torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-5)
-    assert len(set(scores.tolist())) > SIZE  # they do depend on what is asked
+    assert len(set(scores.tolist())) > SIZE  # scores depend on the query
 
 
 def padded(rows: list[Tensor], length: int) -> Tensor:
@@ -119,7 +119,7 @@ def test_graphmixer_is_the_mean_of_mixed_tokens_beside_the_features_around() -> 
 def test_craft_candidates_attend_to_past_partners_of_the_source() -> None:
     model = made_model("craft", table_size=16).train()
     few = made_batch(EVENTS, 0, 3, model.fanouts)
-    model(few)  # from which it knows some nodes
+    model(few)  # makes some nodes known
     model.eval()
     known, k = model.table.seen, model.config.neighbors
     assert 0 < int(known.sum()) < 12

@@ -69,7 +69,7 @@ def test_attention_matches_the_plain_formula(size, k, heads, h_dim, x_dim, seed)
     fast = layer(target, below, block)
     target = below[block.target] if below is not None else None
     plain = plain_attention(layer, target, below, block)
-    plain = plain + 0 * sum(p.sum() for p in layer.parameters())  # also if nobody has neighbors
+    plain = plain + 0 * sum(p.sum() for p in layer.parameters())  # also without any neighbors
     torch.testing.assert_close(fast, plain)
     weights = torch.randn(fast.shape, dtype=torch.float64)
     for one, other in zip(

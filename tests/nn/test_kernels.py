@@ -144,7 +144,7 @@ def test_wrong_tensors_are_refused_before_their_address_is_taken(call, name):
     ]
     if name != "memory":  # whose rows may lie apart
         wrong.append(torch.stack([good, good], -1)[..., 0])
-    none = SimpleNamespace()  # nothing may come as far as a launch
+    none = SimpleNamespace()  # no launch may happen
     for tensor in wrong:
         with pytest.raises(ValueError, match=r"must be|must come|must have|has width"):
             call(none, **{**made(), name: tensor})

@@ -264,7 +264,7 @@ def batch_of(past=None, label=None, x=None):
 def decoder_of(**options):
     torch.manual_seed(0)
     decoder = LabelDecoder(DIM, CLASSES, depth=DEPTH, **options)
-    torch.nn.init.normal_(decoder.out.weight)  # as if it had learned something
+    torch.nn.init.normal_(decoder.out.weight)  # as after training
     return decoder
 
 
@@ -471,7 +471,7 @@ def test_keyed_dropout_is_a_function_of_key_and_position():
             return [model[0](x), model[2](x)]
 
     first, second = drawn(7)
-    assert not torch.equal(first, second)  # each module has draws of its own
+    assert not torch.equal(first, second)  # each module has its own draws
     torch.rand(5)
     again = DropoutKeys(other := made_model())
     with again.keyed(7):

@@ -158,7 +158,7 @@ def package_of(module):
 
 
 ROOM_OF = {name: room for room, (names, _) in ROOMS.items() for name in names.split()}
-ROOM_OF["tgflow"] = ""  # names what is public, and imports it when it is asked for
+ROOM_OF["tgflow"] = ""  # lists public names, and imports them lazily
 
 
 @pytest.mark.parametrize("package", ONLY_IN)

@@ -88,9 +88,9 @@ def test_wheel_contains_nothing_else(names):
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
-    """Return where the wheel is installed, and what runs a script there, away from the repository.
+    """Return the install folder of the wheel, and a function that runs scripts elsewhere.
 
-    Without `site` no editable install is found: only the wheel, and what this Python can import.
+    Without `site` no editable install is found: only the wheel and packages of this Python.
     """
     folder = tmp_path_factory.mktemp("installed")
     site = folder / "site"

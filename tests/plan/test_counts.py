@@ -191,7 +191,7 @@ def test_counts_of_a_prefix_do_not_change_during_appends() -> None:
         reader.join()
     assert not wrong
     rebuilt = CountHistory(graph, EVERY_LIST).answer(pairs, None, none, limit=limits, stop=500)
-    assert rebuilt.equal(first)  # nothing has to be kept for a resumed run
+    assert rebuilt.equal(first)  # a resumed run needs no more
     assert len(first) == (2 * counts + 27) * 200
 
 
@@ -226,7 +226,7 @@ def test_plan_counts_only_visible_events(visibility: Visibility, kind: str) -> N
 def test_counts_are_refused_where_events_were_deleted() -> None:
     graph = TemporalGraph.from_events(skewed_events(30, 5))
     plan = plan_of(graph)
-    graph.retain(max_count=3)  # forgets neighbors, which counts do not mind
+    graph.retain(max_count=3)  # drops neighbors, which does not affect counts
     plan.batch(0, 2)
     graph.delete(torch.tensor([3]))
     message = "have been deleted from the graph, and counts of past events count them"

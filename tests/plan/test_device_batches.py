@@ -146,7 +146,7 @@ def test_slab_is_rewritten_after_all_readers_of_its_last_batch() -> None:
         make(0, index)  # warms up
     gpu.current = 7
     first = make(0, 3)
-    gpu.current = 9  # where it is learned from
+    gpu.current = 9  # CUDA stream of the training
     first.free()
     gpu.current = 7
     gpu.waits.clear()

@@ -168,7 +168,7 @@ def test_external_change_of_a_planned_cache_raises_a_mismatch(num_threads: int) 
     graph = TemporalGraph.from_events(made_events(400), edge_x=cache)
     batches = iter(Loader(plan_of(graph), 3, num_threads=num_threads, lookahead=20))
     next(batches)
-    cache.restore(cache.snapshot())  # as it is: nothing happens
+    cache.restore(cache.snapshot())  # unchanged: no effect
     cache.truncate(5)
     with pytest.raises((ScheduleMismatch, BatchError), match=r"batch \d+ of epoch 3.*\bid \d+"):
         list(batches)

@@ -152,7 +152,7 @@ def test_reused_rows_match_a_reference(staleness, visibility, noise, seed, acts)
 
 def test_reuse_is_disabled_if_few_nodes_recur():
     events = made_events(1_600)
-    events.src[:], events.dst[:] = torch.arange(3_200).view(2, -1)  # nobody is met again
+    events.src[:], events.dst[:] = torch.arange(3_200).view(2, -1)  # no pair repeats
     plan = recent_plan(TemporalGraph.from_events(events), batch_size=20)
     source = reusing(plan, 1)
     batches = list(batches_of(source, 2))

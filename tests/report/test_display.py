@@ -63,7 +63,7 @@ def test_times_are_dates_if_they_are_unix_times():
 
 @pytest.mark.parametrize(("first", "last"), [(1_600_000_000_000, 1_600_000_900_000), (0, 2**62)])
 def test_other_times_are_shown_since_the_first_event(first, last):
-    show_t, name = stream_time(first, last, "s")  # milliseconds, say, taken for seconds
+    show_t, name = stream_time(first, last, "s")  # such as milliseconds read as seconds
     assert name == "time since the stream's first event"
     assert show_t(first) == "0 ms"
     assert show_t(last)

@@ -115,7 +115,7 @@ def test_second_signal_ends_the_run_immediately_without_loss(tmp_path):
     flags = ["-s", str(stream), *LATE, *SMALL, "--checkpoint-batches", "1000"]
     reference = undisturbed(tmp_path, flags)
     campaign = Campaign(tmp_path / "stopped", flags)
-    campaign.faults = "checkpoint.before_rename:1:delay=20"  # the last one takes its time
+    campaign.faults = "checkpoint.before_rename:1:delay=20"  # the last checkpoint is slow
     child = campaign.start()
     while campaign.batches() < 3:
         time.sleep(0.002)

@@ -45,7 +45,7 @@ def test_timed_out_micro_batch_ends_before_the_next_events(tmp_path):
 
     def stream():
         yield events(0, 4)
-        assert has_ended.wait(30)  # nothing comes until the micro-batch has ended
+        assert has_ended.wait(30)  # no events until the micro-batch has ended
         yield events(4, 15)
 
     ends = MicroBatchEnds(tmp_path / "ends.txt", 0)
@@ -61,7 +61,7 @@ def test_timed_out_micro_batch_ends_before_the_next_events(tmp_path):
 
 def test_recorded_ends_are_repeated(tmp_path):
     path = tmp_path / "ends.txt"
-    path.write_bytes(lines_of(10, 14, 24, 27, 37)[:-2])  # the last line was cut off
+    path.write_bytes(lines_of(10, 14, 24, 27, 37)[:-2])  # the last line is truncated
     ends = MicroBatchEnds(path, 10)
     found = spans(timed([events(10, 40)], ends, position=10, max_wait=1e-9))
     assert found[:5] == [(10, 14), "end", (14, 24), (24, 27), "end"]

@@ -53,7 +53,7 @@ def check(eid: torch.Tensor, chances: dict[tuple[int, ...], float]) -> None:
     assert found.keys() <= chances.keys()
     observed, expected = [0], [0.0]
     for row, chance in sorted(chances.items(), key=lambda item: item[1]):
-        if expected[-1] >= 8:  # enough to be tested
+        if expected[-1] >= 8:  # enough for a test
             observed.append(0)
             expected.append(0.0)
         observed[-1] += found.get(row, 0)

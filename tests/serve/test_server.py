@@ -154,7 +154,7 @@ def test_invalid_http_closes_only_its_connection(client, data):
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
         answer = read_all(connection)
-    except OSError:  # the server has ended the connection already
+    except OSError:  # the server has closed the connection
         answer = b""
     assert not answer or answer.startswith(b"HTTP/1.1 4")
     assert client.post("/score", PAIR)[0] == 200
@@ -255,7 +255,7 @@ def test_queued_requests_are_answered_in_one_call(predictor, monkeypatch):
     with predictor.engine.holding():
         first = answers.ask(ScoreQuestion(src=["n0"], dst=["n6"]))
         while not first.running():
-            pass  # its thread has begun, and waits for the model
+            pass  # its thread is waiting for the model
         rest = [
             answers.ask(ScoreQuestion(src=[src], dst=[dst]))
             for src, dst in (("n0", "n6"), ("n1", "n99"), ("n2", "n7"), ("n4", 5))

@@ -71,7 +71,7 @@ def test_registrations_are_released():
         del table
     gc.collect()
     assert not gpu.registered
-    assert room - gpu.host_bytes == 1_000 * 8  # words for wrong ids, which are not pinned apart
+    assert room - gpu.host_bytes == 1_000 * 8  # error words, which are not pinned separately
     assert gpu.synchronized == 1_000  # never unpinned under a kernel
 
 

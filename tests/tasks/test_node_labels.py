@@ -89,7 +89,7 @@ def test_logistic_regression_matches_scikit_learn():
     label = torch.randint(3, (90,), generator=generator)
     x = torch.randn(90, 4, generator=generator, dtype=torch.float64)
     x[:, 0] += 2 * label
-    x[:, 3] = 7.0  # says nothing, and has no deviation
+    x[:, 3] = 7.0  # constant, without deviation
     learned, new = slice(0, 60), slice(60, 90)
     scaler = StandardScaler().fit(x[learned].numpy())
     reference = LogisticRegression(tol=1e-8, max_iter=2000)

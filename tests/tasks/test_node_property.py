@@ -40,7 +40,7 @@ def test_table_is_grouped_into_properties_by_time():
     first = labels.times[0]
     assert first.nodes.tolist() == [0, 1]
     assert first.dense(3).tolist() == [[1, 0, 0], [0, 0.25, 0.75]]  # b, a, c in order of the rows
-    assert labels.times[1].nodes.tolist() == [1]  # nobody knows 99
+    assert labels.times[1].nodes.tolist() == [1]  # 99 is unknown
     with pytest.raises(ValueError, match="x has no column 'weight'"):
         PropertyLabels.of(table.drop_columns(["weight"]), ids_of(3), 1, "x")
 

@@ -40,7 +40,7 @@ def test_labels_no_heuristic_predicts_are_learned():
     assert max(rules) < 0.6
     low, high = result["test.edge.accuracy_low"], result["test.edge.accuracy_high"]
     assert low < result["test.edge.accuracy"] < high
-    assert result["test.ap"] > 0.5  # links are learned, too
+    assert result["test.ap"] > 0.5  # links are also learned
     assert json.loads(json.dumps(result)) == result
 
 

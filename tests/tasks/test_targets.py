@@ -105,5 +105,5 @@ def test_tie_is_broken_by_the_more_frequent_label():
     graph = TemporalGraph.from_events(events, "directed")
     [(_, said)] = LabelRules(graph.log, LabelHistory(graph, 3)).predicted(0, 6)
     assert said["source_most"][5].argmax() == 0  # one 5 and one 9 of source 0, and 9 occurs more
-    assert said["pair_last"][5].argmax() == 0  # nothing is known of the pair
-    assert said["majority"][0].sum() == 0  # nothing is known at all
+    assert said["pair_last"][5].argmax() == 0  # the pair has no history
+    assert said["majority"][0].sum() == 0  # no history at all

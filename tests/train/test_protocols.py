@@ -74,7 +74,7 @@ def test_published_protocol_draws_its_negatives():
 
 def test_training_negatives_come_from_training_or_all_destinations():
     src, dst = torch.arange(200) % 5, 10 + torch.arange(200) % 7
-    dst[190:] = 99  # comes in the test alone
+    dst[190:] = 99  # appears only in the test split
     for destinations, is_drawn in (("train", False), ("all", True)):
         events = EventBatch(src, dst, torch.arange(200))
         plan = trainer_of(events, destinations=destinations)._train_plan
@@ -144,7 +144,7 @@ def fixed_of(tmp_path, counts):
         num = torch.tensor((counts * 300)[: stop - start])
         own = events.dst[start:stop].repeat_interleave(num)
         first, second = (each.repeat(100)[: len(own)] for each in (names, names.roll(-1)))
-        # no event is its own negative: last bits would break that tie
+        # no event is its own negative: rounding would break that tie
         columns = {"start": F.pad(num.cumsum(0), (1, 0)), "dst": first.where(first != own, second)}
         save_file(columns, tmp_path / f"x.{part}.negatives.safetensors")
     src, dst = ids.encode(events.src.tolist(), events.dst.tolist())

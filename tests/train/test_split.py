@@ -44,7 +44,7 @@ def test_new_nodes_are_unseen_in_training_and_seen_later():
     everyone = set(events.src.tolist()) | set(events.dst.tolist())
     late = events[split.val_start :]
     unseen = everyone - known
-    assert len(unseen) >= int(0.1 * len(everyone)) == 3  # one more appears late by itself
+    assert len(unseen) >= int(0.1 * len(everyone)) == 3  # one more node appears late
     assert unseen <= set(late.src.tolist()) | set(late.dst.tolist())
     expected = [
         src in unseen or dst in unseen

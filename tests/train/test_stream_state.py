@@ -25,7 +25,7 @@ CONTINUAL = ContinualConfig(batch_size=20, learning_rate=1e-2, mrr_negatives=3)
 def resumed_with(changes, before, kept):
     """Return the losses of a TGN resumed at event 200 with other settings.
 
-    Its first part keeps the past of `kept` events, where the settings themselves ask for less.
+    Before, its memory keeps the history of `kept` events, more than the settings require.
     """
     config = replace(CONTINUAL, replay_horizon=40, **before)
     first, losses = small_tgn(), Losses()

@@ -1,4 +1,4 @@
-"""Other libraries as contenders: small adapters over their public classes, each optional."""
+"""Adapters of other libraries over their public classes, each optional."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class Peer(NamedTuple):
     """A model or a sampler of another library."""
 
     library: str
-    """The name it is installed under."""
+    """Name of the package."""
     module: str
     adapter: str
     way_in: str = "pip install 'tgflow-learn[bench]'"
-    """How to install it."""
+    """Install command."""
 
     @property
     def not_installed(self) -> str:
@@ -45,7 +45,7 @@ SAMPLERS = (
 
 
 def load(peer: Peer, *args: Any) -> Any:
-    """Return the peer's adapter, made from `args`; or a string, why it cannot take part."""
+    """Return the peer's adapter built from `args`, or a string with the reason for skipping it."""
     try:
         version(peer.library)
         adapter = getattr(import_module(peer.module), peer.adapter)
@@ -57,7 +57,7 @@ def load(peer: Peer, *args: Any) -> Any:
 
 
 def load_all(peers: Iterable[Peer], *args: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return adapters by library, and why other libraries cannot take part."""
+    """Return adapters by library, and the reasons for skipping others."""
     loaded = {peer.library: load(peer, *args) for peer in peers}
     return (
         {library: found for library, found in loaded.items() if not isinstance(found, str)},

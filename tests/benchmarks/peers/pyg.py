@@ -1,4 +1,4 @@
-"""PyTorch Geometric's TGN, put together as in its own `examples/tgn.py`."""
+"""PyTorch Geometric's TGN, composed as in its `examples/tgn.py`."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from tgflow.events import EventBatch
 
 
 class PygSampler:
-    """The last `k` neighbors of every node as of now: it knows no time."""
+    """The current last `k` neighbors of every node, without query times."""
 
     def __init__(self, num_nodes: int, k: int) -> None:
         self.loader = LastNeighborLoader(num_nodes, size=k)
@@ -21,7 +21,7 @@ class PygSampler:
         self.loader.insert(events.src, events.dst)
 
     def two_hops(self, nodes: Tensor, t: Tensor) -> object:
-        """Sample neighbors, and theirs: each node once, as the loader wants them."""
+        """Sample two hops; each node once, as the loader requires."""
         below, _, _ = self.loader(torch.unique(nodes))
         return self.loader(below)
 

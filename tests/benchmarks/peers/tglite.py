@@ -23,7 +23,7 @@ from benchmarks.race import link_loss
 
 
 class _Tglite:
-    """What both models share: the graph, the sampler, the loop, the decoder."""
+    """Base of both models: graph, sampler, loop, decoder."""
 
     def __init__(self, task: Task, hops: int) -> None:
         torch.manual_seed(task.seed)
@@ -108,7 +108,7 @@ class _Tglite:
         block.dstdata["h"], block.srcdata["h"] = block.dstfeat(), block.srcfeat()
 
     def _store(self, batch: Any) -> None:
-        """Leave the batch's events as mail."""
+        """Store the batch's events as mail."""
 
 
 class TgliteTgat(_Tglite):

@@ -1,8 +1,8 @@
 """TGM's TGN and TGAT (`tgm-lib`), put together as in its own link-prediction examples.
 
 Differs from them in one place: there the edges of TGN's graph attention run from a node to its
-neighbors, so that a destination gathers from the sources of its own batch that know it, and a
-random negative does not: that tells the answer (held-out AP 0.85 after 42 batches, 0.60 without).
+neighbors, so that a destination aggregates sources of its own batch, and a random negative does
+not: a label leak (held-out AP 0.85 after 42 batches, 0.60 without).
 Here they run from the neighbors to the node, as in PyTorch Geometric's example.
 """
 
@@ -32,7 +32,7 @@ from benchmarks.race import link_loss
 
 
 class Tgm:
-    """What all models share: TGM's loader with its hooks, the loop, the decoder."""
+    """Base of all models: TGM's loader with its hooks, loop, decoder."""
 
     def __init__(self, task: Task, hops: int) -> None:
         torch.manual_seed(task.seed)
@@ -88,10 +88,10 @@ class Tgm:
         raise NotImplementedError
 
     def _store(self, batch: Any) -> None:
-        """Take the batch into the model's state; the hooks have stored its edges."""
+        """Update the model's state by the batch; the hooks have stored its edges."""
 
     def _detach(self) -> None:
-        """Cut the state off from the graph of gradients."""
+        """Detach the state from the autograd graph."""
 
 
 def _hooks(task: Task, hops: int) -> HookManager:
@@ -196,7 +196,7 @@ class _Attention(nn.Module):
             TemporalAttention(task.heads, dim, task.events.x_dim, dim, task.dropout)
             for _ in range(2)
         )
-        width = 2 * dim  # what an attention layer gives, padded to a multiple of its heads
+        width = 2 * dim  # width of an attention output, padded to a multiple of its heads
         width += -width % task.heads
         self.merge = nn.ModuleList(
             nn.Sequential(nn.Linear(width + dim, dim), nn.ReLU(), nn.Linear(dim, dim))

@@ -19,7 +19,7 @@ from tgflow.models import DyGFormerConfig, TPNetConfig
 
 
 class _TgmPairs(Tgm):
-    """What both share: an encoder of two nodes together, for an event and then for a negative."""
+    """Base of both models: joint encoder of two nodes, for an event and then for a negative."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task, hops=1)
@@ -65,7 +65,7 @@ class TgmDyGFormer(_TgmPairs):
 
 
 class TgmTPNet(_TgmPairs):
-    """`TPNet` on a `RandomProjectionModule` of both nodes, the way its paper has it."""
+    """`TPNet` on a `RandomProjectionModule` of both nodes, as in its paper."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)

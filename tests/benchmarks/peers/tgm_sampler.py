@@ -33,7 +33,7 @@ class TgmSampler:
         self._call(events, torch.zeros(1).long(), torch.zeros(1).long())
 
     def two_hops(self, nodes: Tensor, t: Tensor) -> object:
-        """Sample neighbors, and theirs."""
+        """Sample two hops."""
         return self._call(NOTHING, nodes, t)
 
     def neighbors(self, nodes: Tensor, t: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The baseline: a static CSR, which answers as fast as possible and is rebuilt by every insert."""
+"""Baseline: a static CSR, optimal for queries and rebuilt by every insert."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EVERYTHING = 2**63 - 1
 
 
 class StaticCsr:
-    """All neighbors in one array, sorted by node and time, searched as the block store is."""
+    """All neighbors in one array, sorted by node and time, searched like the block store."""
 
     def __init__(self, direction: Direction = "undirected") -> None:
         self._native = _core.StaticCsr(  # type: ignore[attr-defined]  # of a development build only
@@ -27,20 +27,20 @@ class StaticCsr:
         return num_entries
 
     def build(self, log: EventLog) -> None:
-        """Replace the contents by the log's events: a counting sort in memory that is kept."""
+        """Replace the contents by the log's events: a counting sort in reused memory."""
         events = log.read(0, len(log))
         self._native.build(events.src, events.dst, events.t)
 
     def insert(self, events: EventBatch) -> None:
-        """Add events that follow: what lies behind each is moved up, in place."""
+        """Insert events that follow: later entries are shifted in place."""
         self._native.insert(*(x.cpu().contiguous() for x in (events.src, events.dst, events.t)))
 
     def recent(self, nodes: Tensor, t: Tensor, k: int) -> Neighbors:
-        """Answer as `tgflow.sampling.recent_neighbors` does."""
+        """Return the same as `tgflow.sampling.recent_neighbors`."""
         return self._sample(nodes, t, k, None)
 
     def uniform(self, nodes: Tensor, t: Tensor, k: int, *, key: int) -> Neighbors:
-        """Answer as `tgflow.sampling.uniform_neighbors` does, draw for draw."""
+        """Return the same as `tgflow.sampling.uniform_neighbors`, draw for draw."""
         return self._sample(nodes, t, k, key)
 
     def _sample(self, nodes: Tensor, t: Tensor, k: int, key: int | None) -> Neighbors:

@@ -169,7 +169,7 @@ _HERE = f"{Path(__file__).parents[3]}/"
 _lock = threading.Lock()
 _watches: list[Watch] = []
 _pinned: list[tuple[int, int]] = []
-_libraries: list[torch.library.Library] = []  # which PyTorch forgets with them
+_libraries: list[torch.library.Library] = []  # PyTorch drops its reference with them
 
 
 @dataclass

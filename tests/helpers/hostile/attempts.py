@@ -77,7 +77,7 @@ def wrong(call: Call, name: str, good: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(good, tuple):  # a column of ids: its arrays, one at a time
         for i, part in enumerate(good):
             if isinstance(part, Tensor):
-                bytes_of_strings = i == 1  # of any type and length: offsets say where strings end
+                bytes_of_strings = i == 1  # of any type and length: offsets delimit the strings
                 for what, value in _wrong_tensors(call, name, part):
                     if bytes_of_strings and not what.startswith(("on meta", "sparse", "shorter")):
                         continue

@@ -50,7 +50,7 @@ def id_map(integers: bool, method: str) -> Callable[[], Call]:
             data = torch.zeros(NUM, dtype=torch.uint8)
             calls["decode_bytes"] = Call(known.decode_bytes, {"nodes": nodes, "out": data}, count)
             calls["decode_bytes"].any_type = {"out"}
-            # Bytes behind the last string are nobody's.
+            # Bytes after the last string are unused.
             calls["encode"].any_type = calls["find"].any_type = calls["restore"].any_type = set()
         return calls[method]
 

@@ -93,7 +93,7 @@ JSON_ROWS = {
     JSON_GOOD * 2: ("syntax", f"not JSON: extra data at character 54; {ONE}"),
     b"[1]": ("syntax", f"[1] is not an object; {ONE}"),
     b"7": ("syntax", f"7 is not an object; {ONE}"),
-    b"null": ("syntax", f"None is not an object; {ONE}"),  # Arrow reads wild memory
+    b"null": ("syntax", f"None is not an object; {ONE}"),  # Arrow reads out of bounds
     JSON_GOOD + b" null {}": ("syntax", f"not JSON: extra data at character 55; {ONE}"),
     json_row(src="1.0"): ("type", f"src is 1.0, {NO_INTEGER}"),
     json_row(src='"7"'): ("type", f"src is '7', {NO_INTEGER}"),

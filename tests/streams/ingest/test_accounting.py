@@ -66,7 +66,7 @@ def see(accounting, rows, partition=0):
 def feed(rows, sizes, ratio=0.05):
     """Feed rows in polls of `sizes`, through JSON each time; return where the breaker tripped.
 
-    The row is found by feeding the poll that tripped it once more, row by row.
+    The row is found by feeding the tripping poll again row by row.
     """
     counts, start, i = {}, 0, 0
     while start < len(rows):

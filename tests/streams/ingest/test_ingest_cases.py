@@ -122,7 +122,7 @@ def test_idle_partition_times_out_the_same_way_on_replay():
     for batch in events:
         world.learn(batch)
         if world.learned[-1][2] == 60:
-            source.silent.clear()  # it speaks again, and what it says first is late
+            source.silent.clear()  # it resumes, and its first rows are late
     assert world.ingest.report()["counts"]["partitions"]["1"]["refused"]["late"]["count"] == 1
     assert [event[2] for event in world.learned] == sorted([*range(100), 0, 90, 95])
     assert replayed(world.log, config, partitions) == world.learned

@@ -126,7 +126,7 @@ def content(rows):
 
 def test_nearly_empty_buffer_frees_released_rows():
     buffer = ReorderBuffer()
-    for i in range(60):  # of each poll one row stays for long
+    for i in range(60):  # one row of each poll stays buffered
         n = 50_000
         t = np.full(n, i)
         t[0] = 10**9
