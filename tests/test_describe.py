@@ -80,7 +80,7 @@ def test_model_repr_has_its_size_above_its_layers(trainer):
     assert any("(decoder): LinkDecoder" in line for line in lines)
 
 
-def test_a_table_is_escaped():
+def test_table_is_escaped():
     pairs = tg.serve.ScoredPairs(["<b>"], ["d"], torch.ones(1), *torch.rand(2, 1).double())
     assert "&lt;b&gt;" in pairs._repr_html_()
     assert "<b>" not in pairs._repr_html_()
@@ -117,7 +117,7 @@ def test_summary_of_a_value(value, text):
     assert summary(value) == text
 
 
-def test_a_long_text_is_cut():
+def test_long_text_is_cut():
     assert len(summary("x" * 1_000)) == MOST_CHARACTERS
 
 

@@ -37,7 +37,7 @@ def test_table_has_the_ids_of_the_stream_and_round_trips():
         assert torch.equal(getattr(again, name), getattr(batch, name)), name
 
 
-def test_a_table_without_ids_has_the_dense_ones():
+def test_table_without_ids_has_dense_ids():
     rows = read(TABLE)[0].to_arrow().to_pydict()
     assert (rows["src"], rows["dst"]) == ([0, 2, 0], [1, 1, 3])
 

@@ -9,7 +9,7 @@ import tgflow as tg
 from helpers.made_streams import made_events, small_tgn
 
 
-def test_evaluate_gives_the_result_of_a_continual_trainer():
+def test_evaluate_matches_a_continual_trainer():
     events, config = made_events(120), tg.ContinualConfig(batch_size=20)
     found = tg.evaluate([events], small_tgn(), config=config)
     trainer = tg.ContinualTrainer(small_tgn(), tg.TemporalGraph(edge_x_dim=2), config)

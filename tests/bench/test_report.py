@@ -45,5 +45,5 @@ def test_table_marks_missed_targets(tmp_path, monkeypatch):
     assert "old" not in page
 
 
-def test_the_page_is_short():
+def test_benchmarks_page_is_short():
     assert (ROOT / "BENCHMARKS.md").read_text(encoding="utf-8").count("\n") <= 250

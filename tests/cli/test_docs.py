@@ -136,7 +136,7 @@ def test_examples_are_short_and_begin_with_their_command():
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_was_executed_in_order(path):
+def test_notebook_was_executed_in_order(path):
     cells = code_cells(json.loads(path.read_text(encoding="utf-8")))
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
     assert all(cell["outputs"] for cell in cells)

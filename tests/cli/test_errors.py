@@ -268,7 +268,7 @@ def test_error_in_kafka_settings_names_the_fix(refused, line, code, words):
         slow("run made.csv --serve 203.0.113.7:0 --serve-token-file long", 74, "cannot listen on"),
     ],
 )  # fmt: skip
-def test_an_error_after_the_start_of_a_run_names_the_fix(refused, line, code, word):
+def test_error_after_the_start_of_a_run_names_the_fix(refused, line, code, word):
     found, err = refused(line)
     assert (found, word in err) == (code, True), err
     assert Path("taken/notes.csv").read_text() == "mine\n"
@@ -276,7 +276,7 @@ def test_an_error_after_the_start_of_a_run_names_the_fix(refused, line, code, wo
 
 @pytest.mark.parametrize("out", ["a-file/out", "/proc/none/out", "/dev/null"])
 @pytest.mark.parametrize("more", ["", "--resume"])
-def test_a_directory_that_cannot_be_written_is_refused_before_training(refused, out, more):
+def test_unwritable_directory_is_refused_before_training(refused, out, more):
     code, err = refused(f"run made.csv -o {out} {more}")
     assert code in (66, 74)
     assert err.startswith("tgflow: ")
@@ -291,7 +291,7 @@ def test_missing_gpu_is_refused_before_anything_is_created(refused, command):
     assert not Path("out").exists()
 
 
-def test_a_traceback_is_shown_on_demand(tgflow, monkeypatch):
+def test_traceback_is_shown_on_demand(tgflow, monkeypatch):
     with pytest.raises(ConfigError):
         tgflow("run", "-s", "x", "--batch-size", "0", "--traceback")
     monkeypatch.setenv("TGFLOW_TRACEBACK", "1")
@@ -334,7 +334,7 @@ def test_a_traceback_is_shown_on_demand(tgflow, monkeypatch):
         ("tgflow.checkpoint.UntrustedCheckpoint", 77),
     ],
 )
-def test_a_class_of_errors_has_its_exit_code(name, code):
+def test_class_of_errors_has_its_exit_code(name, code):
     module, _, kind = name.rpartition(".")
     error = getattr(import_module(module), kind)
     assert exit_code(error.__new__(error)) == code
@@ -357,6 +357,6 @@ def test_a_class_of_errors_has_its_exit_code(name, code):
          "asked cuda:0 for "),
     ],
 )  # fmt: skip
-def test_a_builtin_error_has_its_exit_code_and_one_line(error, code, text):
+def test_builtin_error_has_its_exit_code_and_one_line(error, code, text):
     assert exit_code(error) == code
     assert explain(error).startswith(text)

@@ -50,7 +50,7 @@ def run(tgflow, tmp_path):
 @pytest.mark.parametrize(
     "more", [("--feature-scale", "auto", "--features", "amount"), slow(("-m", "tgn"))]
 )
-def test_a_run_reads_features_of_nodes(run, tgflow, more):
+def test_run_reads_features_of_nodes(run, tgflow, more):
     whole = run("run", *TGAT, *more, "-o", "whole")
     assert whole.code == 0, whole.err
     assert "24 nodes have a row; rows of nodes.parquet whose nodes never appear: 2" in whole.err

@@ -151,7 +151,7 @@ def test_resume_by_another_process_or_command_is_refused(tgflow, whole):
 # Damage
 
 
-def test_a_damaged_checkpoint_is_set_aside_and_an_older_one_used(run, resume, whole):
+def test_damaged_checkpoint_is_set_aside_and_an_older_one_used(run, resume, whole):
     assert run("--limit", 300, *STEP).code == 0
     (max(Path("out/checkpoints").iterdir()) / "model.safetensors").write_bytes(b"")
     assert resume("--limit", 400).code == 0

@@ -57,7 +57,7 @@ def test_neighbors_are_sampled_as_configured(tgflow, events_csv):
     assert ran.json["prequential.loss"] != tgflow("run", *plain).json["prequential.loss"]
 
 
-def test_the_model_is_chosen_and_kept_on_resume(tgflow, events_csv, tmp_path):
+def test_model_is_chosen_and_kept_on_resume(tgflow, events_csv, tmp_path):
     plain = ["-s", events_csv, "--json", *SMALL]
     pairs = tgflow("run", *plain, "--limit", 100)
     assert (pairs.json["model"], pairs.json["num_events"]) == ("tgn+pairs", 100)
@@ -157,7 +157,7 @@ def value(page, name):
     return float(line.split()[-1])
 
 
-def test_metrics_describe_the_run(tgflow, tmp_path, seen):
+def test_metrics_file_describes_the_run(tgflow, tmp_path, seen):
     pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
     stream = write_features(tmp_path / "made.csv", 400)
     flags = ("--metrics-port", 0, "--checkpoint-batches", 2, "--memory-limit", "100GiB")
@@ -193,7 +193,7 @@ def test_metrics_describe_the_run(tgflow, tmp_path, seen):
     }  # fmt: skip
 
 
-def test_stderr_can_be_json_and_nothing_else(tgflow, events_csv, monkeypatch):
+def test_stderr_can_be_only_json(tgflow, events_csv, monkeypatch):
     monkeypatch.setattr(watch, "SECONDS_PER_LINE", 0.0)
     ran = tgflow("run", "-s", events_csv, "-o", "out", "--log-format", "json", "--json", *SMALL)
     entries = [json.loads(line) for line in ran.err.splitlines()]

@@ -181,7 +181,7 @@ YEAR_1, YEAR_10000 = -62_135_596_800, 253_402_300_800
     ("first", "last"),
     [(1 - 2**63, 2**63 - 2), (YEAR_1 - 1, YEAR_10000), (NOW, 2**63 - 2), (0, 0), (NOW, NOW)],
 )
-def test_info_takes_any_date(tgflow, tmp_path, first, last, unit):
+def test_info_shows_any_date(tgflow, tmp_path, first, last, unit):
     (tmp_path / "odd.csv").write_text(f"src,dst,t\n0,1,{first}\n1,2,{last}\n")
     ran = tgflow("info", "odd.csv", "--time-unit", unit)
     assert ran.code == 0

@@ -159,7 +159,7 @@ def interrupted(make, tmp_path, stop_after):
 
 
 @pytest.mark.parametrize("stop_after", [1, 5])
-def test_a_resumed_comparison_has_the_same_bits(tmp_path, stop_after):
+def test_resumed_comparison_has_the_same_bits(tmp_path, stop_after):
     def make():
         copy = tgn(0, "tgn frozen", frozen_of="tgn", frozen_at=80)
         return comparison(tgn(0), diverging(), tgat(0), copy)
@@ -171,7 +171,7 @@ def test_a_resumed_comparison_has_the_same_bits(tmp_path, stop_after):
     assert figures(whole) == figures(resumed)
 
 
-def test_a_checkpoint_of_other_models_is_refused(tmp_path):
+def test_checkpoint_of_other_models_is_refused(tmp_path):
     saved = compared(tgn(0)).checkpoint()
     with pytest.raises(CheckpointError, match="comparison of tgn/0"):
         Comparison.from_checkpoint([tgat(0)], saved)

@@ -23,7 +23,7 @@ def test_copies_of_a_model_differ_by_exactly_zero():
     assert found.p_of_best("two") == 1.0
 
 
-def test_a_better_model_is_found():
+def test_better_model_is_found():
     rng = np.random.default_rng(1)
     common = np.stack([wandering(rng, 6_000) for _ in range(3)])
     better = common + 0.02 + 0.05 * rng.standard_normal(common.shape)
@@ -68,7 +68,7 @@ def test_events_of_weight_zero_are_ignored():
     assert drawn.mean() == pytest.approx(24.5, abs=1)
 
 
-def test_holm_by_hand():
+def test_holm_correction_matches_a_hand_computed_example():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.5, 0.9]) == [1.0, 1.0]
     assert holm([]) == []

@@ -31,7 +31,7 @@ def outcome_of(gains, *, seeds=None, copied=None, frozen_at=0):
     return Outcome({"eid": np.arange(size)}, scores, {"participants": participants})
 
 
-def test_a_model_and_its_copy_are_paired_by_seed():
+def test_model_and_its_copy_are_paired_by_seed():
     gains = np.random.default_rng(0).random((3, 600))
     whole = outcome_of(gains, seeds=[0, 1, 2], copied=[2, 1])  # the copy of seed 0 dropped out
     [worth] = Analysis(whole, 50, num_resamples=50).worths

@@ -148,7 +148,7 @@ def test_model_has_its_own_settings(tmp_path):
         ({"heads": 3}, "tgn is inconsistent: heads must divide embedding_dim"),
     ],
 )
-def test_a_wrong_setting_of_a_model_is_named(stated, text):
+def test_wrong_setting_of_a_model_is_named(stated, text):
     with pytest.raises(ConfigError) as caught:
         validate_model(TGNConfig, "tgn", stated, {})
     assert text in str(caught.value)
@@ -169,7 +169,7 @@ def test_choices_of_a_setting_match_the_library(key, names):
     assert choices(key) == set(names)
 
 
-def test_a_trainer_can_be_set_to_every_protocol():
+def test_trainer_can_be_set_to_every_protocol():
     assert choices("continual.protocol") | choices("offline.protocol") == set(PROTOCOLS)
 
 

@@ -59,7 +59,7 @@ def gather_and_check(cache: CachedTable, ids: torch.Tensor) -> None:
     placement=st.sampled_from(("uva", "device")),
     sizes=st.lists(st.integers(1, 300), min_size=1, max_size=4),
 )
-def test_gathers_match_the_table_in_any_order_of_lanes(order, capacity, placement, sizes):
+def test_gathers_match_the_table_in_any_lane_order(order, capacity, placement, sizes):
     contents = []
     for lanes in (0, order):
         gpu = EmulatedDevice()
@@ -179,7 +179,7 @@ def test_captured_gathers_pass_the_same_arguments(placement):
     assert gpu.waits == []
 
 
-def test_a_gather_after_a_wrong_id_matches_the_table():
+def test_gather_after_a_wrong_id_matches_the_table():
     cache = made(EmulatedDevice(), 2)
     cache.table.gather(torch.tensor([SIZE]))  # the next call raises
     for ids in ([3, 4], [3, 4], [3, 5], [5, 6], [6, 3]):

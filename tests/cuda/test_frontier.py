@@ -143,7 +143,7 @@ SIZES = [0, 1, 255, 256, 257, 4_097, pytest.param(100_000, marks=pytest.mark.slo
 @for_each_gpu
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("num_nodes", [1, 50, 10**6])
-def test_frontiers_of_any_size(gpu: str, size: int, num_nodes: int) -> None:
+def test_frontiers_of_any_size_are_expanded(gpu: str, size: int, num_nodes: int) -> None:
     there = device_of(gpu)
     generator = torch.Generator().manual_seed(size)
     nodes = torch.randint(num_nodes, (size,), generator=generator)

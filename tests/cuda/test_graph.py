@@ -119,7 +119,7 @@ def test_every_neighbor_is_counted_for_its_tier(gpu, sampler):
 
 
 @pytest.mark.slow
-def test_the_small_run_launches_every_kernel():
+def test_small_run_launches_every_kernel():
     """compute-sanitizer checks this run on a machine with a GPU."""
     gpu = EmulatedDevice.apart()
     register_device(gpu)

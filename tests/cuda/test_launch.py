@@ -123,7 +123,7 @@ def test_kernels_of_a_file_are_compiled_once_and_launched_on_torchs_stream(fake)
     assert int.from_bytes(key, "little") == 2**63
 
 
-def test_every_thread_launches_in_the_devices_context_and_keeps_its_own(fake):
+def test_threads_launch_in_the_context_of_the_device_and_keep_their_own(fake):
     kernels = launch.Kernels(torch.device("cuda", 2))
     name = next(iter(sources.kernels()))
     before: list[int | None] = []
@@ -174,7 +174,7 @@ def test_compile_errors_are_readable(fake, error):
         kernels.launch(next(iter(sources.kernels())), 1, 32)
 
 
-def test_the_cache_is_keyed_by_every_header(tmp_path, monkeypatch):
+def test_kernel_cache_is_keyed_by_every_header(tmp_path, monkeypatch):
     """CuPy's cache key has options and one source: a changed header must change an option."""
     for folder, name in (("cuda", "k.cu"), ("include/tgflow", "k.hpp")):
         (tmp_path / folder).mkdir(parents=True)

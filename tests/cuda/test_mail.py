@@ -47,7 +47,7 @@ def test_each_node_has_one_message(few, order, pairs, width):
 
 
 @pytest.mark.parametrize(("events", "sorted_by"), [(2048, "mail_few"), (2049, "mail_last")])
-def test_many_messages_to_large_nodes(events, sorted_by):
+def test_many_messages_to_nodes_of_high_degree(events, sorted_by):
     generator = torch.Generator().manual_seed(events)
     src, dst = 2**31 - 2 - torch.randint(500, (2, events), generator=generator)
     kernels = assert_same(src, dst, 1, 3)

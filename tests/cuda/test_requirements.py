@@ -107,7 +107,7 @@ def test_missing_requirement_is_named(machine, monkeypatch, change, text):
     assert text in message()
 
 
-def test_a_missing_driver_is_named(machine, monkeypatch):
+def test_missing_driver_is_named(machine, monkeypatch):
     error = RuntimeError("Found no NVIDIA driver on your system. Please check\nmore")
     monkeypatch.setattr(torch.cuda, "init", failing(error))
     assert "finds no CUDA device: Found no NVIDIA driver" in message(require_device)

@@ -47,7 +47,7 @@ def test_rows_of_every_width_are_gathered_in_every_lane_order(row_bytes, order):
     assert wrong.item() == -(2**63)
 
 
-def test_wrong_ids_are_reported_and_read_nothing():
+def test_wrong_ids_are_reported_and_not_read():
     rows, out, wrong, gpu = gathered(48, torch.tensor([3, 2**40, -(2**40)]))
     assert wrong.item() == 2**40
     assert torch.equal(out[0], rows[3])

@@ -80,7 +80,7 @@ def random_queries(events: EventBatch, num_queries: int, num_nodes: int):
 @pytest.mark.parametrize("budget", cases([None, 64_000, 200_000], [64_000]))
 @pytest.mark.parametrize("num_batches", cases([1, 7, 400], [7]))
 @pytest.mark.parametrize("small", [True, False])
-def test_long_histories_in_both_tiers(monkeypatch, small, num_batches, budget):
+def test_long_histories_in_both_tiers_match_the_reference(monkeypatch, small, num_batches, budget):
     """Chains of blocks, regrown blocks, reused memory; chunks moved to the host."""
     monkeypatch.setattr(store_writes, "SMALL_PAIRS", 4096 if small else 0)
     events = hub_events(12_000, 300, seed=num_batches)
@@ -118,7 +118,7 @@ def test_out_of_memory_leaves_the_graph_unchanged(tier):
     check(store, events, *random_queries(events, 100, 100), 5)
 
 
-def test_positions_beyond_32_bits():
+def test_positions_beyond_32_bits_are_supported():
     """Distant batches in a log of more than 2^32 events: offsets in a block overflow."""
     store = DeviceStore(EmulatedDevice(), directed=True)
     node, t = torch.zeros(3, dtype=torch.int64), torch.arange(3)

@@ -39,7 +39,7 @@ def send_all(peers, kind):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not tensors.IS_THERE, reason="this PyTorch emulates no device")
-def test_ranks_on_an_emulated_device():
+def test_ranks_exchange_tensors_on_an_emulated_device():
     in_world(2, send_all, "emulated")
 
 

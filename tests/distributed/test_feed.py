@@ -145,7 +145,7 @@ def take_idle(peers, seconds):
     assert len(concat(taken(peers, source, heartbeat=0.1))) == 20
 
 
-def test_an_idle_stream_outlives_the_timeout():
+def test_idle_stream_outlives_the_timeout():
     in_world(2, take_idle, 1.5, timeout=0.5)
 
 

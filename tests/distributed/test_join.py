@@ -86,7 +86,7 @@ def test_join_times_out_without_rank_0(tmp_path):
     assert text.startswith("PeerLost: rank 1 found no rank 0 to join within 0.5 s")
 
 
-def test_ranks_with_other_settings_are_no_world(tmp_path):
+def test_ranks_with_different_settings_are_refused(tmp_path):
     environs = [in_directory(tmp_path, rank, 2) for rank in range(2)]
     for text in outcomes_of(environs, [{"settings": {"seed": rank}} for rank in range(2)]):
         assert text.startswith("WorldError: rank 1 has seed=1 and rank 0 has seed=0; start all")

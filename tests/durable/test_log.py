@@ -133,7 +133,7 @@ def test_failed_append_leaves_no_rows(tmp_path, at, kind, sync_ms):
 
 
 @pytest.mark.parametrize("kind", ["enospc", "eio"])
-def test_a_failed_sync_is_not_repeated_on_the_same_file(tmp_path, kind):
+def test_failed_sync_is_not_repeated_on_the_same_file(tmp_path, kind):
     log = DurableLog(tmp_path, sync_ms=1e9)
     places = fill(log, 3)
     with armed(f"log.before_sync:1:{kind}"):

@@ -59,7 +59,7 @@ def test_features_follow_their_events():
         (with_x(graph_events((0, 5, 6)), 3), "edge features of width 2, the batch has 3"),
     ],
 )
-def test_a_rejected_batch_changes_nothing(batch, message):
+def test_rejected_batch_changes_nothing(batch, message):
     graph = TemporalGraph("bipartite", edge_x_dim=2)
     graph.append(with_x(graph_events((0, 4, 5)), 2))
     before = state(graph)

@@ -53,7 +53,7 @@ def test_read_result_outlives_its_graph_and_later_appends():
         ([(0, 2**31 - 1, 57)], "event 0 has dst=2147483647; node ids must be in .0, 2147483646."),
     ],
 )
-def test_a_rejected_batch_is_explained_and_changes_nothing(rows, message):
+def test_rejected_batch_is_explained_and_changes_nothing(rows, message):
     graph = TemporalGraph.from_events(graph_events((0, 1, 57)))
     with pytest.raises(ValueError, match=message):
         graph.append(graph_events(*rows))

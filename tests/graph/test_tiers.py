@@ -69,7 +69,7 @@ def test_sizes_with_units_are_parsed():
     assert type(parse_bytes(np.int64(9))) is int
 
 
-def test_a_node_of_degree_200_000():
+def test_node_of_degree_200_000():
     """Ginex overran a buffer at 32 k neighbors."""
     size = 200_000
     leaf = torch.arange(1, size + 1)

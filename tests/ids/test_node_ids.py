@@ -93,7 +93,7 @@ def test_every_kind_of_column_gives_the_same_nodes(ids):
         pa.array([1, 2**64 - 1], pa.uint64()),
     ],
 )
-def test_an_integer_beyond_int64_is_named(ids):
+def test_integer_beyond_int64_is_named(ids):
     with pytest.raises(ValueError, match=r"dst of row 1 is -?\d{19,20}, which exceeds int64"):
         NodeIds().encode([1, 1], ids)
 
@@ -110,7 +110,7 @@ def test_an_integer_beyond_int64_is_named(ids):
         pa.DictionaryArray.from_arrays([0, 1], ["a", None]),
     ],
 )
-def test_a_missing_id_is_named(ids):
+def test_missing_id_is_named(ids):
     with pytest.raises(ValueError, match="dst of row 1 is missing"):
         NodeIds().encode([1, 1], ids)
     with pytest.raises(ValueError, match="ids of row 1 is missing"):
@@ -186,7 +186,7 @@ def test_find_accepts_only_two_sides():
         ),
     ],
 )
-def test_a_damaged_state_is_refused_and_changes_nothing(state, message):
+def test_damaged_state_is_refused_and_changes_nothing(state, message):
     ids = NodeIds()
     ids.encode([7], [7])
     with pytest.raises(ValueError, match=message):

@@ -105,7 +105,7 @@ def test_queries_do_not_change_a_run(name):
     assert all(torch.equal(asked[part], parts[part]) for part in parts)
 
 
-def test_the_lock_serves_threads_in_the_order_of_their_requests():
+def test_lock_is_fair_in_request_order():
     lock, order, threads = ReadWriteLock(), [], []
 
     def take(name, exclusive):

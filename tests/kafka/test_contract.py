@@ -60,7 +60,7 @@ def topic(any_broker):
 
 
 class TestBrokerContract:
-    def test_records_come_in_order_and_once(self, any_broker, topic):
+    def test_records_are_read_once_in_order(self, any_broker, topic):
         publish(any_broker, topic, edges(2000))
         publish(any_broker, topic, edges(500, 2000), compression_type="gzip")
         reading = read_all(any_broker, topic)

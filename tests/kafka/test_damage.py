@@ -56,7 +56,7 @@ def test_persistent_corruption_ends_the_source_and_skips_nothing(broker, topic, 
     assert done == list(range(len(done)))  # nothing was skipped
 
 
-def test_an_exception_while_unpacking_never_hangs(broker, topic, monkeypatch):
+def test_exception_while_unpacking_never_hangs(broker, topic, monkeypatch):
     """kafka-python raises such an exception once, and loops forever in the next poll."""
     from kafka.record.default_records import DefaultRecordBatch
 

@@ -53,7 +53,7 @@ def test_reading_resumes_after_a_broker_restart(broker, topic):
     assert reading.counts == {}
 
 
-def test_connections_cut_every_40_kb_lose_and_repeat_nothing(broker, topic, proxy):
+def test_connections_closed_every_40_kb_lose_and_repeat_nothing(broker, topic, proxy):
     fill(broker, topic, 2000, 2, batch_size=4000)
     proxy.cut_every = 40_000
     source = open_source(broker, topic, servers=[proxy.server], options=SMALL)

@@ -26,7 +26,7 @@ def broker(tmp_path):
     broker.close()
 
 
-def test_a_real_broker_killed_in_mid_read(broker):
+def test_real_broker_killed_while_reading(broker):
     broker.create("edges", 1)
     publish(broker, "edges", edges(5000), batch_size=4000)
     options = {"max_partition_fetch_bytes": 16_384, "request_timeout_ms": 5000}

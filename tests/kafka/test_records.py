@@ -131,7 +131,7 @@ def test_any_bytes_give_an_event_or_a_bad_row(value, codec):
         ),
     ],
 )
-def test_labels_event_ids_and_text_ids(codec, value, text):
+def test_labels_event_ids_and_string_ids_are_read(codec, value, text):
     settings = {"label": "kind", "event_id": "eid", "features": ()}
     [arrivals] = decode([value] * 2, codec, **settings).arrivals
     assert arrivals.events.label.tolist() == [8, 8]
@@ -172,7 +172,7 @@ def test_huge_record_is_not_parsed():
     assert peak < 1 << 20
 
 
-def test_limits_and_unknown_keys():
+def test_limits_and_unknown_keys_are_checked():
     checks = Checks(max_node_id=10, max_abs=2.0, unknown_keys="reject")
     values = [edge(10, x=[1, 2]), edge(11, x=[1, 2]), edge(1, x=[1, -2.5]), edge(1, x=[1, 2], y=3)]
     assert decode(values, "json", checks=checks).codes == ["huge_id", "range", "schema"]
@@ -217,7 +217,7 @@ BAD_ARROW = {
 
 
 @pytest.mark.parametrize("what", BAD_ARROW)
-def test_a_bad_arrow_record_has_a_code_and_takes_bounded_memory(what):
+def test_bad_arrow_record_has_a_code_and_takes_bounded_memory(what):
     value, code = BAD_ARROW[what]
     before = pa.total_allocated_bytes()
     began = time.monotonic()
@@ -230,7 +230,7 @@ def test_a_bad_arrow_record_has_a_code_and_takes_bounded_memory(what):
 
 
 @given(st.integers(0, 2000), st.integers(0, 255), st.integers(0, 2000))
-def test_a_damaged_arrow_record_gives_events_or_a_bad_row(at, byte, cut):
+def test_damaged_arrow_record_gives_events_or_a_bad_row(at, byte, cut):
     value = bytearray(GOOD_ARROW)
     value[at % len(value)] = byte
     value = bytes(value[: len(value) - cut % 3 * 8])

@@ -75,7 +75,7 @@ def test_finished_run_continues_to_the_current_end(shared_broker, topic):
     assert positions[1]["offset"] == 10
 
 
-def test_an_empty_topic_has_ended(shared_broker, topic):
+def test_empty_topic_has_ended(shared_broker, topic):
     shared_broker.create(topic, 3)
     assert read_all(shared_broker, topic).rows == {0: [], 1: [], 2: []}
 
@@ -159,7 +159,7 @@ def test_failed_commit_does_not_stop_reading(broker, topic):
     assert reading.src() == list(range(50))
 
 
-def test_urls_options_and_features():
+def test_url_options_and_features_are_parsed():
     for url in ("kafka://h/t", "kafka://h:1/", "kafka:h:1/t", "kafka://h:1/a b"):
         with pytest.raises(ValueError, match="is no kafka://HOST"):
             parse_url(url)
@@ -242,7 +242,7 @@ def test_reading_continues_if_only_the_anchor_record_expired(broker, topic, capl
         (80, 3, SourceTruncated, "partition 3 is gone"),
     ],
 )
-def test_a_recreated_topic_is_refused(broker, topic, count, partition, error, text):
+def test_recreated_topic_is_refused(broker, topic, count, partition, error, text):
     position = first_position(broker, topic)
     broker("topic_delete", topic)
     broker.create(topic, 1)

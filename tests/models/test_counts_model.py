@@ -76,7 +76,7 @@ def features(past, u, z, *, base, window, recency, scales, both, ages, scale):
 
 @pytest.mark.parametrize("both", [False, True])
 @pytest.mark.parametrize("extras", [{}, EVERYTHING])
-def test_features_are_those_of_the_equations_at_every_prefix(extras, both):
+def test_features_match_the_equations_at_every_prefix(extras, both):
     settings = dict.fromkeys(EVERYTHING, False) | extras | {"both": both, "scale": 30.0}
     model = made_model(
         "counts", depth=3, half_life=TAU * math.log(2), num_destinations=SIZE, **settings

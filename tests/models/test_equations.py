@@ -77,7 +77,7 @@ def linked(decoder: Any, src: Tensor, dst: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def test_jodie_drifts_with_the_time_since_a_nodes_latest_event() -> None:
+def test_jodie_embedding_drifts_with_the_time_since_the_last_event() -> None:
     model = made_model("jodie", node_x_dim=NODE_DIM)
     batch = third_batch(model)
 
@@ -94,7 +94,7 @@ def test_jodie_drifts_with_the_time_since_a_nodes_latest_event() -> None:
 
 
 @torch.no_grad()
-def test_graphmixer_is_the_mean_of_mixed_tokens_beside_the_features_around() -> None:
+def test_graphmixer_embedding_has_mean_mixed_tokens_and_neighbor_features() -> None:
     model = made_model("graphmixer", node_x_dim=NODE_DIM, layers=2)
     batch = third_batch(model)
 
@@ -190,7 +190,7 @@ def test_dygformer_is_a_transformer_over_patches_of_both_histories() -> None:
 
 
 @torch.no_grad()
-def test_tpnet_mixes_events_seen_through_the_walks_to_both_nodes() -> None:
+def test_tpnet_uses_walk_features_of_both_nodes() -> None:
     model = made_model("tpnet", node_x_dim=NODE_DIM, walk_decay=1e-3)
     batch, k = third_batch(model), model.config.neighbors
     walks, place = model.walks.read(model.state, batch), batch.nodes.tolist().index

@@ -56,7 +56,7 @@ def test_mail_of_an_event_has_its_features_and_the_memory_of_the_other_node(aggr
     torch.testing.assert_close(after.mail[1], torch.cat([updated[3], events.x[2]]))
 
 
-def test_a_model_takes_its_settings_by_name_or_as_a_config():
+def test_model_takes_its_settings_by_name_or_as_a_config():
     assert TGN(memory_dim=32).config == TGN(TGNConfig(memory_dim=32)).config
     assert TGN().config == TGNConfig()
     with pytest.raises(TypeError, match="'memroy_dim'; did you mean memory_dim"):
@@ -90,7 +90,7 @@ def test_configs_name_the_invalid_setting(config, settings, message):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model_cites_its_paper_and_states_the_differences(name):
+def test_model_cites_its_paper_and_states_the_differences(name):
     model = MODELS[name].model
     module = sys.modules[model.__module__]
     assert re.search(r"arXiv:\d{4}\.\d{5}|, 20\d\d\.", module.__doc__)

@@ -390,7 +390,7 @@ def test_pair_features_are_its_history_in_seconds() -> None:
 
 
 @pytest.mark.parametrize("unit", ["s", "ms"])
-def test_an_untrained_decoder_ranks_pairs_by_recency(unit: str) -> None:
+def test_untrained_decoder_ranks_pairs_by_recency(unit: str) -> None:
     """The pair's latest event in either direction decides, then the destination's."""
     ticks = 1000 if unit == "ms" else 1
     past = (6, 3, 50), (0, 2, 100), (6, 5, 1000), (3, 0, 8000), (6, 4, 9000), (0, 1, 9990)
@@ -494,7 +494,7 @@ def test_captured_dropout_uses_the_key_set_at_its_replay(monkeypatch):
 
 
 @pytest.mark.parametrize(("rate", "training"), [(0.4, True), (0.4, False), (0.0, True)])
-def test_dropout_of_gelu_has_the_values_and_gradients_of_both(rate, training):
+def test_fused_gelu_dropout_matches_values_and_gradients_of_both(rate, training):
     torch.manual_seed(0)
     dropout, x = Dropout(rate).train(training), torch.randn(5, 7, 30)
     grad = torch.randn(5, 7, 1).expand(5, 7, 30)

@@ -77,7 +77,7 @@ def _no_thread_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.mark.parametrize("num_threads", [0, 1, 2, 5])
 @pytest.mark.parametrize("lookahead", [1, 3])
-def test_batches_come_in_order(num_threads: int, lookahead: int) -> None:
+def test_batches_are_delivered_in_order(num_threads: int, lookahead: int) -> None:
     loader = Loader(FakePlan(), 3, num_threads=num_threads, lookahead=lookahead)
     assert list(loader) == [(3, i) for i in range(20)]
     assert list(loader) == [(3, i) for i in range(20)], "a second pass starts over"

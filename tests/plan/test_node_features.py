@@ -52,7 +52,7 @@ def assert_obvious(batch: Batch, expected: Batch, node_x: Tensor) -> None:
 
 @settings(max_examples=tries(30))
 @given(data=st.data())
-def test_batches_hold_the_rows_of_their_nodes(data: st.DataObject) -> None:
+def test_batches_contain_the_feature_rows_of_their_nodes(data: st.DataObject) -> None:
     node_x = NODE_X[: data.draw(st.integers(0, 32), "nodes with a row")]
     edge_x = data.draw(tables(torch.empty(0, 2)), "edges")
     graph = TemporalGraph.from_events(

@@ -185,7 +185,7 @@ def test_failed_batch_returns_its_slab_and_affects_no_other() -> None:
     assert slabs.pool.num_used == 0
 
 
-def test_a_slab_holds_one_batch() -> None:
+def test_slab_contains_one_batch() -> None:
     graph = _core.TemporalGraph(_core.Direction.undirected, 2**62, 0, 64)
     ends = torch.arange(4), torch.arange(4, 8)
     graph.append(*ends, torch.arange(4), None, False)

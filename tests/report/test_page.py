@@ -66,7 +66,7 @@ def test_page_is_self_contained():
     assert not re.search(r"(?i)(src|href)\s*=|@import|url\(|https?:|//[a-z]", page)
 
 
-def test_the_page_shows_figures_plots_protocol_and_settings():
+def test_page_shows_metrics_plots_protocol_and_settings():
     page = Page(continual_report(records(10), METRICS, config()))
     text = " ".join(page.texts)
     figures = ["0.9123", "0.5612"]

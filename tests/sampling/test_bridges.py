@@ -56,7 +56,7 @@ def sums(hops: Hops) -> Tensor:
     return h[hops.roots]
 
 
-def test_layers_are_the_hops_without_padding(hops):
+def test_layers_match_the_hops_without_padding(hops):
     blocks = to_blocks(hops)
     h = features(blocks[0].nodes)
     for block in blocks:
@@ -83,7 +83,7 @@ def test_dgl_passes_messages(hops, dgl):
     torch.testing.assert_close(h[hops.roots], sums(hops))
 
 
-def test_a_missing_dgl_is_named(monkeypatch):
+def test_missing_dgl_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "dgl", None)
     with pytest.raises(ImportError, match=r"dgl is not installed: pip install 'tgflow-learn"):
         import_dgl()

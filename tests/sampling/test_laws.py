@@ -110,7 +110,7 @@ def test_decayed_draws_follow_their_law_at_unix_nanoseconds():
 @pytest.mark.parametrize("size", [11, 400])
 @pytest.mark.parametrize("types", [None, [1]])
 @pytest.mark.parametrize("num_older", [0, 9])
-def test_uniform_and_window_draws_are_as_likely_at_both_ends(size, types, num_older):
+def test_uniform_and_window_draws_are_equally_likely_at_both_ends(size, types, num_older):
     """Floyd's algorithm off by one under-samples the newest neighbor: SALIENT, Ginex."""
     older, newer = [-5] * num_older, [10_000] * 9
     graph = star([*older, *range(size), *newer], [1] * (size + 9 + num_older))
@@ -125,7 +125,7 @@ def test_uniform_and_window_draws_are_as_likely_at_both_ends(size, types, num_ol
         assert abs(int(end) - expected) < 5 * expected**0.5
 
 
-def test_uniform_draws_of_some_types_are_as_likely_as_any():
+def test_uniform_draws_of_some_types_are_equally_likely():
     label = [i % 3 for i in range(90)]
     eid = draw(star(list(range(90)), label), Sampler.uniform(), 90, 4, key=9, types=[0, 2])
     counts = eid.flatten().bincount(minlength=90)

@@ -169,7 +169,7 @@ def test_answers_do_not_depend_on_threads(sampler, types):
 
 
 @pytest.mark.parametrize("clock", [-(2**63), 2**63 - 4])
-def test_spans_do_not_overflow(clock):
+def test_large_spans_do_not_overflow(clock):
     graph = TemporalGraph.from_events(graph_events((0, 1, clock), (0, 2, clock + 2)))
     node, t = torch.tensor([0]), torch.tensor([clock + 3])
     for span in (1, 2**63 - 1):

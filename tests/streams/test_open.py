@@ -103,7 +103,7 @@ def test_published_jodie_files_are_read(tmp_path):
         assert torch.equal(batch.x, expected)
 
 
-def test_jodie_without_its_features_or_rows(tmp_path):
+def test_jodie_files_without_features_or_rows(tmp_path):
     path = tmp_path / "wikipedia.csv"
     path.write_text(JODIE)
     assert open_stream(path, features=[]).x_dim == 0
@@ -141,7 +141,7 @@ def test_in_memory_tables_are_read(make):
 
 
 @pytest.mark.parametrize("x", [np.eye(2), torch.eye(2), [[1.0, 0.0], [0.0, 1.0]]])
-def test_a_tuple_is_src_dst_t_and_features_that_may_be_lists(x):
+def test_tuple_is_src_dst_t_and_features_that_may_be_lists(x):
     source = open_stream(([1, 2], np.array([3, 4]), torch.tensor([0, 0]), x))
     assert source.x_dim == 2
     assert torch.equal(concat(list(source)).x, torch.eye(2))
@@ -204,7 +204,7 @@ def test_missing_column_is_named_with_the_available_ones(tmp_path, schema, text)
     assert str(caught.value) == f"{path}: {text}"
 
 
-def test_a_folder_is_one_stream_in_order_of_name(tmp_path):
+def test_folder_is_one_stream_in_order_of_name(tmp_path):
     for number, name in enumerate(["part-1.csv", "part-2.jsonl", "part-10.csv.gz", "part-11.csv"]):
         columns = {"src": [number], "dst": [9], "t": [number]} if number < 3 else {}
         columns = columns or {"src": [], "dst": [], "t": []}

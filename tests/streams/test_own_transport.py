@@ -100,6 +100,6 @@ def test_command_line_writes_to_a_user_transport(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("path", ["a.csv", "/data/a.csv", "../a:b/c.csv", "C:/a.csv", ""])
-def test_a_path_has_no_transport(path):
+def test_path_has_no_transport(path):
     assert scheme_of(path) is None
     assert find_transport(path) is None

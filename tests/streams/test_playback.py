@@ -56,7 +56,7 @@ def test_replay_at_full_speed_yields_batches_unchanged(speed):
     assert clock.slept == []
 
 
-def test_replay_waits_for_each_event_and_keeps_ties_together():
+def test_replay_waits_for_each_time_and_keeps_ties_together():
     clock, source = FakeClock(), Listed([10_000, 10_000, 14_000], [14_000, 20_000], unit="ms")
     assert times(playback(source, 2, clock=clock)) == [
         [10_000, 10_000],

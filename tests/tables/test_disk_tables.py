@@ -135,7 +135,7 @@ while True:
 
 
 @pytest.mark.slow
-def test_a_killed_process_loses_no_row_whose_append_returned(path):
+def test_killed_process_loses_no_row_whose_append_returned(path):
     command = [sys.executable, "-c", KILLED, str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         for _ in range(23):

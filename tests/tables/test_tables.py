@@ -113,7 +113,7 @@ def test_invalid_table_arguments_are_refused_and_change_nothing(placement, devic
     table.close()
 
 
-def test_a_table_is_not_pickled():
+def test_table_cannot_be_pickled():
     with pytest.raises(TypeError, match="a table is not pickled or copied"):
         pickle.dumps(tg.tables.FeatureTable.from_tensor(some_rows(2, 2)))
 

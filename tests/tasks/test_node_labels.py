@@ -75,7 +75,7 @@ def test_invalid_label_tables_raise_readable_errors(table, message):
         LabeledNodes.of(table, ids_of(*range(5)), "x")
 
 
-def test_a_model_without_embeddings_is_refused():
+def test_model_without_embeddings_is_refused():
     from helpers.made_models import made_model
 
     graph = TemporalGraph.from_events(made_events(50))

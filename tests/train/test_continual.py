@@ -71,7 +71,7 @@ def test_first_event_and_empty_stream_have_defined_results():
     assert "test.ap" not in result
 
 
-def test_learning_nothing_still_predicts_and_stores():
+def test_without_updates_events_are_still_predicted_and_stored():
     trainer, steps, result = run(made_events(60), updates=0)
     assert all(step["loss"] is None for step in steps)
     fresh = small_tgn().state_dict()
@@ -96,7 +96,7 @@ def test_results_do_not_depend_on_threads_lookahead_and_batch_boundaries(visibil
 
 @pytest.mark.parametrize("visibility", ["event", "batch"])
 @pytest.mark.parametrize("changed", cases([130, 139, 140], [139]))
-def test_a_changed_event_changes_no_earlier_prediction(visibility, changed):
+def test_changed_event_changes_no_earlier_prediction(visibility, changed):
     """Scores in its micro-batch may differ by rounding, as matrix heights differ."""
     events = made_events(240)
     others = concat([events[:changed], made_events(240, seed=9)[: 240 - changed]])
@@ -226,7 +226,7 @@ def forty():
         (("model", "updater.time_proj.weight"), torch.zeros(1), "does not fit this model"),
     ],
 )
-def test_damaged_checkpoints_are_refused_by_name(forty, place, wrong, text):
+def test_damaged_checkpoints_are_refused_with_their_name(forty, place, wrong, text):
     saved = copy.deepcopy(forty)
     if wrong == [[40, "delete", {}]]:
         saved.sections["mutations"] = {"0": torch.tensor([40])}
@@ -244,7 +244,7 @@ def rows_of(names, start):
     return {"src": src, "dst": dst, "t": [start + i for i in range(len(names))]}
 
 
-def test_a_later_stream_continues_with_the_ids_of_the_first():
+def test_later_stream_continues_with_the_ids_of_the_first():
     days = [("ann", "bob"), ("bob", "cy"), ("ann", "cy")], [("dan", "ann"), ("eve", "dan")]
     first, second = (
         open_stream(rows_of(names, 10 * i), time_unit="s") for i, names in enumerate(days)

@@ -123,9 +123,7 @@ def test_changed_row_file_is_refused(text: str, tmp_path: Path) -> None:
     assert (file.read_bytes() if file.exists() else b"") == before
 
 
-def test_rows_are_on_the_disk_before_a_checkpoint_counts_them(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_rows_are_durable_before_a_checkpoint_counts_them(tmp_path: Path, monkeypatch: Any) -> None:
     def fail() -> None:
         raise OSError(errno.EIO, "the disk is gone")
 

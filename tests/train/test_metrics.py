@@ -72,7 +72,7 @@ def test_ndcg_matches_a_hand_computed_example_and_refuses_invalid_input():
         min_size=1,
     )
 )
-def test_mrr_matches_sorting_each_row_both_ways(rows):
+def test_mrr_matches_sorting_each_row(rows):
     expected = 0.0
     for positive, negative in rows:
         optimistic = 1 + sorted([*negative, positive], reverse=True).index(positive)

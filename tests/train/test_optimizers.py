@@ -114,7 +114,7 @@ def test_unknown_or_invalid_optimizers_are_refused(options, message):
         trainer_of(**options)
 
 
-def test_a_config_refuses_unknown_names():
+def test_config_refuses_unknown_names():
     with pytest.raises(ValueError, match="optimizer must be one of"):
         ContinualConfig(optimizer="lion")
 
@@ -132,7 +132,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_schedule_that_is_damaged_or_missing_is_refused(change):
+def test_damaged_or_missing_schedule_is_refused(change):
     trainer = trainer_of(**BY_STEPS)
     trainer.run(pieces(made_events(40), 30))
     found = trainer.checkpoint()

@@ -90,7 +90,7 @@ def test_timeline_means_match_recounting(batches, share):
         assert means["mrr"] == pytest.approx(sum(size * v for _, size, v in tail) / total)
 
 
-def test_progress_passes_through_json():
+def test_progress_round_trips_through_json():
     progress = Progress(RunningMean(half_life=3.0))
     progress.resume(0.0)
     for start in range(0, 50, 10):

@@ -282,7 +282,7 @@ def test_column_of_a_wrong_type_is_refused(columns, text):
 
 @pytest.mark.parametrize("ending", cases(["csv", "csv.gz"], ["csv.gz"]))
 @pytest.mark.parametrize("block_bytes", cases([1 << 16, 1 << 20], [1 << 16]))
-def test_a_value_of_50_megabytes_is_one_bad_row_in_bounded_memory(tmp_path, ending, block_bytes):
+def test_value_of_50_megabytes_is_one_bad_row_in_bounded_memory(tmp_path, ending, block_bytes):
     path = tmp_path / f"events.{ending}"
     data = b"src,dst,t\n1,2,3\n1,2," + b"9" * (50 << 20) + b"\n4,5,6\n"
     path.write_bytes(gzip.compress(data, 1) if ending == "csv.gz" else data)

@@ -48,7 +48,7 @@ def test_unterminated_last_line_may_be_terminated_later(tmp_path, added):
         read(open_files(path), poll.position)
 
 
-def test_a_changed_file_is_a_mismatch(half_read):
+def test_changed_file_is_a_mismatch(half_read):
     path, data, position = half_read
     assert position["byte"] > 150_000
     changed = bytearray(data)
@@ -58,7 +58,7 @@ def test_a_changed_file_is_a_mismatch(half_read):
         open_files(path).start({0: position})
 
 
-def test_a_shorter_file_is_truncated(half_read):
+def test_shorter_file_is_reported_as_truncated(half_read):
     path, data, position = half_read
     for size in (position["byte"] - 1, len(data) - 1):
         path.write_bytes(data[:size])
@@ -132,7 +132,7 @@ def test_missing_or_earlier_sorted_files_are_refused(tmp_path):
         open_files(listed).start({0: position | {"file": 0}})
 
 
-def test_a_gzip_bomb_is_refused(tmp_path):
+def test_gzip_bomb_is_refused(tmp_path):
     path = tmp_path / "events.csv.gz"
     path.write_bytes(gzip.compress(b"src,dst,t\n" + b"1,2,3\n" * 100_000))
     assert len(flat(read(open_files(path)))[0]) == 100_000

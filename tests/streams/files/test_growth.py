@@ -87,7 +87,7 @@ def test_stdin_can_be_read_repeatedly_like_a_file(monkeypatch):
     assert [t for b in open_stream("-", format="jsonl") for t in b.t.tolist()] == [10]
 
 
-def test_rows_of_stdin_come_before_its_end(monkeypatch):
+def test_rows_of_stdin_are_delivered_before_its_end(monkeypatch):
     reading, writing = os.pipe()
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=os.fdopen(reading, "rb")))
     with os.fdopen(writing, "wb", buffering=0) as pipe:

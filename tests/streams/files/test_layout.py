@@ -99,7 +99,7 @@ def test_invalid_layout_is_refused(tmp_path, settings, message):
         open_stream(written(tmp_path / "a.csv", "1,4,10\n"), **settings)
 
 
-def test_a_layout_is_for_delimited_text(tmp_path):
+def test_layout_is_for_delimited_text(tmp_path):
     path = written(tmp_path / "a.jsonl", '{"src": 1, "dst": 2, "t": 3}\n')
     with pytest.raises(ValueError, match=r"are for delimited text .*, not jsonl"):
         open_stream(path, header=False)

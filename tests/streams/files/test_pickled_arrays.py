@@ -30,7 +30,7 @@ def read(tmp_path, data):
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_every_protocol_reads_as_it_was_written(tmp_path, protocol):
+def test_every_pickle_protocol_is_read(tmp_path, protocol):
     found = read(tmp_path, pickle.dumps(KNOWN, protocol=protocol))
     assert [*found] == [tuple(map(int, key)) for key in KNOWN]
     assert all(type(part) is int for key in found for part in key)
@@ -103,7 +103,7 @@ DEEP = b")" + b"\x85" * 1_000_000  # a tuple nested so deep that hashing it over
         (b"\x80\x04cos\nsystem\nX\x02\x00\x00\x00ls\x85R.", "the name 'os system'"),
     ],
 )
-def test_anything_else_is_refused(tmp_path, data, message):
+def test_other_pickles_are_refused(tmp_path, data, message):
     with pytest.raises(StreamError, match=message):
         read(tmp_path, data)
 

@@ -27,7 +27,7 @@ def csv_ticks(tmp_path, texts, ending="csv", **schema):
     return [t for batch in open_stream(path, **schema) for t in batch.t.tolist()]
 
 
-def test_units_that_are_unknown_or_have_no_length_are_refused():
+def test_unknown_and_incompatible_time_units_are_refused():
     with pytest.raises(ValueError, match="unknown time unit 'sec'; choose one of ns, us, ms, s"):
         seconds_per_tick("sec")
     with pytest.raises(ValueError, match="cannot turn 's' into 'tick'"):

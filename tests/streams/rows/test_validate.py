@@ -11,7 +11,7 @@ from tgflow.streams.rows.schema import Checks, Columns, Scale
 from tgflow.streams.rows.validate import RowSchema, validate
 
 
-def test_bad_text_among_names_is_isolated():
+def test_invalid_string_ids_are_isolated():
     names = pa.array([b"ann", b"\xff", b"", b"bob", b"\xc3"]).view(pa.string())
     rows = pa.record_batch({"src": names, "dst": ["x"] * 5, "t": range(5)})
     found = validate(rows, RowSchema(Columns(), "string", Scale("s", "s")))
@@ -23,7 +23,7 @@ def test_bad_text_among_names_is_isolated():
     assert found.events.src.to_pylist() == ["ann", "bob"]
 
 
-def test_a_dictionary_with_an_index_out_of_range_is_isolated():
+def test_dictionary_with_an_index_out_of_range_is_isolated():
     broken = pa.DictionaryArray.from_arrays([0, 7, 1], ["ann", "bob"], safe=False)
     rows = pa.record_batch({"src": broken, "dst": ["x"] * 3, "t": range(3)})
     found = validate(rows, RowSchema(Columns(), "string", Scale("s", "s")))
