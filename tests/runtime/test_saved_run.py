@@ -92,7 +92,7 @@ def test_invalid_queries_raise_readable_errors(run, tmp_path):
         run.score("acc_1", "acc_1")
     with pytest.raises(TypeError, match="ids holds integers but this map's ids are strings"):
         run.embed([1])
-    with pytest.raises(ValueError, match="as many, got 2 and 1"):
+    with pytest.raises(ValueError, match="one length, got 2 and 1"):
         run.score(["acc_1", "acc_2"], ["shop_1"])
     with pytest.raises(ValueError, match="has no column 'dst'"):
         run.score(pa.table({"src": ["acc_1"]}))
