@@ -50,7 +50,7 @@ class SmoothedCountsConfig:
     """Whether rare shares fall back on continuations instead of frequencies: the number of distinct
     destinations that the candidate followed."""
     window: bool = False
-    """Whether to read what came soon after the last destinations, in any order."""
+    """Whether to read which nodes followed the last destinations soon after, in any order."""
     recency: bool = False
     """Whether to read the time since the destination was seen."""
     scales: bool = False

@@ -8,7 +8,7 @@ Differs from the paper:
     * Tokens are ordered from newest to oldest, so that patches keep their contents as a short
       history grows; without positions, and with patches of one token, that is the same.
     * Time encodings have fixed frequencies; see `tgflow.nn.TimeEncoding` for why.
-    * Without node or edge features their channels are left out, where the authors' read zeros.
+    * Without node or edge features their channels are omitted; the authors' read zeros.
     * The last dropout is behind the mean over patches, which saves a sixth of the products.
 """
 

@@ -65,7 +65,7 @@ class Participant:
 
     @property
     def is_active(self) -> bool:
-        """Whether it takes part now."""
+        """Whether it learns or is scored now: not dropped out, and not a copy to be made."""
         return self.failure is None and not self.is_waiting
 
     @property

@@ -119,7 +119,7 @@ def join(
         nccl=nccl,
         members=[facts.member for facts in everyone],
     )
-    if launch.rank == 0 or nccl:  # a thread has a current device of its own
+    if launch.rank == 0 or nccl:  # the current device is per thread
         return make()
     return call_within(timeout + ANSWER_SECONDS, make, silent)
 

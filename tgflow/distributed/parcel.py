@@ -128,7 +128,7 @@ def exchange_vectors(
 
 
 def broadcast_json(peers: Peers, value: Any = None) -> Any:
-    """Return on all ranks the `value` of rank 0, sent as JSON. Waits for rank 0.
+    """Return on all ranks the `value` of rank 0, sent as JSON. Blocks until it arrives.
 
     Args:
         peers: The ranks; all of them call this together.

@@ -131,7 +131,7 @@ class Inference:
         }
 
     def embed(self, nodes: Tensor, t: Tensor | int, *, as_of: Tensor | int | None = None) -> Tensor:
-        """Return the embeddings of nodes at times.
+        """Return the embeddings of nodes at times; does not synchronize.
 
         Args:
             nodes: int64 `[B]`.
@@ -140,7 +140,7 @@ class Inference:
                 all events in the graph.
 
         Returns:
-            Float `[B, dim]`, on the model's device, which it does not wait for.
+            Float `[B, dim]`, on the model's device.
 
         Raises:
             IndexError: If the graph has no such node.
@@ -167,7 +167,7 @@ class Inference:
     def score(
         self, src: Tensor, dst: Tensor, t: Tensor | int, *, as_of: Tensor | int | None = None
     ) -> Tensor:
-        """Return the logits of events; higher is likelier.
+        """Return the logits of events; higher is likelier. Does not synchronize.
 
         Args:
             src: int64 `[B]`.
@@ -176,7 +176,7 @@ class Inference:
             as_of: As in `embed`.
 
         Returns:
-            Float of the shape of `dst`, on the model's device, which it does not wait for.
+            Float of the shape of `dst`, on the model's device.
 
         Raises:
             IndexError: As `embed`.

@@ -113,14 +113,14 @@ class Predictor:
 
         Args:
             src: Ids of sources; or a table (pandas, polars, Arrow) with the columns that the run's
-                stream has for both ends, and for times if they are there.
-            dst: Ids of destinations, as many.
+                stream has for both ends, and optionally for times.
+            dst: Ids of destinations, one per source.
             at: One time for all, or one for each.
 
         Raises:
             UnknownNode: If the run knows no such node.
             TypeError: If ids are of another kind than the stream's.
-            ValueError: If there are not as many of each, or a time is between two ticks.
+            ValueError: If lengths differ, or a time is between two ticks.
         """
         with self.holding():
             if dst is None:

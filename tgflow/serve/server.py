@@ -1,4 +1,4 @@
-"""Serves a predictor over HTTP, with a process of its own for HTTP."""
+"""Serves a predictor over HTTP, with a separate HTTP process."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Server:
         ours, theirs = Pipe()
         with theirs:
             inherited = self._listener.fileno(), theirs.fileno()
-            # -P: what lies in the working directory is no module of ours
+            # -P: do not import modules from the working directory
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "tgflow.serve.gateway", *map(str, inherited)],
                 pass_fds=inherited,

@@ -22,7 +22,7 @@ class LabelHistory:
 
     At time t only labels of events before `t - delay` are visible, also those of the same batch.
     They are a function of the log before t, so no state is saved: the log is read as far as needed.
-    Takes some 40 bytes an event, and as many for each new pair. Not thread-safe.
+    Takes some 40 bytes an event, plus the same for each new pair. Not thread-safe.
 
     With two classes, labels above 0 are class 1 and all others class 0: as they are 0 and 1, or
     signs. With more, the classes are numbered by first occurrence of their label.

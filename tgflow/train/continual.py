@@ -178,7 +178,7 @@ class ContinualTrainer(StreamTrainer):
             raise
 
     def result(self) -> dict[str, Any]:
-        """Return the run's metrics so far, flat and fit for JSON; undefined ones are left out.
+        """Return the run's metrics so far, flat and JSON-serializable, without undefined ones.
 
         `prequential.*` are over all events, `test.*` over the last `test_share` of them, from
         `test.start_event` on; each event was predicted before it was learned. AP and AUC are means

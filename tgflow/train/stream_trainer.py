@@ -330,7 +330,7 @@ class StreamTrainer(ABC):
         return PREFETCH_BATCHES if self.config.lookahead == "auto" else self.config.lookahead
 
     def catch_up(self) -> None:
-        """Make `steps` yield what is pending before it continues; synchronizes there."""
+        """Make `steps` yield pending records before it continues; synchronizes there."""
         self._catches_up = True
 
     def drain(self) -> Iterator[StepRecord]:
