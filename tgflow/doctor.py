@@ -120,7 +120,7 @@ def _memory() -> _Found:
     path = Path("/proc/meminfo")
     found = re.search(r"MemAvailable: *(\d+)", path.read_text()) if path.exists() else None
     if found is None:  # not Linux
-        return "this system does not say how much is available"
+        return "available memory is unknown on this system"
     available = 1024 * int(found[1])
     detail = f"{available / _GB:.1f} GB available"
     if available < 2 * _GB:

@@ -62,12 +62,12 @@ class TemporalModel(nn.Module):
     A trainer calls the model, optionally learns from the scores, then calls `commit` with the same
     batch and its scores: predict, then learn, then store.
 
-    Use `tgflow.nn.Dropout` for dropout: a resumed run draws the same,
-    also where steps are captured in CUDA graphs.
+    Use `tgflow.nn.Dropout` for dropout: a resumed run draws the same, also where steps are captured
+    in CUDA graphs.
 
-    Updates of `state` take two steps, as slices of a batch may be
-    computed separately: `messages` returns a slice's rows, and `store` writes those of the
-    whole batch. `forward` does not change `state`, but may set `marks`.
+    Updates of `state` take two steps, as slices of a batch may be computed separately: `messages`
+    returns a slice's rows, and `store` writes those of the whole batch. `forward` does not change
+    `state`, but may set `marks`.
 
     A model defines `forward`; or it defines `embed` and has a module `decoder`, called as
     `decoder(z, batch)`, so that other tasks and serving can use the same encoder.

@@ -1,7 +1,6 @@
 // Deduplicates frontiers and lists of events: rows are numbered by first appearance, as in the sequential
-// csrc/src/frontier.cpp. A hash table, filled with `kUnclaimed` before, finds the first of equal items
-// for any order of threads; prefix sums by
-// torch number the first ones. The host has only the shapes.
+// csrc/src/frontier.cpp. A hash table, filled with `kUnclaimed` before, finds the first of equal items for
+// any order of threads; prefix sums by torch number the first ones. The host has only the shapes.
 #include "tgflow/cuda/warp.hpp"
 #include "tgflow/detail/frontier_query.hpp"
 
@@ -9,9 +8,9 @@ using namespace tgflow;
 
 constexpr int32_t kUnclaimed = -1;
 
-/// Items to deduplicate: targets, then slots; a target's slots inherit its position.
-/// Targets from `*num_used` on and empty slots are missing. Events are slots without
-/// targets. tgflow/cuda/frontier.py has the same fields.
+/// Items to deduplicate: targets, then slots; a target's slots inherit its position. Targets from `*num_used`
+/// on and empty slots are missing. Events are slots without targets. tgflow/cuda/frontier.py has the same
+/// fields.
 struct FrontierItems {
   const node_t* node;       ///< [num_targets]
   const tick_t* t;          ///< [num_targets]

@@ -303,5 +303,5 @@ def test_loader_names_an_unsupported_device() -> None:
     other = EmulatedDevice(device=torch.device("meta"))
     plan = plan_of(TemporalGraph.from_events(EVENTS, device=EmulatedDevice()))
     for device in (other, other.device):
-        with pytest.raises(ValueError, match="batches are made on cpu, and asked for on meta"):
+        with pytest.raises(ValueError, match="batches are made on cpu, got device meta"):
             Loader(plan, device=device)

@@ -76,7 +76,7 @@ def test_negatives_file_uses_the_node_ids_of_the_stream(tmp_path):
     with pytest.raises(ValueError, match=r"start must be a list of int64, got float32"):
         FixedNegatives.load(path, ids, 10)
     path.write_text("no")
-    with pytest.raises(ValueError, match="is no file of negatives"):
+    with pytest.raises(ValueError, match="is not a file of negatives"):
         FixedNegatives.load(path, ids, 10)
 
 

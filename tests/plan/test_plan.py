@@ -256,7 +256,7 @@ def test_batch_with_fewer_rows_than_slices_has_empty_slices() -> None:
 
 def test_invalid_slice_is_refused() -> None:
     plan = plan_of(TemporalGraph.from_events(made_events(60)), slices=2)
-    with pytest.raises(IndexError, match="there is no slice 2; a batch has 2"):
+    with pytest.raises(IndexError, match="slice 2 is out of range; a batch has 2"):
         plan.share(0, 0, range(3))
     with pytest.raises(IndexError, match="there is no batch 9"):
         plan.share(0, 9, range(2))

@@ -114,7 +114,7 @@ def test_invalid_table_arguments_are_refused_and_change_nothing(placement, devic
 
 
 def test_table_cannot_be_pickled():
-    with pytest.raises(TypeError, match="a table is not pickled or copied"):
+    with pytest.raises(TypeError, match="a table cannot be pickled or copied"):
         pickle.dumps(tg.tables.FeatureTable.from_tensor(some_rows(2, 2)))
 
 
@@ -144,7 +144,7 @@ def test_scatter_overwrites_the_rows_of_its_ids(placement, device):
         assert torch.equal(table[torch.arange(30, device=at)].cpu(), rows)
     table.scatter_(torch.empty(0, dtype=torch.int64), rows[:0])
     for ids, error, message in (
-        ([3, 1, 3], ValueError, "ids must be unique, and 3 comes twice"),
+        ([3, 1, 3], ValueError, "ids must be unique, got 3 twice"),
         ([3, 1, 30], IndexError, "id 30 is not in a table of 30 rows"),
         ([3, 1, -1], IndexError, "id -1 is not in a table of 30 rows"),
         ([3, 1], ValueError, r"ids must be int64 \[3\], got int64 \[2\]"),

@@ -31,9 +31,9 @@ class CachedTable:
     """A table with a cache of some of its rows in front. Made by `tgflow.cache.cached`.
 
     Reads are always byte-equal to the table. Call `append`, `scatter_` and `truncate` on this
-    object, not on the table itself: they update the cache as well.
-    Contents stay from one round of a continual run to the next (GNNFlow's *reuse*, SoCC 2024);
-    `restored` gives an evaluation pass contents of its own (its *restore*).
+    object, not on the table itself: they update the cache as well. Contents stay from one round of
+    a continual run to the next (GNNFlow's *reuse*, SoCC 2024); `restored` gives an evaluation pass
+    contents of its own (its *restore*).
 
     Any number of threads may gather concurrently; they take turns, so contents and counters
     depend on their order, the returned rows never do.
@@ -212,7 +212,7 @@ class CachedTable:
     def start(self, schedule: CacheSchedule) -> PendingGather | None:
         """Start reading what a schedule will miss, before its turn; None if that does not help.
 
-        It helps for a table on disk, whose rows never change and can be read meanwhile.
+        It helps for a table on disk, whose rows never change and can be read ahead.
         """
         return self._planned().start(schedule)
 

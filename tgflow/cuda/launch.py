@@ -173,5 +173,5 @@ def _functions(cupy: Any, source: Path, device_index: int) -> dict[str, Any]:
     except Exception as error:  # missing headers, a read-only cache, ...
         raise CudaError(
             f"CuPy {cupy.__version__} cannot compile {source.name} for device {device_index}: "
-            f"{error}; python -m tgflow.cuda.warm tries it alone"
+            f"{error}; run python -m tgflow.cuda.warm to test it alone"
         ) from error

@@ -238,5 +238,5 @@ def _moments(saved: Mapping[str, Tensor], freeze_at: int) -> Moments | None:
     shapes = (shift.shape, sums.shape, logged.shape) == ((2, width), (5, width), (width,))
     kinds = [array.dtype.name for array in (shift, sums, logged)] == ["float64", "float64", "bool"]
     if not (0 < size <= freeze_at and shapes and kinds):
-        raise ValueError("the figures of a feature scale are not what they must be")
+        raise ValueError("the statistics of a feature scale are invalid")
     return Moments(size, shift, sums, logged)

@@ -62,7 +62,7 @@ class EventLog:
             IndexError: If the range is not within the log.
         """
         if not 0 <= start <= stop <= len(self):
-            raise IndexError(f"the log holds events [0, {len(self)}), asked for [{start}, {stop})")
+            raise IndexError(f"the log holds events [0, {len(self)}), got [{start}, {stop})")
         src, dst, t, label = self._native.columns(start, stop)
         return EventBatch.checked(
             src=torch.from_numpy(src),

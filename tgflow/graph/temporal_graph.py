@@ -130,11 +130,10 @@ class TemporalGraph:
             grow with the stream, by `append`, or by rows that come with events
             (`EventBatch.new_nodes`): a row must come before the first event with its node.
         device: "cpu", "cuda" or "cuda:1"; or any `tgflow.cuda.device.Device`.
-        device_budget: Limit of recent blocks, in bytes or text such as "8GB"; beyond it
-            the oldest ones move to host memory, and results stay the same. Memory that running
-            samplers still read is released after them, so the budget may be exceeded until then.
-            On the CPU both tiers are host memory, which emulates a
-            GPU. None: no limit.
+        device_budget: Limit of recent blocks, in bytes or text such as "8GB"; beyond it the oldest
+            ones move to host memory, and results stay the same. Memory that running samplers still
+            read is released after them, so the budget may be exceeded until then. On the CPU both
+            tiers are host memory, which emulates a GPU. None: no limit.
         shard: Store the neighbors of a rank's nodes only, `peers.shard`; the log is whole and fully
             checked. Deletes and the like count the neighbors stored here. For other ranks' nodes
             use `tgflow.distributed.AskingSampler`. None: the neighbors of all nodes.
@@ -444,11 +443,11 @@ class TemporalGraph:
         """Enclose replays of CUDA graphs in which samplers of this graph were captured.
 
         Does not wait for the device. On the current stream, the replays see all events appended
-        before, and no memory that they read is reused while they run.
-        Samplers that are called directly do not need it, and without a GPU it is a
-        no-op. Capture with `capture_error_mode="thread_local"`: with PyTorch's default, "global",
-        a concurrent append makes the capture fail. Sample once before the capture, since
-        a kernel cannot be loaded within one.
+        before, and no memory that they read is reused while they run. Samplers that are called
+        directly do not need it, and without a GPU it is a no-op. Capture with
+        `capture_error_mode="thread_local"`: with PyTorch's default, "global", a concurrent append
+        makes the capture fail. Sample once before the capture, since a kernel cannot be loaded
+        within one.
         """
         return self.backend.reading()
 

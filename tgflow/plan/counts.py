@@ -16,9 +16,8 @@ from tgflow.plan._native import CountOf, EventCounts
 class CountHistory:
     """Counts of past events of pairs, as of any position of a graph's log.
 
-    It reads on in the log when a query is past what it has read, and is not saved in
-    checkpoints. Thread-safe. An answer about the first `n` events
-    never changes.
+    Reads further in the log when a query requires it, and is not saved in checkpoints. Thread-safe.
+    An answer about the first `n` events never changes.
 
     Args:
         graph: Graph whose log to follow; not modified.
@@ -121,7 +120,7 @@ class CountHistory:
 class LastEvents:
     """The last events of pairs and of nodes, as of any position of a graph's log.
 
-    It reads on in the log when a query is past what it has read. Takes some 30 bytes an event,
+    Reads further in the log when a query requires it. Takes some 30 bytes an event,
     and as many for each new pair.
 
     Args:

@@ -273,7 +273,7 @@ def _delivery_gpu(plan: BatchSource, device: torch.device | Device | None) -> De
     where = device if isinstance(device, torch.device) else device.device
     if plan.gpu is not None:
         if where not in (plan.gpu.device, torch.device(plan.gpu.device.type)):
-            raise ValueError(f"batches are made on {plan.gpu.device}, and asked for on {where}")
+            raise ValueError(f"batches are made on {plan.gpu.device}, got device {where}")
         return plan.gpu
     if isinstance(device, torch.device):
         return None if device.type == "cpu" else device_of(device)

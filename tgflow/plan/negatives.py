@@ -23,7 +23,7 @@ from tgflow.plan._native import PairIndex
 class PairHistory:
     """Distinct destinations and (src, dst) pairs of every prefix of a log.
 
-    It reads on in the log when a query is past what it has read. Thread-safe. An answer about
+    Reads further in the log when a query requires it. Thread-safe. An answer about
     the first `n` events never changes.
 
     Args:
@@ -83,8 +83,8 @@ class PairHistory:
     def destinations_of(self, src: int, before: int) -> Tensor:
         """Return the distinct destinations of one source, as `destinations`, int64 `[D]`.
 
-        The first call scans all pairs once, later calls only new ones;
-        takes 8 bytes a pair from then on.
+        The first call scans all pairs once, later calls only new ones; takes 8 bytes a pair from
+        then on.
 
         Raises:
             ValueError: If fewer events have been read, or `src` cannot be a node id.
@@ -316,7 +316,7 @@ class NegativesOfBoth:
         )
 
 
-_CAUSE = "are they of another version of the data set, or was it read with a limit or sorted?"
+_CAUSE = "check that the data set has the same version, and was read without a limit or sorting"
 
 
 class FixedNegatives:
@@ -366,7 +366,7 @@ class FixedNegatives:
             with safe_open(path, framework="np") as file:
                 start, dst = (_column(file, name) for name in ("start", "dst"))
         except SafetensorError as error:
-            raise ValueError(f"{path} is no file of negatives: {error!s:.100}") from None
+            raise ValueError(f"{path} is not a file of negatives: {error!s:.100}") from None
         found = ids.find(dst, "dst")
         if bool((found < 0).any()):
             unknown = int(dst[int((found < 0).nonzero()[0])])

@@ -301,8 +301,8 @@ class Plan:
     def batch(self, epoch: int, index: int, piece: int | BatchPart | None = None) -> Batch:
         """Return batch `index` of `epoch`, or a slice or part of it; see `draw` and `share`.
 
-        Thread-safe. In host memory the tensors of a batch share one
-        slab, which is reused once the last of them is freed.
+        Thread-safe. In host memory the tensors of a batch share one slab, which is reused once the
+        last of them is freed.
 
         On a GPU the work is queued on the current stream without synchronizing; only features
         from a disk or from host memory are waited for.
@@ -500,7 +500,7 @@ class Plan:
     def _slice_of(self, whole: Roots, number: int) -> Roots:
         """Return the queries of a slice, with a key of its own, without counts."""
         if not 0 <= number < self.slices:
-            raise IndexError(f"there is no slice {number}; a batch has {self.slices}")
+            raise IndexError(f"slice {number} is out of range; a batch has {self.slices}")
         if self.slices == 1:
             return whole
         rows = rows_of_slice(number, self.slices, len(whole.host.eid))

@@ -1,9 +1,8 @@
 """Reuse of layer rows of earlier batches, computed with slightly older parameters.
 
-Reuse of embeddings under bounded staleness as in NeutronOrch (PVLDB 17, 2024), for temporal
-graphs: below the roots a layer's row of (node, time) depends on what happened before that time,
-which does not change once the log has reached it. Only the parameters age,
-by one optimizer step per batch.
+Reuse of embeddings under bounded staleness as in NeutronOrch (PVLDB 17, 2024), for temporal graphs:
+below the roots a layer's row of (node, time) depends on what happened before that time, which does
+not change once the log has reached it. Only the parameters age, by one optimizer step per batch.
 
 The rows to reuse are a function of the plan's own batches in their order, not of a cache's
 contents: a run that is resumed, or prepared by other threads, reuses the same.
@@ -55,7 +54,7 @@ class ReuseRule:
     staleness: int
     """Staleness bound: rows computed at most this many batches before, at least 1."""
     refresh: float
-    """Share of them, above 0, that is recomputed, with gradients scaled up to the whole share."""
+    """Share of them, above 0, that is recomputed, with gradients scaled up for all of them."""
 
 
 _NEW_WINDOW = {"window": 0, "window_asked": 0, "window_reused": 0}

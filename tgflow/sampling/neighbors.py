@@ -32,8 +32,8 @@ def recent_neighbors(
         k: Neighbors per query, at least 1.
         as_of: See only events at log positions below this, one for all or int64 `[Q]`.
             Default: the graph's snapshot, `graph.num_events`.
-        types: Only events with one of these labels count. Takes time in
-            proportion to the events skipped. Default: all do, labeled or not.
+        types: Only events with one of these labels count. Takes time in proportion to the events
+            skipped. Default: all do, labeled or not.
         out: Output; its tensors must match. Default: allocated.
 
     Returns:

@@ -111,7 +111,7 @@ def _sample_by(
         raise ValueError(f"a sampler function must return int64 {[len(nodes), k]}, got {found}")
     eid = eid.sort(dim=1, descending=True).values
     is_found = eid != NO_EVENT
-    _refuse(eid < NO_EVENT, eid, "which is no log position; use -1 for a missing neighbor")
+    _refuse(eid < NO_EVENT, eid, "which is not a log position; use -1 for a missing neighbor")
     _refuse(
         is_found & (eid >= before[:, None]), eid, "which is not below the query's cut-off `before`"
     )

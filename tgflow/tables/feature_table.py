@@ -251,7 +251,7 @@ class FeatureTable:
         """
         self._check_open()
         if not 0 <= start <= stop <= self._size:
-            raise IndexError(f"the table holds rows [0, {self._size}), asked for [{start}, {stop})")
+            raise IndexError(f"the table holds rows [0, {self._size}), got [{start}, {stop})")
         return self._rows.read(start, stop).view(self.dtype)
 
     @property
@@ -313,8 +313,8 @@ class FeatureTable:
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Raise TypeError: a table owns memory or a file and cannot be pickled or copied."""
         raise TypeError(
-            "a table is not pickled or copied, nor is what holds one, such as a model whose memory "
-            "is in a table; make a new one of its rows: "
+            "a table cannot be pickled or copied, nor an object that holds one, such as a model "
+            "with memory in a table; make a new one of its rows: "
             "tg.tables.FeatureTable.from_tensor(table.read(0, len(table)))"
         )
 
@@ -333,7 +333,7 @@ def check_unique(ids: Tensor, size: int) -> None:
             raise IndexError(f"id {id} is not in a table of {size} rows")
     twice = ordered[1:][ordered[1:] == ordered[:-1]]
     if len(twice):
-        raise ValueError(f"ids must be unique, and {int(twice[0])} comes twice")
+        raise ValueError(f"ids must be unique, got {int(twice[0])} twice")
 
 
 def _as_bytes(rows: Tensor) -> Tensor:

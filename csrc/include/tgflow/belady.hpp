@@ -34,9 +34,8 @@ class Belady {
   /// unique.
   explicit Belady(int64_t num_slots, const int64_t* id = nullptr);
 
-  /// Observes the accesses of the next batch, each id once. Throws
-  /// std::invalid_argument if one is negative or a duplicate, or if 2^30 accesses would be pending; nothing
-  /// has changed then.
+  /// Observes the accesses of the next batch, each id once. Throws std::invalid_argument if one is negative
+  /// or a duplicate, or if 2^30 accesses would be pending; nothing has changed then.
   void observe(const int64_t* id, int64_t n);
 
   /// Batches and accesses that are observed and not planned.

@@ -65,10 +65,9 @@ class BlockStore {
     commit();
   }
 
-  /// Reserves all memory for a change of the past: the edits, in any order, add or remove entries
-  /// of the nodes that are held.
-  /// Returns the number of entries gained (or, negative, lost). As `reserve`, but ends with
-  /// `commit_change` or `abandon_change`.
+  /// Reserves all memory for a change of the past: the edits, in any order, add or remove entries of the
+  /// nodes that are held. Returns the number of entries gained (or, negative, lost). As `reserve`, but ends
+  /// with `commit_change` or `abandon_change`.
   int64_t reserve_edits(std::vector<NodeEdit> edits, bool puts_in);
   /// Likewise: removes entries before `min_t`, and each node's oldest until it has at most `max_count`.
   int64_t reserve_retention(tick_t min_t, int64_t max_count);
@@ -76,9 +75,8 @@ class BlockStore {
   /// nothing.
   void commit_change(eid_t position) noexcept;
   void abandon_change() noexcept;
-  /// Discards entries that only cut-offs before the latest change see, and frees memory. Waits for
-  /// active readers. Throws OutOfMemory without losing
-  /// retained entries.
+  /// Discards entries that only cut-offs before the latest change see, and frees memory. Waits for active
+  /// readers. Throws OutOfMemory without losing retained entries.
   void compact();
 
   Direction direction() const { return direction_; }

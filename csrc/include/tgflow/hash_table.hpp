@@ -101,8 +101,8 @@ class HashTable {
   int64_t size_ = 0;
 };
 
-/// Numbers from 0 on, found by the hash of their keys, which the caller stores. Of the
-/// hash an entry keeps the `Tag`, which rules out most others without reading their keys.
+/// Numbers from 0 on, found by the hash of their keys, which the caller stores. Of the hash an entry keeps
+/// the `Tag`, which rules out most others without reading their keys.
 template <typename Tag>
 class HashIndex {
  public:
@@ -172,8 +172,7 @@ class RowIndex {
     std::memset(rows_.data(), 0xFF, places * sizeof(int32_t));  // kNone, at full speed in any build
   }
 
-  /// Doubles the capacity if `num_rows` fill it; `hash_of(row)` is the hash
-  /// of each of them.
+  /// Doubles the capacity if `num_rows` fill it; `hash_of(row)` is the hash of each of them.
   template <typename HashOf>
   void reserve_one(int32_t num_rows, const HashOf& hash_of) {
     if (2 * (static_cast<std::size_t>(num_rows) + 1) <= rows_.size()) return;

@@ -58,9 +58,8 @@ class PairIndex {
   };
 
   /// Draws destinations known before `cut`, uniformly; never the row's positive unless they may `collide`.
-  /// Returns the number of fallbacks: drawn from the destinations before `limit`, then from the
-  /// sources before `limit`.
-  /// Throws std::invalid_argument if the only node before `limit` is the positive itself.
+  /// Returns the number of fallbacks: drawn from the destinations before `limit`, then from the sources
+  /// before `limit`. Throws std::invalid_argument if the only node before `limit` is the positive itself.
   int64_t draw_destinations(const Request& request, node_t* out_dst) const;
 
   /// Draws pairs first seen in [pairs_from, cut), uniformly over the distinct ones, none of them a positive

@@ -85,9 +85,9 @@ class Preparer {
   const BatchRules& rules() const { return rules_; }
   int64_t num_events() const { return graph_.log().size(); }
 
-  /// Writes a batch to `slab`, which must be unused. The same bits on any thread.
-  /// Throws std::out_of_range for an event that the log, or an id that a table does not hold,
-  /// std::invalid_argument where an event has no negative, and std::length_error for too large a batch.
+  /// Writes a batch to `slab`, which must be unused. The same bits on any thread. Throws std::out_of_range
+  /// for an event that the log, or an id that a table does not hold, std::invalid_argument where an event has
+  /// no negative, and std::length_error for too large a batch.
   BatchLayout prepare(const BatchRequest& request, Slab& slab);
 
  private:

@@ -45,9 +45,9 @@ struct ReuseRows {
   const int64_t* slot;   ///< [size], all of them distinct
 };
 
-/// The rows of the last batches by (node, time), in `capacity` slots. Without a free
-/// slot a row is computed and not kept. The lowest free slot is taken, so that slots depend only on the
-/// ring's contents and not on their history. Not thread-safe.
+/// The rows of the last batches by (node, time), in `capacity` slots. Without a free slot a row is computed
+/// and not kept. The lowest free slot is taken, so that slots depend only on the ring's contents and not on
+/// their history. Not thread-safe.
 class ReuseMap {
  public:
   explicit ReuseMap(int64_t capacity);

@@ -72,9 +72,9 @@ inline int64_t allowed(FileOp, int64_t bytes) { return bytes; }
 /// A header page, followed by rows in the order of their ids, each with the CRC-32C of its id and bytes:
 /// a torn, misplaced or corrupt row raises an error on read, and never gives a wrong result.
 ///
-/// Two slots of the header alternately store the number of synced rows. Rows after those may
-/// be incomplete after a crash: on opening, the file is cut after the last whole row.
-/// One thread appends and truncates; others may read rows below `size` and sync concurrently.
+/// Two slots of the header alternately store the number of synced rows. Rows after those may be incomplete
+/// after a crash: on opening, the file is cut after the last whole row. One thread appends and truncates;
+/// others may read rows below `size` and sync concurrently.
 class RowFile {
  public:
   static constexpr int64_t kHeaderBytes = 4096;

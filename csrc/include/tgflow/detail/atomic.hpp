@@ -80,8 +80,7 @@ TGFLOW_HD inline T load_acquire(const T* p) {
 
 /// Loads a pointer, or a number that an address is computed from, for dependent reads. On the device these
 /// follow it, since their address depends on it; unlike `load_acquire` it does not flush the multiprocessor's
-/// cache, so stale data must not be in that cache: `StoreView` explains why it is
-/// not.
+/// cache, so stale data must not be in that cache: `StoreView` explains why it is not.
 template <typename T>
 TGFLOW_HD inline T load_dependent(const T* p) {
 #ifdef __CUDA_ARCH__
