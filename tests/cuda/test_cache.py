@@ -199,7 +199,7 @@ def test_row_not_yet_appended_is_not_cached():
     cache = made(EmulatedDevice(), 10)
     cache.gather(torch.tensor([3, SIZE]))
     assert SIZE not in cache.contents().tolist()
-    with pytest.raises(IndexError, match=f"got id {SIZE}"):
+    with pytest.raises(IndexError, match=f"was asked for id {SIZE}"):
         cache.gather(torch.tensor([3]))
     cache.append(torch.ones(1, 5))
     assert cache.gather(torch.tensor([SIZE])).unique().tolist() == [1]

@@ -174,7 +174,7 @@ def test_empty_table_gives_zeros_for_missing_ids(placement, device):
     assert table[torch.tensor([-1, -1], device=at)].tolist() == [[0, 0, 0]] * 2
     assert table.append(torch.empty(0, 3)) == 0
     assert table.read(0, 0).shape == (0, 3)
-    with pytest.raises(IndexError, match=r"holds rows \[0, 0\), asked for \[0, 1\)"):
+    with pytest.raises(IndexError, match=r"holds rows \[0, 0\), got \[0, 1\)"):
         table.read(0, 1)
 
 

@@ -67,7 +67,7 @@ class TableView:
             return
         self._wrong.fill_(_NONE)
         raise IndexError(
-            f"an earlier call on {self._gpu.device} got id {id}, which was not in "
+            f"an earlier call on {self._gpu.device} was asked for id {id}, which was not in "
             "the table; it gave zeros, or wrote nothing"
         )
 
