@@ -117,7 +117,7 @@ def write_table(path: Path, num_rows: int, dim: int) -> None:
 
 
 def measured(task: Pass) -> PassTimes | None:
-    """Run a pass in a process of its own; None where the page cache cannot be limited."""
+    """Run a pass in a separate process; None if the page cache cannot be limited."""
     file = os.open(task.path, os.O_RDONLY)  # the page cache of one process serves the next
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
     os.close(file)

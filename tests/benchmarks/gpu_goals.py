@@ -37,7 +37,7 @@ class Goal:
     params: Params = field(default_factory=dict)
     """and what their parameters must have."""
     published: str = ""
-    """What others have published, and on what."""
+    """Published values of others, and their hardware."""
     is_ratio: bool = False
     """Whether the goal is the row's ratio to its baseline."""
 

@@ -68,7 +68,7 @@ class Work:
     threads: int = 1
     dim: int = 100
     world: int = 0
-    """Ranks that share the work; 0: one process by itself."""
+    """Ranks that share the work; 0: a single process."""
     copies: int = 1
     """Concurrent worlds."""
 

@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parent / "results"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The rows of one benchmark, and where they come from."""
+    """The rows of one benchmark, with their machine and command."""
 
     machine: str
     date: str

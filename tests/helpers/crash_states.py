@@ -175,7 +175,7 @@ class _Disk:
         self.root = _Inode(names={})
         self.pending: list[_Change] = []
         self.seen = {".": self.root}
-        """As programs see it: every path."""
+        """All paths, as programs see them."""
         for name in sorted(tree):
             content = tree[name]
             inode = _Inode(names={}) if content is None else _Inode(content, len(content))

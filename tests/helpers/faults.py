@@ -39,7 +39,7 @@ class Point:
 
     target: str
     caller: str = ""
-    """"": whoever calls."""
+    """"": any caller."""
     is_after: bool = False
 
 

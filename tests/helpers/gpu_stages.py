@@ -179,7 +179,7 @@ def kernel_names() -> list[str]:
 
 
 def measured(benches: Sequence[tuple[str, str, int]]) -> Iterator[Step]:
-    """Run benchmarks on the GPU alone; the rows of each go to a file of their own."""
+    """Run benchmarks on the GPU alone; the rows of each go to a separate file."""
     for number, (name, options, limit_s) in enumerate(benches):
         asked = [name, "--device", "cuda", "--only-device", "--json", *options.split()]
         command = [sys.executable, "-m", "benchmarks", *asked]

@@ -21,7 +21,7 @@ from tgflow.durable.fs import AppendedFile, RealFs
 WRITES = ("create", "write", "sync", "make_directory", "link", "rename", "sync_directory")
 """Operations of `RealFs` that a disk can fail."""
 FULL_SHARE, FULL_SECONDS = 0.02, 0.3
-"""How often a disk becomes full, and for how long."""
+"""Probability that a disk becomes full, and its duration."""
 READ_ONLY_SHARE = 0.005
 JUMP_SHARE, JUMP_SECONDS = 0.2, 1e7
 

@@ -65,7 +65,7 @@ class ListSource:
         self._poll_sizes = poll_sizes
         self._joins = dict(joins or {})
         self.silent = dict(silent or {})
-        """How many rows partitions that never end hand out; may be changed at any time."""
+        """Rows returned by endless partitions; may be changed at any time."""
         self._next: dict[int, int] = {}
         self.polled: list[frozenset[int]] = []
         """Partitions requested by each poll."""

@@ -48,7 +48,7 @@ def fetch(folder):
 
 
 class RealBroker:
-    """ZooKeeper and one Kafka broker on loopback ports of their own.
+    """ZooKeeper and one Kafka broker on free loopback ports.
 
     Args:
         libs: The folder of the jars.

@@ -218,7 +218,7 @@ next(batches)
 """
 
 
-@pytest.mark.timeout(60)  # a process of its own, on a machine that may be busy
+@pytest.mark.timeout(60)  # starts a process, on a machine that may be busy
 @pytest.mark.parametrize(("last", "code"), [slow("", 0), ("raise ValueError('mine')", 1)])
 def test_program_with_an_open_loader_exits_with_its_own_code(last, code):
     command = [sys.executable, "-c", LEFT + last]

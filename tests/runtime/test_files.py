@@ -36,7 +36,7 @@ def test_record_with_a_flipped_bit_is_skipped_and_counted(tmp_path):
     good = path.read_bytes()
     first, second, third = read_records(path).kept
     assert first == {"index": 0, "loss": None, "who": "caf\u00e9"}
-    path.write_bytes(good + b'{"loss": 0.')  # as while the run goes on
+    path.write_bytes(good + b'{"loss": 0.')  # as during a run
     assert read_records(path) == Records([first, second, third], 0)
     start, stop = good.index(b"\n") + 1, good.rindex(b"\n", 0, -1)
     for bit in range(8 * start, 8 * stop):

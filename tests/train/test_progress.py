@@ -47,7 +47,7 @@ def test_tasks_follow_their_events_and_cover_all(size, sizes, batch_size, waitin
     most=st.integers(1, 4),
 )
 def test_turns_contain_the_batches_each_input_completes(sizes, batch_size, most):
-    """So all ranks with the same input form the same turns without waiting for more input."""
+    """All ranks with the same input form the same turns without waiting for more input."""
     events, ends = made_events(sum(sizes)), torch.tensor([0, *sizes]).cumsum(0).tolist()
     feeder = MicroBatcher(TemporalGraph("undirected", 2), 0, 0, batch_size, updates=1)
     came, num = [], 0

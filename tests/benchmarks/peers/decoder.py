@@ -1,4 +1,4 @@
-"""The decoder that peers without one of their own score pairs with."""
+"""Link decoder for peers without their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors on a device of their own, `torch.device("emulated")`, whose bytes are in host memory.
+"""Tensors on a separate device, `torch.device("emulated")`, with bytes in host memory.
 
 Mixing them with CPU tensors fails as on a GPU, reading their values counts as a synchronization,
 and kernels run on them in the emulator. Any thread may use them.
@@ -36,7 +36,7 @@ _ANY_DEVICE = (
     "aten::_has_compatible_shallow_copy_type",
 )
 _INDEXING = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
-_READ_BACK = (  # the host needs an answer to go on
+_READ_BACK = (  # operations that synchronize the host
     "aten::_local_scalar_dense",
     "aten::_unique2",
     "aten::bincount",
