@@ -100,7 +100,7 @@ def _only(folder: Path, pattern: str) -> Path:
     if len(found) == 1:
         return found[0]
     what = "no" if not found else f"{len(found)} files"
-    raise FileNotFoundError(f"there is {what} {pattern} in {str(folder)!r}; one is needed")
+    raise FileNotFoundError(f"there is {what} {pattern} in {str(folder)!r}; one is required")
 
 
 def _read(path: Path, time_unit: str) -> tuple[dict[str, Int64s], npt.NDArray[np.float32] | None]:

@@ -165,7 +165,7 @@ class Files:
             raise SourceExpired(str(self._folder), "schema", text)
         found = self.names.index(name)
         if found > number:
-            text = f"{found} files come before {name!r}, where {number} were when it was read"
+            text = f"{found} files sort before {name!r}, but {number} did when it was read"
             way_out = "give new files names that sort after the old ones"
             raise SourceMismatch(str(self._folder), "schema", f"{text}; {way_out}")
         return found
@@ -434,7 +434,7 @@ def _require(where: str, names: Sequence[str], role: str, name: str) -> None:
         separator = max(_SEPARATORS, key=names[0].count)
         if names[0].count(separator) >= 2:
             values = names[0].split(separator)
-            text += "; or does another character stand between values? "
+            text += "; or is there another separator? "
             text += f"sep={_SEPARATORS[separator]!r}"
     if not count and any(map(_is_value, values)):
         text += "; or is the first line a row? header=False columns='src,dst,t' reads it as one"

@@ -35,7 +35,7 @@ FIXED_OPTIONS: Mapping[str, Any] = {
 FIRST_WITH_TRANSACTIONS = (0, 11)
 
 _REASONS = {
-    "bootstrap_servers": "the servers stand in the URL",
+    "bootstrap_servers": "the servers are part of the URL",
     "group_id": "pass group_id itself, which is only used to report the lag",
 }
 CLIENT_DEFAULTS: Mapping[str, Any] = {"client_id": "tgflow", "metrics_enabled": False}

@@ -68,7 +68,7 @@ class Topic:
             self.close()
             raise PublishError(
                 f"no topic {self.name!r} at {', '.join(servers)} ({type(error).__name__}: {error});"
-                " see that the broker runs and that the topic is there, or that brokers may make "
+                " see that the broker runs and that the topic exists, or that brokers may create "
                 "topics automatically"
             ) from error
         if not self.num_partitions:

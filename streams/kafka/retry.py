@@ -98,7 +98,7 @@ class RetryState:
         count, cursors = self._damage.get(what, (0, behind))
         self._damage[what] = count + 1, cursors
         if count + 1 >= self.policy.same_damage:
-            text = f"the same bytes came damaged {count + 1} times ({what}); mend the partition"
+            text = f"the same bytes were damaged {count + 1} times ({what}); repair the partition"
             raise SourceCorrupt(
                 self._name, "corrupt", f"{text}, or start a run after it"
             ) from error

@@ -98,7 +98,7 @@ def test_all_loggers_are_closed_even_if_one_fails(tmp_path, monkeypatch):
         with pytest.raises(OSError, match="no room"):
             loggers.close()
     (tmp_path / "metrics.csv").write_text("src,dst\n")
-    with pytest.raises(ValueError, match="no file of figures"):
+    with pytest.raises(ValueError, match="not a file of figures"):
         RunLoggers(("wandb", "csv"), tmp_path, 0)
     assert [run.is_finished for run in runs] == [True, True]
 
@@ -116,7 +116,7 @@ def test_damaged_csv_row_is_skipped_and_counted(tmp_path, caplog, damage):
 def test_foreign_file_is_not_overwritten(tmp_path):
     path = tmp_path / "events.csv"
     path.write_text("src,dst,t\n1,2,3\n")
-    with pytest.raises(ValueError, match="no file of figures, it has no column step; name another"):
+    with pytest.raises(ValueError, match="not a file of figures, it has no column step; name"):
         tg.callbacks.CSVLogger(path)
     assert path.read_text() == "src,dst,t\n1,2,3\n"
     assert [each.name for each in tmp_path.iterdir()] == [path.name]

@@ -74,7 +74,7 @@ def test_unsupported_values_are_refused(tmp_path, sections, meta, message):
     [
         ({"format": 3}, CheckpointVersion, "has format 3, this tgflow reads 2"),
         ({"format": True}, CheckpointVersion, "has format True"),
-        ({"files": None}, UntrustedCheckpoint, "files is None, and no dict"),
+        ({"files": None}, UntrustedCheckpoint, "files is None, expected dict"),
     ],
 )
 def test_malformed_manifests_are_refused(tmp_path, change, error, message):

@@ -122,7 +122,7 @@ def test_slow_ranks_only_lose_a_checkpoint(tmp_path):
 
     ranks = savers(tmp_path, 2, fs=[None, Slow()].__getitem__, timeout=0.05)
     shares = [share(each, 5) for each in ranks.peers]
-    with pytest.warns(RuntimeWarning, match="rank 1: .*nothing was heard of it in time"):
+    with pytest.warns(RuntimeWarning, match="rank 1: .*its result did not arrive in time"):
         save_shares(ranks, *shares, steps=(5, 5))
     go.set()
     ranks.wait()
@@ -140,7 +140,7 @@ def test_waiting_for_an_exited_rank_raises_unless_it_reported_its_files(tmp_path
     notices.post("7/1", {"files": {}})
     assert notices.find("7/1", by=1) == {"files": {}}
     ranks.writers[0].submit(5, share(ranks.peers[0], 5))
-    with pytest.raises(PeerLost, match="rank 1 has ended, and has not said what it has written"):
+    with pytest.raises(PeerLost, match="rank 1 has ended without reporting its files"):
         ranks.writers[0].wait()
 
 

@@ -200,7 +200,7 @@ def test_older_checkpoints_are_kept_until_the_new_one_is_durable(tmp_path):
         first.save(step, at(step))
     store = CheckpointStore(tmp_path, keep=1, fs=Failing("sync_directory", 2))
     store.newest()
-    with pytest.raises(CheckpointDurabilityUnknown, match="may not outlive a crash"):
+    with pytest.raises(CheckpointDurabilityUnknown, match="may not survive a crash"):
         store.save(5, at(5))
     assert [entry.step for entry in store.entries()] == [3, 4, 5]
     store.save(6, at(6))

@@ -69,7 +69,7 @@ def test_missing_node_features_end_a_run_that_resumes_once_they_exist(run, resum
     assert ran.code == 65
     assert "nodes.parquet: there is no row for node" in ran.err
     assert "'acc_17'" in ran.err
-    assert "name a number that stands for it: --fill-missing 0" in ran.err
+    assert "name a number that replaces it: --fill-missing 0" in ran.err
     write_nodes(NAMES, seed=7)
     ran = resume()
     assert ran.code == 0, ran.err

@@ -87,7 +87,7 @@ def _columns(path: Path) -> Sequence[str]:
     columns = next(csv.reader([next(_lines(path), STEP)]))
     if columns[:1] != [STEP]:
         raise ValueError(
-            f"{path} is no file of figures, it has no column {STEP}; name another one, or move "
+            f"{path} is not a file of figures, it has no column {STEP}; name another one, or move "
             "this one away"
         )
     return columns

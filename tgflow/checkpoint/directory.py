@@ -148,7 +148,7 @@ def read(
     limit = memory if max_bytes is None else max_bytes
     if total > limit:
         raise UntrustedCheckpoint(
-            f"{path} has {total} bytes, at most {limit} are read; if it is yours, raise "
+            f"{path} has {total} bytes, at most {limit} are allowed; if it is yours, raise "
             "max_checkpoint_bytes"
         )
     checkpoint = Checkpoint({}, manifest["meta"])
@@ -206,7 +206,7 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
     for name, entry in files.items():
         section = name.removesuffix(SUFFIX)
         if not SECTION.fullmatch(section) or name == section or entry.bytes < 0:
-            raise UntrustedCheckpoint(f"{file} names a file {name!r:.80} that no checkpoint has")
+            raise UntrustedCheckpoint(f"{file} names an unexpected file {name!r:.80}")
     return manifest  # type: ignore[no-any-return]
 
 
@@ -296,7 +296,7 @@ def sync_names(fs: RealFs, path: Path) -> None:
     try:
         fs.sync_directory(path.parent)
     except OSError as error:
-        text = f"the checkpoint is in place, but may not outlive a crash: {error.strerror}"
+        text = f"the checkpoint is in place, but may not survive a crash: {error.strerror}"
         raise CheckpointDurabilityUnknown(error.errno, text, str(path)) from error
 
 
@@ -365,11 +365,11 @@ def _open_plain_file(file: Path) -> Iterator[tuple[int, int]]:
     except OSError as error:
         if error.errno not in {errno.ELOOP, errno.ENXIO}:
             raise
-        raise UntrustedCheckpoint(f"{file} is a link or a device; no checkpoint has any") from None
+        raise UntrustedCheckpoint(f"{file} is a link or a device; checkpoints have none") from None
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise UntrustedCheckpoint(f"{file} is no plain file")
+            raise UntrustedCheckpoint(f"{file} is not a regular file")
         yield descriptor, found.st_size
     except OSError as error:
         if error.errno != errno.EIO:

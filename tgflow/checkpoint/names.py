@@ -68,6 +68,6 @@ def list_checkpoints(directory: Path) -> list[Entry]:
         if name is None:
             continue
         if path.is_symlink() or not path.is_dir():
-            raise UntrustedCheckpoint(f"{path} is a link, or no directory")
+            raise UntrustedCheckpoint(f"{path} is a link, or not a directory")
         found.append(Entry(int(name[1]), int(name[2] or 0), path))
     return sorted(found)

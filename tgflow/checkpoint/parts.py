@@ -119,7 +119,7 @@ class Schedule:
     def load(self, reader: Checkpoint) -> None:
         """Restore the schedule."""
         if self.name not in reader.meta:
-            raise ValueError("it has no lr_scheduler: build the trainer without one")
+            raise ValueError("it lacks an lr_scheduler: build the trainer without one")
         saved = read_as(dict[str, Any], reader.meta[self.name], self.name)
         state = read_as(dict[str, Any], saved.get("state"), f"{self.name}.state")
         groups = read_as(list[dict[str, Any]], saved.get("groups"), f"{self.name}.groups")
@@ -150,7 +150,7 @@ def check_schedule(scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
     if not survives:
         raise ValueError(
             f"the state of {type(scheduler).__name__} cannot be saved as JSON, so that a run could "
-            "not resume: use a schedule whose state has numbers and lists alone, such as StepLR"
+            "not resume: use a schedule whose state has only numbers and lists, such as StepLR"
         )
 
 
@@ -198,7 +198,7 @@ class ModelState:
         elif isinstance(state, PartedState):
             state.load_parted(lambda part: reader.get(part_section(self.parts_name, part)))
         else:
-            raise ValueError("the checkpoint has a memory of nodes, and the model keeps none")
+            raise ValueError("the checkpoint has a node memory, but the model has none")
 
 
 class Ids:

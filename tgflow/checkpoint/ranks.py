@@ -55,7 +55,7 @@ class Notices:
             if self.peers.failure is not None:
                 raise PeerLost(str(self.peers.failure))
             if is_gone:
-                raise PeerLost(f"rank {by} has ended, and has not said what it has written")
+                raise PeerLost(f"rank {by} has ended without reporting its files")
             if until is not None and time.monotonic() >= until:
                 return None
             time.sleep(pause)
@@ -124,7 +124,7 @@ class Shares:
         names = {name.removesuffix(SUFFIX) for name in files}
         if names != self._expected:
             wrong = ", ".join(sorted(names ^ self._expected)[:3])
-            text = f"ranks disagree about which sections are whose: {wrong}"
+            text = f"ranks disagree about the owners of sections: {wrong}"
             raise CheckpointNotCommitted(errno.EIO, text, str(directory.parent))
         return files
 
@@ -132,7 +132,7 @@ class Shares:
 _SILENT = {
     "kind": "CheckpointNotCommitted",
     "errno": errno.ETIMEDOUT,
-    "text": "the checkpoint was not written: nothing was heard of it in time",
+    "text": "the checkpoint was not written: its result did not arrive in time",
 }
 _KINDS = {kind.__name__: kind for kind in (CheckpointNotCommitted, CheckpointDurabilityUnknown)}
 

@@ -124,7 +124,7 @@ class CheckpointStore:
         if corrupt:
             raise NoValidCheckpoint(
                 f"{self.directory} has no valid checkpoint, only {', '.join(corrupt[-3:])}; bring "
-                f"one back from a copy, or start afresh elsewhere. {' '.join(self.problems)}"
+                f"one back from a copy, or start over elsewhere. {' '.join(self.problems)}"
             )
         return None
 

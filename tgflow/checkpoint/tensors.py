@@ -95,7 +95,7 @@ def read(what: str, descriptor: int, size: int) -> Tensors:
         while done < len(data):
             count = os.preadv(descriptor, [data[done:]], offset + done)
             if count == 0:
-                raise CheckpointDamaged(f"{what} got shorter while it was read")
+                raise CheckpointDamaged(f"{what} was truncated during the read")
             done += count
         offset += len(data)
     return tensors

@@ -68,7 +68,7 @@ def read_as(kind: Any, value: Any, key: str) -> Any:
     if kind is float and type(value) in (int, float) and math.isfinite(value):
         return float(value)
     name = getattr(kind, "__name__", str(kind)) if origin is None else str(kind)
-    raise UntrustedCheckpoint(f"{key} is {value!r:.60}, and no {name}")
+    raise UntrustedCheckpoint(f"{key} is {value!r:.60}, expected {name}")
 
 
 def read_natural(meta: Mapping[str, Any], key: str, most: int = INT64_MAX) -> int:

@@ -351,7 +351,7 @@ def logged(directory: RunDirectory, command: str, console: Console) -> Iterator[
             if exit_code(error) == IO:
                 text += f"; once that is fixed, resume with: {way_out}"
             if isinstance(error, TooManyBadRecords):
-                text += f"; the rows, and what is wrong with each, are in {path / 'dead-letters'}"
+                text += f"; the rows and their faults are in {path / 'dead-letters'}"
             if isinstance(error, DamagedFile):
                 text += f"; bring it back from a copy, or {learn_again(path, 'it')}"
             run_log.error("end", text, exit_code=exit_code(error))

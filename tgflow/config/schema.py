@@ -186,8 +186,8 @@ class StartConfig:
     """Initial state of a run."""
 
     init_from: str | None = None
-    """Directory of another run (of train or run) whose model, memory, events and ids to start with.
-    Its model settings become the defaults."""
+    """Start with the model, memory, events and ids of this run directory (of train or run); its
+    model settings become the defaults."""
 
 
 @dataclass(frozen=True, kw_only=True)

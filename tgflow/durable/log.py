@@ -63,7 +63,7 @@ class LogPosition:
         """
         place = tuple(value.get(name) for name in ("segment", "byte"))
         if any(type(x) is not int or x < 0 for x in place):
-            raise ValueError(f"a log position has segment and byte, got {dict(value)}")
+            raise ValueError(f"a log position needs segment and byte, got {dict(value)}")
         return cls(value["segment"], value["byte"])
 
 
@@ -255,7 +255,7 @@ class DurableLog:
             raise LogCorrupt(
                 f"{self.directory} holds frames from segment {self._first} to byte {end.byte} of "
                 f"segment {end.segment}, but byte {place.byte} of segment {place.segment} is asked "
-                "for: it is not the log that goes with this checkpoint, or it lost its end"
+                "for: the log is not of this checkpoint, or lost its end"
             )
         return LogPosition(number, byte)
 
@@ -506,7 +506,7 @@ def framed(body: Body, segment: int, byte: int, synced: int) -> bytes:
 def parse_header(data: bytes, segment: int, byte: int) -> Header:
     """Parse the header in `data`, which must have been written for this place."""
     if len(data) < HEADER_BYTES:
-        raise BadFrame("the header is cut off")
+        raise BadFrame("the header is truncated")
     if zlib.crc32(data[: _FIELDS.size]) != _CRC.unpack_from(data, _FIELDS.size)[0]:
         raise BadFrame("the header is damaged")
     magic, version, footer, columns, segment_, byte_, synced, crc = _FIELDS.unpack_from(data)
@@ -515,7 +515,7 @@ def parse_header(data: bytes, segment: int, byte: int) -> Header:
     if version != VERSION:
         raise LogVersion(f"the log has frames of version {version}, this tgflow reads {VERSION}")
     if footer + columns > MAX_BODY_BYTES:
-        raise BadFrame(f"the frame claims {footer + columns} bytes")
+        raise BadFrame(f"the frame has an invalid size of {footer + columns} bytes")
     return Header(byte, synced, columns, footer, crc)
 
 
@@ -530,7 +530,7 @@ def decode(header: Header, body: bytes) -> tuple[pa.RecordBatch, dict[str, Any]]
     except (pa.ArrowException, OSError, StopIteration, ValueError, RecursionError) as error:
         raise BadFrame(f"the body cannot be read: {error}") from None
     if not isinstance(footer, dict):
-        raise BadFrame("the footer is no object")
+        raise BadFrame("the footer is not an object")
     return rows, footer
 
 
@@ -550,10 +550,10 @@ def _read_frame(file: BinaryIO, number: int, byte: int) -> tuple[Header, bytes]:
     file.seek(byte)
     header = parse_header(file.read(HEADER_BYTES), number, byte)
     if header.end > os.fstat(file.fileno()).st_size:
-        raise BadFrame("the body is cut off")
+        raise BadFrame("the body is truncated")
     body = file.read(header.columns_bytes + header.footer_bytes)
     if len(body) != header.end - byte - HEADER_BYTES or zlib.crc32(body) != header.crc:
-        raise BadFrame("the body is cut off or damaged")
+        raise BadFrame("the body is truncated or damaged")
     return header, body
 
 

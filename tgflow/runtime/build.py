@@ -282,7 +282,7 @@ def open_follower(
     guard = MemoryGuard(config.operate.memory_bytes, watch.GRACE_SECONDS)
     saves = FollowedSaves(peers, trainer, directory.path / "checkpoints", config.ranks.timeout)
     asks = asking(Board(joined(peers)), guard, flow, run_log)
-    run_log.info("start", f"rank {peers.rank} follows at event {trainer.position:,}")
+    run_log.info("start", f"rank {peers.rank} follows from event {trainer.position:,}")
     return Runner(
         trainer,
         FollowedStream(followed),

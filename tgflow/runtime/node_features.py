@@ -259,7 +259,7 @@ class NodeFeatures:
         what = "node" if len(nodes) == 1 else "nodes"
         text = (
             f"there is no row for {what} {shown}{more} of the stream; add what is missing, or name "
-            "a number that stands for it: fill_missing=0"
+            "a number that replaces it: fill_missing=0"
         )
         raise self._error("null", text)
 
@@ -332,7 +332,7 @@ class NodeFeatures:
         except BadRows as error:
             row = int(error.rows.argmax())
             text = error.fault(row)[1].partition(";")[0]
-            way_out = "mend it, or name a number for what is missing: fill_missing=0"
+            way_out = "fix it, or name a number for missing values: fill_missing=0"
             where = f"{self.name}, row of {ids[row].as_py()!r}"
             raise StreamError(where, error.fault(row)[0], f"{text}; {way_out}") from None
         return torch.from_numpy(x)

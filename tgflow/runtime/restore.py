@@ -75,7 +75,7 @@ def open_newest(
         reasons = "; ".join(f"{name} was {before[name]}, is {build[name]}" for name in differing)
         text = f"{reasons}: results may differ in their last bits from an undisturbed run"
         if c.strict_resume:
-            raise StrictResume(f"{text}, and strict_resume is set; resume as it was, or unset it")
+            raise StrictResume(f"{text}, and strict_resume is set; restore the build, or unset it")
         run_log.warning("other build", text)
     return store, newest, start
 
