@@ -137,7 +137,7 @@ DATA = [
     ("run made.csv --src from", "'from'"),
     ("run made.csv --task edge --target kind", "with --target ..."),
     ("info a.csv", "is the first line a row? --no-header --columns src,dst,t reads it as one"),
-    ("info b.csv", "does another character stand between values? --sep ';'; or is the first"),
+    ("info b.csv", "is there another separator? --sep ';'; or is the first"),
     (f"train made.csv {FEW} --limit 2", "leaves no"),
     (f"train made.csv {FEW} --eval-neighbors 7,7", "--eval-neighbors: TGN takes fan-outs for as "
      "many hops as its own"),

@@ -49,7 +49,7 @@ def test_persistent_corruption_ends_the_source_and_skips_nothing(broker, topic, 
     proxy.damage = flip_large(10**9)
     source = open_source(broker, topic, servers=[proxy.server])
     reading = Reading()
-    with pytest.raises(SourceCorrupt, match="came damaged 5 times"):
+    with pytest.raises(SourceCorrupt, match="were damaged 5 times"):
         read(source, into=reading)
     source.close()
     done = reading.src()

@@ -161,7 +161,7 @@ def test_failed_commit_does_not_stop_reading(broker, topic):
 
 def test_url_options_and_features_are_parsed():
     for url in ("kafka://h/t", "kafka://h:1/", "kafka:h:1/t", "kafka://h:1/a b"):
-        with pytest.raises(ValueError, match="is no kafka://HOST"):
+        with pytest.raises(ValueError, match="is not kafka://HOST"):
             parse_url(url)
     assert parse_url("kafka://a:1,[::1]:2/edges") == (["a:1", "[::1]:2"], "edges")
     assert client_values({"api_version": [2, 3], "a": "b"}) == {"api_version": (2, 3), "a": "b"}

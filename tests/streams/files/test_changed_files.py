@@ -119,7 +119,7 @@ def test_missing_or_earlier_sorted_files_are_refused(tmp_path):
     write_parts(folder, 1, 2)
     position = read(open_files(folder))[-1].position
     write_parts(folder, 0)
-    with pytest.raises(SourceMismatch, match=r"2 files come before 'part-2.csv', where 1 "):
+    with pytest.raises(SourceMismatch, match=r"2 files sort before 'part-2.csv', but 1 "):
         open_files(folder).start({0: position})
     (folder / "part-0.csv").unlink()
     (folder / "part-2.csv").unlink()
