@@ -149,7 +149,6 @@ class Whole(TGN):
         ("run", "--slices 1", "--slices: a batch has 1, so at most 1 of 2 .*or pass --slices 2"),
         ("run", "--model own:Whole", "Whole overrides commit.*: define messages and store"),
         ("run", "--features f* --edge-table disk", "--edge-table: 2 ranks would share one file"),
-        ("train", "--cache-policy belady", "--cache-policy: belady supports one process; use lru"),
         ("train", "--slices 1", "--slices: a batch has 1"),
         ("train", "--features f* --edge-table disk", "--edge-table: 2 ranks would share one file"),
     ],

@@ -2,9 +2,9 @@
 
     arm("checkpoint.before_rename:2:kill")
 
-fires at the second hit of the point; several are separated by commas. tgflow has no code for it:
-a point is a call, identified by callee and caller, and arming wraps the callee. In a separate
-process,
+fires at the second hit of the point; several are separated by commas; `delay=20` waits 20
+seconds. tgflow has no code for it: a point is a call, identified by callee and caller, and arming
+wraps the callee. In a separate process,
 
     python -m helpers.faults POINT:COUNT:KIND run --stream ...
 
@@ -19,6 +19,7 @@ import importlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -150,6 +151,8 @@ def _counted(count: int, act: Callable[[], None]) -> Callable[[], None]:
 
 
 def _action(name: str, kind: str) -> Callable[[], None]:
+    if kind.startswith("delay="):
+        return functools.partial(time.sleep, float(kind.removeprefix("delay=")))
     actions: dict[str, Callable[[], None]] = {
         "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
         "raise": lambda: _raise(InjectedFault(f"injected at {name}")),

@@ -118,6 +118,7 @@ def test_second_signal_ends_the_run_immediately_without_loss(tmp_path):
     campaign.faults = "checkpoint.before_rename:1:delay=20"  # the last checkpoint is slow
     child = campaign.start()
     while campaign.batches() < 3:
+        assert child.poll() is None, child.communicate()[0]
         time.sleep(0.002)
     child.send_signal(signal.SIGTERM)
     while "stopping" not in (campaign.out / "health.json").read_text():
