@@ -7,9 +7,9 @@ from benchmarks.reliability import campaign_rows, odd_rows, properties_of
 REPORT = """<testsuites><testsuite>
 <testcase name="test_killed_over_kafka"><properties>
 <property name="kills" value="50"/></properties></testcase>
-<testcase name="test_killed_over_a_file[more0]"><properties>
+<testcase name="test_scores_are_written_exactly_once[parquet-task0]"><properties>
 <property name="kills" value="12"/></properties></testcase>
-<testcase name="test_killed_over_a_file[more1]"><properties>
+<testcase name="test_scores_are_written_exactly_once[csv-task1]"><properties>
 <property name="kills" value="11"/></properties></testcase>
 <testcase name="test_every_crash_state_of_recovery_is_recovered"/>
 </testsuite></testsuites>"""
