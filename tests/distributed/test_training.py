@@ -165,7 +165,7 @@ def spoil(peers, on_nan):
     try:
         trainer.run([EVENTS])
     except TrainingDiverged as error:
-        return trainer.position, trainer.is_whole, "elsewhere" in str(error)
+        return trainer.position, trainer.is_whole, "on another rank" in str(error)
     return trainer.position, trainer.progress.num_skipped, trainer.checkpoint().sections
 
 

@@ -86,7 +86,7 @@ def test_query_times_are_in_the_unit_of_the_stream(run):
 
 
 def test_invalid_queries_raise_readable_errors(run, tmp_path):
-    with pytest.raises(UnknownNode, match=r"'acc_99' is no source of .*: no event"):
+    with pytest.raises(UnknownNode, match=r"'acc_99' is no source of .*: no learned event"):
         run.score("acc_99", "shop_1")
     with pytest.raises(UnknownNode, match="'acc_1' is no destination"):
         run.score("acc_1", "acc_1")

@@ -67,7 +67,7 @@ def test_first_row_is_never_silently_taken_for_a_header(tmp_path):
     ("separator", "said"), [(";", "';'"), ("\t", "'tab'"), ("|", "'|'"), (" ", "'space'")]
 )
 def test_another_separator_is_suggested(tmp_path, separator, said):
-    proposes = rf"does another character stand between values\? sep={re.escape(said)}"
+    proposes = rf"is there another separator\? sep={re.escape(said)}"
     headed = written(tmp_path / "a.csv", "src,dst,t\n1,4,10\n".replace(",", separator))
     with pytest.raises(StreamError, match=proposes + "$"):
         open_stream(headed)
