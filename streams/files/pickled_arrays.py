@@ -6,6 +6,7 @@ import mmap
 import pickle
 import pickletools
 import struct
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ _NAMES = {ord(each.code): each.name for each in pickletools.opcodes}
 _DTYPES = ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
 _DAMAGE = (
     *(ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError, MemoryError),
-    *(EOFError, struct.error, pickle.UnpicklingError),
+    *(EOFError, RecursionError, struct.error, pickle.UnpicklingError),
 )
 
 
@@ -140,6 +141,7 @@ class _Opcodes(dict[int, Callable[[Any], None]]):
 # Python's unpickler, as the C one allocates any size that a memo index or a length requests.
 class _ArrayUnpickler(pickle._Unpickler):
     stack: list[Any]
+    read: Callable[[int], bytes]
 
     def find_class(self, module: str, name: str) -> Callable[..., Any]:
         if (full_name := f"{module} {name}") not in _CALLABLE:
@@ -148,6 +150,10 @@ class _ArrayUnpickler(pickle._Unpickler):
 
     def load_empty_dictionary(self) -> None:
         self.stack.append(_Found())
+
+    def load_bytearray8(self) -> None:
+        [size] = struct.unpack("<Q", self.read(8))
+        self.stack.append(self.read(min(size, sys.maxsize)))  # pickle allocates `size` first
 
     def load_build(self) -> None:
         state = self.stack.pop()
@@ -160,4 +166,8 @@ class _ArrayUnpickler(pickle._Unpickler):
         for code, name in _NAMES.items()
         if name in _OPCODES
     )
-    dispatch |= {pickle.EMPTY_DICT[0]: load_empty_dictionary, pickle.BUILD[0]: load_build}
+    dispatch |= {
+        pickle.EMPTY_DICT[0]: load_empty_dictionary,
+        pickle.BYTEARRAY8[0]: load_bytearray8,
+        pickle.BUILD[0]: load_build,
+    }

@@ -2,6 +2,8 @@
 
 import os
 import pickle
+import struct
+import tracemalloc
 from collections import OrderedDict
 
 import numpy as np
@@ -99,6 +101,7 @@ DEEP = b")" + b"\x85" * 1_000_000  # a tuple nested so deep that hashing it over
         (b"\x80\x04h\x07.", "not a whole pickle: UnpicklingError .* index 7"),
         (b"\x80\x04}K\x01K\x02s", "a value that is not an array"),
         (b"\x80\x04\x8d" + b"\xff" * 8, "not a whole pickle"),
+        (b"\x80\x04cnumpy\ndtype\n" + DEEP + b"\x85R.", "not a whole pickle: RecursionError"),
         (b"\x80\x04P1\n.", "the opcode PERSID"),
         (b"\x80\x04cos\nsystem\nX\x02\x00\x00\x00ls\x85R.", "the name 'os system'"),
     ],
@@ -106,6 +109,17 @@ DEEP = b")" + b"\x85" * 1_000_000  # a tuple nested so deep that hashing it over
 def test_other_pickles_are_refused(tmp_path, data, message):
     with pytest.raises(StreamError, match=message):
         read(tmp_path, data)
+
+
+@pytest.mark.parametrize("opcode", [pickle.BINBYTES8, pickle.BINUNICODE8, pickle.BYTEARRAY8])
+def test_declared_lengths_are_not_allocated(tmp_path, opcode):
+    tracemalloc.start()
+    try:
+        with pytest.raises(StreamError, match="not a whole pickle"):
+            read(tmp_path, b"\x80\x05" + opcode + struct.pack("<Q", 1 << 28) + b".")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 EDITS = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4)
