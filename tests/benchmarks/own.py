@@ -18,7 +18,7 @@ from tgflow.model import TemporalModel
 from tgflow.models import TGAT, TGN
 from tgflow.plan.loader import Loader
 from tgflow.plan.plan import Plan
-from tgflow.train.config import ContinualConfig
+from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.step import TrainStep
 
 TRAIN_SHARE = 0.85
@@ -79,6 +79,7 @@ class Own:
         model: Model to train.
         num_threads: Threads that prepare batches beside the training thread; 0 for none.
         device: Device of graph, features and model.
+        capture: Whether a GPU replays batches and steps as CUDA graphs.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Own:
         model: TemporalModel,
         num_threads: int = 1,
         device: str | Device = "cpu",
+        capture: bool = True,
     ) -> None:
         self.task, self.num_threads = task, num_threads
         graph = graph_on(device, task.events.x_dim)
@@ -98,7 +100,9 @@ class Own:
             model.to(graph.device),
             ContinualConfig(seed=task.seed, learning_rate=task.lr),
             num_nodes=lambda: graph.num_nodes,
+            execution=ExecutionConfig(capture=capture),
         )
+        self._captures = capture and self.plan.gpu is not None
         self._next = 0
 
     def train(self, num_batches: int) -> list[float]:
@@ -133,9 +137,8 @@ class Own:
         return torch.cat([s.positive for s in scores]), torch.cat([s.negative for s in scores])
 
     def _load(self, start: int, stop: int) -> Loader:
-        captures = self.plan.gpu is not None
-        batches = range(start, stop)
-        return Loader(self.plan, 0, batches, num_threads=self.num_threads, captures=captures)
+        batches, threads = range(start, stop), self.num_threads
+        return Loader(self.plan, 0, batches, num_threads=threads, captures=self._captures)
 
 
 def model_of(task: Task, kind: type[M], **settings: Any) -> M:
@@ -159,12 +162,17 @@ def tgn_of(task: Task, pair_features: bool = False) -> TGN:
     )
 
 
-def own_tgn(task: Task, num_threads: int = 1, device: str | Device = "cpu") -> Own:
+def own_tgn(
+    task: Task, num_threads: int = 1, device: str | Device = "cpu", capture: bool = True
+) -> Own:
     """Return tgflow's TGN on a task."""
-    return Own(task, tgn_of(task), num_threads, device)
+    return Own(task, tgn_of(task), num_threads, device, capture)
 
 
-def own_tgat(task: Task, num_threads: int = 1, device: str | Device = "cpu") -> Own:
+def own_tgat(
+    task: Task, num_threads: int = 1, device: str | Device = "cpu", capture: bool = True
+) -> Own:
     """Return tgflow's TGAT on a task, on two hops of recent neighbors."""
     widths = {"embedding_dim": task.dim, "heads": task.heads, "neighbors": task.neighbors}
-    return Own(task, model_of(task, TGAT, **widths, strategy="recent"), num_threads, device)
+    model = model_of(task, TGAT, **widths, strategy="recent")
+    return Own(task, model, num_threads, device, capture)

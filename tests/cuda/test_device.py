@@ -1,5 +1,6 @@
-"""Out of memory on a GPU, with a torch that fails to allocate."""
+"""The CUDA device with mocks of torch and of the runtime: memory, streams and captures."""
 
+import gc
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(device, "require_device", lambda device: torch.device("cuda", 0))
     monkeypatch.setattr(device, "Kernels", lambda device: SimpleNamespace())
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (5, 100))
+    monkeypatch.setattr(torch.cuda, "device", lambda device: torch.no_grad())
     return device.Device(torch.device("cuda"))
 
 
@@ -43,6 +45,11 @@ class FakeRuntime:
 
     def __init__(self):
         self.pinned = {}
+        self.streams = []
+
+    def streamCreateWithFlags(self, flags):  # noqa: N802, CuPy's name
+        self.streams.append(flags)
+        return len(self.streams)
 
     def hostRegister(self, address, num_bytes, flags):  # noqa: N802, CuPy's name
         if num_bytes > 100:
@@ -57,13 +64,52 @@ def test_host_memory_is_pinned_for_all_devices_and_unpinned(gpu, monkeypatch):
     runtime = FakeRuntime()
     cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime))
     monkeypatch.setattr(device, "require_cupy", lambda device: cupy)
-    monkeypatch.setattr(torch.cuda, "device", lambda device: torch.no_grad())
     gpu.register(4096, 100)
     assert runtime.pinned == {4096: (100, 3)}
     with pytest.raises(MemoryError, match=r"to pin 101 bytes: cudaErrorMemory.*see ulimit -l"):
         gpu.register(8192, 101)
     gpu.unregister(4096)
     assert runtime.pinned == {}
+
+
+def test_each_role_has_one_non_blocking_stream_outside_the_pool_of_torch(gpu, monkeypatch):
+    runtime = FakeRuntime()
+    cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime))
+    monkeypatch.setattr(device, "require_cupy", lambda device: cupy)
+    monkeypatch.setattr(torch.cuda, "Stream", fail_with(AssertionError("a stream of the pool")))
+    monkeypatch.setattr(torch.cuda, "ExternalStream", lambda handle, device: (handle, device))
+    opened = [gpu.stream(role) for _ in range(40) for role in ("writer", "batches", "capture")]
+    assert opened == [(number, gpu.device) for number in (1, 2, 3)] * 40
+    assert runtime.streams == [1, 1, 1]
+
+
+class FakeGraph:
+    """A mock CUDA graph that records whether garbage was collected in a capture."""
+
+    def capture_begin(self, pool, capture_error_mode):
+        self.begun = pool, capture_error_mode
+
+    def capture_end(self):
+        self.collects = gc.isenabled()
+
+
+def test_capture_collects_no_garbage_and_synchronizes_nothing(gpu, monkeypatch):
+    for name in ("synchronize", "empty_cache", "graph"):
+        monkeypatch.setattr(torch.cuda, name, fail_with(AssertionError(name)))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
+    monkeypatch.setattr(gpu, "stream", lambda role: role)
+    monkeypatch.setattr(gpu, "on", lambda stream: torch.no_grad())
+    graph = gpu.capture(list)
+    assert graph.begun == (None, "thread_local")
+    assert not graph.collects
+    with pytest.raises(ZeroDivisionError):
+        gpu.capture(lambda: 1 // 0)
+    assert gc.isenabled()
+
+
+def test_device_without_an_index_is_the_current_device(gpu, monkeypatch):
+    monkeypatch.setattr(device, "_devices", {torch.device("cuda", 0): gpu})
+    assert device.device_of(torch.device("cuda")) is gpu
 
 
 def test_out_of_memory_errors_of_torch_become_memory_errors():

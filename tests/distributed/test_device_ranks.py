@@ -46,4 +46,14 @@ def test_ranks_exchange_tensors_on_an_emulated_device():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 def test_two_ranks_share_one_gpu_over_gloo():
-    in_world(2, send_all, "cuda")
+    in_world(2, send_all, "cuda", start="spawn")
+
+
+def add(peers, number):
+    """A rank's number and a given one."""
+    return peers.rank + number
+
+
+@pytest.mark.slow
+def test_spawned_ranks_join_one_world():
+    assert in_world(2, add, 5, start="spawn") == [5, 6]

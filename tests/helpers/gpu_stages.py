@@ -160,16 +160,22 @@ def gpu_tests() -> list[str]:
 
 
 def sanitize(_: Path | None) -> Iterator[Step]:
-    """Find bad memory accesses and races of our own kernels."""
+    """Find bad memory accesses, races and reads of unwritten memory of our own kernels."""
     sanitizer = shutil.which("compute-sanitizer")
     if sanitizer is None:
         yield Step("sanitize", status="left out: there is no compute-sanitizer")
         return
     filters = [f"--kernel-name=kernel_name={name}" for name in kernel_names()]
-    for tool in ("memcheck", "racecheck"):
+    for tool, limit_s in (
+        ("memcheck", 150),
+        ("racecheck", 170),
+        ("synccheck", 80),
+        ("initcheck", 80),
+    ):
         command = [sanitizer, "--tool", tool, "--error-exitcode", "1", *filters, *SMALL_RUN]
         # memcheck sees only what PyTorch does not cut from larger allocations.
-        yield Step(f"sanitize {tool}", command, 235, with_core(PYTORCH_NO_CUDA_MEMORY_CACHING="1"))
+        uncached = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if tool == "memcheck" else {}
+        yield Step(f"sanitize {tool}", [*command, "--no-capture"], limit_s, with_core(**uncached))
 
 
 def kernel_names() -> list[str]:

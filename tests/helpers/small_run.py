@@ -1,6 +1,7 @@
 """Runs every kernel once on small data against the CPU, under compute-sanitizer in `make gpu`.
 
-Run as `python tests/helpers/small_run.py [DEVICE]`; ends with the kernels' sources and "all equal".
+Run as `python tests/helpers/small_run.py [DEVICE] [--no-capture]`; ends with the kernels' sources
+and "all equal".
 """
 
 from __future__ import annotations
@@ -32,8 +33,11 @@ SAMPLERS = [
 ]
 
 
-def run(device: str | Device) -> None:
-    """Insert, change, compact and sample; raises if an answer differs from the CPU's."""
+def run(device: str | Device, capture: bool = True) -> None:
+    """Insert, change, compact and sample; raises if an answer differs from the CPU's.
+
+    `capture`: Whether training replays CUDA graphs; torch cannot without its caching allocator.
+    """
     events = some_events(4_500)  # the last batch is a large one
     graphs = [TemporalGraph(), TemporalGraph(device=device, device_budget="32KB")]
     for graph in graphs:
@@ -47,7 +51,7 @@ def run(device: str | Device) -> None:
     compare(graphs)
     gather_rows(device)
     gather_cached(device)
-    train(device)
+    train(device, capture)
     keep_memory(device)
     compute_models(device)
     assert graphs[0].stats().num_entries == graphs[1].stats().num_entries
@@ -91,14 +95,14 @@ def gather_cached(device: str | Device) -> None:
         assert not caches[0].gather(ids[:5].to(on_of(caches[0], device))).any()
 
 
-def train(device: str | Device) -> None:
+def train(device: str | Device, capture: bool) -> None:
     """Train a few batches of both models on the device; losses approximate the CPU's."""
     events = some_events(400)
     x = torch.randn(len(events), 6, generator=torch.Generator().manual_seed(1))
     events = EventBatch(events.src, events.dst + 40, events.t, x)
     task = Task(events, 200, batch_size=20, dim=8, neighbors=3, dropout=0.0)
     for make in (own_tgn, own_tgat):
-        runs = make(task, 0), make(task, 0, device)
+        runs = make(task, 0), make(task, 0, device, capture)
         for own in runs:
             if own.learner.model.state is not None:
                 own.learner.model.state.keep_past(25)
@@ -235,5 +239,6 @@ def ask(
 
 
 if __name__ == "__main__":
-    run(sys.argv[1] if len(sys.argv) > 1 else "cuda")
+    named = [word for word in sys.argv[1:] if not word.startswith("--")]
+    run(*named or ["cuda"], capture="--no-capture" not in sys.argv)
     print(*sorted({path.name for path in sources.kernels().values()}), "all equal", sep="\n")

@@ -17,13 +17,12 @@ from functools import cache
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import torch
 
 from helpers.warm import IMPORTED_FIRST
 
-_CONTEXT = multiprocessing.get_context("fork")
 LIMIT_SECONDS = 60.0
 """Timeout in seconds for a world on a busy machine."""
 _FOLLOWING_SECONDS = 10.0
@@ -46,15 +45,22 @@ class Outcome:
         return self.code == 0 and not self.error
 
 
-def in_world(world: int, function: Callable[..., Any], *args: Any, timeout: float = 20.0) -> list:
+def in_world(
+    world: int,
+    function: Callable[..., Any],
+    *args: Any,
+    timeout: float = 20.0,
+    start: Literal["fork", "spawn"] = "fork",
+) -> list:
     """Return the results of `function(peers, *args)` on each rank of a world of `Ranks`.
 
-    The function must be defined at module level; arguments and results are pickled.
+    The function must be defined at module level; arguments and results are pickled. Ranks that use
+    a GPU must be spawned: a fork of a process that has asked for one cannot.
 
     Raises:
         AssertionError: If a rank raises, dies, or takes more than a minute; with all tracebacks.
     """
-    return results_of(run_apart(world, function, *args, joined=timeout))
+    return results_of(run_apart(world, function, *args, joined=timeout, start=start))
 
 
 def results_of(outcomes: Sequence[Outcome]) -> list:
@@ -69,7 +75,11 @@ def results_of(outcomes: Sequence[Outcome]) -> list:
 
 
 def run_apart(
-    world: int, function: Callable[..., Any], *args: Any, joined: float | None = None
+    world: int,
+    function: Callable[..., Any],
+    *args: Any,
+    joined: float | None = None,
+    start: Literal["fork", "spawn"] = "fork",
 ) -> list[Outcome]:
     """Run `function(rank, *args)` in a process for each rank, and return the exit records.
 
@@ -78,12 +88,17 @@ def run_apart(
         function: A module-level function.
         args: Picklable arguments.
         joined: Timeout of a world to join first, for `function(peers, *args)`.
+        start: Whether processes are forked, or new ones that import everything again.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        forks = server()
-        forks.send((world, folder, pickle.dumps((function, args)), joined))
-        return [_outcome(code, folder / str(rank)) for rank, code in enumerate(forks.recv())]
+        task = (world, folder, pickle.dumps((function, args)), joined)
+        if start == "spawn":
+            codes = _codes_of(multiprocessing.get_context("spawn"), *task)
+        else:
+            server().send(task)
+            codes = server().recv()
+        return [_outcome(code, folder / str(rank)) for rank, code in enumerate(codes)]
 
 
 @cache
@@ -112,14 +127,14 @@ def _serve(requests: Connection) -> NoReturn:
         os.dup2(silence, 1)
         os.dup2(silence, 2)
         while True:
-            requests.send(_codes_of(*requests.recv()))
+            requests.send(_codes_of(multiprocessing.get_context("fork"), *requests.recv()))
     finally:
         os._exit(0)
 
 
-def _codes_of(world: int, *task: Any) -> list[int | None]:
+def _codes_of(context: Any, world: int, *task: Any) -> list[int | None]:
     """Run a world; return the exit code of each process, None if it was killed."""
-    processes = [_CONTEXT.Process(target=_run, args=(rank, world, *task)) for rank in range(world)]
+    processes = [context.Process(target=_run, args=(rank, world, *task)) for rank in range(world)]
     for process in processes:
         process.start()
     _wait(processes)

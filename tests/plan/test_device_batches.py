@@ -271,10 +271,11 @@ def test_consumer_cuda_stream_waits_for_the_producer() -> None:
     gpu.waits.clear()
     made = [side.make(lambda index: LentBatch(plan.batch(0, index)), index) for index in range(3)]
     assert gpu.current_stream() == 0
-    assert [ready.done.stream for ready in made] == [1000] * 3  # type: ignore[attr-defined]
+    stream = gpu.stream("batches")
+    assert [ready.done.stream for ready in made] == [stream] * 3  # type: ignore[attr-defined]
     gpu.current = 7
     taken = [side.take(ready) for ready in made]
-    assert [wait for wait in gpu.waits if wait[0] == 7] == [(7, 1000)] * 3
+    assert [wait for wait in gpu.waits if wait[0] == 7] == [(7, stream)] * 3
     kept = [id(tensor) for stream, tensor in gpu.kept if stream == 7]
     assert kept == [id(tensor) for batch in taken for tensor in batch.tensors()]
     assert gpu.synchronized == 0
@@ -282,7 +283,7 @@ def test_consumer_cuda_stream_waits_for_the_producer() -> None:
 
 def taken(gpu: EmulatedDevice, *, busy: bool) -> list[Batch]:
     plan = plan_of(TemporalGraph.from_events(EVENTS, device=gpu))
-    loader, side = iter(Loader(plan, num_threads=0, device=gpu)), 999 + gpu.num_streams
+    loader, side = iter(Loader(plan, num_threads=0, device=gpu)), gpu.stream("batches")
     batches = []
     for _ in range(4):
         gpu.busy |= {side} if busy else set()

@@ -374,10 +374,10 @@ def cached(
     if on_host:
         return CachedTable(table, HostCache(table, capacity, policy), policy)
     from tgflow.cache.device import DeviceCache
-    from tgflow.cuda.device import Device
+    from tgflow.cuda.device import device_of
 
     if isinstance(device, str | torch.device):
-        device = Device(torch.device(device))
+        device = device_of(torch.device(device))
     assert device is not None
     return CachedTable(table, DeviceCache(table, capacity, device), policy)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property, wraps
-from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -23,8 +24,13 @@ _devices: dict[torch.device, Device] = {}
 CapturedWork: TypeAlias = torch.cuda.CUDAGraph
 """`replay` queues the work on the current stream; replays never run on two streams at once."""
 
+StreamRole: TypeAlias = Literal["writer", "batches", "capture"]
+"""What a stream is for: a graph's inserts, making batches, or capturing steps."""
+
 _PORTABLE_MAPPED = 3
 """cudaHostRegisterPortable and cudaHostRegisterMapped: mapped for every device."""
+_NON_BLOCKING = 1
+"""cudaStreamNonBlocking: does not wait for the default stream."""
 
 
 def translate_oom(call: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -63,6 +69,8 @@ class Device:
     def __init__(self, device: torch.device) -> None:
         self.device = require_device(device)
         self.kernels = Kernels(self.device)
+        self._streams: dict[StreamRole, torch.cuda.Stream] = {}
+        self._opening = threading.Lock()
 
     def allocate(self, num_bytes: int) -> Tensor:
         """Return `num_bytes` of device memory, uint8, contents undefined.
@@ -88,7 +96,10 @@ class Device:
     def allocate_host(self, num_bytes: int) -> Tensor:
         """Return pinned host memory, uint8, at the same address on the device, or MemoryError."""
         try:
-            return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+            with torch.cuda.device(
+                self.device
+            ):  # a thread's own is device 0, which this would open
+                return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
         except RuntimeError as error:
             raise MemoryError(f"asked the host for {num_bytes} bytes of pinned memory") from error
 
@@ -123,12 +134,21 @@ class Device:
         """Return the handle of torch's current stream."""
         return torch.cuda.current_stream(self.device).cuda_stream
 
-    def open_stream(self) -> object:
-        """Return one of torch's pooled streams, for `on`."""
-        return torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+    def stream(self, role: StreamRole) -> object:
+        """Return the device's stream for a role, for `on`; it is opened once.
+
+        Torch's own streams are 32 in turn: one that is being captured could be another's as well.
+        """
+        with self._opening:
+            if role not in self._streams:
+                runtime = require_cupy(self.device).cuda.runtime
+                with torch.cuda.device(self.device):
+                    handle = runtime.streamCreateWithFlags(_NON_BLOCKING)
+                self._streams[role] = torch.cuda.ExternalStream(handle, self.device)  # type: ignore[no-untyped-call]
+            return self._streams[role]
 
     def on(self, stream: object) -> AbstractContextManager[object]:
-        """Make `stream`, from `open_stream`, this thread's current stream in the context."""
+        """Make `stream`, from `stream`, this thread's current stream in the context."""
         assert isinstance(stream, torch.cuda.Stream)
         return torch.cuda.stream(stream)
 
@@ -153,7 +173,7 @@ class Device:
     ) -> CapturedWork:
         """Capture the work that `work` queues on the current stream, without running it.
 
-        Waits for the device. Other threads may launch, allocate and copy concurrently. All captures
+        Waits for nobody. Other threads may launch, allocate and copy concurrently. All captures
         are on one stream, as cuBLAS keeps a workspace of tens of MiB for each stream.
 
         Args:
@@ -163,16 +183,14 @@ class Device:
                 outputs of graphs captured later from it. None: memory of its own.
         """
         graph, handle = torch.cuda.CUDAGraph(), cast(Any, pool)
-        # "thread_local": other threads' work does not abort the capture; two at once might
-        mode = "thread_local"
-        capturing = torch.cuda.graph(graph, handle, self._capture_stream, capture_error_mode=mode)
-        with _capturing, torch.cuda.device(self.device), capturing:
-            work()
+        with _capturing, torch.cuda.device(self.device), self.on(self.stream("capture")), _no_gc():
+            # "thread_local": other threads' work does not abort the capture; two at once might
+            graph.capture_begin(handle, capture_error_mode="thread_local")
+            try:
+                work()
+            finally:
+                graph.capture_end()
         return graph
-
-    @cached_property
-    def _capture_stream(self) -> torch.cuda.Stream:
-        return torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
 
     def keep_for_current_stream(self, tensor: Tensor) -> None:
         """Keep a tensor of another stream alive until this stream's work so far is done.
@@ -202,12 +220,26 @@ class Device:
         return torch.cuda.is_current_stream_capturing()
 
 
+@contextmanager
+def _no_gc() -> Iterator[None]:
+    """Disable garbage collection: a finalizer that queries an event aborts a capture."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def device_of(device: torch.device) -> Device:
     """Return the device of tensors on `device`, opened once.
 
     Raises:
         CudaError: If it cannot be used; the message contains the cause.
     """
+    if device not in _devices and device.type == "cuda" and device.index is None:
+        device = require_device(device)  # "cuda" and its index are one device
     if device not in _devices:
         _devices[device] = Device(device)
     return _devices[device]

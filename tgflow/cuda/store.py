@@ -98,7 +98,7 @@ class DeviceStore:
         self, gpu: Device, directed: bool, budget: int | None = None, shard: Shard = _EVERYTHING
     ) -> None:
         self._gpu, self._directed, self._shard = gpu, directed, shard
-        self._writer = gpu.open_stream()
+        self._writer = gpu.stream("writer")
         with self.on_writer():
             self._open(budget)
         self._num_nodes = self._num_changes = 0

@@ -41,11 +41,11 @@ def open_backend(
             raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {str(device)!r}")
         if kind == "cpu":
             return HostGraph(direction, budget, shard)
-    from tgflow.cuda.device import Device
+    from tgflow.cuda.device import device_of
     from tgflow.graph.device import DeviceGraph
 
     if isinstance(device, str | torch.device):
-        device = Device(torch.device(device))
+        device = device_of(torch.device(device))
     return DeviceGraph(direction, budget, device, shard)
 
 

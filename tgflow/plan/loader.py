@@ -63,7 +63,7 @@ class SideStream:
 
     def __init__(self, gpu: Device) -> None:
         self._gpu = gpu
-        self._stream = gpu.open_stream()
+        self._stream = gpu.stream("batches")
         self._rooms: deque[Tensor] = deque()
         """Free pinned memory for `num_used` of batches."""
         self._out: set[ReadyBatch] = set()

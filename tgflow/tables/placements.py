@@ -218,10 +218,10 @@ def open_storage(
 
 
 def _gpu(device: str | torch.device | Device | None) -> Device | None:
-    from tgflow.cuda.device import Device
+    from tgflow.cuda.device import device_of
 
     if device is None or (isinstance(device, str | torch.device) and str(device) == "cpu"):
         return None
     if isinstance(device, str | torch.device):
-        return Device(torch.device(device))
+        return device_of(torch.device(device))
     return device

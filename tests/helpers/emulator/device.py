@@ -86,8 +86,8 @@ class EmulatedDevice:
     """CUDA streams with unfinished work."""
     waits: list[tuple[int, int]] = field(default_factory=list)
     """(stream, for which stream) it was made to wait."""
-    num_streams: int = 0
-    """Opened CUDA streams, numbered from 1000."""
+    streams: dict[str, int] = field(default_factory=dict)
+    """CUDA streams by role, numbered from 1000."""
     kept: list[tuple[int, Tensor]] = field(default_factory=list)
     """(stream, tensor of another that stays until its work is done)."""
     captures: bool = False
@@ -147,9 +147,8 @@ class EmulatedDevice:
     def current_stream(self) -> int:
         return self.current
 
-    def open_stream(self) -> int:
-        self.num_streams += 1
-        return 999 + self.num_streams
+    def stream(self, role: str) -> int:
+        return self.streams.setdefault(role, 1000 + len(self.streams))
 
     @contextmanager
     def on(self, stream: int) -> Iterator[None]:
