@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from helpers import small_run
-from helpers.devices import for_each_gpu, on_cpu, opened
+from helpers.devices import for_each_gpu, needs_apart, on_cpu, opened
 from helpers.effort import cases
 from helpers.emulator.device import EmulatedDevice
 from helpers.hubs import SAMPLERS, hub_events
@@ -119,6 +119,7 @@ def test_every_neighbor_is_counted_for_its_tier(gpu, sampler):
 
 
 @pytest.mark.slow
+@needs_apart[0]
 def test_small_run_launches_every_kernel():
     """compute-sanitizer checks this run on a machine with a GPU."""
     gpu = EmulatedDevice.apart()

@@ -100,7 +100,7 @@ class Step:
 
 def with_core(**more: str) -> dict[str, str]:
     """Return the environment with the packages of the build stage."""
-    paths = os.pathsep.join([str(BUILT), str(ROOT / "tests")])
+    paths = os.pathsep.join(map(str, (BUILT, ROOT / "tests", ROOT)))
     return {"PYTHONSAFEPATH": "1", "PYTHONPATH": paths} | more
 
 

@@ -25,8 +25,9 @@ from torch.utils import backend_registration
 
 TYPE = "emulated"
 _SETS_UP = "_setup_privateuseone_for_python_backend"
-IS_THERE = hasattr(backend_registration, _SETS_UP)
-"""Whether this PyTorch supports devices in Python (2.10 or later)."""
+IS_THERE = hasattr(backend_registration, _SETS_UP) and not torch.cuda.is_available()
+"""Whether PyTorch supports devices in Python (2.10 or later) and has no GPU; with both, autograd
+takes this one for the streams of the other."""
 
 _RESIZING = ("arange", "arange.start", "arange.start_step", "randperm", "eye", "linspace")
 _ANY_DEVICE = (
