@@ -50,9 +50,9 @@ struct Columns {
 }  // namespace
 
 int64_t padded_rows(int64_t rows) {
-  int64_t size = 32;
+  int64_t size = 64;
   while (size < rows) size *= 2;
-  return size > 32 && rows <= size / 4 * 3 ? size / 4 * 3 : size;
+  return size > 8192 && rows <= size / 4 * 3 ? size / 4 * 3 : size;
 }
 
 /// Scratch memory for preparing one batch at a time.

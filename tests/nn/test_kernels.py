@@ -17,6 +17,7 @@ from helpers.emulator.device import EmulatedDevice
 from helpers.neural import WIDTHS, AttentionCase, check_close, gru_results
 from tgflow.cuda import attention, device, gru
 from tgflow.cuda.row_lists import row_lists, sum_rows
+from tgflow.nn._native import HeadProduct
 from tgflow.nn.attention import attend, attend_plain
 
 ORDERS = cases([0, 1, 7], [0, 7])
@@ -150,3 +151,15 @@ def test_wrong_tensors_are_refused_before_their_address_is_taken(call, name):
             call(none, **{**made(), name: tensor})
     with pytest.raises((TypeError, ValueError)):
         call(none, **{**made(), name: good.tolist()})
+
+
+@pytest.mark.parametrize("rows", [1, 7, 96, 600])
+def test_product_of_heads_and_its_gradients_match_torch(rows):
+    generator = torch.Generator().manual_seed(rows)
+    shapes = (3, rows, 5), (3, 5, 4), (3, rows, 4)
+    x, weight, grad = (torch.randn(s, dtype=torch.double, generator=generator) for s in shapes)
+    x = x.transpose(0, 1).contiguous().transpose(0, 1).requires_grad_()
+    weight.requires_grad_()
+    products = HeadProduct.apply(x, weight), torch.bmm(x, weight)
+    torch.testing.assert_close(*products)
+    torch.testing.assert_close(*(torch.autograd.grad(y, (x, weight), grad) for y in products))

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from tgflow.batch import Block
 from tgflow.model import width_error
-from tgflow.nn._native import Attend, can_attend, gather_rows
+from tgflow.nn._native import Attend, can_attend, gather_rows, head_product
 from tgflow.nn.dropout import Dropout
 from tgflow.nn.layers import MergeLayer, init_split
 from tgflow.nn.tokens import TimeEncoding
@@ -140,7 +140,7 @@ class TemporalAttention(nn.Module):
         keep = self.dropout.factors(self.heads, *block.dt.shape)
         attended = attend(self._input_queries(target), below, block, self.time, keep)
         value = self.value.weight.view(self.heads, -1, self.value.in_features)
-        gathered = torch.bmm(attended.inputs, value.transpose(1, 2))
+        gathered = head_product(attended.inputs, value.transpose(1, 2))
         bias = self.value.bias.view(self.heads, 1, -1)
         gathered = torch.addcmul(gathered, attended.weight.unsqueeze(-1), bias)
         return gathered.transpose(0, 1).flatten(1)
@@ -152,7 +152,7 @@ class TemporalAttention(nn.Module):
             q = F.linear(target, self.query.weight, q)
         width = q.shape[-1] // self.heads
         q = (q * (1 / math.sqrt(width))).view(-1, self.heads, width).transpose(0, 1)
-        return torch.bmm(q, self.key.weight.view(self.heads, width, -1))
+        return head_product(q, self.key.weight.view(self.heads, width, -1))
 
 
 class AttentionLayer(nn.Module):

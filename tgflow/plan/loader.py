@@ -83,8 +83,9 @@ class SideStream:
         """Return a batch for the current stream, whose later work waits for it."""
         self._gpu.wait_event(ready.done)
         batch = self._cut(ready)
-        for column in batch.tensors():
-            self._gpu.keep_for_current_stream(column)
+        if not ready.lent.is_slab:
+            for column in batch.tensors():
+                self._gpu.keep_for_current_stream(column)
         return batch
 
     def free(self, ready: ReadyBatch) -> None:

@@ -35,7 +35,11 @@ class BatchShape:
         return cls(tuple(targets), nodes, edges)
 
     def rounded(self) -> BatchShape:
-        """Return the shape with each number rounded up to a size: 32, 48, 64, 96, 128, ..."""
+        """Return the shape with each number rounded up to a size.
+
+        Sizes are powers of two from 64, and from 8,192 the halves between them as well: a kernel
+        on fewer rows takes as long, and each further shape is another capture.
+        """
         targets = tuple(map(rounded, self.targets))
         nodes, edges = (rounded(rows) if rows else 0 for rows in (self.nodes, self.edges))
         return BatchShape(targets, nodes, edges)

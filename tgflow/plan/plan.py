@@ -1100,11 +1100,13 @@ class HostPreparer:
 
 
 class LentBatch(NamedTuple):
-    """A batch on a GPU, in memory that may be overwritten once it is freed."""
+    """A batch on a GPU, and how to give back the memory that it was lent."""
 
     batch: Batch
     free: Callable[[], None] = lambda: None
     """Releases its memory after the current stream's work so far."""
+    is_slab: bool = False
+    """Whether its memory is overwritten once it is freed; else its tensors own it."""
 
 
 MakeBatch = Callable[..., LentBatch]
@@ -1211,7 +1213,7 @@ class DevicePreparer:
                     num_used -= 1
                     self._free.append(replayed)
 
-            return LentBatch(replayed.batch, free)
+            return LentBatch(replayed.batch, free, is_slab=True)
 
         return make
 

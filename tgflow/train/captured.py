@@ -18,7 +18,7 @@ from tgflow.model import Scores
 
 WARM_UPS = 3
 """Eager calls with a shape before it is captured: by then everything is compiled."""
-MOST_SHAPES = 12
+MOST_SHAPES = 64
 """Most captured shapes; others run eagerly, until one of these was not used for long."""
 LONG = 512
 """Calls without use after which a shape may be replaced."""
@@ -31,6 +31,8 @@ class _Shape:
     """Captured calls for batches of one shape. One may read another's result."""
 
     inputs: Batch
+    tensors: list[Tensor]
+    """Those of `inputs`."""
     fixed: list[Tensor]
     """Tensors of the model's state at capture: a replay reads and writes these."""
     holds: Batch | None = None
@@ -59,6 +61,8 @@ class CapturedCalls:
         self._shapes: dict[Any, _Shape] = {}
         self._num_calls = 0
         self._replayed: _Shape | None = None
+        self._latest: tuple[Batch, list[Tensor], Any] | None = None
+        """The latest batch, its tensors, and its shape."""
 
     @property
     def was_replay(self) -> bool:
@@ -77,9 +81,7 @@ class CapturedCalls:
 
         Does not synchronize, except while it captures.
         """
-        # all properties of a batch that captured work depends on, beside tensor values
-        shapes = tuple(tensor.shape for tensor in batch.tensors())
-        key = batch.num_new, batch.seconds_per_tick, len(batch.blocks), shapes
+        given, key = self._shape_of(batch)
         latest, self._replayed = self._replayed, None
         self._num_calls += 1
         shape = self._found(key)
@@ -93,7 +95,7 @@ class CapturedCalls:
         if shape is None:
             return work(batch)
         if shape.holds is not batch:
-            _copy(shape.inputs.tensors(), batch.tensors())
+            _copy(shape.tensors, given)
             shape.holds = batch
         if name not in shape.calls:
             shape.calls[name] = self._capture(shape, work, tensors)
@@ -103,6 +105,15 @@ class CapturedCalls:
         replayed.replay()
         self._replayed = shape
         return result
+
+    def _shape_of(self, batch: Batch) -> tuple[list[Tensor], Any]:
+        """Return a batch's tensors, and all else that captured work on it depends on."""
+        if self._latest is None or self._latest[0] is not batch:
+            tensors = batch.tensors()
+            shapes = tuple(tensor.shape for tensor in tensors)
+            key = batch.num_new, batch.seconds_per_tick, len(batch.blocks), shapes
+            self._latest = batch, tensors, key
+        return self._latest[1:]
 
     def _found(self, key: Any) -> _Shape | None:
         """Return the captured calls of a shape, unless the state has since grown and moved."""
@@ -122,7 +133,8 @@ class CapturedCalls:
             if self._num_calls - self._shapes[oldest].last_used < LONG:
                 return None
             del self._shapes[oldest]
-        shape = self._shapes[key] = _Shape(batch.map(torch.clone), self._fixed(), batch)
+        inputs = batch.map(torch.clone)
+        shape = self._shapes[key] = _Shape(inputs, inputs.tensors(), self._fixed(), batch)
         return shape
 
     def _capture(

@@ -71,8 +71,8 @@ struct BatchLayout {
   int64_t node_ids = -1, node_x = -1;
 };
 
-/// The size that a number of rows, at most 2^60, is padded to: 32, 48, 64, 96, 128, ... See
-/// tgflow/plan/padding.py.
+/// The size that a number of rows, at most 2^60, is padded to. See
+/// BatchShape.rounded in tgflow/plan/padding.py.
 int64_t padded_rows(int64_t rows);
 
 /// Prepares the batches of a plan. Thread-safe.
